@@ -1,0 +1,1 @@
+"""The applications on asyncgen: command line, benchmarks, servers."""

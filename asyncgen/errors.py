@@ -1,0 +1,105 @@
+"""Every exception that asyncgen raises on purpose.
+
+    AsyncgenError
+    ├── InvalidRequestError (also ValueError)    a parameter or prompt that cannot be served
+    │   └── ContextLengthError                   prompt and new tokens exceed the context
+    ├── OverloadedError                          the queue is full; try again later
+    ├── EngineClosedError                        closed, or it belongs to another process
+    ├── EngineDiedError                          the decode thread stopped unexpectedly
+    ├── ModelLoadError                           a checkpoint that cannot be read
+    │   └── UnsupportedModelError                a ``model_type`` without an implementation
+    └── ChatTemplateError                        messages that the chat template refuses
+
+An exception raised by user code inside a request (a logits processor, a stopping criterion) is
+not wrapped: the reader gets the exception it was. Messages name the value, the limit and the
+remedy.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "AsyncgenError",
+    "ChatTemplateError",
+    "ContextLengthError",
+    "EngineClosedError",
+    "EngineDiedError",
+    "InvalidRequestError",
+    "ModelLoadError",
+    "OverloadedError",
+    "UnsupportedModelError",
+]
+
+
+class AsyncgenError(Exception):
+    """Base of every exception that asyncgen raises on purpose."""
+
+
+class InvalidRequestError(AsyncgenError, ValueError):
+    """A parameter or a prompt that cannot be served, found before any work started.
+
+    Attributes:
+        parameter: Name of the offending parameter.
+        value: The value that was given.
+        allowed: What would have been accepted, in words.
+    """
+
+    def __init__(self, parameter: str, value: object, allowed: str) -> None:
+        """Compose the message from its three parts.
+
+        Args:
+            parameter: Name of the offending parameter.
+            value: The value that was given.
+            allowed: What would have been accepted, in words; a remedy where one helps.
+        """
+        super().__init__(f"`{parameter}` is {_shorten(value)}: {allowed}")
+        self.parameter = parameter
+        self.value = value
+        self.allowed = allowed
+
+
+class ContextLengthError(InvalidRequestError):
+    """The prompt and the tokens asked for do not fit the model's context."""
+
+
+class OverloadedError(AsyncgenError):
+    """The queue is full and the request was refused before any work.
+
+    Attributes:
+        retry_after: Seconds after which a new attempt is likely to be accepted.
+    """
+
+    def __init__(self, message: str, retry_after: float) -> None:
+        """Build the error.
+
+        Args:
+            message: What is full, and how full.
+            retry_after: Seconds after which a new attempt is likely to be accepted.
+        """
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class EngineClosedError(AsyncgenError):
+    """The engine was closed before or during the call, or belongs to another process."""
+
+
+class EngineDiedError(AsyncgenError):
+    """The decode thread ended unexpectedly; the cause is chained."""
+
+
+class ModelLoadError(AsyncgenError):
+    """A checkpoint, tokenizer or configuration that cannot be read."""
+
+
+class UnsupportedModelError(ModelLoadError):
+    """The checkpoint's ``model_type`` has no implementation here."""
+
+
+class ChatTemplateError(AsyncgenError):
+    """The chat template is missing, broken, or refused the messages."""
+
+
+def _shorten(value: object, limit: int = 120) -> str:
+    """Render ``value`` for a message without flooding it."""
+    text = repr(value)
+    return text if len(text) <= limit else f"{text[: limit - 1]}…"
