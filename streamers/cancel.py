@@ -1,0 +1,53 @@
+"""The flag that a reader has left, in the shape that every `generate` understands."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["Cancelled"]
+
+
+class Cancelled:
+    """A flag that can be given to `generate` among its `stopping_criteria`.
+
+    It is true once set and stays so. Setting and reading it takes no lock: any thread, a signal
+    handler and a finalizer may do both.
+    """
+
+    __slots__ = ("_set",)
+
+    def __init__(self) -> None:
+        self._set = False
+
+    def set(self) -> None:
+        """Ask the producer to stop at its next step."""
+        self._set = True
+
+    def is_set(self) -> bool:
+        """Whether the producer is asked to stop."""
+        return self._set
+
+    def __bool__(self) -> bool:
+        return self._set
+
+    def __call__(
+        self, input_ids: torch.Tensor, scores: torch.Tensor | None = None, **kwargs: Any
+    ) -> torch.Tensor:
+        """Answer as a stopping criterion.
+
+        Args:
+            input_ids: ids so far, `[B, S]`.
+            scores: not looked at.
+            kwargs: not looked at.
+
+        Returns:
+            Boolean tensor `[B]` on the device of `input_ids`: whether the row is to stop.
+        """
+        import torch
+
+        return torch.full(
+            (input_ids.shape[0],), self._set, dtype=torch.bool, device=input_ids.device
+        )

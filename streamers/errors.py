@@ -1,0 +1,25 @@
+"""What a reader of streamed text may be told.
+
+    StreamerError                 (RuntimeError)
+    └── ProducerError             generation failed; the original exception is its cause
+        └── ProducerDiedError     the generating thread ended without saying why
+
+Misuse raises `ValueError` or `TypeError`, and a reader that waits longer than its `timeout` gets
+`queue.Empty` or `TimeoutError`, as the documented streamers do.
+"""
+
+from __future__ import annotations
+
+__all__ = ["ProducerDiedError", "ProducerError", "StreamerError"]
+
+
+class StreamerError(RuntimeError):
+    """Base of the errors of this package."""
+
+
+class ProducerError(StreamerError):
+    """The generating side raised; `__cause__` is what it raised."""
+
+
+class ProducerDiedError(ProducerError):
+    """The thread that put the last token has ended, and the end of the stream never came."""

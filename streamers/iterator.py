@@ -1,0 +1,145 @@
+"""Text for another thread, as a blocking iterator."""
+
+from __future__ import annotations
+
+import queue
+import time
+from typing import TYPE_CHECKING, Any, Self
+
+from streamers.channel import Ending, Item
+from streamers.readable import CHECK_SECONDS, Place, ReadableStreamer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from streamers.base import RowText
+
+__all__ = ["TextIteratorStreamer", "TextReader"]
+
+
+class TextIteratorStreamer(ReadableStreamer):
+    """Streamer whose print-ready text is read by an iterator, usually in another thread.
+
+    Iterating gives `RowText`: text that knows its row. Leaving the loop (`break`, an exception),
+    `close`, or leaving `with streamer:` sets `cancelled`, and the producer stops at its next step
+    if that is among its stopping criteria; `run` sees to it. After the end, another loop over the
+    streamer reads its next `generate`.
+
+    Examples:
+        >>> streamer = TextIteratorStreamer(tokenizer)  # doctest: +SKIP
+        >>> thread = Thread(target=streamer.run, args=(model.generate,), kwargs=inputs)  # doctest: +SKIP
+        >>> thread.start()  # doctest: +SKIP
+        >>> for text in streamer:  # doctest: +SKIP
+        ...     print(text, end="", flush=True)
+    """
+
+    def __iter__(self) -> TextReader:
+        """Return a reader; several over the streamer itself share what there is (see `tee`)."""
+        return TextReader(self._own_place())
+
+    def __next__(self) -> RowText:
+        """Return the next text, waiting for it.
+
+        Raises:
+            StopIteration: generation has ended; the next call waits for the next `generate`.
+            queue.Empty: the producer gave no sign of life for `timeout` seconds.
+            ProducerError: generation failed.
+        """
+        place = self._own_place()
+        place.used = True
+        return _text(_take(place))
+
+    def tee(self, n: int) -> tuple[TextReader, ...]:
+        """Return independent readers, each of which sees all text from the start.
+
+        Args:
+            n: number of readers, at least 1. The producer is cancelled when all have left.
+        """
+        return tuple([TextReader(place) for place in self._new_places(n)])
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _new_inbox(self, on_gone: Callable[[], None]) -> _QueueInbox:
+        return _QueueInbox()
+
+
+class TextReader:
+    """A blocking iterator over a stream's text; dropping it before the end cancels the producer.
+
+    For one thread at a time.
+    """
+
+    def __init__(self, place: Place) -> None:
+        """Args:
+        place: where to read; got from `TextIteratorStreamer`.
+        """
+        self._over = False
+        self._place = place
+        place.sit(self)
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> RowText:
+        """Return the next text; see `TextIteratorStreamer.__next__`. The end stays the end."""
+        if self._over:
+            raise StopIteration
+        item = _take(self._place)
+        self._over = isinstance(item, Ending)
+        return _text(item)
+
+    def close(self) -> None:
+        """Stop reading; the producer is cancelled if nobody else reads."""
+        if not self._over:
+            self._over = True
+            self._place.stand_up(self)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        self.close()
+
+
+class _QueueInbox:
+    """Items for a reading thread. `SimpleQueue` is reentrant and never blocks a sender."""
+
+    __slots__ = ("_closed", "_queue")
+
+    def __init__(self) -> None:
+        self._queue: queue.SimpleQueue[Item | None] = queue.SimpleQueue()
+        self._closed = False
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    def put_nowait(self, item: Item) -> bool:
+        if not self._closed:
+            self._queue.put(item)
+        return not self._closed
+
+    def drain(self, seconds: float = 0) -> list[Item]:
+        """Take all there is, waiting so long for the first."""
+        items = []
+        try:
+            first = self._queue.get(timeout=seconds) if seconds > 0 else self._queue.get_nowait()
+            items.append(first)
+            while True:
+                items.append(self._queue.get_nowait())
+        except queue.Empty:
+            return [item for item in items if item is not None and not self._closed]
+
+    def close(self) -> None:
+        self._closed = True
+        self._queue.put(None)  # wakes a thread that waits
+
+    def abandon(self) -> None:
+        self._closed = True

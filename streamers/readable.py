@@ -1,0 +1,183 @@
+"""The producing side that both iterator streamers share: errors, cancellation, several readers.
+
+Knows nothing of how a reader waits.
+"""
+
+from __future__ import annotations
+
+import threading
+from abc import abstractmethod
+from typing import TYPE_CHECKING, Any
+
+from streamers.base import RowStreamer, RowText
+from streamers.channel import Channel, Inbox, Seat, died
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from streamers.cancel import Cancelled
+
+__all__ = ["Place", "ReadableStreamer"]
+
+CHECK_SECONDS = 0.25
+"""How often a waiting reader looks whether the producing thread still lives."""
+
+
+class ReadableStreamer(RowStreamer):
+    """A streamer whose text is read elsewhere while it is generated.
+
+    Text that was not read yet is merged, so the producer never waits and a late reader gets it in
+    one piece. A reader that leaves cancels the producer, if that looks at `cancelled`.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Any,
+        skip_prompt: bool = False,
+        timeout: float | None = None,
+        **decode_kwargs: Any,
+    ) -> None:
+        """Args:
+        tokenizer: what the ids are decoded with; see `Detokenizer`.
+        skip_prompt: whether to leave the prompt out of the text.
+        timeout: seconds that a reader waits for the producer's next sign of life; None for ever.
+        decode_kwargs: further arguments of the tokenizer's `decode`.
+
+        Raises:
+            TypeError: `tokenizer` cannot decode.
+            ValueError: `timeout` is negative.
+        """
+        super().__init__(tokenizer, skip_prompt, **decode_kwargs)
+        if timeout is not None and not timeout >= 0:
+            raise ValueError(f"timeout={timeout} must be at least 0 seconds, or None to wait for ever")
+        self.timeout = timeout
+        self._channel = Channel()
+        self._own: Place | None = Place(self, self._new_inbox)
+
+    @property
+    def cancelled(self) -> Cancelled:
+        """Flag that the readers have left; give it to `generate` as a stopping criterion.
+
+        Setting it by hand stops the producer, too; the readers then get what was generated.
+        """
+        return self._channel.cancelled
+
+    def put(self, value: Any) -> None:
+        """Take token ids; see `RowStreamer.put`. Drops them once cancelled. Never waits."""
+        if self._channel.cancelled:
+            return
+        self._channel.touch()
+        super().put(value)
+
+    def on_finalized_text(self, text: str, stream_end: bool = False) -> None:
+        """Send text to the readers, and the end if the stream is ending."""
+        if text:
+            self._channel.publish(text if isinstance(text, RowText) else RowText(text))
+        if stream_end:
+            self._channel.finish(None)
+
+    def fail(self, error: BaseException) -> None:
+        """End the stream with an error; the readers get what was put before it, then the error.
+
+        To be called in the thread that puts. Does nothing after the end.
+
+        Args:
+            error: becomes the `__cause__` of the `ProducerError` that each reader gets.
+        """
+        self._channel.finish(error, self._finish())
+
+    def run(self, generate: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Call `generate` with this streamer and its flag, and see to it that the end comes.
+
+        Meant as the target of a thread: `Thread(target=streamer.run, args=(model.generate,),
+        kwargs=inputs)`. If the readers have left already, `generate` is not called.
+
+        Args:
+            generate: called as `generate(*args, streamer=self, stopping_criteria=[…], **kwargs)`.
+            args: passed on.
+            kwargs: passed on; `cancelled` is added to the given `stopping_criteria`.
+
+        Returns:
+            What `generate` returned; None if it raised. What it raised goes to the readers; what
+            is no `Exception`, such as `KeyboardInterrupt`, is raised here as well.
+        """
+        criteria = [*(kwargs.pop("stopping_criteria", None) or ()), self.cancelled]
+        if self.cancelled:
+            self.end()
+            return None
+        self._channel.touch()
+        try:
+            result = generate(*args, streamer=self, stopping_criteria=criteria, **kwargs)
+        except BaseException as error:
+            self.fail(error)
+            if not isinstance(error, Exception):
+                raise
+            return None
+        if not self._channel.ended:
+            self.end()
+        return result
+
+    def close(self) -> None:
+        """Send all readers away and cancel the producer; text that was not read is dropped."""
+        self._channel.close()
+
+    @abstractmethod
+    def _new_inbox(self, on_gone: Callable[[], None]) -> Inbox:
+        """Return an inbox of the kind that the readers wait at."""
+
+    def _own_place(self) -> Place:
+        """Return the place of those who iterate over the streamer itself."""
+        if self._own is None:
+            self._own = Place(self, self._new_inbox)
+        return self._own
+
+    def _new_places(self, n: int) -> list[Place]:
+        """Return places for independent readers; nobody need read at the streamer's own then."""
+        if n < 1:
+            raise ValueError(f"n={n} must be at least 1: the number of readers")
+        places = [Place(self, self._new_inbox) for _ in range(n)]
+        if self._own is not None and not self._own.used:
+            self._channel.part(self._own.seat)
+            self._own = None
+        return places
+
+
+class Place:
+    """Where a reader sits: shared by its reader objects, and not keeping them alive."""
+
+    def __init__(
+        self,
+        streamer: ReadableStreamer,
+        new_inbox: Callable[[Callable[[], None]], Inbox],
+    ) -> None:
+        """Args:
+        streamer: whose text is read.
+        new_inbox: builds an inbox from what it is to call when its reader's loop has ended.
+        """
+        self.streamer = streamer
+        self.channel = streamer._channel
+        self.used = False
+        self.seat = Seat(new_inbox(lambda: self.channel.leave(self.seat)))
+        self.channel.join(self.seat)
+
+    def sit(self, handle: object) -> None:
+        """Begin to read with a reader object."""
+        self.used = True
+        self.channel.sit(self.seat, id(handle))
+
+    def stand_up(self, handle: object) -> None:
+        """Stop reading: from any thread, also from a finalizer; the last to leave cancels."""
+        self.channel.leave(self.seat, id(handle))
+
+    def look_after_producer(self) -> None:
+        """End the stream if the producing thread has died."""
+        if self.channel.producer_died():
+            self.streamer.fail(died())
+
+    def patience(self, since: float) -> float | None:
+        """Return the time at which a reader that waits since then gives up, None for never."""
+        timeout = self.streamer.timeout
+        return None if timeout is None else max(since, self.channel.last_put) + timeout
+
+
+_ = threading

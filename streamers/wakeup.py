@@ -1,0 +1,226 @@
+"""From a computing thread into an event loop, without ever waiting for it.
+
+`LoopBell` schedules callbacks in one loop, at most one wake-up pending at a time; `Mailbox` is a
+buffer that any thread fills and one task empties. They know nothing of tokens or text, and name
+neither asyncio nor trio: the running loop is asked through anyio.
+
+Thread rules:
+
+- `LoopBell.ring`, `Mailbox.put_nowait`, `Mailbox.close` and `Mailbox.abandon`: any thread.
+- `LoopBell.current` and `Mailbox.wait`: in a running loop. `Mailbox.drain`: one reader at a time.
+- Locks are held for a few bytecodes, never across a call that waits, and never two at once except
+  a bell's own lock around the loop's thread-safe scheduling call. They are reentrant, because a
+  signal handler or a finalizer may run inside them.
+- A finalizer uses `abandon`, which takes no lock: the garbage collector runs finalizers in any
+  thread, also in one that holds another mailbox's lock.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+from threading import RLock
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import anyio
+import anyio.lowlevel
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["LoopBell", "Mailbox"]
+
+T = TypeVar("T")
+
+# A loop that ended is noticed on the way to waking a reader. While nobody waits there is nothing to
+# wake, so every this many unread items the bell is rung for nothing but to hear whether it sounds.
+_PROBE_EVERY = 16
+
+
+class LoopBell:
+    """Wakes one event loop from other threads; all sinks of a loop share its bell.
+
+    Any number of rings between two turns of the loop cost it a single wake-up.
+    """
+
+    # Values are weak and keep their loop alive, so an entry lives as long as a mailbox uses it and
+    # the identity of a loop is never reused under a live entry.
+    _bells: weakref.WeakValueDictionary[Any, LoopBell] = weakref.WeakValueDictionary()
+
+    def __init__(self, loop: Any) -> None:
+        """Args:
+        loop: an asyncio event loop or a `trio.lowlevel.TrioToken`; use `current` instead.
+        """
+        # asyncio and uvloop loops have the first method, trio tokens the second.
+        self._schedule: Callable[[Callable[[], None]], Any] = (
+            getattr(loop, "call_soon_threadsafe", None) or loop.run_sync_soon
+        )
+        self._loop_is_closed: Callable[[], bool] = getattr(loop, "is_closed", bool)
+        self._lock = RLock()
+        self._wakes: list[Callable[[], object]] = []
+        self._pending = False
+        self._gone = False
+
+    @classmethod
+    def current(cls) -> LoopBell:
+        """Return the bell of the running event loop, the same one for every caller in it.
+
+        Raises:
+            anyio.NoEventLoopError: no asyncio or trio loop runs in this thread.
+        """
+        loop = anyio.lowlevel.current_token().native_token
+        bell = cls._bells.get(loop)
+        if bell is None:
+            bell = cls._bells.setdefault(loop, cls(loop))
+        return bell
+
+    @property
+    def gone(self) -> bool:
+        """Whether the loop is known to have ended; it stays so."""
+        return self._gone
+
+    def ring(self, wake: Callable[[], object]) -> bool:
+        """Have `wake` called in the loop soon, from any thread, without waiting.
+
+        Args:
+            wake: called once in the loop; it must be quick and must not raise.
+
+        Returns:
+            False if the loop is closed or has ended: `wake` is dropped, and so is everything later.
+        """
+        with self._lock:
+            if self._gone:
+                return False
+            self._wakes.append(wake)
+            if self._pending:
+                # A loop may close with our wake-up still queued; nothing else would tell us.
+                if not self._loop_is_closed():
+                    return True
+            else:
+                self._pending = True
+                try:
+                    self._schedule(self._answer)
+                except RuntimeError:  # asyncio: "Event loop is closed"; trio: RunFinishedError
+                    pass
+                else:
+                    return True
+            self._gone = True
+            self._wakes = []
+            return False
+
+    def _answer(self) -> None:
+        # The flag first: a ring that comes after it schedules again, one before it is in the list.
+        with self._lock:
+            self._pending = False
+            wakes, self._wakes = self._wakes, []
+        for wake in wakes:
+            wake()
+
+
+class Mailbox(Generic[T]):
+    """Items from any thread for one reader in an event loop.
+
+    Nothing blocks the sender and nothing is dropped while the reader is there: what was not read
+    waits, and `drain` hands over all of it. A reader that waits is rung for once.
+    """
+
+    def __init__(self, on_loop_gone: Callable[[], None] | None = None) -> None:
+        """Args:
+        on_loop_gone: called once, in the sending thread, when a send finds the reader's loop ended.
+            The mailbox is closed by then. It must not raise.
+        """
+        self._on_loop_gone = on_loop_gone
+        self._lock = RLock()
+        self._items: deque[T] = deque()
+        self._closed = False
+        self._wake: Callable[[], None] | None = None
+        self._bell: LoopBell | None = None
+        try:
+            self._bell = LoopBell.current()
+        except RuntimeError:  # built outside a loop: bound by the first wait
+            pass
+
+    def __len__(self) -> int:
+        """Number of unread items."""
+        return len(self._items)
+
+    @property
+    def closed(self) -> bool:
+        """Whether the reader has left or its loop has ended."""
+        return self._closed
+
+    def put_nowait(self, item: T) -> bool:
+        """Append an item from any thread; never waits.
+
+        Returns:
+            False if nobody will ever read it (closed, or the reader's loop has ended).
+        """
+        with self._lock:
+            if self._closed:
+                return False
+            items = self._items
+            items.append(item)
+            wake = self._wake
+            if wake is None and len(items) % _PROBE_EVERY:
+                return True
+            self._wake = None
+        bell = self._bell
+        if bell is None or bell.ring(wake or _no_one):
+            return True
+        self.close()
+        callback, self._on_loop_gone = self._on_loop_gone, None
+        if callback is not None:
+            callback()
+        return False
+
+    async def wait(self) -> None:
+        """Return when something is there to drain, or the mailbox is closed.
+
+        It is no checkpoint when that is so already. A cancelled wait loses nothing. Any loop may
+        wait, one task at a time.
+
+        Raises:
+            anyio.BusyResourceError: another task is waiting.
+        """
+        if self._items or self._closed:
+            return
+        bell = LoopBell.current()
+        event = anyio.Event()
+        wake = event.set
+        with self._lock:
+            if self._items or self._closed:
+                return
+            if self._wake is not None:
+                raise anyio.BusyResourceError("waiting for")
+            self._bell, self._wake = bell, wake
+        try:
+            await event.wait()
+        finally:
+            # Unless it was taken to be rung: then it sets an event that nobody looks at.
+            with self._lock:
+                if self._wake is wake:
+                    self._wake = None
+
+    def drain(self) -> list[T]:
+        """Take everything unread, oldest first; an empty list if there is nothing."""
+        with self._lock:
+            items = list(self._items)
+            self._items.clear()
+        return items
+
+    def close(self) -> None:
+        """Leave: unread items are dropped, later ones refused, a waiting task is woken."""
+        with self._lock:
+            self._closed = True
+            self._items.clear()
+            wake, self._wake = self._wake, None
+        if wake is not None and self._bell is not None:
+            self._bell.ring(wake)
+
+    def abandon(self) -> None:
+        """Refuse later items, without taking a lock: what a finalizer may do."""
+        self._closed = True
+
+
+def _no_one() -> None:
+    """Wakes nobody."""

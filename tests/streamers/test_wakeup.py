@@ -1,0 +1,277 @@
+"""Threads wake loops without waiting for them; nothing is lost, and nothing is scheduled twice."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import anyio.lowlevel
+import pytest
+import trio
+import uvloop
+from anyio.lowlevel import checkpoint
+from anyio.to_thread import run_sync
+
+from streamers.wakeup import LoopBell, Mailbox
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+pytestmark = pytest.mark.anyio
+
+
+class Counted(LoopBell):
+    """A bell of its own that counts the wake-ups it schedules."""
+
+    def __init__(self) -> None:
+        super().__init__(anyio.lowlevel.current_token().native_token)
+        self.scheduled = 0
+        schedule = self._schedule
+
+        def counting(callback: Callable[[], None]) -> None:
+            self.scheduled += 1
+            schedule(callback)
+
+        self._schedule = counting
+
+
+def in_threads(*jobs: Callable[[], object]) -> None:
+    """Run jobs in threads and join them, blocking the caller."""
+    threads = [threading.Thread(target=job) for job in jobs]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+async def test_a_loop_has_one_bell() -> None:
+    bell = LoopBell.current()
+    assert LoopBell.current() is bell
+    found: list[LoopBell] = []
+
+    async def other() -> None:
+        found.append(LoopBell.current())
+
+    await run_sync(lambda: anyio.run(other))
+    assert found[0] is not bell
+
+
+def test_without_a_loop_there_is_no_bell() -> None:
+    with pytest.raises(RuntimeError):
+        LoopBell.current()
+
+
+async def test_rings_while_the_loop_is_busy_are_one_wake_up() -> None:
+    bell = Counted()
+    rung: list[int] = []
+    done = anyio.Event()
+
+    def job(start: int) -> None:
+        for n in range(start, start + 2000):
+            assert bell.ring(lambda n=n: rung.append(n))  # type: ignore[misc]
+
+    in_threads(lambda: job(0), lambda: job(2000))  # the loop stands still meanwhile
+    assert bell.scheduled == 1
+    assert bell.ring(done.set)
+    await done.wait()
+    assert sorted(rung) == list(range(4000))
+    assert [n for n in rung if n < 2000] == list(range(2000))
+    assert bell.scheduled == 1
+
+
+async def test_a_ring_after_the_wake_up_schedules_again() -> None:
+    bell = Counted()
+    for n in range(1, 4):
+        event = anyio.Event()
+        bell.ring(event.set)
+        await event.wait()
+        assert bell.scheduled == n
+
+
+@pytest.mark.parametrize("run", [asyncio.run, trio.run, uvloop.run])
+def test_a_loop_that_ended_is_told(run: Callable[[Any], Any]) -> None:
+    bells: list[LoopBell] = []
+
+    async def main() -> None:
+        bells.append(LoopBell.current())
+
+    run(main if run is trio.run else main())
+    [bell] = bells
+    assert not bell.ring(lambda: None)
+    assert bell.gone
+    assert not bell.ring(lambda: None)
+
+
+def test_a_loop_that_closes_under_a_pending_wake_up_is_told() -> None:
+    loop = asyncio.new_event_loop()
+    bell = LoopBell(loop)
+    assert bell.ring(lambda: None)
+    loop.close()
+    assert not bell.ring(lambda: None)
+
+
+@pytest.mark.parametrize("run", [asyncio.run, trio.run, uvloop.run])
+def test_bells_keep_no_loop_alive(run: Callable[[Any], Any]) -> None:
+    loops: list[weakref.ref[object]] = []
+
+    async def main() -> None:
+        loop = anyio.lowlevel.current_token().native_token
+        LoopBell.current().ring(lambda: None)
+        loops.append(weakref.ref(loop))
+
+    run(main if run is trio.run else main())
+    gc.collect()
+    assert loops[0]() is None
+
+
+async def read(mailbox: Mailbox[int], count: int) -> list[int]:
+    """Read so many items."""
+    items: list[int] = []
+    while len(items) < count:
+        await mailbox.wait()
+        items += mailbox.drain()
+    return items
+
+
+async def test_nothing_is_lost_and_order_is_kept() -> None:
+    mailbox: Mailbox[int] = Mailbox()
+
+    def job(start: int) -> None:
+        for n in range(start, start + 5000):
+            assert mailbox.put_nowait(n)
+
+    threads = [threading.Thread(target=job, args=(start,)) for start in (0, 5000, 10000)]
+    for thread in threads:
+        thread.start()
+    items = await read(mailbox, 15000)
+    for thread in threads:
+        thread.join()
+    assert sorted(items) == list(range(15000))
+    for start in (0, 5000, 10000):
+        own = [n for n in items if start <= n < start + 5000]
+        assert own == sorted(own)
+    assert len(mailbox) == 0
+
+
+async def test_a_waiting_reader_is_rung_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    bell = Counted()
+    monkeypatch.setattr(LoopBell, "current", lambda: bell)
+    mailbox: Mailbox[int] = Mailbox()
+    got: list[int] = []
+
+    async def reader() -> None:
+        await mailbox.wait()
+        got.extend(mailbox.drain())
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(reader)
+        await anyio.wait_all_tasks_blocked()
+        in_threads(lambda: [mailbox.put_nowait(n) for n in range(15)])
+        assert bell.scheduled == 1
+    assert got == list(range(15))
+
+
+async def test_many_mailboxes_of_a_loop_share_a_wake_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    bell = Counted()
+    monkeypatch.setattr(LoopBell, "current", lambda: bell)
+    mailboxes: list[Mailbox[int]] = [Mailbox() for _ in range(50)]
+    async with anyio.create_task_group() as group:
+        for mailbox in mailboxes:
+            group.start_soon(mailbox.wait)
+        await anyio.wait_all_tasks_blocked()
+        in_threads(lambda: [mailbox.put_nowait(1) for mailbox in mailboxes])
+        assert bell.scheduled == 1
+
+
+async def test_a_cancelled_wait_loses_nothing() -> None:
+    mailbox: Mailbox[int] = Mailbox()
+    for n in range(20):
+        with anyio.CancelScope() as scope:
+            scope.cancel()
+            await mailbox.wait()
+        mailbox.put_nowait(n)
+        assert await read(mailbox, 1) == [n]
+
+
+async def test_only_one_task_may_wait() -> None:
+    mailbox: Mailbox[int] = Mailbox()
+    async with anyio.create_task_group() as group:
+        group.start_soon(mailbox.wait)
+        await anyio.wait_all_tasks_blocked()
+        with pytest.raises(anyio.BusyResourceError):
+            await mailbox.wait()
+        mailbox.put_nowait(1)
+
+
+async def test_close_wakes_the_reader_and_refuses_the_rest() -> None:
+    mailbox: Mailbox[int] = Mailbox()
+    async with anyio.create_task_group() as group:
+        group.start_soon(mailbox.wait)
+        await anyio.wait_all_tasks_blocked()
+        await run_sync(mailbox.close)
+    assert mailbox.closed
+    assert not mailbox.put_nowait(1)
+    assert mailbox.drain() == []
+    await mailbox.wait()
+
+
+async def test_an_abandoned_mailbox_refuses_items() -> None:
+    mailbox: Mailbox[int] = Mailbox()
+    mailbox.abandon()
+    assert not mailbox.put_nowait(1)
+
+
+async def test_a_mailbox_built_outside_a_loop_is_bound_by_the_first_wait() -> None:
+    mailbox: Mailbox[int] = await run_sync(Mailbox)
+    assert mailbox.put_nowait(1)
+    assert await read(mailbox, 1) == [1]
+    async with anyio.create_task_group() as group:
+        group.start_soon(read, mailbox, 1)
+        await anyio.wait_all_tasks_blocked()
+        await run_sync(mailbox.put_nowait, 2)
+
+
+@pytest.mark.parametrize("run", [asyncio.run, trio.run, uvloop.run])
+def test_a_loop_that_ended_closes_the_mailbox(run: Callable[[Any], Any]) -> None:
+    gone: list[str] = []
+    mailboxes: list[Mailbox[int]] = []
+
+    async def main() -> None:
+        mailboxes.append(Mailbox(lambda: gone.append(threading.current_thread().name)))
+        await checkpoint()
+
+    run(main if run is trio.run else main())
+    [mailbox] = mailboxes
+    sent = [mailbox.put_nowait(n) for n in range(40)]
+    assert sent.index(False) < 16  # noticed soon, though nobody waits
+    assert mailbox.closed
+    assert gone == [threading.current_thread().name]
+
+
+def test_several_loops_in_several_threads() -> None:
+    results: dict[int, list[int]] = {}
+    ready = threading.Barrier(5)
+    mailboxes: dict[int, Mailbox[int]] = {}
+
+    async def main(key: int) -> None:
+        mailboxes[key] = Mailbox()
+        ready.wait()
+        results[key] = await read(mailboxes[key], 3000)
+
+    def start(key: int) -> None:
+        anyio.run(main, key, backend="trio" if key % 2 else "asyncio")
+
+    threads = [threading.Thread(target=start, args=(key,)) for key in range(4)]
+    for thread in threads:
+        thread.start()
+    ready.wait()
+    for n in range(3000):
+        for mailbox in mailboxes.values():
+            mailbox.put_nowait(n)
+    for thread in threads:
+        thread.join()
+    assert results == {key: list(range(3000)) for key in range(4)}
