@@ -1,0 +1,120 @@
+"""Runs a model that decodes by itself: any object with a Hugging Face style ``generate``.
+
+Such code owns its loop, so it runs alone while it lasts: one turn is the whole request. It streams
+through ``streamer=`` and stops through ``stopping_criteria=``, like every ``generate`` does.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from asyncgen.engine.events import EventWriter
+from asyncgen.errors import InvalidRequestError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor
+
+    from asyncgen.engine.request import Request
+    from asyncgen.tokenizer import Tokenizer
+
+__all__ = ["ForeignRun"]
+
+
+class ForeignRun:
+    """A request in the hands of a foreign ``generate``."""
+
+    def __init__(
+        self, request: Request, model: Any, tokenizer: Tokenizer, *, clock: Callable[[], float]
+    ) -> None:
+        """Take up a request without computing anything.
+
+        Args:
+            request: What to run.
+            model: Has ``generate(input_ids=…, streamer=…, stopping_criteria=…, **config)``.
+            tokenizer: Turns ids to text.
+            clock: Monotonic seconds.
+        """
+        self._request = request
+        self._model = model
+        self._events = EventWriter(request, tokenizer, clock)
+
+    def turn(self) -> bool:
+        """Run the whole request.
+
+        Returns:
+            ``False``: it has ended.
+
+        Raises:
+            Exception: Whatever the foreign code raised.
+        """
+        request = self._request
+        interrupted = request.ends.interrupted()
+        if interrupted is not None:
+            self.end(interrupted)
+            return False
+        streamer = _RowStreamer(request, self._events)
+        ids = torch.tensor([request.prompt_ids], device=self._model.device)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(request.params.seed)
+            self._model.generate(
+                input_ids=ids,
+                attention_mask=torch.ones_like(ids),
+                streamer=streamer,
+                stopping_criteria=[streamer.stops],
+                logits_processor=request.params.processors,
+                **_foreign_config(request),
+            )
+        self._events.end(request.ends.interrupted() or "length")
+        return False
+
+    def end(self, reason: str) -> None:
+        """End before the foreign code was called."""
+        self._events.end(reason)
+
+
+class _RowStreamer:
+    """Writes what a foreign ``generate`` puts, and tells it when to stop."""
+
+    def __init__(self, request: Request, events: EventWriter) -> None:
+        self._request = request
+        self._events = events
+        self._prompt_seen = False
+        self._length = len(request.prompt_ids)
+
+    def put(self, value: Tensor) -> None:
+        """Take the prompt, then the ids ``[B]`` of each step."""
+        if not self._prompt_seen:
+            self._prompt_seen = True
+            return
+        self._length += 1
+        for row, token_id in enumerate(value.reshape(-1).tolist()):
+            if self._events.is_live(row):
+                self._events.settle(row, [token_id], self._reason(token_id))
+
+    def end(self) -> None:
+        """Called by ``generate`` at its end; the run writes the last event itself."""
+
+    def stops(self, input_ids: Tensor, scores: Tensor, **kwargs: Any) -> Tensor:
+        """A stopping criterion: everything has ended, or the request was interrupted."""
+        done = not self._events.any_live or self._request.ends.interrupted() is not None
+        return torch.full((input_ids.shape[0],), done, device=input_ids.device)
+
+    def _reason(self, token_id: int) -> str | None:
+        ends = self._request.ends
+        if token_id in ends.eos_token_ids:
+            return "stop"
+        return "length" if ends.max_length is not None and self._length >= ends.max_length else None
+
+
+def _foreign_config(request: Request) -> dict[str, Any]:
+    """The config as keywords: what differs from the documented defaults, and the length."""
+    params = request.params
+    if params.top_logprobs is not None:
+        raise InvalidRequestError("logprobs", True, "not available from a foreign model object")
+    config = params.config.to_diff_dict()
+    config.pop("transformers_version", None)
+    return config | {"max_length": params.config.max_length, "do_sample": params.config.do_sample}

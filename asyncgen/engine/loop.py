@@ -1,0 +1,293 @@
+"""The decode thread: loads the engine, feeds it from the inbox, runs its turns, outlives nothing.
+
+The two crossings between threads meet here and in ``streamers.wakeup``: commands come in through a
+``queue.SimpleQueue``, events leave through the sinks of the requests. The thread never waits for
+an event loop; it waits only for its inbox, and only when there is nothing to compute.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import queue
+import threading
+import weakref
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Generic, Protocol, TypeAlias, TypeVar
+
+from asyncgen.engine.signal import Signal
+from asyncgen.errors import EngineClosedError, EngineDiedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from asyncgen.engine.request import Request
+
+__all__ = ["Abort", "Add", "DecodeThread", "Stop"]
+
+_log = logging.getLogger("asyncgen.engine")
+_EXIT_SECONDS = 10.0
+
+
+class SteppedEngine(Protocol):
+    """What the thread needs of an engine (see :class:`asyncgen.engine.core.Engine`)."""
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a step would do anything."""
+
+    def add(self, request: Request) -> None:
+        """Queue a request."""
+
+    def abort(self, request: Request) -> None:
+        """End a request wherever it is."""
+
+    def step(self) -> None:
+        """Give one request one turn."""
+
+    def abort_all(self, reason: str) -> None:
+        """End every request."""
+
+    def fail_all(self, error: BaseException) -> None:
+        """Tell every request that the engine is dead."""
+
+
+@dataclass(frozen=True, slots=True)
+class Add:
+    """Queue a request."""
+
+    request: Request
+
+
+@dataclass(frozen=True, slots=True)
+class Abort:
+    """Look at a request whose cancel flag was set; the flag is the truth, this only wakes."""
+
+    request: Request
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """End every request and leave."""
+
+
+Command: TypeAlias = Add | Abort | Stop
+L = TypeVar("L")
+"""What loading gives: the engine, and what its owner wants to read of it."""
+
+
+@dataclass(slots=True)
+class _Shared(Generic[L]):
+    """What the thread and its handle both hold; the thread does not keep the handle alive."""
+
+    load: Callable[[], tuple[SteppedEngine, L]] | None
+    inbox: queue.SimpleQueue[Command] = field(default_factory=queue.SimpleQueue)
+    ready: Signal = field(default_factory=Signal)
+    finished: Signal = field(default_factory=Signal)
+    loaded: L | None = None
+    failure: BaseException | None = None
+    stopping: bool = False
+    pid: int = field(default_factory=os.getpid)
+
+
+class DecodeThread(Generic[L]):
+    """Handle of the one thread that computes, from load to close."""
+
+    def __init__(self, load: Callable[[], tuple[SteppedEngine, L]], *, name: str) -> None:
+        """Prepare; the thread starts with :meth:`start`.
+
+        Args:
+            load: Runs on the thread first; gives the engine and what the owner wants of it.
+            name: Name of the thread.
+        """
+        self._shared: _Shared[L] = _Shared(load)
+        self._start_lock = threading.Lock()
+        # Daemonic, so that an interpreter that is leaving gets as far as `_exit`, which ends it.
+        self._thread = threading.Thread(target=_run, args=(self._shared,), name=name, daemon=True)
+        # Dropped without a close: the thread ends by itself. At exit it is joined as well.
+        weakref.finalize(self, _leave, self._shared).atexit = False
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether requests can be posted."""
+        shared = self._shared
+        return (
+            self._shared.pid == os.getpid()
+            and self._thread.is_alive()
+            and not shared.stopping
+            and not shared.finished.is_set()
+        )
+
+    @property
+    def loaded(self) -> L | None:
+        """What loading gave, ``None`` before :meth:`wait_ready` returned."""
+        return self._shared.loaded
+
+    def require_open(self) -> None:
+        """Refuse a request early where it could never be served.
+
+        Raises:
+            EngineClosedError: It was closed, or this is another process.
+            EngineDiedError: The thread died.
+        """
+        self._require_own_process()
+        if self._shared.stopping:
+            raise self._error()
+
+    def start(self) -> None:
+        """Start the thread, once.
+
+        Raises:
+            EngineClosedError: It was closed, or this is another process.
+        """
+        with self._start_lock:
+            self.require_open()
+            if self._thread.ident is None:
+                _live[self._thread] = self._shared
+                self._thread.start()
+
+    async def wait_ready(self) -> L:
+        """Wait until loading is over.
+
+        Returns:
+            What loading gave.
+
+        Raises:
+            BaseException: What loading raised.
+            EngineClosedError: The engine was closed meanwhile.
+        """
+        await self._shared.ready.wait()
+        loaded = self._shared.loaded
+        if loaded is None:
+            raise self._error()
+        return loaded
+
+    def post(self, request: Request) -> None:
+        """Hand a request to the thread; never waits.
+
+        Raises:
+            EngineClosedError: It was closed, or this is another process.
+            EngineDiedError: The thread died.
+        """
+        self.require_open()
+        self._shared.inbox.put(Add(request))
+        # Between the check and the post the thread may have ended, with nobody left to answer.
+        if self._shared.finished.is_set():
+            raise self._error()
+
+    def cancel(self, request: Request) -> None:
+        """End a request within one step; never waits; safe anywhere, destructors included."""
+        request.cancel.set()
+        self._shared.inbox.put(Abort(request))
+
+    def stop(self) -> None:
+        """Ask the thread to end what runs and leave; never waits, idempotent."""
+        self._shared.stopping = True
+        if self._thread.ident is None:
+            self._shared.finished.set()
+            self._shared.ready.set()
+        self._shared.inbox.put(Stop())
+
+    async def wait_finished(self) -> None:
+        """Wait until the thread has left. Call :meth:`stop` first."""
+        if self._shared.pid != os.getpid() or self._thread.ident is None:
+            return
+        await self._shared.finished.wait()
+        self._thread.join(_EXIT_SECONDS)  # it is in its last lines
+
+    def _require_own_process(self) -> None:
+        if self._shared.pid != os.getpid():
+            raise EngineClosedError(
+                "the engine belongs to the process that this one was forked from; create the "
+                "AsyncLLM after the fork"
+            )
+
+    def _error(self) -> BaseException:
+        """Why nothing can be posted."""
+        failure = self._shared.failure
+        if failure is None:
+            return EngineClosedError("the engine was closed; create a new AsyncLLM")
+        return failure
+
+
+def _run(shared: _Shared[L]) -> None:
+    """The thread's whole life."""
+    engine: SteppedEngine | None = None
+    try:
+        load, shared.load = shared.load, None
+        assert load is not None
+        engine, shared.loaded = load()
+        shared.ready.set()
+        _serve(shared, engine)
+    except BaseException as error:
+        # A load that failed is the caller's own exception; later it is the death of the engine.
+        shared.failure = error if engine is None else _death(error)
+        if engine is not None:
+            _log.exception("the decode thread died")
+            engine.fail_all(shared.failure)
+    finally:
+        shared.stopping = True
+        shared.loaded = None
+        shared.finished.set()
+        shared.ready.set()
+        _refuse_the_rest(shared)
+        _live.pop(threading.current_thread(), None)
+
+
+def _serve(shared: _Shared[L], engine: SteppedEngine) -> None:
+    """Alternate between the inbox and one turn, until told to stop."""
+    inbox = shared.inbox
+    while True:
+        while not engine.has_work or not inbox.empty():
+            command = inbox.get()
+            if isinstance(command, Stop):
+                engine.abort_all("aborted")
+                return
+            if isinstance(command, Add):
+                engine.add(command.request)
+            else:
+                engine.abort(command.request)
+        engine.step()
+
+
+def _refuse_the_rest(shared: _Shared[L]) -> None:
+    """Answer what was posted after the last look at the inbox."""
+    error = shared.failure or EngineClosedError("the engine was closed")
+    while True:
+        try:
+            command = shared.inbox.get_nowait()
+        except queue.Empty:
+            return
+        if isinstance(command, Add):
+            command.request.sink.put_nowait(error)
+
+
+def _death(cause: BaseException) -> EngineDiedError:
+    error = EngineDiedError(
+        f"the decode thread died of {type(cause).__name__}: {cause}; create a new AsyncLLM"
+    )
+    error.__cause__ = cause
+    return error
+
+
+def _leave(shared: _Shared[L]) -> None:
+    """Ask a thread whose handle is gone to leave; a forked child has no such thread."""
+    if shared.pid == os.getpid():
+        shared.stopping = True
+        shared.inbox.put(Stop())
+
+
+_live: dict[threading.Thread, _Shared] = {}
+
+
+def _exit() -> None:
+    """End and join every decode thread before the interpreter takes its modules away."""
+    threads = list(_live.items())
+    for _, shared in threads:
+        _leave(shared)
+    for thread, _ in threads:
+        thread.join(_EXIT_SECONDS)
+
+
+atexit.register(_exit)

@@ -1,0 +1,233 @@
+"""Joins the keyword parameters of a stream with the model's defaults and checks the values.
+
+Nothing is dropped, clamped or reinterpreted on the way: a value that cannot be honoured is an
+error that names its parameter.
+"""
+
+from __future__ import annotations
+
+import copy
+import secrets
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from asyncgen.engine.names import ARGUMENTS, OWN
+from asyncgen.errors import ContextLengthError, InvalidRequestError
+from asyncgen.generation.config import GenerationConfig
+from asyncgen.generation.fields import check_supported
+from asyncgen.generation.logits import LogitsProcessorList
+from asyncgen.generation.stopping import StoppingCriteriaList
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from asyncgen.generation.modes import GenerationMode
+
+__all__ = ["RequestParams", "resolve_params"]
+
+SAMPLING = frozenset(
+    "temperature top_k top_p min_p top_h typical_p epsilon_cutoff eta_cutoff".split()
+)
+"""Giving one of these asks for sampling."""
+
+MAX_TOP_LOGPROBS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class RequestParams:
+    """Checked parameters of one request.
+
+    Attributes:
+        config: Complete generation config; ``max_length`` is the absolute end.
+        mode: Decoding strategy.
+        seed: Seed of the draws, drawn at random where none was given.
+        stop: Strings that end the text before themselves.
+        top_logprobs: Alternatives a token; ``None`` where no log-probabilities were asked for.
+        num_samples: Rows of this request.
+        priority: Higher goes first.
+        skip_special_tokens: Whether special tokens are left out of the text.
+        processors: Logits processors that the user wrote.
+        criteria: Stopping criteria that the user wrote.
+    """
+
+    config: GenerationConfig
+    mode: GenerationMode
+    seed: int
+    stop: tuple[str, ...]
+    top_logprobs: int | None
+    num_samples: int
+    priority: int
+    skip_special_tokens: bool
+    processors: LogitsProcessorList
+    criteria: StoppingCriteriaList
+
+
+def resolve_params(
+    params: Mapping[str, Any],
+    defaults: GenerationConfig,
+    *,
+    prompt_length: int,
+    context_length: int | None,
+) -> RequestParams:
+    """Join the parameters of a request with the model's defaults and check the values.
+
+    Args:
+        params: As given to ``stream``, names already checked; ``None`` means not given.
+        defaults: The model's own generation config; not modified.
+        prompt_length: Number of prompt ids.
+        context_length: Most positions the model has, ``None`` for no limit.
+
+    Returns:
+        The checked parameters.
+
+    Raises:
+        InvalidRequestError: A value or combination that is not allowed.
+        ContextLengthError: The prompt and the tokens asked for exceed the context.
+    """
+    given = {name: value for name, value in params.items() if value is not None}
+    own = {name: given.pop(name) for name in OWN & given.keys()}
+    arguments = {name: given.pop(name) for name in ARGUMENTS & given.keys()}
+    config = copy.deepcopy(arguments.get("generation_config") or defaults)
+    if "generation_config" in arguments:
+        _fill(config, defaults.to_dict(), keep_length=True)
+    _imply_sampling(given)
+    _join_samples(given, own)
+    try:
+        config.update(**given)
+        _fill(config, GenerationConfig._get_default_generation_params())
+        config.validate()
+        check_supported(config)
+        mode = config.get_generation_mode()
+    except InvalidRequestError:
+        raise
+    except (ValueError, TypeError) as error:
+        raise _from_value_error(error, given) from error
+    _set_length(config, given, prompt_length, context_length)
+    return RequestParams(
+        config=config,
+        mode=mode,
+        seed=_integer(own, "seed", secrets.randbits(64)),
+        stop=_stop_strings(own.get("stop")),
+        top_logprobs=_top_logprobs(own),
+        num_samples=config.num_return_sequences or 1,
+        priority=_integer(own, "priority", 0),
+        skip_special_tokens=_boolean(own, "skip_special_tokens", True),
+        processors=arguments.get("logits_processor") or LogitsProcessorList(),
+        criteria=arguments.get("stopping_criteria") or StoppingCriteriaList(),
+    )
+
+
+def _imply_sampling(given: dict[str, Any]) -> None:
+    """An explicit sampling parameter asks for sampling; asking for both ways is an error."""
+    sampling = sorted(SAMPLING & given.keys())
+    if not sampling:
+        return
+    if given.get("do_sample") is False:
+        name = sampling[0]
+        raise InvalidRequestError(
+            name, given[name], "a sampling parameter; leave it out together with `do_sample=False`"
+        )
+    given["do_sample"] = True
+
+
+def _join_samples(given: dict[str, Any], own: dict[str, Any]) -> None:
+    """``n`` is the short name of ``num_return_sequences``."""
+    if "n" not in own:
+        return
+    n = own.pop("n")
+    if isinstance(n, bool) or not isinstance(n, int) or n < 1:
+        raise InvalidRequestError("n", n, "an integer of at least 1")
+    if given.setdefault("num_return_sequences", n) != n:
+        raise InvalidRequestError("n", n, "the same thing as `num_return_sequences`; give one")
+
+
+def _set_length(
+    config: GenerationConfig, given: Mapping[str, Any], prompt_length: int, context: int | None
+) -> None:
+    """Turn the two length parameters into one absolute end, ``config.max_length``."""
+    if "max_length" in given and "max_new_tokens" in given:
+        raise InvalidRequestError(
+            "max_length", given["max_length"], "also `max_new_tokens` is given; give one"
+        )
+    if "max_length" in given:
+        config.max_new_tokens = None
+    name, value = "max_new_tokens", config.max_new_tokens
+    if value is not None:
+        end = prompt_length + value
+    elif config.max_length is not None:
+        name, value = "max_length", config.max_length
+        end = value
+    else:
+        end = context if context is not None else prompt_length + 2**31
+    if isinstance(value, bool) or not isinstance(value, int | None) or (value or 1) < 1:
+        raise InvalidRequestError(name, value, "an integer of at least 1")
+    if context is not None and (end > context or prompt_length >= context):
+        raise ContextLengthError(
+            name,
+            value,
+            f"the prompt has {prompt_length} tokens and the context holds {context}; shorten the "
+            "prompt or ask for fewer tokens",
+        )
+    if end <= prompt_length:
+        raise ContextLengthError(
+            name, value, f"counts the prompt, which has {prompt_length} tokens; give more"
+        )
+    config.max_length, config.max_new_tokens = end, None
+    _floor_of_new_tokens(config, prompt_length)
+
+
+def _floor_of_new_tokens(config: GenerationConfig, prompt_length: int) -> None:
+    """``min_new_tokens`` beyond the end could never be met."""
+    least = config.min_new_tokens
+    most = (config.max_length or 0) - prompt_length
+    if least is not None and least > most:
+        raise InvalidRequestError("min_new_tokens", least, f"at most {most} tokens can follow")
+
+
+def _fill(config: GenerationConfig, values: Mapping[str, Any], keep_length: bool = False) -> None:
+    """Give fields that are still open their default; never a length of 20 tokens."""
+    for name, value in values.items():
+        if name in ("max_length", "max_new_tokens") and not keep_length:
+            continue
+        if value is not None and getattr(config, name, None) is None:
+            setattr(config, name, value)
+
+
+def _stop_strings(stop: str | Sequence[str] | None) -> tuple[str, ...]:
+    stops = (stop,) if isinstance(stop, str) else tuple(stop or ())
+    if any(not isinstance(item, str) or not item for item in stops):
+        raise InvalidRequestError("stop", stop, "a non-empty string or a list of them")
+    return stops
+
+
+def _top_logprobs(own: Mapping[str, Any]) -> int | None:
+    """Number of alternatives, or ``None`` for no log-probabilities at all."""
+    wanted = _boolean(own, "logprobs", "top_logprobs" in own)
+    top = _integer(own, "top_logprobs", 0)
+    if not 0 <= top <= MAX_TOP_LOGPROBS:
+        raise InvalidRequestError("top_logprobs", top, f"from 0 to {MAX_TOP_LOGPROBS}")
+    if top and not wanted:
+        raise InvalidRequestError("top_logprobs", top, "needs `logprobs=True`")
+    return top if wanted else None
+
+
+def _integer(own: Mapping[str, Any], name: str, default: int) -> int:
+    value = own.get(name, default)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InvalidRequestError(name, value, "an integer")
+    return value
+
+
+def _boolean(own: Mapping[str, Any], name: str, default: bool) -> bool:
+    value = own.get(name, default)
+    if not isinstance(value, bool):
+        raise InvalidRequestError(name, value, "True or False")
+    return value
+
+
+def _from_value_error(error: Exception, given: Mapping[str, Any]) -> InvalidRequestError:
+    """Name the parameter that a documented error message speaks of."""
+    message = str(error)
+    named: Callable[[str], bool] = lambda name: f"`{name}`" in message or name in message  # noqa: E731
+    name = next((name for name in given if named(name)), next(iter(given), "generation_config"))
+    return InvalidRequestError(name, given.get(name), message)

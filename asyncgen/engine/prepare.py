@@ -1,0 +1,129 @@
+"""From a prompt and keyword parameters to a request: what can be refused is refused here.
+
+Runs on a worker thread, because tokenizing a long prompt takes a while. It computes nothing with
+the model; the tensors that processors are built of are small.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from asyncgen.engine.names import is_messages
+from asyncgen.engine.params import RequestParams, resolve_params
+from asyncgen.engine.request import Request, Sink, clock
+from asyncgen.errors import InvalidRequestError
+from asyncgen.generation.logits import LogitsProcessorList, build_logits_processors
+from asyncgen.generation.prepare import eos_ids
+from asyncgen.generation.stopping import StoppingCriteriaList, build_stopping_criteria
+from asyncgen.generation.strategies import strategy_for
+from asyncgen.generation.strategies.ends import Ends
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from asyncgen.generation.cancel import CancelCriteria
+    from asyncgen.generation.prepare import GenerativeModel
+    from asyncgen.tokenizer import Tokenizer
+    from asyncgen.types import Prompt
+
+__all__ = ["prepare_request"]
+
+
+def prepare_request(
+    model: GenerativeModel,
+    tokenizer: Tokenizer,
+    prompt: Prompt,
+    given: Mapping[str, Any],
+    *,
+    cancel: CancelCriteria,
+    sink: Sink,
+) -> Request:
+    """Tokenize and check everything.
+
+    Args:
+        model: The loaded model; one without ``core`` decodes by itself.
+        tokenizer: Its tokenizer.
+        prompt: Text, messages or token ids, form already checked.
+        given: Keyword parameters, names already checked.
+        cancel: The flag of the stream.
+        sink: Where events will go.
+
+    Returns:
+        A request that is ready to be posted.
+
+    Raises:
+        InvalidRequestError: A parameter, a combination or a prompt that cannot be served.
+        ContextLengthError: The prompt and the tokens asked for exceed the context.
+        ChatTemplateError: The chat template refuses the messages, or there is none.
+    """
+    accepted_at = clock()
+    prompt_ids = _token_ids(model, tokenizer, prompt)
+    params = resolve_params(
+        given,
+        model.generation_config,
+        prompt_length=len(prompt_ids),
+        context_length=getattr(model.config, "max_position_embeddings", None),
+    )
+    if hasattr(model, "core"):
+        strategy_for(params.mode)
+    return Request(
+        prompt_ids=prompt_ids,
+        params=params,
+        processors=_processors(params, len(prompt_ids), model.device),
+        ends=_ends(model, tokenizer, params, cancel),
+        cancel=cancel,
+        sink=sink,
+        continues_text=not is_messages(prompt),
+        accepted_at=accepted_at,
+    )
+
+
+def _token_ids(model: GenerativeModel, tokenizer: Tokenizer, prompt: Prompt) -> list[int]:
+    """Ids of a prompt in any of its three forms."""
+    if isinstance(prompt, str):
+        ids = tokenizer.encode_ids(prompt)
+        if not ids:
+            raise InvalidRequestError("prompt", prompt, "a text of at least one token")
+        return ids
+    if is_messages(prompt):
+        text = tokenizer.apply_chat_template(prompt, add_generation_prompt=True, tokenize=False)
+        return tokenizer.encode_ids(text, add_special_tokens=False)
+    size = model.config.vocab_size
+    for token_id in prompt:
+        if not 0 <= token_id < size:
+            raise InvalidRequestError("prompt", token_id, f"token ids are from 0 to {size - 1}")
+    return list(prompt)
+
+
+def _processors(
+    params: RequestParams, prompt_length: int, device: torch.device
+) -> LogitsProcessorList:
+    """Built-in and user processors in the documented order."""
+    eos = eos_ids(params.config)
+    try:
+        return build_logits_processors(
+            params.config,
+            prompt_length=prompt_length,
+            eos_token_ids=torch.tensor(eos, device=device) if eos else None,
+            device=device,
+            user_processors=params.processors,
+        )
+    except InvalidRequestError:
+        raise
+    except ValueError as error:
+        raise InvalidRequestError("generation parameters", params.mode.value, str(error)) from error
+
+
+def _ends(
+    model: GenerativeModel, tokenizer: Tokenizer, params: RequestParams, cancel: CancelCriteria
+) -> Ends:
+    """Built-in and user criteria, and the cancel flag."""
+    criteria = build_stopping_criteria(
+        params.config,
+        tokenizer=tokenizer,
+        max_position_embeddings=getattr(model.config, "max_position_embeddings", None),
+        user_criteria=params.criteria,
+    )
+    return Ends(StoppingCriteriaList([*criteria, cancel]))

@@ -1,0 +1,57 @@
+"""A request, as the decode thread sees it: ids, checked parameters, and where its events go."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from asyncgen.engine.params import RequestParams
+    from asyncgen.generation.cancel import CancelCriteria
+    from asyncgen.generation.logits import LogitsProcessorList
+    from asyncgen.generation.strategies.ends import Ends
+    from asyncgen.types import TokenEvent
+
+__all__ = ["Request", "Sink", "clock"]
+
+clock = time.perf_counter
+"""The engine's clock: requests are stamped with it where they are made."""
+
+_numbers = itertools.count(1)
+
+
+class Sink(Protocol):
+    """Where the events of a request go. Called on the decode thread; must never wait."""
+
+    def put_nowait(self, item: TokenEvent | BaseException, /) -> None:
+        """Take in an event, or the exception that ends the stream."""
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """One prompt on its way through the engine.
+
+    Attributes:
+        prompt_ids: The prompt, at least one id.
+        params: Checked parameters.
+        processors: All logits processors, built-in and user-written, in order.
+        ends: When its rows end; holds ``cancel`` and the time limit.
+        cancel: The truth about cancellation; a message to the thread only wakes it.
+        sink: Where its events go.
+        continues_text: Whether the text goes on from the prompt's (a text prompt), or stands
+            alone (an answer to messages).
+        accepted_at: Clock of the engine when it was posted, in seconds.
+        id: Short name for logs.
+    """
+
+    prompt_ids: list[int]
+    params: RequestParams
+    processors: LogitsProcessorList
+    ends: Ends
+    cancel: CancelCriteria
+    sink: Sink
+    continues_text: bool
+    accepted_at: float = 0.0
+    id: str = field(default_factory=lambda: f"req-{next(_numbers)}")

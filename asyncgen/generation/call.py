@@ -1,0 +1,260 @@
+"""One call of ``model.generate``: arguments in, a plan out, the plan drained.
+
+Keeps the reference's rules for arguments: which default wins, how lengths are counted, what a
+missing attention mask means, and which keyword is an error.
+"""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from asyncgen.errors import InvalidRequestError
+from asyncgen.generation.config import GenerationConfig
+from asyncgen.generation.fields import check_supported
+from asyncgen.generation.logits import build_logits_processors
+from asyncgen.generation.outputs import GenerateDecoderOnlyOutput
+from asyncgen.generation.prepare import eos_ids, make_plan
+from asyncgen.generation.stopping import StoppingCriteriaList, build_stopping_criteria
+from asyncgen.generation.strategies import Plan, Strategy, strategy_for
+from asyncgen.generation.strategies.ends import Ends
+from asyncgen.generation.strategies.sampling import multinomial_draw
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from torch import Tensor
+
+    from asyncgen.generation.logits import LogitsProcessorList
+    from streamers import BaseStreamer
+
+__all__ = ["Call", "prepare_call", "run_call"]
+
+_MODEL_KWARGS = frozenset({"attention_mask", "input_ids", "past_key_values", "tokenizer"})
+_IGNORED_KWARGS = frozenset({"token_type_ids"})
+
+
+@dataclass(slots=True)
+class Call:
+    """A call that is ready to run.
+
+    Attributes:
+        plan: What to decode.
+        strategy: How.
+        config: The complete configuration.
+    """
+
+    plan: Plan
+    strategy: Strategy
+    config: GenerationConfig
+
+
+def prepare_call(
+    model: Any,
+    inputs: Tensor | None,
+    generation_config: GenerationConfig | None,
+    kwargs: dict[str, Any],
+    *,
+    logits_processor: LogitsProcessorList | None,
+    stopping_criteria: StoppingCriteriaList | None,
+    streamer: BaseStreamer | None,
+    unsupported: Mapping[str, object],
+) -> Call:
+    """Check and lay out a call; nothing is computed yet.
+
+    Args:
+        model: Has ``core``, ``config``, ``generation_config``, ``device`` and ``dtype``.
+        inputs: Prompt ids ``[B, S]`` or ``None``.
+        generation_config: Base configuration or ``None``.
+        kwargs: The caller's keywords.
+        logits_processor: The caller's processors.
+        stopping_criteria: The caller's criteria.
+        streamer: Its ``cancelled`` flag, if it has one, ends the call.
+        unsupported: Arguments whose feature does not exist yet, by name.
+
+    Raises:
+        ValueError: As the reference does for invalid arguments.
+        InvalidRequestError: A documented feature that does not exist yet.
+    """
+    for name, value in unsupported.items():
+        if value is not None:
+            raise InvalidRequestError(name, value, "not supported yet")
+    config, model_kwargs = _resolve_config(model, generation_config, kwargs)
+    strategy = strategy_for(config.get_generation_mode())
+    input_ids = _input_ids(model, inputs, model_kwargs.get("input_ids"), config)
+    mask = _attention_mask(input_ids, model_kwargs.get("attention_mask"), config)
+    _resolve_pad(config)
+    _resolve_length(config, input_ids.shape[1], model.config)
+    samples = config.num_return_sequences or 1
+    input_ids = input_ids.repeat_interleave(samples, dim=0)
+    mask = None if mask is None else mask.repeat_interleave(samples, dim=0)
+    eos = eos_ids(config)
+    criteria = build_stopping_criteria(
+        config,
+        tokenizer=model_kwargs.get("tokenizer"),
+        max_position_embeddings=getattr(model.config, "max_position_embeddings", None),
+        user_criteria=stopping_criteria,
+    )
+    if streamer is not None and hasattr(streamer, "cancelled"):
+        criteria = StoppingCriteriaList([*criteria, streamer.cancelled])
+    plan = make_plan(
+        model,
+        input_ids,
+        config=config,
+        processors=build_logits_processors(
+            config,
+            prompt_length=input_ids.shape[1],
+            eos_token_ids=torch.tensor(eos, device=model.device) if eos else None,
+            device=model.device,
+            user_processors=logits_processor,
+        ),
+        ends=Ends(criteria),
+        draw=multinomial_draw,
+        attention_mask=mask,
+        cache=model_kwargs.get("past_key_values"),
+        prefill_chunk=config.prefill_chunk_size,
+    )
+    return Call(plan, strategy, config)
+
+
+def run_call(
+    call: Call, streamer: BaseStreamer | None
+) -> GenerateDecoderOnlyOutput | torch.LongTensor:
+    """Drain a call's steps, hand the tokens to the streamer, assemble the documented output.
+
+    Raises:
+        Exception: Whatever a processor, a criterion, the model or the streamer raised; the
+            streamer's ``fail`` is told before, if it has one.
+    """
+    try:
+        return _drain(call, streamer)
+    except BaseException as error:
+        if streamer is not None and hasattr(streamer, "fail"):
+            streamer.fail(error)
+        raise
+
+
+def _drain(
+    call: Call, streamer: BaseStreamer | None
+) -> GenerateDecoderOnlyOutput | torch.LongTensor:
+    config, plan = call.config, call.plan
+    tokens, scores, logits = [plan.input_ids], [], []
+    if streamer is not None:
+        streamer.put(plan.input_ids.cpu())
+    for step in call.strategy(plan):
+        if step.tokens is None:
+            continue
+        tokens.append(step.tokens[:, None])
+        if config.return_dict_in_generate and config.output_scores:
+            scores.append(step.scores)
+        if config.return_dict_in_generate and config.output_logits:
+            logits.append(step.logits)
+        if streamer is not None:
+            streamer.put(step.tokens.cpu())
+    if streamer is not None:
+        streamer.end()
+    sequences = torch.cat(tokens, dim=1)
+    if not config.return_dict_in_generate:
+        return sequences  # type: ignore[return-value]
+    return GenerateDecoderOnlyOutput(
+        sequences=sequences,  # type: ignore[arg-type]
+        scores=tuple(scores) if config.output_scores else None,  # type: ignore[arg-type]
+        logits=tuple(logits) if config.output_logits else None,  # type: ignore[arg-type]
+        past_key_values=plan.cache if config.use_cache is not False else None,  # type: ignore[arg-type]
+    )
+
+
+def _resolve_config(
+    model: Any, generation_config: GenerationConfig | None, kwargs: dict[str, Any]
+) -> tuple[GenerationConfig, dict[str, Any]]:
+    """Keywords over the given config over the model's over the documented defaults."""
+    own = model.generation_config
+    config = copy.deepcopy(own if generation_config is None else generation_config)
+    rest = config.update(**kwargs)
+    config.update(defaults_only=True, **own.to_dict())
+    defaults = GenerationConfig._get_default_generation_params()
+    del defaults["max_length"]  # counts new tokens only; see _resolve_length
+    config.update(defaults_only=True, **defaults)
+    config.validate()
+    check_supported(config)
+    for name in ("output_attentions", "output_hidden_states"):
+        if getattr(config, name):
+            raise InvalidRequestError(name, True, "not supported yet in `generate`")
+    unknown = sorted(rest.keys() - _MODEL_KWARGS - _IGNORED_KWARGS)
+    if unknown:
+        raise ValueError(
+            f"the following `model_kwargs` are not used by the model: {unknown} (a typo in the "
+            "generate arguments shows up here as well)"
+        )
+    return config, rest
+
+
+def _input_ids(
+    model: Any, inputs: Tensor | None, input_ids: Tensor | None, config: GenerationConfig
+) -> Tensor:
+    """The prompt: ``inputs`` or ``input_ids``, or a lone beginning-of-sequence token."""
+    if inputs is not None and input_ids is not None:
+        raise ValueError("`inputs` and `input_ids` were passed together; give one of them")
+    ids = inputs if inputs is not None else input_ids
+    if ids is None:
+        if config.bos_token_id is None:
+            raise ValueError("`bos_token_id` has to be defined when no `input_ids` are provided")
+        ids = torch.full((1, 1), config.bos_token_id, dtype=torch.int64)
+    if ids.dim() != 2 or ids.shape[1] == 0 or ids.is_floating_point():
+        raise ValueError(
+            f"`input_ids` has shape {tuple(ids.shape)} and dtype {ids.dtype}: integer ids of "
+            "shape [batch, length] with at least one position"
+        )
+    size = model.config.vocab_size
+    if int(ids.min()) < 0 or int(ids.max()) >= size:
+        raise ValueError(f"`input_ids` holds ids outside of 0 to {size - 1}")
+    return ids.to(device=model.device, dtype=torch.int64)
+
+
+def _attention_mask(
+    input_ids: Tensor, mask: Tensor | None, config: GenerationConfig
+) -> Tensor | None:
+    """The mask as given, or inferred from padding ids that are not also an end of sequence."""
+    if mask is not None:
+        return mask
+    pad = config.pad_token_id
+    if pad is None or pad in eos_ids(config) or not bool((input_ids == pad).any()):
+        return None
+    return input_ids != pad
+
+
+def _resolve_pad(config: GenerationConfig) -> None:
+    """Ended rows need something to be filled with."""
+    eos = eos_ids(config)
+    if config.pad_token_id is None and eos:
+        warnings.warn(
+            f"setting `pad_token_id` to `eos_token_id` ({eos[0]}) for open-end generation",
+            stacklevel=5,
+        )
+        config.pad_token_id = eos[0]
+
+
+def _resolve_length(config: GenerationConfig, prompt_length: int, model_config: Any) -> None:
+    """Count lengths as the reference does: ``max_new_tokens`` wins, 20 new tokens by default."""
+    if config.max_new_tokens is not None:
+        if config.max_length is not None:
+            warnings.warn(
+                f"both `max_new_tokens` (={config.max_new_tokens}) and `max_length` "
+                f"(={config.max_length}) are set; `max_new_tokens` takes precedence",
+                stacklevel=5,
+            )
+        config.max_length = prompt_length + config.max_new_tokens
+    elif config.max_length is None:
+        config.max_length = prompt_length + 20
+        context = getattr(model_config, "max_position_embeddings", None)
+        if context is not None and prompt_length < context:
+            config.max_length = min(config.max_length, context)
+    if prompt_length >= config.max_length:
+        raise ValueError(
+            f"`max_length` is {config.max_length}, but the prompt has {prompt_length} tokens "
+            "already; increase `max_length` or, better, set `max_new_tokens`"
+        )

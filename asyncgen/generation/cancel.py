@@ -1,0 +1,53 @@
+"""The flag that ends a request from outside, in the shape of a stopping criterion.
+
+Torch is imported only where a tensor is already at hand, so that a stream can own a flag before
+anything heavy is loaded.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import BoolTensor, FloatTensor, LongTensor
+
+__all__ = ["CancelCriteria"]
+
+
+class CancelCriteria:
+    """A stopping criterion that anybody may set, from any thread, at any time.
+
+    Pass it in ``stopping_criteria=[cancel]`` of any ``generate`` and call :meth:`set` elsewhere:
+    every row ends after the token being computed.
+    """
+
+    def __init__(self) -> None:
+        """Start unset."""
+        # One attribute store is atomic in CPython; readers need no lock to see it.
+        self._set = False
+
+    def set(self) -> None:
+        """End the request; idempotent, and safe in destructors."""
+        self._set = True
+
+    def is_set(self) -> bool:
+        """Whether the request is to end."""
+        return self._set
+
+    def __call__(
+        self, input_ids: LongTensor, scores: FloatTensor | None = None, **kwargs: Any
+    ) -> BoolTensor:
+        """Answer for every row at once.
+
+        Args:
+            input_ids: Sequences so far, int64 ``[B, T]``.
+            scores: Not read.
+            **kwargs: Not read; the documented signature has them.
+
+        Returns:
+            Bool ``[B]``, all ``True`` once set.
+        """
+        import torch
+
+        done = torch.full((input_ids.shape[0],), self._set, device=input_ids.device)
+        return done  # type: ignore[return-value]

@@ -1,0 +1,132 @@
+"""Lays a request out for a strategy: tensors, cache, and the objects built from the config.
+
+The one place where a plan is made, for ``model.generate`` and for the engine alike.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+import torch
+
+from asyncgen.cache import Cache, DynamicCache, StaticCache
+from asyncgen.errors import InvalidRequestError
+from asyncgen.generation.strategies import Plan
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import Tensor
+
+    from asyncgen.generation.config import GenerationConfig
+    from asyncgen.generation.logits import LogitsProcessorList
+    from asyncgen.generation.strategies import Draw
+    from asyncgen.generation.strategies.ends import Ends
+    from asyncgen.generation.strategies.forward import Decoder
+    from asyncgen.models.config import ModelConfig
+
+__all__ = ["GenerativeModel", "eos_ids", "make_cache", "make_plan"]
+
+
+class GenerativeModel(Protocol):
+    """What generation needs of a model."""
+
+    config: ModelConfig
+    generation_config: GenerationConfig
+
+    @property
+    def core(self) -> Decoder:
+        """The module that computes."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where it computes."""
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """What it computes in."""
+
+
+def make_plan(
+    model: GenerativeModel,
+    input_ids: Tensor | Sequence[Sequence[int]],
+    *,
+    config: GenerationConfig,
+    processors: LogitsProcessorList,
+    ends: Ends,
+    draw: Draw,
+    attention_mask: Tensor | None = None,
+    cache: Cache | None = None,
+    prefill_chunk: int | None = None,
+) -> Plan:
+    """Lay rows out for a strategy.
+
+    Args:
+        model: The model that will run.
+        input_ids: Prompts of one length, left-padded, int64 ``[B, S]``.
+        config: Complete configuration.
+        processors: Logits processors in order.
+        ends: Decides when a row ends.
+        draw: Source of randomness.
+        attention_mask: ``[B, S]``, zero or ``False`` at padding; ``None`` where nothing is padded.
+        cache: A cache to continue; ``None`` makes one.
+        prefill_chunk: Most prompt tokens of one forward.
+
+    Returns:
+        The plan; nothing has been computed yet.
+    """
+    ids = torch.as_tensor(input_ids, dtype=torch.int64, device=model.device)
+    mask = None if attention_mask is None else attention_mask.to(model.device).bool()
+    if mask is not None and bool(mask.all()):
+        mask = None
+    return Plan(
+        core=model.core,
+        input_ids=ids,
+        attention_mask=mask,
+        cache=make_cache(model, config, ids.shape[0], ends.max_length) if cache is None else cache,
+        config=config,
+        processors=processors,
+        ends=ends,
+        pad_token_id=_pad_id(config),
+        draw=draw,
+        prefill_chunk=prefill_chunk,
+    )
+
+
+def make_cache(
+    model: GenerativeModel, config: GenerationConfig, batch: int, max_length: int | None
+) -> Cache:
+    """Make the cache that ``cache_implementation`` names.
+
+    Raises:
+        InvalidRequestError: An implementation that does not exist here yet.
+    """
+    name = config.cache_implementation
+    if name in (None, "dynamic", "dynamic_full"):
+        return DynamicCache()
+    if name == "static":
+        return StaticCache(
+            model.core.config,
+            max_batch_size=batch,
+            max_cache_len=max_length,
+            device=model.device,
+            dtype=model.dtype,
+        )
+    raise InvalidRequestError(
+        "cache_implementation", name, "not supported yet; supported are `dynamic` and `static`"
+    )
+
+
+def eos_ids(config: GenerationConfig) -> list[int]:
+    """The end-of-sequence ids of a config, as a list."""
+    eos = config.eos_token_id
+    if eos is None:
+        return []
+    return [eos] if isinstance(eos, int) else list(eos)
+
+
+def _pad_id(config: GenerationConfig) -> int:
+    """What ended rows are filled with: the padding id, else the first end-of-sequence id."""
+    if config.pad_token_id is not None:
+        return int(config.pad_token_id)
+    return next(iter(eos_ids(config)), 0)

@@ -1,0 +1,111 @@
+"""Decides when a row ends: the stopping criteria as plain checks where that is possible.
+
+The four built-in criteria (end-of-sequence, length, time, cancelled) need no tensors, so they are
+read out of the list once and checked on Python integers. Criteria written by users keep the
+documented tensor signature and are called only if there are any.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from asyncgen.generation.cancel import CancelCriteria
+from asyncgen.generation.stopping import (
+    EosTokenCriteria,
+    MaxLengthCriteria,
+    MaxTimeCriteria,
+    StoppingCriteriaList,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor
+
+__all__ = ["Ends"]
+
+
+class Ends:
+    """A list of stopping criteria, ready to be asked after every token."""
+
+    def __init__(
+        self, criteria: StoppingCriteriaList, *, clock: Callable[[], float] = time.time
+    ) -> None:
+        """Sort the criteria into plain checks and tensor calls.
+
+        Args:
+            criteria: Built-in and user criteria.
+            clock: Wall clock in seconds, as :class:`MaxTimeCriteria` reads it.
+        """
+        self.eos_token_ids: frozenset[int] = frozenset()
+        self.max_length: int | None = None
+        self._deadline: float | None = None
+        self._cancels: list[CancelCriteria] = []
+        self._others = StoppingCriteriaList()
+        self._stopped: dict[int, str] = {}
+        self._clock = clock
+        for criterion in criteria:
+            self._sort_in(criterion)
+
+    def stop_row(self, row: int, reason: str = "stop") -> None:
+        """End a row from outside with its next token, for a reason seen in its text."""
+        self._stopped[row] = reason
+
+    def reasons(
+        self, token_ids: list[int], live: list[bool], length: int, ids: Tensor, scores: Tensor
+    ) -> list[str | None]:
+        """Tell for every row why it ends with the token just appended.
+
+        Args:
+            token_ids: The new token of each row.
+            live: Which rows had not ended before.
+            length: Sequence length now, prompt and padding included.
+            ids: Sequences so far, int64 ``[B, length]``.
+            scores: Processed scores the tokens were picked from, float32 ``[B, V]``.
+
+        Returns:
+            One entry a row: ``"stop"``, ``"length"``, ``"time"``, ``"cancelled"``, or ``None``
+            for a row that goes on or had ended before.
+        """
+        full = self.max_length is not None and length >= self.max_length
+        common = "length" if full else self.interrupted()
+        others = self._others(ids, scores).tolist() if self._others else None
+        found: list[str | None] = []
+        for row, token in enumerate(token_ids):
+            if not live[row]:
+                found.append(None)
+            elif token in self.eos_token_ids or (others is not None and others[row]):
+                found.append("stop")
+            elif row in self._stopped:
+                found.append(self._stopped[row])
+            else:
+                found.append(common)
+        return found
+
+    def interrupted(self) -> str | None:
+        """A reason to end at once, whatever was generated: ``"cancelled"`` or ``"time"``."""
+        if any(cancel.is_set() for cancel in self._cancels):
+            return "cancelled"
+        if self._deadline is not None and self._clock() > self._deadline:
+            return "time"
+        return None
+
+    def _sort_in(self, criterion: Callable[..., Tensor]) -> None:
+        """Take the plain value out of a built-in criterion; keep any other as it is."""
+        # Exact types only: a subclass may override __call__.
+        kind = type(criterion)
+        if isinstance(criterion, EosTokenCriteria) and kind is EosTokenCriteria:
+            self.eos_token_ids |= frozenset(criterion.eos_token_id.tolist())
+        elif isinstance(criterion, MaxLengthCriteria) and kind is MaxLengthCriteria:
+            known = self.max_length
+            self.max_length = (
+                criterion.max_length if known is None else min(known, criterion.max_length)
+            )
+        elif isinstance(criterion, MaxTimeCriteria) and kind is MaxTimeCriteria:
+            deadline = criterion.initial_timestamp + criterion.max_time
+            self._deadline = deadline if self._deadline is None else min(self._deadline, deadline)
+        elif isinstance(criterion, CancelCriteria) and kind is CancelCriteria:
+            self._cancels.append(criterion)
+        else:
+            self._others.append(criterion)

@@ -1,0 +1,80 @@
+"""The vocabulary of decoding strategies: what they are given and what they yield.
+
+A strategy is a plain generator function. It takes a :class:`Plan` and yields one :class:`Step`
+per decode step. It knows nothing of threads, event loops, text or streamers: whoever drives it
+decides when the next step runs, and closing it is cancelling it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from asyncgen.cache import Cache
+    from asyncgen.generation.config import GenerationConfig
+    from asyncgen.generation.logits import LogitsProcessorList
+    from asyncgen.generation.strategies.ends import Ends
+    from asyncgen.generation.strategies.forward import Decoder
+
+__all__ = ["Draw", "Plan", "Step", "Steps", "Strategy"]
+
+Draw: TypeAlias = "Callable[[Tensor, int], Tensor]"
+"""Draws one token a row: (processed scores ``[B, V]``, position of the token) -> ids ``[B]``."""
+
+
+@dataclass(slots=True)
+class Plan:
+    """Everything a strategy needs, checked and laid out before its first step.
+
+    Attributes:
+        core: The model module (see :class:`~asyncgen.generation.strategies.forward.Decoder`).
+        input_ids: Prompt ids, left-padded, int64 ``[B, S]``.
+        attention_mask: Bool ``[B, S]``, ``False`` at padding; ``None`` where nothing is padded.
+        cache: Key/value cache of these rows; may already hold a beginning of the prompt.
+        config: Complete configuration (no documented default left open).
+        processors: Logits processors in their order.
+        ends: Decides after each token which rows have ended, and why.
+        pad_token_id: Fills rows that ended before the others.
+        draw: Where sampling takes its randomness from.
+        prefill_chunk: Most prompt tokens of one forward; ``None`` is all at once.
+    """
+
+    core: Decoder
+    input_ids: Tensor
+    attention_mask: Tensor | None
+    cache: Cache
+    config: GenerationConfig
+    processors: LogitsProcessorList
+    ends: Ends
+    pad_token_id: int
+    draw: Draw
+    prefill_chunk: int | None = None
+
+
+@dataclass(slots=True)
+class Step:
+    """What one decode step settled.
+
+    A step without tokens (``tokens is None``) is a chunk of the prompt.
+
+    Attributes:
+        token_ids: Newly settled ids of each row; empty for rows that had ended.
+        tokens: The same as int64 ``[B]``, padding in ended rows.
+        reasons: Why a row ended with this step, ``None`` while it goes on.
+        logits: Raw logits of the step, float32 ``[B, V]``.
+        scores: The same after all processors, float32 ``[B, V]``.
+    """
+
+    token_ids: list[list[int]]
+    tokens: Tensor | None = None
+    reasons: list[str | None] = field(default_factory=list)
+    logits: Tensor | None = None
+    scores: Tensor | None = None
+
+
+Steps: TypeAlias = Generator[Step, None, None]
+Strategy: TypeAlias = Callable[[Plan], Steps]

@@ -1,0 +1,205 @@
+"""The async face: ``AsyncLLM`` opens a model, ``TextStream`` is one answer on its way.
+
+Runs on asyncio and trio. All computing happens on the decode thread (``asyncgen.engine.loop``);
+here are only the two ends of a request: how it is posted, and how its events are read.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Self
+
+import anyio
+
+from asyncgen.engine.loop import DecodeThread
+from asyncgen.engine.names import check_names, check_prompt
+from asyncgen.errors import EngineClosedError, InvalidRequestError
+from asyncgen.opening import ModelSource, Opened, open_engine
+from asyncgen.stream import TextStream
+from asyncgen.types import Completion
+
+if TYPE_CHECKING:
+    import os
+    from types import TracebackType
+    from typing import Unpack
+
+    import torch
+
+    from asyncgen.generation.config import GenerationConfig
+    from asyncgen.models.config import ModelConfig
+    from asyncgen.tokenizer import Tokenizer
+    from asyncgen.types import Prompt, StreamParams
+
+__all__ = ["AsyncLLM", "Completion", "TextStream"]
+
+_CLOSE_SECONDS = 60.0
+
+
+class AsyncLLM:
+    """A language model as a source of async text streams.
+
+    Use it as an async context manager: the model is loaded when the block is entered, and nothing
+    survives it. ``AsyncLLM`` may be used by many tasks and by several event loops at once.
+
+    Example:
+        ```python
+        async with AsyncLLM("demo") as llm:
+            async for text in llm.stream("Once upon a time"):
+                print(text, end="", flush=True)
+        ```
+    """
+
+    def __init__(
+        self,
+        source: str | os.PathLike[str] | Any,
+        *,
+        tokenizer: str | os.PathLike[str] | Any | None = None,
+        device: str | torch.device | None = None,
+        dtype: str | torch.dtype | None = None,
+        num_threads: int | None = None,
+        revision: str | None = None,
+        token: str | bool | None = None,
+        max_running: int = 64,
+        prefill_chunk_size: int = 256,
+    ) -> None:
+        """Describe what to open; nothing is loaded yet.
+
+        Args:
+            source: ``"demo"`` (the bundled model), a folder, a hub id, or a model object that is
+                already loaded: ours, or any with a Hugging Face style ``generate``.
+            tokenizer: A folder, a hub id or a tokenizer object; ``None`` takes the one beside the
+                model. A model object needs one.
+            device: Where to compute; ``None`` is the CPU, or CUDA where there is one.
+            dtype: What to compute in; ``None`` or ``"auto"`` is what the checkpoint says.
+            num_threads: OpenMP threads that compute; ``None`` leaves torch's choice.
+            revision: Branch, tag or commit on the hub.
+            token: Access token for the hub.
+            max_running: Most requests that advance in turn, at least 1; the others queue.
+            prefill_chunk_size: Most prompt tokens of one step, at least 1. A running stream waits
+                for one chunk of another's prompt at most.
+
+        Raises:
+            InvalidRequestError: A number below 1.
+        """
+        for name, value in (
+            ("max_running", max_running),
+            ("prefill_chunk_size", prefill_chunk_size),
+            ("num_threads", 1 if num_threads is None else num_threads),
+        ):
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise InvalidRequestError(name, value, "an integer of at least 1")
+        described = ModelSource(
+            source=source,
+            tokenizer=tokenizer,
+            device=device,
+            dtype=dtype,
+            num_threads=num_threads,
+            revision=revision,
+            token=token,
+            max_running=max_running,
+            prefill_chunk_size=prefill_chunk_size,
+        )
+        self._thread: DecodeThread[Opened] = DecodeThread(
+            lambda: open_engine(described), name="asyncgen-decode"
+        )
+
+    async def __aenter__(self) -> Self:
+        """Load the model."""
+        try:
+            await self.start()
+        except BaseException:
+            self._thread.stop()
+            raise
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Close."""
+        await self.aclose()
+
+    async def start(self) -> None:
+        """Load the model now; otherwise the first stream does. A second call only waits.
+
+        Raises:
+            ModelLoadError: The checkpoint or the tokenizer cannot be read.
+            EngineClosedError: It was closed, or belongs to another process.
+        """
+        self._thread.start()
+        await self._thread.wait_ready()
+
+    async def aclose(self) -> None:
+        """Cancel what runs and end the decode thread; idempotent.
+
+        Open streams end with the finish reason ``"aborted"`` and keep what was generated.
+        """
+        self._thread.stop()
+        with anyio.move_on_after(_CLOSE_SECONDS, shield=True):
+            await self._thread.wait_finished()
+
+    def stream(self, prompt: Prompt, **params: Unpack[StreamParams]) -> TextStream:
+        """Answer a prompt as a stream of text. Nothing runs before the first read.
+
+        Args:
+            prompt: A text, a list of chat messages, or a list of token ids.
+            **params: See :class:`~asyncgen.types.StreamParams`; ``None`` means not given.
+
+        Returns:
+            The stream. Iterate over it, or over its ``events()``; leaving the loop cancels it.
+
+        Raises:
+            InvalidRequestError: An unknown parameter, or something that is no prompt. Values are
+                checked when the stream starts.
+            EngineClosedError: It was closed, or belongs to another process.
+            EngineDiedError: The decode thread died.
+        """
+        check_prompt(prompt)
+        check_names(params)
+        return TextStream(self._thread, prompt, params)
+
+    async def generate(self, prompt: Prompt, **params: Unpack[StreamParams]) -> Completion:
+        """Answer a prompt and return the whole result.
+
+        Args:
+            prompt: As in :meth:`stream`.
+            **params: As in :meth:`stream`.
+
+        Returns:
+            Text, ids, counts and timings; several samples where asked for.
+
+        Raises:
+            AsyncgenError: As in :meth:`stream`.
+        """
+        async with self.stream(prompt, **params) as stream:
+            async for _ in stream.events():
+                pass
+        return stream.result
+
+    @property
+    def healthy(self) -> bool:
+        """Whether the engine is loaded and takes requests."""
+        return self._thread.is_alive and self._thread.loaded is not None
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer; needs a loaded model."""
+        return self._opened.tokenizer
+
+    @property
+    def config(self) -> ModelConfig:
+        """The model's configuration; needs a loaded model."""
+        return self._opened.model.config
+
+    @property
+    def generation_config(self) -> GenerationConfig:
+        """The model's own defaults; needs a loaded model."""
+        return self._opened.model.generation_config
+
+    @property
+    def _opened(self) -> Opened:
+        opened = self._thread.loaded
+        if opened is None:
+            raise EngineClosedError("no model is loaded; enter `async with` or await `start()`")
+        return opened

@@ -1,0 +1,112 @@
+"""What the decode thread does first: load model and tokenizer, build the engine around them."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from asyncgen.engine.core import Engine, Run
+from asyncgen.engine.request import clock
+from asyncgen.errors import InvalidRequestError
+
+if TYPE_CHECKING:
+    import torch
+
+    from asyncgen.pretrained import PreTrainedModel
+    from asyncgen.tokenizer import Tokenizer
+
+__all__ = ["ModelSource", "Opened", "open_engine"]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSource:
+    """What to load and how; the arguments of ``AsyncLLM``.
+
+    Attributes:
+        source: ``"demo"``, a folder, a hub id, or a model object.
+        tokenizer: A folder, a hub id or a tokenizer object; ``None`` takes the model's own.
+        device: Where to compute.
+        dtype: What to compute in; ``None`` or ``"auto"`` is what the checkpoint says.
+        num_threads: OpenMP threads of the decode thread; ``None`` leaves torch's choice.
+        revision: Revision on the hub.
+        token: Access token for the hub.
+        max_running: Most requests that take turns; the others queue.
+        prefill_chunk_size: Most prompt tokens of one step.
+    """
+
+    source: str | os.PathLike[str] | Any
+    tokenizer: str | os.PathLike[str] | Any | None
+    device: str | torch.device | None
+    dtype: str | torch.dtype | None
+    num_threads: int | None
+    revision: str | None
+    token: str | bool | None
+    max_running: int
+    prefill_chunk_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """What the event loop side reads of a loaded engine."""
+
+    model: PreTrainedModel
+    tokenizer: Tokenizer
+
+
+def open_engine(source: ModelSource) -> tuple[Engine, Opened]:
+    """Load everything; runs on the decode thread.
+
+    Raises:
+        ModelLoadError: The checkpoint or the tokenizer cannot be read.
+        InvalidRequestError: An argument is not allowed.
+    """
+    import torch
+
+    if source.num_threads is not None:
+        torch.set_num_threads(source.num_threads)
+    opened = Opened(_load_model(source), _load_tokenizer(source))
+    return Engine(_runs(opened, source), max_running=source.max_running), opened
+
+
+def _load_model(source: ModelSource) -> PreTrainedModel:
+    from asyncgen.pretrained import load_model
+
+    if not isinstance(source.source, str | os.PathLike):
+        return source.source
+    return load_model(
+        source.source,
+        device=source.device,
+        dtype=source.dtype,
+        revision=source.revision,
+        token=source.token,
+    )
+
+
+def _load_tokenizer(source: ModelSource) -> Tokenizer:
+    from asyncgen.pretrained import load_tokenizer
+
+    wanted = source.tokenizer if source.tokenizer is not None else source.source
+    if isinstance(wanted, str | os.PathLike):
+        return load_tokenizer(wanted, revision=source.revision, token=source.token)
+    if source.tokenizer is None:
+        raise InvalidRequestError(
+            "tokenizer", None, "a model object comes without one; pass its tokenizer"
+        )
+    return source.tokenizer
+
+
+def _runs(opened: Opened, source: ModelSource) -> partial[Run]:
+    """How a request is taken up: steps of our own strategies, or a foreign ``generate``."""
+    from asyncgen.engine.foreign import ForeignRun
+    from asyncgen.engine.runner import StepRun
+
+    arguments: dict[str, Any] = {
+        "model": opened.model,
+        "tokenizer": opened.tokenizer,
+        "clock": clock,
+    }
+    if not hasattr(opened.model, "core"):
+        return partial(ForeignRun, **arguments)
+    return partial(StepRun, **arguments, prefill_chunk=source.prefill_chunk_size)

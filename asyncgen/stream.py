@@ -1,0 +1,278 @@
+"""One answer on its way: the reading end of a request.
+
+A :class:`TextStream` posts its request at the first read and then only empties its mailbox. It
+cancels the request when it is left in any way: ``break``, ``aclose``, a cancelled task or scope,
+an exception in the loop's body, or simply being dropped.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+
+import anyio
+import anyio.lowlevel
+import anyio.to_thread
+
+from asyncgen.engine.request import clock
+from asyncgen.errors import InvalidRequestError
+from asyncgen.generation.cancel import CancelCriteria
+from asyncgen.types import Completion, SampleBuilder, Timing, TokenEvent, Usage
+from streamers import Mailbox
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+    from types import TracebackType
+
+    from asyncgen.engine.loop import DecodeThread
+    from asyncgen.engine.request import Request
+    from asyncgen.opening import Opened
+    from asyncgen.types import Prompt
+
+__all__ = ["TextStream"]
+
+T_co = TypeVar("T_co", covariant=True)
+
+
+class TextStream:
+    """An async iterator of text; also of events, and a result at the end.
+
+    ``async for text in stream`` gives the text as it comes, merged where the reader was slow.
+    ``async with stream`` starts the request on entry and cancels it on exit, at a known moment.
+    A stream is read once, by one task.
+    """
+
+    def __init__(
+        self, thread: DecodeThread[Opened], prompt: Prompt, params: Mapping[str, Any]
+    ) -> None:
+        """Keep what will be posted; use ``AsyncLLM.stream``."""
+        self._thread = thread
+        self._prompt = prompt
+        self._params = params
+        self._cancel = CancelCriteria()
+        # A loop that ended with the stream unread is a reader that left.
+        self._mailbox: Mailbox[TokenEvent | BaseException] = Mailbox(self._cancel.set)
+        self._request: Request | None = None
+        self._unread: deque[TokenEvent] = deque()
+        self._samples: dict[int, SampleBuilder] = {}
+        self._times: list[float] = []
+        self._last: TokenEvent | None = None
+        self._failure: BaseException | None = None
+        self._left = False
+        self._result: Completion | None = None
+
+    def __aiter__(self) -> AsyncIterator[str]:
+        """Read text. Dropping the iterator (a ``break``) cancels the stream."""
+        return _Reader(self, self._next_text)
+
+    def events(self) -> AsyncIterator[TokenEvent]:
+        """Read events instead of text: ids, log-probabilities, several samples by index."""
+        return _Reader(self, self._next_event)
+
+    async def __anext__(self) -> str:
+        """The text since the last read, at least one character.
+
+        Raises:
+            StopAsyncIteration: The stream has ended; see :attr:`result`.
+            InvalidRequestError: The stream has several samples: read :meth:`events`.
+            Exception: What the request raised.
+        """
+        return await self._next_text()
+
+    async def __aenter__(self) -> Self:
+        """Start the request: tokenize, check, post.
+
+        Raises:
+            InvalidRequestError: A value or combination that is not allowed.
+            ContextLengthError: The prompt and the tokens asked for exceed the context.
+        """
+        await self._start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Leave; cancels what still runs."""
+        self._leave()
+
+    async def aclose(self) -> None:
+        """Leave; cancels what still runs. Idempotent; :attr:`result` is frozen afterwards."""
+        self._leave()
+
+    def cancel(self) -> None:
+        """Ask the request to end with ``"cancelled"``; the stream can be read to its end.
+
+        May be called from any thread, any number of times.
+        """
+        self._cancel.set()
+        if self._request is not None:
+            self._thread.cancel(self._request)
+
+    @property
+    def result(self) -> Completion:
+        """What was generated, with finish reason, usage and timings, once the stream has ended.
+
+        Raises:
+            RuntimeError: The stream is still being read.
+        """
+        if self._result is None:
+            if not self._ended:
+                raise RuntimeError("no result yet; read the stream to its end or close it first")
+            self._collect()
+            self._result = self._build_result()
+        return self._result
+
+    def __del__(self) -> None:
+        """A dropped stream is cancelled, silently, in whatever thread drops it."""
+        self._abandon()
+
+    @property
+    def _ended(self) -> bool:
+        """Whether nothing more will be read."""
+        return self._left or self._last is not None or self._failure is not None
+
+    async def _start(self) -> None:
+        """Post the request, once."""
+        if self._request is not None or self._ended:
+            return
+        try:
+            self._thread.start()
+            opened = await self._thread.wait_ready()
+            request = await anyio.to_thread.run_sync(
+                _prepare,
+                opened,
+                self._prompt,
+                self._params,
+                self._cancel,
+                self._mailbox,
+                abandon_on_cancel=True,
+            )
+            self._thread.post(request)
+        except BaseException as error:
+            if isinstance(error, Exception):
+                self._failure = error
+            self._leave()
+            raise
+        self._request = request
+
+    async def _next_text(self) -> str:
+        await self._start()
+        if self._request is not None and self._request.params.num_samples > 1:
+            self._leave()
+            raise InvalidRequestError(
+                "num_return_sequences",
+                self._request.params.num_samples,
+                "several samples are read through `events()`, told apart by `index`",
+            )
+        while True:
+            await self._wait_for_events()
+            text = "".join([event.text for event in self._unread])
+            self._unread.clear()
+            if text:
+                return text
+
+    async def _next_event(self) -> TokenEvent:
+        await self._start()
+        await self._wait_for_events()
+        return self._unread.popleft()
+
+    async def _wait_for_events(self) -> None:
+        """Return when something is unread; raise at the end of the stream."""
+        try:
+            if self._unread or self._ended or len(self._mailbox):
+                # A reader slower than the model never waits; the loop gets its turn all the same.
+                await anyio.lowlevel.checkpoint()
+            else:
+                await self._mailbox.wait()
+        except BaseException:
+            self._leave()
+            raise
+        if not self._left:
+            self._collect()
+        if self._unread:
+            return
+        if self._failure is not None:
+            raise self._failure
+        raise StopAsyncIteration
+
+    def _collect(self) -> None:
+        """Take over what the decode thread has put."""
+        for item in self._mailbox.drain():
+            if isinstance(item, BaseException):
+                self._failure = item
+                continue
+            self._unread.append(item)
+            self._samples.setdefault(item.index, SampleBuilder(item.index)).add(item)
+            if item.token_ids:
+                self._times.append(item.time)
+            if item.usage is not None:
+                self._last = item
+
+    def _leave(self) -> None:
+        """Stop reading: keep what is there, cancel the rest."""
+        self._collect()
+        self._unread.clear()
+        self._abandon()
+
+    def _abandon(self) -> None:
+        """Stop reading without taking a lock, as a finalizer must."""
+        if not self._ended:
+            self._mailbox.abandon()
+            self.cancel()
+        self._left = True
+
+    def _build_result(self) -> Completion:
+        samples = tuple(self._samples[index].build() for index in sorted(self._samples))
+        return Completion(samples or (SampleBuilder(0).build(),), self._usage(), self._timing())
+
+    def _usage(self) -> Usage:
+        if self._last is not None and self._last.usage is not None:
+            return self._last.usage
+        prompt = len(self._request.prompt_ids) if self._request is not None else 0
+        return Usage(prompt, sum(len(sample.token_ids) for sample in self._samples.values()))
+
+    def _timing(self) -> Timing:
+        """Timings of the engine, or what can be said of a stream that was left early."""
+        if self._last is not None and self._last.timing is not None:
+            return self._last.timing
+        times = self._times
+        total = clock() - self._request.accepted_at if self._request is not None else 0.0
+        rate = (len(times) - 1) / (times[-1] - times[0]) if len(times) > 1 else None
+        return Timing(None, times[0] if times else None, total, rate)
+
+
+class _Reader(Generic[T_co]):
+    """What a loop holds: dropping it is leaving the loop, and leaving is cancelling."""
+
+    def __init__(self, stream: TextStream, read: Callable[[], Awaitable[T_co]]) -> None:
+        self._stream = stream
+        self._read = read
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> T_co:
+        return await self._read()
+
+    async def aclose(self) -> None:
+        """Leave the stream."""
+        self._stream._leave()
+
+    def __del__(self) -> None:
+        self._stream._abandon()
+
+
+def _prepare(
+    opened: Opened,
+    prompt: Prompt,
+    params: Mapping[str, Any],
+    cancel: CancelCriteria,
+    sink: Mailbox[TokenEvent | BaseException],
+) -> Request:
+    """Runs on a worker thread. Imported late, because it brings torch."""
+    from asyncgen.engine.prepare import prepare_request
+
+    return prepare_request(opened.model, opened.tokenizer, prompt, params, cancel=cancel, sink=sink)

@@ -1,0 +1,298 @@
+"""The plain values that cross the public surface: prompts, events, results, parameters.
+
+Nothing here computes, waits or imports torch; every other module may import it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict
+
+if TYPE_CHECKING:
+    from asyncgen.generation.config import GenerationConfig
+    from asyncgen.generation.logits import LogitsProcessorList
+    from asyncgen.generation.stopping import StoppingCriteriaList
+
+__all__ = [
+    "Completion",
+    "FinishReason",
+    "Message",
+    "Prompt",
+    "Sample",
+    "StreamParams",
+    "Timing",
+    "TokenEvent",
+    "TokenLogprob",
+    "TopLogprob",
+    "Usage",
+]
+
+FinishReason: TypeAlias = Literal["stop", "length", "time", "cancelled", "aborted"]
+"""Why a sample ended: ``stop`` (end-of-sequence token, stop string or a user's criterion),
+``length``, ``time`` (``max_time``), ``cancelled`` (the reader left) or ``aborted`` (the engine
+was closed)."""
+
+Message: TypeAlias = Mapping[str, Any]
+"""One chat message: ``role`` and ``content``, and whatever else the chat template reads."""
+
+Prompt: TypeAlias = str | Sequence[Message] | Sequence[int]
+"""A text, a list of chat messages, or a list of token ids."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopLogprob:
+    """One alternative of a position: token id, its text, natural log of its probability."""
+
+    token_id: int
+    token: str
+    logprob: float
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """The chosen token of a position in the raw distribution, before any processor.
+
+    Attributes:
+        token_id: The chosen token.
+        token: Its text, decoded alone.
+        logprob: Natural log of its probability under the raw logits.
+        top: The ``top_logprobs`` most probable tokens, most probable first.
+    """
+
+    token_id: int
+    token: str
+    logprob: float
+    top: tuple[TopLogprob, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Token counts of a request, summed over its samples."""
+
+    prompt_tokens: int
+    completion_tokens: int
+
+    @property
+    def total_tokens(self) -> int:
+        """Prompt and completion together."""
+        return self.prompt_tokens + self.completion_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Where the time of a request went, in seconds from its acceptance by the engine.
+
+    Attributes:
+        queue: Until the decode thread took it up; ``None`` where the reader left before the end.
+        first_token: Until its first token; ``None`` if there was none.
+        total: Until its end.
+        tokens_per_second: Rate after the first token; ``None`` below two tokens.
+    """
+
+    queue: float | None
+    first_token: float | None
+    total: float
+    tokens_per_second: float | None
+
+    @property
+    def per_token(self) -> float | None:
+        """Mean seconds between tokens after the first; ``None`` below two tokens."""
+        return None if not self.tokens_per_second else 1.0 / self.tokens_per_second
+
+
+@dataclass(frozen=True, slots=True)
+class TokenEvent:
+    """What one decode step settled for one sample.
+
+    Attributes:
+        index: Which sample of the request, from 0.
+        token_ids: Ids that were settled; empty where only held-back text came free.
+        text: Text that became complete, possibly empty.
+        logprobs: One entry a token id if asked for, else ``None``.
+        time: Seconds since the engine accepted the request.
+        finish_reason: Set on the last event of this sample.
+        stop_reason: The end-of-sequence id or the stop string that ended the sample.
+        usage: Set on the last event of the request.
+        timing: Set on the last event of the request.
+    """
+
+    index: int
+    token_ids: tuple[int, ...]
+    text: str
+    logprobs: tuple[TokenLogprob, ...] | None = None
+    time: float = 0.0
+    finish_reason: FinishReason | None = None
+    stop_reason: int | str | None = None
+    usage: Usage | None = None
+    timing: Timing | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One finished sample of a request: its whole text, ids and the reason it ended."""
+
+    index: int
+    text: str
+    token_ids: tuple[int, ...]
+    finish_reason: FinishReason
+    stop_reason: int | str | None = None
+    logprobs: tuple[TokenLogprob, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """The result of a request: one or several samples, token counts and timings.
+
+    The attributes of the first sample are readable on the completion itself.
+    """
+
+    samples: tuple[Sample, ...]
+    usage: Usage
+    timing: Timing
+
+    @property
+    def text(self) -> str:
+        """Text of the first sample."""
+        return self.samples[0].text
+
+    @property
+    def token_ids(self) -> tuple[int, ...]:
+        """Generated ids of the first sample."""
+        return self.samples[0].token_ids
+
+    @property
+    def finish_reason(self) -> FinishReason:
+        """Why the first sample ended."""
+        return self.samples[0].finish_reason
+
+    @property
+    def stop_reason(self) -> int | str | None:
+        """The id or stop string that ended the first sample."""
+        return self.samples[0].stop_reason
+
+    @property
+    def logprobs(self) -> tuple[TokenLogprob, ...] | None:
+        """Log-probabilities of the first sample, if asked for."""
+        return self.samples[0].logprobs
+
+
+@dataclass(slots=True)
+class SampleBuilder:
+    """Collects the events of one sample until it is read out as a :class:`Sample`."""
+
+    index: int
+    texts: list[str] = field(default_factory=list)
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprob] | None = None
+    finish_reason: FinishReason | None = None
+    stop_reason: int | str | None = None
+
+    def add(self, event: TokenEvent) -> None:
+        """Take in one event of this sample."""
+        if event.text:
+            self.texts.append(event.text)
+        self.token_ids.extend(event.token_ids)
+        if event.logprobs is not None:
+            self.logprobs = [*(self.logprobs or ()), *event.logprobs]
+        if event.finish_reason is not None:
+            self.finish_reason = event.finish_reason
+            self.stop_reason = event.stop_reason
+
+    def build(self) -> Sample:
+        """Freeze; a sample without a finish reason was cancelled."""
+        return Sample(
+            index=self.index,
+            text="".join(self.texts),
+            token_ids=tuple(self.token_ids),
+            finish_reason=self.finish_reason or "cancelled",
+            stop_reason=self.stop_reason,
+            logprobs=None if self.logprobs is None else tuple(self.logprobs),
+        )
+
+
+class StreamParams(TypedDict, total=False):
+    """Keyword parameters of ``AsyncLLM.stream`` and ``AsyncLLM.generate``.
+
+    The fields of ``GenerationConfig`` (documented there), the documented arguments of
+    ``generate`` except ``streamer``, and our own, at the end.
+    """
+
+    max_length: int | None
+    max_new_tokens: int | None
+    min_length: int | None
+    min_new_tokens: int | None
+    early_stopping: bool | str | None
+    max_time: float | None
+    stop_strings: str | list[str] | None
+    do_sample: bool | None
+    num_beams: int | None
+    use_cache: bool | None
+    cache_implementation: str | None
+    temperature: float | None
+    top_k: int | None
+    top_p: float | None
+    min_p: float | None
+    top_h: float | None
+    typical_p: float | None
+    epsilon_cutoff: float | None
+    eta_cutoff: float | None
+    repetition_penalty: float | None
+    encoder_repetition_penalty: float | None
+    length_penalty: float | None
+    no_repeat_ngram_size: int | None
+    bad_words_ids: list[list[int]] | None
+    renormalize_logits: bool | None
+    forced_bos_token_id: int | None
+    forced_eos_token_id: int | list[int] | None
+    remove_invalid_values: bool | None
+    exponential_decay_length_penalty: tuple[int, float] | None
+    suppress_tokens: list[int] | None
+    begin_suppress_tokens: list[int] | None
+    sequence_bias: Any
+    token_healing: bool | None
+    guidance_scale: float | None
+    watermarking_config: Any
+    num_return_sequences: int | None
+    pad_token_id: int | None
+    bos_token_id: int | None
+    eos_token_id: int | list[int] | None
+    encoder_no_repeat_ngram_size: int | None
+    decoder_start_token_id: int | list[int] | None
+    num_beam_groups: int | None
+    diversity_penalty: float | None
+    penalty_alpha: float | None
+    low_memory: bool | None
+    dola_layers: str | list[int] | None
+    constraints: list[Any] | None
+    force_words_ids: Any
+    prompt_lookup_num_tokens: int | None
+    max_matching_ngram_size: int | None
+    num_assistant_tokens: int | None
+    num_assistant_tokens_schedule: str | None
+    assistant_confidence_threshold: float | None
+    assistant_early_exit: int | None
+    assistant_lookbehind: int | None
+    target_lookbehind: int | None
+    prefill_chunk_size: int | None
+
+    generation_config: GenerationConfig | None
+    logits_processor: LogitsProcessorList | None
+    stopping_criteria: StoppingCriteriaList | None
+    prefix_allowed_tokens_fn: Callable[[int, Any], list[int]] | None
+    synced_gpus: bool | None
+    assistant_model: Any
+    assistant_tokenizer: Any
+    negative_prompt_ids: Any
+    negative_prompt_attention_mask: Any
+    custom_generate: str | Callable[..., Any] | None
+
+    seed: int | None
+    stop: str | Sequence[str] | None
+    logprobs: bool | None
+    top_logprobs: int | None
+    presence_penalty: float | None
+    frequency_penalty: float | None
+    priority: int | None
+    n: int | None
+    skip_special_tokens: bool | None
