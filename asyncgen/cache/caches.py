@@ -1,0 +1,266 @@
+"""The documented caches: a list of layers with the operations that generation needs.
+
+What a layer does with its keys and values is in `asyncgen.cache.layers`; a cache only addresses
+them. The classes are named and called as in the reference documents.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Self
+
+import torch
+
+from asyncgen.cache.layers import DynamicLayer, StaticLayer
+from asyncgen.errors import InvalidRequestError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    from torch import Tensor
+
+    from asyncgen.models.config import ModelConfig
+
+__all__ = ["Cache", "DynamicCache", "StaticCache", "make_cache"]
+
+Layer = DynamicLayer | StaticLayer
+
+
+class Cache:
+    """Keys and values of every layer of a model, for the positions computed so far.
+
+    Attributes:
+        layers: One cache layer per model layer, in order.
+    """
+
+    layers: list[Layer]
+
+    def __init__(self, layers: Iterable[Layer], new_layer: Callable[[], Layer]) -> None:
+        """Collect layers.
+
+        Args:
+            layers: Those there are already.
+            new_layer: Makes one more, for models whose depth was not known at the start.
+        """
+        self.layers = list(layers)
+        self._new_layer = new_layer
+
+    def ensure_layers(self, count: int) -> list[Layer]:
+        """Add empty layers until there are ``count``; return the list itself."""
+        while len(self.layers) < count:
+            self.layers.append(self._new_layer())
+        return self.layers
+
+    def update(
+        self,
+        key_states: Tensor,
+        value_states: Tensor,
+        layer_idx: int,
+        cache_kwargs: Mapping[str, Any] | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """Append keys and values of one layer.
+
+        Args:
+            key_states: ``[B, K, S, D]``.
+            value_states: ``[B, K, S, D]``.
+            layer_idx: The layer.
+            cache_kwargs: Accepted as documented; these caches need none of it.
+
+        Returns:
+            All keys and values of the layer, ``[B, K, T, D]`` each; of a `StaticCache` the whole
+            buffers, as compiled code wants them.
+        """
+        return self.ensure_layers(layer_idx + 1)[layer_idx].update(key_states, value_states)
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        """Positions that are in the cache."""
+        return self.layers[layer_idx].length if layer_idx < len(self.layers) else 0
+
+    def get_max_cache_shape(self, layer_idx: int = 0) -> int | None:
+        """Positions that the cache can hold, or ``None`` where it grows."""
+        return None
+
+    get_max_length = get_max_cache_shape
+
+    def reserve(self, length: int) -> None:
+        """Let ``length`` positions fit without another allocation.
+
+        Raises:
+            InvalidRequestError: The cache cannot grow that far.
+        """
+        for layer in self.layers:
+            layer.reserve(length)
+
+    def reorder_cache(self, beam_idx: Tensor) -> None:
+        """Replace the rows by those of the indices ``[B]`` (int64), as beam search needs."""
+        for layer in self.layers:
+            layer.reorder(beam_idx)
+
+    def crop(self, max_length: int) -> None:
+        """Keep the first ``max_length`` positions; a negative number takes that many away."""
+        for layer in self.layers:
+            layer.crop(max_length)
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        """Repeat every row ``repeats`` times, copies of a row next to each other."""
+        for layer in self.layers:
+            layer.repeat(repeats)
+
+    def batch_select_indices(self, indices: Tensor) -> None:
+        """Keep the rows of the indices ``[B']`` (int64), in that order."""
+        for layer in self.layers:
+            layer.reorder(indices)
+
+    def reset(self) -> None:
+        """Forget every position."""
+        for layer in self.layers:
+            layer.reset()
+
+    def to_legacy_cache(self) -> tuple[tuple[Tensor, Tensor], ...]:
+        """The keys and values of each layer, as older code passes them around."""
+        return tuple(self)
+
+    def __len__(self) -> int:
+        """Number of layers."""
+        return len(self.layers)
+
+    def __getitem__(self, layer_idx: int) -> tuple[Tensor, Tensor]:
+        """Keys and values of a layer, ``[B, K, T, D]`` each.
+
+        Raises:
+            IndexError: There is no such layer, or nothing was written to it yet.
+        """
+        keys, values = self.layers[layer_idx].keys, self.layers[layer_idx].values
+        if keys is None or values is None:
+            raise IndexError(f"layer {layer_idx} of the cache is empty")
+        return keys, values
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Keys and values of each layer that was written to."""
+        for index, layer in enumerate(self.layers):
+            if layer.is_initialized:
+                yield self[index]
+
+    def __repr__(self) -> str:
+        """Name, layers and positions."""
+        name, positions = type(self).__name__, self.get_seq_length()
+        return f"{name}(layers={len(self.layers)}, positions={positions})"
+
+
+class DynamicCache(Cache):
+    """A cache that grows as more tokens are generated; the default.
+
+    Example::
+
+        past_key_values = DynamicCache()
+        outputs = model(**inputs, past_key_values=past_key_values, use_cache=True)
+    """
+
+    def __init__(
+        self,
+        ddp_cache_data: Iterable[tuple[Tensor, Tensor]] | None = None,
+        config: ModelConfig | None = None,
+        offloading: bool = False,
+        offload_only_non_sliding: bool = False,
+    ) -> None:
+        """Begin empty, or with given keys and values.
+
+        Args:
+            ddp_cache_data: Keys and values ``[B, K, T, D]`` of each layer.
+            config: The model's, for the number of layers; without it they come as they are used.
+            offloading: Moving layers to the CPU; not available here.
+            offload_only_non_sliding: Goes with ``offloading``.
+
+        Raises:
+            InvalidRequestError: Offloading is asked for.
+        """
+        if offloading:
+            raise InvalidRequestError(
+                "offloading", offloading, "this cache stays on its device; leave it False"
+            )
+        depth = 0 if config is None else config.num_hidden_layers
+        super().__init__([DynamicLayer() for _ in range(depth)], DynamicLayer)
+        for index, (keys, values) in enumerate(ddp_cache_data or ()):
+            self.update(keys, values, index)
+
+    @classmethod
+    def from_legacy_cache(
+        cls, past_key_values: Iterable[tuple[Tensor, Tensor]] | None = None
+    ) -> Self:
+        """A growing cache that begins with the given keys and values ``[B, K, T, D]``."""
+        return cls(past_key_values)
+
+
+class StaticCache(Cache):
+    """A cache of fixed shape, for ``torch.compile`` and ``torch.export``.
+
+    Example::
+
+        past_key_values = StaticCache(config=model.config, max_batch_size=1, max_cache_len=256)
+        outputs = model(**inputs, past_key_values=past_key_values, use_cache=True)
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        max_batch_size: int | None = None,
+        max_cache_len: int | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype = torch.float32,
+        *,
+        batch_size: int | None = None,
+        layer_device_map: Mapping[int, str | torch.device | int] | None = None,
+    ) -> None:
+        """Fix the shape.
+
+        Args:
+            config: The model's.
+            max_batch_size: Batch rows, beams included; ``None``: those of the first call.
+            max_cache_len: Positions; ``None``: the model's context.
+            device: Where the buffers lie; ``None``: where the first keys lie.
+            dtype: Of keys and values; must be the model's.
+            batch_size: Older spelling of ``max_batch_size``.
+            layer_device_map: Device of single layers, where the model is spread over several.
+
+        Raises:
+            InvalidRequestError: A size is below 1, or both spellings disagree.
+        """
+        if batch_size is not None and max_batch_size not in (None, batch_size):
+            raise InvalidRequestError(
+                "batch_size", batch_size, f"max_batch_size is {max_batch_size}; pass one of them"
+            )
+        rows = batch_size if max_batch_size is None else max_batch_size
+        length = config.max_position_embeddings if max_cache_len is None else max_cache_len
+        for name, value in (("max_batch_size", rows), ("max_cache_len", length)):
+            if value is not None and value < 1:
+                raise InvalidRequestError(name, value, "must be at least 1")
+        devices = layer_device_map or {}
+
+        def new_layer(index: int | None = None) -> StaticLayer:
+            place = device if index is None else devices.get(index, device)
+            layer = StaticLayer(length, rows=rows, dtype=dtype, device=place)
+            if place is not None:
+                layer.allocate(config.num_key_value_heads, config.head_dim)
+            return layer
+
+        self.max_batch_size = rows
+        self.max_cache_len = length
+        super().__init__([new_layer(i) for i in range(config.num_hidden_layers)], new_layer)
+
+    def get_max_cache_shape(self, layer_idx: int = 0) -> int | None:
+        """Positions that the cache can hold."""
+        return self.max_cache_len
+
+    get_max_length = get_max_cache_shape
+
+
+def make_cache(config: ModelConfig, length: int | None = None) -> DynamicCache:
+    """The cache that generation uses where the caller brings none.
+
+    Args:
+        config: The model's.
+        length: Positions that will be needed, if known: they are then allocated at once.
+    """
+    cache = DynamicCache(config=config)
+    if length is not None:
+        cache.reserve(length)
+    return cache

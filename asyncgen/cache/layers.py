@@ -1,0 +1,308 @@
+"""Keys and values of one layer: what grows, and what is fixed.
+
+A layer keeps both in one buffer ``[2, B, K, capacity, D]`` (keys, then values), so that a step
+writes them with one copy. It knows neither models nor other layers. Tensors handed out are views:
+they stay right until positions are taken back (`crop`, `reset`, `reorder`) and written again.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from asyncgen.errors import InvalidRequestError
+
+__all__ = ["CacheLayer", "DynamicLayer", "StaticLayer"]
+
+_CAPACITY_STEP = 64
+
+
+class CacheLayer(Protocol):
+    """What attention needs of the cache of a layer.
+
+    Attributes:
+        length: Positions filled.
+    """
+
+    length: int
+
+    def append(self, pair: Tensor, first: int = 0) -> tuple[Tensor, Tensor]:
+        """Add the keys and values of S positions.
+
+        Args:
+            pair: ``[2, B, K, S, D]``, keys and values.
+            first: First position wanted back; a sliding window needs no earlier ones.
+
+        Returns:
+            Keys and values of positions ``first`` to the end, each ``[B * K, 1, T, D]``: rows and
+            heads are merged, as grouped attention wants them.
+        """
+
+    def update(self, key_states: Tensor, value_states: Tensor) -> tuple[Tensor, Tensor]:
+        """Add keys and values ``[B, K, S, D]``; return all of them, ``[B, K, T, D]``."""
+
+
+class DynamicLayer:
+    """A buffer that doubles when it is full, so that appending costs constant time per position.
+
+    Attributes:
+        length: Positions filled.
+        capacity: Positions that fit the buffer.
+    """
+
+    __slots__ = ("_buffer", "_flat", "_reserved", "capacity", "length")
+
+    def __init__(self) -> None:
+        """Start empty; shape, dtype and device are those of the first keys."""
+        self.length = 0
+        self.capacity = 0
+        self._reserved = 0
+        self._buffer: Tensor | None = None  # [2, B, K, capacity, D]
+        self._flat: tuple[Tensor, Tensor] | None = None  # [B * K, 1, capacity, D] each
+
+    @property
+    def is_initialized(self) -> bool:
+        """Whether keys were ever written."""
+        return self._buffer is not None
+
+    @property
+    def keys(self) -> Tensor | None:
+        """All keys, ``[B, K, T, D]``, or ``None`` before the first."""
+        return None if self._buffer is None else self._buffer[0, :, :, : self.length]
+
+    @property
+    def values(self) -> Tensor | None:
+        """All values, ``[B, K, T, D]``, or ``None`` before the first."""
+        return None if self._buffer is None else self._buffer[1, :, :, : self.length]
+
+    def append(self, pair: Tensor, first: int = 0) -> tuple[Tensor, Tensor]:
+        """See `CacheLayer`."""
+        start = self.length
+        size = pair.shape[3]
+        end = start + size
+        if end > self.capacity:
+            self._make_room(pair, end)
+        buffer, flat = self._buffer, self._flat
+        assert buffer is not None and flat is not None
+        buffer.narrow(3, start, size).copy_(pair)
+        self.length = end
+        keys, values = flat
+        return keys.narrow(2, first, end - first), values.narrow(2, first, end - first)
+
+    def update(self, key_states: Tensor, value_states: Tensor) -> tuple[Tensor, Tensor]:
+        """See `CacheLayer`."""
+        self.append(torch.stack((key_states, value_states)))
+        assert self._buffer is not None
+        keys, values = self._buffer[:, :, :, : self.length].unbind(0)
+        return keys, values
+
+    def reserve(self, length: int) -> None:
+        """Let ``length`` positions fit without growing again, from the next write on."""
+        self._reserved = length
+
+    def reorder(self, rows: Tensor) -> None:
+        """Replace the rows by those with the given indices ``[B']`` (int64)."""
+        if self._buffer is not None:
+            self._replace(self._buffer.index_select(1, rows.to(self._buffer.device)))
+
+    def repeat(self, times: int) -> None:
+        """Repeat every row ``times`` times, copies of a row next to each other."""
+        if self._buffer is not None:
+            self._replace(self._buffer.repeat_interleave(times, dim=1))
+
+    def crop(self, length: int) -> None:
+        """Forget the positions from ``length`` on; a negative one counts from the end."""
+        self.length = _cropped(self.length, length)
+
+    def reset(self) -> None:
+        """Forget every position and free the buffer."""
+        self._buffer = self._flat = None
+        self.length = self.capacity = 0
+
+    def _make_room(self, pair: Tensor, end: int) -> None:
+        wanted = self._reserved if self._reserved >= end else max(end, 2 * self.capacity)
+        capacity = -(-wanted // _CAPACITY_STEP) * _CAPACITY_STEP
+        grown = pair.new_empty((*pair.shape[:3], capacity, pair.shape[4]))
+        if self._buffer is not None:
+            grown[:, :, :, : self.length] = self._buffer[:, :, :, : self.length]
+        self._replace(grown)
+
+    def _replace(self, buffer: Tensor) -> None:
+        self._buffer = buffer
+        self._flat = _flatten(buffer)
+        self.capacity = buffer.shape[3]
+
+
+class StaticLayer:
+    """A buffer of fixed shape, at a fixed address, for compiled and captured steps.
+
+    Attributes:
+        length: Positions filled.
+        capacity: Positions that fit.
+    """
+
+    __slots__ = ("_buffer", "_device", "_dtype", "_flat", "_rows", "capacity", "length")
+
+    def __init__(
+        self,
+        capacity: int,
+        *,
+        rows: int | None = None,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | int | None = None,
+    ) -> None:
+        """Fix the shape; the buffer is made at the first write, when K and D are known.
+
+        Args:
+            capacity: Positions.
+            rows: Batch rows, or ``None``: those of the first keys.
+            dtype: Of keys and values, or ``None``: that of the first keys.
+            device: Where the buffer lies, or ``None``: with the first keys.
+        """
+        self.capacity = capacity
+        self.length = 0
+        self._rows = rows
+        self._dtype = dtype
+        self._device = device
+        self._buffer: Tensor | None = None
+        self._flat: tuple[Tensor, Tensor] | None = None
+
+    @property
+    def is_initialized(self) -> bool:
+        """Whether the buffer exists."""
+        return self._buffer is not None
+
+    @property
+    def keys(self) -> Tensor | None:
+        """The whole key buffer, ``[B, K, capacity, D]``, zero where nothing is written yet."""
+        return None if self._buffer is None else self._buffer[0]
+
+    @property
+    def values(self) -> Tensor | None:
+        """The whole value buffer, ``[B, K, capacity, D]``."""
+        return None if self._buffer is None else self._buffer[1]
+
+    def allocate(self, heads: int, head_dim: int) -> None:
+        """Make the buffer before the first write; needs the rows to be known.
+
+        Args:
+            heads: Key and value heads, K.
+            head_dim: Size of a head, D.
+        """
+        if self._buffer is None and self._rows is not None:
+            shape = (2, self._rows, heads, self.capacity, head_dim)
+            self._buffer = torch.zeros(shape, dtype=self._dtype, device=self._device)
+            self._flat = _flatten(self._buffer)
+
+    def append(self, pair: Tensor, first: int = 0) -> tuple[Tensor, Tensor]:
+        """See `CacheLayer`.
+
+        Raises:
+            InvalidRequestError: The buffer is full, or was made for other rows or another dtype.
+        """
+        start = self.length
+        size = pair.shape[3]
+        end = start + size
+        buffer, flat = self._buffer, self._flat
+        if buffer is None or flat is None or end > self.capacity:
+            buffer, flat = self._check(pair, end)
+        buffer.narrow(3, start, size).copy_(pair)
+        self.length = end
+        keys, values = flat
+        return keys.narrow(2, first, end - first), values.narrow(2, first, end - first)
+
+    def update(self, key_states: Tensor, value_states: Tensor) -> tuple[Tensor, Tensor]:
+        """Add keys and values; return the whole buffers, ``[B, K, capacity, D]`` each."""
+        self.append(torch.stack((key_states, value_states)))
+        assert self._buffer is not None
+        return self._buffer[0], self._buffer[1]
+
+    def reserve(self, length: int) -> None:
+        """Check that ``length`` positions fit.
+
+        Raises:
+            InvalidRequestError: They do not.
+        """
+        if length > self.capacity:
+            raise self._full(length)
+
+    def reorder(self, rows: Tensor) -> None:
+        """Rearrange the rows by index, in place; ``rows`` has as many as the buffer."""
+        if self._buffer is not None:
+            if len(rows) != self._buffer.shape[1]:
+                raise InvalidRequestError(
+                    "past_key_values",
+                    f"StaticCache of {self._buffer.shape[1]} rows",
+                    f"its number of rows is fixed, {len(rows)} were asked for; use DynamicCache",
+                )
+            self._buffer.copy_(self._buffer.index_select(1, rows.to(self._buffer.device)))
+
+    def repeat(self, times: int) -> None:
+        """Repeating changes the number of rows, which is fixed here.
+
+        Raises:
+            InvalidRequestError: ``times`` is not 1 and something was written.
+        """
+        if self._buffer is not None and times != 1:
+            rows = torch.arange(self._buffer.shape[1]).repeat_interleave(times)
+            self.reorder(rows)
+
+    def crop(self, length: int) -> None:
+        """Forget the positions from ``length`` on; a negative one counts from the end."""
+        self.length = _cropped(self.length, length)
+        if self._buffer is not None:
+            self._buffer[:, :, :, self.length :] = 0
+
+    def reset(self) -> None:
+        """Forget every position; the buffer stays where it is, zeroed."""
+        self.length = 0
+        if self._buffer is not None:
+            self._buffer.zero_()
+
+    def _check(self, pair: Tensor, end: int) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        """Everything that may be wrong with a write, and the buffer if it is missing."""
+        if end > self.capacity:
+            raise self._full(end)
+        if self._rows is None:
+            self._rows = pair.shape[1]
+        if self._dtype is None:
+            self._dtype = pair.dtype
+        if self._device is None:
+            self._device = pair.device
+        self.allocate(pair.shape[2], pair.shape[4])
+        buffer, flat = self._buffer, self._flat
+        assert buffer is not None and flat is not None
+        if buffer.dtype != pair.dtype:
+            raise InvalidRequestError(
+                "past_key_values",
+                f"StaticCache of {buffer.dtype}",
+                f"the model computes in {pair.dtype}; pass that as `dtype`",
+            )
+        if buffer.shape[1] != pair.shape[1]:
+            raise InvalidRequestError(
+                "past_key_values",
+                f"StaticCache of {buffer.shape[1]} rows",
+                f"the batch has {pair.shape[1]} rows; make a cache of that size",
+            )
+        return buffer, flat
+
+    def _full(self, length: int) -> InvalidRequestError:
+        return InvalidRequestError(
+            "past_key_values",
+            f"StaticCache of {self.capacity} positions",
+            f"{length} are needed; raise `max_cache_len` or generate fewer tokens",
+        )
+
+
+def _flatten(buffer: Tensor) -> tuple[Tensor, Tensor]:
+    """Keys and values of ``[2, B, K, T, D]`` with rows and heads merged, ``[B * K, 1, T, D]``."""
+    keys, values = buffer.view(2, -1, 1, *buffer.shape[3:]).unbind(0)
+    return keys, values
+
+
+def _cropped(length: int, wanted: int) -> int:
+    if wanted < 0:
+        return max(length + wanted, 0)
+    return min(length, wanted)

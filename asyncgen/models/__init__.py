@@ -1,0 +1,17 @@
+"""Model modules: one file per architecture, the block they share, and attention."""
+
+from asyncgen.models.attention import AttentionContext, DenseAttention
+from asyncgen.models.config import ModelConfig, RopeConfig
+from asyncgen.models.decoder import DecoderLM
+from asyncgen.models.registry import MODELS
+from asyncgen.models.weight_map import WeightRule
+
+__all__ = [
+    "MODELS",
+    "AttentionContext",
+    "DecoderLM",
+    "DenseAttention",
+    "ModelConfig",
+    "RopeConfig",
+    "WeightRule",
+]

@@ -1,0 +1,225 @@
+"""Attention as a model sees it, and the plain kind: padded rows over a `Cache`.
+
+A model computes queries, keys and values of a step's tokens and hands them to a context; where
+earlier keys live, which of them a query may see and how many rows there are is the context's
+business. This module knows no weights.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Protocol
+
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from asyncgen.cache import Cache
+    from asyncgen.models.config import ModelConfig
+
+__all__ = ["AttentionContext", "DenseAttention"]
+
+
+class AttentionContext(Protocol):
+    """Does the attention of one forward pass after another, and owns what they leave behind."""
+
+    def begin(self, rows: int, length: int) -> None:
+        """Get ready for a forward pass of ``rows`` times ``length`` tokens, B and S."""
+
+    def attend(self, layer: int, heads: Tensor) -> Tensor:
+        """Store this layer's new keys and values, and let the queries attend.
+
+        Args:
+            layer: The layer, called in order from 0.
+            heads: ``[N, H + 2K, D]`` with N = B · S tokens, row after row: for each the H query
+                heads, then K keys, then K values; queries and keys are already turned. The
+                model may reuse this memory for the next layer.
+
+        Returns:
+            ``[N, H * D]``, contiguous; query heads are grouped by key head, as in checkpoints.
+        """
+
+
+class DenseAttention:
+    """Rows of equal length with a cache, left-padded if they differ.
+
+    One object serves a whole sequence: each forward pass appends to the cache. Positions that
+    the mask does not reach are visible, so a mask of the prompt is enough.
+    """
+
+    __slots__ = (
+        "_bound",
+        "_cache",
+        "_config",
+        "_end",
+        "_first",
+        "_group",
+        "_head_dim",
+        "_heads",
+        "_kv_heads",
+        "_layers",
+        "_length",
+        "_masks",
+        "_padding",
+        "_pair",
+        "_plain",
+        "_queries",
+        "_rows",
+        "_start",
+        "_weights",
+        "_windows",
+    )
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        cache: Cache,
+        attention_mask: Tensor | None = None,
+        *,
+        collect_attentions: list[Tensor] | None = None,
+    ) -> None:
+        """Continue where a cache ends.
+
+        Args:
+            config: The model's.
+            cache: Keys and values so far; grows with every forward pass.
+            attention_mask: ``[B, T]``, non-zero (or true) for tokens, zero for padding, from
+                position 0 of the cache. ``None``: no padding.
+            collect_attentions: Gets the attention weights ``[B, H, S, T]`` of every layer. Asking
+                for them replaces the fused kernel by plain products.
+        """
+        self._cache = cache
+        self._config = config
+        self._layers = cache.ensure_layers(config.num_hidden_layers)
+        self._heads = config.num_attention_heads
+        self._kv_heads = config.num_key_value_heads
+        self._group = self._heads // self._kv_heads
+        self._head_dim = config.head_dim
+        windows = [config.window(layer) for layer in range(config.num_hidden_layers)]
+        self._windows = windows if any(windows) else None
+        self._padding = _hidden_keys(attention_mask)
+        self._weights = collect_attentions
+        self._bound: Tensor | None = None
+        self._rows = self._length = 0
+
+    @property
+    def cache(self) -> Cache:
+        """The cache that grows."""
+        return self._cache
+
+    def begin(self, rows: int, length: int) -> None:
+        """See `AttentionContext`."""
+        self._start = self._layers[0].length
+        self._end = self._start + length
+        if rows != self._rows or length != self._length:
+            self._rows, self._length, self._bound = rows, length, None
+        self._masks: dict[int, Tensor | None] = {}
+        # The hot path: one new token per row, nothing hidden from it but what a window excludes.
+        self._plain = length == 1 and self._padding is None and self._weights is None
+
+    def attend(self, layer: int, heads: Tensor) -> Tensor:
+        """See `AttentionContext`."""
+        if heads is not self._bound:
+            self._bind(heads)
+        window = None if self._windows is None else self._windows[layer]
+        first = 0 if window is None else max(self._start + 1 - window, 0)
+        keys, values = self._layers[layer].append(self._pair, first)
+        if not self._plain:
+            return self._attend_masked(heads, keys, values, first, window)
+        queries = self._queries
+        if queries is None:
+            queries = heads[:, : self._heads].reshape(-1, 1, self._group, self._head_dim)
+        # One batch entry per key head, so that the output comes out in the order of the heads.
+        attended = scaled_dot_product_attention(queries, keys, values)  # [B * K, 1, G, D]
+        return attended.view(self._rows, -1)
+
+    def _bind(self, heads: Tensor) -> None:
+        """Make the views of a step's memory once; most models hand in the same for every layer."""
+        rows, length, kv_heads, size = self._rows, self._length, self._kv_heads, self._head_dim
+        self._bound = heads
+        pair = heads.view(rows, length, -1, size)[:, :, self._heads :]
+        pair = pair.view(rows, length, 2, kv_heads, size)
+        self._pair = pair.permute(2, 0, 3, 1, 4)  # [2, B, K, S, D]
+        self._queries: Tensor | None = None
+        if rows == 1 and length == 1:
+            self._queries = heads[:, : self._heads].view(kv_heads, 1, self._group, size)
+
+    def _attend_masked(
+        self, heads: Tensor, keys: Tensor, values: Tensor, first: int, window: int | None
+    ) -> Tensor:
+        """Several tokens per row, or hidden keys."""
+        rows, length, size = self._rows, self._length, self._head_dim
+        queries = heads.view(rows, length, -1, size)[:, :, : self._heads].transpose(1, 2)
+        keys = keys.view(rows, self._kv_heads, -1, size)  # [B, K, T, D]
+        values = values.view(rows, self._kv_heads, -1, size)
+        if self._weights is not None:
+            mask = self._mask(first, window, heads, plain_causal=False)
+            attended, weights = _attend_openly(queries, keys, values, mask)
+            self._weights.append(weights)
+        else:
+            mask = self._mask(first, window, heads, plain_causal=True)
+            attended = scaled_dot_product_attention(
+                queries,
+                keys,
+                values,
+                attn_mask=mask,
+                is_causal=mask is None and length > 1,
+                enable_gqa=self._group > 1,
+            )
+        return attended.transpose(1, 2).reshape(rows * length, -1)
+
+    def _mask(
+        self, first: int, window: int | None, like: Tensor, *, plain_causal: bool
+    ) -> Tensor | None:
+        """What is added to scores, ``[1 or B, 1, S, T]``; ``None``: the kernel's causal mask."""
+        key = 0 if window is None else window
+        if key not in self._masks:
+            self._masks[key] = self._make_mask(first, window, like, plain_causal)
+        return self._masks[key]
+
+    def _make_mask(
+        self, first: int, window: int | None, like: Tensor, plain_causal: bool
+    ) -> Tensor | None:
+        # A window matters once the last query is beyond it.
+        slides = window is not None and self._end > window
+        if plain_causal and self._padding is None and not slides and self._start == 0:
+            return None
+        queries = torch.arange(self._start, self._end, device=like.device)[:, None]
+        keys = torch.arange(first, self._end, device=like.device)
+        hidden = keys > queries  # [S, T]
+        if window is not None:
+            hidden |= keys <= queries - window
+        hidden = hidden[None, None]
+        if self._padding is not None:
+            padding = self._padding[:, : self._end]
+            missing = self._end - padding.shape[1]
+            padding = torch.nn.functional.pad(padding, (0, missing))[:, None, None, first:]
+            hidden = hidden | padding.to(hidden.device)
+        # The least finite number and not minus infinity: a padding query, from which everything
+        # is hidden, then gets a meaningless average instead of NaN.
+        mask = torch.zeros(hidden.shape, dtype=like.dtype, device=like.device)
+        return mask.masked_fill_(hidden, torch.finfo(like.dtype).min)
+
+
+def _hidden_keys(attention_mask: Tensor | None) -> Tensor | None:
+    """True for padding ``[B, T]``, or ``None`` where there is none."""
+    if attention_mask is None:
+        return None
+    hidden = attention_mask == 0
+    return hidden if bool(hidden.any()) else None
+
+
+def _attend_openly(
+    queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Attention in plain products: outputs ``[B, H, S, D]`` and weights ``[B, H, S, T]``."""
+    group = queries.shape[1] // keys.shape[1]
+    keys = keys.repeat_interleave(group, dim=1)
+    values = values.repeat_interleave(group, dim=1)
+    scores = queries @ keys.transpose(-1, -2) / math.sqrt(queries.shape[-1])
+    if mask is not None:
+        scores = scores + mask
+    weights = scores.softmax(dim=-1, dtype=torch.float32).to(queries.dtype)
+    return weights @ values, weights

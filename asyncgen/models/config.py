@@ -1,0 +1,440 @@
+"""What a checkpoint's ``config.json`` says about the network, read once and never changed.
+
+Foreign spellings and defaults end here: every other module reads `ModelConfig`. This module knows
+no tensors and imports no torch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from asyncgen.errors import ModelLoadError, UnsupportedModelError
+
+__all__ = ["ModelConfig", "RopeConfig"]
+
+_HIDDEN_ACTS = ("silu", "swish", "gelu", "gelu_pytorch_tanh", "relu")
+_DTYPES = ("float32", "float16", "bfloat16", "float64")
+_ROPE_TYPES = ("default", "linear", "dynamic", "llama3", "yarn")
+_DEFAULT_THETA = 10000.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Family:
+    """What a missing key means for one ``model_type``, and which keys the type reads at all.
+
+    Attributes:
+        defaults: Values of missing keys.
+        attention_bias: Where q, k and v biases come from: the key, always, or never.
+        output_bias: Whether ``attention_bias`` also covers the output projection.
+        mlp_bias: Whether the key ``mlp_bias`` is read.
+        windows: Which layers may slide: none, all, or those listed in ``layer_types``.
+    """
+
+    defaults: Mapping[str, object]
+    attention_bias: Literal["key", "always", "never"] = "never"
+    output_bias: bool = False
+    mlp_bias: bool = False
+    windows: Literal["none", "all", "listed"] = "none"
+
+
+_SMALL = {
+    "vocab_size": 32000,
+    "hidden_size": 4096,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+_QWEN = {
+    "vocab_size": 151936,
+    "hidden_size": 4096,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 32,
+    "intermediate_size": 22016,
+    "max_position_embeddings": 32768,
+    "sliding_window": 4096,
+    "max_window_layers": 28,
+}
+
+_FAMILIES: Mapping[str, _Family] = {
+    "llama": _Family(
+        {**_SMALL, "intermediate_size": 11008, "max_position_embeddings": 2048},
+        attention_bias="key",
+        output_bias=True,
+        mlp_bias=True,
+    ),
+    "mistral": _Family(
+        {
+            **_SMALL,
+            "intermediate_size": 14336,
+            "num_key_value_heads": 8,
+            "max_position_embeddings": 131072,
+            "sliding_window": 4096,
+        },
+        windows="all",
+    ),
+    "qwen2": _Family(_QWEN, attention_bias="always", windows="listed"),
+    "qwen3": _Family(
+        {**_QWEN, "head_dim": 128}, attention_bias="key", output_bias=True, windows="listed"
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RopeConfig:
+    """Rotary position embedding, in one spelling for all the ways it is written down.
+
+    Attributes:
+        rope_type: ``default``, ``linear``, ``dynamic``, ``llama3`` or ``yarn``.
+        theta: Base of the wavelengths, above 0.
+        factor: How many times longer the context became, at least 1 in sensible checkpoints.
+        original_max_position_embeddings: Context length in tokens before it was stretched.
+        low_freq_factor: ``llama3``: wavelengths above original / low are stretched in full.
+        high_freq_factor: ``llama3``: wavelengths below original / high are left alone.
+        beta_fast: ``yarn``: rotations within the original context above which nothing changes.
+        beta_slow: ``yarn``: rotations below which the wavelength is stretched in full.
+        attention_factor: ``yarn``: factor on cos and sin; ``None`` derives it from the rest.
+        mscale: ``yarn``: numerator's weight in the derived attention factor.
+        mscale_all_dim: ``yarn``: denominator's weight in the derived attention factor.
+        truncate: ``yarn``: whether the bounds of the ramp are rounded outwards.
+    """
+
+    rope_type: str = "default"
+    theta: float = _DEFAULT_THETA
+    factor: float = 1.0
+    original_max_position_embeddings: int = 2048
+    low_freq_factor: float = 1.0
+    high_freq_factor: float = 4.0
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    attention_factor: float | None = None
+    mscale: float | None = None
+    mscale_all_dim: float | None = None
+    truncate: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class ModelConfig:
+    """A decoder-only network, as its checkpoint describes it.
+
+    Field names keep the checkpoint's spelling; values are complete (defaults filled in).
+
+    Attributes:
+        model_type: Architecture, such as ``"llama"``.
+        vocab_size: Rows of the embedding table, V.
+        hidden_size: Width of the residual stream, E.
+        intermediate_size: Width of the gated feed-forward block.
+        num_hidden_layers: Number of decoder layers.
+        num_attention_heads: Query heads, H.
+        num_key_value_heads: Key and value heads, K; divides H.
+        head_dim: Size of a head, D; even.
+        max_position_embeddings: Context length in tokens.
+        rms_norm_eps: Added to the mean square before the root.
+        rope: Rotary position embedding.
+        sliding_window: Keys that a query of a sliding layer sees, itself included; ``None``: all.
+        layer_types: ``"full_attention"`` or ``"sliding_attention"`` for each layer.
+        attention_bias: Whether q, k and v projections have biases.
+        attention_output_bias: Whether the attention's output projection has a bias.
+        mlp_bias: Whether the feed-forward projections have biases.
+        tie_word_embeddings: Whether the output head is the embedding table.
+        hidden_act: Activation of the gate.
+        bos_token_id: First token of a text.
+        eos_token_id: Token or tokens that end a text.
+        pad_token_id: Filler for shorter rows of a batch.
+        dtype: Name of the dtype the checkpoint asks for, such as ``"bfloat16"``.
+        raw: The file as it was.
+    """
+
+    model_type: str
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    num_key_value_heads: int
+    head_dim: int
+    max_position_embeddings: int
+    rms_norm_eps: float
+    rope: RopeConfig
+    sliding_window: int | None
+    layer_types: tuple[str, ...]
+    attention_bias: bool
+    attention_output_bias: bool
+    mlp_bias: bool
+    tie_word_embeddings: bool
+    hidden_act: str
+    bos_token_id: int | None
+    eos_token_id: int | list[int] | None
+    pad_token_id: int | None
+    dtype: str | None
+    raw: Mapping[str, object] = field(repr=False, compare=False)
+
+    @classmethod
+    def from_hf(cls, raw: Mapping[str, object]) -> ModelConfig:
+        """Read the content of a ``config.json``.
+
+        Args:
+            raw: The parsed file. Missing keys get the defaults of its ``model_type``.
+
+        Raises:
+            UnsupportedModelError: The ``model_type`` has no implementation.
+            ModelLoadError: A value is missing, of the wrong kind, or not supported.
+        """
+        return _Reader(raw).read()
+
+    @property
+    def is_encoder_decoder(self) -> bool:
+        """Always false: these architectures have one stack."""
+        return False
+
+    @property
+    def rope_theta(self) -> float:
+        """Base of the rotary wavelengths."""
+        return self.rope.theta
+
+    def window(self, layer: int) -> int | None:
+        """Keys that a query of this layer sees, itself included; ``None``: all of them."""
+        return self.sliding_window if self.layer_types[layer] == "sliding_attention" else None
+
+    def to_dict(self) -> dict[str, object]:
+        """The file's content with every default filled in, ready for ``json.dump``."""
+        names = (name for name in self.__slots__ if name not in _NOT_IN_FILE)
+        return {**self.raw, **{name: _plain(getattr(self, name)) for name in names}}
+
+
+_NOT_IN_FILE = frozenset({"raw", "rope", "attention_output_bias"})
+
+
+def _plain(value: object) -> object:
+    return list(value) if isinstance(value, tuple) else value
+
+
+class _Reader:
+    """Takes one foreign dictionary apart; every complaint names the key."""
+
+    def __init__(self, raw: Mapping[str, object]) -> None:
+        model_type = raw.get("model_type")
+        if not isinstance(model_type, str) or model_type not in _FAMILIES:
+            stated = "has no `model_type`" if model_type is None else f"says {model_type!r}"
+            raise UnsupportedModelError(
+                f"config.json {stated}: supported are {', '.join(sorted(_FAMILIES))}"
+            )
+        self.raw = raw
+        self.model_type = model_type
+        self.family = _FAMILIES[model_type]
+
+    def read(self) -> ModelConfig:
+        heads = self.count("num_attention_heads")
+        kv_heads = self.count("num_key_value_heads", default=heads)
+        if heads % kv_heads:
+            raise _bad("num_key_value_heads", kv_heads, f"must divide the {heads} query heads")
+        hidden = self.count("hidden_size")
+        layers = self.count("num_hidden_layers")
+        positions = self.count("max_position_embeddings")
+        window, layer_types = self.windows(layers)
+        bias = {"key": self.flag("attention_bias"), "always": True, "never": False}
+        return ModelConfig(
+            model_type=self.model_type,
+            vocab_size=self.count("vocab_size"),
+            hidden_size=hidden,
+            intermediate_size=self.count("intermediate_size"),
+            num_hidden_layers=layers,
+            num_attention_heads=heads,
+            num_key_value_heads=kv_heads,
+            head_dim=self.head_dim(hidden, heads),
+            max_position_embeddings=positions,
+            rms_norm_eps=self.number("rms_norm_eps", 1e-6),
+            rope=_read_rope(self.raw, positions),
+            sliding_window=window,
+            layer_types=layer_types,
+            attention_bias=bias[self.family.attention_bias],
+            attention_output_bias=self.family.output_bias and self.flag("attention_bias"),
+            mlp_bias=self.family.mlp_bias and self.flag("mlp_bias"),
+            tie_word_embeddings=self.flag("tie_word_embeddings"),
+            hidden_act=self.choice("hidden_act", _HIDDEN_ACTS, "silu"),
+            bos_token_id=self.token("bos_token_id"),
+            eos_token_id=self.tokens("eos_token_id"),
+            pad_token_id=self.token("pad_token_id"),
+            dtype=self.dtype(),
+            raw=dict(self.raw),
+        )
+
+    def value(self, key: str) -> object:
+        found = self.raw.get(key)
+        return self.family.defaults.get(key) if found is None else found
+
+    def count(self, key: str, *, default: int | None = None) -> int:
+        value = self.value(key)
+        value = default if value is None else value
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise _bad(key, value, "must be a whole number of at least 1")
+        return value
+
+    def number(self, key: str, default: float) -> float:
+        return _number(self.raw, key, default)
+
+    def flag(self, key: str) -> bool:
+        value = self.value(key)
+        if value is None:
+            return False
+        if not isinstance(value, bool):
+            raise _bad(key, value, "must be true or false")
+        return value
+
+    def choice(self, key: str, allowed: Sequence[str], default: str) -> str:
+        value = self.raw.get(key, default)
+        if not isinstance(value, str) or value not in allowed:
+            raise _bad(key, value, f"supported are {', '.join(allowed)}")
+        return value
+
+    def token(self, key: str) -> int | None:
+        # A key that is present and null means "there is none", unlike a key that is missing.
+        value = self.raw[key] if key in self.raw else self.family.defaults.get(key)
+        if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
+            raise _bad(key, value, "must be a token id or null")
+        return value
+
+    def tokens(self, key: str) -> int | list[int] | None:
+        value = self.raw.get(key)
+        if isinstance(value, (list, tuple)):
+            if not value or not all(type(item) is int for item in value):
+                raise _bad(key, value, "must be a token id, a list of them, or null")
+            return list(value)
+        return self.token(key)
+
+    def head_dim(self, hidden: int, heads: int) -> int:
+        if self.value("head_dim") is None and hidden % heads:
+            raise _bad(
+                "hidden_size", hidden, f"must be a multiple of num_attention_heads ({heads})"
+            )
+        size = self.count("head_dim", default=hidden // heads)
+        if size % 2:
+            raise _bad("head_dim", size, "rotary embeddings turn pairs, so it must be even")
+        return size
+
+    def windows(self, layers: int) -> tuple[int | None, tuple[str, ...]]:
+        """Window and kind of each layer, by the rules of the family."""
+        rule = self.family.windows
+        off = rule == "none" or (rule == "listed" and not self.flag("use_sliding_window"))
+        # Unlike elsewhere, null is not "missing": newer Mistral checkpoints write it for "off".
+        stated = self.raw.get("sliding_window", self.family.defaults.get("sliding_window"))
+        window = None if off or stated is None else self.count("sliding_window")
+        if rule != "listed":
+            kind = "full_attention" if window is None else "sliding_attention"
+            expected = (kind,) * layers
+            return window, self.layer_types(layers, expected, fixed=True)
+        first = self.raw.get("max_window_layers", self.family.defaults["max_window_layers"])
+        if not isinstance(first, int):
+            raise _bad("max_window_layers", first, "must be a whole number")
+        expected = tuple(
+            "sliding_attention" if window is not None and layer >= first else "full_attention"
+            for layer in range(layers)
+        )
+        types = self.layer_types(layers, expected, fixed=False)
+        if window is None and "sliding_attention" in types:
+            raise _bad(
+                "layer_types", list(types), "has sliding layers, but no sliding_window is in use"
+            )
+        return window, types
+
+    def layer_types(
+        self, layers: int, expected: tuple[str, ...], *, fixed: bool
+    ) -> tuple[str, ...]:
+        stated = self.raw.get("layer_types")
+        if stated is None:
+            return expected
+        allowed = ("full_attention", "sliding_attention")
+        if (
+            not isinstance(stated, (list, tuple))
+            or len(stated) != layers
+            or any(kind not in allowed for kind in stated)
+        ):
+            raise _bad(
+                "layer_types", stated, f"must list one of {', '.join(allowed)} for {layers} layers"
+            )
+        if fixed and tuple(stated) != expected:
+            raise _bad("layer_types", stated, f"{self.model_type} layers are all {expected[0]}")
+        return tuple(stated)
+
+    def dtype(self) -> str | None:
+        key = "dtype" if self.raw.get("dtype") is not None else "torch_dtype"
+        value = self.raw.get(key)
+        if value is None or value == "auto":
+            return None
+        name = str(value).removeprefix("torch.")
+        if name not in _DTYPES:
+            raise _bad(key, value, f"supported are {', '.join(_DTYPES)}")
+        return name
+
+
+def _read_rope(raw: Mapping[str, object], positions: int) -> RopeConfig:
+    """Read ``rope_scaling`` (older files) or ``rope_parameters``, nested or beside the rest."""
+    key = "rope_scaling" if raw.get("rope_scaling") else "rope_parameters"
+    stated = raw.get(key) or {}
+    if not isinstance(stated, Mapping):
+        raise _bad(key, stated, "must be an object with a rope_type")
+    rope_type = stated.get("rope_type", stated.get("type", "default"))
+    if rope_type not in _ROPE_TYPES or any(isinstance(part, Mapping) for part in stated.values()):
+        raise _bad(f"{key}.rope_type", rope_type, f"supported are {', '.join(_ROPE_TYPES)}")
+    for source in (stated, raw):
+        if source.get("partial_rotary_factor") not in (None, 1, 1.0):
+            value = source["partial_rotary_factor"]
+            raise _bad("partial_rotary_factor", value, "only whole heads can be turned (1.0)")
+    theta = _number({**raw, **_present(stated)}, "rope_theta", _DEFAULT_THETA)
+    if theta <= 0:
+        raise _bad("rope_theta", theta, "must be above 0")
+    if rope_type == "default":
+        return RopeConfig(theta=theta, original_max_position_embeddings=positions)
+    original = positions
+    if rope_type in ("llama3", "yarn"):
+        # The others are defined by max_position_embeddings, whatever else is written.
+        found = {**raw, **_present(stated)}.get("original_max_position_embeddings")
+        original = int(_number({"original": found}, "original", positions))
+    required = ["factor"]
+    if rope_type == "llama3":
+        required += ["low_freq_factor", "high_freq_factor"]
+    for name in required:
+        if stated.get(name) is None:
+            raise _bad(f"{key}.{name}", None, f"rope type {rope_type!r} needs a number")
+    truncate = stated.get("truncate")
+    return RopeConfig(
+        rope_type=str(rope_type),
+        theta=theta,
+        factor=_number(stated, "factor", 1.0),
+        original_max_position_embeddings=original,
+        low_freq_factor=_number(stated, "low_freq_factor", 1.0),
+        high_freq_factor=_number(stated, "high_freq_factor", 4.0),
+        beta_fast=_number(stated, "beta_fast", 32.0),
+        beta_slow=_number(stated, "beta_slow", 1.0),
+        attention_factor=_optional(stated, "attention_factor"),
+        mscale=_optional(stated, "mscale"),
+        mscale_all_dim=_optional(stated, "mscale_all_dim"),
+        truncate=truncate if isinstance(truncate, bool) else True,
+    )
+
+
+def _present(source: Mapping[str, object]) -> dict[str, object]:
+    return {key: value for key, value in source.items() if value is not None}
+
+
+def _number(source: Mapping[str, object], key: str, default: float) -> float:
+    value = source.get(key)
+    if value is None:
+        return default
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or not math.isfinite(value):
+        raise _bad(key, value, "must be a finite number")
+    return float(value)
+
+
+def _optional(source: Mapping[str, object], key: str) -> float | None:
+    return None if source.get(key) is None else _number(source, key, 0.0)
+
+
+def _bad(key: str, value: object, allowed: str) -> ModelLoadError:
+    shown = repr(value)
+    shown = shown if len(shown) <= 120 else f"{shown[:119]}…"
+    return ModelLoadError(f"config.json: `{key}` is {shown}: {allowed}")

@@ -1,0 +1,414 @@
+"""The decoder that the supported architectures share: pre-normalised blocks, gated feed-forward.
+
+A model computes over tokens, not rows: a step's B · S tokens are laid out one after another as
+``[N, E]``, and the attention context alone knows which row each belongs to. So padded rows and
+packed rows run the same code. Models know nothing of batching, caches, sampling or text.
+
+Results are written into the memory of a `Workspace` that all layers share: at batch 1 a step is
+bound by the number of operator calls, and memory that stays needs no new views.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from asyncgen.models.linear import Embedding, Linear
+from asyncgen.models.norm import RMSNorm, Scaler
+from asyncgen.models.rope import Rotary
+from asyncgen.models.weight_map import WeightRule
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from asyncgen.models.attention import AttentionContext
+    from asyncgen.models.config import ModelConfig
+
+__all__ = ["DecoderLM", "DecoderLayer", "Workspace"]
+
+KEPT_TOKENS: Final = 16
+"""Workspaces of so few tokens are kept between steps."""
+
+HEAD_COPY_SHARE: Final = 0.15
+"""A tied head gets its own prepared copy if that is at most this share of all weights.
+
+The copy exists beside the table, and loading may take 1.2 times the checkpoint in all.
+"""
+
+_ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
+    "silu": torch._C._nn.silu_,
+    "swish": torch._C._nn.silu_,
+    "gelu": F.gelu,
+    "gelu_pytorch_tanh": lambda gate: F.gelu(gate, approximate="tanh"),
+    "relu": torch.relu_,
+}
+
+
+class Workspace:
+    """Memory for the intermediate results of N tokens, and the views that layers need of it."""
+
+    __slots__ = ("activated", "gate", "gate_up", "heads", "normed", "qkv", "turned", "up")
+
+    def __init__(self, config: ModelConfig, tokens: int, like: Tensor) -> None:
+        """Allocate for ``tokens`` tokens, in the dtype and on the device of ``like``."""
+        size, width = config.head_dim, config.intermediate_size
+        heads = config.num_attention_heads + 2 * config.num_key_value_heads
+        self.normed = like.new_empty(tokens, config.hidden_size)
+        self.qkv = like.new_empty(tokens, heads * size)
+        self.gate_up = like.new_empty(tokens, 2 * width)
+        self.activated = like.new_empty(tokens, width)
+        self.heads = self.qkv.view(tokens, heads, size)
+        self.turned = _halves(self.heads, heads - config.num_key_value_heads)
+        self.gate, self.up = torch.split(self.gate_up, width, dim=-1)
+
+
+def _halves(heads: Tensor, count: int) -> Tensor:
+    """The first ``count`` of ``[N, H + 2K, D]`` as pairs of halves, ``[N, count, 2, D / 2]``."""
+    tokens, every, size = heads.shape
+    return heads.view(tokens, every, 2, size // 2)[:, :count]
+
+
+class DecoderLayer(nn.Module):
+    """One block: attention, then feed-forward, each normalised before and added to the stream."""
+
+    def __init__(self, config: ModelConfig, index: int, *, qk_norm: bool, dtype: torch.dtype):
+        """Make the parameters.
+
+        Args:
+            config: The model's.
+            index: Which layer this is.
+            qk_norm: Whether queries and keys are normalised per head before they are turned.
+            dtype: Of the parameters.
+        """
+        super().__init__()
+        self.index = index
+        self.num_turned = config.num_attention_heads + config.num_key_value_heads
+        self.num_heads = config.num_attention_heads
+        self.head_dim = config.head_dim
+        self.width = config.intermediate_size
+        self.eps = config.rms_norm_eps
+        hidden, queries = config.hidden_size, config.num_attention_heads * config.head_dim
+        values = config.num_key_value_heads * config.head_dim
+        self.input_norm = RMSNorm(hidden, self.eps, dtype=dtype)
+        self.qkv = Linear(hidden, queries + 2 * values, config.attention_bias, dtype=dtype)
+        self.q_norm = RMSNorm(self.head_dim, self.eps, dtype=dtype) if qk_norm else None
+        self.k_norm = RMSNorm(self.head_dim, self.eps, dtype=dtype) if qk_norm else None
+        self.output = Linear(queries, hidden, config.attention_output_bias, dtype=dtype)
+        self.post_norm = RMSNorm(hidden, self.eps, dtype=dtype)
+        self.gate_up = Linear(hidden, 2 * self.width, config.mlp_bias, dtype=dtype)
+        self.down = Linear(self.width, hidden, config.mlp_bias, dtype=dtype)
+        self.activate = _ACTIVATIONS[config.hidden_act]
+        self._plan: tuple[Any, ...] | None = None
+
+    def prepare(self) -> None:
+        """Gather what `run` uses; again after weights were replaced or moved."""
+        scaler = None
+        if self.q_norm is not None and self.k_norm is not None:
+            size = self.head_dim
+            # Queries and keys lie side by side, so their norms are one with a weight per head.
+            weights = (
+                self.q_norm.weight.expand(self.num_heads, size),
+                self.k_norm.weight.expand(self.num_turned - self.num_heads, size),
+            )
+            scaler = Scaler(torch.cat(weights).detach(), size, self.eps)
+        # Lookups of submodules go through `nn.Module.__getattr__`, which costs as much as a
+        # small operator; a tuple is unpacked in one instruction.
+        self._plan = (
+            self.input_norm.scaler.into,
+            self.qkv.ready().into,
+            scaler,
+            self.output.ready().add_to,
+            self.post_norm.scaler.into,
+            self.gate_up.ready().into,
+            self.down.ready().add_to,
+        )
+
+    def run(
+        self,
+        x: Tensor,
+        cos: Tensor,
+        sin: Tensor,
+        attention: AttentionContext,
+        space: Workspace,
+    ) -> None:
+        """Add this block's output to the stream ``x`` ``[N, E]`` in place.
+
+        Args:
+            x: The residual stream.
+            cos: Cosines of the tokens' positions, ``[N, 1, 2, D / 2]``.
+            sin: Signed sines, ``[N, 1, 2, D / 2]``.
+            attention: Does the attention.
+            space: Memory for N tokens.
+        """
+        if self._plan is None:
+            self.prepare()
+        assert self._plan is not None
+        input_norm, qkv_into, scaler, add_output, post_norm, gate_up_into, add_down = self._plan
+        qkv = qkv_into(input_norm(x, space.normed), space.qkv)
+        if qkv is space.qkv:
+            heads, turned = space.heads, space.turned
+        else:
+            heads = qkv.view(qkv.shape[0], -1, self.head_dim)  # [N, H + 2K, D]
+            turned = _halves(heads, self.num_turned)
+        if scaler is not None:
+            unturned = heads[:, : self.num_turned]
+            scaler.into(unturned, unturned)
+        swapped = turned.flip(-2)
+        turned.mul_(cos).addcmul_(swapped, sin)
+        add_output(x, attention.attend(self.index, heads))
+        gate_up = gate_up_into(post_norm(x, space.normed), space.gate_up)
+        if gate_up is space.gate_up:
+            gate, up = space.gate, space.up
+        else:
+            gate, up = torch.split(gate_up, self.width, dim=-1)
+        add_down(x, torch.mul(self.activate(gate), up, out=space.activated))
+
+    def _apply(self, fn: Any, recurse: bool = True) -> DecoderLayer:
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        self._plan = None
+        return self
+
+
+class DecoderLM(nn.Module):
+    """A decoder-only language model: ids and positions in, logits out.
+
+    It computes no gradients; wrap calls in `torch.no_grad`, or nothing, since no parameter asks
+    for any. After loading call `prepare` once, on the thread that computes.
+
+    Attributes:
+        config: The network's description.
+        model_type: Name of the architecture in ``config.json``.
+        qk_norm: Whether queries and keys are normalised per head.
+    """
+
+    model_type: ClassVar[str] = ""
+    qk_norm: ClassVar[bool] = False
+
+    def __init__(self, config: ModelConfig, *, dtype: torch.dtype | None = None) -> None:
+        """Make the parameters, uninitialised, on the current default device (``meta`` too).
+
+        Args:
+            config: The network's description.
+            dtype: Of the parameters; ``None``: torch's default.
+        """
+        super().__init__()
+        dtype = dtype or torch.get_default_dtype()
+        self.config = config
+        self.embed_tokens = Embedding(config.vocab_size, config.hidden_size, dtype=dtype)
+        self.layers = nn.ModuleList(
+            DecoderLayer(config, index, qk_norm=self.qk_norm, dtype=dtype)
+            for index in range(config.num_hidden_layers)
+        )
+        self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps, dtype=dtype)
+        self.lm_head = Linear(config.hidden_size, config.vocab_size, dtype=dtype)
+        if config.tie_word_embeddings:
+            self.lm_head.weight = None
+        self._rotary = Rotary(config, dtype)
+        self._plan: tuple[Any, ...] | None = None
+        self._spaces: dict[int, Workspace] = {}
+
+    @property
+    def vocab_size(self) -> int:
+        """Size of the vocabulary, V."""
+        return self.config.vocab_size
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """What the model computes in."""
+        return self.embed_tokens.dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model computes."""
+        return self.embed_tokens.weight.device
+
+    def prepare(self) -> None:
+        """Lay out every weight for its kernel; idempotent, and again after weights were replaced.
+
+        A loader may call `Linear.prepare` and its like module by module before, so that no two
+        large matrices exist twice at once. A tied head that was made already is kept.
+        """
+        for module in self.modules():
+            if isinstance(module, (Linear, Embedding, RMSNorm)):
+                module.prepare()
+        for layer in self.layers:
+            layer.prepare()
+        if self.config.tie_word_embeddings and self.lm_head.kernel is None:
+            self._tie_head()
+        self._rotary.dtype = self.dtype
+        self._spaces.clear()
+        self._plan = (
+            self.embed_tokens.lookup,
+            self._rotary.rows,
+            tuple(layer.run for layer in self.layers),
+            self.norm.scaler.into,
+            self.lm_head.ready().product,
+        )
+
+    def prepare_head(self, *, own_copy: bool) -> None:
+        """Make the tied output head from the embedding table as it is now.
+
+        A loader that calls this with ``own_copy`` before `prepare` may then put a memory-mapped
+        view of the same table in the place of ``embed_tokens.weight``: look-ups touch a few rows,
+        and the head reads its own copy.
+
+        Args:
+            own_copy: Whether the head lays out a copy for the fastest kernel; otherwise it reads
+                the table itself, which must stay in place.
+        """
+        table = self.embed_tokens.weight.detach()
+        self.lm_head.tie(table.to(self.dtype), own_copy=own_copy)
+
+    def embed(self, input_ids: Tensor) -> Tensor:
+        """Rows of the embedding table for ids ``[B, S]``, as ``[B, S, E]``."""
+        return self.embed_tokens(input_ids)
+
+    def hidden(
+        self,
+        embeddings: Tensor,
+        positions: Tensor,
+        attention: AttentionContext,
+        collect: list[Tensor] | None = None,
+    ) -> Tensor:
+        """Run all layers and the final norm.
+
+        Args:
+            embeddings: ``[B, S, E]``, in the model's dtype; left as they are.
+            positions: Position of each token in its text, ``[B, S]`` or ``[1, S]``, int64.
+            attention: Does the attention.
+            collect: Gets the embeddings and each layer's output, ``[B, S, E]``; the last one
+                normalised, so L + 1 tensors.
+
+        Returns:
+            ``[B, S, E]``.
+        """
+        batch, length, width = embeddings.shape
+        stream = embeddings.reshape(-1, width).clone()
+        self._run(stream, positions, batch, attention, collect)
+        normed = self.norm.scaler.into(stream, stream).view(batch, length, width)
+        if collect is not None:
+            collect.append(normed)
+        return normed
+
+    def project(self, hidden: Tensor) -> Tensor:
+        """Logits ``[..., V]`` of normalised hidden states ``[..., E]``, in the model's dtype."""
+        product = self._ready()[4]
+        return product(hidden.reshape(-1, hidden.shape[-1])).view(*hidden.shape[:-1], -1)
+
+    def decode(self, input_ids: Tensor, positions: Tensor, attention: AttentionContext) -> Tensor:
+        """Logits ``[B, V]`` after the last of ids ``[B, S]``; the hot path, without checks.
+
+        Args:
+            input_ids: ``[B, S]``, int64.
+            positions: ``[B, S]`` or ``[1, S]``, int64.
+            attention: Does the attention; its cache grows by S positions.
+        """
+        lookup, _, _, norm, product = self._plan or self._ready()
+        batch = input_ids.shape[0]
+        stream = lookup(input_ids.reshape(-1))  # [N, E]
+        self._run(stream, positions, batch, attention, None)
+        if stream.shape[0] != batch:
+            stream = stream.view(batch, -1, stream.shape[1])[:, -1].contiguous()
+        return product(norm(stream, stream))
+
+    @classmethod
+    def ignored_weights(cls) -> tuple[str, ...]:
+        """Regular expressions of names that checkpoints carry and nobody needs."""
+        return (r"\.rotary_emb\.inv_freq$", r"\.self_attn\.masked_bias$")
+
+    def weight_map(self) -> tuple[WeightRule, ...]:
+        """What each parameter is made of, in the order of computation."""
+        config = self.config
+        table = (config.vocab_size, config.hidden_size)
+        rules = [WeightRule("embed_tokens.weight", ("model.embed_tokens.weight",), (table,))]
+        for index in range(config.num_hidden_layers):
+            rules += self._layer_rules(index)
+        rules.append(WeightRule("norm.weight", ("model.norm.weight",), ((config.hidden_size,),)))
+        if not config.tie_word_embeddings:
+            rules.append(WeightRule("lm_head.weight", ("lm_head.weight",), (table,)))
+        return tuple(rules)
+
+    def _layer_rules(self, index: int) -> list[WeightRule]:
+        config = self.config
+        hidden, width = config.hidden_size, config.intermediate_size
+        queries = config.num_attention_heads * config.head_dim
+        values = config.num_key_value_heads * config.head_dim
+        source, target = f"model.layers.{index}.", f"layers.{index}."
+
+        def norm(ours: str, theirs: str, size: int) -> WeightRule:
+            return WeightRule(f"{target}{ours}.weight", (f"{source}{theirs}.weight",), ((size,),))
+
+        def linear(
+            ours: str, theirs: tuple[str, ...], rows: tuple[int, ...], columns: int, bias: bool
+        ) -> list[WeightRule]:
+            weights = tuple(f"{source}{name}.weight" for name in theirs)
+            found = [
+                WeightRule(f"{target}{ours}.weight", weights, tuple((n, columns) for n in rows))
+            ]
+            if bias:
+                biases = tuple(f"{source}{name}.bias" for name in theirs)
+                found.append(WeightRule(f"{target}{ours}.bias", biases, tuple((n,) for n in rows)))
+            return found
+
+        qkv = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
+        rules = [norm("input_norm", "input_layernorm", hidden)]
+        rules += linear("qkv", qkv, (queries, values, values), hidden, config.attention_bias)
+        if self.qk_norm:
+            rules.append(norm("q_norm", "self_attn.q_norm", config.head_dim))
+            rules.append(norm("k_norm", "self_attn.k_norm", config.head_dim))
+        output_bias = config.attention_output_bias
+        rules += linear("output", ("self_attn.o_proj",), (hidden,), queries, output_bias)
+        rules.append(norm("post_norm", "post_attention_layernorm", hidden))
+        gate_up = ("mlp.gate_proj", "mlp.up_proj")
+        rules += linear("gate_up", gate_up, (width, width), hidden, config.mlp_bias)
+        rules += linear("down", ("mlp.down_proj",), (hidden,), width, config.mlp_bias)
+        return rules
+
+    def _ready(self) -> tuple[Any, ...]:
+        if self._plan is None:
+            self.prepare()
+        assert self._plan is not None
+        return self._plan
+
+    def _tie_head(self) -> None:
+        """Let the head compute with the embedding table, on a copy of its own if that is small."""
+        table = self.embed_tokens.weight.detach()
+        others = sum(
+            module.in_features * module.out_features
+            for module in self.modules()
+            if isinstance(module, Linear) and module is not self.lm_head
+        )
+        share = table.numel() / (table.numel() + others)
+        self.prepare_head(own_copy=table.dtype != self.dtype or share <= HEAD_COPY_SHARE)
+
+    def _run(
+        self,
+        stream: Tensor,
+        positions: Tensor,
+        batch: int,
+        attention: AttentionContext,
+        collect: list[Tensor] | None,
+    ) -> None:
+        """Send the stream ``[N, E]`` through all layers, in place."""
+        _, rows, layers, _, _ = self._ready()
+        tokens = stream.shape[0]
+        if positions.numel() != tokens:
+            positions = positions.expand(batch, -1)
+        cos, sin = rows(positions.reshape(-1))
+        # Taken out while in use, so that calls from two threads never share one.
+        space = self._spaces.pop(tokens, None) or Workspace(self.config, tokens, stream)
+        attention.begin(batch, tokens // batch)
+        for run in layers:
+            if collect is not None:
+                collect.append(stream.view(batch, -1, stream.shape[1]).clone())
+            run(stream, cos, sin, attention, space)
+        if tokens <= KEPT_TOKENS:
+            self._spaces[tokens] = space
+
+    def _apply(self, fn: Any, recurse: bool = True) -> DecoderLM:
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        self._plan = None
+        return self

@@ -1,0 +1,99 @@
+"""Root-mean-square normalisation in as few passes over the data as torch allows.
+
+On a CPU torch composes ``rms_norm`` of seven operators; a vector norm, a hypotenuse, a division
+and a product give the same numbers in half the time:
+``x / sqrt(mean(x²) + eps) = x · sqrt(n) / hypot(‖x‖, sqrt(n · eps))``.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+__all__ = ["RMSNorm"]
+
+
+class RMSNorm(nn.Module):
+    """Scales rows to a root mean square of one, then by a weight per feature.
+
+    Zhang and Sennrich, "Root Mean Square Layer Normalization" (2019), equation 4, with ``eps``
+    added to the mean square. The norm is taken in float32 whatever the dtype.
+
+    Attributes:
+        weight: ``[features]``.
+        eps: Added to the mean square.
+    """
+
+    weight: nn.Parameter
+
+    def __init__(self, features: int, eps: float, *, dtype: torch.dtype | None = None) -> None:
+        """Make the weight, uninitialised, on the current default device."""
+        super().__init__()
+        self.eps = eps
+        self.features = features
+        self.weight = nn.Parameter(torch.empty(features, dtype=dtype), requires_grad=False)
+        self._scaler: Scaler | None = None
+
+    def prepare(self) -> None:
+        """Derive what `into` computes with; call it again when the weight has changed."""
+        if not self.weight.is_meta:
+            self._scaler = Scaler(self.weight.detach(), self.features, self.eps)
+
+    @property
+    def scaler(self) -> Scaler:
+        """The computation on the weight as it was when it was prepared (or first used)."""
+        if self._scaler is None:
+            self._scaler = Scaler(self.weight.detach(), self.features, self.eps)
+        return self._scaler
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise ``[..., features]`` into a new tensor."""
+        return self.scaler.into(x, torch.empty_like(x))
+
+    def _apply(self, fn: Any, recurse: bool = True) -> RMSNorm:
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        self._scaler = None
+        return self
+
+
+class Scaler:
+    """The arithmetic of one `RMSNorm`, also for several weights side by side."""
+
+    __slots__ = ("_features", "_floor", "_reduced", "_shrink", "_weight")
+
+    def __init__(self, weight: Tensor, features: int, eps: float) -> None:
+        """Fold what can be folded.
+
+        Args:
+            weight: ``[..., features]``, broadcast against the rows.
+            features: Size of a row.
+            eps: Added to the mean square.
+        """
+        self._features = features
+        self._reduced = weight.dtype not in (torch.float32, torch.float64)
+        root = math.sqrt(features)
+        # In float32 the factor sqrt(n) goes into the weight; in a shorter dtype that would round
+        # the weight a second time, so there it goes into the divisor.
+        self._weight = weight if self._reduced else weight * root
+        floor = math.sqrt(eps if self._reduced else eps * features)
+        kind = torch.float32 if self._reduced else weight.dtype
+        self._floor = torch.tensor(floor, dtype=kind, device=weight.device)
+        self._shrink = torch.tensor(1 / root, dtype=kind, device=weight.device)
+
+    def into(self, x: Tensor, out: Tensor) -> Tensor:
+        """Normalise the rows of ``x`` into ``out`` of the same shape (it may be ``x`` itself)."""
+        if self._reduced:
+            # A single row: a divisor without dimensions keeps its float32 value in a division
+            # that computes in x's dtype; one with dimensions makes torch convert x first.
+            norm = (
+                torch.linalg.vector_norm(x, dtype=torch.float32)
+                if x.numel() == self._features
+                else torch.linalg.vector_norm(x, 2, -1, True, dtype=torch.float32)
+            )
+            divisor = norm.mul_(self._shrink).hypot_(self._floor)
+        else:
+            divisor = torch.linalg.vector_norm(x, 2, -1, True).hypot_(self._floor)
+        return torch.div(x, divisor, out=out).mul_(self._weight)

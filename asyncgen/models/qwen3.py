@@ -1,0 +1,14 @@
+"""Qwen 3: queries and keys are normalised per head; heads may be wider than their share."""
+
+from __future__ import annotations
+
+from asyncgen.models.decoder import DecoderLM
+
+__all__ = ["Qwen3"]
+
+
+class Qwen3(DecoderLM):
+    """Llama's block with a norm on every query and key head before they are turned."""
+
+    model_type = "qwen3"
+    qk_norm = True

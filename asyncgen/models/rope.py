@@ -1,0 +1,166 @@
+"""Rotary position embeddings: the angles of each position, for every scaling in use.
+
+Su et al., "RoFormer" (2021), section 3.4, with the halves of a head as partners. Scalings:
+*linear* (Chen et al. 2023, section 2.3), *dynamic* NTK-aware base (bloc97 and emozilla, 2023),
+*llama3* (Llama 3.1's frequency bands), *yarn* (Peng et al. 2023, sections 3.2 and 3.4).
+
+`Rotary` keeps no state that a request could leave behind: *dynamic* angles depend on the largest
+position of the forward pass alone.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import torch
+
+from asyncgen.errors import InvalidRequestError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from asyncgen.models.config import ModelConfig, RopeConfig
+
+__all__ = ["Rotary", "attention_factor", "inverse_frequencies"]
+
+_FIRST_TABLE = 512
+"""Positions in the first table; it doubles as longer texts come."""
+
+
+def inverse_frequencies(rope: RopeConfig, head_dim: int, length: int | None = None) -> Tensor:
+    """Radians per position of each pair of a head, ``[D / 2]`` float32 on the CPU.
+
+    Args:
+        rope: The scaling and its parameters.
+        head_dim: Size of a head, D.
+        length: Tokens in sight; read by ``dynamic`` only, which changes beyond its original length.
+    """
+    theta = rope.theta
+    if rope.rope_type == "dynamic" and length is not None:
+        theta = _dynamic_theta(rope, head_dim, length)
+    exponents = torch.arange(0, head_dim, 2, dtype=torch.float32, device="cpu") / head_dim
+    plain = 1.0 / (theta**exponents)
+    if rope.rope_type == "linear":
+        return plain / rope.factor
+    if rope.rope_type == "llama3":
+        return _llama3(plain, rope)
+    if rope.rope_type == "yarn":
+        return _yarn(plain, rope, head_dim)
+    return plain
+
+
+def attention_factor(rope: RopeConfig) -> float:
+    """Factor on cos and sin; other than 1 for ``yarn`` only (section 3.4, equation 22)."""
+    if rope.rope_type != "yarn":
+        return 1.0
+    if rope.attention_factor is not None:
+        return rope.attention_factor
+    if rope.mscale and rope.mscale_all_dim:
+        return _temperature(rope.factor, rope.mscale) / _temperature(
+            rope.factor, rope.mscale_all_dim
+        )
+    return _temperature(rope.factor, 1.0)
+
+
+def _temperature(factor: float, weight: float) -> float:
+    return 1.0 if factor <= 1 else 0.1 * weight * math.log(factor) + 1.0
+
+
+def _dynamic_theta(rope: RopeConfig, head_dim: int, length: int) -> float:
+    original = rope.original_max_position_embeddings
+    if length <= original:
+        return rope.theta
+    stretch = rope.factor * length / original - (rope.factor - 1)
+    return rope.theta * stretch ** (head_dim / (head_dim - 2))
+
+
+def _llama3(plain: Tensor, rope: RopeConfig) -> Tensor:
+    rotations = rope.original_max_position_embeddings * plain / (2 * math.pi)
+    low, high = rope.low_freq_factor, rope.high_freq_factor
+    # 0 below the low bound, 1 above the high one, linear between them.
+    kept = ((rotations - low) / (high - low)).clamp(0.0, 1.0)
+    return plain / rope.factor * (1 - kept) + plain * kept
+
+
+def _yarn(plain: Tensor, rope: RopeConfig, head_dim: int) -> Tensor:
+    def pair_of(rotations: float) -> float:
+        span = rope.original_max_position_embeddings / (rotations * 2 * math.pi)
+        return head_dim * math.log(span) / (2 * math.log(rope.theta))
+
+    low, high = pair_of(rope.beta_fast), pair_of(rope.beta_slow)
+    if rope.truncate:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, head_dim - 1)
+    # Equal bounds mean a step; a ramp of a thousandth of a pair is one.
+    width = high - low or 0.001
+    pairs = torch.arange(head_dim // 2, dtype=torch.float32, device="cpu")
+    stretched = ((pairs - low) / width).clamp(0.0, 1.0)
+    return plain / rope.factor * stretched + plain * (1 - stretched)
+
+
+class Rotary:
+    """Gives the cosines and sines of positions, in the model's dtype.
+
+    A head seen as two halves ``[2, D / 2]`` is turned by ``x * cos + x.flip(0) * sin``: the first
+    half of ``sin`` is negated here, so nothing needs to be split, negated and joined.
+    """
+
+    def __init__(self, config: ModelConfig, dtype: torch.dtype) -> None:
+        """Prepare for a model.
+
+        Args:
+            config: Its rope parameters and head size.
+            dtype: Dtype of the rows given out.
+        """
+        self._rope = config.rope
+        self._head_dim = config.head_dim
+        self._factor = attention_factor(config.rope)
+        self._dynamic = config.rope.rope_type == "dynamic"
+        self._frequencies = inverse_frequencies(config.rope, config.head_dim)
+        self._table: Tensor | None = None
+        self.dtype = dtype
+
+    def rows(self, positions: Tensor) -> tuple[Tensor, ...]:
+        """Cosines and signed sines, each ``[N, 1, 2, D / 2]``, of positions.
+
+        Args:
+            positions: ``[N]``, int64, from 0.
+
+        Raises:
+            InvalidRequestError: A position is negative.
+        """
+        if self._dynamic:
+            length = int(positions.max()) + 1
+            if length > self._rope.original_max_position_embeddings:
+                frequencies = inverse_frequencies(self._rope, self._head_dim, length)
+                return self._compute(positions, frequencies).unbind(1)
+        if positions.device.type != "cpu":
+            # A look-up past the end of a table cannot be caught on an accelerator.
+            return self._compute(positions, self._frequencies).unbind(1)
+        if self._table is not None and self._table.dtype is self.dtype:
+            try:
+                return self._table.index_select(0, positions).unbind(1)
+            except IndexError:
+                pass
+        return self._grow(positions).index_select(0, positions).unbind(1)
+
+    def _grow(self, positions: Tensor) -> Tensor:
+        """Make the table longer than the largest position."""
+        if int(positions.min()) < 0:
+            raise InvalidRequestError(
+                "position_ids", int(positions.min()), "positions count from 0"
+            )
+        length = _FIRST_TABLE
+        while length <= int(positions.max()):
+            length *= 2
+        table = self._compute(torch.arange(length, device="cpu"), self._frequencies)
+        self._table = table
+        return table
+
+    def _compute(self, positions: Tensor, frequencies: Tensor) -> Tensor:
+        """Cosines and signed sines, ``[N, 2, 1, 2, D / 2]``, computed in float32."""
+        angles = positions.to(torch.float32)[:, None] * frequencies.to(positions.device)
+        cos, sin = angles.cos() * self._factor, angles.sin() * self._factor  # [N, D / 2]
+        rows = torch.stack((cos, cos, -sin, sin), dim=1)
+        return rows.view(len(rows), 2, 1, 2, -1).to(self.dtype)
