@@ -7,7 +7,7 @@ missing attention mask means, and which keyword is an error.
 from __future__ import annotations
 
 import copy
-import warnings
+import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Call", "prepare_call", "run_call"]
 
+_log = logging.getLogger("asyncgen.generation")
 _MODEL_KWARGS = frozenset({"attention_mask", "input_ids", "past_key_values", "tokenizer"})
 _IGNORED_KWARGS = frozenset({"token_type_ids"})
 
@@ -111,6 +112,7 @@ def prepare_call(
             eos_token_ids=torch.tensor(eos, device=model.device) if eos else None,
             device=model.device,
             user_processors=logits_processor,
+            padding=None if mask is None else (mask == 0).sum(dim=1),
         ),
         ends=Ends(criteria),
         draw=multinomial_draw,
@@ -179,7 +181,7 @@ def _resolve_config(
     defaults = GenerationConfig._get_default_generation_params()
     del defaults["max_length"]  # counts new tokens only; see _resolve_length
     config.update(defaults_only=True, **defaults)
-    config.validate()
+    config.validate(user_set_attributes=kwargs.keys())
     check_supported(config)
     for name in ("output_attentions", "output_hidden_states"):
         if getattr(config, name):
@@ -218,9 +220,12 @@ def _input_ids(
 def _attention_mask(
     input_ids: Tensor, mask: Tensor | None, config: GenerationConfig
 ) -> Tensor | None:
-    """The mask as given, or inferred from padding ids that are not also an end of sequence."""
+    """The mask as given, or inferred from padding ids that are not also an end of sequence.
+
+    ``None`` where nothing is padded.
+    """
     if mask is not None:
-        return mask
+        return None if bool((mask != 0).all()) else mask
     pad = config.pad_token_id
     if pad is None or pad in eos_ids(config) or not bool((input_ids == pad).any()):
         return None
@@ -231,21 +236,19 @@ def _resolve_pad(config: GenerationConfig) -> None:
     """Ended rows need something to be filled with."""
     eos = eos_ids(config)
     if config.pad_token_id is None and eos:
-        warnings.warn(
-            f"setting `pad_token_id` to `eos_token_id` ({eos[0]}) for open-end generation",
-            stacklevel=5,
-        )
+        _log.warning("setting `pad_token_id` to `eos_token_id` (%d) for open-end generation", eos[0])
         config.pad_token_id = eos[0]
 
 
 def _resolve_length(config: GenerationConfig, prompt_length: int, model_config: Any) -> None:
-    """Count lengths as the reference does: ``max_new_tokens`` wins, 20 new tokens by default."""
+    """Count lengths as the reference does: those of new tokens win, 20 are the default."""
     if config.max_new_tokens is not None:
         if config.max_length is not None:
-            warnings.warn(
-                f"both `max_new_tokens` (={config.max_new_tokens}) and `max_length` "
-                f"(={config.max_length}) are set; `max_new_tokens` takes precedence",
-                stacklevel=5,
+            _log.warning(
+                "both `max_new_tokens` (=%d) and `max_length` (=%d) are set; `max_new_tokens` "
+                "takes precedence",
+                config.max_new_tokens,
+                config.max_length,
             )
         config.max_length = prompt_length + config.max_new_tokens
     elif config.max_length is None:
@@ -253,6 +256,8 @@ def _resolve_length(config: GenerationConfig, prompt_length: int, model_config: 
         context = getattr(model_config, "max_position_embeddings", None)
         if context is not None and prompt_length < context:
             config.max_length = min(config.max_length, context)
+    if config.min_new_tokens is not None:
+        config.min_length = prompt_length + config.min_new_tokens
     if prompt_length >= config.max_length:
         raise ValueError(
             f"`max_length` is {config.max_length}, but the prompt has {prompt_length} tokens "

@@ -77,8 +77,6 @@ def make_plan(
     """
     ids = torch.as_tensor(input_ids, dtype=torch.int64, device=model.device)
     mask = None if attention_mask is None else attention_mask.to(model.device).bool()
-    if mask is not None and bool(mask.all()):
-        mask = None
     return Plan(
         core=model.core,
         input_ids=ids,

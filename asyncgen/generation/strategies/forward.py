@@ -39,25 +39,18 @@ class Forward:
 
     def __init__(self, plan: Plan) -> None:
         """Begin where the plan's cache ends."""
-        self._core = plan.core
-        self._cache = plan.cache
         self.length = plan.cache.get_seq_length()
-        self._mask = plan.attention_mask
-        self._offset: Tensor | None = None
-        if self._mask is not None:
+        self._decode = plan.core.decode
+        self._attention = DenseAttention(plan.core.config, plan.cache, plan.attention_mask)
+        self._padding: Tensor | None = None
+        if plan.attention_mask is not None:
             # Left padding shifts the positions of a row; real tokens count from 0.
-            self._offset = (~self._mask).sum(dim=1, keepdim=True)
-        self._attention = DenseAttention(plan.core.config, plan.cache)
+            self._padding = (~plan.attention_mask).sum(dim=1, keepdim=True)
 
     def __call__(self, input_ids: Tensor) -> Tensor:
         """Append ids ``[B, S]`` to the rows; return the logits ``[B, V]`` after the last one."""
         start, self.length = self.length, self.length + input_ids.shape[1]
         positions = torch.arange(start, self.length, device=input_ids.device)[None]
-        if self._mask is None or self._offset is None:
-            return self._core.decode(input_ids, positions, self._attention)
-        positions = (positions - self._offset).clamp_(min=0)
-        missing = self.length - self._mask.shape[1]
-        if missing > 0:
-            self._mask = torch.nn.functional.pad(self._mask, (0, missing), value=True)
-        attention = DenseAttention(self._core.config, self._cache, self._mask[:, : self.length])
-        return self._core.decode(input_ids, positions, attention)
+        if self._padding is not None:
+            positions = (positions - self._padding).clamp_(min=0)
+        return self._decode(input_ids, positions, self._attention)

@@ -41,7 +41,8 @@ def token_by_token(plan: Plan, pick: Callable[[Tensor, int], Tensor]) -> Steps:
     raw = forward(prompt)
     while True:
         logits = raw.float()
-        scores = plan.processors(ids[:, :length], logits) if plan.processors else logits
+        # Processors that users wrote may write in place; the raw logits are still wanted after.
+        scores = plan.processors(ids[:, :length], logits.clone()) if plan.processors else logits
         tokens = pick(scores, length)
         if not all(live):
             mask = torch.tensor(live, device=tokens.device)

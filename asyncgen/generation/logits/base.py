@@ -1,0 +1,128 @@
+"""What a logits processor is, and the list that runs them in order.
+
+Knows nothing of any particular processor.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from asyncgen.errors import InvalidRequestError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["LogitsProcessor", "LogitsProcessorList", "Parameter", "check_count"]
+
+Parameter: TypeAlias = "float | Tensor"
+"""One value for all rows, or a column of one value per row, [B, 1]."""
+
+
+class LogitsProcessor(ABC):
+    """Changes the scores of the next token.
+
+    The built-in ones wrap a pure function and never modify their input; where they have nothing
+    to change they may return the very tensor they were given.
+    """
+
+    @abstractmethod
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """Return the scores to go on with.
+
+        Args:
+            input_ids: Token ids so far, prompt included, int64 [B, T].
+            scores: Scores of the next token, [B, V]; -inf is banned.
+
+        Returns:
+            Scores of the same shape and dtype.
+        """
+
+
+class LogitsProcessorList(list[Callable[..., Any]]):
+    """Processors that run one after the other.
+
+    A processor with further parameters beside the two documented ones gets them from the keyword
+    arguments of the call.
+    """
+
+    def __call__(self, input_ids: Tensor, scores: Tensor, **kwargs: Any) -> Tensor:
+        """Run all processors.
+
+        Args:
+            input_ids: Token ids so far, int64 [B, T].
+            scores: Scores of the next token, [B, V].
+            kwargs: Arguments for processors that ask for more.
+
+        Returns:
+            Processed scores, [B, V].
+
+        Raises:
+            ValueError: A processor needs an argument that ``kwargs`` does not have.
+        """
+        for processor in self:
+            owner: Any = processor if inspect.isroutine(processor) else type(processor)
+            wanted = _wanted(owner)
+            if wanted is None:
+                scores = processor(input_ids, scores)
+            else:
+                scores = processor(input_ids, scores, **wanted.pick(processor, kwargs))
+        return scores
+
+
+class _Wanted:
+    """The parameters of a processor beyond the two documented ones."""
+
+    def __init__(self, parameters: list[inspect.Parameter]) -> None:
+        kinds = inspect.Parameter
+        named = [each for each in parameters if each.kind not in (kinds.VAR_KEYWORD,)]
+        self.names = [each.name for each in named]
+        self.required = [each.name for each in named if each.default is kinds.empty]
+        self.takes_all = any(each.kind is kinds.VAR_KEYWORD for each in parameters)
+
+    def pick(self, processor: object, kwargs: dict[str, Any]) -> dict[str, Any]:
+        missing = [name for name in self.required if name not in kwargs]
+        if missing:
+            raise ValueError(
+                f"{type(processor).__name__} needs the arguments {missing}; pass them to the list"
+            )
+        if self.takes_all:
+            return kwargs
+        return {name: kwargs[name] for name in self.names if name in kwargs}
+
+
+@functools.lru_cache(maxsize=1024)
+def _wanted(owner: Any) -> _Wanted | None:
+    """Inspect a function, or the calls of a class, once for all; None if nothing is wanted."""
+    is_class = isinstance(owner, type)
+    # The first parameter of a method is the instance.
+    skip = 3 if is_class else 2
+    signature = inspect.signature(owner.__call__ if is_class else owner)
+    extra = [
+        parameter
+        for parameter in list(signature.parameters.values())[skip:]
+        if parameter.kind is not inspect.Parameter.VAR_POSITIONAL
+    ]
+    return _Wanted(extra) if extra else None
+
+
+def check_count(name: str, value: object, least: int = 1) -> int:
+    """Check a count that a processor is built with.
+
+    Args:
+        name: Name of the parameter.
+        value: What was given.
+        least: Smallest value allowed.
+
+    Returns:
+        The value.
+
+    Raises:
+        InvalidRequestError: It is no integer, or too small.
+    """
+    if not isinstance(value, int) or value < least:
+        raise InvalidRequestError(name, value, f"must be an integer of at least {least}")
+    return value

@@ -1,0 +1,273 @@
+"""Filters by surprise before a token is drawn: typical, epsilon, eta and top-h sampling.
+
+Each is a pure function from scores to scores, out of place, whose parameter is one value or one
+per row ([B, 1]), and a thin class with the documented constructor. Every filter leaves at least
+one token in each row.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from asyncgen.errors import InvalidRequestError
+from asyncgen.generation.logits.base import LogitsProcessor, check_count
+from asyncgen.generation.logits.filters import least_of_top, slice_sizes
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from asyncgen.generation.logits.base import Parameter
+
+__all__ = [
+    "EpsilonLogitsWarper",
+    "EtaLogitsWarper",
+    "TopHLogitsWarper",
+    "TypicalLogitsWarper",
+    "keep_above_epsilon",
+    "keep_above_eta",
+    "keep_top_h",
+    "keep_typical",
+]
+
+_INF = float("inf")
+
+_CANDIDATES = 100
+"""How many of the likeliest tokens top-h chooses from."""
+
+
+def keep_typical(
+    scores: Tensor,
+    mass: Parameter,
+    *,
+    min_tokens_to_keep: int = 1,
+    filter_value: float = -_INF,
+) -> Tensor:
+    """Keep the tokens whose surprise is closest to the entropy, up to a probability mass.
+
+    Locally typical sampling (Meister et al. 2023, arXiv 2202.00666).
+
+    Args:
+        scores: [B, V].
+        mass: Probability to reach, in (0, 1); 1.0 changes nothing. Scalar or [B, 1].
+        min_tokens_to_keep: This many most typical tokens stay in any case.
+        filter_value: What filtered scores become.
+
+    Returns:
+        [B, V].
+    """
+    log_probabilities = scores.log_softmax(-1)
+    probabilities = log_probabilities.exp()
+    entropy = -(log_probabilities * probabilities).nansum(-1, keepdim=True)
+    distance = (log_probabilities + entropy).abs()
+    total = scores.shape[-1]
+    least = min(min_tokens_to_keep, total)
+    for size in (*slice_sizes(scores, least), total):
+        if size == total:
+            nearest, index = distance.sort(dim=-1)
+        else:
+            nearest, index = distance.topk(size, largest=False)
+        reached = probabilities.gather(-1, index).cumsum(-1)
+        last = (reached < mass).sum(-1, keepdim=True)
+        if size == total or bool((last < size).all()):
+            break
+    limit = nearest.gather(-1, last.clamp(least - 1, size - 1))
+    return torch.where(distance > limit, filter_value, scores)
+
+
+def keep_above_epsilon(
+    scores: Tensor,
+    epsilon: Parameter,
+    *,
+    min_tokens_to_keep: int = 1,
+    filter_value: float = -_INF,
+) -> Tensor:
+    """Keep tokens of at least a probability (Hewitt et al. 2022, arXiv 2210.15191).
+
+    Args:
+        scores: [B, V].
+        epsilon: In [0, 1); 0 changes nothing. Scalar or [B, 1].
+        min_tokens_to_keep: This many likeliest tokens stay in any case.
+        filter_value: What filtered scores become.
+
+    Returns:
+        [B, V].
+    """
+    dropped = (scores.softmax(-1) < epsilon) & (scores < least_of_top(scores, min_tokens_to_keep))
+    return torch.where(dropped, filter_value, scores)
+
+
+def keep_above_eta(
+    scores: Tensor,
+    epsilon: Parameter,
+    *,
+    min_tokens_to_keep: int = 1,
+    filter_value: float = -_INF,
+) -> Tensor:
+    """Keep tokens above a probability that falls with the entropy.
+
+    Eta sampling (Hewitt et al. 2022, arXiv 2210.15191): the limit is
+    ``min(epsilon, sqrt(epsilon) * exp(-entropy))``.
+
+    Args:
+        scores: [B, V].
+        epsilon: In [0, 1); 0 changes nothing. Scalar or [B, 1].
+        min_tokens_to_keep: This many likeliest tokens stay in any case.
+        filter_value: What filtered scores become.
+
+    Returns:
+        [B, V].
+    """
+    probabilities = scores.softmax(-1)
+    entropy = torch.special.entr(probabilities).sum(-1, keepdim=True)
+    ceiling = torch.as_tensor(epsilon, dtype=scores.dtype, device=scores.device)
+    limit = torch.minimum(ceiling, ceiling.sqrt() * torch.exp(-entropy))
+    dropped = (probabilities < limit) & (scores < least_of_top(scores, min_tokens_to_keep))
+    return torch.where(dropped, filter_value, scores)
+
+
+def keep_top_h(scores: Tensor, top_h: Parameter, *, filter_value: float = -_INF) -> Tensor:
+    """Keep the likeliest tokens that together hold a share of the entropy.
+
+    Top-h sampling (Baghaei Potraghloo et al. 2025, arXiv 2509.02510), on the
+    distribution of the 100 likeliest tokens alone, as the reference does it.
+
+    Args:
+        scores: [B, V].
+        top_h: In (0, 1]. Scalar or [B, 1].
+        filter_value: What filtered scores become.
+
+    Returns:
+        [B, V]; the likeliest token always stays.
+    """
+    values, index = scores.topk(min(_CANDIDATES, scores.shape[-1]))
+    entropy = torch.special.entr(values.softmax(-1)).cumsum(-1)
+    kept = entropy <= top_h * entropy[..., -1:]
+    kept[..., :1] = True
+    chosen = torch.where(kept, values, filter_value)
+    return torch.full_like(scores, filter_value).scatter_(-1, index, chosen)
+
+
+class TypicalLogitsWarper(LogitsProcessor):
+    """Keeps the most typical tokens (`keep_typical`)."""
+
+    def __init__(
+        self, mass: float = 0.9, filter_value: float = -_INF, min_tokens_to_keep: int = 1
+    ) -> None:
+        """Check the parameters.
+
+        Args:
+            mass: The probability to reach, strictly between 0 and 1.
+            filter_value: What filtered scores become.
+            min_tokens_to_keep: This many most typical tokens stay in any case; at least 1.
+
+        Raises:
+            InvalidRequestError: One of them is out of range.
+        """
+        self.mass = _open_interval("typical_p", mass)
+        self.filter_value = filter_value
+        self.min_tokens_to_keep = check_count("min_tokens_to_keep", min_tokens_to_keep)
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """Apply `keep_typical`; scores are [B, V]."""
+        return keep_typical(
+            scores,
+            self.mass,
+            min_tokens_to_keep=self.min_tokens_to_keep,
+            filter_value=self.filter_value,
+        )
+
+
+class EpsilonLogitsWarper(LogitsProcessor):
+    """Keeps tokens of at least a probability (`keep_above_epsilon`)."""
+
+    def __init__(
+        self, epsilon: float, filter_value: float = -_INF, min_tokens_to_keep: int = 1
+    ) -> None:
+        """Check the parameters.
+
+        Args:
+            epsilon: Strictly between 0 and 1.
+            filter_value: What filtered scores become.
+            min_tokens_to_keep: This many likeliest tokens stay in any case; at least 1.
+
+        Raises:
+            InvalidRequestError: One of them is out of range.
+        """
+        self.epsilon = _open_interval("epsilon_cutoff", epsilon)
+        self.filter_value = filter_value
+        self.min_tokens_to_keep = check_count("min_tokens_to_keep", min_tokens_to_keep)
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """Apply `keep_above_epsilon`; scores are [B, V]."""
+        return keep_above_epsilon(
+            scores,
+            self.epsilon,
+            min_tokens_to_keep=self.min_tokens_to_keep,
+            filter_value=self.filter_value,
+        )
+
+
+class EtaLogitsWarper(LogitsProcessor):
+    """Keeps tokens above an entropy-dependent probability (`keep_above_eta`)."""
+
+    def __init__(
+        self,
+        epsilon: float,
+        filter_value: float = -_INF,
+        min_tokens_to_keep: int = 1,
+        device: str | torch.device = "cpu",
+    ) -> None:
+        """Check the parameters.
+
+        Args:
+            epsilon: Strictly between 0 and 1.
+            filter_value: What filtered scores become.
+            min_tokens_to_keep: This many likeliest tokens stay in any case; at least 1.
+            device: Part of the documented signature; the scores' device is used.
+
+        Raises:
+            InvalidRequestError: One of them is out of range.
+        """
+        self.epsilon = _open_interval("eta_cutoff", epsilon)
+        self.filter_value = filter_value
+        self.min_tokens_to_keep = check_count("min_tokens_to_keep", min_tokens_to_keep)
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """Apply `keep_above_eta`; scores are [B, V]."""
+        return keep_above_eta(
+            scores,
+            self.epsilon,
+            min_tokens_to_keep=self.min_tokens_to_keep,
+            filter_value=self.filter_value,
+        )
+
+
+class TopHLogitsWarper(LogitsProcessor):
+    """Keeps the likeliest tokens up to a share of the entropy (`keep_top_h`)."""
+
+    def __init__(self, top_h: float, filter_value: float = -_INF) -> None:
+        """Check the share.
+
+        Args:
+            top_h: Above 0, at most 1.
+            filter_value: What filtered scores become.
+
+        Raises:
+            InvalidRequestError: It is out of range.
+        """
+        if not 0 < top_h <= 1:
+            raise InvalidRequestError("top_h", top_h, "must be a float above 0 and at most 1")
+        self.top_h = top_h
+        self.filter_value = filter_value
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """Apply `keep_top_h`; scores are [B, V]."""
+        return keep_top_h(scores, self.top_h, filter_value=self.filter_value)
+
+
+def _open_interval(name: str, value: float) -> float:
+    if not 0 < float(value) < 1:
+        raise InvalidRequestError(name, value, "must be a float above 0 and below 1")
+    return float(value)

@@ -1,0 +1,1 @@
+"""Whole calls compared with transformers at float32, token for token."""
