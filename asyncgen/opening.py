@@ -71,10 +71,10 @@ def open_engine(source: ModelSource) -> tuple[Engine, Opened]:
 
 
 def _load_model(source: ModelSource) -> PreTrainedModel:
-    from asyncgen.pretrained import load_model
-
     if not isinstance(source.source, str | os.PathLike):
         return source.source
+    from asyncgen.pretrained import load_model
+
     return load_model(
         source.source,
         device=source.device,
@@ -85,10 +85,10 @@ def _load_model(source: ModelSource) -> PreTrainedModel:
 
 
 def _load_tokenizer(source: ModelSource) -> Tokenizer:
-    from asyncgen.pretrained import load_tokenizer
-
     wanted = source.tokenizer if source.tokenizer is not None else source.source
     if isinstance(wanted, str | os.PathLike):
+        from asyncgen.pretrained import load_tokenizer
+
         return load_tokenizer(wanted, revision=source.revision, token=source.token)
     if source.tokenizer is None:
         raise InvalidRequestError(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from asyncgen.engine.names import ARGUMENTS, OWN
 from asyncgen.errors import ContextLengthError, InvalidRequestError
 from asyncgen.generation.config import GenerationConfig
-from asyncgen.generation.fields import check_supported
+from asyncgen.generation.fields import check_supported, minor_issues
 from asyncgen.generation.logits import LogitsProcessorList
 from asyncgen.generation.stopping import StoppingCriteriaList
 
@@ -95,7 +95,8 @@ def resolve_params(
     try:
         config.update(**given)
         _fill(config, GenerationConfig._get_default_generation_params())
-        config.validate()
+        config.validate(user_set_attributes=given.keys())
+        _refuse_idle(config, given)
         check_supported(config)
         mode = config.get_generation_mode()
     except InvalidRequestError:
@@ -115,6 +116,13 @@ def resolve_params(
         processors=arguments.get("logits_processor") or LogitsProcessorList(),
         criteria=arguments.get("stopping_criteria") or StoppingCriteriaList(),
     )
+
+
+def _refuse_idle(config: GenerationConfig, given: Mapping[str, Any]) -> None:
+    """A parameter of this request that would have no effect is an error; a default is not."""
+    for issue in minor_issues(config, given.keys()):
+        if issue.name in given:
+            raise InvalidRequestError(issue.name, given[issue.name], issue.reason)
 
 
 def _imply_sampling(given: dict[str, Any]) -> None:
@@ -145,6 +153,12 @@ def _set_length(
     config: GenerationConfig, given: Mapping[str, Any], prompt_length: int, context: int | None
 ) -> None:
     """Turn the two length parameters into one absolute end, ``config.max_length``."""
+    if "min_length" in given and "min_new_tokens" in given:
+        raise InvalidRequestError(
+            "min_length", given["min_length"], "also `min_new_tokens` is given; give one"
+        )
+    if config.min_new_tokens is not None:
+        config.min_length = prompt_length + config.min_new_tokens
     if "max_length" in given and "max_new_tokens" in given:
         raise InvalidRequestError(
             "max_length", given["max_length"], "also `max_new_tokens` is given; give one"

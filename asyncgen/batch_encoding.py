@@ -1,0 +1,109 @@
+"""What a tokenizer call returns, and how rows of ids are padded and packed into it.
+
+Nothing here knows how text becomes ids.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
+
+from asyncgen.errors import InvalidRequestError
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["BatchEncoding", "Padding", "Side", "check_side", "pack_rows", "pad_rows"]
+
+Side: TypeAlias = Literal["left", "right"]
+
+Padding: TypeAlias = bool | Literal["longest", "max_length", "do_not_pad"]
+
+
+class BatchEncoding(dict[str, Any]):
+    """What a tokenizer call returns: a dict whose entries are attributes too.
+
+    Attributes:
+        input_ids: Token ids: lists of ints, or an int64 tensor ``[B, S]``.
+        attention_mask: Same layout; 1 for text, 0 for padding.
+    """
+
+    def __getattr__(self, name: str) -> Any:
+        """Return the entry called ``name``."""
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(f"no entry is called {name!r}; there are {sorted(self)}") from None
+
+    def to(self, device: str | torch.device | int) -> Self:
+        """Move every tensor to ``device``, in place.
+
+        Args:
+            device: Where to, for example ``model.device``.
+
+        Returns:
+            This object.
+        """
+        for name, value in self.items():
+            if hasattr(value, "to"):
+                self[name] = value.to(device)
+        return self
+
+
+def check_side(parameter: str, side: str) -> Side:
+    """Return ``side`` if it is one.
+
+    Raises:
+        InvalidRequestError: It is neither ``"left"`` nor ``"right"``; names ``parameter``.
+    """
+    if side == "left":
+        return "left"
+    if side == "right":
+        return "right"
+    raise InvalidRequestError(parameter, side, "use 'left' or 'right'")
+
+
+def pad_rows(
+    rows: list[list[int]], masks: list[list[int]], *, width: int, pad_id: int, side: Side
+) -> None:
+    """Pad rows of ids, and their masks with 0, in place.
+
+    Args:
+        rows: Token ids of each text.
+        masks: A mask for each row, of the same length.
+        width: Tokens to pad to; a longer row stays as it is.
+        pad_id: Id to pad with.
+        side: Where the padding goes.
+    """
+    for row, mask in zip(rows, masks, strict=True):
+        missing = max(0, width - len(row))
+        at = 0 if side == "left" else len(row)
+        row[at:at] = [pad_id] * missing
+        mask[at:at] = [0] * missing
+
+
+def pack_rows(
+    data: dict[str, list[list[int]]], *, single: bool, return_tensors: Literal["pt"] | None
+) -> BatchEncoding:
+    """Build the result of a call.
+
+    Args:
+        data: Rows by entry name.
+        single: Whether one text was given rather than a list; its lists come back flat.
+        return_tensors: ``"pt"`` for int64 tensors ``[B, S]``.
+
+    Raises:
+        InvalidRequestError: Tensors of rows with different lengths, or of no rows.
+    """
+    if return_tensors is None:
+        return BatchEncoding({name: rows[0] if single else rows for name, rows in data.items()})
+    import torch
+
+    if len({len(row) for row in data["input_ids"]}) != 1:
+        raise InvalidRequestError(
+            "return_tensors",
+            return_tensors,
+            "give at least one text, and `padding=True` where they differ in length",
+        )
+    return BatchEncoding(
+        {name: torch.tensor(rows, dtype=torch.long) for name, rows in data.items()}
+    )

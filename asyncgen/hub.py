@@ -1,0 +1,203 @@
+"""Finds the folder of a checkpoint: bundled, local, or downloaded from the hub.
+
+Only folders and small files are known here; nothing of what a checkpoint means.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from asyncgen.errors import InvalidRequestError, ModelLoadError
+
+__all__ = ["is_pointer", "read_json", "read_text", "resolve"]
+
+_REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
+
+_POINTER = "version https://git-lfs"
+
+
+def is_pointer(file: Path) -> bool:
+    """Whether a file is a git-lfs pointer, as a clone without git-lfs leaves behind."""
+    with file.open("rb") as stream:
+        return stream.read(len(_POINTER)) == _POINTER.encode()
+
+
+def read_text(file: Path) -> str:
+    """Read a UTF-8 file of a checkpoint.
+
+    Raises:
+        ModelLoadError: It cannot be read, or is a git-lfs pointer instead of the file itself.
+    """
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ModelLoadError(f"{file} cannot be read ({error})") from error
+    if text.startswith(_POINTER):
+        raise ModelLoadError(
+            f"{file} is a git-lfs pointer, not the file itself; run `git lfs pull` in its folder"
+        )
+    return text
+
+
+def read_json(file: Path) -> dict[str, Any]:
+    """Read a JSON object from a file of a checkpoint.
+
+    Raises:
+        ModelLoadError: It cannot be read, or does not hold a JSON object.
+    """
+    text = read_text(file)
+    try:
+        data = json.loads(text)
+    except ValueError as error:
+        raise ModelLoadError(f"{file} is not valid JSON ({error}); download it again") from error
+    if not isinstance(data, dict):
+        raise ModelLoadError(f"{file} holds a {type(data).__name__} instead of a JSON object")
+    return data
+
+
+def resolve(
+    source: str | os.PathLike[str],
+    *,
+    weights: bool = True,
+    revision: str | None = None,
+    token: str | bool | None = None,
+    cache_dir: str | os.PathLike[str] | None = None,
+    local_files_only: bool = False,
+    endpoint: str | None = None,
+) -> Path:
+    """Find the folder of a checkpoint, downloading it where it is not here yet.
+
+    Args:
+        source: ``"demo"`` for the bundled model, a folder, or the id of a repository on the hub
+            such as ``"owner/name"``. A folder that is called ``demo`` is reached as ``"./demo"``.
+        weights: Whether the weights are needed, or only the small files beside them.
+        revision: Branch, tag or commit of a repository.
+        token: Access token for a private or gated repository; the one that the hub library has
+            stored is used if left out.
+        cache_dir: Where downloads are kept; the hub library's cache if left out.
+        local_files_only: Never download; take what an earlier download left.
+        endpoint: Address of the hub; ``HF_ENDPOINT`` or the public hub if left out.
+
+    Returns:
+        An existing folder.
+
+    Raises:
+        InvalidRequestError: A revision was given for something that is no repository.
+        ModelLoadError: There is no such folder or repository, access is denied, or the hub cannot
+            be reached.
+    """
+    folder = _local_folder(source)
+    if folder is not None:
+        if revision is not None:
+            raise InvalidRequestError(
+                "revision",
+                revision,
+                "only a repository on the hub has revisions, a folder has not",
+            )
+        return folder
+    repository = str(source)
+    if isinstance(source, os.PathLike) or not _REPOSITORY.fullmatch(repository):
+        raise ModelLoadError(f"there is no folder {repository!r}; check the path")
+    try:
+        return _download(
+            repository,
+            weights=weights,
+            revision=revision,
+            token=token,
+            cache_dir=cache_dir,
+            local_files_only=local_files_only,
+            endpoint=endpoint or os.environ.get("HF_ENDPOINT"),
+        )
+    except Exception as error:
+        raise ModelLoadError(_explain(repository, revision, local_files_only, error)) from error
+
+
+def _local_folder(source: str | os.PathLike[str]) -> Path | None:
+    """Return the folder that ``source`` names, or ``None`` where there is none."""
+    if source == "demo":
+        return Path(__file__).parent / "demo"
+    path = Path(source).expanduser()
+    if path.is_file():
+        raise ModelLoadError(f"{str(source)!r} is a file; give the folder that it lies in")
+    return path if path.is_dir() else None
+
+
+def _download(
+    repository: str,
+    *,
+    weights: bool,
+    revision: str | None,
+    token: str | bool | None,
+    cache_dir: str | os.PathLike[str] | None,
+    local_files_only: bool,
+    endpoint: str | None,
+) -> Path:
+    # Imported here: it takes longer to import than everything else that loading needs but torch.
+    from huggingface_hub import snapshot_download
+
+    return Path(
+        snapshot_download(
+            repository,
+            revision=revision,
+            token=token,
+            cache_dir=None if cache_dir is None else Path(cache_dir),
+            local_files_only=local_files_only,
+            endpoint=endpoint,
+            allow_patterns=["*.json", "*.jinja", *(["*.safetensors"] if weights else [])],
+            # Other formats and adapters of the same model, which would be downloaded in vain.
+            ignore_patterns=[
+                "*/*.json",
+                "*/*.safetensors",
+                "consolidated*.safetensors",
+                "adapter_model.safetensors",
+            ],
+        )
+    )
+
+
+def _explain(
+    repository: str, revision: str | None, local_files_only: bool, error: Exception
+) -> str:
+    """Say what went wrong with a download, and what to do."""
+    from huggingface_hub import errors
+
+    if isinstance(error, errors.GatedRepoError):
+        return (
+            f"the repository {repository!r} is gated; accept its terms on its page on the hub, "
+            "then pass `token=` of an account that did"
+        )
+    if isinstance(error, errors.RevisionNotFoundError):
+        return f"the repository {repository!r} has no revision {revision!r}; check `revision`"
+    if isinstance(error, errors.RepositoryNotFoundError):
+        return (
+            f"there is no folder {repository!r}, and the hub shows no repository of that name; "
+            "check the spelling, or pass `token=` if it is private"
+        )
+    if local_files_only:
+        return (
+            f"{repository!r} is not complete in the local cache; "
+            "leave `local_files_only` out to download it"
+        )
+    answer = error if isinstance(error, errors.HfHubHTTPError) else error.__cause__
+    if isinstance(answer, errors.HfHubHTTPError):
+        status = answer.response.status_code
+        remedy = "pass a valid `token=`" if status in (401, 403) else "try again later"
+        return f"the hub answered {status} for {repository!r}; {remedy}"
+    if isinstance(error, errors.LocalEntryNotFoundError | OSError):
+        return (
+            f"there is no folder {repository!r}, and the hub cannot be reached to download it "
+            f"({_first_line(error)}); check the connection, or give the path of a folder"
+        )
+    return (
+        f"downloading {repository!r} failed ({type(error).__name__}: {_first_line(error)}); "
+        "try again, or give the path of a folder"
+    )
+
+
+def _first_line(error: Exception) -> str:
+    cause = error.__cause__ or error
+    return next(iter(str(cause).splitlines()), type(cause).__name__)
