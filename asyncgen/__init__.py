@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from asyncgen.cache import Cache as Cache
     from asyncgen.cache import DynamicCache as DynamicCache
     from asyncgen.cache import StaticCache as StaticCache
+    from asyncgen.engine.stream_params import StreamParams as StreamParams
     from asyncgen.errors import AsyncgenError as AsyncgenError
     from asyncgen.errors import ChatTemplateError as ChatTemplateError
     from asyncgen.errors import ContextLengthError as ContextLengthError
@@ -109,7 +110,6 @@ if TYPE_CHECKING:
     from asyncgen.types import Message as Message
     from asyncgen.types import Prompt as Prompt
     from asyncgen.types import Sample as Sample
-    from asyncgen.types import StreamParams as StreamParams
     from asyncgen.types import Timing as Timing
     from asyncgen.types import TokenEvent as TokenEvent
     from asyncgen.types import TokenLogprob as TokenLogprob
@@ -210,6 +210,7 @@ _REST = {
         "StoppingCriteria",
         "StoppingCriteriaList",
     ),
+    "asyncgen.engine.stream_params": ("StreamParams",),
     "asyncgen.models.config": ("ModelConfig",),
     "asyncgen.pretrained": ("PreTrainedModel",),
     "asyncgen.tokenizer": ("Tokenizer",),
@@ -218,7 +219,6 @@ _REST = {
         "Message",
         "Prompt",
         "Sample",
-        "StreamParams",
         "Timing",
         "TokenLogprob",
         "TopLogprob",
@@ -318,9 +318,14 @@ def __getattr__(name: str) -> object:
     """Import a public name when it is first asked for."""
     if name == "__version__":
         # The distribution's metadata takes longer to read than everything else here.
-        from importlib.metadata import version
+        from importlib.metadata import PackageNotFoundError, version
 
-        value: object = version("asyncgen")
+        try:
+            value: object = version("asyncgen")
+        except PackageNotFoundError as error:
+            raise AttributeError(
+                "asyncgen has no version because it is not installed; run `pip install -e .`"
+            ) from error
     elif name in _MODULES:
         value = getattr(importlib.import_module(_MODULES[name]), name)
     else:

@@ -24,10 +24,11 @@ if TYPE_CHECKING:
 
     import torch
 
+    from asyncgen.engine.stream_params import StreamParams
     from asyncgen.generation.config import GenerationConfig
     from asyncgen.models.config import ModelConfig
     from asyncgen.tokenizer import Tokenizer
-    from asyncgen.types import Prompt, StreamParams
+    from asyncgen.types import Prompt
 
 __all__ = ["AsyncLLM", "Completion", "TextStream"]
 
@@ -144,7 +145,7 @@ class AsyncLLM:
 
         Args:
             prompt: A text, a list of chat messages, or a list of token ids.
-            **params: See :class:`~asyncgen.types.StreamParams`; ``None`` means not given.
+            **params: See :class:`~asyncgen.StreamParams`; ``None`` means not given.
 
         Returns:
             The stream. Iterate over it, or over its ``events()``; leaving the loop cancels it.

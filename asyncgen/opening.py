@@ -12,8 +12,11 @@ from asyncgen.engine.request import clock
 from asyncgen.errors import InvalidRequestError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import torch
 
+    from asyncgen.engine.request import Request
     from asyncgen.pretrained import PreTrainedModel
     from asyncgen.tokenizer import Tokenizer
 
@@ -85,7 +88,7 @@ def _load_model(source: ModelSource) -> PreTrainedModel:
 
 
 def _load_tokenizer(source: ModelSource) -> Tokenizer:
-    wanted = source.tokenizer if source.tokenizer is not None else source.source
+    wanted: Any = source.tokenizer if source.tokenizer is not None else source.source
     if isinstance(wanted, str | os.PathLike):
         from asyncgen.pretrained import load_tokenizer
 
@@ -94,10 +97,10 @@ def _load_tokenizer(source: ModelSource) -> Tokenizer:
         raise InvalidRequestError(
             "tokenizer", None, "a model object comes without one; pass its tokenizer"
         )
-    return source.tokenizer
+    return wanted
 
 
-def _runs(opened: Opened, source: ModelSource) -> partial[Run]:
+def _runs(opened: Opened, source: ModelSource) -> Callable[[Request], Run]:
     """How a request is taken up: steps of our own strategies, or a foreign ``generate``."""
     from asyncgen.engine.foreign import ForeignRun
     from asyncgen.engine.runner import StepRun

@@ -1,18 +1,13 @@
-"""The plain values that cross the public surface: prompts, events, results, parameters.
+"""The plain values that cross the public surface: prompts, events, results.
 
 Nothing here computes, waits or imports torch; every other module may import it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict
-
-if TYPE_CHECKING:
-    from asyncgen.generation.config import GenerationConfig
-    from asyncgen.generation.logits import LogitsProcessorList
-    from asyncgen.generation.stopping import StoppingCriteriaList
+from typing import Any, Literal, TypeAlias
 
 __all__ = [
     "Completion",
@@ -20,7 +15,6 @@ __all__ = [
     "Message",
     "Prompt",
     "Sample",
-    "StreamParams",
     "Timing",
     "TokenEvent",
     "TokenLogprob",
@@ -209,90 +203,3 @@ class SampleBuilder:
             stop_reason=self.stop_reason,
             logprobs=None if self.logprobs is None else tuple(self.logprobs),
         )
-
-
-class StreamParams(TypedDict, total=False):
-    """Keyword parameters of ``AsyncLLM.stream`` and ``AsyncLLM.generate``.
-
-    The fields of ``GenerationConfig`` (documented there), the documented arguments of
-    ``generate`` except ``streamer``, and our own, at the end.
-    """
-
-    max_length: int | None
-    max_new_tokens: int | None
-    min_length: int | None
-    min_new_tokens: int | None
-    early_stopping: bool | str | None
-    max_time: float | None
-    stop_strings: str | list[str] | None
-    do_sample: bool | None
-    num_beams: int | None
-    use_cache: bool | None
-    cache_implementation: str | None
-    temperature: float | None
-    top_k: int | None
-    top_p: float | None
-    min_p: float | None
-    top_h: float | None
-    typical_p: float | None
-    epsilon_cutoff: float | None
-    eta_cutoff: float | None
-    repetition_penalty: float | None
-    encoder_repetition_penalty: float | None
-    length_penalty: float | None
-    no_repeat_ngram_size: int | None
-    bad_words_ids: list[list[int]] | None
-    renormalize_logits: bool | None
-    forced_bos_token_id: int | None
-    forced_eos_token_id: int | list[int] | None
-    remove_invalid_values: bool | None
-    exponential_decay_length_penalty: tuple[int, float] | None
-    suppress_tokens: list[int] | None
-    begin_suppress_tokens: list[int] | None
-    sequence_bias: Any
-    token_healing: bool | None
-    guidance_scale: float | None
-    watermarking_config: Any
-    num_return_sequences: int | None
-    pad_token_id: int | None
-    bos_token_id: int | None
-    eos_token_id: int | list[int] | None
-    encoder_no_repeat_ngram_size: int | None
-    decoder_start_token_id: int | list[int] | None
-    num_beam_groups: int | None
-    diversity_penalty: float | None
-    penalty_alpha: float | None
-    low_memory: bool | None
-    dola_layers: str | list[int] | None
-    constraints: list[Any] | None
-    force_words_ids: Any
-    prompt_lookup_num_tokens: int | None
-    max_matching_ngram_size: int | None
-    num_assistant_tokens: int | None
-    num_assistant_tokens_schedule: str | None
-    assistant_confidence_threshold: float | None
-    assistant_early_exit: int | None
-    assistant_lookbehind: int | None
-    target_lookbehind: int | None
-    prefill_chunk_size: int | None
-
-    generation_config: GenerationConfig | None
-    logits_processor: LogitsProcessorList | None
-    stopping_criteria: StoppingCriteriaList | None
-    prefix_allowed_tokens_fn: Callable[[int, Any], list[int]] | None
-    synced_gpus: bool | None
-    assistant_model: Any
-    assistant_tokenizer: Any
-    negative_prompt_ids: Any
-    negative_prompt_attention_mask: Any
-    custom_generate: str | Callable[..., Any] | None
-
-    seed: int | None
-    stop: str | Sequence[str] | None
-    logprobs: bool | None
-    top_logprobs: int | None
-    presence_penalty: float | None
-    frequency_penalty: float | None
-    priority: int | None
-    n: int | None
-    skip_special_tokens: bool | None

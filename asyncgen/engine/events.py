@@ -33,9 +33,7 @@ class _Row:
 class EventWriter:
     """From the settled ids of a request's samples to the events in its sink."""
 
-    def __init__(
-        self, request: Request, tokenizer: Tokenizer | None, clock: Callable[[], float]
-    ) -> None:
+    def __init__(self, request: Request, tokenizer: Tokenizer, clock: Callable[[], float]) -> None:
         """Begin with nothing generated; the time in the queue ends here.
 
         Args:

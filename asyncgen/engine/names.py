@@ -9,8 +9,8 @@ import difflib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from asyncgen.engine.stream_params import StreamParams
 from asyncgen.errors import InvalidRequestError
-from asyncgen.types import StreamParams
 
 if TYPE_CHECKING:
     from asyncgen.types import Prompt

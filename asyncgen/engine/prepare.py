@@ -6,7 +6,7 @@ the model; the tensors that processors are built of are small.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
@@ -21,12 +21,12 @@ from asyncgen.generation.strategies import strategy_for
 from asyncgen.generation.strategies.ends import Ends
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from asyncgen.generation.cancel import CancelCriteria
     from asyncgen.generation.prepare import GenerativeModel
     from asyncgen.tokenizer import Tokenizer
-    from asyncgen.types import Prompt
+    from asyncgen.types import Message, Prompt
 
 __all__ = ["prepare_request"]
 
@@ -88,13 +88,15 @@ def _token_ids(model: GenerativeModel, tokenizer: Tokenizer, prompt: Prompt) -> 
             raise InvalidRequestError("prompt", prompt, "a text of at least one token")
         return ids
     if is_messages(prompt):
-        text = tokenizer.apply_chat_template(prompt, add_generation_prompt=True, tokenize=False)
+        messages = cast("Sequence[Message]", prompt)
+        text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
         return tokenizer.encode_ids(text, add_special_tokens=False)
+    ids = list(cast("Sequence[int]", prompt))
     size = model.config.vocab_size
-    for token_id in prompt:
+    for token_id in ids:
         if not 0 <= token_id < size:
             raise InvalidRequestError("prompt", token_id, f"token ids are from 0 to {size - 1}")
-    return list(prompt)
+    return ids
 
 
 def _processors(

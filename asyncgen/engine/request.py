@@ -25,7 +25,7 @@ _numbers = itertools.count(1)
 class Sink(Protocol):
     """Where the events of a request go. Called on the decode thread; must never wait."""
 
-    def put_nowait(self, item: TokenEvent | BaseException, /) -> None:
+    def put_nowait(self, item: TokenEvent | BaseException, /) -> object:
         """Take in an event, or the exception that ends the stream."""
 
 

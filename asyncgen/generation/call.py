@@ -163,10 +163,10 @@ def _drain(
     if not config.return_dict_in_generate:
         return sequences  # type: ignore[return-value]
     return GenerateDecoderOnlyOutput(
-        sequences=sequences,  # type: ignore[arg-type]
+        sequences=sequences,
         scores=tuple(scores) if config.output_scores else None,  # type: ignore[arg-type]
         logits=tuple(logits) if config.output_logits else None,  # type: ignore[arg-type]
-        past_key_values=plan.cache if config.use_cache is not False else None,  # type: ignore[arg-type]
+        past_key_values=plan.cache if config.use_cache is not False else None,
     )
 
 
@@ -236,7 +236,9 @@ def _resolve_pad(config: GenerationConfig) -> None:
     """Ended rows need something to be filled with."""
     eos = eos_ids(config)
     if config.pad_token_id is None and eos:
-        _log.warning("setting `pad_token_id` to `eos_token_id` (%d) for open-end generation", eos[0])
+        _log.warning(
+            "setting `pad_token_id` to `eos_token_id` (%d) for open-end generation", eos[0]
+        )
         config.pad_token_id = eos[0]
 
 

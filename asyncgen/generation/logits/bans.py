@@ -111,8 +111,7 @@ class SequenceBiasLogitsProcessor(LogitsProcessor):
         groups: dict[int, list[tuple[tuple[int, ...], float]]] = {}
         for tokens, bias in self._pairs:
             if len(tokens) == 1:
-                # Given twice, biases add up.
-                always[tokens[0]] += bias
+                always[tokens[0]] = bias
             else:
                 groups.setdefault(len(tokens), []).append((tokens, bias))
         self._always = always if bool(always.any()) else None
@@ -265,12 +264,12 @@ def _are_ids(tokens: Iterable[object]) -> bool:
 
 
 def _bias_pairs(table: Any) -> list[tuple[tuple[int, ...], float]]:
-    """Check a bias table and bring both its forms to pairs."""
+    """Bring both forms of a bias table to pairs; of a sequence given twice the last counts."""
     if not isinstance(table, dict | list) or not table:
         allowed = "must be a non-empty list of [token ids, bias] pairs, or a dict"
         raise InvalidRequestError("sequence_bias", table, allowed)
     keys = tuple if isinstance(table, dict) else list
-    pairs = []
+    pairs: dict[tuple[int, ...], float] = {}
     for entry in table.items() if isinstance(table, dict) else table:
         tokens, bias = entry if isinstance(entry, list | tuple) and len(entry) == 2 else ((), None)
         if not isinstance(tokens, keys) or not tokens or not _are_ids(tokens):
@@ -278,5 +277,5 @@ def _bias_pairs(table: Any) -> list[tuple[tuple[int, ...], float]]:
             raise InvalidRequestError("sequence_bias", table, allowed)
         if not isinstance(bias, float):
             raise InvalidRequestError("sequence_bias", table, "every bias must be a float")
-        pairs.append((tuple(tokens), bias))
-    return pairs
+        pairs[tuple(tokens)] = bias
+    return list(pairs.items())

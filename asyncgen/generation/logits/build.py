@@ -117,6 +117,13 @@ def _max_length(setting: Setting) -> int:
     return length
 
 
+def _eos_for_decay(value: Any, setting: Setting) -> Tensor:
+    if setting.eos is None:
+        allowed = "needs an end token; set `eos_token_id`"
+        raise InvalidRequestError("exponential_decay_length_penalty", value, allowed)
+    return setting.eos
+
+
 def _float(value: Any) -> Any:
     """Let a whole number pass where a float is meant, as JSON writers send them."""
     return float(value) if type(value) is int else value
@@ -166,9 +173,8 @@ PROCESSORS = (
         "exponential_decay_length_penalty",
         _given,
         lambda value, setting: ExponentialDecayLengthPenalty(
-            value, setting.ends, setting.prompt_length
+            value, _eos_for_decay(value, setting), setting.prompt_length
         ),
-        needs_eos=True,
     ),
     Row(
         "suppress_tokens",
