@@ -1,3 +1,33 @@
-"""Token ids in, text out: to the terminal, to a blocking iterator, or to an event loop."""
+"""Token ids in, text out: to the terminal, to a blocking iterator, or to an event loop.
+
+The streamers work under any `generate(streamer=…)` that calls `put` and `end`. The parts they are
+made of serve by themselves: `Detokenizer` turns ids into exact text step by step, `StopStrings`
+ends it at a stop string, `Mailbox` and `LoopBell` carry items from a thread into an event loop.
+Knows nothing of models.
+"""
 
 from __future__ import annotations
+
+from streamers.async_iterator import AsyncTextIteratorStreamer
+from streamers.base import BaseStreamer, RowText
+from streamers.detokenizer import Detokenizer
+from streamers.errors import ProducerDiedError, ProducerError, StreamerError
+from streamers.iterator import TextIteratorStreamer
+from streamers.text import TextStreamer
+from streamers.text_filter import StopStrings
+from streamers.wakeup import LoopBell, Mailbox
+
+__all__ = [
+    "AsyncTextIteratorStreamer",
+    "BaseStreamer",
+    "Detokenizer",
+    "LoopBell",
+    "Mailbox",
+    "ProducerDiedError",
+    "ProducerError",
+    "RowText",
+    "StopStrings",
+    "StreamerError",
+    "TextIteratorStreamer",
+    "TextStreamer",
+]

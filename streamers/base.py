@@ -87,6 +87,7 @@ class RowStreamer(BaseStreamer):
         self.skip_prompt = skip_prompt
         self.decode_kwargs = decode_kwargs
         self._rows: list[_Row] = []
+        self._batch = 1  # rows of the latest prompt
 
     @abstractmethod
     def on_finalized_text(self, text: str, stream_end: bool = False) -> None:
@@ -112,7 +113,10 @@ class RowStreamer(BaseStreamer):
         if not self._rows:
             prompts = _as_prompts(values)
             options = {"skip_special_tokens": None, **self.decode_kwargs}
-            self._rows = [_Row(i, Detokenizer(self.tokenizer, **options)) for i in range(len(prompts))]
+            self._batch = len(prompts)
+            self._rows = [
+                _Row(row, Detokenizer(self.tokenizer, **options)) for row in range(self._batch)
+            ]
             if not self.skip_prompt:
                 self._take(prompts)
         elif len(self._rows) == 1:

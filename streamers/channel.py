@@ -14,14 +14,11 @@ import threading
 import time
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 from streamers.base import RowText
 from streamers.cancel import Cancelled
 from streamers.errors import ProducerDiedError, ProducerError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 __all__ = ["Channel", "Ending", "Inbox", "Item", "Seat"]
 
@@ -67,12 +64,13 @@ class Inbox(Protocol):
     def closed(self) -> bool: ...
 
 
-class Seat:
+InboxT = TypeVar("InboxT", bound=Inbox)
+
+
+class Seat(Generic[InboxT]):
     """A place among the readers: an inbox, and what was taken out of it and merged."""
 
-    __slots__ = ("_ready", "handles", "inbox")
-
-    def __init__(self, inbox: Inbox) -> None:
+    def __init__(self, inbox: InboxT) -> None:
         """Args:
         inbox: where the items wait.
         """
@@ -83,14 +81,18 @@ class Seat:
     def next_ready(self) -> Item | None:
         """Return the next text or ending if there is one; text of a row comes in one piece."""
         if not self._ready:
-            self._ready.extend(_merged(self.inbox.drain()))
+            self.receive(self.inbox.drain())
         return self._ready.popleft() if self._ready else None
+
+    def receive(self, items: list[Item]) -> None:
+        """Add items that were taken out of the inbox."""
+        self._ready.extend(_merged(items))
 
 
 class Channel:
     """Carries text to the readers, and the news that they left to the producer.
 
-    `publish` and `restart` belong to the producer; the rest may be called from any thread, and
+    `touch` and `publish` belong to the producer; the rest may be called from any thread, and
     `leave` from a finalizer, which is why it takes no lock.
     """
 
@@ -98,61 +100,60 @@ class Channel:
         self.cancelled = Cancelled()
         self.ended = False  # the round is over
         self.last_put = time.monotonic()
-        self._lock = threading.RLock()
+        self.lock = threading.RLock()  # held to send, to join and to end; never across a wait
         self._log: list[Item] = []
-        self._seats: tuple[Seat, ...] = ()
-        self._occupied: set[Seat] = set()
+        self._seats: tuple[Seat[Any], ...] = ()
+        self._occupied: set[Seat[Any]] = set()
         self._producer: threading.Thread | None = None
 
     def touch(self) -> None:
         """Note that the calling thread is producing."""
         self.last_put = time.monotonic()
-        producer = self._producer
-        if producer is None or producer.ident != threading.get_ident():
-            self._producer = threading.current_thread()
+        self._producer = threading.current_thread()  # not its number, which is used again
         if self.ended:
-            with self._lock:
+            with self.lock:
                 self._log = []
                 self.ended = False
 
     def publish(self, item: Item) -> None:
         """Send an item to every reader; never waits."""
-        with self._lock:
+        with self.lock:
             self._log.append(item)
             for seat in self._seats:
                 if not seat.inbox.put_nowait(item):
                     self._seats = tuple(one for one in self._seats if one is not seat)
 
-    def finish(self, error: BaseException | None, tails: Iterable[RowText] = ()) -> None:
-        """End the round, after the last text, unless it has ended already."""
-        with self._lock:
-            if self.ended:
-                return
-            for tail in tails:
-                if tail:
-                    self.publish(tail)
-            self.ended = True
-            self.publish(Ending(error))
+    def finish(self, error: BaseException | None = None) -> None:
+        """End the round, unless it has ended already."""
+        with self.lock:
+            if not self.ended:
+                self.ended = True
+                self.publish(Ending(error))
 
-    def join(self, seat: Seat) -> Seat:
+    def join(self, seat: Seat[InboxT]) -> None:
         """Add a reader, who gets the round from its start."""
-        with self._lock:
+        with self.lock:
             for item in self._log:
                 seat.inbox.put_nowait(item)
             self._seats = (*self._seats, seat)
-        return seat
 
-    def part(self, seat: Seat) -> None:
+    def part(self, seat: Seat[InboxT]) -> None:
         """Remove a place where nobody ever read."""
-        with self._lock:
+        with self.lock:
             self._seats = tuple(one for one in self._seats if one is not seat)
 
-    def sit(self, seat: Seat, handle: int) -> None:
+    def sit(self, seat: Seat[InboxT], handle: int) -> None:
         """Note that a reader object reads at a place."""
         seat.handles.add(handle)
         self._occupied.add(seat)
 
-    def leave(self, seat: Seat, handle: int | None = None) -> None:
+    def rest(self, seat: Seat[InboxT], handle: int) -> None:
+        """Note that a reader object has read to the end; its place stays for another round."""
+        seat.handles.discard(handle)
+        if not seat.handles:
+            self._occupied.discard(seat)
+
+    def leave(self, seat: Seat[InboxT], handle: int | None = None) -> None:
         """Note that a reader object, or with None everybody at a place, is gone for good."""
         if handle is None:
             seat.handles.clear()

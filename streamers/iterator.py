@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import queue
 import time
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 from streamers.channel import Ending, Item
-from streamers.readable import CHECK_SECONDS, Place, ReadableStreamer
+from streamers.readable import Place, ReadableStreamer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["TextIteratorStreamer", "TextReader"]
 
 
-class TextIteratorStreamer(ReadableStreamer):
+class TextIteratorStreamer(ReadableStreamer["_QueueInbox"]):
     """Streamer whose print-ready text is read by an iterator, usually in another thread.
 
     Iterating gives `RowText`: text that knows its row. Leaving the loop (`break`, an exception),
@@ -26,10 +26,10 @@ class TextIteratorStreamer(ReadableStreamer):
     streamer reads its next `generate`.
 
     Examples:
-        >>> streamer = TextIteratorStreamer(tokenizer)  # doctest: +SKIP
-        >>> thread = Thread(target=streamer.run, args=(model.generate,), kwargs=inputs)  # doctest: +SKIP
-        >>> thread.start()  # doctest: +SKIP
-        >>> for text in streamer:  # doctest: +SKIP
+        >>> streamer = TextIteratorStreamer(tokenizer)
+        >>> run = Thread(target=streamer.run, args=(model.generate,), kwargs=inputs)
+        >>> run.start()
+        >>> for text in streamer:
         ...     print(text, end="", flush=True)
     """
 
@@ -73,7 +73,7 @@ class TextReader:
     For one thread at a time.
     """
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: Place[_QueueInbox]) -> None:
         """Args:
         place: where to read; got from `TextIteratorStreamer`.
         """
@@ -88,8 +88,14 @@ class TextReader:
         """Return the next text; see `TextIteratorStreamer.__next__`. The end stays the end."""
         if self._over:
             raise StopIteration
-        item = _take(self._place)
-        self._over = isinstance(item, Ending)
+        try:
+            item = _take(self._place)
+        except BaseException:
+            del self  # the traceback keeps this frame, and must not keep the reader
+            raise
+        if isinstance(item, Ending):
+            self._over = True
+            self._place.rest(self)
         return _text(item)
 
     def close(self) -> None:
@@ -106,6 +112,30 @@ class TextReader:
 
     def __del__(self) -> None:
         self.close()
+
+
+def _take(place: Place[_QueueInbox]) -> Item:
+    """Wait for the next text or ending at a place."""
+    seat, since = place.seat, time.monotonic()
+    item = seat.next_ready()
+    while item is None:
+        if seat.inbox.closed:
+            return Ending()
+        seconds = place.patience(since)
+        if seconds <= 0:
+            raise queue.Empty(place.out_of_patience())
+        place.look_after_producer()
+        seat.receive(seat.inbox.drain(seconds))
+        item = seat.next_ready()
+    return item
+
+
+def _text(item: Item) -> RowText:
+    """Return a text, or raise what the ending says."""
+    if isinstance(item, Ending):
+        item.raise_error()
+        raise StopIteration
+    return item
 
 
 class _QueueInbox:
@@ -128,14 +158,13 @@ class _QueueInbox:
 
     def drain(self, seconds: float = 0) -> list[Item]:
         """Take all there is, waiting so long for the first."""
-        items = []
+        items: list[Item | None] = []
         try:
-            first = self._queue.get(timeout=seconds) if seconds > 0 else self._queue.get_nowait()
-            items.append(first)
+            items.append(self._queue.get(seconds > 0, seconds))
             while True:
                 items.append(self._queue.get_nowait())
         except queue.Empty:
-            return [item for item in items if item is not None and not self._closed]
+            return [] if self._closed else [item for item in items if item is not None]
 
     def close(self) -> None:
         self._closed = True

@@ -5,12 +5,12 @@ Knows nothing of how a reader waits.
 
 from __future__ import annotations
 
-import threading
+import time
 from abc import abstractmethod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic
 
 from streamers.base import RowStreamer, RowText
-from streamers.channel import Channel, Inbox, Seat, died
+from streamers.channel import Channel, InboxT, Seat, died
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,7 +23,7 @@ CHECK_SECONDS = 0.25
 """How often a waiting reader looks whether the producing thread still lives."""
 
 
-class ReadableStreamer(RowStreamer):
+class ReadableStreamer(RowStreamer, Generic[InboxT]):
     """A streamer whose text is read elsewhere while it is generated.
 
     Text that was not read yet is merged, so the producer never waits and a late reader gets it in
@@ -49,10 +49,12 @@ class ReadableStreamer(RowStreamer):
         """
         super().__init__(tokenizer, skip_prompt, **decode_kwargs)
         if timeout is not None and not timeout >= 0:
-            raise ValueError(f"timeout={timeout} must be at least 0 seconds, or None to wait for ever")
+            raise ValueError(
+                f"timeout={timeout} must be at least 0 seconds, or None to wait for ever"
+            )
         self.timeout = timeout
         self._channel = Channel()
-        self._own: Place | None = Place(self, self._new_inbox)
+        self._own: Place[InboxT] | None = Place(self, self._new_inbox)
 
     @property
     def cancelled(self) -> Cancelled:
@@ -74,7 +76,7 @@ class ReadableStreamer(RowStreamer):
         if text:
             self._channel.publish(text if isinstance(text, RowText) else RowText(text))
         if stream_end:
-            self._channel.finish(None)
+            self._channel.finish()
 
     def fail(self, error: BaseException) -> None:
         """End the stream with an error; the readers get what was put before it, then the error.
@@ -84,7 +86,15 @@ class ReadableStreamer(RowStreamer):
         Args:
             error: becomes the `__cause__` of the `ProducerError` that each reader gets.
         """
-        self._channel.finish(error, self._finish())
+        with self._channel.lock:  # several readers may find out at once that the producer died
+            if self._channel.ended:
+                return
+            try:
+                for tail in self._finish():
+                    if tail:
+                        self.on_finalized_text(tail)
+            finally:  # whatever an overridden method or a tokenizer does
+                self._channel.finish(error)
 
     def run(self, generate: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Call `generate` with this streamer and its flag, and see to it that the end comes.
@@ -108,13 +118,13 @@ class ReadableStreamer(RowStreamer):
         self._channel.touch()
         try:
             result = generate(*args, streamer=self, stopping_criteria=criteria, **kwargs)
+            if not self._channel.ended:
+                self.end()
         except BaseException as error:
             self.fail(error)
             if not isinstance(error, Exception):
                 raise
             return None
-        if not self._channel.ended:
-            self.end()
         return result
 
     def close(self) -> None:
@@ -122,16 +132,16 @@ class ReadableStreamer(RowStreamer):
         self._channel.close()
 
     @abstractmethod
-    def _new_inbox(self, on_gone: Callable[[], None]) -> Inbox:
+    def _new_inbox(self, on_gone: Callable[[], None]) -> InboxT:
         """Return an inbox of the kind that the readers wait at."""
 
-    def _own_place(self) -> Place:
+    def _own_place(self) -> Place[InboxT]:
         """Return the place of those who iterate over the streamer itself."""
         if self._own is None:
             self._own = Place(self, self._new_inbox)
         return self._own
 
-    def _new_places(self, n: int) -> list[Place]:
+    def _new_places(self, n: int) -> list[Place[InboxT]]:
         """Return places for independent readers; nobody need read at the streamer's own then."""
         if n < 1:
             raise ValueError(f"n={n} must be at least 1: the number of readers")
@@ -142,13 +152,13 @@ class ReadableStreamer(RowStreamer):
         return places
 
 
-class Place:
+class Place(Generic[InboxT]):
     """Where a reader sits: shared by its reader objects, and not keeping them alive."""
 
     def __init__(
         self,
-        streamer: ReadableStreamer,
-        new_inbox: Callable[[Callable[[], None]], Inbox],
+        streamer: ReadableStreamer[InboxT],
+        new_inbox: Callable[[Callable[[], None]], InboxT],
     ) -> None:
         """Args:
         streamer: whose text is read.
@@ -169,15 +179,30 @@ class Place:
         """Stop reading: from any thread, also from a finalizer; the last to leave cancels."""
         self.channel.leave(self.seat, id(handle))
 
+    def rest(self, handle: object) -> None:
+        """Stop reading at the end of a round."""
+        self.channel.rest(self.seat, id(handle))
+
     def look_after_producer(self) -> None:
         """End the stream if the producing thread has died."""
         if self.channel.producer_died():
             self.streamer.fail(died())
 
-    def patience(self, since: float) -> float | None:
-        """Return the time at which a reader that waits since then gives up, None for never."""
+    def patience(self, since: float) -> float:
+        """Return the seconds to wait now for a reader that waits since then.
+
+        At most `CHECK_SECONDS`; not above 0 where the streamer's timeout has passed since the
+        reader began to wait and since the producer's latest sign of life.
+        """
         timeout = self.streamer.timeout
-        return None if timeout is None else max(since, self.channel.last_put) + timeout
+        if timeout is None:
+            return CHECK_SECONDS
+        limit = max(since, self.channel.last_put) + timeout
+        return min(limit - time.monotonic(), CHECK_SECONDS)
 
-
-_ = threading
+    def out_of_patience(self) -> str:
+        """Return the message for a reader that has waited too long."""
+        return (
+            f"generate gave no sign of life for timeout={self.streamer.timeout} seconds; "
+            "give the streamer a longer timeout, or None"
+        )

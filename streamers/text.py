@@ -16,8 +16,8 @@ class TextStreamer(RowStreamer):
     For a batch of several rows, a line begins with `[row] ` where the row changes.
 
     Examples:
-        >>> streamer = TextStreamer(tokenizer)  # doctest: +SKIP
-        >>> model.generate(**inputs, streamer=streamer, max_new_tokens=20)  # doctest: +SKIP
+        >>> streamer = TextStreamer(tokenizer)
+        >>> model.generate(**inputs, streamer=streamer, max_new_tokens=20)
         An increasing sequence: one, two, three, four, five, six, seven, eight, nine, ten, eleven,
     """
 
@@ -41,7 +41,7 @@ class TextStreamer(RowStreamer):
             text: text of whole words; a `RowText` tells its row.
             stream_end: whether nothing follows.
         """
-        out = self._labelled(text) if len(self._rows) > 1 or self._row is not None else text
+        out: str = self._labelled(text) if self._batch > 1 else text
         if stream_end:
             out += "\n"
             self._row, self._at_line_start = None, True

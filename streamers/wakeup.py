@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 # A loop that ended is noticed on the way to waking a reader. While nobody waits there is nothing to
 # wake, so every this many unread items the bell is rung for nothing but to hear whether it sounds.
-_PROBE_EVERY = 16
+_PROBE_EVERY = 8
 
 
 class LoopBell:
@@ -78,6 +78,10 @@ class LoopBell:
     def gone(self) -> bool:
         """Whether the loop is known to have ended; it stays so."""
         return self._gone
+
+    def looks_alive(self) -> bool:
+        """Whether the loop may still run; cheap, and not always up to date as `ring` is."""
+        return not (self._gone or self._loop_is_closed())
 
     def ring(self, wake: Callable[[], object]) -> bool:
         """Have `wake` called in the loop soon, from any thread, without waiting.
@@ -161,10 +165,10 @@ class Mailbox(Generic[T]):
             items = self._items
             items.append(item)
             wake = self._wake
-            if wake is None and len(items) % _PROBE_EVERY:
+            bell = self._bell
+            if wake is None and len(items) % _PROBE_EVERY and (not bell or bell.looks_alive()):
                 return True
             self._wake = None
-        bell = self._bell
         if bell is None or bell.ring(wake or _no_one):
             return True
         self.close()

@@ -1,9 +1,10 @@
-"""Tokenizers of every kind, trained on the spot, and what their text must be."""
+"""Tokenizers of every kind, trained on the spot, what their text must be, and doubles of them."""
 
 from __future__ import annotations
 
 import codecs
 import json
+import random
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
@@ -20,6 +21,8 @@ from tokenizers import (
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from streamers.detokenizer import Detokenizer
 
 TEXTS = [
     "The quick brown fox jumps over the lazy dog. It didn't stop, did it? No , it 's fine !",
@@ -164,22 +167,11 @@ class Case:
 
     def bytes_of(self, ids: Sequence[int], skip: bool) -> bytes:
         """Return what the ids of a byte vocabulary spell, token by token."""
-        alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-        values = {c: ord(c) if ord(c) < 256 else -1 for c in alphabet}
-        shifted = iter(b for b in range(256) if b not in values.values())
-        values = {c: v if v >= 0 else next(shifted) for c, v in values.items()}
         spelled = b""
         for token_id in ids:
-            token = self.tokenizer.id_to_token(token_id)
-            if token is None or (skip and token in SPECIAL):
-                continue
-            if self.kind == "byte_level":
-                known = all(c in values for c in token)
-                spelled += bytes(values[c] for c in token) if known else token.encode()
-            elif len(token) == 6 and token.startswith("<0x"):
-                spelled += bytes.fromhex(token[3:5])
-            else:
-                spelled += token.replace("▁", " ").encode()
+            token = _token(self.kind, token_id)
+            if token is not None and not (skip and token in SPECIAL):
+                spelled += _spelled(self.kind, token)
         return spelled
 
     def text(self, ids: Sequence[int], skip: bool, *, complete: bool = False) -> str:
@@ -206,6 +198,30 @@ class Case:
         return text
 
 
+@cache
+def _token(kind: str, token_id: int) -> str | None:
+    return case_of(kind).tokenizer.id_to_token(token_id)
+
+
+@cache
+def _alphabet() -> dict[str, int]:
+    """Character -> byte: itself where it is one, else in order of the code points."""
+    characters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    own = {ord(c) for c in characters if ord(c) < 256}
+    others = iter(sorted({*range(256)} - own))
+    return {c: ord(c) if ord(c) < 256 else next(others) for c in characters}
+
+
+@cache
+def _spelled(kind: str, token: str) -> bytes:
+    if kind == "byte_level":
+        known = all(c in _alphabet() for c in token)
+        return bytes(_alphabet()[c] for c in token) if known else token.encode()
+    if len(token) == 6 and token.startswith("<0x"):
+        return bytes.fromhex(token[3:5])
+    return token.replace("▁", " ").encode()
+
+
 def _valid(data: bytes) -> bool:
     try:
         data.decode()
@@ -221,3 +237,76 @@ def case_of(kind: str) -> Case:
     tokenizer.add_special_tokens(SPECIAL)
     tokenizer.add_tokens([AddedToken(text, normalized=False) for text in ADDED])
     return Case(kind, tokenizer)
+
+
+class OnlyDecode:
+    """A tokenizer of which nothing is known; counts what it is asked."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._inner = tokenizer
+        self.calls = 0
+        self.longest = 0
+
+    def decode(self, ids: list[int], skip_special_tokens: bool = True) -> str:
+        self.calls += 1
+        self.longest = max(self.longest, len(ids))
+        return str(self._inner.decode(ids, skip_special_tokens=skip_special_tokens))
+
+
+class Wrapper:
+    """A tokenizer around a backend, like those of transformers; counts decodes."""
+
+    def __init__(self, backend: Tokenizer, clean: bool = False) -> None:
+        self.backend_tokenizer = backend
+        self.clean_up_tokenization_spaces = clean
+        self.calls = 0
+        self.shout = False
+
+    def decode(
+        self,
+        ids: list[int],
+        skip_special_tokens: bool = False,
+        clean_up_tokenization_spaces: bool | None = None,
+    ) -> str:
+        self.calls += 1
+        text = str(self.backend_tokenizer.decode(ids, skip_special_tokens=skip_special_tokens))
+        clean = clean_up_tokenization_spaces
+        if self.clean_up_tokenization_spaces if clean is None else clean:
+            for mark in (" .", " ,", " ?", " !", " n't", " 'm", " 's", " 've", " 're"):
+                text = text.replace(mark, mark[1:])
+        return text.upper() if self.shout else text
+
+
+def joined(stream: Detokenizer, ids: Sequence[int]) -> str:
+    """Stream ids one by one to the end."""
+    return "".join([stream.put(i) for i in ids]) + stream.flush()
+
+
+def ids_of(case: Case, *tokens: str) -> list[int]:
+    """Return the ids of tokens."""
+    vocabulary = case.tokenizer.get_vocab()
+    return [vocabulary[token] for token in tokens]
+
+
+def sequences(case: Case, count: int, seed: int) -> list[list[int]]:
+    """Random ids, real text cut anywhere, added tokens and ids outside the vocabulary, mixed."""
+    rng = random.Random(f"{case.kind}-{seed}")
+    texts = [case.tokenizer.encode(text, add_special_tokens=False).ids for text in TEXTS]
+    added = list(case.tokenizer.get_added_tokens_decoder())
+    made = []
+    for _ in range(count):
+        ids: list[int] = []
+        for _ in range(rng.randrange(1, 9)):
+            match rng.randrange(5):
+                case 0:
+                    ids += [rng.randrange(case.size) for _ in range(rng.randrange(8))]
+                case 1:
+                    ids += rng.choices(added, k=rng.randrange(3))
+                case 2:
+                    ids.append(rng.choice([case.size + 5, 10**6, 2**32 - 1]))
+                case _:
+                    real = rng.choice(texts)
+                    start = rng.randrange(len(real))
+                    ids += real[start : start + rng.randrange(1, 16)]
+        made.append(ids)
+    return made

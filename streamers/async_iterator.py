@@ -1,0 +1,153 @@
+"""Text for an event loop, as an async iterator on asyncio and trio."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Self
+
+import anyio
+
+from streamers.channel import Ending, Item
+from streamers.readable import Place, ReadableStreamer
+from streamers.wakeup import Mailbox
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from streamers.base import RowText
+
+__all__ = ["AsyncTextIteratorStreamer", "AsyncTextReader"]
+
+
+class AsyncTextIteratorStreamer(ReadableStreamer[Mailbox[Item]]):
+    """Streamer whose print-ready text is read by `async for`, while a thread generates.
+
+    Iterating gives `RowText`: text that knows its row. Leaving the loop (`break`, an exception, a
+    cancelled task), `aclose`, leaving `async with streamer:` or the end of the event loop set
+    `cancelled`, and the producer stops at its next step if that is among its stopping criteria;
+    `run` sees to it. After the end, another loop over the streamer reads its next `generate`.
+
+    Build it inside a coroutine: a loop that ends before anybody read is noticed only then.
+
+    Examples:
+        >>> async def main():
+        ...     streamer = AsyncTextIteratorStreamer(tokenizer)
+        ...     Thread(target=streamer.run, args=(model.generate,), kwargs=inputs).start()
+        ...     async for text in streamer:
+        ...         print(text, end="", flush=True)
+    """
+
+    def __aiter__(self) -> AsyncTextReader:
+        """Return a reader; several over the streamer itself share what there is (see `tee`)."""
+        return AsyncTextReader(self._own_place())
+
+    async def __anext__(self) -> RowText:
+        """Return the next text, waiting for it.
+
+        Raises:
+            StopAsyncIteration: generation has ended; the next call waits for the next `generate`.
+            TimeoutError: the producer gave no sign of life for `timeout` seconds.
+            ProducerError: generation failed.
+        """
+        place = self._own_place()
+        place.used = True
+        return _text(await _take(place))
+
+    def tee(self, n: int) -> tuple[AsyncTextReader, ...]:
+        """Return independent readers, each of which sees all text from the start.
+
+        Args:
+            n: number of readers, at least 1. The producer is cancelled when all have left.
+        """
+        return tuple([AsyncTextReader(place) for place in self._new_places(n)])
+
+    async def aclose(self) -> None:
+        """Send all readers away and cancel the producer; the same as `close`."""
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.close()
+
+    def _new_inbox(self, on_gone: Callable[[], None]) -> Mailbox[Item]:
+        return Mailbox(on_gone)
+
+
+class AsyncTextReader:
+    """An async iterator over a stream's text; dropping it before the end cancels the producer.
+
+    For one task at a time. `close` and the garbage collector may come from any thread.
+    """
+
+    def __init__(self, place: Place[Mailbox[Item]]) -> None:
+        """Args:
+        place: where to read; got from `AsyncTextIteratorStreamer`.
+        """
+        self._over = False
+        self._place = place
+        place.sit(self)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> RowText:
+        """Return the next text; see `AsyncTextIteratorStreamer`. The end stays the end."""
+        if self._over:
+            raise StopAsyncIteration
+        try:
+            item = await _take(self._place)
+        except BaseException:
+            # The traceback keeps this frame, and must not keep the reader: a cancelled task that
+            # leaves its loop is to be noticed at once, not when garbage is collected.
+            del self
+            raise
+        if isinstance(item, Ending):
+            self._over = True
+            self._place.rest(self)
+        return _text(item)
+
+    def close(self) -> None:
+        """Stop reading; the producer is cancelled if nobody else reads."""
+        if not self._over:
+            self._over = True
+            self._place.stand_up(self)
+
+    async def aclose(self) -> None:
+        """Stop reading; the same as `close`."""
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        self.close()
+
+
+async def _take(place: Place[Mailbox[Item]]) -> Item:
+    """Wait for the next text or ending at a place."""
+    seat, since = place.seat, time.monotonic()
+    item = seat.next_ready()
+    while item is None:
+        if seat.inbox.closed:
+            return Ending()
+        seconds = place.patience(since)
+        if seconds <= 0:
+            raise TimeoutError(place.out_of_patience())
+        place.look_after_producer()
+        with anyio.move_on_after(seconds):
+            await seat.inbox.wait()
+        item = seat.next_ready()
+    return item
+
+
+def _text(item: Item) -> RowText:
+    """Return a text, or raise what the ending says."""
+    if isinstance(item, Ending):
+        item.raise_error()
+        raise StopAsyncIteration
+    return item

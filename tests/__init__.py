@@ -1,0 +1,1 @@
+"""Tests; each file mirrors the module of the same path."""
