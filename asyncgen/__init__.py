@@ -166,6 +166,7 @@ _REST = {
         "DynamicCache",
         "StaticCache",
     ),
+    "asyncgen.engine.stream_params": ("StreamParams",),
     "asyncgen.generation.config": ("CompileConfig",),
     "asyncgen.generation.logits": (
         "EpsilonLogitsWarper",
@@ -210,7 +211,6 @@ _REST = {
         "StoppingCriteria",
         "StoppingCriteriaList",
     ),
-    "asyncgen.engine.stream_params": ("StreamParams",),
     "asyncgen.models.config": ("ModelConfig",),
     "asyncgen.pretrained": ("PreTrainedModel",),
     "asyncgen.tokenizer": ("Tokenizer",),

@@ -187,14 +187,14 @@ def _explain(
         status = answer.response.status_code
         remedy = "pass a valid `token=`" if status in (401, 403) else "try again later"
         return f"the hub answered {status} for {repository!r}; {remedy}"
-    if isinstance(error, errors.LocalEntryNotFoundError | OSError):
+    if isinstance(error, errors.LocalEntryNotFoundError):
         return (
             f"there is no folder {repository!r}, and the hub cannot be reached to download it "
             f"({_first_line(error)}); check the connection, or give the path of a folder"
         )
     return (
         f"downloading {repository!r} failed ({type(error).__name__}: {_first_line(error)}); "
-        "try again, or give the path of a folder"
+        "see to the cause and try again, or give the path of a folder"
     )
 
 

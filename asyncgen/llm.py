@@ -12,7 +12,7 @@ import anyio
 
 from asyncgen.engine.loop import DecodeThread
 from asyncgen.engine.names import check_names, check_prompt
-from asyncgen.errors import EngineClosedError, InvalidRequestError
+from asyncgen.errors import EngineClosedError
 from asyncgen.opening import ModelSource, Opened, open_engine
 from asyncgen.stream import TextStream
 from asyncgen.types import Completion
@@ -79,15 +79,8 @@ class AsyncLLM:
                 for one chunk of another's prompt at most.
 
         Raises:
-            InvalidRequestError: A number below 1.
+            InvalidRequestError: A number below 1, or an argument that a model object cannot honour.
         """
-        for name, value in (
-            ("max_running", max_running),
-            ("prefill_chunk_size", prefill_chunk_size),
-            ("num_threads", 1 if num_threads is None else num_threads),
-        ):
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise InvalidRequestError(name, value, "an integer of at least 1")
         described = ModelSource(
             source=source,
             tokenizer=tokenizer,

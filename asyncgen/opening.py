@@ -49,6 +49,30 @@ class ModelSource:
     max_running: int
     prefill_chunk_size: int
 
+    def __post_init__(self) -> None:
+        """Check what can be checked before loading.
+
+        Raises:
+            InvalidRequestError: A number below 1, or an argument that a model object cannot honour.
+        """
+        for name in ("max_running", "prefill_chunk_size", "num_threads"):
+            value = getattr(self, name)
+            if value is None and name == "num_threads":
+                continue
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise InvalidRequestError(name, value, "an integer of at least 1")
+        if isinstance(self.source, str | os.PathLike):
+            return
+        if self.tokenizer is None:
+            raise InvalidRequestError(
+                "tokenizer", None, "a model object comes without one; pass its tokenizer"
+            )
+        for name in ("device", "dtype", "revision"):
+            if getattr(self, name) is not None:
+                raise InvalidRequestError(
+                    name, getattr(self, name), "the model object is loaded already; leave it out"
+                )
+
 
 @dataclass(frozen=True, slots=True)
 class Opened:
@@ -92,11 +116,9 @@ def _load_tokenizer(source: ModelSource) -> Tokenizer:
     if isinstance(wanted, str | os.PathLike):
         from asyncgen.pretrained import load_tokenizer
 
-        return load_tokenizer(wanted, revision=source.revision, token=source.token)
-    if source.tokenizer is None:
-        raise InvalidRequestError(
-            "tokenizer", None, "a model object comes without one; pass its tokenizer"
-        )
+        # A revision belongs to the model's repository; a tokenizer from elsewhere has its own.
+        revision = source.revision if source.tokenizer is None else None
+        return load_tokenizer(wanted, revision=revision, token=source.token)
     return wanted
 
 

@@ -53,6 +53,7 @@ class TextStream:
         # A loop that ended with the stream unread is a reader that left.
         self._mailbox: Mailbox[TokenEvent | BaseException] = Mailbox(self._cancel.set)
         self._request: Request | None = None
+        self._num_samples = 1
         self._unread: deque[TokenEvent] = deque()
         self._samples: dict[int, SampleBuilder] = {}
         self._times: list[float] = []
@@ -157,14 +158,19 @@ class TextStream:
             self._leave()
             raise
         self._request = request
+        self._num_samples = request.params.num_samples
+        if self._cancel.is_set():
+            # Cancelled from elsewhere while it was being prepared: it may wait in the queue.
+            self._thread.cancel(request)
 
     async def _next_text(self) -> str:
-        await self._start()
-        if self._request is not None and self._request.params.num_samples > 1:
+        if self._request is None:
+            await self._start()
+        if self._num_samples > 1:
             self._leave()
             raise InvalidRequestError(
                 "num_return_sequences",
-                self._request.params.num_samples,
+                self._num_samples,
                 "several samples are read through `events()`, told apart by `index`",
             )
         while True:
@@ -175,7 +181,8 @@ class TextStream:
                 return text
 
     async def _next_event(self) -> TokenEvent:
-        await self._start()
+        if self._request is None:
+            await self._start()
         await self._wait_for_events()
         return self._unread.popleft()
 
@@ -205,7 +212,10 @@ class TextStream:
                 self._failure = item
                 continue
             self._unread.append(item)
-            self._samples.setdefault(item.index, SampleBuilder(item.index)).add(item)
+            sample = self._samples.get(item.index)
+            if sample is None:
+                sample = self._samples[item.index] = SampleBuilder(item.index)
+            sample.add(item)
             if item.token_ids:
                 self._times.append(item.time)
             if item.usage is not None:
@@ -240,8 +250,11 @@ class TextStream:
             return self._last.timing
         times = self._times
         total = clock() - self._request.accepted_at if self._request is not None else 0.0
-        rate = (len(times) - 1) / (times[-1] - times[0]) if len(times) > 1 else None
-        return Timing(None, times[0] if times else None, total, rate)
+        first, last = (times[0], times[-1]) if times else (None, None)
+        rate = None
+        if first is not None and last is not None and last > first:
+            rate = (len(times) - 1) / (last - first)
+        return Timing(None, first, total, rate)
 
 
 class _Reader(Generic[T_co]):

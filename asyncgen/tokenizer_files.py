@@ -170,18 +170,19 @@ def _added_tokens(by_text: Mapping[str, Any], config: Mapping[str, Any]) -> dict
 
 def _add_tokens(backend: Backend, settings: TokenizerSettings) -> None:
     """Make every named token a token: first those with ids, in order, then the special ones."""
-    known = backend.get_added_tokens_decoder()
-    contents = {token.content for token in known.values()}
-    backend.add_tokens(
-        [
-            token
-            for token_id, token in settings.added_tokens.items()
-            if token.content not in contents
-        ]
-    )
-    special = {
-        token.content for token in backend.get_added_tokens_decoder().values() if token.special
-    }
+    known = {token.content for token in backend.get_added_tokens_decoder().values()}
+    for token_id, token in settings.added_tokens.items():
+        if token.content in known:
+            continue
+        backend.add_tokens([token])
+        found = backend.token_to_id(token.content)
+        if found != token_id:
+            raise ModelLoadError(
+                f"the added token {token.content!r} should have id {token_id}, but tokenizer.json "
+                f"makes it {found}; the tokenizer's files do not belong together: download them all"
+            )
+    decoder = backend.get_added_tokens_decoder().values()
+    special = {token.content for token in decoder if token.special}
     named = [*settings.special_tokens.values(), *settings.extra_special_tokens]
     backend.add_special_tokens(
         [AddedToken(text, normalized=False, special=True) for text in named if text not in special]

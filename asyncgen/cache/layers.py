@@ -38,6 +38,9 @@ class CacheLayer(Protocol):
         Returns:
             Keys and values of positions ``first`` to the end, each ``[B * K, 1, T, D]``: rows and
             heads are merged, as grouped attention wants them.
+
+        Raises:
+            InvalidRequestError: The cache was made for other rows or another dtype, or is full.
         """
 
     def update(self, key_states: Tensor, value_states: Tensor) -> tuple[Tensor, Tensor]:
@@ -52,13 +55,14 @@ class DynamicLayer:
         capacity: Positions that fit the buffer.
     """
 
-    __slots__ = ("_buffer", "_flat", "_reserved", "capacity", "length")
+    __slots__ = ("_buffer", "_flat", "_reserved", "_rows", "capacity", "length")
 
     def __init__(self) -> None:
         """Start empty; shape, dtype and device are those of the first keys."""
         self.length = 0
         self.capacity = 0
         self._reserved = 0
+        self._rows = 0
         self._buffer: Tensor | None = None  # [2, B, K, capacity, D]
         self._flat: tuple[Tensor, Tensor] | None = None  # [B * K, 1, capacity, D] each
 
@@ -86,6 +90,8 @@ class DynamicLayer:
             self._make_room(pair, end)
         buffer, flat = self._buffer, self._flat
         assert buffer is not None and flat is not None
+        if pair.shape[1] != self._rows or pair.dtype is not buffer.dtype:
+            raise _unfit(buffer, pair)
         buffer.narrow(3, start, size).copy_(pair)
         self.length = end
         keys, values = flat
@@ -132,6 +138,7 @@ class DynamicLayer:
     def _replace(self, buffer: Tensor) -> None:
         self._buffer = buffer
         self._flat = _flatten(buffer)
+        self._rows = buffer.shape[1]
         self.capacity = buffer.shape[3]
 
 
@@ -207,7 +214,9 @@ class StaticLayer:
         end = start + size
         buffer, flat = self._buffer, self._flat
         if buffer is None or flat is None or end > self.capacity:
-            buffer, flat = self._check(pair, end)
+            buffer, flat = self._open(pair, end)
+        if pair.shape[1] != self._rows or pair.dtype is not buffer.dtype:
+            raise _unfit(buffer, pair)
         buffer.narrow(3, start, size).copy_(pair)
         self.length = end
         keys, values = flat
@@ -261,8 +270,8 @@ class StaticLayer:
         if self._buffer is not None:
             self._buffer.zero_()
 
-    def _check(self, pair: Tensor, end: int) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        """Everything that may be wrong with a write, and the buffer if it is missing."""
+    def _open(self, pair: Tensor, end: int) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        """The buffer at its first write."""
         if end > self.capacity:
             raise self._full(end)
         if self._rows is None:
@@ -272,21 +281,8 @@ class StaticLayer:
         if self._device is None:
             self._device = pair.device
         self.allocate(pair.shape[2], pair.shape[4])
-        buffer, flat = self._buffer, self._flat
-        assert buffer is not None and flat is not None
-        if buffer.dtype != pair.dtype:
-            raise InvalidRequestError(
-                "past_key_values",
-                f"StaticCache of {buffer.dtype}",
-                f"the model computes in {pair.dtype}; pass that as `dtype`",
-            )
-        if buffer.shape[1] != pair.shape[1]:
-            raise InvalidRequestError(
-                "past_key_values",
-                f"StaticCache of {buffer.shape[1]} rows",
-                f"the batch has {pair.shape[1]} rows; make a cache of that size",
-            )
-        return buffer, flat
+        assert self._buffer is not None and self._flat is not None
+        return self._buffer, self._flat
 
     def _full(self, length: int) -> InvalidRequestError:
         return InvalidRequestError(
@@ -294,6 +290,21 @@ class StaticLayer:
             f"StaticCache of {self.capacity} positions",
             f"{length} are needed; raise `max_cache_len` or generate fewer tokens",
         )
+
+
+def _unfit(buffer: Tensor, pair: Tensor) -> InvalidRequestError:
+    """Keys that a copy would silently repeat or convert."""
+    if buffer.dtype != pair.dtype:
+        return InvalidRequestError(
+            "past_key_values",
+            f"cache of {buffer.dtype}",
+            f"the model computes in {pair.dtype}; make the cache with that as `dtype`",
+        )
+    return InvalidRequestError(
+        "past_key_values",
+        f"cache of {buffer.shape[1]} rows",
+        f"the batch has {pair.shape[1]} rows; make a cache of that size",
+    )
 
 
 def _flatten(buffer: Tensor) -> tuple[Tensor, Tensor]:

@@ -229,7 +229,7 @@ class _Reader:
 
     def read(self) -> ModelConfig:
         heads = self.count("num_attention_heads")
-        kv_heads = self.count("num_key_value_heads", default=heads)
+        kv_heads = self.kv_heads(heads)
         if heads % kv_heads:
             raise _bad("num_key_value_heads", kv_heads, f"must divide the {heads} query heads")
         hidden = self.count("hidden_size")
@@ -247,7 +247,7 @@ class _Reader:
             num_key_value_heads=kv_heads,
             head_dim=self.head_dim(hidden, heads),
             max_position_embeddings=positions,
-            rms_norm_eps=self.number("rms_norm_eps", 1e-6),
+            rms_norm_eps=_number(self.raw, "rms_norm_eps", 1e-6),
             rope=_read_rope(self.raw, positions),
             sliding_window=window,
             layer_types=layer_types,
@@ -274,8 +274,11 @@ class _Reader:
             raise _bad(key, value, "must be a whole number of at least 1")
         return value
 
-    def number(self, key: str, default: float) -> float:
-        return _number(self.raw, key, default)
+    def kv_heads(self, heads: int) -> int:
+        # Null means one per query head; only a missing key has a default of its own.
+        if "num_key_value_heads" in self.raw and self.raw["num_key_value_heads"] is None:
+            return heads
+        return self.count("num_key_value_heads", default=heads)
 
     def flag(self, key: str) -> bool:
         value = self.value(key)

@@ -38,6 +38,9 @@ HEAD_COPY_SHARE: Final = 0.15
 The copy exists beside the table, and loading may take 1.2 times the checkpoint in all.
 """
 
+HEAD_COPY_BYTES: Final = 8 << 20
+"""A tied head also gets its own copy if it is no larger than this."""
+
 _ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "silu": torch._C._nn.silu_,
     "swish": torch._C._nn.silu_,
@@ -209,6 +212,8 @@ class DecoderLM(nn.Module):
         self._rotary = Rotary(config, dtype)
         self._plan: tuple[Any, ...] | None = None
         self._spaces: dict[int, Workspace] = {}
+        # In a tuple, or it would become a parameter of this module as well.
+        self._head_made_of: tuple[nn.Parameter, ...] = ()
 
     @property
     def vocab_size(self) -> int:
@@ -229,21 +234,22 @@ class DecoderLM(nn.Module):
         """Lay out every weight for its kernel; idempotent, and again after weights were replaced.
 
         A loader may call `Linear.prepare` and its like module by module before, so that no two
-        large matrices exist twice at once. A tied head that was made already is kept.
+        large matrices exist twice at once. A tied head that was made of this table is kept.
         """
         for module in self.modules():
             if isinstance(module, (Linear, Embedding, RMSNorm)):
                 module.prepare()
-        for layer in self.layers:
+        layers = [module for module in self.layers if isinstance(module, DecoderLayer)]
+        for layer in layers:
             layer.prepare()
-        if self.config.tie_word_embeddings and self.lm_head.kernel is None:
+        if self.config.tie_word_embeddings:
             self._tie_head()
         self._rotary.dtype = self.dtype
         self._spaces.clear()
         self._plan = (
             self.embed_tokens.lookup,
             self._rotary.rows,
-            tuple(layer.run for layer in self.layers),
+            tuple(layer.run for layer in layers),
             self.norm.scaler.into,
             self.lm_head.ready().product,
         )
@@ -251,16 +257,26 @@ class DecoderLM(nn.Module):
     def prepare_head(self, *, own_copy: bool) -> None:
         """Make the tied output head from the embedding table as it is now.
 
-        A loader that calls this with ``own_copy`` before `prepare` may then put a memory-mapped
-        view of the same table in the place of ``embed_tokens.weight``: look-ups touch a few rows,
-        and the head reads its own copy.
-
         Args:
             own_copy: Whether the head lays out a copy for the fastest kernel; otherwise it reads
                 the table itself, which must stay in place.
         """
-        table = self.embed_tokens.weight.detach()
-        self.lm_head.tie(table.to(self.dtype), own_copy=own_copy)
+        table = self.embed_tokens.weight
+        self._head_made_of = (table,)
+        self.lm_head.tie(table.detach().to(self.dtype), own_copy=own_copy)
+
+    def replace_table(self, table: Tensor) -> None:
+        """Put another tensor of the same content in the place of the embedding table.
+
+        After ``prepare_head(own_copy=True)`` only look-ups read the table, a few rows a step, so
+        a memory-mapped view of the file will do, in whatever dtype the file has.
+
+        Args:
+            table: ``[V, E]``; may be read-only.
+        """
+        self.embed_tokens.weight = nn.Parameter(table, requires_grad=False)
+        self.embed_tokens.prepare()
+        self._head_made_of = (self.embed_tokens.weight,)
 
     def embed(self, input_ids: Tensor) -> Tensor:
         """Rows of the embedding table for ids ``[B, S]``, as ``[B, S, E]``."""
@@ -314,10 +330,10 @@ class DecoderLM(nn.Module):
             stream = stream.view(batch, -1, stream.shape[1])[:, -1].contiguous()
         return product(norm(stream, stream))
 
-    @classmethod
-    def ignored_weights(cls) -> tuple[str, ...]:
+    def ignored_weights(self) -> tuple[str, ...]:
         """Regular expressions of names that checkpoints carry and nobody needs."""
-        return (r"\.rotary_emb\.inv_freq$", r"\.self_attn\.masked_bias$")
+        names = (r"\.rotary_emb\.inv_freq$",)
+        return (*names, r"^lm_head\.weight$") if self.config.tie_word_embeddings else names
 
     def weight_map(self) -> tuple[WeightRule, ...]:
         """What each parameter is made of, in the order of computation."""
@@ -375,14 +391,18 @@ class DecoderLM(nn.Module):
 
     def _tie_head(self) -> None:
         """Let the head compute with the embedding table, on a copy of its own if that is small."""
-        table = self.embed_tokens.weight.detach()
+        table = self.embed_tokens.weight
+        made_of = self._head_made_of
+        if self.lm_head.kernel is not None and made_of and made_of[0] is table:
+            return
         others = sum(
             module.in_features * module.out_features
             for module in self.modules()
             if isinstance(module, Linear) and module is not self.lm_head
         )
         share = table.numel() / (table.numel() + others)
-        self.prepare_head(own_copy=table.dtype != self.dtype or share <= HEAD_COPY_SHARE)
+        small = share <= HEAD_COPY_SHARE or table.nbytes <= HEAD_COPY_BYTES
+        self.prepare_head(own_copy=small or table.dtype != self.dtype)
 
     def _run(
         self,

@@ -113,6 +113,10 @@ class PackedKernel:
         """See `Kernel`."""
         return self.weight.to_dense()
 
+    def __reduce__(self) -> tuple[type[PackedKernel], tuple[Tensor, Tensor | None]]:
+        """Copy and pickle by way of the ordinary layout: a packed tensor can do neither."""
+        return PackedKernel, (self.dense(), self.bias)
+
 
 class SharedKernel(DenseKernel):
     """A product on a float32 table that stays as it lies, for few rows by oneDNN."""

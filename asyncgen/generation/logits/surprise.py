@@ -10,14 +10,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.logits.base import LogitsProcessor, check_count
 from asyncgen.generation.logits.filters import least_of_top, slice_sizes
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from asyncgen.generation.logits.base import Parameter
 
 __all__ = [
@@ -121,8 +120,8 @@ def keep_above_eta(
     """
     probabilities = scores.softmax(-1)
     entropy = torch.special.entr(probabilities).sum(-1, keepdim=True)
-    ceiling = torch.as_tensor(epsilon, dtype=scores.dtype, device=scores.device)
-    limit = torch.minimum(ceiling, ceiling.sqrt() * torch.exp(-entropy))
+    limit = epsilon**0.5 * torch.exp(-entropy)
+    limit = limit.minimum(epsilon) if isinstance(epsilon, Tensor) else limit.clamp(max=epsilon)
     dropped = (probabilities < limit) & (scores < least_of_top(scores, min_tokens_to_keep))
     return torch.where(dropped, filter_value, scores)
 

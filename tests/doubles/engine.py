@@ -1,0 +1,113 @@
+"""What tests of the engine and of its async face share: probes, references, recording sinks."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from typing import TYPE_CHECKING
+
+import anyio.to_thread
+import pytest
+import torch
+
+from asyncgen.engine.sampler import gumbel_noise, mix64
+from tests.doubles.models import EOS, PATIENCE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from asyncgen.llm import AsyncLLM
+    from asyncgen.types import TokenEvent
+    from tests.doubles.models import TableModel
+
+THREAD = "asyncgen-decode"
+
+
+def decode_threads() -> list[threading.Thread]:
+    """The decode threads that live."""
+    return [thread for thread in threading.enumerate() if thread.name == THREAD]
+
+
+def join_decode_threads() -> None:
+    """Wait for every decode thread to end; a test fails if one does not."""
+    for thread in decode_threads():
+        thread.join(PATIENCE)
+    assert not decode_threads()
+
+
+@pytest.fixture(autouse=True)
+def no_thread_left() -> Iterator[None]:
+    """No decode thread outlives a test."""
+    yield
+    gc.collect()
+    join_decode_threads()
+
+
+async def in_thread(call: Callable[[], object]) -> None:
+    """Run a call that waits on a worker thread, so that the loop goes on."""
+    await anyio.to_thread.run_sync(call)
+
+
+async def probe(llm: AsyncLLM, model: TableModel, steps: int = 8) -> int:
+    """Run a request of so many steps and return how many forward passes others had meanwhile.
+
+    Requests take turns, so anything that still ran would show.
+    """
+    before = model.num_forwards
+    await llm.generate([1], max_new_tokens=steps)
+    return model.num_forwards - before - steps
+
+
+def greedy_ids(model: TableModel, prompt_ids: list[int], count: int) -> list[int]:
+    """What greedy decoding must give, by direct look-up."""
+    ids = list(prompt_ids)
+    while len(ids) < len(prompt_ids) + count:
+        ids.append(int(_logits(model, ids).argmax()))
+        if ids[-1] == EOS:
+            break
+    return ids[len(prompt_ids) :]
+
+
+def sampled_ids(
+    model: TableModel, prompt_ids: list[int], count: int, *, seed: int, row: int = 0
+) -> list[int]:
+    """What plain sampling (`top_k=0`, temperature 1) must give: argmax of logits and noise."""
+    ids = list(prompt_ids)
+    while len(ids) < len(prompt_ids) + count:
+        logits = _logits(model, ids)
+        noise = gumbel_noise(mix64(seed, row, len(ids)), torch.arange(len(logits)))
+        ids.append(int((logits + noise).argmax()))
+        if ids[-1] == EOS:
+            break
+    return ids[len(prompt_ids) :]
+
+
+def raw_logits(model: TableModel, ids: list[int]) -> torch.Tensor:
+    """Logits ``[V]`` after these ids."""
+    return _logits(model, ids)
+
+
+def _logits(model: TableModel, ids: list[int]) -> torch.Tensor:
+    return model.core.logits(torch.tensor(ids[-1:]), torch.tensor([len(ids) - 1]))[0]
+
+
+class RecordingSink:
+    """A sink that keeps what it is given."""
+
+    def __init__(self) -> None:
+        self.items: list[TokenEvent | BaseException] = []
+
+    def put_nowait(self, item: TokenEvent | BaseException, /) -> None:
+        """Keep it."""
+        self.items.append(item)
+
+    @property
+    def events(self) -> list[TokenEvent]:
+        """The events; fails if there is an exception."""
+        assert not any(isinstance(item, BaseException) for item in self.items), self.items
+        return [item for item in self.items if not isinstance(item, BaseException)]
+
+    @property
+    def text(self) -> str:
+        """All text so far."""
+        return "".join(event.text for event in self.events)

@@ -1,0 +1,215 @@
+"""A model whose logits are looked up, and a tokenizer whose tokens are bytes.
+
+No matrix product is involved, so the logits of a row are the same bit for bit whatever stands
+beside it, and a test decides how many forward passes happen, and what happens in them.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+import torch
+from tokenizers import AddedToken, decoders, models, pre_tokenizers
+from tokenizers import Tokenizer as Backend
+
+from asyncgen.generation.config import GenerationConfig
+from asyncgen.generation.mixin import GenerationMixin
+from asyncgen.models.config import ModelConfig
+from asyncgen.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from asyncgen.models.attention import AttentionContext
+
+    Hook = Callable[[torch.Tensor, torch.Tensor], object]
+
+EOS, PAD, START, END = 256, 257, 258, 259
+"""Special tokens of :func:`byte_tokenizer`; ids below are the bytes themselves."""
+
+VOCABULARY = 260
+PATIENCE = 10.0
+"""Seconds after which a test that waits for a thread has failed."""
+
+CHAT_TEMPLATE = (
+    "{% for message in messages %}<start>{{ message['role'] }}:{{ message['content'] }}<end>"
+    "{% endfor %}{% if add_generation_prompt %}<start>assistant:{% endif %}"
+)
+
+
+def byte_tokenizer(*, chat_template: str | None = CHAT_TEMPLATE) -> Tokenizer:
+    """Make a tokenizer with one token a byte, four special tokens, and a chat template."""
+    # The byte-level alphabet spells each byte as one printable character; order it by byte.
+    alphabet = _byte_alphabet()
+    backend = Backend(models.BPE(vocab={char: byte for byte, char in alphabet.items()}, merges=[]))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    backend.decoder = decoders.ByteLevel()
+    backend.add_special_tokens(
+        [AddedToken(token, special=True) for token in ("<eos>", "<pad>", "<start>", "<end>")]
+    )
+    return Tokenizer(
+        backend,
+        special_tokens={"eos_token": "<eos>", "pad_token": "<pad>"},
+        extra_special_tokens=["<start>", "<end>"],
+        chat_template=chat_template,
+    )
+
+
+def _byte_alphabet() -> dict[int, str]:
+    """The character that the byte-level pre-tokenizer writes for each byte."""
+    visible = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    hidden = [byte for byte in range(256) if byte not in visible]
+    return {byte: chr(byte) for byte in visible} | {
+        byte: chr(256 + place) for place, byte in enumerate(hidden)
+    }
+
+
+class Gate:
+    """A hook that lets exactly as many forward passes through as the test allows.
+
+    Attributes:
+        arrived: Forward passes that were begun, those that wait included.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._allowed = 0
+        self._is_open = False
+        self.arrived = 0
+
+    def allow(self, count: int = 1) -> None:
+        """Let so many more forward passes through."""
+        with self._changed:
+            self._allowed += count
+            self._changed.notify_all()
+
+    def open(self) -> None:
+        """Let everything through from now on."""
+        with self._changed:
+            self._is_open = True
+            self._changed.notify_all()
+
+    def wait_arrived(self, count: int) -> None:
+        """Wait until so many forward passes were begun."""
+        with self._changed:
+            assert self._changed.wait_for(lambda: self.arrived >= count, PATIENCE), self.arrived
+
+    def __call__(self, input_ids: torch.Tensor, positions: torch.Tensor) -> None:
+        with self._changed:
+            self.arrived += 1
+            self._changed.notify_all()
+            assert self._changed.wait_for(lambda: self._is_open or self._allowed > 0, PATIENCE)
+            self._allowed -= 1
+
+
+class TableCore:
+    """Looks the logits of the next token up by the last id and its position.
+
+    Attributes:
+        config: A tiny Llama's, so that caches and attention know their shapes.
+        forwards: Shape ``(B, S)`` of the ids of every forward pass.
+        threads: Names of the threads that computed.
+    """
+
+    def __init__(self, config: ModelConfig, table: torch.Tensor, hook: Hook | None) -> None:
+        self.config = config
+        self.table = table
+        self.hook = hook
+        self.forwards: list[tuple[int, int]] = []
+        self.threads: set[str] = set()
+
+    def decode(
+        self, input_ids: torch.Tensor, positions: torch.Tensor, attention: AttentionContext
+    ) -> torch.Tensor:
+        """Logits ``[B, V]`` after ids ``[B, S]``; the cache grows by S positions."""
+        self.forwards.append((input_ids.shape[0], input_ids.shape[1]))
+        self.threads.add(threading.current_thread().name)
+        if self.hook is not None:
+            self.hook(input_ids, positions)
+        attention.begin(*input_ids.shape)
+        attention.attend(0, torch.zeros(input_ids.numel(), 3, self.config.head_dim))
+        places = positions[:, -1].expand(input_ids.shape[0])
+        return self.logits(input_ids[:, -1], places)
+
+    def logits(self, last_ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        """Logits ``[B, V]`` after ids ``[B]`` at positions ``[B]``."""
+        return self.table[(31 * last_ids + 7 * positions) % len(self.table)]
+
+
+class ScriptedCore(TableCore):
+    """Says given ids, by position: the first after a prompt of a known length."""
+
+    def __init__(
+        self, config: ModelConfig, script: Sequence[int], prompt_length: int, hook: Hook | None
+    ) -> None:
+        rows = torch.zeros(len(script) + 1, config.vocab_size)
+        rows[torch.arange(len(rows)), torch.tensor([*script, EOS])] = 20.0
+        super().__init__(config, rows, hook)
+        self._prompt_length = prompt_length
+
+    def logits(self, last_ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        """Logits ``[B, V]`` that all but name the id of the script."""
+        return self.table[(positions + 1 - self._prompt_length).clamp(0, len(self.table) - 1)]
+
+
+class TableModel(GenerationMixin):
+    """A model object as `AsyncLLM` takes it."""
+
+    def __init__(
+        self,
+        *,
+        script: str | Sequence[int] | None = None,
+        prompt_length: int = 0,
+        seed: int = 0,
+        eos_bias: float = -1e4,
+        context_length: int = 512,
+        hook: Hook | None = None,
+        **defaults: Any,
+    ) -> None:
+        """Make the table.
+
+        Args:
+            script: Text or ids that it says after a prompt of ``prompt_length`` ids, then the
+                end-of-sequence token; ``None`` for a random table.
+            prompt_length: Ids of the prompts that a script is meant for.
+            seed: Of the random table.
+            eos_bias: Added to the table's scores of special tokens; by default they never come.
+            context_length: ``max_position_embeddings``.
+            hook: Called with ids and positions in every forward pass.
+            defaults: Fields of the model's own generation config.
+        """
+        config = ModelConfig.from_hf(
+            {
+                "model_type": "llama",
+                "vocab_size": VOCABULARY,
+                "hidden_size": 2,
+                "intermediate_size": 2,
+                "num_hidden_layers": 1,
+                "num_attention_heads": 1,
+                "num_key_value_heads": 1,
+                "head_dim": 2,
+                "max_position_embeddings": context_length,
+                "bos_token_id": None,
+                "eos_token_id": EOS,
+            }
+        )
+        self.core: TableCore
+        if script is not None:
+            ids = list(script.encode()) if isinstance(script, str) else script
+            self.core = ScriptedCore(config, ids, prompt_length, hook)
+        else:
+            table = torch.randn(997, VOCABULARY, generator=torch.Generator().manual_seed(seed)) * 2
+            table[:, EOS:] += eos_bias
+            self.core = TableCore(config, table, hook)
+        self.config = config
+        self.device = torch.device("cpu")
+        self.dtype = torch.float32
+        self.generation_config = GenerationConfig(
+            **{"eos_token_id": EOS, "pad_token_id": PAD, **defaults}
+        )
+
+    @property
+    def num_forwards(self) -> int:
+        """Forward passes so far."""
+        return len(self.core.forwards)

@@ -1,0 +1,84 @@
+"""Tests of the package's front: what is public, and what importing it costs."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+import asyncgen
+
+PROBE = """
+import sys, time
+before = set(sys.modules)
+start = time.perf_counter()
+import {package}
+seconds = time.perf_counter() - start
+heavy = {{"torch", "numpy", "tokenizers", "safetensors", "jinja2", "huggingface_hub", "tqdm"}}
+print(seconds, *sorted(heavy & (set(sys.modules) - before)))
+"""
+
+
+@pytest.mark.parametrize("name", sorted({*asyncgen.__all__} - {"__version__"}))
+def test_every_name_resolves(name: str) -> None:
+    value = getattr(asyncgen, name)
+    assert value is not None
+    assert getattr(asyncgen, name) is value
+
+
+def test_version_is_that_of_the_distribution() -> None:
+    try:
+        installed = metadata.version("asyncgen")
+    except metadata.PackageNotFoundError:
+        with pytest.raises(AttributeError, match="it is not installed; run `pip install -e .`"):
+            asyncgen.__version__  # noqa: B018
+    else:
+        assert asyncgen.__version__ == installed
+
+
+def test_names_are_sorted_and_unique() -> None:
+    assert list(asyncgen.__all__) == sorted(set(asyncgen.__all__))
+
+
+def test_names_are_listed() -> None:
+    assert set(asyncgen.__all__) <= set(dir(asyncgen))
+
+
+def test_the_front_is_small() -> None:
+    assert 20 <= sum(len(names) for names in asyncgen._FRONT.values()) <= 30
+
+
+def test_tables_types_and_all_agree() -> None:
+    source = Path(asyncgen.__file__).read_text(encoding="utf-8")
+    typed = {
+        alias.asname: node.module
+        for block in ast.parse(source).body
+        if isinstance(block, ast.If)
+        for node in block.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    assert typed == asyncgen._MODULES
+    assert set(asyncgen.__all__) == {*asyncgen._MODULES, "__version__"}
+
+
+def test_unknown_name() -> None:
+    with pytest.raises(AttributeError, match="module 'asyncgen' has no attribute 'Nothing'"):
+        asyncgen.Nothing  # noqa: B018
+
+
+@pytest.mark.parametrize("package", ["asyncgen", "streamers", "asyncgen.errors"])
+def test_import_is_light(package: str) -> None:
+    script = PROBE.format(package=package)
+    results = [
+        subprocess.run(
+            [sys.executable, "-c", script], capture_output=True, text=True, check=True
+        ).stdout.split()
+        for _ in range(3)
+    ]
+    assert min(float(seconds) for seconds, *_ in results) < 0.2
+    assert all(heavy == [] for _, *heavy in results)
