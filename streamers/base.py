@@ -172,10 +172,10 @@ def _as_prompts(values: Any) -> list[Sequence[int]]:
 def _as_ids(values: Any) -> int | Sequence[int]:
     """Read tokens of a batch of one: `[]`, `[n]` or `[1, n]`."""
     if isinstance(values, int) or not values or isinstance(values[0], int):
-        return values  # type: ignore[no-any-return]
+        return values
     if len(values) != 1:
         raise ValueError(f"value has {len(values)} rows, but the prompt had 1")
-    return values[0]  # type: ignore[no-any-return]
+    return values[0]
 
 
 def _as_columns(values: Any, rows: int) -> list[int | Sequence[int]]:
