@@ -59,6 +59,7 @@ class TextStream:
         self._times: list[float] = []
         self._last: TokenEvent | None = None
         self._failure: BaseException | None = None
+        self._reading = False
         self._left = False
         self._result: Completion | None = None
 
@@ -87,7 +88,11 @@ class TextStream:
             InvalidRequestError: A value or combination that is not allowed.
             ContextLengthError: The prompt and the tokens asked for exceed the context.
         """
-        await self._start()
+        self._enter()
+        try:
+            await self._start()
+        finally:
+            self._reading = False
         return self
 
     async def __aexit__(
@@ -164,30 +169,51 @@ class TextStream:
             self._thread.cancel(request)
 
     async def _next_text(self) -> str:
-        if self._request is None:
-            await self._start()
-        if self._num_samples > 1:
-            self._leave()
-            raise InvalidRequestError(
-                "num_return_sequences",
-                self._num_samples,
-                "several samples are read through `events()`, told apart by `index`",
-            )
-        while True:
-            await self._wait_for_events()
+        text = ""
+        while not text:
+            await self._fill()
+            if self._num_samples > 1:
+                self._leave()
+                raise InvalidRequestError(
+                    "num_return_sequences",
+                    self._num_samples,
+                    "several samples are read through `events()`, told apart by `index`",
+                )
             text = "".join([event.text for event in self._unread])
             self._unread.clear()
-            if text:
-                return text
+        return text
 
     async def _next_event(self) -> TokenEvent:
-        if self._request is None:
-            await self._start()
-        await self._wait_for_events()
+        await self._fill()
         return self._unread.popleft()
 
-    async def _wait_for_events(self) -> None:
+    async def _fill(self) -> None:
         """Return when something is unread; raise at the end of the stream."""
+        self._enter()
+        try:
+            if self._request is None:
+                await self._start()
+            await self._wait_for_events()
+        finally:
+            self._reading = False
+        if self._unread:
+            return
+        failure = self._failure
+        if isinstance(failure, StopIteration | StopAsyncIteration):
+            # Raised as it is, it would end the reader's loop as if all were well.
+            raise RuntimeError(f"the request raised {failure!r}") from failure
+        if failure is not None:
+            raise failure
+        raise StopAsyncIteration
+
+    def _enter(self) -> None:
+        """Refuse a second task while one reads; the first one goes on."""
+        if self._reading:
+            raise anyio.BusyResourceError("reading from")
+        self._reading = True
+
+    async def _wait_for_events(self) -> None:
+        """Return when something is there, or nothing will come any more."""
         try:
             if self._unread or self._ended or len(self._mailbox):
                 # A reader slower than the model never waits; the loop gets its turn all the same.
@@ -199,11 +225,8 @@ class TextStream:
             raise
         if not self._left:
             self._collect()
-        if self._unread:
-            return
-        if self._failure is not None:
-            raise self._failure
-        raise StopAsyncIteration
+            # Closed by the sender: the loop that the stream was made in ended before this one read.
+            self._left = self._mailbox.closed
 
     def _collect(self) -> None:
         """Take over what the decode thread has put."""
@@ -225,18 +248,22 @@ class TextStream:
         """Stop reading: keep what is there, cancel the rest."""
         self._collect()
         self._unread.clear()
+        if not self._ended:
+            self._mailbox.close()  # wakes a task that may be waiting
         self._abandon()
 
     def _abandon(self) -> None:
         """Stop reading without taking a lock, as a finalizer must."""
         if not self._ended:
-            self._mailbox.abandon()
+            if not self._reading:  # a task that waits is woken by the last event
+                self._mailbox.abandon()
             self.cancel()
         self._left = True
 
     def _build_result(self) -> Completion:
-        samples = tuple(self._samples[index].build() for index in sorted(self._samples))
-        return Completion(samples or (SampleBuilder(0).build(),), self._usage(), self._timing())
+        builders = (self._samples.get(row, SampleBuilder(row)) for row in range(self._num_samples))
+        samples = tuple(builder.build() for builder in builders)
+        return Completion(samples, self._usage(), self._timing())
 
     def _usage(self) -> Usage:
         if self._last is not None and self._last.usage is not None:

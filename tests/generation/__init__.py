@@ -1,0 +1,1 @@
+"""Tests of generation, against transformers where it has the same thing."""

@@ -1,0 +1,86 @@
+"""No n-gram twice: against transformers, and at a constant cost per token."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers.generation import logits_process as reference
+
+from asyncgen.errors import InvalidRequestError
+from asyncgen.generation.logits.ngrams import (
+    NGramIndex,
+    NoRepeatNGramLogitsProcessor,
+    ban_tokens,
+)
+from tests.generation.logits.against import Case, assert_agrees, assert_same, cases
+
+tokens = st.lists(st.integers(0, 3), max_size=30)
+
+
+@settings(max_examples=60, deadline=None)
+@given(cases((7, 60)), st.integers(1, 5))
+def test_one_call(case: Case, size: int) -> None:
+    theirs = reference.NoRepeatNGramLogitsProcessor(size)
+    assert_agrees(NoRepeatNGramLogitsProcessor(size), theirs, case)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.data(), st.integers(1, 4))
+def test_a_growing_sequence(data: st.DataObject, size: int) -> None:
+    ours, theirs = NoRepeatNGramLogitsProcessor(size), reference.NoRepeatNGramLogitsProcessor(size)
+    batch = data.draw(st.integers(1, 3))
+    scores = torch.randn(batch, 5)
+    buffer = torch.randint(0, 3, (batch, 20))
+    length = data.draw(st.integers(1, 4))
+    while length < 20:
+        view = buffer[:, :length]
+        assert_same(ours(view, scores), theirs(view, scores.clone()))
+        # Mostly one token more; now and then another order of rows, or a shorter sequence.
+        action = data.draw(st.sampled_from(["grow", "grow", "grow", "shuffle", "shrink", "jump"]))
+        if action == "shuffle":
+            buffer = buffer[torch.randperm(batch)]
+        elif action == "shrink":
+            length = max(1, length - 3)
+        length += 3 if action == "jump" else 1
+
+
+@settings(max_examples=60, deadline=None)
+@given(tokens, st.integers(1, 4))
+def test_index_bans_what_a_search_finds(sequence: list[int], size: int) -> None:
+    index = NGramIndex(size, sequence)
+    context = tuple(sequence[len(sequence) - size + 1 :])
+    found = {
+        sequence[start + size - 1]
+        for start in range(len(sequence) - size + 1)
+        if tuple(sequence[start : start + size - 1]) == context
+    }
+    assert set(index.banned()) == (found if len(sequence) >= size - 1 else set())
+
+
+def test_a_growing_sequence_is_not_indexed_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    appended = []
+    append = NGramIndex.append
+
+    def count(self: NGramIndex, token: int) -> None:
+        appended.append(token)
+        append(self, token)
+
+    monkeypatch.setattr(NGramIndex, "append", count)
+    processor = NoRepeatNGramLogitsProcessor(3)
+    ids, scores = torch.randint(0, 50, (2, 300)), torch.zeros(2, 50)
+    for length in range(100, 300):
+        processor(ids[:, :length], scores)
+    assert len(appended) == 2 * 299
+
+
+def test_no_ban_costs_no_copy() -> None:
+    scores = torch.randn(2, 5)
+    assert ban_tokens(scores, [[], []]) is scores
+
+
+@pytest.mark.parametrize("size", [0, -1, 1.5, "a"])
+def test_bad_size(size: int) -> None:
+    with pytest.raises(InvalidRequestError, match="ngram_size"):
+        NoRepeatNGramLogitsProcessor(size)

@@ -1,0 +1,95 @@
+"""Typical, epsilon, eta and top-h sampling, against transformers."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers.generation import logits_process as reference
+
+from asyncgen.errors import InvalidRequestError
+from asyncgen.generation.logits import surprise
+from tests.generation.logits.against import Case, assert_agrees, assert_same, by_row, cases
+
+probabilities = st.floats(0.01, 0.99)
+
+
+@settings(max_examples=80, deadline=None)
+@given(cases((7, 60, 1500, 20000)), probabilities, st.integers(1, 4))
+def test_typical(case: Case, mass: float, least: int) -> None:
+    ours = surprise.TypicalLogitsWarper(mass, min_tokens_to_keep=least)
+    assert_agrees(ours, reference.TypicalLogitsWarper(mass, min_tokens_to_keep=least), case)
+
+
+@settings(max_examples=40, deadline=None)
+@given(cases(), probabilities, st.integers(1, 4))
+def test_epsilon(case: Case, epsilon: float, least: int) -> None:
+    ours = surprise.EpsilonLogitsWarper(epsilon, min_tokens_to_keep=least)
+    assert_agrees(ours, reference.EpsilonLogitsWarper(epsilon, min_tokens_to_keep=least), case)
+
+
+@settings(max_examples=40, deadline=None)
+@given(cases(), probabilities, st.integers(1, 4))
+def test_eta(case: Case, epsilon: float, least: int) -> None:
+    ours = surprise.EtaLogitsWarper(epsilon, min_tokens_to_keep=least)
+    assert_agrees(ours, reference.EtaLogitsWarper(epsilon, min_tokens_to_keep=least), case)
+
+
+@settings(max_examples=60, deadline=None)
+@given(cases(), probabilities)
+def test_top_h(case: Case, share: float) -> None:
+    assert_agrees(surprise.TopHLogitsWarper(share), reference.TopHLogitsWarper(share), case)
+
+
+def test_a_parameter_per_row_is_that_row_alone() -> None:
+    scores = torch.randn(4, 1300) * 4
+    column = torch.tensor([[0.01], [0.9], [0.3], [0.99]])
+    for function in (
+        surprise.keep_typical,
+        surprise.keep_above_epsilon,
+        surprise.keep_above_eta,
+        surprise.keep_top_h,
+    ):
+        expected = by_row(function, scores, column.flatten().tolist())
+        assert_same(function(scores, column), expected)
+
+
+def test_neutral_parameters_change_nothing() -> None:
+    scores = torch.randn(3, 1300)
+    assert torch.equal(surprise.keep_above_epsilon(scores, torch.zeros(3, 1)), scores)
+    assert torch.equal(surprise.keep_above_eta(scores, torch.zeros(3, 1)), scores)
+    assert torch.equal(surprise.keep_typical(scores, torch.full((3, 1), 1.1)), scores)
+
+
+@settings(max_examples=40, deadline=None)
+@given(cases(), probabilities)
+def test_something_is_always_left(case: Case, value: float) -> None:
+    _, scores = case
+    for kept in (
+        surprise.keep_typical(scores, value / 100),
+        surprise.keep_above_epsilon(scores, value),
+        surprise.keep_above_eta(scores, value),
+        surprise.keep_top_h(scores, value / 100),
+    ):
+        assert kept.isfinite().any(-1).all()
+
+
+@pytest.mark.parametrize("value", [0.0, 1.0, -1.0, 1.5])
+def test_bad_parameters_name_themselves(value: float) -> None:
+    for name, make in (
+        ("typical_p", surprise.TypicalLogitsWarper),
+        ("epsilon_cutoff", surprise.EpsilonLogitsWarper),
+        ("eta_cutoff", surprise.EtaLogitsWarper),
+    ):
+        with pytest.raises(InvalidRequestError) as caught:
+            make(value)
+        assert caught.value.parameter == name
+        with pytest.raises(InvalidRequestError, match="min_tokens_to_keep"):
+            make(0.5, min_tokens_to_keep=0)
+
+
+@pytest.mark.parametrize("share", [0.0, 1.5, -1.0])
+def test_bad_share(share: float) -> None:
+    with pytest.raises(InvalidRequestError, match="top_h"):
+        surprise.TopHLogitsWarper(share)
