@@ -171,28 +171,28 @@ class TextStream:
     async def _next_text(self) -> str:
         text = ""
         while not text:
-            await self._fill()
-            if self._num_samples > 1:
+            await self._fill(as_text=True)
+            text = "".join([event.text for event in self._unread])
+            self._unread.clear()
+        return text
+
+    async def _next_event(self) -> TokenEvent:
+        await self._fill(as_text=False)
+        return self._unread.popleft()
+
+    async def _fill(self, *, as_text: bool) -> None:
+        """Return when something is unread; raise at the end of the stream."""
+        self._enter()
+        try:
+            if self._request is None:
+                await self._start()
+            if as_text and self._num_samples > 1:
                 self._leave()
                 raise InvalidRequestError(
                     "num_return_sequences",
                     self._num_samples,
                     "several samples are read through `events()`, told apart by `index`",
                 )
-            text = "".join([event.text for event in self._unread])
-            self._unread.clear()
-        return text
-
-    async def _next_event(self) -> TokenEvent:
-        await self._fill()
-        return self._unread.popleft()
-
-    async def _fill(self) -> None:
-        """Return when something is unread; raise at the end of the stream."""
-        self._enter()
-        try:
-            if self._request is None:
-                await self._start()
             await self._wait_for_events()
         finally:
             self._reading = False

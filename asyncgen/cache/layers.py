@@ -130,14 +130,19 @@ class DynamicLayer:
     def _make_room(self, pair: Tensor, end: int) -> None:
         wanted = self._reserved if self._reserved >= end else max(end, 2 * self.capacity)
         capacity = -(-wanted // _CAPACITY_STEP) * _CAPACITY_STEP
-        grown = pair.new_empty((*pair.shape[:3], capacity, pair.shape[4]))
+        # Memory made in inference mode could not be written to outside of it later on.
+        with torch.inference_mode(False):
+            grown = pair.new_empty((*pair.shape[:3], capacity, pair.shape[4]))
         if self._buffer is not None:
+            if pair.shape[1] != self._rows or pair.dtype is not self._buffer.dtype:
+                raise _unfit(self._buffer, pair)
             grown[:, :, :, : self.length] = self._buffer[:, :, :, : self.length]
         self._replace(grown)
 
     def _replace(self, buffer: Tensor) -> None:
-        self._buffer = buffer
-        self._flat = _flatten(buffer)
+        with torch.inference_mode(False):
+            self._buffer = buffer.clone() if buffer.is_inference() else buffer
+            self._flat = _flatten(self._buffer)
         self._rows = buffer.shape[1]
         self.capacity = buffer.shape[3]
 
@@ -200,8 +205,9 @@ class StaticLayer:
         """
         if self._buffer is None and self._rows is not None:
             shape = (2, self._rows, heads, self.capacity, head_dim)
-            self._buffer = torch.zeros(shape, dtype=self._dtype, device=self._device)
-            self._flat = _flatten(self._buffer)
+            with torch.inference_mode(False):
+                self._buffer = torch.zeros(shape, dtype=self._dtype, device=self._device)
+                self._flat = _flatten(self._buffer)
 
     def append(self, pair: Tensor, first: int = 0) -> tuple[Tensor, Tensor]:
         """See `CacheLayer`.

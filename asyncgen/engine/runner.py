@@ -69,9 +69,7 @@ class StepRun:
             return False
         if self._steps is None:
             self._steps = self._start()
-        step = next(self._steps)
-        if step.tokens is not None:
-            self._write(step)
+        self._write(next(self._steps))
         if not self._events.any_live:
             self._steps.close()
         return self._events.any_live
@@ -101,9 +99,8 @@ class StepRun:
         for row, token_ids in enumerate(step.token_ids):
             if not token_ids or not self._events.is_live(row):
                 continue
-            goes_on = self._events.settle(
-                row, token_ids, step.reasons[row], self._logprobs(step, row)
-            )
+            reason = step.reasons[row] if step.reasons else None
+            goes_on = self._events.settle(row, token_ids, reason, self._logprobs(step, row))
             if not goes_on:
                 self._request.ends.stop_row(row)
 

@@ -20,7 +20,7 @@ from asyncgen.generation.logits import build_logits_processors
 from asyncgen.generation.outputs import GenerateDecoderOnlyOutput
 from asyncgen.generation.prepare import eos_ids, make_plan
 from asyncgen.generation.stopping import StoppingCriteriaList, build_stopping_criteria
-from asyncgen.generation.strategies import Plan, Strategy, strategy_for
+from asyncgen.generation.strategies import Outcome, Plan, Step, Strategy, strategy_for
 from asyncgen.generation.strategies.ends import Ends
 from asyncgen.generation.strategies.sampling import multinomial_draw
 
@@ -144,30 +144,52 @@ def _drain(
     call: Call, streamer: BaseStreamer | None
 ) -> GenerateDecoderOnlyOutput | torch.LongTensor:
     config, plan = call.config, call.plan
-    tokens, scores, logits = [plan.input_ids], [], []
     if streamer is not None:
         streamer.put(plan.input_ids.cpu())
-    for step in call.strategy(plan):
-        if step.tokens is None:
-            continue
-        tokens.append(step.tokens[:, None])
-        if config.return_dict_in_generate and config.output_scores:
-            scores.append(step.scores)
-        if config.return_dict_in_generate and config.output_logits:
-            logits.append(step.logits)
+    steps, kept = call.strategy(plan), _Kept(config)
+    while True:
+        try:
+            step = next(steps)
+        except StopIteration as end:
+            outcome: Outcome = end.value
+            break
+        kept.add(step)
         if streamer is not None:
-            streamer.put(step.tokens.cpu())
+            _stream(step, streamer)
     if streamer is not None:
         streamer.end()
-    sequences = torch.cat(tokens, dim=1)
     if not config.return_dict_in_generate:
-        return sequences  # type: ignore[return-value]
+        return outcome.sequences  # type: ignore[return-value]
     return GenerateDecoderOnlyOutput(
-        sequences=sequences,
-        scores=tuple(scores) if config.output_scores else None,  # type: ignore[arg-type]
-        logits=tuple(logits) if config.output_logits else None,  # type: ignore[arg-type]
+        sequences=outcome.sequences,
+        scores=None if kept.scores is None else tuple(kept.scores),
+        logits=None if kept.logits is None else tuple(kept.logits),
         past_key_values=plan.cache if config.use_cache is not False else None,
     )
+
+
+class _Kept:
+    """What the documented output keeps of every step, if it was asked for."""
+
+    def __init__(self, config: GenerationConfig) -> None:
+        asked = bool(config.return_dict_in_generate)
+        self.scores: list[Tensor] | None = [] if asked and config.output_scores else None
+        self.logits: list[Tensor] | None = [] if asked and config.output_logits else None
+
+    def add(self, step: Step) -> None:
+        """Keep the tensors of a step; prompt chunks have none."""
+        if self.scores is not None and step.scores is not None:
+            self.scores.append(step.scores)
+        if self.logits is not None and step.logits is not None:
+            self.logits.append(step.logits)
+
+
+def _stream(step: Step, streamer: BaseStreamer) -> None:
+    """Hand the ids of a step to a streamer, in the documented shapes."""
+    if step.tokens is not None:
+        streamer.put(step.tokens.cpu())
+    elif len(step.token_ids) == 1 and step.token_ids[0]:
+        streamer.put(torch.tensor(step.token_ids[0]))
 
 
 def _resolve_config(

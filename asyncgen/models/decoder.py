@@ -419,7 +419,11 @@ class DecoderLM(nn.Module):
             positions = positions.expand(batch, -1)
         cos, sin = rows(positions.reshape(-1))
         # Taken out while in use, so that calls from two threads never share one.
-        space = self._spaces.pop(tokens, None) or Workspace(self.config, tokens, stream)
+        space = self._spaces.pop(tokens, None)
+        if space is None:
+            # Memory made in inference mode could not be written to outside of it later on.
+            with torch.inference_mode(False):
+                space = Workspace(self.config, tokens, stream)
         attention.begin(batch, tokens // batch)
         for run in layers:
             if collect is not None:

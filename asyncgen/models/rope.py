@@ -154,9 +154,8 @@ class Rotary:
         length = _FIRST_TABLE
         while length <= int(positions.max()):
             length *= 2
-        table = self._compute(torch.arange(length, device="cpu"), self._frequencies)
-        self._table = table
-        return table
+        self._table = self._compute(torch.arange(length, device="cpu"), self._frequencies)
+        return self._table
 
     def _compute(self, positions: Tensor, frequencies: Tensor) -> Tensor:
         """Cosines and signed sines, ``[N, 2, 1, 2, D / 2]``, computed in float32."""

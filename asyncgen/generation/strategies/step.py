@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from asyncgen.generation.strategies.ends import Ends
     from asyncgen.generation.strategies.forward import Decoder
 
-__all__ = ["Draw", "Plan", "Step", "Steps", "Strategy"]
+__all__ = ["Draw", "Outcome", "Plan", "Step", "Steps", "Strategy"]
 
 Draw: TypeAlias = "Callable[[Tensor, int], Tensor]"
 """Draws one token a row: (processed scores ``[B, V]``, position of the token) -> ids ``[B]``."""
@@ -59,22 +59,38 @@ class Plan:
 class Step:
     """What one decode step settled.
 
-    A step without tokens (``tokens is None``) is a chunk of the prompt.
+    The last step of a strategy gives every row that was still live its reason. A step may settle
+    nothing (a chunk of the prompt, beams that still disagree) or several ids of a row.
 
     Attributes:
         token_ids: Newly settled ids of each row; empty for rows that had ended.
-        tokens: The same as int64 ``[B]``, padding in ended rows.
-        reasons: Why a row ended with this step, ``None`` while it goes on.
-        logits: Raw logits of the step, float32 ``[B, V]``.
+        reasons: Why a row ended with this step, ``None`` while it goes on; empty for all ``None``.
+        tokens: The ids as a streamer's ``put`` takes them: int64 ``[B]``, padding in ended rows;
+            ``None`` where the step did not settle one id of every live row.
+        logits: Raw logits of the step, float32 ``[B, V]``, one entry a forward pass.
         scores: The same after all processors, float32 ``[B, V]``.
     """
 
     token_ids: list[list[int]]
-    tokens: Tensor | None = None
     reasons: list[str | None] = field(default_factory=list)
+    tokens: Tensor | None = None
     logits: Tensor | None = None
     scores: Tensor | None = None
 
 
-Steps: TypeAlias = Generator[Step, None, None]
+@dataclass(slots=True)
+class Outcome:
+    """What a strategy returns when it is drained.
+
+    Attributes:
+        sequences: Prompt and continuation of every row, int64 ``[B, T]``, padded behind.
+        extra: Fields of the documented output object that only this strategy has, such as
+            ``sequences_scores``.
+    """
+
+    sequences: Tensor
+    extra: dict[str, Tensor] = field(default_factory=dict)
+
+
+Steps: TypeAlias = Generator[Step, None, Outcome]
 Strategy: TypeAlias = Callable[[Plan], Steps]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from asyncgen.generation.strategies.forward import Forward
-from asyncgen.generation.strategies.step import Plan, Step, Steps
+from asyncgen.generation.strategies.step import Outcome, Plan, Step, Steps
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,7 +26,10 @@ def token_by_token(plan: Plan, pick: Callable[[Tensor, int], Tensor]) -> Steps:
         pick: (processed scores float32 ``[B, V]``, position) -> ids int64 ``[B]``.
 
     Yields:
-        A :class:`Step` without tokens for each prompt chunk but the last, then one per token.
+        A :class:`Step` without ids for each prompt chunk but the last, then one per token.
+
+    Returns:
+        Prompt and continuation of every row.
     """
     batch, length = plan.input_ids.shape
     forward = Forward(plan)
@@ -55,9 +58,9 @@ def token_by_token(plan: Plan, pick: Callable[[Tensor, int], Tensor]) -> Steps:
         reasons = plan.ends.reasons(chosen, live, length, ids[:, :length], scores)
         settled = [[token] if alive else [] for token, alive in zip(chosen, live, strict=True)]
         live = [alive and reason is None for alive, reason in zip(live, reasons, strict=True)]
-        yield Step(settled, tokens, reasons, logits, scores)
+        yield Step(settled, reasons, tokens, logits, scores)
         if not any(live):
-            return
+            return Outcome(ids[:, :length].clone())
         raw = forward(tokens[:, None])
 
 
