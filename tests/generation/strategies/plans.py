@@ -1,0 +1,51 @@
+"""Plans over a table model, for tests that drive a strategy step by step."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from asyncgen.generation.config import GenerationConfig
+from asyncgen.generation.logits import LogitsProcessorList
+from asyncgen.generation.prepare import make_plan
+from asyncgen.generation.stopping import (
+    EosTokenCriteria,
+    MaxLengthCriteria,
+    StoppingCriteria,
+    StoppingCriteriaList,
+)
+from asyncgen.generation.strategies.ends import Ends
+from asyncgen.generation.strategies.sampling import multinomial_draw
+from tests.doubles.models import EOS, PAD, TableModel
+
+if TYPE_CHECKING:
+    import torch
+
+    from asyncgen.generation.strategies import Plan
+
+
+def plan_of(
+    model: TableModel,
+    prompts: list[list[int]],
+    *,
+    new_tokens: int,
+    mask: torch.Tensor | None = None,
+    criteria: tuple[StoppingCriteria, ...] = (),
+    processors: LogitsProcessorList | None = None,
+    **options: Any,
+) -> Plan:
+    """Lay prompts of one length out, with an end by length and by end-of-sequence token."""
+    limits: list[Any] = [
+        MaxLengthCriteria(len(prompts[0]) + new_tokens),
+        EosTokenCriteria(EOS),
+        *criteria,
+    ]
+    return make_plan(
+        model,
+        prompts,
+        config=GenerationConfig(pad_token_id=PAD, eos_token_id=EOS),
+        processors=LogitsProcessorList() if processors is None else processors,
+        ends=Ends(StoppingCriteriaList(limits)),
+        draw=multinomial_draw,
+        attention_mask=mask,
+        **options,
+    )

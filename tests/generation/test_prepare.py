@@ -1,0 +1,42 @@
+"""Plans: tensors on the model's device, the cache that was asked for, ids that fill ended rows."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from asyncgen.cache import DynamicCache, StaticCache
+from asyncgen.errors import InvalidRequestError
+from asyncgen.generation.config import GenerationConfig
+from asyncgen.generation.prepare import eos_ids, make_cache
+from tests.doubles.models import EOS, PAD, TableModel
+from tests.generation.strategies.plans import plan_of
+
+
+def test_ids_become_int64_and_the_mask_bool() -> None:
+    plan = plan_of(
+        TableModel(), [[1, 2], [3, 4]], new_tokens=2, mask=torch.tensor([[0, 1], [1, 1]])
+    )
+    assert plan.input_ids.dtype is torch.int64
+    assert plan.attention_mask is not None
+    assert plan.attention_mask.tolist() == [[False, True], [True, True]]
+    assert plan.pad_token_id == PAD
+
+
+@pytest.mark.parametrize(("name", "kind"), [(None, DynamicCache), ("static", StaticCache)])
+def test_cache_by_name(name: str | None, kind: type) -> None:
+    config = GenerationConfig(cache_implementation=name)
+    assert type(make_cache(TableModel(), config, 2, 30)) is kind
+
+
+def test_unknown_cache_is_named() -> None:
+    config = GenerationConfig()
+    config.cache_implementation = "quantized"
+    with pytest.raises(InvalidRequestError, match="cache_implementation"):
+        make_cache(TableModel(), config, 1, 10)
+
+
+def test_eos_ids_in_every_form() -> None:
+    assert eos_ids(GenerationConfig()) == []
+    assert eos_ids(GenerationConfig(eos_token_id=EOS)) == [EOS]
+    assert eos_ids(GenerationConfig(eos_token_id=[1, 2])) == [1, 2]
