@@ -6,6 +6,7 @@ here are only the two ends of a request: how it is posted, and how its events ar
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 import anyio
@@ -93,7 +94,7 @@ class AsyncLLM:
             prefill_chunk_size=prefill_chunk_size,
         )
         self._thread: DecodeThread[Opened] = DecodeThread(
-            lambda: open_engine(described), name="asyncgen-decode"
+            partial(open_engine, described), name="asyncgen-decode"
         )
 
     async def __aenter__(self) -> Self:
@@ -149,6 +150,7 @@ class AsyncLLM:
             EngineClosedError: It was closed, or belongs to another process.
             EngineDiedError: The decode thread died.
         """
+        self._thread.require_open()
         check_prompt(prompt)
         check_names(params)
         return TextStream(self._thread, prompt, params)

@@ -82,8 +82,15 @@ class Opened:
     tokenizer: Tokenizer
 
 
-def open_engine(source: ModelSource) -> tuple[Engine, Opened]:
+def open_engine(source: ModelSource, is_closing: Callable[[], bool]) -> tuple[Engine, Opened]:
     """Load everything; runs on the decode thread.
+
+    Args:
+        source: What to load.
+        is_closing: Whether the thread was asked to leave.
+
+    Returns:
+        The engine, and what the event loop side reads of it.
 
     Raises:
         ModelLoadError: The checkpoint or the tokenizer cannot be read.
@@ -94,7 +101,7 @@ def open_engine(source: ModelSource) -> tuple[Engine, Opened]:
     if source.num_threads is not None:
         torch.set_num_threads(source.num_threads)
     opened = Opened(_load_model(source), _load_tokenizer(source))
-    return Engine(_runs(opened, source), max_running=source.max_running), opened
+    return Engine(_runs(opened, source, is_closing), max_running=source.max_running), opened
 
 
 def _load_model(source: ModelSource) -> PreTrainedModel:
@@ -122,7 +129,9 @@ def _load_tokenizer(source: ModelSource) -> Tokenizer:
     return wanted
 
 
-def _runs(opened: Opened, source: ModelSource) -> Callable[[Request], Run]:
+def _runs(
+    opened: Opened, source: ModelSource, is_closing: Callable[[], bool]
+) -> Callable[[Request], Run]:
     """How a request is taken up: steps of our own strategies, or a foreign ``generate``."""
     from asyncgen.engine.foreign import ForeignRun
     from asyncgen.engine.runner import StepRun
@@ -133,5 +142,5 @@ def _runs(opened: Opened, source: ModelSource) -> Callable[[Request], Run]:
         "clock": clock,
     }
     if not hasattr(opened.model, "core"):
-        return partial(ForeignRun, **arguments)
+        return partial(ForeignRun, **arguments, is_closing=is_closing)
     return partial(StepRun, **arguments, prefill_chunk=source.prefill_chunk_size)

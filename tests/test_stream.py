@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asyncgen.errors import InvalidRequestError
+from asyncgen.generation.logits import LogitsProcessorList
 from asyncgen.llm import AsyncLLM, TextStream
 from tests.doubles.engine import (
     greedy_ids,
@@ -212,7 +213,7 @@ async def test_logprobs_of_a_processor_that_writes_in_place() -> None:
     model = TableModel()
     async with make(model) as llm:
         completion = await llm.generate(
-            PROMPT, max_new_tokens=4, logprobs=True, logits_processor=[ban]
+            PROMPT, max_new_tokens=4, logprobs=True, logits_processor=LogitsProcessorList([ban])
         )
     assert completion.logprobs is not None
     ids = list(PROMPT_IDS)

@@ -63,17 +63,13 @@ class Engine:
 
     def abort(self, request: Request, reason: str = "cancelled") -> None:
         """End a request wherever it is; one that has ended already is fine."""
-        run = self._runs.pop(request, None)
-        if request in self._scheduler.waiting():
-            run = self._start(request)
-        self._scheduler.remove(request)
-        if run is not None:
-            run.end(reason)
+        if self._scheduler.remove(request):
+            self._end(request, reason)
 
     def abort_all(self, reason: str) -> None:
         """End every request."""
-        for request in [*self._runs, *self._scheduler.waiting()]:
-            self.abort(request, reason)
+        for request in self._scheduler.clear():
+            self._end(request, reason)
 
     def fail_all(self, error: BaseException) -> None:
         """Tell every request that the engine is dead."""
@@ -96,6 +92,15 @@ class Engine:
         if not goes_on:
             self._runs.pop(request, None)
             self._scheduler.remove(request)
+
+    def _end(self, request: Request, reason: str) -> None:
+        """Tell a request that is forgotten already why it ended."""
+        try:
+            self._run_of(request).end(reason)
+        except Exception as error:
+            # A tokenizer that raised on the rest of the text.
+            request.sink.put_nowait(error)
+        self._runs.pop(request, None)
 
     def _run_of(self, request: Request) -> Run:
         """The run of a request, made at its first turn."""

@@ -28,7 +28,13 @@ class ForeignRun:
     """A request in the hands of a foreign ``generate``."""
 
     def __init__(
-        self, request: Request, model: Any, tokenizer: Tokenizer, *, clock: Callable[[], float]
+        self,
+        request: Request,
+        model: Any,
+        tokenizer: Tokenizer,
+        *,
+        clock: Callable[[], float],
+        is_closing: Callable[[], bool] = bool,
     ) -> None:
         """Take up a request without computing anything.
 
@@ -37,9 +43,12 @@ class ForeignRun:
             model: Has ``generate(input_ids=…, streamer=…, stopping_criteria=…, **config)``.
             tokenizer: Turns ids to text.
             clock: Monotonic seconds.
+            is_closing: Whether the decode thread was asked to leave; nobody else could tell the
+                foreign code.
         """
         self._request = request
         self._model = model
+        self._is_closing = is_closing
         self._events = EventWriter(request, tokenizer, clock)
 
     def turn(self) -> bool:
@@ -52,14 +61,14 @@ class ForeignRun:
             Exception: Whatever the foreign code raised.
         """
         request = self._request
-        interrupted = request.ends.interrupted()
+        interrupted = self._interrupted()
         if interrupted is not None:
             self.end(interrupted)
             return False
-        streamer = _RowStreamer(request, self._events)
+        streamer = _RowStreamer(request, self._events, self._interrupted)
         ids = torch.tensor([request.prompt_ids], device=self._model.device)
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(request.params.seed)
+            torch.manual_seed(request.params.seed % 2**64)
             self._model.generate(
                 input_ids=ids,
                 attention_mask=torch.ones_like(ids),
@@ -68,20 +77,28 @@ class ForeignRun:
                 logits_processor=request.params.processors,
                 **_foreign_config(request),
             )
-        self._events.end(request.ends.interrupted() or "length")
+        self._events.end(self._interrupted() or "stop")
         return False
 
     def end(self, reason: str) -> None:
         """End before the foreign code was called."""
         self._events.end(reason)
 
+    def _interrupted(self) -> str | None:
+        """A reason to end at once, whatever was generated."""
+        return "aborted" if self._is_closing() else self._request.ends.interrupted()
+
 
 class _RowStreamer:
     """Writes what a foreign ``generate`` puts, and tells it when to stop."""
 
-    def __init__(self, request: Request, events: EventWriter) -> None:
-        self._request = request
+    def __init__(
+        self, request: Request, events: EventWriter, interrupted: Callable[[], str | None]
+    ) -> None:
+        self._ends = request.ends
         self._events = events
+        self._interrupted = interrupted
+        self._ended: set[int] = set()  # rows that a criterion has ended
         self._prompt_seen = False
         self._length = len(request.prompt_ids)
 
@@ -92,7 +109,7 @@ class _RowStreamer:
             return
         self._length += 1
         for row, token_id in enumerate(value.reshape(-1).tolist()):
-            if self._events.is_live(row):
+            if row not in self._ended and self._events.is_live(row):
                 self._events.settle(row, [token_id], self._reason(token_id))
 
     def end(self) -> None:
@@ -100,14 +117,19 @@ class _RowStreamer:
 
     def stops(self, input_ids: Tensor, scores: Tensor, **kwargs: Any) -> Tensor:
         """A stopping criterion: everything has ended, or the request was interrupted."""
-        done = not self._events.any_live or self._request.ends.interrupted() is not None
-        return torch.full((input_ids.shape[0],), done, device=input_ids.device)
+        done = not self._events.any_live or self._interrupted() is not None
+        verdict = torch.full((input_ids.shape[0],), done, device=input_ids.device)
+        if self._ends.tensor_criteria:
+            found = self._ends.tensor_criteria(input_ids, scores)
+            self._ended.update(torch.nonzero(found).flatten().tolist())
+            verdict = verdict | found
+        return verdict
 
     def _reason(self, token_id: int) -> str | None:
-        ends = self._request.ends
-        if token_id in ends.eos_token_ids:
+        if token_id in self._ends.eos_token_ids:
             return "stop"
-        return "length" if ends.max_length is not None and self._length >= ends.max_length else None
+        end = self._ends.max_length
+        return "length" if end is not None and self._length >= end else None
 
 
 def _foreign_config(request: Request) -> dict[str, Any]:
@@ -116,5 +138,12 @@ def _foreign_config(request: Request) -> dict[str, Any]:
     if params.top_logprobs is not None:
         raise InvalidRequestError("logprobs", True, "not available from a foreign model object")
     config = params.config.to_diff_dict()
-    config.pop("transformers_version", None)
-    return config | {"max_length": params.config.max_length, "do_sample": params.config.do_sample}
+    # The run's own criterion sees to time and stop strings. A length in new tokens wins over any
+    # default that the foreign model has.
+    for name in ("transformers_version", "max_time", "stop_strings", "max_length"):
+        config.pop(name, None)
+    assert params.config.max_length is not None
+    return config | {
+        "max_new_tokens": params.config.max_length - len(request.prompt_ids),
+        "do_sample": params.config.do_sample,
+    }

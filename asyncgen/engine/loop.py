@@ -13,6 +13,7 @@ import os
 import queue
 import threading
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, Protocol, TypeAlias, TypeVar
 
@@ -20,7 +21,7 @@ from asyncgen.engine.signal import Signal
 from asyncgen.errors import EngineClosedError, EngineDiedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from types import TracebackType
 
     from asyncgen.engine.request import Request
 
@@ -74,19 +75,23 @@ class Stop:
 
 Command: TypeAlias = Add | Abort | Stop
 L = TypeVar("L")
-"""What loading gives: the engine, and what its owner wants to read of it."""
+"""What the owner wants to read of a loaded engine."""
+
+Load: TypeAlias = Callable[[Callable[[], bool]], tuple[SteppedEngine, L]]
+"""Loads, given a function that tells whether the thread was asked to leave meanwhile."""
 
 
 @dataclass(slots=True)
 class _Shared(Generic[L]):
     """What the thread and its handle both hold; the thread does not keep the handle alive."""
 
-    load: Callable[[], tuple[SteppedEngine, L]] | None
+    load: Load[L] | None
     inbox: queue.SimpleQueue[Command] = field(default_factory=queue.SimpleQueue)
     ready: Signal = field(default_factory=Signal)
     finished: Signal = field(default_factory=Signal)
     loaded: L | None = None
-    failure: BaseException | None = None
+    failure: Exception | None = None
+    trace: TracebackType | None = None
     stopping: bool = False
     pid: int = field(default_factory=os.getpid)
 
@@ -94,11 +99,13 @@ class _Shared(Generic[L]):
 class DecodeThread(Generic[L]):
     """Handle of the one thread that computes, from load to close."""
 
-    def __init__(self, load: Callable[[], tuple[SteppedEngine, L]], *, name: str) -> None:
+    def __init__(self, load: Load[L], *, name: str) -> None:
         """Prepare; the thread starts with :meth:`start`.
 
         Args:
-            load: Runs on the thread first; gives the engine and what the owner wants of it.
+            load: Runs on the thread first; gives the engine and what the owner wants of it. It is
+                given a function that tells whether the thread was asked to leave, for code that
+                does not come back to the inbox between its steps.
             name: Name of the thread.
         """
         self._shared: _Shared[L] = _Shared(load)
@@ -141,6 +148,7 @@ class DecodeThread(Generic[L]):
         Raises:
             EngineClosedError: It was closed, or this is another process.
         """
+        self._require_own_process()  # before the lock: a fork may have copied it locked
         with self._start_lock:
             self.require_open()
             if self._thread.ident is None:
@@ -154,7 +162,7 @@ class DecodeThread(Generic[L]):
             What loading gave.
 
         Raises:
-            BaseException: What loading raised.
+            Exception: What loading raised.
             EngineClosedError: The engine was closed meanwhile.
         """
         await self._shared.ready.wait()
@@ -183,10 +191,13 @@ class DecodeThread(Generic[L]):
 
     def stop(self) -> None:
         """Ask the thread to end what runs and leave; never waits, idempotent."""
-        self._shared.stopping = True
-        if self._thread.ident is None:
-            self._shared.finished.set()
-            self._shared.ready.set()
+        if self._shared.pid != os.getpid():
+            return
+        with self._start_lock:
+            self._shared.stopping = True
+            if self._thread.ident is None:
+                self._shared.finished.set()
+                self._shared.ready.set()
         self._shared.inbox.put(Stop())
 
     async def wait_finished(self) -> None:
@@ -203,12 +214,15 @@ class DecodeThread(Generic[L]):
                 "AsyncLLM after the fork"
             )
 
-    def _error(self) -> BaseException:
+    def _error(self) -> Exception:
         """Why nothing can be posted."""
         failure = self._shared.failure
         if failure is None:
             return EngineClosedError("the engine was closed; create a new AsyncLLM")
-        return failure
+        # One that is raised again and again would collect the frames of everybody it was raised to.
+        if isinstance(failure, EngineDiedError):
+            return _death(failure.__cause__)
+        return failure.with_traceback(self._shared.trace)
 
 
 def _run(shared: _Shared[L]) -> None:
@@ -217,15 +231,18 @@ def _run(shared: _Shared[L]) -> None:
     try:
         load, shared.load = shared.load, None
         assert load is not None
-        engine, shared.loaded = load()
+        engine, shared.loaded = load(lambda: shared.stopping)
         shared.ready.set()
         _serve(shared, engine)
     except BaseException as error:
         # A load that failed is the caller's own exception; later it is the death of the engine.
-        shared.failure = error if engine is None else _death(error)
+        if engine is None and isinstance(error, Exception):
+            shared.failure, shared.trace = error, error.__traceback__
+        else:
+            shared.failure = _death(error)
         if engine is not None:
             _log.exception("the decode thread died")
-            engine.fail_all(shared.failure)
+            engine.fail_all(_death(error))
     finally:
         shared.stopping = True
         shared.loaded = None
@@ -263,7 +280,7 @@ def _refuse_the_rest(shared: _Shared[L]) -> None:
             command.request.sink.put_nowait(error)
 
 
-def _death(cause: BaseException) -> EngineDiedError:
+def _death(cause: BaseException | None) -> EngineDiedError:
     error = EngineDiedError(
         f"the decode thread died of {type(cause).__name__}: {cause}; create a new AsyncLLM"
     )

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from asyncgen.engine.names import ARGUMENTS, OWN
+from asyncgen.engine.values import check_callables, check_values
 from asyncgen.errors import ContextLengthError, InvalidRequestError
 from asyncgen.generation.config import GenerationConfig
 from asyncgen.generation.fields import check_supported, minor_issues
@@ -87,7 +88,10 @@ def resolve_params(
     given = {name: value for name, value in params.items() if value is not None}
     own = {name: given.pop(name) for name in OWN & given.keys()}
     arguments = {name: given.pop(name) for name in ARGUMENTS & given.keys()}
-    config = copy.deepcopy(arguments.get("generation_config") or defaults)
+    base = arguments.get("generation_config", defaults)
+    if not callable(getattr(base, "get_generation_mode", None)):
+        raise InvalidRequestError("generation_config", base, "a GenerationConfig")
+    config = copy.deepcopy(base)
     if "generation_config" in arguments:
         _fill(config, defaults.to_dict(), keep_length=True)
     _imply_sampling(given)
@@ -97,6 +101,7 @@ def resolve_params(
         _fill(config, GenerationConfig._get_default_generation_params())
         config.validate(user_set_attributes=given.keys())
         _refuse_idle(config, given)
+        check_values(config)
         check_supported(config)
         mode = config.get_generation_mode()
     except InvalidRequestError:
@@ -113,8 +118,8 @@ def resolve_params(
         num_samples=config.num_return_sequences or 1,
         priority=_integer(own, "priority", 0),
         skip_special_tokens=_boolean(own, "skip_special_tokens", True),
-        processors=arguments.get("logits_processor") or LogitsProcessorList(),
-        criteria=arguments.get("stopping_criteria") or StoppingCriteriaList(),
+        processors=LogitsProcessorList(check_callables("logits_processor", arguments)),
+        criteria=StoppingCriteriaList(check_callables("stopping_criteria", arguments)),
     )
 
 
@@ -208,10 +213,10 @@ def _fill(config: GenerationConfig, values: Mapping[str, Any], keep_length: bool
 
 
 def _stop_strings(stop: str | Sequence[str] | None) -> tuple[str, ...]:
-    stops = (stop,) if isinstance(stop, str) else tuple(stop or ())
-    if any(not isinstance(item, str) or not item for item in stops):
+    stops = [stop] if isinstance(stop, str) else [] if stop is None else stop
+    if not isinstance(stops, list | tuple) or not all(isinstance(s, str) and s for s in stops):
         raise InvalidRequestError("stop", stop, "a non-empty string or a list of them")
-    return stops
+    return tuple(stops)
 
 
 def _top_logprobs(own: Mapping[str, Any]) -> int | None:

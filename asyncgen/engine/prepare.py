@@ -114,7 +114,7 @@ def _processors(
         )
     except InvalidRequestError:
         raise
-    except ValueError as error:
+    except (ValueError, TypeError) as error:
         raise InvalidRequestError("generation parameters", params.mode.value, str(error)) from error
 
 

@@ -90,7 +90,7 @@ class StepRun:
             processors=request.processors,
             ends=request.ends,
             draw=HashDraw(request.params.seed),
-            prefill_chunk=self._prefill_chunk,
+            prefill_chunk=request.params.config.prefill_chunk_size or self._prefill_chunk,
         )
         return strategy_for(request.params.mode)(plan)
 

@@ -1,7 +1,8 @@
 """Decides whose turn it is. Plain Python over requests: no torch, no clock, no thread.
 
 Requests wait in order of priority, then arrival. Up to ``max_running`` run at a time, and the
-running ones take turns round-robin, so that no stream waits longer than one turn of each other.
+running ones take turns round-robin. A newcomer goes first, but never two in a row while others run,
+so that no stream waits longer than two turns of each other, however many come and go.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ class TurnScheduler(Generic[T]):
         self._waiting: list[tuple[int, int, T]] = []
         self._running: deque[T] = deque()
         self._arrivals = 0
+        self._newcomer: T | None = None
+        self._owes_a_turn = False
 
     def add(self, item: T, priority: int = 0) -> None:
         """Queue a request; among equals of ``priority`` (higher goes first) the oldest is next."""
@@ -39,13 +42,17 @@ class TurnScheduler(Generic[T]):
         self._arrivals += 1
 
     def admit(self) -> T | None:
-        """Move the next waiting request to the running ones, if there is room for it."""
+        """Move the next waiting request to the front of the running ones, if it may go there.
+
+        It may if there is room, and if somebody else had a turn since the last one was moved.
+        """
         if not self._waiting or len(self._running) >= self.max_running:
             return None
-        item = heapq.heappop(self._waiting)[2]
-        # In front: its first turn comes before the second one of anybody.
-        self._running.appendleft(item)
-        return item
+        if self._owes_a_turn and len(self._running) > 1:
+            return None
+        self._newcomer = heapq.heappop(self._waiting)[2]
+        self._running.appendleft(self._newcomer)
+        return self._newcomer
 
     def next_turn(self) -> T | None:
         """The running request whose turn it is; it moves to the end of the round."""
@@ -53,15 +60,22 @@ class TurnScheduler(Generic[T]):
             return None
         item = self._running.popleft()
         self._running.append(item)
+        self._owes_a_turn, self._newcomer = item is self._newcomer, None
         return item
 
-    def remove(self, item: T) -> None:
-        """Forget a request, wherever it is; one that is not here is fine."""
+    def remove(self, item: T) -> bool:
+        """Forget a request, wherever it is.
+
+        Returns:
+            Whether it was here.
+        """
         if item in self._running:
             self._running.remove(item)
-            return
+            return True
+        before = len(self._waiting)
         self._waiting = [entry for entry in self._waiting if entry[2] is not item]
         heapq.heapify(self._waiting)
+        return len(self._waiting) < before
 
     def waiting(self) -> Iterator[T]:
         """The queued requests, next first."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from torch import BoolTensor, FloatTensor, LongTensor
+    from torch import Tensor
 
 __all__ = ["CancelCriteria"]
 
@@ -34,9 +34,7 @@ class CancelCriteria:
         """Whether the request is to end."""
         return self._set
 
-    def __call__(
-        self, input_ids: LongTensor, scores: FloatTensor | None = None, **kwargs: Any
-    ) -> BoolTensor:
+    def __call__(self, input_ids: Tensor, scores: Tensor | None = None, **kwargs: Any) -> Tensor:
         """Answer for every row at once.
 
         Args:
@@ -49,5 +47,4 @@ class CancelCriteria:
         """
         import torch
 
-        done = torch.full((input_ids.shape[0],), self._set, device=input_ids.device)
-        return done  # type: ignore[return-value]
+        return torch.full((input_ids.shape[0],), self._set, device=input_ids.device)

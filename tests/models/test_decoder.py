@@ -12,8 +12,9 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from asyncgen.cache import DynamicCache, StaticCache
-from asyncgen.models import MODELS, DecoderLM, DenseAttention, ModelConfig
-from asyncgen.models.linear import DenseKernel
+from asyncgen.models import MODELS, DecoderLM, DenseAttention, ModelConfig, linear
+from asyncgen.models.decoder import DecoderLayer
+from asyncgen.models.linear import DenseKernel, PackedKernel
 from tests.models.build import (
     all_logits,
     load_from_state_dict,
@@ -33,6 +34,8 @@ SLIDING: dict[str, dict[str, Any]] = {
         "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
     },
 }
+
+BLOCK_NORMS = ("input_norm", "post_norm")
 
 
 def close(ours: Tensor, theirs: Tensor) -> None:
@@ -181,11 +184,16 @@ def test_variants_equal_the_reference(model_type: str, overrides: dict[str, Any]
     close(decode_all(core, ids, DynamicCache()), expected)
 
 
-def test_large_matrices_equal_the_reference() -> None:
+@pytest.mark.parametrize("threads", [1, 2])
+def test_large_matrices_equal_the_reference(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
     # Large enough for packed kernels, and more rows than one call copies.
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
     reference, core = random_pair(
-        "llama", 9, hidden_size=384, intermediate_size=700, vocab_size=1000, head_dim=64
+        "llama", 9, hidden_size=512, intermediate_size=700, vocab_size=1000, num_attention_heads=8
     )
+    packs = linear._find_packed_linear() is not None
+    first = next(layer for layer in core.layers if isinstance(layer, DecoderLayer))
+    assert isinstance(first.gate_up.kernel, PackedKernel) is (threads > 1 and packs)
     ids = random_ids(1, 24, vocab_size=1000)
     with torch.no_grad():
         expected = reference(ids).logits
@@ -318,6 +326,21 @@ def test_results_of_a_step_survive_the_next() -> None:
     kept = first.clone()
     core.decode(ids[:, 1:2], torch.tensor([[1]]), attention)
     assert torch.equal(first, kept)
+
+
+@pytest.mark.parametrize("static", [False, True])
+def test_inference_mode_leaves_nothing_behind(static: bool) -> None:
+    _, core = random_pair("llama", 19)
+    ids = random_ids(2, 70)
+    expected = all_logits(core, ids)
+    cache = StaticCache(core.config, 2, 70) if static else DynamicCache()
+    attention = DenseAttention(core.config, cache)
+    with torch.inference_mode():
+        core.decode(ids[:, :60], torch.arange(60)[None], attention)
+        core.decode(ids[:, 60:61], torch.tensor([[60]]), attention)
+        cache.reorder_cache(torch.tensor([0, 1]))
+    steps = [core.decode(ids[:, i : i + 1], torch.tensor([[i]]), attention) for i in range(61, 70)]
+    close(torch.stack(steps, 1), expected[:, 61:])
 
 
 def test_a_step_runs_a_fixed_number_of_operators() -> None:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from asyncgen.models import linear
 from asyncgen.models.linear import Embedding, Linear
 
-SIZES = [(8, 6), (300, 70), (640, 512)]  # the last is packed at float32
+SIZES = [(8, 6), (300, 70), (1024, 512)]  # the last is packed at float32
 
 
 def layer(out: int, into: int, bias: bool, dtype: torch.dtype = torch.float32) -> Linear:
@@ -26,8 +26,10 @@ def tolerance(dtype: torch.dtype) -> float:
 
 
 @pytest.fixture(autouse=True)
-def seed() -> None:
+def setting(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
+    # The choice of kernel, not the computation: packed ones are covered on any machine.
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
 
 
 @pytest.mark.parametrize(("out", "into"), SIZES)
@@ -73,18 +75,23 @@ def test_few_rows_land_in_the_buffer() -> None:
         assert made.ready().into(torch.randn(1, into), buffer) is buffer
 
 
-def test_the_choice_is_a_matter_of_size() -> None:
-    assert isinstance(linear.choose_kernel(torch.ones(8, 8), None), linear.DenseKernel)
-    large = linear.choose_kernel(torch.ones(640, 512), None)
+def test_the_choice_is_a_matter_of_size_and_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     packs = linear._find_packed_linear() is not None
-    assert isinstance(large, linear.PackedKernel if packs else linear.DenseKernel)
+    for threads, shape, packed in [
+        (2, (8, 8), False),
+        (2, (1024, 512), packs),
+        (1, (1024, 512), False),
+    ]:
+        monkeypatch.setattr(torch, "get_num_threads", lambda count=threads: count)
+        kernel = linear.choose_kernel(torch.ones(shape), None)
+        assert isinstance(kernel, linear.PackedKernel) is packed
 
 
 def test_without_the_packed_operator_everything_still_works(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(linear, "_linear", None)
-    made = layer(640, 512, True)
+    made = layer(1024, 512, True)
     x = torch.randn(2, 512)
     expected = made(x)
     made.prepare()
@@ -104,7 +111,7 @@ def test_moving_a_prepared_layer_keeps_it_prepared() -> None:
 
 
 def test_a_copy_is_independent() -> None:
-    made = layer(640, 512, False)
+    made = layer(1024, 512, False)
     made.prepare()
     x = torch.randn(1, 512)
     twin = copy.deepcopy(made)
@@ -132,7 +139,7 @@ def test_nothing_happens_on_meta() -> None:
 
 
 @pytest.mark.parametrize("own_copy", [False, True])
-@pytest.mark.parametrize("shape", [(40, 8), (640, 512)])
+@pytest.mark.parametrize("shape", [(40, 8), (1024, 512)])
 @pytest.mark.parametrize("rows", [1, 40])
 def test_a_tied_layer_multiplies_by_the_table(
     own_copy: bool, shape: tuple[int, int], rows: int

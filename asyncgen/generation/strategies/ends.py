@@ -42,7 +42,7 @@ class Ends:
         self.max_length: int | None = None
         self._deadline: float | None = None
         self._cancels: list[CancelCriteria] = []
-        self._others = StoppingCriteriaList()
+        self.tensor_criteria = StoppingCriteriaList()
         self._stopped: dict[int, str] = {}
         self._clock = clock
         for criterion in criteria:
@@ -70,7 +70,8 @@ class Ends:
         """
         full = self.max_length is not None and length >= self.max_length
         common = "length" if full else self.interrupted()
-        others = self._others(ids, scores).tolist() if self._others else None
+        called = self.tensor_criteria
+        others = called(ids, scores).tolist() if called else None
         found: list[str | None] = []
         for row, token in enumerate(token_ids):
             if not live[row]:
@@ -108,4 +109,4 @@ class Ends:
         elif isinstance(criterion, CancelCriteria) and kind is CancelCriteria:
             self._cancels.append(criterion)
         else:
-            self._others.append(criterion)
+            self.tensor_criteria.append(criterion)
