@@ -79,6 +79,16 @@ class StreamParams(TypedDict, total=False):
     target_lookbehind: int | None
     prefill_chunk_size: int | None
 
+    assistant_ensemble_weight: float | None
+    cache_config: dict[str, Any] | None
+    compile_config: Any
+    continuous_batching_config: Any
+    disable_compile: bool | None
+    is_assistant: bool | None
+    max_cache_len: int | None
+    speculation_type: str | None
+    use_mtp: bool | None
+
     generation_config: GenerationConfig | None
     logits_processor: LogitsProcessorList | None
     stopping_criteria: StoppingCriteriaList | None

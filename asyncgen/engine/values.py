@@ -1,0 +1,87 @@
+"""Ranges of single parameters that the documented configuration leaves to whoever reads them.
+
+A processor that is off for a value out of range would drop the parameter in silence; here it is an
+error that names it, before any work.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+from asyncgen.errors import InvalidRequestError
+
+__all__ = ["check_callables", "check_values"]
+
+Rule: TypeAlias = tuple[tuple[str, ...], Callable[[Any], bool], str]
+
+
+def _is_real(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _are_ids(value: Any) -> bool:
+    ids = value if isinstance(value, list | tuple) else [value]
+    return all(_is_whole(token_id) and token_id >= 0 for token_id in ids)
+
+
+RULES: tuple[Rule, ...] = (
+    (("top_p", "typical_p"), lambda it: _is_real(it) and 0 <= it <= 1, "a number from 0 to 1"),
+    (
+        ("epsilon_cutoff", "eta_cutoff"),
+        lambda it: _is_real(it) and 0 <= it < 1,
+        "a number from 0 to below 1",
+    ),
+    (("repetition_penalty", "max_time"), lambda it: _is_real(it) and it > 0, "a number above 0"),
+    (
+        ("no_repeat_ngram_size", "min_length", "min_new_tokens"),
+        lambda it: _is_whole(it) and it >= 0,
+        "a whole number of at least 0",
+    ),
+    (
+        ("num_return_sequences", "prefill_chunk_size"),
+        lambda it: _is_whole(it) and it >= 1,
+        "a whole number of at least 1",
+    ),
+    (("eos_token_id",), _are_ids, "a token id or a list of token ids"),
+)
+
+
+def check_values(config: object) -> None:
+    """Refuse values out of range.
+
+    Args:
+        config: Has the fields of ``GenerationConfig`` as attributes; ``None`` is not given.
+
+    Raises:
+        InvalidRequestError: Names the field, its value and what is allowed.
+    """
+    for names, accepts, allowed in RULES:
+        for name in names:
+            value = getattr(config, name, None)
+            if value is not None and not accepts(value):
+                raise InvalidRequestError(name, value, allowed)
+
+
+def check_callables(name: str, arguments: Mapping[str, Any]) -> list[Callable[..., Any]]:
+    """Check a list of processors or criteria that the user wrote.
+
+    Args:
+        name: Name of the argument.
+        arguments: Where it may be.
+
+    Returns:
+        The list, empty where none was given.
+
+    Raises:
+        InvalidRequestError: It is no list, or holds something that cannot be called.
+    """
+    given = arguments.get(name, [])
+    if not isinstance(given, list) or not all(map(callable, given)):
+        raise InvalidRequestError(name, given, "a list of callables")
+    return given
