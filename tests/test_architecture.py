@@ -97,9 +97,7 @@ def test_imports_run_downwards(path: Path) -> None:
     if module in PACKAGES:
         return
     rank = _layer(module)
-    upwards = {
-        name for name in _imports(path) if name not in PACKAGES and _layer(name) > rank
-    }
+    upwards = {name for name in _imports(path) if name not in PACKAGES and _layer(name) > rank}
     assert not upwards
 
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import random
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 
 from asyncgen.cache import DynamicCache
 from asyncgen.pretrained import load_model
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 transformers = pytest.importorskip("transformers")
 
@@ -123,9 +125,7 @@ def test_same_tokens_and_scores(model_type: str, seed: int, tmp_path: Path) -> N
     choice = random.Random(f"calls {model_type} {seed}")
     for call in _calls(choice, theirs.config.vocab_size):
         inputs = _left_padded(choice, theirs.config.vocab_size)
-        options = dict(
-            call, return_dict_in_generate=True, output_scores=True, output_logits=True
-        )
+        options = dict(call, return_dict_in_generate=True, output_scores=True, output_logits=True)
         torch.manual_seed(seed)
         expected = theirs.generate(**inputs, **options)
         torch.manual_seed(seed)
