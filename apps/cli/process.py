@@ -7,6 +7,7 @@ Knows nothing of models or commands.
 from __future__ import annotations
 
 import os
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -45,6 +46,8 @@ def prepare_process(
     Returns:
         The number of threads that torch will use.
     """
+    # torch says so at its first tensor where numpy is not installed; nothing here needs numpy.
+    warnings.filterwarnings("ignore", message="Failed to initialize NumPy", category=UserWarning)
     environ = os.environ if environ is None else environ
     cores = usable_cores()
     if threads is not None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from typing import TYPE_CHECKING
 
 import pytest
@@ -83,3 +84,12 @@ def test_compute_threads_do_not_spin_for_long_unless_the_user_says_how_they_wait
     policy = {"OMP_WAIT_POLICY": "ACTIVE"}
     prepare_process(None, policy)
     assert "GOMP_SPINCOUNT" not in policy
+
+
+def test_a_missing_numpy_is_no_news() -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        prepare_process(environ={})
+        warnings.warn("Failed to initialize NumPy: No module named 'numpy'", stacklevel=1)
+        warnings.warn("something else", stacklevel=1)
+    assert [str(warning.message) for warning in caught] == ["something else"]
