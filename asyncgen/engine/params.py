@@ -180,6 +180,9 @@ def _set_length(
         end = context if context is not None else prompt_length + 2**31
     if isinstance(value, bool) or not isinstance(value, int | None) or (value or 1) < 1:
         raise InvalidRequestError(name, value, "an integer of at least 1")
+    if context is not None and name not in given:
+        # A default that reaches beyond the context means: to its end.
+        end = min(end, context)
     if context is not None and (end > context or prompt_length >= context):
         raise ContextLengthError(
             name,

@@ -97,9 +97,9 @@ class StepRun:
     def _write(self, step: Step) -> None:
         """Turn what a step settled into events."""
         for row, token_ids in enumerate(step.token_ids):
-            if not token_ids or not self._events.is_live(row):
-                continue
             reason = step.reasons[row] if step.reasons else None
+            if not self._events.is_live(row) or (not token_ids and reason is None):
+                continue
             goes_on = self._events.settle(row, token_ids, reason, self._logprobs(step, row))
             if not goes_on:
                 self._request.ends.stop_row(row)
@@ -107,7 +107,7 @@ class StepRun:
     def _logprobs(self, step: Step, row: int) -> tuple[TokenLogprob, ...] | None:
         """Log-probabilities of a row, if the request asked for them."""
         top = self._request.params.top_logprobs
-        if top is None or step.logits is None:
+        if top is None or step.logits is None or not step.token_ids[row]:
             return None
         token_id = step.token_ids[row][-1]
         return (token_logprob(step.logits[row], token_id, top, self._tokenizer),)
