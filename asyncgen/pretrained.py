@@ -251,7 +251,7 @@ def load_model(
         core = MODELS[config.model_type](config, dtype=kind)
     load_weights(
         core,
-        checkpoint,
+        checkpoint.below(core.stack_prefix),
         dtype=kind,
         device=chosen,
         # Some checkpoints store a tied head all the same.

@@ -257,7 +257,7 @@ def test_bad_dtype_and_device(tmp_path: Path) -> None:
 def test_unsupported_model_type(tmp_path: Path) -> None:
     save_checkpoint(tmp_path)
     (tmp_path / "config.json").write_text('{"model_type": "mamba"}')
-    with pytest.raises(UnsupportedModelError, match="'mamba': supported are llama, mistral, qwen2"):
+    with pytest.raises(UnsupportedModelError, match="'mamba': supported are gpt2, llama, mistral, qwen2"):
         load_model(tmp_path)
 
 

@@ -15,7 +15,7 @@ from asyncgen.errors import ModelLoadError, UnsupportedModelError
 
 __all__ = ["ModelConfig", "RopeConfig"]
 
-_HIDDEN_ACTS = ("silu", "swish", "gelu", "gelu_pytorch_tanh", "relu")
+_HIDDEN_ACTS = ("silu", "swish", "gelu", "gelu_new", "gelu_pytorch_tanh", "relu")
 _DTYPES = ("float32", "float16", "bfloat16", "float64")
 _ROPE_TYPES = ("default", "linear", "dynamic", "llama3", "yarn")
 _DEFAULT_THETA = 10000.0
@@ -31,6 +31,10 @@ class _Family:
         output_bias: Whether ``attention_bias`` also covers the output projection.
         mlp_bias: Whether the key ``mlp_bias`` is read.
         windows: Which layers may slide: none, all, or those listed in ``layer_types``.
+        spellings: Names that this type has for keys of the others; either is read.
+        unread: Keys of the others that this type does not have.
+        hidden_act: What a missing activation means.
+        learned_positions: Whether positions are rows of a table, and not rotations.
     """
 
     defaults: Mapping[str, object]
@@ -38,6 +42,10 @@ class _Family:
     output_bias: bool = False
     mlp_bias: bool = False
     windows: Literal["none", "all", "listed"] = "none"
+    spellings: Mapping[str, str] = field(default_factory=dict)
+    unread: frozenset[str] = frozenset()
+    hidden_act: str = "silu"
+    learned_positions: bool = False
 
 
 _SMALL = {
@@ -58,6 +66,18 @@ _QWEN = {
     "max_position_embeddings": 32768,
     "sliding_window": 4096,
     "max_window_layers": 28,
+}
+_GPT2 = {
+    "vocab_size": 50257,
+    "hidden_size": 768,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 12,
+    "max_position_embeddings": 1024,
+    "rms_norm_eps": 1e-5,
+    "tie_word_embeddings": True,
+    "scale_attn_weights": True,
+    "bos_token_id": 50256,
+    "eos_token_id": 50256,
 }
 
 _FAMILIES: Mapping[str, _Family] = {
@@ -80,6 +100,24 @@ _FAMILIES: Mapping[str, _Family] = {
     "qwen2": _Family(_QWEN, attention_bias="always", windows="listed"),
     "qwen3": _Family(
         {**_QWEN, "head_dim": 128}, attention_bias="key", output_bias=True, windows="listed"
+    ),
+    "gpt2": _Family(
+        _GPT2,
+        attention_bias="always",
+        spellings={
+            "hidden_size": "n_embd",
+            "num_hidden_layers": "n_layer",
+            "num_attention_heads": "n_head",
+            "max_position_embeddings": "n_positions",
+            "intermediate_size": "n_inner",
+            "hidden_act": "activation_function",
+            "rms_norm_eps": "layer_norm_epsilon",
+        },
+        unread=frozenset(
+            {"intermediate_size", "hidden_act", "rms_norm_eps", "num_key_value_heads", "head_dim"}
+        ),
+        hidden_act="gelu_new",
+        learned_positions=True,
     ),
 }
 
@@ -127,21 +165,23 @@ class ModelConfig:
         model_type: Architecture, such as ``"llama"``.
         vocab_size: Rows of the embedding table, V.
         hidden_size: Width of the residual stream, E.
-        intermediate_size: Width of the gated feed-forward block.
+        intermediate_size: Width of the feed-forward block.
         num_hidden_layers: Number of decoder layers.
         num_attention_heads: Query heads, H.
         num_key_value_heads: Key and value heads, K; divides H.
-        head_dim: Size of a head, D; even.
+        head_dim: Size of a head, D; even where positions are rotary.
         max_position_embeddings: Context length in tokens.
-        rms_norm_eps: Added to the mean square before the root.
-        rope: Rotary position embedding.
+        rms_norm_eps: Added to the mean square, or the variance, before the root.
+        rope: Rotary position embedding; says nothing where positions are learned.
+        learned_positions: Whether positions are rows of a table, which ends with the context.
+        attention_scales: Factor on the attention scores of each layer; ``None``: 1 / sqrt(D).
         sliding_window: Keys that a query of a sliding layer sees, itself included; ``None``: all.
         layer_types: ``"full_attention"`` or ``"sliding_attention"`` for each layer.
         attention_bias: Whether q, k and v projections have biases.
         attention_output_bias: Whether the attention's output projection has a bias.
         mlp_bias: Whether the feed-forward projections have biases.
         tie_word_embeddings: Whether the output head is the embedding table.
-        hidden_act: Activation of the gate.
+        hidden_act: Activation of the feed-forward block.
         bos_token_id: First token of a text.
         eos_token_id: Token or tokens that end a text.
         pad_token_id: Filler for shorter rows of a batch.
@@ -160,6 +200,8 @@ class ModelConfig:
     max_position_embeddings: int
     rms_norm_eps: float
     rope: RopeConfig
+    learned_positions: bool
+    attention_scales: tuple[float, ...] | None
     sliding_window: int | None
     layer_types: tuple[str, ...]
     attention_bias: bool
@@ -192,6 +234,11 @@ class ModelConfig:
         return False
 
     @property
+    def position_limit(self) -> int | None:
+        """Positions that the network has at all; ``None`` where it goes on beyond its context."""
+        return self.max_position_embeddings if self.learned_positions else None
+
+    @property
     def rope_theta(self) -> float:
         """Base of the rotary wavelengths."""
         return self.rope.theta
@@ -206,7 +253,9 @@ class ModelConfig:
         return {**self.raw, **{name: _plain(getattr(self, name)) for name in names}}
 
 
-_NOT_IN_FILE = frozenset({"raw", "rope", "attention_output_bias"})
+_NOT_IN_FILE = frozenset(
+    {"raw", "rope", "attention_output_bias", "attention_scales", "learned_positions"}
+)
 
 
 def _plain(value: object) -> object:
@@ -223,15 +272,21 @@ class _Reader:
             raise UnsupportedModelError(
                 f"config.json {stated}: supported are {', '.join(sorted(_FAMILIES))}"
             )
-        self.raw = raw
         self.model_type = model_type
-        self.family = _FAMILIES[model_type]
+        self.family = family = _FAMILIES[model_type]
+        self.file = raw
+        self.raw = {key: value for key, value in raw.items() if key not in family.unread}
+        for ours, theirs in family.spellings.items():
+            if theirs in raw:
+                self.raw[ours] = raw[theirs]
 
     def read(self) -> ModelConfig:
+        if self.flag("add_cross_attention"):
+            raise self.bad("add_cross_attention", True, "this type is supported as a decoder alone")
         heads = self.count("num_attention_heads")
         kv_heads = self.kv_heads(heads)
         if heads % kv_heads:
-            raise _bad("num_key_value_heads", kv_heads, f"must divide the {heads} query heads")
+            raise self.bad("num_key_value_heads", kv_heads, f"must divide the {heads} query heads")
         hidden = self.count("hidden_size")
         layers = self.count("num_hidden_layers")
         positions = self.count("max_position_embeddings")
@@ -241,37 +296,68 @@ class _Reader:
             model_type=self.model_type,
             vocab_size=self.count("vocab_size"),
             hidden_size=hidden,
-            intermediate_size=self.count("intermediate_size"),
+            intermediate_size=self.width(hidden),
             num_hidden_layers=layers,
             num_attention_heads=heads,
             num_key_value_heads=kv_heads,
             head_dim=self.head_dim(hidden, heads),
             max_position_embeddings=positions,
-            rms_norm_eps=_number(self.raw, "rms_norm_eps", 1e-6),
+            rms_norm_eps=self.number("rms_norm_eps", 1e-6),
             rope=_read_rope(self.raw, positions),
+            learned_positions=self.family.learned_positions,
+            attention_scales=self.attention_scales(layers, hidden // heads),
             sliding_window=window,
             layer_types=layer_types,
             attention_bias=bias[self.family.attention_bias],
             attention_output_bias=self.family.output_bias and self.flag("attention_bias"),
             mlp_bias=self.family.mlp_bias and self.flag("mlp_bias"),
             tie_word_embeddings=self.flag("tie_word_embeddings"),
-            hidden_act=self.choice("hidden_act", _HIDDEN_ACTS, "silu"),
+            hidden_act=self.choice("hidden_act", _HIDDEN_ACTS, self.family.hidden_act),
             bos_token_id=self.token("bos_token_id"),
             eos_token_id=self.tokens("eos_token_id"),
             pad_token_id=self.token("pad_token_id"),
             dtype=self.dtype(),
-            raw=dict(self.raw),
+            raw=dict(self.file),
         )
 
     def value(self, key: str) -> object:
         found = self.raw.get(key)
         return self.family.defaults.get(key) if found is None else found
 
+    def bad(self, key: str, value: object, allowed: str) -> ModelLoadError:
+        theirs = self.family.spellings.get(key, key)
+        return _bad(theirs if theirs in self.file else key, value, allowed)
+
+    def number(self, key: str, default: float) -> float:
+        value = self.value(key)
+        if value is None:
+            return default
+        try:
+            return _number({key: value}, key, default)
+        except ModelLoadError:
+            raise self.bad(key, value, "must be a finite number") from None
+
+    def width(self, hidden: int) -> int:
+        # A null or missing `n_inner` is four times the width of the stream.
+        default = 4 * hidden if self.family.learned_positions else None
+        return self.count("intermediate_size", default=default)
+
+    def attention_scales(self, layers: int, head_dim: int) -> tuple[float, ...] | None:
+        """Factors where a file departs from one over the root of the head's size."""
+        if not self.family.learned_positions:
+            return None
+        is_plain = self.flag("scale_attn_weights")
+        is_layered = self.flag("scale_attn_by_inverse_layer_idx")
+        if is_plain and not is_layered:
+            return None
+        root = head_dim**-0.5 if is_plain else 1.0
+        return tuple(root / (layer + 1 if is_layered else 1) for layer in range(layers))
+
     def count(self, key: str, *, default: int | None = None) -> int:
         value = self.value(key)
         value = default if value is None else value
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise _bad(key, value, "must be a whole number of at least 1")
+            raise self.bad(key, value, "must be a whole number of at least 1")
         return value
 
     def kv_heads(self, heads: int) -> int:
@@ -285,38 +371,38 @@ class _Reader:
         if value is None:
             return False
         if not isinstance(value, bool):
-            raise _bad(key, value, "must be true or false")
+            raise self.bad(key, value, "must be true or false")
         return value
 
     def choice(self, key: str, allowed: Sequence[str], default: str) -> str:
         value = self.raw.get(key, default)
         if not isinstance(value, str) or value not in allowed:
-            raise _bad(key, value, f"supported are {', '.join(allowed)}")
+            raise self.bad(key, value, f"supported are {', '.join(allowed)}")
         return value
 
     def token(self, key: str) -> int | None:
         # A key that is present and null means "there is none", unlike a key that is missing.
         value = self.raw[key] if key in self.raw else self.family.defaults.get(key)
         if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
-            raise _bad(key, value, "must be a token id or null")
+            raise self.bad(key, value, "must be a token id or null")
         return value
 
     def tokens(self, key: str) -> int | list[int] | None:
         value = self.raw.get(key)
         if isinstance(value, (list, tuple)):
             if not value or not all(type(item) is int for item in value):
-                raise _bad(key, value, "must be a token id, a list of them, or null")
+                raise self.bad(key, value, "must be a token id, a list of them, or null")
             return list(value)
         return self.token(key)
 
     def head_dim(self, hidden: int, heads: int) -> int:
         if self.value("head_dim") is None and hidden % heads:
-            raise _bad(
+            raise self.bad(
                 "hidden_size", hidden, f"must be a multiple of num_attention_heads ({heads})"
             )
         size = self.count("head_dim", default=hidden // heads)
-        if size % 2:
-            raise _bad("head_dim", size, "rotary embeddings turn pairs, so it must be even")
+        if size % 2 and not self.family.learned_positions:
+            raise self.bad("head_dim", size, "rotary embeddings turn pairs, so it must be even")
         return size
 
     def windows(self, layers: int) -> tuple[int | None, tuple[str, ...]]:
@@ -332,14 +418,14 @@ class _Reader:
             return window, self.layer_types(layers, expected, fixed=True)
         first = self.raw.get("max_window_layers", self.family.defaults["max_window_layers"])
         if not isinstance(first, int):
-            raise _bad("max_window_layers", first, "must be a whole number")
+            raise self.bad("max_window_layers", first, "must be a whole number")
         expected = tuple(
             "sliding_attention" if window is not None and layer >= first else "full_attention"
             for layer in range(layers)
         )
         types = self.layer_types(layers, expected, fixed=False)
         if window is None and "sliding_attention" in types:
-            raise _bad(
+            raise self.bad(
                 "layer_types", list(types), "has sliding layers, but no sliding_window is in use"
             )
         return window, types
@@ -356,11 +442,11 @@ class _Reader:
             or len(stated) != layers
             or any(kind not in allowed for kind in stated)
         ):
-            raise _bad(
+            raise self.bad(
                 "layer_types", stated, f"must list one of {', '.join(allowed)} for {layers} layers"
             )
         if fixed and tuple(stated) != expected:
-            raise _bad("layer_types", stated, f"{self.model_type} layers are all {expected[0]}")
+            raise self.bad("layer_types", stated, f"{self.model_type} layers are all {expected[0]}")
         return tuple(stated)
 
     def dtype(self) -> str | None:
@@ -370,7 +456,7 @@ class _Reader:
             return None
         name = str(value).removeprefix("torch.")
         if name not in _DTYPES:
-            raise _bad(key, value, f"supported are {', '.join(_DTYPES)}")
+            raise self.bad(key, value, f"supported are {', '.join(_DTYPES)}")
         return name
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from asyncgen.models.gpt2 import GPT2
 from asyncgen.models.llama import Llama
 from asyncgen.models.mistral import Mistral
 from asyncgen.models.qwen2 import Qwen2
@@ -15,5 +16,5 @@ if TYPE_CHECKING:
 __all__ = ["MODELS"]
 
 MODELS: dict[str, type[DecoderLM]] = {
-    model.model_type: model for model in (Llama, Mistral, Qwen2, Qwen3)
+    model.model_type: model for model in (Llama, Mistral, Qwen2, Qwen3, GPT2)
 }

@@ -14,7 +14,7 @@ from asyncgen.pretrained import load_model
 
 transformers = pytest.importorskip("transformers")
 
-ARCHITECTURES = ("llama", "mistral", "qwen2", "qwen3")
+ARCHITECTURES = ("llama", "mistral", "qwen2", "qwen3", "gpt2")
 CONFIGS_EACH = 11
 
 
@@ -45,10 +45,24 @@ def _shape(choice: random.Random, model_type: str) -> dict[str, Any]:
         shape["head_dim"] = choice.choice([8, 16])
     if model_type == "llama":
         shape["mlp_bias"] = choice.random() < 0.5
+    if model_type == "gpt2":
+        return _gpt2(choice, shape)
     scaling = choice.choice([None, "linear", "dynamic", "llama3", "yarn"])
     if scaling is not None:
         shape["rope_parameters"] = _rope(scaling)
     return shape
+
+
+def _gpt2(choice: random.Random, shape: dict[str, Any]) -> dict[str, Any]:
+    for name in ("intermediate_size", "num_key_value_heads"):
+        del shape[name]
+    return shape | {
+        "n_inner": choice.choice([None, 40]),
+        "activation_function": choice.choice(["gelu_new", "gelu", "relu"]),
+        "scale_attn_weights": choice.random() < 0.8,
+        "scale_attn_by_inverse_layer_idx": choice.random() < 0.3,
+        "layer_norm_epsilon": 1e-4,
+    }
 
 
 def _rope(kind: str) -> dict[str, Any]:
@@ -123,9 +137,7 @@ def test_same_tokens_and_scores(model_type: str, seed: int, tmp_path: Path) -> N
     choice = random.Random(f"calls {model_type} {seed}")
     for call in _calls(choice, theirs.config.vocab_size):
         inputs = _left_padded(choice, theirs.config.vocab_size)
-        options = dict(
-            call, return_dict_in_generate=True, output_scores=True, output_logits=True
-        )
+        options = dict(call, return_dict_in_generate=True, output_scores=True, output_logits=True)
         torch.manual_seed(seed)
         expected = theirs.generate(**inputs, **options)
         torch.manual_seed(seed)
@@ -139,8 +151,11 @@ def test_same_tokens_and_scores(model_type: str, seed: int, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("cache", ["dynamic", "static"])
 @pytest.mark.parametrize("chunk", [None, 1, 3])
-def test_cache_and_chunks_change_nothing(cache: str, chunk: int | None, tmp_path: Path) -> None:
-    theirs, ours = _models("mistral", 5, tmp_path)
+@pytest.mark.parametrize("model_type", ["mistral", "gpt2"])
+def test_cache_and_chunks_change_nothing(
+    model_type: str, cache: str, chunk: int | None, tmp_path: Path
+) -> None:
+    theirs, ours = _models(model_type, 5, tmp_path)
     inputs = _left_padded(random.Random(5), theirs.config.vocab_size)
     expected = theirs.generate(**inputs, max_new_tokens=25, pad_token_id=0)
     found = ours.generate(
