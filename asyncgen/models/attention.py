@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from asyncgen.cache import Cache
     from asyncgen.models.config import ModelConfig
 
-__all__ = ["AttentionContext", "DenseAttention"]
+__all__ = ["AttentionContext", "DenseAttention", "attend_openly"]
 
 
 class AttentionContext(Protocol):
@@ -165,7 +165,7 @@ class DenseAttention:
         values = values.view(rows, self._kv_heads, -1, size)
         if self._weights is not None:
             mask = self._mask(first, window, heads, plain_causal=False)
-            attended, weights = _attend_openly(queries, keys, values, mask, scale)
+            attended, weights = attend_openly(queries, keys, values, mask, scale)
             self._weights.append(weights)
         else:
             mask = self._mask(first, window, heads, plain_causal=True)
@@ -196,6 +196,14 @@ class DenseAttention:
         slides = window is not None and self._end > window
         if plain_causal and self._padding is None and not slides and self._start == 0:
             return None
+        hidden = self._hidden(first, window, like)
+        # The least finite number and not minus infinity: a padding query, from which everything
+        # is hidden, then gets a meaningless average instead of NaN.
+        mask = torch.zeros(hidden.shape, dtype=like.dtype, device=like.device)
+        return mask.masked_fill_(hidden, torch.finfo(like.dtype).min)
+
+    def _hidden(self, first: int, window: int | None, like: Tensor) -> Tensor:
+        """Which keys are hidden from which queries, bool ``[1 or B, 1, S, T]``."""
         queries = torch.arange(self._start, self._end, device=like.device)[:, None]
         keys = torch.arange(first, self._end, device=like.device)
         hidden = keys > queries  # [S, T]
@@ -207,10 +215,7 @@ class DenseAttention:
             missing = self._end - padding.shape[1]
             padding = torch.nn.functional.pad(padding, (0, missing))[:, None, None, first:]
             hidden = hidden | padding.to(hidden.device)
-        # The least finite number and not minus infinity: a padding query, from which everything
-        # is hidden, then gets a meaningless average instead of NaN.
-        mask = torch.zeros(hidden.shape, dtype=like.dtype, device=like.device)
-        return mask.masked_fill_(hidden, torch.finfo(like.dtype).min)
+        return hidden
 
 
 def _hidden_keys(attention_mask: Tensor | None) -> Tensor | None:
@@ -221,7 +226,7 @@ def _hidden_keys(attention_mask: Tensor | None) -> Tensor | None:
     return hidden if bool(hidden.any()) else None
 
 
-def _attend_openly(
+def attend_openly(
     queries: Tensor,
     keys: Tensor,
     values: Tensor,

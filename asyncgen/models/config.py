@@ -8,118 +8,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING
 
 from asyncgen.errors import ModelLoadError, UnsupportedModelError
+from asyncgen.models.families import FAMILIES
 
-__all__ = ["ModelConfig", "RopeConfig"]
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+__all__ = ["ModelConfig", "RopeConfig", "T5Config"]
 
 _HIDDEN_ACTS = ("silu", "swish", "gelu", "gelu_new", "gelu_pytorch_tanh", "relu")
 _DTYPES = ("float32", "float16", "bfloat16", "float64")
 _ROPE_TYPES = ("default", "linear", "dynamic", "llama3", "yarn")
 _DEFAULT_THETA = 10000.0
-
-
-@dataclass(frozen=True, slots=True)
-class _Family:
-    """What a missing key means for one ``model_type``, and which keys the type reads at all.
-
-    Attributes:
-        defaults: Values of missing keys.
-        attention_bias: Where q, k and v biases come from: the key, always, or never.
-        output_bias: Whether ``attention_bias`` also covers the output projection.
-        mlp_bias: Whether the key ``mlp_bias`` is read.
-        windows: Which layers may slide: none, all, or those listed in ``layer_types``.
-        spellings: Names that this type has for keys of the others; either is read.
-        unread: Keys of the others that this type does not have.
-        hidden_act: What a missing activation means.
-        learned_positions: Whether positions are rows of a table, and not rotations.
-    """
-
-    defaults: Mapping[str, object]
-    attention_bias: Literal["key", "always", "never"] = "never"
-    output_bias: bool = False
-    mlp_bias: bool = False
-    windows: Literal["none", "all", "listed"] = "none"
-    spellings: Mapping[str, str] = field(default_factory=dict)
-    unread: frozenset[str] = frozenset()
-    hidden_act: str = "silu"
-    learned_positions: bool = False
-
-
-_SMALL = {
-    "vocab_size": 32000,
-    "hidden_size": 4096,
-    "num_hidden_layers": 32,
-    "num_attention_heads": 32,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-}
-_QWEN = {
-    "vocab_size": 151936,
-    "hidden_size": 4096,
-    "num_hidden_layers": 32,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 32,
-    "intermediate_size": 22016,
-    "max_position_embeddings": 32768,
-    "sliding_window": 4096,
-    "max_window_layers": 28,
-}
-_GPT2 = {
-    "vocab_size": 50257,
-    "hidden_size": 768,
-    "num_hidden_layers": 12,
-    "num_attention_heads": 12,
-    "max_position_embeddings": 1024,
-    "rms_norm_eps": 1e-5,
-    "tie_word_embeddings": True,
-    "scale_attn_weights": True,
-    "bos_token_id": 50256,
-    "eos_token_id": 50256,
-}
-
-_FAMILIES: Mapping[str, _Family] = {
-    "llama": _Family(
-        {**_SMALL, "intermediate_size": 11008, "max_position_embeddings": 2048},
-        attention_bias="key",
-        output_bias=True,
-        mlp_bias=True,
-    ),
-    "mistral": _Family(
-        {
-            **_SMALL,
-            "intermediate_size": 14336,
-            "num_key_value_heads": 8,
-            "max_position_embeddings": 131072,
-            "sliding_window": 4096,
-        },
-        windows="all",
-    ),
-    "qwen2": _Family(_QWEN, attention_bias="always", windows="listed"),
-    "qwen3": _Family(
-        {**_QWEN, "head_dim": 128}, attention_bias="key", output_bias=True, windows="listed"
-    ),
-    "gpt2": _Family(
-        _GPT2,
-        attention_bias="always",
-        spellings={
-            "hidden_size": "n_embd",
-            "num_hidden_layers": "n_layer",
-            "num_attention_heads": "n_head",
-            "max_position_embeddings": "n_positions",
-            "intermediate_size": "n_inner",
-            "hidden_act": "activation_function",
-            "rms_norm_eps": "layer_norm_epsilon",
-        },
-        unread=frozenset(
-            {"intermediate_size", "hidden_act", "rms_norm_eps", "num_key_value_heads", "head_dim"}
-        ),
-        hidden_act="gelu_new",
-        learned_positions=True,
-    ),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +60,7 @@ class RopeConfig:
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """A decoder-only network, as its checkpoint describes it.
+    """A network, as its checkpoint describes it; where it has two stacks, its decoder.
 
     Field names keep the checkpoint's spelling; values are complete (defaults filled in).
 
@@ -170,9 +73,9 @@ class ModelConfig:
         num_attention_heads: Query heads, H.
         num_key_value_heads: Key and value heads, K; divides H.
         head_dim: Size of a head, D; even where positions are rotary.
-        max_position_embeddings: Context length in tokens.
+        max_position_embeddings: Context length in tokens; ``None`` where nothing limits it.
         rms_norm_eps: Added to the mean square, or the variance, before the root.
-        rope: Rotary position embedding; says nothing where positions are learned.
+        rope: Rotary position embedding; says nothing where positions are of another kind.
         learned_positions: Whether positions are rows of a table, which ends with the context.
         attention_scales: Factor on the attention scores of each layer; ``None``: 1 / sqrt(D).
         sliding_window: Keys that a query of a sliding layer sees, itself included; ``None``: all.
@@ -197,7 +100,7 @@ class ModelConfig:
     num_attention_heads: int
     num_key_value_heads: int
     head_dim: int
-    max_position_embeddings: int
+    max_position_embeddings: int | None
     rms_norm_eps: float
     rope: RopeConfig
     learned_positions: bool
@@ -228,9 +131,17 @@ class ModelConfig:
         """
         return _Reader(raw).read()
 
+    def fitted_to(self, stored: Collection[str]) -> ModelConfig:
+        """The description that goes with a checkpoint's weights.
+
+        Args:
+            stored: Names of the tensors that are stored.
+        """
+        return self
+
     @property
     def is_encoder_decoder(self) -> bool:
-        """Always false: these architectures have one stack."""
+        """Whether there is an encoder as well."""
         return False
 
     @property
@@ -249,8 +160,42 @@ class ModelConfig:
 
     def to_dict(self) -> dict[str, object]:
         """The file's content with every default filled in, ready for ``json.dump``."""
-        names = (name for name in self.__slots__ if name not in _NOT_IN_FILE)
+        names = (field.name for field in fields(self) if field.name not in _NOT_IN_FILE)
         return {**self.raw, **{name: _plain(getattr(self, name)) for name in names}}
+
+
+@dataclass(frozen=True, slots=True)
+class T5Config(ModelConfig):
+    """An encoder and a decoder with relative positions, as a checkpoint describes them.
+
+    The fields of `ModelConfig` describe the decoder; both stacks are of one width.
+
+    Attributes:
+        num_encoder_layers: Number of encoder layers.
+        relative_attention_num_buckets: Rows of the table of position biases.
+        relative_attention_max_distance: Distance from which all share the last bucket.
+        is_gated_act: Whether the feed-forward blocks are gated.
+        scale_decoder_outputs: Whether the decoder's output is divided by the root of its width.
+        decoder_start_token_id: First token of the decoder.
+    """
+
+    num_encoder_layers: int
+    relative_attention_num_buckets: int
+    relative_attention_max_distance: int
+    is_gated_act: bool
+    scale_decoder_outputs: bool
+    decoder_start_token_id: int | None
+
+    @property
+    def is_encoder_decoder(self) -> bool:
+        """Whether there is an encoder as well."""
+        return True
+
+    def fitted_to(self, stored: Collection[str]) -> ModelConfig:
+        """The description that goes with a checkpoint's weights."""
+        # Newer files say "tied" of every T5; whether there is a head tells by the weights alone.
+        is_tied = self.scale_decoder_outputs or "lm_head.weight" not in stored
+        return replace(self, tie_word_embeddings=is_tied)
 
 
 _NOT_IN_FILE = frozenset(
@@ -267,13 +212,13 @@ class _Reader:
 
     def __init__(self, raw: Mapping[str, object]) -> None:
         model_type = raw.get("model_type")
-        if not isinstance(model_type, str) or model_type not in _FAMILIES:
+        if not isinstance(model_type, str) or model_type not in FAMILIES:
             stated = "has no `model_type`" if model_type is None else f"says {model_type!r}"
             raise UnsupportedModelError(
-                f"config.json {stated}: supported are {', '.join(sorted(_FAMILIES))}"
+                f"config.json {stated}: supported are {', '.join(sorted(FAMILIES))}"
             )
         self.model_type = model_type
-        self.family = family = _FAMILIES[model_type]
+        self.family = family = FAMILIES[model_type]
         self.file = raw
         self.raw = {key: value for key, value in raw.items() if key not in family.unread}
         for ours, theirs in family.spellings.items():
@@ -288,11 +233,13 @@ class _Reader:
         if heads % kv_heads:
             raise self.bad("num_key_value_heads", kv_heads, f"must divide the {heads} query heads")
         hidden = self.count("hidden_size")
-        layers = self.count("num_hidden_layers")
-        positions = self.count("max_position_embeddings")
+        layers = self.num_layers()
+        family = self.family
+        relative = family.relative_positions
+        positions = None if relative else self.count("max_position_embeddings")
         window, layer_types = self.windows(layers)
         bias = {"key": self.flag("attention_bias"), "always": True, "never": False}
-        return ModelConfig(
+        config = ModelConfig(
             model_type=self.model_type,
             vocab_size=self.count("vocab_size"),
             hidden_size=hidden,
@@ -303,8 +250,8 @@ class _Reader:
             head_dim=self.head_dim(hidden, heads),
             max_position_embeddings=positions,
             rms_norm_eps=self.number("rms_norm_eps", 1e-6),
-            rope=_read_rope(self.raw, positions),
-            learned_positions=self.family.learned_positions,
+            rope=RopeConfig() if positions is None else _read_rope(self.raw, positions),
+            learned_positions=family.learned_positions,
             attention_scales=self.attention_scales(layers, hidden // heads),
             sliding_window=window,
             layer_types=layer_types,
@@ -312,13 +259,62 @@ class _Reader:
             attention_output_bias=self.family.output_bias and self.flag("attention_bias"),
             mlp_bias=self.family.mlp_bias and self.flag("mlp_bias"),
             tie_word_embeddings=self.flag("tie_word_embeddings"),
-            hidden_act=self.choice("hidden_act", _HIDDEN_ACTS, self.family.hidden_act),
+            hidden_act=self.activation(),
             bos_token_id=self.token("bos_token_id"),
             eos_token_id=self.tokens("eos_token_id"),
             pad_token_id=self.token("pad_token_id"),
             dtype=self.dtype(),
             raw=dict(self.file),
         )
+        return self.extend(config) if relative else config
+
+    def extend(self, decoder: ModelConfig) -> T5Config:
+        """Add what the encoder and relative positions need."""
+        is_tied = self.flag("tie_word_embeddings")
+        is_scaled = self.file.get("scale_decoder_outputs", is_tied)
+        if not isinstance(is_scaled, bool):
+            raise self.bad("scale_decoder_outputs", is_scaled, "must be true or false")
+        known = {field.name: getattr(decoder, field.name) for field in fields(decoder)}
+        return T5Config(
+            **known,
+            num_encoder_layers=self.count("num_layers"),
+            relative_attention_num_buckets=self.buckets(),
+            relative_attention_max_distance=self.count("relative_attention_max_distance"),
+            is_gated_act=self.feed_forward()[0],
+            scale_decoder_outputs=is_scaled,
+            decoder_start_token_id=self.token("decoder_start_token_id"),
+        )
+
+    def num_layers(self) -> int:
+        if not self.family.relative_positions:
+            return self.count("num_hidden_layers")
+        # Null or missing: as many as the encoder has.
+        return self.count("num_decoder_layers", default=self.count("num_layers"))
+
+    def buckets(self) -> int:
+        key = "relative_attention_num_buckets"
+        value = self.count(key)
+        if value < 4 or value // 2 >= self.count("relative_attention_max_distance"):
+            allowed = "must be at least 4 and less than twice the greatest distance"
+            raise self.bad(key, value, allowed)
+        return value
+
+    def activation(self) -> str:
+        if self.family.relative_positions:
+            return self.feed_forward()[1]
+        return self.choice("hidden_act", _HIDDEN_ACTS, self.family.hidden_act)
+
+    def feed_forward(self) -> tuple[bool, str]:
+        """Whether the block is gated, and its activation, from a name such as ``gated-gelu``."""
+        key = "feed_forward_proj"
+        stated = self.raw.get(key, "relu")
+        name = stated.removeprefix("gated-") if isinstance(stated, str) else ""
+        if name not in _HIDDEN_ACTS:
+            names = ", ".join(_HIDDEN_ACTS)
+            raise self.bad(key, stated, f"supported are {names}, each also after `gated-`")
+        is_gated = name != stated
+        # The released gated checkpoints were trained with the approximation by tanh.
+        return is_gated, "gelu_new" if is_gated and name == "gelu" else name
 
     def value(self, key: str) -> object:
         found = self.raw.get(key)
@@ -344,6 +340,8 @@ class _Reader:
 
     def attention_scales(self, layers: int, head_dim: int) -> tuple[float, ...] | None:
         """Factors where a file departs from one over the root of the head's size."""
+        if self.family.relative_positions:
+            return (1.0,) * layers
         if not self.family.learned_positions:
             return None
         is_plain = self.flag("scale_attn_weights")
@@ -401,7 +399,8 @@ class _Reader:
                 "hidden_size", hidden, f"must be a multiple of num_attention_heads ({heads})"
             )
         size = self.count("head_dim", default=hidden // heads)
-        if size % 2 and not self.family.learned_positions:
+        turned = not (self.family.learned_positions or self.family.relative_positions)
+        if size % 2 and turned:
             raise self.bad("head_dim", size, "rotary embeddings turn pairs, so it must be even")
         return size
 

@@ -112,7 +112,7 @@ class GPT2(DecoderLM):
         """What each parameter is made of, in the order of computation."""
         config, prefix = self.config, self.stack_prefix
         table = (config.vocab_size, config.hidden_size)
-        places = (config.max_position_embeddings, config.hidden_size)
+        places = (_places(config), config.hidden_size)
         rules = [
             WeightRule("embed_tokens.weight", (f"{prefix}wte.weight",), (table,)),
             WeightRule("embed_positions.weight", (f"{prefix}wpe.weight",), (places,)),
@@ -160,9 +160,7 @@ class GPT2(DecoderLM):
 
     def _make_positions(self, dtype: torch.dtype) -> None:
         config = self.config
-        self.embed_positions = Embedding(
-            config.max_position_embeddings, config.hidden_size, dtype=dtype
-        )
+        self.embed_positions = Embedding(_places(config), config.hidden_size, dtype=dtype)
 
     def _make_space(self, tokens: int, like: Tensor) -> Workspace:
         return Workspace(self.config, tokens, like)
@@ -175,3 +173,9 @@ class GPT2(DecoderLM):
             return ()
 
         return place
+
+
+def _places(config: ModelConfig) -> int:
+    """Rows of the table of positions."""
+    assert config.position_limit is not None
+    return config.position_limit

@@ -92,7 +92,7 @@ def test_a_checkpoint_of_the_stack_alone_loads(tied: bool, tmp_path: Path) -> No
 
 def test_running_out_of_positions_says_so(tmp_path: Path) -> None:
     reference = saved(tmp_path)
-    model = load_model(tmp_path)
+    model: Any = load_model(tmp_path)
     ids = random_ids(2, 20, vocab_size=40)
     mask = torch.ones(2, 20, dtype=torch.long)
     mask[:, :3] = 0

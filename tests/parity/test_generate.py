@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import random
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 
 from asyncgen.cache import DynamicCache
 from asyncgen.pretrained import load_model
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 transformers = pytest.importorskip("transformers")
 
