@@ -18,7 +18,7 @@ from asyncgen.generation.config import GenerationConfig
 from asyncgen.generation.fields import check_supported
 from asyncgen.generation.logits import build_logits_processors
 from asyncgen.generation.prepare import eos_ids, make_plan
-from asyncgen.generation.prompts import read_prompt
+from asyncgen.generation.prompts import check_past, read_prompt
 from asyncgen.generation.results import Kept, Result, assemble, make_record
 from asyncgen.generation.stopping import StoppingCriteriaList, build_stopping_criteria
 from asyncgen.generation.strategies import Outcome, Plan, Step, Strategy, strategy_for
@@ -90,6 +90,7 @@ def prepare_call(
     strategy = strategy_for(config.get_generation_mode())
     prompt = read_prompt(model, inputs, model_kwargs, config)
     input_ids, mask, encoder = prompt.input_ids, prompt.attention_mask, prompt.encoder
+    past = check_past(model_kwargs.get("past_key_values"), prompt, config)
     _resolve_pad(config)
     _resolve_length(config, input_ids.shape[1], model.config)
     samples = config.num_return_sequences or 1
@@ -120,7 +121,7 @@ def prepare_call(
         ends=Ends(criteria),
         draw=multinomial_draw,
         attention_mask=mask,
-        cache=model_kwargs.get("past_key_values"),
+        cache=past,
         prefill_chunk=config.prefill_chunk_size,
         encoder=encoder,
         record=make_record(config, model_kwargs.get("encoder_outputs")),

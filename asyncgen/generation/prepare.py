@@ -131,13 +131,19 @@ def make_cache(
         return StaticCache(
             model.core.config,
             max_batch_size=batch,
-            max_cache_len=max_length,
+            max_cache_len=_static_length(config, max_length),
             device=model.device,
             dtype=model.dtype,
         )
     raise InvalidRequestError(
         "cache_implementation", name, "not supported yet; supported are `dynamic` and `static`"
     )
+
+
+def _static_length(config: GenerationConfig, needed: int | None) -> int | None:
+    """Positions of a static cache: as many as asked for, and no fewer than needed."""
+    asked = config.max_cache_len
+    return needed if asked is None or needed is None else max(asked, needed)
 
 
 def eos_ids(config: GenerationConfig) -> list[int]:

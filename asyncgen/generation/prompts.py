@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from asyncgen.cache import Cache
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.prepare import eos_ids
 from asyncgen.generation.strategies import EncoderInput
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from asyncgen.generation.config import GenerationConfig
     from asyncgen.generation.prepare import GenerativeModel
 
-__all__ = ["DecoderPrompt", "decoder_start", "read_prompt"]
+__all__ = ["DecoderPrompt", "check_past", "decoder_start", "read_prompt"]
 
 
 @dataclass(slots=True)
@@ -68,6 +69,44 @@ def read_prompt(
         return _read_encoder(model, ids, given, config)
     ids = _check_ids(model, "input_ids", _bos(config) if ids is None else ids)
     return DecoderPrompt(ids, _mask(ids, given.get("attention_mask"), config))
+
+
+def check_past(past: object, prompt: DecoderPrompt, config: GenerationConfig) -> Cache | None:
+    """Look at a cache that the caller wants to continue.
+
+    Args:
+        past: The argument ``past_key_values``.
+        prompt: What is continued; its beginning may be in the cache.
+        config: May ask for a cache to be made.
+
+    Raises:
+        ValueError: It is no cache, a cache is asked for by name as well, or nothing of the prompt
+            is left to compute.
+    """
+    if past is None:
+        return None
+    if not isinstance(past, Cache):
+        raise InvalidRequestError(
+            "past_key_values",
+            type(past).__name__,
+            "give a cache, such as `DynamicCache()`; tuples go through "
+            "`DynamicCache.from_legacy_cache`",
+        )
+    if config.cache_implementation is not None:
+        raise InvalidRequestError(
+            "cache_implementation",
+            config.cache_implementation,
+            "names a cache to make, but `past_key_values` is one; give only one of them",
+        )
+    length = prompt.input_ids.shape[1]
+    if past.get_seq_length() >= length:
+        raise InvalidRequestError(
+            "past_key_values",
+            f"cache of {past.get_seq_length()} positions",
+            f"the prompt has {length}, of which it must lack at least the last; pass all tokens "
+            "so far, or `crop` the cache",
+        )
+    return past
 
 
 def decoder_start(
