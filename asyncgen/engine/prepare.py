@@ -16,6 +16,7 @@ from asyncgen.engine.request import Request, Sink, clock
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.logits import LogitsProcessorList, build_logits_processors
 from asyncgen.generation.prepare import eos_ids
+from asyncgen.generation.prompts import decoder_start
 from asyncgen.generation.stopping import StoppingCriteriaList, build_stopping_criteria
 from asyncgen.generation.strategies import strategy_for
 from asyncgen.generation.strategies.ends import Ends
@@ -60,10 +61,11 @@ def prepare_request(
     """
     accepted_at = clock()
     prompt_ids = _token_ids(model, tokenizer, prompt)
+    has_encoder = hasattr(model, "core") and model.config.is_encoder_decoder
     params = resolve_params(
         given,
         model.generation_config,
-        prompt_length=len(prompt_ids),
+        prompt_length=1 if has_encoder else len(prompt_ids),
         context_length=getattr(model.config, "max_position_embeddings", None),
     )
     if hasattr(model, "core"):
@@ -71,12 +73,13 @@ def prepare_request(
     return Request(
         prompt_ids=prompt_ids,
         params=params,
-        processors=_processors(params, len(prompt_ids), model.device),
+        processors=_processors(params, prompt_ids, has_encoder, model.device),
         ends=_ends(model, tokenizer, params, cancel),
         cancel=cancel,
         sink=sink,
-        continues_text=not is_messages(prompt),
+        continues_text=not (is_messages(prompt) or has_encoder),
         accepted_at=accepted_at,
+        decoder_ids=_decoder_ids(params) if has_encoder else None,
     )
 
 
@@ -99,18 +102,28 @@ def _token_ids(model: GenerativeModel, tokenizer: Tokenizer, prompt: Prompt) -> 
     return ids
 
 
+def _decoder_ids(params: RequestParams) -> list[int]:
+    """What the decoder of a model with an encoder begins with."""
+    try:
+        return decoder_start(params.config, 1)[0].tolist()
+    except ValueError as error:
+        value = params.config.decoder_start_token_id
+        raise InvalidRequestError("decoder_start_token_id", value, str(error)) from error
+
+
 def _processors(
-    params: RequestParams, prompt_length: int, device: torch.device
+    params: RequestParams, prompt_ids: list[int], has_encoder: bool, device: torch.device
 ) -> LogitsProcessorList:
     """Built-in and user processors in the documented order."""
     eos = eos_ids(params.config)
     try:
         return build_logits_processors(
             params.config,
-            prompt_length=prompt_length,
+            prompt_length=1 if has_encoder else len(prompt_ids),
             eos_token_ids=torch.tensor(eos, device=device) if eos else None,
             device=device,
             user_processors=params.processors,
+            encoder_input_ids=torch.tensor([prompt_ids], device=device),
         )
     except InvalidRequestError:
         raise

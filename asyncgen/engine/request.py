@@ -43,6 +43,8 @@ class Request:
         continues_text: Whether the text goes on from the prompt's (a text prompt), or stands
             alone (an answer to messages).
         accepted_at: Clock of the engine when it was posted, in seconds.
+        decoder_ids: What the decoder of a model with an encoder begins with; the encoder reads
+            the prompt. ``None`` where there is no encoder.
         id: Short name for logs.
     """
 
@@ -54,4 +56,10 @@ class Request:
     sink: Sink
     continues_text: bool
     accepted_at: float = 0.0
+    decoder_ids: list[int] | None = None
     id: str = field(default_factory=lambda: f"req-{next(_numbers)}")
+
+    @property
+    def starting_ids(self) -> list[int]:
+        """What the decoder continues."""
+        return self.prompt_ids if self.decoder_ids is None else self.decoder_ids

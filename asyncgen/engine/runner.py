@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import torch
+
 from asyncgen.engine.events import EventWriter
 from asyncgen.engine.logprobs import token_logprob
 from asyncgen.engine.sampler import HashDraw
 from asyncgen.generation.prepare import make_plan
-from asyncgen.generation.strategies import Steps, strategy_for
+from asyncgen.generation.strategies import EncoderInput, Steps, strategy_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -85,14 +87,21 @@ class StepRun:
         request = self._request
         plan = make_plan(
             self._model,
-            [request.prompt_ids] * request.params.num_samples,
+            [request.starting_ids] * request.params.num_samples,
             config=request.params.config,
             processors=request.processors,
             ends=request.ends,
             draw=HashDraw(request.params.seed),
             prefill_chunk=request.params.config.prefill_chunk_size or self._prefill_chunk,
+            encoder=self._encoder_input(),
         )
         return strategy_for(request.params.mode)(plan)
+
+    def _encoder_input(self) -> EncoderInput | None:
+        """What the encoder reads, in a model that has one."""
+        if self._request.decoder_ids is None:
+            return None
+        return EncoderInput(torch.tensor([self._request.prompt_ids], device=self._model.device))
 
     def _write(self, step: Step) -> None:
         """Turn what a step settled into events."""

@@ -17,8 +17,9 @@ from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.config import GenerationConfig
 from asyncgen.generation.fields import check_supported
 from asyncgen.generation.logits import build_logits_processors
-from asyncgen.generation.outputs import GenerateDecoderOnlyOutput
 from asyncgen.generation.prepare import eos_ids, make_plan
+from asyncgen.generation.prompts import check_past, read_prompt
+from asyncgen.generation.results import Kept, Result, assemble, make_record
 from asyncgen.generation.stopping import StoppingCriteriaList, build_stopping_criteria
 from asyncgen.generation.strategies import Outcome, Plan, Step, Strategy, strategy_for
 from asyncgen.generation.strategies.ends import Ends
@@ -36,6 +37,7 @@ __all__ = ["Call", "prepare_call", "run_call"]
 
 _log = logging.getLogger("asyncgen.generation")
 _MODEL_KWARGS = frozenset({"attention_mask", "input_ids", "past_key_values", "tokenizer"})
+_ENCODER_KWARGS = frozenset({"encoder_outputs", "decoder_input_ids", "decoder_attention_mask"})
 _IGNORED_KWARGS = frozenset({"token_type_ids"})
 
 
@@ -86,8 +88,9 @@ def prepare_call(
             raise InvalidRequestError(name, value, "not supported yet")
     config, model_kwargs = _resolve_config(model, generation_config, kwargs)
     strategy = strategy_for(config.get_generation_mode())
-    input_ids = _input_ids(model, inputs, model_kwargs.get("input_ids"), config)
-    mask = _attention_mask(input_ids, model_kwargs.get("attention_mask"), config)
+    prompt = read_prompt(model, inputs, model_kwargs, config)
+    input_ids, mask, encoder = prompt.input_ids, prompt.attention_mask, prompt.encoder
+    past = check_past(model_kwargs.get("past_key_values"), prompt, config)
     _resolve_pad(config)
     _resolve_length(config, input_ids.shape[1], model.config)
     samples = config.num_return_sequences or 1
@@ -113,19 +116,20 @@ def prepare_call(
             device=model.device,
             user_processors=logits_processor,
             padding=None if mask is None else (mask == 0).sum(dim=1),
+            encoder_input_ids=input_ids if encoder is None else encoder.input_ids,
         ),
         ends=Ends(criteria),
         draw=multinomial_draw,
         attention_mask=mask,
-        cache=model_kwargs.get("past_key_values"),
+        cache=past,
         prefill_chunk=config.prefill_chunk_size,
+        encoder=encoder,
+        record=make_record(config, model_kwargs.get("encoder_outputs")),
     )
     return Call(plan, strategy, config)
 
 
-def run_call(
-    call: Call, streamer: BaseStreamer | None
-) -> GenerateDecoderOnlyOutput | torch.LongTensor:
+def run_call(call: Call, streamer: BaseStreamer | None) -> Result:
     """Drain a call's steps, hand the tokens to the streamer, assemble the documented output.
 
     Raises:
@@ -140,13 +144,11 @@ def run_call(
         raise
 
 
-def _drain(
-    call: Call, streamer: BaseStreamer | None
-) -> GenerateDecoderOnlyOutput | torch.LongTensor:
+def _drain(call: Call, streamer: BaseStreamer | None) -> Result:
     config, plan = call.config, call.plan
     if streamer is not None:
         streamer.put(plan.input_ids.cpu())
-    steps, kept = call.strategy(plan), _Kept(config)
+    steps, kept = call.strategy(plan), Kept(config, plan.record)
     while True:
         try:
             step = next(steps)
@@ -158,30 +160,7 @@ def _drain(
             _stream(step, streamer)
     if streamer is not None:
         streamer.end()
-    if not config.return_dict_in_generate:
-        return outcome.sequences  # type: ignore[return-value]
-    return GenerateDecoderOnlyOutput(
-        sequences=outcome.sequences,
-        scores=None if kept.scores is None else tuple(kept.scores),
-        logits=None if kept.logits is None else tuple(kept.logits),
-        past_key_values=plan.cache if config.use_cache is not False else None,
-    )
-
-
-class _Kept:
-    """What the documented output keeps of every step, if it was asked for."""
-
-    def __init__(self, config: GenerationConfig) -> None:
-        asked = bool(config.return_dict_in_generate)
-        self.scores: list[Tensor] | None = [] if asked and config.output_scores else None
-        self.logits: list[Tensor] | None = [] if asked and config.output_logits else None
-
-    def add(self, step: Step) -> None:
-        """Keep the tensors of a step; prompt chunks have none."""
-        if self.scores is not None and step.scores is not None:
-            self.scores.append(step.scores)
-        if self.logits is not None and step.logits is not None:
-            self.logits.append(step.logits)
+    return assemble(plan, outcome, kept)
 
 
 def _stream(step: Step, streamer: BaseStreamer) -> None:
@@ -205,53 +184,14 @@ def _resolve_config(
     config.update(defaults_only=True, **defaults)
     config.validate(user_set_attributes=kwargs.keys())
     check_supported(config)
-    for name in ("output_attentions", "output_hidden_states"):
-        if getattr(config, name):
-            raise InvalidRequestError(name, True, "not supported yet in `generate`")
-    unknown = sorted(rest.keys() - _MODEL_KWARGS - _IGNORED_KWARGS)
+    known = _MODEL_KWARGS | (_ENCODER_KWARGS if model.config.is_encoder_decoder else frozenset())
+    unknown = sorted(rest.keys() - known - _IGNORED_KWARGS)
     if unknown:
         raise ValueError(
             f"the following `model_kwargs` are not used by the model: {unknown} (a typo in the "
             "generate arguments shows up here as well)"
         )
     return config, rest
-
-
-def _input_ids(
-    model: Any, inputs: Tensor | None, input_ids: Tensor | None, config: GenerationConfig
-) -> Tensor:
-    """The prompt: ``inputs`` or ``input_ids``, or a lone beginning-of-sequence token."""
-    if inputs is not None and input_ids is not None:
-        raise ValueError("`inputs` and `input_ids` were passed together; give one of them")
-    ids = inputs if inputs is not None else input_ids
-    if ids is None:
-        if config.bos_token_id is None:
-            raise ValueError("`bos_token_id` has to be defined when no `input_ids` are provided")
-        ids = torch.full((1, 1), config.bos_token_id, dtype=torch.int64)
-    if ids.dim() != 2 or ids.shape[1] == 0 or ids.is_floating_point():
-        raise ValueError(
-            f"`input_ids` has shape {tuple(ids.shape)} and dtype {ids.dtype}: integer ids of "
-            "shape [batch, length] with at least one position"
-        )
-    size = model.config.vocab_size
-    if int(ids.min()) < 0 or int(ids.max()) >= size:
-        raise ValueError(f"`input_ids` holds ids outside of 0 to {size - 1}")
-    return ids.to(device=model.device, dtype=torch.int64)
-
-
-def _attention_mask(
-    input_ids: Tensor, mask: Tensor | None, config: GenerationConfig
-) -> Tensor | None:
-    """The mask as given, or inferred from padding ids that are not also an end of sequence.
-
-    ``None`` where nothing is padded.
-    """
-    if mask is not None:
-        return None if bool((mask != 0).all()) else mask
-    pad = config.pad_token_id
-    if pad is None or pad in eos_ids(config) or not bool((input_ids == pad).any()):
-        return None
-    return input_ids != pad
 
 
 def _resolve_pad(config: GenerationConfig) -> None:
