@@ -172,10 +172,11 @@ class StreamReport:
         """Lay the medians out."""
         bench = self.bench
         title = (
-            f"{_name(bench)}, {bench.threads} threads, {bench.prompt_tokens} + "
+            f"{_name(bench)}, {_threads(bench)}, {bench.prompt_tokens} + "
             f"{bench.new_tokens} tokens, medians of {bench.runs} runs"
         )
-        table = Table("dtype", "reader of", title=title, caption=self._caption())
+        table = Table("dtype", title=title, caption=self._caption())
+        table.add_column("reader of", no_wrap=True, min_width=len("transformers"))
         for column in ("tokens/s", "ratio", "first text, ms", "overhead", "same text"):
             table.add_column(column, justify="right")
         for one in self.comparisons:
@@ -211,7 +212,7 @@ class StreamReport:
         labels = [f"{one.dtype}\n{one.ratio:.2f} × as fast" for one in self.comparisons]
         axes.set_xticks(range(len(labels)), labels)
         axes.set_ylabel("tokens per second, to the reader")
-        axes.set_title(f"Streaming {_name(self.bench)} on {self.bench.threads} CPU threads")
+        axes.set_title(f"Streaming {_name(self.bench)} with {_threads(self.bench)}")
         axes.spines[["top", "right"]].set_visible(False)
         axes.margins(y=0.15)
         axes.legend(frameon=False)
@@ -220,6 +221,11 @@ class StreamReport:
 def _name(bench: StreamBench) -> str:
     """Name the checkpoint."""
     return bench.shape if bench.model is None else bench.model.name
+
+
+def _threads(bench: StreamBench) -> str:
+    """Count the compute threads in words."""
+    return f"{bench.threads} thread" + ("" if bench.threads == 1 else "s")
 
 
 def _compare(
