@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from asyncgen.errors import EngineClosedError as EngineClosedError
     from asyncgen.errors import EngineDiedError as EngineDiedError
     from asyncgen.errors import InvalidRequestError as InvalidRequestError
+    from asyncgen.errors import MissingRequirementsError as MissingRequirementsError
     from asyncgen.errors import ModelLoadError as ModelLoadError
     from asyncgen.errors import OverloadedError as OverloadedError
     from asyncgen.errors import UnsupportedModelError as UnsupportedModelError
@@ -139,6 +140,7 @@ _FRONT = {
         "EngineClosedError",
         "EngineDiedError",
         "InvalidRequestError",
+        "MissingRequirementsError",
         "ModelLoadError",
         "OverloadedError",
         "UnsupportedModelError",
@@ -286,6 +288,7 @@ __all__ = [
     "MinLengthLogitsProcessor",
     "MinNewTokensLengthLogitsProcessor",
     "MinPLogitsWarper",
+    "MissingRequirementsError",
     "ModelConfig",
     "ModelLoadError",
     "ModelOutput",

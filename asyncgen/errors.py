@@ -3,6 +3,8 @@
     AsyncgenError
     ├── InvalidRequestError (also ValueError)    a parameter or prompt that cannot be served
     │   └── ContextLengthError                   prompt and new tokens exceed the context
+    ├── MissingRequirementsError                 packages that a custom decoding method needs
+    │                (also ImportError, ValueError)
     ├── OverloadedError                          the queue is full; try again later
     ├── EngineClosedError                        closed, or it belongs to another process
     ├── EngineDiedError                          the decode thread stopped unexpectedly
@@ -26,6 +28,7 @@ __all__ = [
     "EngineClosedError",
     "EngineDiedError",
     "InvalidRequestError",
+    "MissingRequirementsError",
     "ModelLoadError",
     "OverloadedError",
     "UnsupportedModelError",
@@ -65,6 +68,10 @@ class InvalidRequestError(AsyncgenError, ValueError):
 
 class ContextLengthError(InvalidRequestError):
     """The prompt and the tokens asked for do not fit the model's context."""
+
+
+class MissingRequirementsError(AsyncgenError, ImportError, ValueError):
+    """A custom decoding method needs packages that are not installed; the message lists them."""
 
 
 class OverloadedError(AsyncgenError):

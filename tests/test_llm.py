@@ -341,7 +341,6 @@ async def test_a_value_that_cannot_be_served_names_its_parameter(
         ("prefix_allowed_tokens_fn", "not supported yet"),
         ("assistant_model", "not supported yet"),
         ("negative_prompt_ids", "not supported yet"),
-        ("custom_generate", "not supported yet"),
         ("presence_penalty", "not supported yet"),
         ("frequency_penalty", "not supported yet"),
     ],

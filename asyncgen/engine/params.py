@@ -7,11 +7,13 @@ error that names its parameter.
 from __future__ import annotations
 
 import copy
+import os
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from asyncgen.engine.names import ARGUMENTS, OWN
+from asyncgen.engine.stream_params import StreamParams
 from asyncgen.engine.values import check_callables, check_values
 from asyncgen.errors import ContextLengthError, InvalidRequestError
 from asyncgen.generation.config import GenerationConfig
@@ -49,6 +51,9 @@ class RequestParams:
         skip_special_tokens: Whether special tokens are left out of the text.
         processors: Logits processors that the user wrote.
         criteria: Stopping criteria that the user wrote.
+        method: A decoding method that the user wrote, or where it is to be found.
+        method_arguments: What it gets of the user's.
+        trust_remote_code: Whether a method may come from the hub.
     """
 
     config: GenerationConfig
@@ -61,6 +66,9 @@ class RequestParams:
     skip_special_tokens: bool
     processors: LogitsProcessorList
     criteria: StoppingCriteriaList
+    method: str | os.PathLike[str] | Callable[..., Any] | None = None
+    method_arguments: Mapping[str, Any] = field(default_factory=dict)
+    trust_remote_code: bool = False
 
 
 def resolve_params(
@@ -88,6 +96,8 @@ def resolve_params(
     given = {name: value for name, value in params.items() if value is not None}
     own = {name: given.pop(name) for name in OWN & given.keys()}
     arguments = {name: given.pop(name) for name in ARGUMENTS & given.keys()}
+    method = _method(arguments)
+    extras = {name: given.pop(name) for name in given.keys() - StreamParams.__annotations__.keys()}
     base = arguments.get("generation_config", defaults)
     if not callable(getattr(base, "get_generation_mode", None)):
         raise InvalidRequestError("generation_config", base, "a GenerationConfig")
@@ -120,7 +130,24 @@ def resolve_params(
         skip_special_tokens=_boolean(own, "skip_special_tokens", True),
         processors=LogitsProcessorList(check_callables("logits_processor", arguments)),
         criteria=StoppingCriteriaList(check_callables("stopping_criteria", arguments)),
+        method=method,
+        method_arguments=extras,
+        trust_remote_code=_boolean(arguments, "trust_remote_code", False),
     )
+
+
+def _method(arguments: Mapping[str, Any]) -> str | os.PathLike[str] | Callable[..., Any] | None:
+    """The custom decoding method, under either of its names."""
+    method, recipe = arguments.get("custom_generate"), arguments.get("recipe")
+    if method is not None and recipe is not None:
+        raise InvalidRequestError(
+            "recipe", recipe, "an older name of `custom_generate`, which is given too; give one"
+        )
+    method = recipe if method is None else method
+    if method is None or callable(method) or isinstance(method, str | os.PathLike):
+        return method
+    allowed = "a function, a folder, or the id of a repository"
+    raise InvalidRequestError("custom_generate", method, allowed)
 
 
 def _refuse_idle(config: GenerationConfig, given: Mapping[str, Any]) -> None:
