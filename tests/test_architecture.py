@@ -35,6 +35,7 @@ LAYERS = (
         "asyncgen.generation.outputs",
         "asyncgen.generation.stop_strings",
         "asyncgen.generation.stopping",
+        "asyncgen.generation.watermarking",
     ),
     ("asyncgen.cache", "asyncgen.models"),
     (

@@ -11,6 +11,8 @@ import secrets
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from asyncgen.engine.names import ARGUMENTS, OWN
 from asyncgen.engine.values import check_callables, check_values
 from asyncgen.errors import ContextLengthError, InvalidRequestError
@@ -21,6 +23,8 @@ from asyncgen.generation.stopping import StoppingCriteriaList
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+
+    from torch import Tensor
 
     from asyncgen.generation.modes import GenerationMode
 
@@ -49,6 +53,10 @@ class RequestParams:
         skip_special_tokens: Whether special tokens are left out of the text.
         processors: Logits processors that the user wrote.
         criteria: Stopping criteria that the user wrote.
+        presence_penalty: Subtracted from the scores of generated tokens; 0.0 is off.
+        frequency_penalty: The same, each time a token was generated; 0.0 is off.
+        negative_prompt_ids: What guidance leads away from, int64 [1, S].
+        negative_prompt_attention_mask: [1, S], zero at padding.
     """
 
     config: GenerationConfig
@@ -61,6 +69,10 @@ class RequestParams:
     skip_special_tokens: bool
     processors: LogitsProcessorList
     criteria: StoppingCriteriaList
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    negative_prompt_ids: Tensor | None = None
+    negative_prompt_attention_mask: Tensor | None = None
 
 
 def resolve_params(
@@ -120,6 +132,12 @@ def resolve_params(
         skip_special_tokens=_boolean(own, "skip_special_tokens", True),
         processors=LogitsProcessorList(check_callables("logits_processor", arguments)),
         criteria=StoppingCriteriaList(check_callables("stopping_criteria", arguments)),
+        presence_penalty=_penalty(own, "presence_penalty"),
+        frequency_penalty=_penalty(own, "frequency_penalty"),
+        negative_prompt_ids=_negative_prompt(arguments, "negative_prompt_ids", config),
+        negative_prompt_attention_mask=_negative_prompt(
+            arguments, "negative_prompt_attention_mask", config
+        ),
     )
 
 
@@ -231,6 +249,34 @@ def _top_logprobs(own: Mapping[str, Any]) -> int | None:
     if top and not wanted:
         raise InvalidRequestError("top_logprobs", top, "needs `logprobs=True`")
     return top if wanted else None
+
+
+def _penalty(own: Mapping[str, Any], name: str) -> float:
+    """A penalty by count; the API that it is known from allows -2 to 2."""
+    value = own.get(name, 0.0)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not -2 <= value <= 2:
+        raise InvalidRequestError(name, value, "a number from -2.0 to 2.0; 0.0 is off")
+    return float(value)
+
+
+def _negative_prompt(
+    arguments: Mapping[str, Any], name: str, config: GenerationConfig
+) -> Tensor | None:
+    """The ids of the other branch, or their mask, as one row."""
+    value = arguments.get(name)
+    if value is None:
+        return None
+    if config.guidance_scale in (None, 1):
+        raise InvalidRequestError(name, value, "needs a `guidance_scale` other than 1")
+    allowed = "token ids as a list, or as a tensor [1, S] or [S]"
+    try:
+        row = torch.as_tensor(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InvalidRequestError(name, value, allowed) from error
+    row = row[None] if row.dim() == 1 else row
+    if row.dim() != 2 or row.shape[0] != 1 or row.shape[1] == 0 or row.is_floating_point():
+        raise InvalidRequestError(name, value, allowed)
+    return row
 
 
 def _integer(own: Mapping[str, Any], name: str, default: int) -> int:

@@ -16,12 +16,19 @@ import torch
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.config import GenerationConfig
 from asyncgen.generation.fields import check_supported
-from asyncgen.generation.logits import build_logits_processors
+from asyncgen.generation.logits import Guidance, build_logits_processors
 from asyncgen.generation.prepare import eos_ids, make_plan
 from asyncgen.generation.prompts import check_past, read_prompt
 from asyncgen.generation.results import Kept, Result, assemble, make_record
 from asyncgen.generation.stopping import StoppingCriteriaList, build_stopping_criteria
-from asyncgen.generation.strategies import Outcome, Plan, Step, Strategy, strategy_for
+from asyncgen.generation.strategies import (
+    TOKEN_BY_TOKEN,
+    Outcome,
+    Plan,
+    Step,
+    Strategy,
+    strategy_for,
+)
 from asyncgen.generation.strategies.ends import Ends
 from asyncgen.generation.strategies.sampling import multinomial_draw
 
@@ -65,6 +72,8 @@ def prepare_call(
     logits_processor: LogitsProcessorList | None,
     stopping_criteria: StoppingCriteriaList | None,
     streamer: BaseStreamer | None,
+    negative_prompt_ids: Tensor | None,
+    negative_prompt_attention_mask: Tensor | None,
     unsupported: Mapping[str, object],
 ) -> Call:
     """Check and lay out a call; nothing is computed yet.
@@ -77,6 +86,8 @@ def prepare_call(
         logits_processor: The caller's processors.
         stopping_criteria: The caller's criteria.
         streamer: Its ``cancelled`` flag, if it has one, ends the call.
+        negative_prompt_ids: Prompts of the unguided branch, ``[B, S]``.
+        negative_prompt_attention_mask: ``[B, S]``, zero at padding.
         unsupported: Arguments whose feature does not exist yet, by name.
 
     Raises:
@@ -117,6 +128,11 @@ def prepare_call(
             user_processors=logits_processor,
             padding=None if mask is None else (mask == 0).sum(dim=1),
             encoder_input_ids=input_ids if encoder is None else encoder.input_ids,
+            vocab_size=model.config.vocab_size,
+            guidance=_guidance(
+                model, config, negative_prompt_ids, negative_prompt_attention_mask, samples
+            ),
+            append_only=strategy in TOKEN_BY_TOKEN,
         ),
         ends=Ends(criteria),
         draw=multinomial_draw,
@@ -192,6 +208,25 @@ def _resolve_config(
             "generate arguments shows up here as well)"
         )
     return config, rest
+
+
+def _guidance(
+    model: Any,
+    config: GenerationConfig,
+    negative_prompt_ids: Tensor | None,
+    mask: Tensor | None,
+    samples: int,
+) -> Guidance:
+    """What classifier-free guidance computes with, one row a sample."""
+    if negative_prompt_ids is not None and config.guidance_scale in (None, 1):
+        _log.warning("`negative_prompt_ids` has no effect without `guidance_scale`")
+    return Guidance(
+        model,
+        *(
+            None if each is None else torch.as_tensor(each).repeat_interleave(samples, dim=0)
+            for each in (negative_prompt_ids, mask)
+        ),
+    )
 
 
 def _resolve_pad(config: GenerationConfig) -> None:

@@ -166,6 +166,11 @@ class GenerationConfig:
         given = set(kwargs)
         for name in _NAMES + _METADATA:
             setattr(self, name, kwargs.pop(name, None))
+        if isinstance(self.watermarking_config, dict):
+            # Here, because the processors beside it need torch, which this module does not.
+            from asyncgen.generation.watermarking import watermark_from
+
+            self.watermarking_config = watermark_from(self.watermarking_config)
         for name in GENERATE_ARGUMENTS:
             if name in kwargs:
                 remedy = "an argument of `generate`, not a configuration field; pass it there"

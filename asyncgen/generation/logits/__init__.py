@@ -19,6 +19,11 @@ from asyncgen.generation.logits.filters import (
     TopKLogitsWarper,
     TopPLogitsWarper,
 )
+from asyncgen.generation.logits.guidance import (
+    ClassifierFreeGuidanceLogitsProcessor,
+    Guidance,
+    UnbatchedClassifierFreeGuidanceLogitsProcessor,
+)
 from asyncgen.generation.logits.lengths import (
     ExponentialDecayLengthPenalty,
     ForcedBOSTokenLogitsProcessor,
@@ -26,8 +31,21 @@ from asyncgen.generation.logits.lengths import (
     MinLengthLogitsProcessor,
     MinNewTokensLengthLogitsProcessor,
 )
-from asyncgen.generation.logits.ngrams import NGramIndex, NoRepeatNGramLogitsProcessor
-from asyncgen.generation.logits.penalties import RepetitionPenaltyLogitsProcessor
+from asyncgen.generation.logits.ngrams import (
+    EncoderNoRepeatNGramLogitsProcessor,
+    NGramIndex,
+    NoRepeatNGramLogitsProcessor,
+)
+from asyncgen.generation.logits.penalties import (
+    EncoderRepetitionPenaltyLogitsProcessor,
+    FrequencyPenaltyLogitsProcessor,
+    PresencePenaltyLogitsProcessor,
+    RepetitionPenaltyLogitsProcessor,
+)
+from asyncgen.generation.logits.speech import (
+    AlternatingCodebooksLogitsProcessor,
+    WhisperTimeStampLogitsProcessor,
+)
 from asyncgen.generation.logits.surprise import (
     EpsilonLogitsWarper,
     EtaLogitsWarper,
@@ -36,11 +54,17 @@ from asyncgen.generation.logits.surprise import (
 )
 
 __all__ = [
+    "AlternatingCodebooksLogitsProcessor",
+    "ClassifierFreeGuidanceLogitsProcessor",
+    "EncoderNoRepeatNGramLogitsProcessor",
+    "EncoderRepetitionPenaltyLogitsProcessor",
     "EpsilonLogitsWarper",
     "EtaLogitsWarper",
     "ExponentialDecayLengthPenalty",
     "ForcedBOSTokenLogitsProcessor",
     "ForcedEOSTokenLogitsProcessor",
+    "FrequencyPenaltyLogitsProcessor",
+    "Guidance",
     "InfNanRemoveLogitsProcessor",
     "LogitNormalization",
     "LogitsProcessor",
@@ -51,6 +75,7 @@ __all__ = [
     "NGramIndex",
     "NoBadWordsLogitsProcessor",
     "NoRepeatNGramLogitsProcessor",
+    "PresencePenaltyLogitsProcessor",
     "RepetitionPenaltyLogitsProcessor",
     "SequenceBiasLogitsProcessor",
     "SuppressTokensAtBeginLogitsProcessor",
@@ -60,6 +85,8 @@ __all__ = [
     "TopKLogitsWarper",
     "TopPLogitsWarper",
     "TypicalLogitsWarper",
+    "UnbatchedClassifierFreeGuidanceLogitsProcessor",
+    "WhisperTimeStampLogitsProcessor",
     "build_logits_processors",
     "check_supported",
 ]
