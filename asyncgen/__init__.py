@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from asyncgen.errors import EngineClosedError as EngineClosedError
     from asyncgen.errors import EngineDiedError as EngineDiedError
     from asyncgen.errors import InvalidRequestError as InvalidRequestError
+    from asyncgen.errors import InvalidScoresError as InvalidScoresError
     from asyncgen.errors import ModelLoadError as ModelLoadError
     from asyncgen.errors import OverloadedError as OverloadedError
     from asyncgen.errors import UnsupportedModelError as UnsupportedModelError
@@ -219,6 +220,7 @@ _REST = {
         "StaticCache",
     ),
     "asyncgen.engine.stream_params": ("StreamParams",),
+    "asyncgen.errors": ("InvalidScoresError",),
     "asyncgen.generation.config": ("CompileConfig",),
     "asyncgen.generation.logits": (
         "AlternatingCodebooksLogitsProcessor",
@@ -354,6 +356,7 @@ __all__ = [
     "GenerationMode",
     "InfNanRemoveLogitsProcessor",
     "InvalidRequestError",
+    "InvalidScoresError",
     "LogitNormalization",
     "LogitsProcessor",
     "LogitsProcessorList",

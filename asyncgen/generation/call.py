@@ -16,7 +16,7 @@ import torch
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.config import GenerationConfig
 from asyncgen.generation.fields import check_supported
-from asyncgen.generation.logits import Guidance, build_logits_processors
+from asyncgen.generation.logits import Guidance, build_logits_processors, raise_named
 from asyncgen.generation.prepare import eos_ids, make_plan
 from asyncgen.generation.prompts import check_past, read_prompt
 from asyncgen.generation.results import Kept, Result, assemble, make_record
@@ -171,6 +171,8 @@ def _drain(call: Call, streamer: BaseStreamer | None) -> Result:
         except StopIteration as end:
             outcome: Outcome = end.value
             break
+        except FloatingPointError as error:
+            raise_named(plan.processors, error)
         kept.add(step)
         if streamer is not None:
             _stream(step, streamer)

@@ -13,6 +13,7 @@ from asyncgen.generation.logits.bans import (
 )
 from asyncgen.generation.logits.base import LogitsProcessor, LogitsProcessorList
 from asyncgen.generation.logits.build import build_logits_processors
+from asyncgen.generation.logits.checked import CheckedProcessors, raise_named
 from asyncgen.generation.logits.filters import (
     MinPLogitsWarper,
     TemperatureLogitsWarper,
@@ -55,6 +56,7 @@ from asyncgen.generation.logits.surprise import (
 
 __all__ = [
     "AlternatingCodebooksLogitsProcessor",
+    "CheckedProcessors",
     "ClassifierFreeGuidanceLogitsProcessor",
     "EncoderNoRepeatNGramLogitsProcessor",
     "EncoderRepetitionPenaltyLogitsProcessor",
@@ -89,4 +91,5 @@ __all__ = [
     "WhisperTimeStampLogitsProcessor",
     "build_logits_processors",
     "check_supported",
+    "raise_named",
 ]

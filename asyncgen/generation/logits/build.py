@@ -18,7 +18,7 @@ from asyncgen.generation.logits.bans import (
     SuppressTokensAtBeginLogitsProcessor,
     SuppressTokensLogitsProcessor,
 )
-from asyncgen.generation.logits.base import LogitsProcessorList
+from asyncgen.generation.logits.checked import CheckedProcessors
 from asyncgen.generation.logits.filters import (
     MinPLogitsWarper,
     TemperatureLogitsWarper,
@@ -54,7 +54,7 @@ from asyncgen.generation.logits.surprise import (
 from asyncgen.generation.watermarking.config import watermark_from
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     import torch
     from torch import Tensor
@@ -310,7 +310,7 @@ def build_logits_processors(
     prompt_length: int,
     eos_token_ids: Tensor | None,
     device: str | torch.device,
-    user_processors: LogitsProcessorList | None = None,
+    user_processors: Sequence[Callable[..., Any]] | None = None,
     padding: Tensor | None = None,
     encoder_input_ids: Tensor | None = None,
     vocab_size: int | None = None,
@@ -318,7 +318,7 @@ def build_logits_processors(
     append_only: bool = False,
     presence_penalty: float = 0.0,
     frequency_penalty: float = 0.0,
-) -> LogitsProcessorList:
+) -> CheckedProcessors:
     """Build the processors that a configuration asks for.
 
     Args:
@@ -373,8 +373,8 @@ def build_logits_processors(
     return built
 
 
-def _build(rows: tuple[Row, ...], setting: Setting) -> LogitsProcessorList:
-    built = LogitsProcessorList()
+def _build(rows: tuple[Row, ...], setting: Setting) -> CheckedProcessors:
+    built = CheckedProcessors()
     for row in rows:
         value = getattr(setting.config, row.field)
         if value is None or (row.needs_eos and setting.eos is None):

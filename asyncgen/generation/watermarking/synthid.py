@@ -164,7 +164,10 @@ class SynthIDTextWatermarkLogitsProcessor(LogitsProcessor):
         for key in self.keys.to(scores.device):
             probabilities = play(probabilities, self.sample_g_values(hash_on(ngram_hash, key)))
         logs = probabilities.log()
-        return torch.where(logs.isfinite(), logs, torch.finfo(logs.dtype).min)
+        # Rounding makes impossible tokens slightly negative, whose logarithm is NaN. A probability
+        # that is NaN itself comes of bad scores, and stays.
+        possible = logs.isfinite() | probabilities.isnan()
+        return torch.where(possible, logs, torch.finfo(logs.dtype).min)
 
     # What a detector needs: the same values for text that is already there.
 
