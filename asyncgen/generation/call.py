@@ -202,6 +202,9 @@ def _resolve_config(
     config.update(defaults_only=True, **defaults)
     config.validate(user_set_attributes=kwargs.keys())
     check_supported(config)
+    if config.prefill_chunk_size is not None and config.use_cache is False:
+        allowed = "needs a cache to be read in chunks; set `use_cache=True` or unset it"
+        raise InvalidRequestError("prefill_chunk_size", config.prefill_chunk_size, allowed)
     known = _MODEL_KWARGS | (_ENCODER_KWARGS if model.config.is_encoder_decoder else frozenset())
     unknown = sorted(rest.keys() - known - _IGNORED_KWARGS)
     if unknown:

@@ -52,7 +52,12 @@ async def streamed(llm: AsyncLLM, prompt: str | Sequence[int], **params: Any) ->
 async def test_a_watermark_is_found_in_a_stream(demo: PreTrainedModel, scheme: str) -> None:
     watermark = WatermarkingConfig(bias=5.0, seeding_scheme=scheme)
     detector = WatermarkDetector(demo.config, "cpu", watermark, ignore_repeated_ngrams=True)
-    options = {"max_new_tokens": 60, "min_new_tokens": 60, "temperature": 1.0, "top_k": 0}
+    options: dict[str, Any] = {
+        "max_new_tokens": 60,
+        "min_new_tokens": 60,
+        "temperature": 1.0,
+        "top_k": 0,
+    }
     async with AsyncLLM(demo, tokenizer=load_tokenizer("demo")) as llm:
         for seed, prompt in enumerate(PROMPTS[:2]):
             marked = await streamed(
@@ -67,7 +72,13 @@ async def test_a_trained_detector_finds_synthid_in_streams(demo: PreTrainedModel
     watermark = SynthIDTextWatermarkingConfig(ngram_len=4, keys=list(range(100, 112)))
     processor = watermark.construct_processor(demo.config.vocab_size, "cpu")
     tokenizer = load_tokenizer("demo")
-    options = {"max_new_tokens": 40, "min_new_tokens": 40, "temperature": 1.5, "top_k": 0, "n": 8}
+    options: dict[str, Any] = {
+        "max_new_tokens": 40,
+        "min_new_tokens": 40,
+        "temperature": 1.5,
+        "top_k": 0,
+        "n": 8,
+    }
 
     async def texts(seed: int, marked: bool) -> Tensor:
         """Eight texts, int64 [8, 40]."""
