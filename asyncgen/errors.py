@@ -125,6 +125,10 @@ class InvalidScoresError(AsyncgenError, FloatingPointError):
         super().__init__(message)
         self.processor = processor
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Let it cross to another process."""
+        return type(self), (self.processor, self.args[0])
+
 
 class ChatTemplateError(AsyncgenError):
     """The chat template is missing, broken, or refused the messages."""

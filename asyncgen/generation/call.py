@@ -72,9 +72,9 @@ def prepare_call(
     logits_processor: LogitsProcessorList | None,
     stopping_criteria: StoppingCriteriaList | None,
     streamer: BaseStreamer | None,
-    negative_prompt_ids: Tensor | None,
-    negative_prompt_attention_mask: Tensor | None,
     unsupported: Mapping[str, object],
+    negative_prompt_ids: Tensor | None = None,
+    negative_prompt_attention_mask: Tensor | None = None,
 ) -> Call:
     """Check and lay out a call; nothing is computed yet.
 
@@ -86,9 +86,9 @@ def prepare_call(
         logits_processor: The caller's processors.
         stopping_criteria: The caller's criteria.
         streamer: Its ``cancelled`` flag, if it has one, ends the call.
+        unsupported: Arguments whose feature does not exist yet, by name.
         negative_prompt_ids: Prompts of the unguided branch, ``[B, S]``.
         negative_prompt_attention_mask: ``[B, S]``, zero at padding.
-        unsupported: Arguments whose feature does not exist yet, by name.
 
     Raises:
         ValueError: As the reference does for invalid arguments.

@@ -6,6 +6,7 @@ It knows of a model only that it can be called.
 from __future__ import annotations
 
 import inspect
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -125,8 +126,9 @@ class UnbatchedClassifierFreeGuidanceLogitsProcessor(LogitsProcessor):
         Raises:
             InvalidRequestError: The scale is no number, or the shapes do not fit.
         """
-        if isinstance(guidance_scale, bool) or not isinstance(guidance_scale, int | float):
-            raise InvalidRequestError("guidance_scale", guidance_scale, "must be a number")
+        number = isinstance(guidance_scale, int | float) and not isinstance(guidance_scale, bool)
+        if not number or not math.isfinite(guidance_scale):
+            raise InvalidRequestError("guidance_scale", guidance_scale, "must be a finite number")
         mask = unconditional_attention_mask
         if unconditional_ids is not None:
             _check_prompt(unconditional_ids, mask)

@@ -103,8 +103,13 @@ class WatermarkDetector:
         Raises:
             InvalidRequestError: Only some texts begin with a beginning-of-sequence token, or they
                 are too short for the context.
+            ImportError: numpy is not installed; nothing else here needs it.
         """
-        import numpy
+        try:
+            import numpy
+        except ImportError as error:
+            message = "the documented outputs are numpy arrays; run `pip install numpy`"
+            raise ImportError(message) from error
 
         rows = self._rows(input_ids)
         counts = [self._count(row) for row in rows]
