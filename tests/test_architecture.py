@@ -37,6 +37,7 @@ LAYERS = (
         "asyncgen.generation.signatures",
         "asyncgen.generation.stop_strings",
         "asyncgen.generation.stopping",
+        "asyncgen.generation.watermarking",
     ),
     ("asyncgen.cache", "asyncgen.models"),
     (

@@ -16,11 +16,11 @@ from asyncgen.engine.params import RequestParams, resolve_params
 from asyncgen.engine.request import Request, Sink, clock
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.custom import CustomMethod
-from asyncgen.generation.logits import LogitsProcessorList, build_logits_processors
+from asyncgen.generation.logits import Guidance, LogitsProcessorList, build_logits_processors
 from asyncgen.generation.prepare import eos_ids
 from asyncgen.generation.prompts import decoder_start
 from asyncgen.generation.stopping import StoppingCriteriaList, build_stopping_criteria
-from asyncgen.generation.strategies import strategy_for
+from asyncgen.generation.strategies import TOKEN_BY_TOKEN, strategy_for
 from asyncgen.generation.strategies.ends import Ends
 from asyncgen.recipes import load_recipe
 
@@ -75,7 +75,7 @@ def prepare_request(
         _check_method(model, params)
     elif hasattr(model, "core"):
         strategy_for(params.mode)
-    processors = _processors(params, prompt_ids, has_encoder, model.device)
+    processors = _processors(model, params, prompt_ids, has_encoder)
     criteria = _criteria(model, tokenizer, params, cancel)
     return Request(
         prompt_ids=prompt_ids,
@@ -120,10 +120,10 @@ def _decoder_ids(params: RequestParams) -> list[int]:
 
 
 def _processors(
-    params: RequestParams, prompt_ids: list[int], has_encoder: bool, device: torch.device
+    model: GenerativeModel, params: RequestParams, prompt_ids: list[int], has_encoder: bool
 ) -> LogitsProcessorList:
     """Built-in and user processors in the documented order."""
-    eos = eos_ids(params.config)
+    eos, device = eos_ids(params.config), model.device
     try:
         return build_logits_processors(
             params.config,
@@ -132,11 +132,33 @@ def _processors(
             device=device,
             user_processors=params.processors,
             encoder_input_ids=torch.tensor([prompt_ids], device=device),
+            vocab_size=model.config.vocab_size,
+            guidance=_guidance(model, params),
+            append_only=_is_append_only(model, params),
+            presence_penalty=params.presence_penalty,
+            frequency_penalty=params.frequency_penalty,
         )
     except InvalidRequestError:
         raise
     except (ValueError, TypeError) as error:
         raise InvalidRequestError("generation parameters", params.mode.value, str(error)) from error
+
+
+def _is_append_only(model: GenerativeModel, params: RequestParams) -> bool:
+    """Whether rows only ever grow at their end, as custom methods need not."""
+    own = hasattr(model, "core") and params.method is None
+    return own and strategy_for(params.mode) in TOKEN_BY_TOKEN
+
+
+def _guidance(model: GenerativeModel, params: RequestParams) -> Guidance | None:
+    """What classifier-free guidance computes with, if the model can be called."""
+    ids, size = params.negative_prompt_ids, model.config.vocab_size
+    if ids is not None and (int(ids.min()) < 0 or int(ids.max()) >= size):
+        allowed = f"token ids are from 0 to {size - 1}"
+        raise InvalidRequestError("negative_prompt_ids", ids.tolist(), allowed)
+    if not callable(model):
+        return None
+    return Guidance(model, ids, params.negative_prompt_attention_mask)
 
 
 def _criteria(

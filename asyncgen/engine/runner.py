@@ -14,6 +14,7 @@ from asyncgen.engine.events import EventWriter
 from asyncgen.engine.logprobs import token_logprob
 from asyncgen.engine.sampler import HashDraw
 from asyncgen.generation.custom import custom_strategy
+from asyncgen.generation.logits import raise_named
 from asyncgen.generation.prepare import make_plan
 from asyncgen.generation.strategies import EncoderInput, Steps, strategy_for
 
@@ -72,7 +73,11 @@ class StepRun:
             return False
         if self._steps is None:
             self._steps = self._start()
-        self._write(next(self._steps))
+        try:
+            step = next(self._steps)
+        except FloatingPointError as error:
+            raise_named(self._request.processors, error)
+        self._write(step)
         if not self._events.any_live:
             self._steps.close()
         return self._events.any_live

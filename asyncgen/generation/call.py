@@ -18,13 +18,20 @@ from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.config import GenerationConfig
 from asyncgen.generation.custom import CustomMethod, custom_strategy
 from asyncgen.generation.fields import check_supported
-from asyncgen.generation.logits import build_logits_processors
+from asyncgen.generation.logits import Guidance, build_logits_processors, raise_named
 from asyncgen.generation.prepare import eos_ids, make_plan
 from asyncgen.generation.prompts import check_past, read_prompt
 from asyncgen.generation.results import Kept, Result, assemble, make_record
 from asyncgen.generation.signatures import own_parameters
 from asyncgen.generation.stopping import StoppingCriteriaList, build_stopping_criteria
-from asyncgen.generation.strategies import Outcome, Plan, Step, Strategy, strategy_for
+from asyncgen.generation.strategies import (
+    TOKEN_BY_TOKEN,
+    Outcome,
+    Plan,
+    Step,
+    Strategy,
+    strategy_for,
+)
 from asyncgen.generation.strategies.ends import Ends
 from asyncgen.generation.strategies.sampling import multinomial_draw
 
@@ -70,6 +77,8 @@ def prepare_call(
     streamer: BaseStreamer | None,
     unsupported: Mapping[str, object],
     custom: Callable[..., Any] | None = None,
+    negative_prompt_ids: Tensor | None = None,
+    negative_prompt_attention_mask: Tensor | None = None,
 ) -> Call:
     """Check and lay out a call; nothing is computed yet.
 
@@ -83,6 +92,8 @@ def prepare_call(
         streamer: Its ``cancelled`` flag, if it has one, ends the call.
         unsupported: Arguments whose feature does not exist yet, by name.
         custom: A decoding method that the caller wrote, in place of a strategy.
+        negative_prompt_ids: Prompts of the unguided branch, ``[B, S]``.
+        negative_prompt_attention_mask: ``[B, S]``, zero at padding.
 
     Raises:
         ValueError: As the reference does for invalid arguments.
@@ -121,6 +132,11 @@ def prepare_call(
         user_processors=logits_processor,
         padding=None if mask is None else (mask == 0).sum(dim=1),
         encoder_input_ids=prompt.input_ids if encoder is None else encoder.input_ids,
+        vocab_size=model.config.vocab_size,
+        guidance=_guidance(
+            model, config, negative_prompt_ids, negative_prompt_attention_mask, samples
+        ),
+        append_only=custom is None and strategy in TOKEN_BY_TOKEN,
     )
     if custom is not None:
         strategy = custom_strategy(
@@ -176,6 +192,8 @@ def _drain(call: Call, streamer: BaseStreamer | None) -> Result:
         except StopIteration as end:
             outcome: Outcome = end.value
             break
+        except FloatingPointError as error:
+            raise_named(plan.processors, error)
         kept.add(step)
         if streamer is not None:
             _stream(step, streamer)
@@ -211,6 +229,9 @@ def _resolve_config(
     config.update(defaults_only=True, **defaults)
     config.validate(user_set_attributes=kwargs.keys())
     check_supported(config)
+    if config.prefill_chunk_size is not None and config.use_cache is False:
+        allowed = "needs a cache to be read in chunks; set `use_cache=True` or unset it"
+        raise InvalidRequestError("prefill_chunk_size", config.prefill_chunk_size, allowed)
     known = _MODEL_KWARGS | (_ENCODER_KWARGS if model.config.is_encoder_decoder else frozenset())
     unknown = sorted(rest.keys() - known - _IGNORED_KWARGS - own_names)
     if unknown:
@@ -219,6 +240,25 @@ def _resolve_config(
             "generate arguments shows up here as well)"
         )
     return config, rest
+
+
+def _guidance(
+    model: Any,
+    config: GenerationConfig,
+    negative_prompt_ids: Tensor | None,
+    mask: Tensor | None,
+    samples: int,
+) -> Guidance:
+    """What classifier-free guidance computes with, one row a sample."""
+    if negative_prompt_ids is not None and config.guidance_scale in (None, 1):
+        _log.warning("`negative_prompt_ids` has no effect without `guidance_scale`")
+    return Guidance(
+        model,
+        *(
+            None if each is None else torch.as_tensor(each).repeat_interleave(samples, dim=0)
+            for each in (negative_prompt_ids, mask)
+        ),
+    )
 
 
 def _resolve_pad(config: GenerationConfig) -> None:

@@ -62,8 +62,11 @@ class GenerationMixin:
             assistant_model: Not supported yet.
             streamer: Gets ``put(input_ids)``, then ``put(tokens)`` with ids ``[B]`` a step, then
                 ``end()``; or ``fail(error)``, if it has that.
-            negative_prompt_ids: Not supported yet.
-            negative_prompt_attention_mask: Not supported yet.
+            negative_prompt_ids: Prompts that ``guidance_scale`` leads away from, int64
+                ``[B, S]`` (or ``[1, S]`` for all rows), left-padded; ``None`` is the last token
+                of each prompt.
+            negative_prompt_attention_mask: ``[B, S]``, zero at padding; ``None`` where nothing
+                is padded.
             custom_generate: A decoding method in place of a strategy. A callable gets prepared
                 inputs: ``f(model, input_ids, logits_processor=…, stopping_criteria=…,
                 generation_config=…, **model_kwargs)``, and keywords that it names; see
@@ -118,11 +121,11 @@ class GenerationMixin:
             logits_processor=logits_processor,
             stopping_criteria=stopping_criteria,
             streamer=streamer,
+            negative_prompt_ids=negative_prompt_ids,
+            negative_prompt_attention_mask=negative_prompt_attention_mask,
             unsupported={
                 "prefix_allowed_tokens_fn": prefix_allowed_tokens_fn,
                 "assistant_model": assistant_model,
-                "negative_prompt_ids": negative_prompt_ids,
-                "negative_prompt_attention_mask": negative_prompt_attention_mask,
             },
             custom=custom,
         )
