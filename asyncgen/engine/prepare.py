@@ -156,7 +156,7 @@ def _guidance(model: GenerativeModel, params: RequestParams) -> Guidance | None:
     if ids is not None and (int(ids.min()) < 0 or int(ids.max()) >= size):
         allowed = f"token ids are from 0 to {size - 1}"
         raise InvalidRequestError("negative_prompt_ids", ids.tolist(), allowed)
-    if not callable(model):
+    if not callable(model) or getattr(model.config, "is_encoder_decoder", False):
         return None
     return Guidance(model, ids, params.negative_prompt_attention_mask)
 

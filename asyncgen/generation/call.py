@@ -248,8 +248,10 @@ def _guidance(
     negative_prompt_ids: Tensor | None,
     mask: Tensor | None,
     samples: int,
-) -> Guidance:
-    """What classifier-free guidance computes with, one row a sample."""
+) -> Guidance | None:
+    """What classifier-free guidance computes with, one row a sample; not with an encoder."""
+    if model.config.is_encoder_decoder:
+        return None
     if negative_prompt_ids is not None and config.guidance_scale in (None, 1):
         _log.warning("`negative_prompt_ids` has no effect without `guidance_scale`")
     return Guidance(

@@ -155,7 +155,9 @@ def _encoder_ids(name: str, value: Any, setting: Setting) -> Tensor:
 def _guided(value: Any, setting: Setting) -> LogitsProcessor:
     guidance = setting.guidance
     if guidance is None:
-        raise InvalidRequestError("guidance_scale", value, "needs a model that can be called")
+        raise InvalidRequestError(
+            "guidance_scale", value, "needs a decoder-only model that can be called"
+        )
     return UnbatchedClassifierFreeGuidanceLogitsProcessor(
         value,
         guidance.model,
