@@ -31,11 +31,25 @@ if TYPE_CHECKING:
     from asyncgen.errors import EngineClosedError as EngineClosedError
     from asyncgen.errors import EngineDiedError as EngineDiedError
     from asyncgen.errors import InvalidRequestError as InvalidRequestError
+    from asyncgen.errors import InvalidScoresError as InvalidScoresError
+    from asyncgen.errors import MissingRequirementsError as MissingRequirementsError
     from asyncgen.errors import ModelLoadError as ModelLoadError
     from asyncgen.errors import OverloadedError as OverloadedError
     from asyncgen.errors import UnsupportedModelError as UnsupportedModelError
     from asyncgen.generation.config import CompileConfig as CompileConfig
     from asyncgen.generation.config import GenerationConfig as GenerationConfig
+    from asyncgen.generation.logits import (
+        AlternatingCodebooksLogitsProcessor as AlternatingCodebooksLogitsProcessor,
+    )
+    from asyncgen.generation.logits import (
+        ClassifierFreeGuidanceLogitsProcessor as ClassifierFreeGuidanceLogitsProcessor,
+    )
+    from asyncgen.generation.logits import (
+        EncoderNoRepeatNGramLogitsProcessor as EncoderNoRepeatNGramLogitsProcessor,
+    )
+    from asyncgen.generation.logits import (
+        EncoderRepetitionPenaltyLogitsProcessor as EncoderRepetitionPenaltyLogitsProcessor,
+    )
     from asyncgen.generation.logits import EpsilonLogitsWarper as EpsilonLogitsWarper
     from asyncgen.generation.logits import EtaLogitsWarper as EtaLogitsWarper
     from asyncgen.generation.logits import (
@@ -46,6 +60,9 @@ if TYPE_CHECKING:
     )
     from asyncgen.generation.logits import (
         ForcedEOSTokenLogitsProcessor as ForcedEOSTokenLogitsProcessor,
+    )
+    from asyncgen.generation.logits import (
+        FrequencyPenaltyLogitsProcessor as FrequencyPenaltyLogitsProcessor,
     )
     from asyncgen.generation.logits import (
         InfNanRemoveLogitsProcessor as InfNanRemoveLogitsProcessor,
@@ -63,6 +80,9 @@ if TYPE_CHECKING:
         NoRepeatNGramLogitsProcessor as NoRepeatNGramLogitsProcessor,
     )
     from asyncgen.generation.logits import (
+        PresencePenaltyLogitsProcessor as PresencePenaltyLogitsProcessor,
+    )
+    from asyncgen.generation.logits import (
         RepetitionPenaltyLogitsProcessor as RepetitionPenaltyLogitsProcessor,
     )
     from asyncgen.generation.logits import (
@@ -75,9 +95,16 @@ if TYPE_CHECKING:
         SuppressTokensLogitsProcessor as SuppressTokensLogitsProcessor,
     )
     from asyncgen.generation.logits import TemperatureLogitsWarper as TemperatureLogitsWarper
+    from asyncgen.generation.logits import TopHLogitsWarper as TopHLogitsWarper
     from asyncgen.generation.logits import TopKLogitsWarper as TopKLogitsWarper
     from asyncgen.generation.logits import TopPLogitsWarper as TopPLogitsWarper
     from asyncgen.generation.logits import TypicalLogitsWarper as TypicalLogitsWarper
+    from asyncgen.generation.logits import (
+        UnbatchedClassifierFreeGuidanceLogitsProcessor as UnbatchedClassifierFreeGuidanceLogitsProcessor,  # noqa: E501
+    )
+    from asyncgen.generation.logits import (
+        WhisperTimeStampLogitsProcessor as WhisperTimeStampLogitsProcessor,
+    )
     from asyncgen.generation.mixin import GenerationMixin as GenerationMixin
     from asyncgen.generation.modes import GenerationMode as GenerationMode
     from asyncgen.generation.outputs import BaseModelOutput as BaseModelOutput
@@ -101,6 +128,27 @@ if TYPE_CHECKING:
     from asyncgen.generation.stopping import StoppingCriteria as StoppingCriteria
     from asyncgen.generation.stopping import StoppingCriteriaList as StoppingCriteriaList
     from asyncgen.generation.stopping import StopStringCriteria as StopStringCriteria
+    from asyncgen.generation.watermarking import BaseWatermarkingConfig as BaseWatermarkingConfig
+    from asyncgen.generation.watermarking import BayesianDetectorConfig as BayesianDetectorConfig
+    from asyncgen.generation.watermarking import BayesianDetectorModel as BayesianDetectorModel
+    from asyncgen.generation.watermarking import (
+        BayesianWatermarkDetectorModelOutput as BayesianWatermarkDetectorModelOutput,
+    )
+    from asyncgen.generation.watermarking import (
+        SynthIDTextWatermarkDetector as SynthIDTextWatermarkDetector,
+    )
+    from asyncgen.generation.watermarking import (
+        SynthIDTextWatermarkingConfig as SynthIDTextWatermarkingConfig,
+    )
+    from asyncgen.generation.watermarking import (
+        SynthIDTextWatermarkLogitsProcessor as SynthIDTextWatermarkLogitsProcessor,
+    )
+    from asyncgen.generation.watermarking import WatermarkDetector as WatermarkDetector
+    from asyncgen.generation.watermarking import WatermarkDetectorOutput as WatermarkDetectorOutput
+    from asyncgen.generation.watermarking import WatermarkingConfig as WatermarkingConfig
+    from asyncgen.generation.watermarking import (
+        WatermarkLogitsProcessor as WatermarkLogitsProcessor,
+    )
     from asyncgen.llm import AsyncLLM as AsyncLLM
     from asyncgen.llm import TextStream as TextStream
     from asyncgen.models.config import ModelConfig as ModelConfig
@@ -139,6 +187,7 @@ _FRONT = {
         "EngineClosedError",
         "EngineDiedError",
         "InvalidRequestError",
+        "MissingRequirementsError",
         "ModelLoadError",
         "OverloadedError",
         "UnsupportedModelError",
@@ -173,13 +222,19 @@ _REST = {
         "StaticCache",
     ),
     "asyncgen.engine.stream_params": ("StreamParams",),
+    "asyncgen.errors": ("InvalidScoresError",),
     "asyncgen.generation.config": ("CompileConfig",),
     "asyncgen.generation.logits": (
+        "AlternatingCodebooksLogitsProcessor",
+        "ClassifierFreeGuidanceLogitsProcessor",
+        "EncoderNoRepeatNGramLogitsProcessor",
+        "EncoderRepetitionPenaltyLogitsProcessor",
         "EpsilonLogitsWarper",
         "EtaLogitsWarper",
         "ExponentialDecayLengthPenalty",
         "ForcedBOSTokenLogitsProcessor",
         "ForcedEOSTokenLogitsProcessor",
+        "FrequencyPenaltyLogitsProcessor",
         "InfNanRemoveLogitsProcessor",
         "LogitNormalization",
         "LogitsProcessor",
@@ -189,14 +244,18 @@ _REST = {
         "MinPLogitsWarper",
         "NoBadWordsLogitsProcessor",
         "NoRepeatNGramLogitsProcessor",
+        "PresencePenaltyLogitsProcessor",
         "RepetitionPenaltyLogitsProcessor",
         "SequenceBiasLogitsProcessor",
         "SuppressTokensAtBeginLogitsProcessor",
         "SuppressTokensLogitsProcessor",
         "TemperatureLogitsWarper",
+        "TopHLogitsWarper",
         "TopKLogitsWarper",
         "TopPLogitsWarper",
         "TypicalLogitsWarper",
+        "UnbatchedClassifierFreeGuidanceLogitsProcessor",
+        "WhisperTimeStampLogitsProcessor",
     ),
     "asyncgen.generation.mixin": ("GenerationMixin",),
     "asyncgen.generation.modes": ("GenerationMode",),
@@ -218,6 +277,19 @@ _REST = {
         "StopStringCriteria",
         "StoppingCriteria",
         "StoppingCriteriaList",
+    ),
+    "asyncgen.generation.watermarking": (
+        "BaseWatermarkingConfig",
+        "BayesianDetectorConfig",
+        "BayesianDetectorModel",
+        "BayesianWatermarkDetectorModelOutput",
+        "SynthIDTextWatermarkDetector",
+        "SynthIDTextWatermarkLogitsProcessor",
+        "SynthIDTextWatermarkingConfig",
+        "WatermarkDetector",
+        "WatermarkDetectorOutput",
+        "WatermarkLogitsProcessor",
+        "WatermarkingConfig",
     ),
     "asyncgen.models.config": ("ModelConfig",),
     "asyncgen.pretrained": ("PreTrainedModel",),
@@ -241,6 +313,7 @@ _MODULES = {
 """Where each public name comes from."""
 
 __all__ = [
+    "AlternatingCodebooksLogitsProcessor",
     "AsyncLLM",
     "AsyncTextIteratorStreamer",
     "AsyncgenError",
@@ -249,16 +322,23 @@ __all__ = [
     "AutoTokenizer",
     "BaseModelOutput",
     "BaseStreamer",
+    "BaseWatermarkingConfig",
     "BatchEncoding",
+    "BayesianDetectorConfig",
+    "BayesianDetectorModel",
+    "BayesianWatermarkDetectorModelOutput",
     "Cache",
     "CancelCriteria",
     "CausalLMOutputWithPast",
     "ChatTemplateError",
+    "ClassifierFreeGuidanceLogitsProcessor",
     "CompileConfig",
     "Completion",
     "ContextLengthError",
     "DynamicCache",
     "EncoderDecoderCache",
+    "EncoderNoRepeatNGramLogitsProcessor",
+    "EncoderRepetitionPenaltyLogitsProcessor",
     "EngineClosedError",
     "EngineDiedError",
     "EosTokenCriteria",
@@ -268,6 +348,7 @@ __all__ = [
     "FinishReason",
     "ForcedBOSTokenLogitsProcessor",
     "ForcedEOSTokenLogitsProcessor",
+    "FrequencyPenaltyLogitsProcessor",
     "GenerateBeamDecoderOnlyOutput",
     "GenerateBeamEncoderDecoderOutput",
     "GenerateDecoderOnlyOutput",
@@ -277,6 +358,7 @@ __all__ = [
     "GenerationMode",
     "InfNanRemoveLogitsProcessor",
     "InvalidRequestError",
+    "InvalidScoresError",
     "LogitNormalization",
     "LogitsProcessor",
     "LogitsProcessorList",
@@ -286,6 +368,7 @@ __all__ = [
     "MinLengthLogitsProcessor",
     "MinNewTokensLengthLogitsProcessor",
     "MinPLogitsWarper",
+    "MissingRequirementsError",
     "ModelConfig",
     "ModelLoadError",
     "ModelOutput",
@@ -293,6 +376,7 @@ __all__ = [
     "NoRepeatNGramLogitsProcessor",
     "OverloadedError",
     "PreTrainedModel",
+    "PresencePenaltyLogitsProcessor",
     "Prompt",
     "RepetitionPenaltyLogitsProcessor",
     "Sample",
@@ -305,6 +389,9 @@ __all__ = [
     "StreamParams",
     "SuppressTokensAtBeginLogitsProcessor",
     "SuppressTokensLogitsProcessor",
+    "SynthIDTextWatermarkDetector",
+    "SynthIDTextWatermarkLogitsProcessor",
+    "SynthIDTextWatermarkingConfig",
     "TemperatureLogitsWarper",
     "TextIteratorStreamer",
     "TextStream",
@@ -313,12 +400,19 @@ __all__ = [
     "TokenEvent",
     "TokenLogprob",
     "Tokenizer",
+    "TopHLogitsWarper",
     "TopKLogitsWarper",
     "TopLogprob",
     "TopPLogitsWarper",
     "TypicalLogitsWarper",
+    "UnbatchedClassifierFreeGuidanceLogitsProcessor",
     "UnsupportedModelError",
     "Usage",
+    "WatermarkDetector",
+    "WatermarkDetectorOutput",
+    "WatermarkLogitsProcessor",
+    "WatermarkingConfig",
+    "WhisperTimeStampLogitsProcessor",
     "__version__",
     "load_model",
     "load_tokenizer",

@@ -3,11 +3,14 @@
     AsyncgenError
     ├── InvalidRequestError (also ValueError)    a parameter or prompt that cannot be served
     │   └── ContextLengthError                   prompt and new tokens exceed the context
+    ├── MissingRequirementsError                 packages that a custom decoding method needs
+    │                (also ImportError, ValueError)
     ├── OverloadedError                          the queue is full; try again later
     ├── EngineClosedError                        closed, or it belongs to another process
     ├── EngineDiedError                          the decode thread stopped unexpectedly
     ├── ModelLoadError                           a checkpoint that cannot be read
     │   └── UnsupportedModelError                a ``model_type`` without an implementation
+    ├── InvalidScoresError (also FloatingPointError)    no token can be picked from the scores
     └── ChatTemplateError                        messages that the chat template refuses
 
 An exception raised by user code inside a request (a logits processor, a stopping criterion) is
@@ -26,6 +29,8 @@ __all__ = [
     "EngineClosedError",
     "EngineDiedError",
     "InvalidRequestError",
+    "MissingRequirementsError",
+    "InvalidScoresError",
     "ModelLoadError",
     "OverloadedError",
     "UnsupportedModelError",
@@ -67,6 +72,10 @@ class ContextLengthError(InvalidRequestError):
     """The prompt and the tokens asked for do not fit the model's context."""
 
 
+class MissingRequirementsError(AsyncgenError, ImportError, ValueError):
+    """A custom decoding method needs packages that are not installed; the message lists them."""
+
+
 class OverloadedError(AsyncgenError):
     """The queue is full and the request was refused before any work.
 
@@ -103,6 +112,29 @@ class ModelLoadError(AsyncgenError):
 
 class UnsupportedModelError(ModelLoadError):
     """The checkpoint's ``model_type`` has no implementation here."""
+
+
+class InvalidScoresError(AsyncgenError, FloatingPointError):
+    """No token can be picked: the scores have a wrong shape, hold NaN, or ban everything.
+
+    Attributes:
+        processor: Name of the logits processor that is to blame; None where it is the model, or
+            several processors together.
+    """
+
+    def __init__(self, processor: str | None, message: str) -> None:
+        """Build the error.
+
+        Args:
+            processor: Name of the logits processor that is to blame, if it is one.
+            message: What is wrong, and what to do.
+        """
+        super().__init__(message)
+        self.processor = processor
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Let it cross to another process."""
+        return type(self), (self.processor, self.args[0])
 
 
 class ChatTemplateError(AsyncgenError):

@@ -13,9 +13,16 @@ from typing import Any
 
 from asyncgen.errors import InvalidRequestError, ModelLoadError
 
-__all__ = ["is_pointer", "read_json", "read_text", "resolve"]
+__all__ = ["is_pointer", "read_json", "read_text", "resolve", "resolve_code"]
 
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
+
+_IN_VAIN = [
+    "*/*.json",
+    "*/*.safetensors",
+    "consolidated*.safetensors",
+    "adapter_model.safetensors",
+]
 
 _POINTER = "version https://git-lfs"
 
@@ -99,21 +106,57 @@ def resolve(
                 "only a repository on the hub has revisions, a folder has not",
             )
         return folder
-    repository = str(source)
-    if isinstance(source, os.PathLike) or not _REPOSITORY.fullmatch(repository):
-        raise ModelLoadError(f"there is no folder {repository!r}; check the path")
-    try:
-        return _download(
-            repository,
-            weights=weights,
-            revision=revision,
-            token=token,
-            cache_dir=cache_dir,
-            local_files_only=local_files_only,
-            endpoint=endpoint or os.environ.get("HF_ENDPOINT"),
-        )
-    except Exception as error:
-        raise ModelLoadError(_explain(repository, revision, local_files_only, error)) from error
+    return _download(
+        source,
+        # Other formats and adapters of the same model would be downloaded in vain.
+        allowed=["*.json", "*.jinja", *(["*.safetensors"] if weights else [])],
+        ignored=_IN_VAIN,
+        revision=revision,
+        token=token,
+        cache_dir=cache_dir,
+        local_files_only=local_files_only,
+        endpoint=endpoint,
+    )
+
+
+def resolve_code(
+    source: str | os.PathLike[str],
+    *,
+    patterns: list[str],
+    revision: str | None = None,
+    token: str | bool | None = None,
+    cache_dir: str | os.PathLike[str] | None = None,
+    local_files_only: bool = False,
+) -> Path:
+    """Find the folder of a decoding method; parameters as in :func:`resolve`.
+
+    Args:
+        source: A folder, or the id of a repository on the hub.
+        patterns: Files to download.
+        revision: Branch, tag or commit of a repository.
+        token: Access token.
+        cache_dir: Where downloads are kept.
+        local_files_only: Never download.
+
+    Raises:
+        InvalidRequestError: A revision was given for something that is no repository.
+        ModelLoadError: There is no such folder or repository, or it cannot be reached.
+    """
+    path = Path(source).expanduser()
+    if path.is_dir():
+        if revision is not None:
+            raise InvalidRequestError("revision", revision, "a folder has no revisions")
+        return path
+    return _download(
+        source,
+        allowed=patterns,
+        ignored=[],
+        revision=revision,
+        token=token,
+        cache_dir=cache_dir,
+        local_files_only=local_files_only,
+        endpoint=None,
+    )
 
 
 def _local_folder(source: str | os.PathLike[str]) -> Path | None:
@@ -127,36 +170,37 @@ def _local_folder(source: str | os.PathLike[str]) -> Path | None:
 
 
 def _download(
-    repository: str,
+    source: str | os.PathLike[str],
     *,
-    weights: bool,
+    allowed: list[str],
+    ignored: list[str],
     revision: str | None,
     token: str | bool | None,
     cache_dir: str | os.PathLike[str] | None,
     local_files_only: bool,
     endpoint: str | None,
 ) -> Path:
+    repository = str(source)
+    if isinstance(source, os.PathLike) or not _REPOSITORY.fullmatch(repository):
+        raise ModelLoadError(f"there is no folder {repository!r}; check the path")
     # Imported here: it takes longer to import than everything else that loading needs but torch.
     from huggingface_hub import snapshot_download
 
-    return Path(
-        snapshot_download(
-            repository,
-            revision=revision,
-            token=token,
-            cache_dir=None if cache_dir is None else Path(cache_dir),
-            local_files_only=local_files_only,
-            endpoint=endpoint,
-            allow_patterns=["*.json", "*.jinja", *(["*.safetensors"] if weights else [])],
-            # Other formats and adapters of the same model, which would be downloaded in vain.
-            ignore_patterns=[
-                "*/*.json",
-                "*/*.safetensors",
-                "consolidated*.safetensors",
-                "adapter_model.safetensors",
-            ],
+    try:
+        return Path(
+            snapshot_download(
+                repository,
+                revision=revision,
+                token=token,
+                cache_dir=None if cache_dir is None else Path(cache_dir),
+                local_files_only=local_files_only,
+                endpoint=endpoint or os.environ.get("HF_ENDPOINT"),
+                allow_patterns=allowed,
+                ignore_patterns=ignored,
+            )
         )
-    )
+    except Exception as error:
+        raise ModelLoadError(_explain(repository, revision, local_files_only, error)) from error
 
 
 def _explain(

@@ -12,6 +12,10 @@ import torch
 
 from asyncgen.engine.events import EventWriter
 from asyncgen.errors import InvalidRequestError
+from asyncgen.generation.logits import (
+    FrequencyPenaltyLogitsProcessor,
+    PresencePenaltyLogitsProcessor,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,6 +23,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from asyncgen.engine.request import Request
+    from asyncgen.generation.logits import LogitsProcessor
     from asyncgen.tokenizer import Tokenizer
 
 __all__ = ["ForeignRun"]
@@ -74,7 +79,8 @@ class ForeignRun:
                 attention_mask=torch.ones_like(ids),
                 streamer=streamer,
                 stopping_criteria=[streamer.stops],
-                logits_processor=request.params.processors,
+                logits_processor=[*_penalties(request), *request.params.processors],
+                **_negative_prompt(request),
                 **_foreign_config(request),
             )
         self._events.end(self._interrupted() or "stop")
@@ -132,6 +138,18 @@ class _RowStreamer:
             return "stop"
         end = self._ends.max_length
         return "length" if end is not None and self._length >= end else None
+
+
+def _penalties(request: Request) -> list[LogitsProcessor]:
+    """The penalties that are ours alone, as processors that any ``generate`` can run."""
+    kinds = (PresencePenaltyLogitsProcessor, FrequencyPenaltyLogitsProcessor)
+    return [each for each in request.processors if isinstance(each, kinds)]
+
+
+def _negative_prompt(request: Request) -> dict[str, Tensor]:
+    names = ("negative_prompt_ids", "negative_prompt_attention_mask")
+    given = {name: getattr(request.params, name) for name in names}
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def _foreign_config(request: Request) -> dict[str, Any]:

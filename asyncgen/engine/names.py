@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from asyncgen.engine.stream_params import StreamParams
 from asyncgen.errors import InvalidRequestError
+from asyncgen.generation.signatures import own_parameters
 
 if TYPE_CHECKING:
     from asyncgen.types import Prompt
@@ -26,14 +27,11 @@ OWN = frozenset(
 ARGUMENTS = frozenset(
     "generation_config logits_processor stopping_criteria prefix_allowed_tokens_fn synced_gpus "
     "assistant_model assistant_tokenizer negative_prompt_ids negative_prompt_attention_mask "
-    "custom_generate".split()
+    "custom_generate recipe trust_remote_code".split()
 )
 """Documented arguments of ``generate`` that are not fields of ``GenerationConfig``."""
 
-NOT_YET = frozenset(
-    "prefix_allowed_tokens_fn assistant_model assistant_tokenizer negative_prompt_ids "
-    "negative_prompt_attention_mask custom_generate presence_penalty frequency_penalty".split()
-)
+NOT_YET = frozenset("prefix_allowed_tokens_fn assistant_model assistant_tokenizer".split())
 """Known names whose feature does not exist yet."""
 
 NOT_HERE = {
@@ -55,16 +53,25 @@ def check_names(params: Mapping[str, object]) -> None:
     Raises:
         InvalidRequestError: Names the parameter, and the nearest known name for a typo.
     """
-    known = StreamParams.__annotations__
+    known = StreamParams.__annotations__.keys() | _of_method(params)
     for name, value in params.items():
         if name in NOT_HERE:
             raise InvalidRequestError(name, value, f"not a parameter of a stream; {NOT_HERE[name]}")
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
+            near = difflib.get_close_matches(name, sorted(known), n=1)
             hint = f"; did you mean `{near[0]}`?" if near else ""
             raise InvalidRequestError(name, value, f"unknown parameter{hint}")
         if name in NOT_YET and value is not None:
             raise InvalidRequestError(name, value, "not supported yet")
+
+
+def _of_method(params: Mapping[str, object]) -> frozenset[str]:
+    """Further names that a custom decoding method takes."""
+    method = params.get("custom_generate") or params.get("recipe")
+    if callable(method):
+        return own_parameters(method)
+    # What a method takes that was not loaded yet, it says itself.
+    return frozenset() if method is None else frozenset(params)
 
 
 def check_prompt(prompt: Prompt) -> None:

@@ -7,11 +7,15 @@ error that names its parameter.
 from __future__ import annotations
 
 import copy
+import os
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from asyncgen.engine.names import ARGUMENTS, OWN
+from asyncgen.engine.stream_params import StreamParams
 from asyncgen.engine.values import check_callables, check_values
 from asyncgen.errors import ContextLengthError, InvalidRequestError
 from asyncgen.generation.config import GenerationConfig
@@ -21,6 +25,8 @@ from asyncgen.generation.stopping import StoppingCriteriaList
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+
+    from torch import Tensor
 
     from asyncgen.generation.modes import GenerationMode
 
@@ -49,6 +55,13 @@ class RequestParams:
         skip_special_tokens: Whether special tokens are left out of the text.
         processors: Logits processors that the user wrote.
         criteria: Stopping criteria that the user wrote.
+        method: A decoding method that the user wrote, or where it is to be found.
+        method_arguments: What it gets of the user's.
+        trust_remote_code: Whether a method may come from the hub.
+        presence_penalty: Subtracted from the scores of generated tokens; 0.0 is off.
+        frequency_penalty: The same, each time a token was generated; 0.0 is off.
+        negative_prompt_ids: What guidance leads away from, int64 [1, S].
+        negative_prompt_attention_mask: [1, S], zero at padding.
     """
 
     config: GenerationConfig
@@ -61,6 +74,13 @@ class RequestParams:
     skip_special_tokens: bool
     processors: LogitsProcessorList
     criteria: StoppingCriteriaList
+    method: str | os.PathLike[str] | Callable[..., Any] | None = None
+    method_arguments: Mapping[str, Any] = field(default_factory=dict)
+    trust_remote_code: bool = False
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    negative_prompt_ids: Tensor | None = None
+    negative_prompt_attention_mask: Tensor | None = None
 
 
 def resolve_params(
@@ -88,6 +108,8 @@ def resolve_params(
     given = {name: value for name, value in params.items() if value is not None}
     own = {name: given.pop(name) for name in OWN & given.keys()}
     arguments = {name: given.pop(name) for name in ARGUMENTS & given.keys()}
+    method = _method(arguments)
+    extras = {name: given.pop(name) for name in given.keys() - StreamParams.__annotations__.keys()}
     base = arguments.get("generation_config", defaults)
     if not callable(getattr(base, "get_generation_mode", None)):
         raise InvalidRequestError("generation_config", base, "a GenerationConfig")
@@ -120,7 +142,30 @@ def resolve_params(
         skip_special_tokens=_boolean(own, "skip_special_tokens", True),
         processors=LogitsProcessorList(check_callables("logits_processor", arguments)),
         criteria=StoppingCriteriaList(check_callables("stopping_criteria", arguments)),
+        method=method,
+        method_arguments=extras,
+        trust_remote_code=_boolean(arguments, "trust_remote_code", False),
+        presence_penalty=_penalty(own, "presence_penalty"),
+        frequency_penalty=_penalty(own, "frequency_penalty"),
+        negative_prompt_ids=_negative_prompt(arguments, "negative_prompt_ids", config),
+        negative_prompt_attention_mask=_negative_prompt(
+            arguments, "negative_prompt_attention_mask", config
+        ),
     )
+
+
+def _method(arguments: Mapping[str, Any]) -> str | os.PathLike[str] | Callable[..., Any] | None:
+    """The custom decoding method, under either of its names."""
+    method, recipe = arguments.get("custom_generate"), arguments.get("recipe")
+    if method is not None and recipe is not None:
+        raise InvalidRequestError(
+            "recipe", recipe, "an older name of `custom_generate`, which is given too; give one"
+        )
+    method = recipe if method is None else method
+    if method is None or callable(method) or isinstance(method, str | os.PathLike):
+        return method
+    allowed = "a function, a folder, or the id of a repository"
+    raise InvalidRequestError("custom_generate", method, allowed)
 
 
 def _refuse_idle(config: GenerationConfig, given: Mapping[str, Any]) -> None:
@@ -231,6 +276,34 @@ def _top_logprobs(own: Mapping[str, Any]) -> int | None:
     if top and not wanted:
         raise InvalidRequestError("top_logprobs", top, "needs `logprobs=True`")
     return top if wanted else None
+
+
+def _penalty(own: Mapping[str, Any], name: str) -> float:
+    """A penalty by count; the API that it is known from allows -2 to 2."""
+    value = own.get(name, 0.0)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not -2 <= value <= 2:
+        raise InvalidRequestError(name, value, "a number from -2.0 to 2.0; 0.0 is off")
+    return float(value)
+
+
+def _negative_prompt(
+    arguments: Mapping[str, Any], name: str, config: GenerationConfig
+) -> Tensor | None:
+    """The ids of the other branch, or their mask, as one row."""
+    value = arguments.get(name)
+    if value is None:
+        return None
+    if config.guidance_scale in (None, 1):
+        raise InvalidRequestError(name, value, "needs a `guidance_scale` other than 1")
+    allowed = "token ids as a list, or as a tensor [1, S] or [S]"
+    try:
+        row = torch.as_tensor(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InvalidRequestError(name, value, allowed) from error
+    row = row[None] if row.dim() == 1 else row
+    if row.dim() != 2 or row.shape[0] != 1 or row.shape[1] == 0 or row.is_floating_point():
+        raise InvalidRequestError(name, value, allowed)
+    return row
 
 
 def _integer(own: Mapping[str, Any], name: str, default: int) -> int:

@@ -6,6 +6,7 @@ the model; the tensors that processors are built of are small.
 
 from __future__ import annotations
 
+import inspect
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -14,12 +15,14 @@ from asyncgen.engine.names import is_messages
 from asyncgen.engine.params import RequestParams, resolve_params
 from asyncgen.engine.request import Request, Sink, clock
 from asyncgen.errors import InvalidRequestError
-from asyncgen.generation.logits import LogitsProcessorList, build_logits_processors
+from asyncgen.generation.custom import CustomMethod
+from asyncgen.generation.logits import Guidance, LogitsProcessorList, build_logits_processors
 from asyncgen.generation.prepare import eos_ids
 from asyncgen.generation.prompts import decoder_start
 from asyncgen.generation.stopping import StoppingCriteriaList, build_stopping_criteria
-from asyncgen.generation.strategies import strategy_for
+from asyncgen.generation.strategies import TOKEN_BY_TOKEN, strategy_for
 from asyncgen.generation.strategies.ends import Ends
+from asyncgen.recipes import load_recipe
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -68,18 +71,23 @@ def prepare_request(
         prompt_length=1 if has_encoder else len(prompt_ids),
         context_length=getattr(model.config, "max_position_embeddings", None),
     )
-    if hasattr(model, "core"):
+    if params.method is not None:
+        _check_method(model, params)
+    elif hasattr(model, "core"):
         strategy_for(params.mode)
+    processors = _processors(model, params, prompt_ids, has_encoder)
+    criteria = _criteria(model, tokenizer, params, cancel)
     return Request(
         prompt_ids=prompt_ids,
         params=params,
-        processors=_processors(params, prompt_ids, has_encoder, model.device),
-        ends=_ends(model, tokenizer, params, cancel),
+        processors=processors,
+        ends=Ends(criteria),
         cancel=cancel,
         sink=sink,
         continues_text=not (is_messages(prompt) or has_encoder),
         accepted_at=accepted_at,
         decoder_ids=_decoder_ids(params) if has_encoder else None,
+        method=_method(model, params, processors, criteria, cancel),
     )
 
 
@@ -112,10 +120,10 @@ def _decoder_ids(params: RequestParams) -> list[int]:
 
 
 def _processors(
-    params: RequestParams, prompt_ids: list[int], has_encoder: bool, device: torch.device
+    model: GenerativeModel, params: RequestParams, prompt_ids: list[int], has_encoder: bool
 ) -> LogitsProcessorList:
     """Built-in and user processors in the documented order."""
-    eos = eos_ids(params.config)
+    eos, device = eos_ids(params.config), model.device
     try:
         return build_logits_processors(
             params.config,
@@ -124,6 +132,11 @@ def _processors(
             device=device,
             user_processors=params.processors,
             encoder_input_ids=torch.tensor([prompt_ids], device=device),
+            vocab_size=model.config.vocab_size,
+            guidance=_guidance(model, params),
+            append_only=_is_append_only(model, params),
+            presence_penalty=params.presence_penalty,
+            frequency_penalty=params.frequency_penalty,
         )
     except InvalidRequestError:
         raise
@@ -131,9 +144,26 @@ def _processors(
         raise InvalidRequestError("generation parameters", params.mode.value, str(error)) from error
 
 
-def _ends(
+def _is_append_only(model: GenerativeModel, params: RequestParams) -> bool:
+    """Whether rows only ever grow at their end, as custom methods need not."""
+    own = hasattr(model, "core") and params.method is None
+    return own and strategy_for(params.mode) in TOKEN_BY_TOKEN
+
+
+def _guidance(model: GenerativeModel, params: RequestParams) -> Guidance | None:
+    """What classifier-free guidance computes with, if the model can be called."""
+    ids, size = params.negative_prompt_ids, model.config.vocab_size
+    if ids is not None and (int(ids.min()) < 0 or int(ids.max()) >= size):
+        allowed = f"token ids are from 0 to {size - 1}"
+        raise InvalidRequestError("negative_prompt_ids", ids.tolist(), allowed)
+    if not callable(model) or getattr(model.config, "is_encoder_decoder", False):
+        return None
+    return Guidance(model, ids, params.negative_prompt_attention_mask)
+
+
+def _criteria(
     model: GenerativeModel, tokenizer: Tokenizer, params: RequestParams, cancel: CancelCriteria
-) -> Ends:
+) -> StoppingCriteriaList:
     """Built-in and user criteria, and the cancel flag."""
     criteria = build_stopping_criteria(
         params.config,
@@ -141,4 +171,44 @@ def _ends(
         max_position_embeddings=getattr(model.config, "max_position_embeddings", None),
         user_criteria=params.criteria,
     )
-    return Ends(StoppingCriteriaList([*criteria, cancel]))
+    return StoppingCriteriaList([*criteria, cancel])
+
+
+def _check_method(model: GenerativeModel, params: RequestParams) -> None:
+    """What cannot be had together with a decoding method that the user wrote."""
+    if not hasattr(model, "core"):
+        raise InvalidRequestError(
+            "custom_generate", params.method, "a foreign model object has a `generate` of its own"
+        )
+    if params.top_logprobs is not None:
+        raise InvalidRequestError("logprobs", True, "not available from `custom_generate`")
+
+
+def _method(
+    model: GenerativeModel,
+    params: RequestParams,
+    processors: LogitsProcessorList,
+    criteria: StoppingCriteriaList,
+    cancel: CancelCriteria,
+) -> CustomMethod | None:
+    """The user's method, loaded, with what it gets; a folder's gets the user's objects only."""
+    function = params.method
+    if function is None:
+        return None
+    is_recipe = False
+    if not callable(function):
+        function = load_recipe(function, trust_remote_code=params.trust_remote_code)
+        is_recipe = not inspect.isgeneratorfunction(function)
+    if is_recipe:
+        processors = params.processors
+        criteria = StoppingCriteriaList([*params.criteria, cancel])
+    return CustomMethod(
+        function,
+        model,
+        processors,
+        criteria,
+        extras=dict(params.method_arguments),
+        seed=params.seed,
+        needs_ids=True,
+        is_recipe=is_recipe,
+    )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from asyncgen.engine.params import RequestParams
     from asyncgen.generation.cancel import CancelCriteria
+    from asyncgen.generation.custom import CustomMethod
     from asyncgen.generation.logits import LogitsProcessorList
     from asyncgen.generation.strategies.ends import Ends
     from asyncgen.types import TokenEvent
@@ -45,6 +46,7 @@ class Request:
         accepted_at: Clock of the engine when it was posted, in seconds.
         decoder_ids: What the decoder of a model with an encoder begins with; the encoder reads
             the prompt. ``None`` where there is no encoder.
+        method: A decoding method that the user wrote, in place of a strategy.
         id: Short name for logs.
     """
 
@@ -57,6 +59,7 @@ class Request:
     continues_text: bool
     accepted_at: float = 0.0
     decoder_ids: list[int] | None = None
+    method: CustomMethod | None = None
     id: str = field(default_factory=lambda: f"req-{next(_numbers)}")
 
     @property

@@ -13,6 +13,8 @@ import torch
 from asyncgen.engine.events import EventWriter
 from asyncgen.engine.logprobs import token_logprob
 from asyncgen.engine.sampler import HashDraw
+from asyncgen.generation.custom import custom_strategy
+from asyncgen.generation.logits import raise_named
 from asyncgen.generation.prepare import make_plan
 from asyncgen.generation.strategies import EncoderInput, Steps, strategy_for
 
@@ -71,7 +73,11 @@ class StepRun:
             return False
         if self._steps is None:
             self._steps = self._start()
-        self._write(next(self._steps))
+        try:
+            step = next(self._steps)
+        except FloatingPointError as error:
+            raise_named(self._request.processors, error)
+        self._write(step)
         if not self._events.any_live:
             self._steps.close()
         return self._events.any_live
@@ -95,7 +101,10 @@ class StepRun:
             prefill_chunk=request.params.config.prefill_chunk_size or self._prefill_chunk,
             encoder=self._encoder_input(),
         )
-        return strategy_for(request.params.mode)(plan)
+        if request.method is None:
+            return strategy_for(request.params.mode)(plan)
+        request.method.emit = self._write
+        return custom_strategy(request.method)(plan)
 
     def _encoder_input(self) -> EncoderInput | None:
         """What the encoder reads, in a model that has one."""

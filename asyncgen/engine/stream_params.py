@@ -99,6 +99,8 @@ class StreamParams(TypedDict, total=False):
     negative_prompt_ids: Any
     negative_prompt_attention_mask: Any
     custom_generate: str | Callable[..., Any] | None
+    recipe: str | None
+    trust_remote_code: bool | None
 
     seed: int | None
     stop: str | Sequence[str] | None

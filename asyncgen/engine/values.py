@@ -37,9 +37,13 @@ RULES: tuple[Rule, ...] = (
         lambda it: _is_real(it) and 0 <= it < 1,
         "a number from 0 to below 1",
     ),
-    (("repetition_penalty", "max_time"), lambda it: _is_real(it) and it > 0, "a number above 0"),
     (
-        ("no_repeat_ngram_size", "min_length", "min_new_tokens"),
+        ("repetition_penalty", "encoder_repetition_penalty", "max_time"),
+        lambda it: _is_real(it) and it > 0,
+        "a number above 0",
+    ),
+    (
+        ("no_repeat_ngram_size", "encoder_no_repeat_ngram_size", "min_length", "min_new_tokens"),
         lambda it: _is_whole(it) and it >= 0,
         "a whole number of at least 0",
     ),

@@ -9,24 +9,34 @@ from __future__ import annotations
 import copy
 import logging
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.config import GenerationConfig
+from asyncgen.generation.custom import CustomMethod, custom_strategy
 from asyncgen.generation.fields import check_supported
-from asyncgen.generation.logits import build_logits_processors
+from asyncgen.generation.logits import Guidance, build_logits_processors, raise_named
 from asyncgen.generation.prepare import eos_ids, make_plan
 from asyncgen.generation.prompts import check_past, read_prompt
 from asyncgen.generation.results import Kept, Result, assemble, make_record
+from asyncgen.generation.signatures import own_parameters
 from asyncgen.generation.stopping import StoppingCriteriaList, build_stopping_criteria
-from asyncgen.generation.strategies import Outcome, Plan, Step, Strategy, strategy_for
+from asyncgen.generation.strategies import (
+    TOKEN_BY_TOKEN,
+    Outcome,
+    Plan,
+    Step,
+    Strategy,
+    strategy_for,
+)
 from asyncgen.generation.strategies.ends import Ends
 from asyncgen.generation.strategies.sampling import multinomial_draw
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from torch import Tensor
 
@@ -66,6 +76,9 @@ def prepare_call(
     stopping_criteria: StoppingCriteriaList | None,
     streamer: BaseStreamer | None,
     unsupported: Mapping[str, object],
+    custom: Callable[..., Any] | None = None,
+    negative_prompt_ids: Tensor | None = None,
+    negative_prompt_attention_mask: Tensor | None = None,
 ) -> Call:
     """Check and lay out a call; nothing is computed yet.
 
@@ -78,6 +91,9 @@ def prepare_call(
         stopping_criteria: The caller's criteria.
         streamer: Its ``cancelled`` flag, if it has one, ends the call.
         unsupported: Arguments whose feature does not exist yet, by name.
+        custom: A decoding method that the caller wrote, in place of a strategy.
+        negative_prompt_ids: Prompts of the unguided branch, ``[B, S]``.
+        negative_prompt_attention_mask: ``[B, S]``, zero at padding.
 
     Raises:
         ValueError: As the reference does for invalid arguments.
@@ -86,14 +102,17 @@ def prepare_call(
     for name, value in unsupported.items():
         if value is not None:
             raise InvalidRequestError(name, value, "not supported yet")
-    config, model_kwargs = _resolve_config(model, generation_config, kwargs)
-    strategy = strategy_for(config.get_generation_mode())
+    own_names = frozenset[str]() if custom is None else own_parameters(custom)
+    config, model_kwargs = _resolve_config(model, generation_config, kwargs, own_names)
+    strategy = strategy_for(config.get_generation_mode()) if custom is None else None
     prompt = read_prompt(model, inputs, model_kwargs, config)
     input_ids, mask, encoder = prompt.input_ids, prompt.attention_mask, prompt.encoder
     past = check_past(model_kwargs.get("past_key_values"), prompt, config)
     _resolve_pad(config)
     _resolve_length(config, input_ids.shape[1], model.config)
     samples = config.num_return_sequences or 1
+    if custom is not None:
+        samples = max(samples, config.num_beams or 1)
     input_ids = input_ids.repeat_interleave(samples, dim=0)
     mask = None if mask is None else mask.repeat_interleave(samples, dim=0)
     eos = eos_ids(config)
@@ -105,19 +124,37 @@ def prepare_call(
     )
     if streamer is not None and hasattr(streamer, "cancelled"):
         criteria = StoppingCriteriaList([*criteria, streamer.cancelled])
+    processors = build_logits_processors(
+        config,
+        prompt_length=input_ids.shape[1],
+        eos_token_ids=torch.tensor(eos, device=model.device) if eos else None,
+        device=model.device,
+        user_processors=logits_processor,
+        padding=None if mask is None else (mask == 0).sum(dim=1),
+        encoder_input_ids=prompt.input_ids if encoder is None else encoder.input_ids,
+        vocab_size=model.config.vocab_size,
+        guidance=_guidance(
+            model, config, negative_prompt_ids, negative_prompt_attention_mask, samples
+        ),
+        append_only=custom is None and strategy in TOKEN_BY_TOKEN,
+    )
+    if custom is not None:
+        strategy = custom_strategy(
+            CustomMethod(
+                custom,
+                model,
+                processors,
+                criteria,
+                extras={name: model_kwargs[name] for name in own_names & model_kwargs.keys()},
+                emit=None if streamer is None else partial(_stream, streamer=streamer),
+            )
+        )
+    assert strategy is not None
     plan = make_plan(
         model,
         input_ids,
         config=config,
-        processors=build_logits_processors(
-            config,
-            prompt_length=input_ids.shape[1],
-            eos_token_ids=torch.tensor(eos, device=model.device) if eos else None,
-            device=model.device,
-            user_processors=logits_processor,
-            padding=None if mask is None else (mask == 0).sum(dim=1),
-            encoder_input_ids=input_ids if encoder is None else encoder.input_ids,
-        ),
+        processors=processors,
         ends=Ends(criteria),
         draw=multinomial_draw,
         attention_mask=mask,
@@ -155,6 +192,8 @@ def _drain(call: Call, streamer: BaseStreamer | None) -> Result:
         except StopIteration as end:
             outcome: Outcome = end.value
             break
+        except FloatingPointError as error:
+            raise_named(plan.processors, error)
         kept.add(step)
         if streamer is not None:
             _stream(step, streamer)
@@ -172,9 +211,15 @@ def _stream(step: Step, streamer: BaseStreamer) -> None:
 
 
 def _resolve_config(
-    model: Any, generation_config: GenerationConfig | None, kwargs: dict[str, Any]
+    model: Any,
+    generation_config: GenerationConfig | None,
+    kwargs: dict[str, Any],
+    own_names: frozenset[str] = frozenset(),
 ) -> tuple[GenerationConfig, dict[str, Any]]:
-    """Keywords over the given config over the model's over the documented defaults."""
+    """Keywords over the given config over the model's over the documented defaults.
+
+    ``own_names`` are further keywords that a method of the caller's takes.
+    """
     own = model.generation_config
     config = copy.deepcopy(own if generation_config is None else generation_config)
     rest = config.update(**kwargs)
@@ -184,14 +229,38 @@ def _resolve_config(
     config.update(defaults_only=True, **defaults)
     config.validate(user_set_attributes=kwargs.keys())
     check_supported(config)
+    if config.prefill_chunk_size is not None and config.use_cache is False:
+        allowed = "needs a cache to be read in chunks; set `use_cache=True` or unset it"
+        raise InvalidRequestError("prefill_chunk_size", config.prefill_chunk_size, allowed)
     known = _MODEL_KWARGS | (_ENCODER_KWARGS if model.config.is_encoder_decoder else frozenset())
-    unknown = sorted(rest.keys() - known - _IGNORED_KWARGS)
+    unknown = sorted(rest.keys() - known - _IGNORED_KWARGS - own_names)
     if unknown:
         raise ValueError(
             f"the following `model_kwargs` are not used by the model: {unknown} (a typo in the "
             "generate arguments shows up here as well)"
         )
     return config, rest
+
+
+def _guidance(
+    model: Any,
+    config: GenerationConfig,
+    negative_prompt_ids: Tensor | None,
+    mask: Tensor | None,
+    samples: int,
+) -> Guidance | None:
+    """What classifier-free guidance computes with, one row a sample; not with an encoder."""
+    if model.config.is_encoder_decoder:
+        return None
+    if negative_prompt_ids is not None and config.guidance_scale in (None, 1):
+        _log.warning("`negative_prompt_ids` has no effect without `guidance_scale`")
+    return Guidance(
+        model,
+        *(
+            None if each is None else torch.as_tensor(each).repeat_interleave(samples, dim=0)
+            for each in (negative_prompt_ids, mask)
+        ),
+    )
 
 
 def _resolve_pad(config: GenerationConfig) -> None:

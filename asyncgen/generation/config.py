@@ -10,6 +10,7 @@ import copy
 import functools
 import json
 import logging
+import tempfile
 import warnings
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -166,6 +167,11 @@ class GenerationConfig:
         given = set(kwargs)
         for name in _NAMES + _METADATA:
             setattr(self, name, kwargs.pop(name, None))
+        if isinstance(self.watermarking_config, dict):
+            # Here, because the processors beside it need torch, which this module does not.
+            from asyncgen.generation.watermarking import watermark_from
+
+            self.watermarking_config = watermark_from(self.watermarking_config)
         for name in GENERATE_ARGUMENTS:
             if name in kwargs:
                 remedy = "an argument of `generate`, not a configuration field; pass it there"
@@ -364,6 +370,48 @@ class GenerationConfig:
             upload(folder / name, **{"repo_id": folder.resolve().name, **kwargs})
         elif kwargs:
             raise TypeError(f"unexpected arguments {sorted(kwargs)}; set `push_to_hub=True`")
+
+    def push_to_hub(
+        self,
+        repo_id: str,
+        *,
+        commit_message: str | None = None,
+        commit_description: str | None = None,
+        private: bool | None = None,
+        token: bool | str | None = None,
+        revision: str | None = None,
+        create_pr: bool = False,
+    ) -> str:
+        """Upload as ``generation_config.json`` to a repository, made where it does not exist.
+
+        Args:
+            repo_id: The repository, such as "owner/name".
+            commit_message: Message of the commit.
+            commit_description: Its longer text.
+            private: Whether a new repository is private.
+            token: Token for the hub; True or None takes the stored one.
+            revision: Branch to write to.
+            create_pr: Propose the change instead of making it.
+
+        Returns:
+            Address of the commit.
+
+        Raises:
+            InvalidRequestError: The configuration has flags without effect.
+            OSError: The hub refuses, or cannot be reached.
+        """
+        with tempfile.TemporaryDirectory() as folder:
+            self.save_pretrained(folder)
+            return upload(
+                Path(folder) / CONFIG_FILE,
+                repo_id,
+                token=token,
+                private=private,
+                revision=revision,
+                commit_message=commit_message,
+                commit_description=commit_description,
+                create_pr=create_pr,
+            )
 
     @overload
     @classmethod

@@ -5,6 +5,7 @@ Knows nothing of what the values mean.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -99,9 +100,10 @@ def upload(
     token: str | bool | None = None,
     private: bool | None = None,
     revision: str | None = None,
-    commit_message: str = "Upload generation config",
+    commit_message: str | None = None,
+    commit_description: str | None = None,
     create_pr: bool = False,
-) -> None:
+) -> str:
     """Upload a file to a repository of the hub, which is made if need be.
 
     Args:
@@ -110,18 +112,28 @@ def upload(
         token: Token for the hub; True takes the stored one.
         private: Whether a new repository is private.
         revision: Branch to write to.
-        commit_message: Message of the commit.
+        commit_message: Message of the commit; "Upload generation config" by default.
+        commit_description: Its longer text.
         create_pr: Propose the change instead of making it.
+
+    Returns:
+        Address of the commit.
+
+    Raises:
+        OSError: The hub refuses, or cannot be reached.
     """
     from huggingface_hub import HfApi
 
-    api = HfApi(token=token)
+    # The client reads this variable once, when it is imported.
+    api = HfApi(endpoint=os.environ.get("HF_ENDPOINT"), token=token)
     repository = api.create_repo(repo_id, private=private, exist_ok=True)
-    api.upload_file(
+    commit = api.upload_file(
         path_or_fileobj=path,
         path_in_repo=path.name,
         repo_id=repository.repo_id,
         revision=revision,
-        commit_message=commit_message,
+        commit_message=commit_message or "Upload generation config",
+        commit_description=commit_description,
         create_pr=create_pr,
     )
+    return str(commit.commit_url)

@@ -134,7 +134,6 @@ _OFF = (False,)
 _ASSISTED = "assisted generation"
 _CONSTRAINED = "constrained beam search"
 _GROUPS = "diverse beam search"
-_ENCODER = "encoder-aware logits processing"
 
 FIELDS: tuple[Field, ...] = (
     # length of the output
@@ -198,7 +197,7 @@ FIELDS: tuple[Field, ...] = (
     Field("repetition_penalty", "Divides positive, multiplies negative logits of tokens already"
           " there (arXiv 1909.05858); 1.0 is off.", 1.0, neutral=(1.0,)),
     Field("encoder_repetition_penalty", "The inverse, for tokens of the prompt; 1.0 is off.", 1.0,
-          neutral=(1.0,), awaits=_ENCODER),
+          neutral=(1.0,)),
     Field("length_penalty", "Exponent of the length by which a beam's score is divided.", 1.0,
           needs=_BEAMS, neutral=(1.0,)),
     Field("no_repeat_ngram_size", "No n-gram of this size occurs twice; 0 is off.", 0,
@@ -218,10 +217,9 @@ FIELDS: tuple[Field, ...] = (
     Field("token_healing", "Regrow the prompt's last tokens.", neutral=_OFF,
           awaits="token healing"),
     Field("guidance_scale", "Classifier-free guidance (arXiv 2306.17806); 1.0 is off.",
-          neutral=(1.0,), awaits="classifier-free guidance"),
+          neutral=(1.0,)),
     Field("watermarking_config", "A watermark, as a WatermarkingConfig or its dict.",
-          allowed="a WatermarkingConfig or a dict of its fields", check=_is_watermark,
-          awaits="watermarking"),
+          allowed="a WatermarkingConfig or a dict of its fields", check=_is_watermark),
     # output
     Field("num_return_sequences", "Sequences returned for each prompt.", 1),
     Field("output_attentions", "Return attention weights.", needs=_DICT, neutral=_OFF),
@@ -236,7 +234,7 @@ FIELDS: tuple[Field, ...] = (
     Field("eos_token_id", "Id or ids of tokens that end a sequence."),
     # encoder-decoder
     Field("encoder_no_repeat_ngram_size", "No n-gram of the prompt recurs; 0 is off.", 0,
-          neutral=(0,), awaits=_ENCODER),
+          neutral=(0,)),
     Field("decoder_start_token_id", "First decoder token of an encoder-decoder model; id or one"
           " per row."),
     # assisted generation

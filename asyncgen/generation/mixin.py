@@ -5,9 +5,13 @@ The mixin is a few lines; the work is done by plain functions in ``call`` and ``
 
 from __future__ import annotations
 
+import inspect
+import os
 from typing import TYPE_CHECKING, Any
 
+from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.call import prepare_call, run_call
+from asyncgen.generation.custom import run_recipe
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -58,9 +62,18 @@ class GenerationMixin:
             assistant_model: Not supported yet.
             streamer: Gets ``put(input_ids)``, then ``put(tokens)`` with ids ``[B]`` a step, then
                 ``end()``; or ``fail(error)``, if it has that.
-            negative_prompt_ids: Not supported yet.
-            negative_prompt_attention_mask: Not supported yet.
-            custom_generate: Not supported yet.
+            negative_prompt_ids: Prompts that ``guidance_scale`` leads away from, int64
+                ``[B, S]`` (or ``[1, S]`` for all rows), left-padded; ``None`` is the last token
+                of each prompt.
+            negative_prompt_attention_mask: ``[B, S]``, zero at padding; ``None`` where nothing
+                is padded.
+            custom_generate: A decoding method in place of a strategy. A callable gets prepared
+                inputs: ``f(model, input_ids, logits_processor=…, stopping_criteria=…,
+                generation_config=…, **model_kwargs)``, and keywords that it names; see
+                :func:`~asyncgen.generation.custom.custom_strategy` for generators. A folder or,
+                with ``trust_remote_code=True``, a repository on the hub: its
+                ``custom_generate/generate.py`` gets the call as it is. Also accepted as
+                ``recipe=``.
             **kwargs: Fields of ``GenerationConfig``, and ``attention_mask`` ``[B, S]``,
                 ``past_key_values`` (a cache to continue), ``tokenizer`` (for ``stop_strings``).
                 With an encoder also ``encoder_outputs``, ``decoder_input_ids`` ``[B, S]`` and
@@ -73,8 +86,33 @@ class GenerationMixin:
 
         Raises:
             ValueError: An invalid value or combination, or an unknown keyword.
+            MissingRequirementsError: A custom method needs packages that are not installed.
+            ModelLoadError: There is no custom method where it is said to be.
             InvalidRequestError: A documented feature that does not exist yet.
         """
+        custom = _one_method(custom_generate, kwargs.pop("recipe", None))
+        trust_remote_code = kwargs.pop("trust_remote_code", None)
+        if isinstance(custom, str | os.PathLike):
+            custom = run_recipe(
+                custom,
+                self,
+                {
+                    "inputs": inputs,
+                    "generation_config": generation_config,
+                    "logits_processor": logits_processor,
+                    "stopping_criteria": stopping_criteria,
+                    "prefix_allowed_tokens_fn": prefix_allowed_tokens_fn,
+                    "synced_gpus": synced_gpus,
+                    "assistant_model": assistant_model,
+                    "streamer": streamer,
+                    "negative_prompt_ids": negative_prompt_ids,
+                    "negative_prompt_attention_mask": negative_prompt_attention_mask,
+                },
+                kwargs,
+                trust_remote_code=trust_remote_code,
+            )
+            if not inspect.isgeneratorfunction(custom):
+                return custom
         call = prepare_call(
             self,
             inputs,
@@ -83,12 +121,32 @@ class GenerationMixin:
             logits_processor=logits_processor,
             stopping_criteria=stopping_criteria,
             streamer=streamer,
+            negative_prompt_ids=negative_prompt_ids,
+            negative_prompt_attention_mask=negative_prompt_attention_mask,
             unsupported={
                 "prefix_allowed_tokens_fn": prefix_allowed_tokens_fn,
                 "assistant_model": assistant_model,
-                "negative_prompt_ids": negative_prompt_ids,
-                "negative_prompt_attention_mask": negative_prompt_attention_mask,
-                "custom_generate": custom_generate,
             },
+            custom=custom,
         )
         return run_call(call, streamer)
+
+
+def _one_method(
+    custom_generate: str | Callable[..., Any] | None, recipe: str | None
+) -> str | Callable[..., Any] | None:
+    """The custom method under either of its names.
+
+    Raises:
+        InvalidRequestError: Both were given, or something that is no method.
+    """
+    if custom_generate is not None and recipe is not None:
+        raise InvalidRequestError(
+            "recipe", recipe, "an older name of `custom_generate`, which is given too; give one"
+        )
+    method = custom_generate if recipe is None else recipe
+    if method is None or callable(method) or isinstance(method, str | os.PathLike):
+        return method
+    raise InvalidRequestError(
+        "custom_generate", method, "a function, a folder, or the id of a repository"
+    )

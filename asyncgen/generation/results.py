@@ -91,6 +91,8 @@ def assemble(plan: Plan, outcome: Outcome, kept: Kept) -> Result:
         The sequences, or an output object with ``return_dict_in_generate=True``.
     """
     config = plan.config
+    if outcome.result is not None:
+        return outcome.result
     if not config.return_dict_in_generate:
         return outcome.sequences  # type: ignore[return-value]
     fields: dict[str, Any] = {

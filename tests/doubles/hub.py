@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import re
@@ -14,13 +15,15 @@ from urllib.parse import unquote, urlsplit
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+_JSON = {"Content-Type": "application/json"}
+
 
 @dataclass
 class Repository:
     """A repository of the stand-in.
 
     Attributes:
-        files: Content by path.
+        files: Content by path; commits go to a dict alone.
         branches: Commit by branch name.
         token: Token that access needs, if any.
         gated: Whether even a valid token is refused until terms are accepted.
@@ -30,6 +33,9 @@ class Repository:
     branches: dict[str, str] = field(default_factory=lambda: {"main": "a" * 40})
     token: str | None = None
     gated: bool = False
+    private: bool = False
+    commits: list[dict[str, str]] = field(default_factory=list)
+    """Header of every commit that was pushed: summary, description, branch."""
 
     def commit(self, revision: str) -> str | None:
         """Resolve a branch or a commit."""
@@ -95,6 +101,56 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         self._answer(body=True)
+
+    def do_POST(self) -> None:
+        path = unquote(urlsplit(self.path).path)
+        token = (self.headers.get("Authorization") or "").removeprefix("Bearer ") or None
+        self.served.requests.append((self.command, path, token))
+        data = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        push = re.fullmatch(r"/api/models/(.+)/(preupload|commit)/([^/]+)", path)
+        if path == "/api/repos/create":
+            self._create(json.loads(data))
+        elif push is None or push[1] not in self.served.repositories:
+            self._fail(404, "RepoNotFound", "Repository not found")
+        elif self.served.repositories[push[1]].token not in (None, token):
+            self._fail(403, "", "Forbidden: you may not write to this repository")
+        elif push[2] == "preupload":
+            files = json.loads(data)["files"]
+            modes = [
+                {"path": file["path"], "uploadMode": "regular", "shouldIgnore": False}
+                for file in files
+            ]
+            self._reply(200, _JSON, json.dumps({"files": modes}).encode())
+        else:
+            self._commit(push[1], push[3], data)
+
+    def _create(self, asked: Mapping[str, object]) -> None:
+        name = "/".join(str(asked[key]) for key in ("organization", "name") if asked.get(key))
+        url = {"url": f"{self.served.endpoint}/{name}", "name": name, "id": name}
+        if name in self.served.repositories:
+            self._reply(409, _JSON, json.dumps(url).encode())
+            return
+        private = bool(asked.get("private")) or asked.get("visibility") == "private"
+        self.served.repositories[name] = Repository({}, private=private)
+        self._reply(200, _JSON, json.dumps(url).encode())
+
+    def _commit(self, name: str, branch: str, data: bytes) -> None:
+        repository = self.served.repositories[name]
+        files = dict(repository.files)
+        for line in map(json.loads, data.splitlines()):
+            value = line["value"]
+            if line["key"] == "header":
+                repository.commits.append({**value, "branch": branch, "query": self.path})
+            elif line["key"] == "file":
+                files[value["path"]] = base64.b64decode(value["content"])
+        repository.files = files
+        number = hashlib.sha1(data).hexdigest()
+        repository.branches[branch] = number
+        url = f"{self.served.endpoint}/{name}/commit/{number}"
+        answer: dict[str, object] = {"success": True, "commitOid": number, "commitUrl": url}
+        if "create_pr=1" in self.path:
+            answer["pullRequestUrl"] = f"{self.served.endpoint}/{name}/discussions/1"
+        self._reply(200, _JSON, json.dumps(answer).encode())
 
     def _answer(self, *, body: bool) -> None:
         path = unquote(urlsplit(self.path).path)

@@ -11,9 +11,12 @@ import torch
 from huggingface_hub.errors import LocalEntryNotFoundError
 
 from asyncgen.errors import ModelLoadError
+from asyncgen.generation.config import GenerationConfig
 from asyncgen.generation.config_files import dtype_to_name, fetch, to_plain, upload
+from tests.doubles.hub import Repository, StandInHub
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 
@@ -70,29 +73,56 @@ def test_no_folder_and_no_id() -> None:
         fetch("/no/such/folder", "g.json")
 
 
-def test_upload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[tuple[str, dict[str, Any]]] = []
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[StandInHub]:
+    """A hub on the loopback interface, where one repository exists."""
+    for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_HUB_OFFLINE"):
+        monkeypatch.delenv(name, raising=False)
+    with StandInHub({"me/there": Repository({"a.txt": b"a"}, token="secret")}) as hub:
+        monkeypatch.setenv("HF_ENDPOINT", hub.endpoint)
+        yield hub
 
-    class Hub:
-        """Stands in for the hub's client."""
 
-        def __init__(self, **options: Any) -> None:
-            calls.append(("login", options))
+def test_a_config_goes_to_a_new_repository(hub: StandInHub, tmp_path: Path) -> None:
+    config = GenerationConfig(top_k=3, do_sample=True, watermarking_config={"bias": 1.0})
+    config.save_pretrained(
+        tmp_path / "mine",
+        push_to_hub=True,
+        repo_id="me/new",
+        token="secret",
+        private=True,
+        commit_message="first",
+    )
+    repository = hub.repositories["me/new"]
+    assert repository.private
+    assert repository.files == {
+        "generation_config.json": (tmp_path / "mine" / "generation_config.json").read_bytes()
+    }
+    assert [(commit["summary"], commit["branch"]) for commit in repository.commits] == [
+        ("first", "main")
+    ]
+    assert {token for _, _, token in hub.requests} == {"secret"}
 
-        def create_repo(self, repo_id: str, **options: Any) -> Any:
-            calls.append(("create", {"repo_id": repo_id, **options}))
-            return type("Repository", (), {"repo_id": f"me/{repo_id}"})
 
-        def upload_file(self, **options: Any) -> None:
-            calls.append(("upload", options))
+def test_push_to_hub_adds_to_a_repository(hub: StandInHub, tmp_path: Path) -> None:
+    config = GenerationConfig(max_new_tokens=7)
+    url = config.push_to_hub("me/there", token="secret", commit_description="why", create_pr=True)
+    repository = hub.repositories["me/there"]
+    assert url.startswith(f"{hub.endpoint}/me/there/commit/")
+    assert repository.files.keys() == {"a.txt", "generation_config.json"}
+    (commit,) = repository.commits
+    assert commit["summary"] == "Upload generation config"
+    assert commit["description"] == "why"
+    assert "create_pr=1" in commit["query"]
+    (tmp_path / "g.json").write_bytes(repository.files["generation_config.json"])
+    assert GenerationConfig.from_pretrained(tmp_path, "g.json") == config
 
-    monkeypatch.setattr(huggingface_hub, "HfApi", Hub)
-    upload(tmp_path / "g.json", "name", token="secret", private=True, create_pr=True)
-    assert calls[0] == ("login", {"token": "secret"})
-    assert calls[1] == ("create", {"repo_id": "name", "private": True, "exist_ok": True})
-    assert calls[2][1]["repo_id"] == "me/name"
-    assert calls[2][1]["path_in_repo"] == "g.json"
-    assert calls[2][1]["create_pr"] is True
+
+def test_a_push_without_permission_fails(hub: StandInHub, tmp_path: Path) -> None:
+    (tmp_path / "g.json").write_text("{}")
+    with pytest.raises(OSError, match="correct permissions"):
+        upload(tmp_path / "g.json", "me/there", token="other")
+    assert hub.repositories["me/there"].files == {"a.txt": b"a"}
 
 
 def test_plain_values() -> None:

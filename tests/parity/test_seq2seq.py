@@ -69,6 +69,13 @@ CALLS: list[dict[str, Any]] = [
     {"forced_bos_token_id": 9, "forced_eos_token_id": 1, "repetition_penalty": 1.4},
     {"min_new_tokens": 9, "no_repeat_ngram_size": 2, "do_sample": True, "top_p": 0.9},
     {"max_new_tokens": None, "max_length": 12, "eos_token_id": [5, 9, 20, 33, 41]},
+    {"encoder_repetition_penalty": 1.5, "encoder_no_repeat_ngram_size": 2},
+    {
+        "encoder_repetition_penalty": 0.6,
+        "encoder_no_repeat_ngram_size": 1,
+        "do_sample": True,
+        "num_return_sequences": 2,
+    },
 ]
 
 

@@ -13,11 +13,17 @@ from asyncgen.generation.logits.bans import (
 )
 from asyncgen.generation.logits.base import LogitsProcessor, LogitsProcessorList
 from asyncgen.generation.logits.build import build_logits_processors
+from asyncgen.generation.logits.checked import CheckedProcessors, raise_named
 from asyncgen.generation.logits.filters import (
     MinPLogitsWarper,
     TemperatureLogitsWarper,
     TopKLogitsWarper,
     TopPLogitsWarper,
+)
+from asyncgen.generation.logits.guidance import (
+    ClassifierFreeGuidanceLogitsProcessor,
+    Guidance,
+    UnbatchedClassifierFreeGuidanceLogitsProcessor,
 )
 from asyncgen.generation.logits.lengths import (
     ExponentialDecayLengthPenalty,
@@ -26,8 +32,21 @@ from asyncgen.generation.logits.lengths import (
     MinLengthLogitsProcessor,
     MinNewTokensLengthLogitsProcessor,
 )
-from asyncgen.generation.logits.ngrams import NGramIndex, NoRepeatNGramLogitsProcessor
-from asyncgen.generation.logits.penalties import RepetitionPenaltyLogitsProcessor
+from asyncgen.generation.logits.ngrams import (
+    EncoderNoRepeatNGramLogitsProcessor,
+    NGramIndex,
+    NoRepeatNGramLogitsProcessor,
+)
+from asyncgen.generation.logits.penalties import (
+    EncoderRepetitionPenaltyLogitsProcessor,
+    FrequencyPenaltyLogitsProcessor,
+    PresencePenaltyLogitsProcessor,
+    RepetitionPenaltyLogitsProcessor,
+)
+from asyncgen.generation.logits.speech import (
+    AlternatingCodebooksLogitsProcessor,
+    WhisperTimeStampLogitsProcessor,
+)
 from asyncgen.generation.logits.surprise import (
     EpsilonLogitsWarper,
     EtaLogitsWarper,
@@ -36,11 +55,18 @@ from asyncgen.generation.logits.surprise import (
 )
 
 __all__ = [
+    "AlternatingCodebooksLogitsProcessor",
+    "CheckedProcessors",
+    "ClassifierFreeGuidanceLogitsProcessor",
+    "EncoderNoRepeatNGramLogitsProcessor",
+    "EncoderRepetitionPenaltyLogitsProcessor",
     "EpsilonLogitsWarper",
     "EtaLogitsWarper",
     "ExponentialDecayLengthPenalty",
     "ForcedBOSTokenLogitsProcessor",
     "ForcedEOSTokenLogitsProcessor",
+    "FrequencyPenaltyLogitsProcessor",
+    "Guidance",
     "InfNanRemoveLogitsProcessor",
     "LogitNormalization",
     "LogitsProcessor",
@@ -51,6 +77,7 @@ __all__ = [
     "NGramIndex",
     "NoBadWordsLogitsProcessor",
     "NoRepeatNGramLogitsProcessor",
+    "PresencePenaltyLogitsProcessor",
     "RepetitionPenaltyLogitsProcessor",
     "SequenceBiasLogitsProcessor",
     "SuppressTokensAtBeginLogitsProcessor",
@@ -60,6 +87,9 @@ __all__ = [
     "TopKLogitsWarper",
     "TopPLogitsWarper",
     "TypicalLogitsWarper",
+    "UnbatchedClassifierFreeGuidanceLogitsProcessor",
+    "WhisperTimeStampLogitsProcessor",
     "build_logits_processors",
     "check_supported",
+    "raise_named",
 ]

@@ -64,13 +64,19 @@ class LogitsProcessorList(list[Callable[..., Any]]):
             ValueError: A processor needs an argument that ``kwargs`` does not have.
         """
         for processor in self:
-            owner: Any = processor if inspect.isroutine(processor) else type(processor)
-            wanted = _wanted(owner)
-            if wanted is None:
-                scores = processor(input_ids, scores)
-            else:
-                scores = processor(input_ids, scores, **wanted.pick(processor, kwargs))
+            scores = self._run(processor, input_ids, scores, kwargs)
         return scores
+
+    @staticmethod
+    def _run(
+        processor: Callable[..., Any], input_ids: Tensor, scores: Tensor, kwargs: dict[str, Any]
+    ) -> Any:
+        """Run one processor with the arguments that it asks for."""
+        owner: Any = processor if inspect.isroutine(processor) else type(processor)
+        wanted = _wanted(owner)
+        if wanted is None:
+            return processor(input_ids, scores)
+        return processor(input_ids, scores, **wanted.pick(processor, kwargs))
 
 
 class _Wanted:

@@ -18,12 +18,15 @@ from asyncgen.generation.logits.bans import (
     SuppressTokensAtBeginLogitsProcessor,
     SuppressTokensLogitsProcessor,
 )
-from asyncgen.generation.logits.base import LogitsProcessorList
+from asyncgen.generation.logits.checked import CheckedProcessors
 from asyncgen.generation.logits.filters import (
     MinPLogitsWarper,
     TemperatureLogitsWarper,
     TopKLogitsWarper,
     TopPLogitsWarper,
+)
+from asyncgen.generation.logits.guidance import (
+    UnbatchedClassifierFreeGuidanceLogitsProcessor,
 )
 from asyncgen.generation.logits.lengths import (
     ExponentialDecayLengthPenalty,
@@ -32,23 +35,33 @@ from asyncgen.generation.logits.lengths import (
     MinLengthLogitsProcessor,
     MinNewTokensLengthLogitsProcessor,
 )
-from asyncgen.generation.logits.ngrams import NoRepeatNGramLogitsProcessor
-from asyncgen.generation.logits.penalties import RepetitionPenaltyLogitsProcessor
+from asyncgen.generation.logits.ngrams import (
+    EncoderNoRepeatNGramLogitsProcessor,
+    NoRepeatNGramLogitsProcessor,
+)
+from asyncgen.generation.logits.penalties import (
+    EncoderRepetitionPenaltyLogitsProcessor,
+    FrequencyPenaltyLogitsProcessor,
+    PresencePenaltyLogitsProcessor,
+    RepetitionPenaltyLogitsProcessor,
+)
 from asyncgen.generation.logits.surprise import (
     EpsilonLogitsWarper,
     EtaLogitsWarper,
     TopHLogitsWarper,
     TypicalLogitsWarper,
 )
+from asyncgen.generation.watermarking.config import watermark_from
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     import torch
     from torch import Tensor
 
     from asyncgen.generation.config import GenerationConfig
     from asyncgen.generation.logits.base import LogitsProcessor
+    from asyncgen.generation.logits.guidance import Guidance
 
 __all__ = ["PROCESSORS", "WARPERS", "Row", "Setting", "build_logits_processors"]
 
@@ -64,8 +77,11 @@ class Setting:
         device: Where scores will be.
         keep: Tokens that every filter must leave; more than one with beams.
         padding: Left padding of each row, int64 [B]; None where nothing is padded.
-        encoder_input_ids: Ids that the encoder reads, or the prompt where there is none, int64
-            [B, T], one row a text; None where only the encoder's output is known.
+        encoder_input_ids: What the encoder read, or the prompt of a model without one, int64
+            [B, T]; None where there are no ids.
+        vocab_size: Tokens of the model; None where it is not known.
+        guidance: What classifier-free guidance computes with; None where it cannot.
+        append_only: Whether rows only ever grow at their end: not with beams, nor with drafts.
     """
 
     config: GenerationConfig
@@ -75,6 +91,9 @@ class Setting:
     keep: int
     padding: Tensor | None = None
     encoder_input_ids: Tensor | None = None
+    vocab_size: int | None = None
+    guidance: Guidance | None = None
+    append_only: bool = False
 
     @property
     def ends(self) -> Tensor:
@@ -127,13 +146,51 @@ def _eos_for_decay(value: Any, setting: Setting) -> Tensor:
     return setting.eos
 
 
+def _encoder_ids(name: str, value: Any, setting: Setting) -> Tensor:
+    if setting.encoder_input_ids is None:
+        raise InvalidRequestError(name, value, "needs the token ids of the prompt")
+    return setting.encoder_input_ids
+
+
+def _guided(value: Any, setting: Setting) -> LogitsProcessor:
+    guidance = setting.guidance
+    if guidance is None:
+        raise InvalidRequestError(
+            "guidance_scale", value, "needs a decoder-only model that can be called"
+        )
+    return UnbatchedClassifierFreeGuidanceLogitsProcessor(
+        value,
+        guidance.model,
+        guidance.negative_prompt_ids,
+        guidance.negative_prompt_attention_mask,
+        setting.config.use_cache,
+    )
+
+
+def _watermark(value: Any, setting: Setting) -> LogitsProcessor:
+    if setting.vocab_size is None:
+        raise InvalidRequestError("watermarking_config", value, "needs a model's vocabulary size")
+    processor: LogitsProcessor = watermark_from(value).construct_processor(
+        setting.vocab_size, setting.device
+    )
+    return processor
+
+
 def _float(value: Any) -> Any:
     """Let a whole number pass where a float is meant, as JSON writers send them."""
     return float(value) if type(value) is int else value
 
 
 PROCESSORS = (
+    Row("guidance_scale", lambda value: value != 1, _guided),
     Row("sequence_bias", _given, lambda value, _: SequenceBiasLogitsProcessor(value)),
+    Row(
+        "encoder_repetition_penalty",
+        lambda value: value != 1.0,
+        lambda value, setting: EncoderRepetitionPenaltyLogitsProcessor(
+            _float(value), _encoder_ids("encoder_repetition_penalty", value, setting)
+        ),
+    ),
     Row(
         "repetition_penalty",
         lambda value: value != 1.0,
@@ -142,7 +199,14 @@ PROCESSORS = (
     Row(
         "no_repeat_ngram_size",
         lambda value: value > 0,
-        lambda value, _: NoRepeatNGramLogitsProcessor(value),
+        lambda value, setting: NoRepeatNGramLogitsProcessor(value, append_only=setting.append_only),
+    ),
+    Row(
+        "encoder_no_repeat_ngram_size",
+        lambda value: value > 0,
+        lambda value, setting: EncoderNoRepeatNGramLogitsProcessor(
+            value, _encoder_ids("encoder_no_repeat_ngram_size", value, setting)
+        ),
     ),
     Row(
         "bad_words_ids",
@@ -236,7 +300,10 @@ WARPERS = (
 )
 """Filters of the strategies that draw, in order, after the user's processors."""
 
-_LAST = (Row("renormalize_logits", lambda value: value is True, lambda *_: LogitNormalization()),)
+_LAST = (
+    Row("watermarking_config", _given, _watermark),
+    Row("renormalize_logits", lambda value: value is True, lambda *_: LogitNormalization()),
+)
 
 
 def build_logits_processors(
@@ -245,10 +312,15 @@ def build_logits_processors(
     prompt_length: int,
     eos_token_ids: Tensor | None,
     device: str | torch.device,
-    user_processors: LogitsProcessorList | None = None,
+    user_processors: Sequence[Callable[..., Any]] | None = None,
     padding: Tensor | None = None,
     encoder_input_ids: Tensor | None = None,
-) -> LogitsProcessorList:
+    vocab_size: int | None = None,
+    guidance: Guidance | None = None,
+    append_only: bool = False,
+    presence_penalty: float = 0.0,
+    frequency_penalty: float = 0.0,
+) -> CheckedProcessors:
     """Build the processors that a configuration asks for.
 
     Args:
@@ -258,7 +330,13 @@ def build_logits_processors(
         device: Where scores will be.
         user_processors: Run after the processors and before the filters of sampling.
         padding: Left padding of each row, int64 [B]; padding is no token to penalise.
-        encoder_input_ids: Ids that the encoder reads, or the prompt where there is none.
+        encoder_input_ids: What the encoder read, or the prompt of a model without one, [B, T].
+        vocab_size: Tokens of the model, which a watermark needs.
+        guidance: What classifier-free guidance computes with.
+        append_only: Whether the rows of one generation only ever grow at their end. Then what
+            looks at past tokens costs the same however many there are.
+        presence_penalty: Subtracted from generated tokens once; 0.0 is off.
+        frequency_penalty: Subtracted from generated tokens each time; 0.0 is off.
 
     Returns:
         The processors in the documented order.
@@ -270,9 +348,19 @@ def build_logits_processors(
     check_supported(config)
     keep = _tokens_to_keep(config, eos_token_ids)
     setting = Setting(
-        config, prompt_length, eos_token_ids, device, keep, padding, encoder_input_ids
+        config,
+        prompt_length,
+        eos_token_ids,
+        device,
+        keep,
+        padding,
+        encoder_input_ids,
+        vocab_size,
+        guidance,
+        append_only,
     )
     built = _build(PROCESSORS, setting)
+    built.extend(_counted(presence_penalty, frequency_penalty, setting))
     for processor in user_processors or ():
         if type(processor) in {type(own) for own in built}:
             allowed = (
@@ -287,8 +375,8 @@ def build_logits_processors(
     return built
 
 
-def _build(rows: tuple[Row, ...], setting: Setting) -> LogitsProcessorList:
-    built = LogitsProcessorList()
+def _build(rows: tuple[Row, ...], setting: Setting) -> CheckedProcessors:
+    built = CheckedProcessors()
     for row in rows:
         value = getattr(setting.config, row.field)
         if value is None or (row.needs_eos and setting.eos is None):
@@ -300,6 +388,16 @@ def _build(rows: tuple[Row, ...], setting: Setting) -> LogitsProcessorList:
         if is_on:
             built.append(row.build(value, setting))
     return built
+
+
+def _counted(presence: float, frequency: float, setting: Setting) -> list[LogitsProcessor]:
+    """Penalties by count, which are no fields of the documented configuration."""
+    kinds = (PresencePenaltyLogitsProcessor, presence), (FrequencyPenaltyLogitsProcessor, frequency)
+    return [
+        kind(penalty, setting.prompt_length, append_only=setting.append_only)
+        for kind, penalty in kinds
+        if penalty
+    ]
 
 
 def _tokens_to_keep(config: GenerationConfig, eos: Tensor | None) -> int:

@@ -7,13 +7,19 @@ from typing import TYPE_CHECKING
 import torch
 
 from asyncgen.generation.logits.base import LogitsProcessor, check_count
+from asyncgen.generation.logits.growth import Growth
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
     from torch import Tensor
 
-__all__ = ["NGramIndex", "NoRepeatNGramLogitsProcessor", "ban_tokens"]
+__all__ = [
+    "EncoderNoRepeatNGramLogitsProcessor",
+    "NGramIndex",
+    "NoRepeatNGramLogitsProcessor",
+    "ban_tokens",
+]
 
 
 class NGramIndex:
@@ -47,9 +53,13 @@ class NGramIndex:
         for token in tokens:
             self.append(token)
 
+    def followers(self, context: tuple[int, ...]) -> Collection[int]:
+        """Return the tokens that came after these n - 1 ones."""
+        return self._followers.get(context, ())
+
     def banned(self) -> Collection[int]:
         """Return the tokens that would complete an n-gram a second time."""
-        return self._followers.get(self._context, ())
+        return self.followers(self._context)
 
 
 def ban_tokens(scores: Tensor, banned: Sequence[Collection[int]]) -> Tensor:
@@ -76,36 +86,61 @@ class NoRepeatNGramLogitsProcessor(LogitsProcessor):
     looked at; anything else is indexed anew.
     """
 
-    def __init__(self, ngram_size: int) -> None:
+    def __init__(self, ngram_size: int, *, append_only: bool = False) -> None:
         """Check the size.
 
         Args:
             ngram_size: n, at least 1.
+            append_only: Promise that rows only ever grow at their end, so that a call costs the
+                same however long they are.
 
         Raises:
             InvalidRequestError: It is no positive integer.
         """
         self.ngram_size = check_count("ngram_size", ngram_size)
-        self._seen: Tensor | None = None
+        self._growth = Growth(append_only=append_only)
         self._rows: list[NGramIndex] = []
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         """Ban repeated n-grams; ids are int64 [B, T], scores [B, V]."""
-        if self._grew_by_one(input_ids):
+        if self._growth.by_one(input_ids):
             for row, token in zip(self._rows, input_ids[:, -1].tolist(), strict=True):
                 row.append(token)
         else:
             self._rows = [NGramIndex(self.ngram_size, row) for row in input_ids.tolist()]
-        # A copy: the caller may go on writing to the buffer that these ids are a view of.
-        self._seen = input_ids.clone()
         return ban_tokens(scores, [row.banned() for row in self._rows])
 
-    def _grew_by_one(self, input_ids: Tensor) -> bool:
-        seen = self._seen
-        return (
-            seen is not None
-            and input_ids.shape[0] == seen.shape[0]
-            and input_ids.shape[1] == seen.shape[1] + 1
-            and input_ids.device == seen.device
-            and torch.equal(input_ids[:, :-1], seen)
-        )
+
+class EncoderNoRepeatNGramLogitsProcessor(LogitsProcessor):
+    """Bans tokens that would complete an n-gram of the encoder's input, or of a prompt.
+
+    The n-grams are indexed once; a call looks the last n - 1 tokens up.
+    """
+
+    def __init__(self, encoder_ngram_size: int, encoder_input_ids: Tensor) -> None:
+        """Index the n-grams.
+
+        Args:
+            encoder_ngram_size: n, at least 1.
+            encoder_input_ids: The tokens whose n-grams are banned, int64 [B, T] or [T].
+
+        Raises:
+            InvalidRequestError: ``encoder_ngram_size`` is no positive integer.
+        """
+        self.ngram_size = check_count("encoder_ngram_size", encoder_ngram_size)
+        rows = encoder_input_ids[None] if encoder_input_ids.dim() == 1 else encoder_input_ids
+        self._rows = [NGramIndex(self.ngram_size, row) for row in rows.tolist()]
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """Ban n-grams of the encoder's input; ids are int64 [B, T], scores [B, V].
+
+        B is the number of encoder rows, or a multiple of it where each has several beams.
+        """
+        context = self.ngram_size - 1
+        each = max(input_ids.shape[0] // len(self._rows), 1)
+        tails = input_ids[:, max(input_ids.shape[1] - context, 0) :].tolist()
+        banned = [
+            self._rows[number // each].followers(tuple(tail) if context else ())
+            for number, tail in enumerate(tails)
+        ]
+        return ban_tokens(scores, banned)

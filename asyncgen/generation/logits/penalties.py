@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import torch
 
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.logits.base import LogitsProcessor, check_count
+from asyncgen.generation.logits.growth import Growth
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from asyncgen.generation.logits.base import Parameter
 
-__all__ = ["RepetitionPenaltyLogitsProcessor", "penalize_repetition"]
+__all__ = [
+    "EncoderRepetitionPenaltyLogitsProcessor",
+    "FrequencyPenaltyLogitsProcessor",
+    "PresencePenaltyLogitsProcessor",
+    "RepetitionPenaltyLogitsProcessor",
+    "penalize_frequency",
+    "penalize_presence",
+    "penalize_repetition",
+]
 
 
 def penalize_repetition(scores: Tensor, input_ids: Tensor, penalty: Parameter) -> Tensor:
@@ -33,6 +43,38 @@ def penalize_repetition(scores: Tensor, input_ids: Tensor, penalty: Parameter) -
     """
     there = scores.gather(1, input_ids)
     return scores.scatter(1, input_ids, torch.where(there < 0, there * penalty, there / penalty))
+
+
+def penalize_presence(scores: Tensor, counts: Tensor, penalty: Parameter) -> Tensor:
+    """Subtract a penalty from every token that occurs, however often.
+
+    As the API of OpenAI defines ``presence_penalty``.
+
+    Args:
+        scores: [B, V].
+        counts: How often each token occurs, [B, V].
+        penalty: 0.0 changes nothing, below 0 rewards. Scalar or [B, 1].
+
+    Returns:
+        [B, V].
+    """
+    return scores - (counts > 0) * penalty
+
+
+def penalize_frequency(scores: Tensor, counts: Tensor, penalty: Parameter) -> Tensor:
+    """Subtract a penalty from every token once for each time it occurs.
+
+    As the API of OpenAI defines ``frequency_penalty``.
+
+    Args:
+        scores: [B, V].
+        counts: How often each token occurs, [B, V].
+        penalty: 0.0 changes nothing, below 0 rewards. Scalar or [B, 1].
+
+    Returns:
+        [B, V].
+    """
+    return scores - counts * penalty
 
 
 class RepetitionPenaltyLogitsProcessor(LogitsProcessor):
@@ -67,3 +109,84 @@ class RepetitionPenaltyLogitsProcessor(LogitsProcessor):
         elif ignored:
             input_ids = input_ids[:, ignored:]
         return penalize_repetition(scores, input_ids, self.penalty)
+
+
+class EncoderRepetitionPenaltyLogitsProcessor(LogitsProcessor):
+    """Makes tokens of the encoder's input, or of a prompt, more likely (`penalize_repetition`)."""
+
+    def __init__(self, penalty: float, encoder_input_ids: Tensor) -> None:
+        """Check the penalty.
+
+        Args:
+            penalty: A float above 0; 1.0 changes nothing, above 1 rewards the tokens.
+            encoder_input_ids: The tokens that are meant, int64 [B, T].
+
+        Raises:
+            InvalidRequestError: The penalty is out of range.
+        """
+        if not isinstance(penalty, float) or not penalty > 0:
+            raise InvalidRequestError("penalty", penalty, "must be a float above 0")
+        self.penalty = 1 / penalty
+        self.encoder_input_ids = encoder_input_ids
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """Apply `penalize_repetition`; scores are [B, V].
+
+        B is the number of encoder rows, or a multiple of it where each has several beams.
+        """
+        ids = self.encoder_input_ids.to(scores.device)
+        each = max(scores.shape[0] // ids.shape[0], 1)
+        return penalize_repetition(scores, ids.repeat_interleave(each, dim=0), self.penalty)
+
+
+class _CountsProcessor(LogitsProcessor):
+    """Counts the generated tokens of every row, at the cost of the new one where rows grew."""
+
+    def __init__(
+        self, penalty: float, prompt_length: int = 0, *, append_only: bool = False
+    ) -> None:
+        """Check the penalty.
+
+        Args:
+            penalty: A finite number; 0 changes nothing, below 0 rewards.
+            prompt_length: Tokens at the beginning that do not count, padding included.
+            append_only: Promise that rows only ever grow at their end.
+
+        Raises:
+            InvalidRequestError: One of them is out of range.
+        """
+        number = isinstance(penalty, int | float) and not isinstance(penalty, bool)
+        if not number or not math.isfinite(penalty):
+            raise InvalidRequestError("penalty", penalty, "must be a finite number")
+        self.penalty = float(penalty)
+        self.prompt_length = check_count("prompt_length", prompt_length, least=0)
+        self._growth = Growth(append_only=append_only)
+        self._counts: Tensor | None = None
+
+    def _count(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """Count the generated tokens, [B, V] in the dtype of the scores."""
+        grew = self._growth.by_one(input_ids)
+        counts = self._counts
+        if counts is None or not grew or counts.shape != scores.shape:
+            counts, new = torch.zeros_like(scores), input_ids[:, self.prompt_length :]
+        else:
+            new = input_ids[:, max(self.prompt_length, input_ids.shape[1] - 1) :]
+        # Counts are our own, so writing to them in place touches nothing of the caller's.
+        self._counts = counts.scatter_add_(1, new, torch.ones_like(new, dtype=counts.dtype))
+        return counts
+
+
+class PresencePenaltyLogitsProcessor(_CountsProcessor):
+    """Penalises generated tokens, however often they occur (`penalize_presence`)."""
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """Apply `penalize_presence`; ids are int64 [B, T], scores [B, V]."""
+        return penalize_presence(scores, self._count(input_ids, scores), self.penalty)
+
+
+class FrequencyPenaltyLogitsProcessor(_CountsProcessor):
+    """Penalises generated tokens for each time they occur (`penalize_frequency`)."""
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """Apply `penalize_frequency`; ids are int64 [B, T], scores [B, V]."""
+        return penalize_frequency(scores, self._count(input_ids, scores), self.penalty)

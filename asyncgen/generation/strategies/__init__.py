@@ -21,6 +21,7 @@ from asyncgen.generation.strategies.step import (
 
 __all__ = [
     "STRATEGIES",
+    "TOKEN_BY_TOKEN",
     "Draw",
     "EncoderInput",
     "Outcome",
@@ -35,6 +36,9 @@ STRATEGIES: dict[GenerationMode, Strategy] = {
     GenerationMode.GREEDY_SEARCH: greedy,
     GenerationMode.SAMPLE: sample,
 }
+
+TOKEN_BY_TOKEN: tuple[Strategy, ...] = (greedy, sample)
+"""Those whose rows only ever grow at their end, by one token a step."""
 
 
 def strategy_for(mode: GenerationMode) -> Strategy:

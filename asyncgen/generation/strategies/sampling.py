@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from asyncgen.generation.strategies.finite import require_finite
 from asyncgen.generation.strategies.token_by_token import token_by_token
 
 if TYPE_CHECKING:
@@ -26,10 +27,15 @@ def multinomial_draw(scores: Tensor, position: int) -> Tensor:
 
     Args:
         scores: Processed scores, float32 ``[B, V]``.
-        position: Not used: the global generator has its own place.
+        position: For the message; the global generator has its own place.
 
     Returns:
         Token ids, int64 ``[B]``.
+
+    Raises:
+        FloatingPointError: A row of scores holds NaN, or bans every token.
     """
     probabilities = torch.softmax(scores, dim=-1)
+    # One bad score spoils its whole row; CUDA's multinomial would end the process over it.
+    require_finite(probabilities[:, 0], position)
     return torch.multinomial(probabilities, num_samples=1).squeeze(1)

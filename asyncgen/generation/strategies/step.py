@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -108,10 +108,12 @@ class Outcome:
         sequences: Prompt and continuation of every row, int64 ``[B, T]``, padded behind.
         extra: Fields of the documented output object that only this strategy has, such as
             ``sequences_scores``.
+        result: What a method that a user wrote returned, in place of the documented output.
     """
 
     sequences: Tensor
     extra: dict[str, Tensor] = field(default_factory=dict)
+    result: Any = None
 
 
 Steps: TypeAlias = Generator[Step, None, Outcome]

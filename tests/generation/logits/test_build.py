@@ -13,6 +13,7 @@ from torch import Tensor
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.config import GenerationConfig
 from asyncgen.generation.logits import (
+    Guidance,
     LogitsProcessor,
     LogitsProcessorList,
     RepetitionPenaltyLogitsProcessor,
@@ -21,9 +22,12 @@ from asyncgen.generation.logits import (
 )
 
 ON: dict[str, list[Any]] = {
+    "guidance_scale": [1.0, 1.5],
     "sequence_bias": [[[[1, 2], 0.5]], {(4,): -1.0}],
+    "encoder_repetition_penalty": [1.0, 1.4, 0.7],
     "repetition_penalty": [1.0, 1.3],
     "no_repeat_ngram_size": [0, 2],
+    "encoder_no_repeat_ngram_size": [0, 1, 2],
     "bad_words_ids": [[[5], [6, 7]]],
     "min_length": [0, 9],
     "min_new_tokens": [0, 5],
@@ -41,8 +45,12 @@ ON: dict[str, list[Any]] = {
     "typical_p": [1.0, 0.5],
     "epsilon_cutoff": [0.0, 0.01],
     "eta_cutoff": [0.0, 0.01],
+    "watermarking_config": [{"bias": 1.5}, {"seeding_scheme": "selfhash", "context_width": 2}],
     "renormalize_logits": [True, False],
 }
+
+
+PROMPT = torch.tensor([[1, 2, 3, 4, 5, 6, 7, 1, 2, 4, 3], [7, 7, 1, 2, 5, 5, 3, 4, 2, 6, 1]])
 
 
 class Nothing(LogitsProcessor):
@@ -71,6 +79,7 @@ def model() -> Any:
         intermediate_size=8,
         num_hidden_layers=1,
         num_attention_heads=1,
+        initializer_range=0.5,
         eos_token_id=2,
     )
     return transformers.LlamaForCausalLM(config)
@@ -82,19 +91,25 @@ def theirs(model: Any, values: dict[str, Any], eos: Tensor | None, prompt: int) 
     return model._get_logits_processor(
         config,
         input_ids_seq_length=prompt,
-        encoder_input_ids=torch.ones(1, prompt, dtype=torch.int64),
+        encoder_input_ids=PROMPT[:, :prompt],
+        model_kwargs={},
         logits_processor=transformers.LogitsProcessorList([Alike()]),
         device="cpu",
     )
 
 
-def ours(values: dict[str, Any], eos: Tensor | None, prompt: int) -> LogitsProcessorList:
+def ours(
+    model: Any, values: dict[str, Any], eos: Tensor | None, prompt: int
+) -> LogitsProcessorList:
     return build_logits_processors(
         GenerationConfig(**values),
         prompt_length=prompt,
         eos_token_ids=eos,
         device="cpu",
         user_processors=LogitsProcessorList([Nothing()]),
+        encoder_input_ids=PROMPT[:, :prompt],
+        vocab_size=40,
+        guidance=Guidance(model),
     )
 
 
@@ -114,7 +129,7 @@ def test_same_list_and_same_scores_for_random_combinations(model: Any) -> None:
         if eos is None:
             values["exponential_decay_length_penalty"] = None
         prompt = chooser.choice([1, 3, 11])
-        expected, built = theirs(model, values, eos, prompt), ours(values, eos, prompt)
+        expected, built = theirs(model, values, eos, prompt), ours(model, values, eos, prompt)
         assert [type(each).__name__ for each in built] == [
             type(each).__name__ for each in expected
         ], values

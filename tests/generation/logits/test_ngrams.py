@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformers.generation import logits_process as reference
 
 from asyncgen.errors import InvalidRequestError
+from asyncgen.generation.config import GenerationConfig
+from asyncgen.generation.logits import build_logits_processors
 from asyncgen.generation.logits.ngrams import (
+    EncoderNoRepeatNGramLogitsProcessor,
     NGramIndex,
     NoRepeatNGramLogitsProcessor,
     ban_tokens,
@@ -47,6 +53,18 @@ def test_a_growing_sequence(data: st.DataObject, size: int) -> None:
 
 
 @settings(max_examples=60, deadline=None)
+@given(cases((7, 60)), st.integers(1, 4), st.integers(1, 3))
+def test_ngrams_of_the_encoder(case: Case, size: int, beams: int) -> None:
+    ids, scores = case[0].repeat_interleave(beams, 0), case[1].repeat_interleave(beams, 0)
+    prompt = torch.randint(0, 6, (case[0].shape[0], 11))
+    theirs = reference.EncoderNoRepeatNGramLogitsProcessor(size, prompt)
+    assert_agrees(EncoderNoRepeatNGramLogitsProcessor(size, prompt), theirs, (ids, scores))
+    theirs = reference.EncoderNoRepeatNGramLogitsProcessor(size, prompt[0])
+    one = (ids[:1], scores[:1])
+    assert_agrees(EncoderNoRepeatNGramLogitsProcessor(size, prompt[0]), theirs, one)
+
+
+@settings(max_examples=60, deadline=None)
 @given(tokens, st.integers(1, 4))
 def test_index_bans_what_a_search_finds(sequence: list[int], size: int) -> None:
     index = NGramIndex(size, sequence)
@@ -75,6 +93,47 @@ def test_a_growing_sequence_is_not_indexed_anew(monkeypatch: pytest.MonkeyPatch)
     assert len(appended) == 2 * 299
 
 
+class _Touched(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts the elements of integer tensors that operations read or write."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.elements = 0
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        result = function(*args, **(kwargs or {}))
+        views = ("slice", "select", "view", "unsqueeze", "detach", "alias", "as_strided")
+        if not any(name in str(function) for name in views):
+            for each in (*args, result):
+                if isinstance(each, torch.Tensor) and not each.is_floating_point():
+                    self.elements += each.numel()
+        return result
+
+
+@pytest.mark.parametrize("kind", ["own", "encoder"])
+def test_a_token_of_a_request_costs_the_same_however_long_it_is(kind: str) -> None:
+    config = GenerationConfig(no_repeat_ngram_size=3, encoder_no_repeat_ngram_size=3)
+    (own, encoder) = build_logits_processors(
+        config,
+        prompt_length=100,
+        eos_token_ids=None,
+        device="cpu",
+        encoder_input_ids=torch.randint(0, 999, (1, 100)),
+        append_only=True,
+    )
+    processor = own if kind == "own" else encoder
+    ids, scores = torch.randint(0, 10**9, (1, 2000)), torch.zeros(1, 50)
+    costs = []
+    processor(ids[:, :99], scores)
+    for length in range(100, 2000, 1):
+        with _Touched() as touched:
+            processor(ids[:, :length], scores)
+        costs.append(touched.elements)
+    assert max(costs) <= 16, max(costs)
+
+
 def test_no_ban_costs_no_copy() -> None:
     scores = torch.randn(2, 5)
     assert ban_tokens(scores, [[], []]) is scores
@@ -84,3 +143,5 @@ def test_no_ban_costs_no_copy() -> None:
 def test_bad_size(size: int) -> None:
     with pytest.raises(InvalidRequestError, match="ngram_size"):
         NoRepeatNGramLogitsProcessor(size)
+    with pytest.raises(InvalidRequestError, match="encoder_ngram_size"):
+        EncoderNoRepeatNGramLogitsProcessor(size, torch.ones(1, 1, dtype=torch.int64))

@@ -1,0 +1,138 @@
+"""A list of processors that finds out which of them broke the scores.
+
+The built-in processors cost no check of their own: only when no token can be picked are they run
+once more, one by one. What users wrote may keep state, so it is looked at after every call.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import torch
+
+from asyncgen.errors import InvalidScoresError
+from asyncgen.generation.logits.base import LogitsProcessor, LogitsProcessorList
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor
+
+__all__ = ["CheckedProcessors", "raise_named"]
+
+_OURS = "asyncgen.generation."
+
+
+class CheckedProcessors(LogitsProcessorList):
+    """Runs processors; an error names the one whose scores cannot be used."""
+
+    _begun: tuple[Tensor, Tensor, dict[str, Any]] | None = None
+
+    def __call__(self, input_ids: Tensor, scores: Tensor, **kwargs: Any) -> Tensor:
+        """Run all processors.
+
+        Args:
+            input_ids: Token ids so far, int64 [B, T].
+            scores: Scores of the next token, [B, V].
+            kwargs: Arguments for processors that ask for more.
+
+        Returns:
+            Processed scores, [B, V].
+
+        Raises:
+            InvalidScoresError: A processor returned something else than scores of this shape, or
+                one that a user wrote NaN, or -inf for every token of a row.
+            ValueError: A processor needs an argument that ``kwargs`` does not have.
+        """
+        self._begun = input_ids, scores, kwargs
+        wanted = (input_ids.shape[0], scores.shape[-1])
+        checked = False
+        for number, processor in enumerate(self):
+            foreign = not _is_ours(processor)
+            if foreign and not checked and not _is_usable(scores):
+                raise self._blame(number)
+            scores = self._run(processor, input_ids, scores, kwargs)
+            _check_shape(processor, scores, wanted)
+            if foreign and not _is_usable(scores):
+                raise _broken(processor)
+            checked = foreign
+        return scores
+
+    def culprit(self) -> InvalidScoresError | None:
+        """Find out why no token could be picked from the last call's scores.
+
+        Returns:
+            An error that names the processor or the model; None where all scores are fine, or
+            there was no call.
+        """
+        return self._blame(len(self)) if self._begun is not None else None
+
+    def _blame(self, count: int) -> InvalidScoresError:
+        """Run the first ``count`` processors again, one by one, up to the one that breaks."""
+        assert self._begun is not None
+        input_ids, scores, kwargs = self._begun
+        if not _is_usable(scores):
+            return InvalidScoresError(
+                None, "the model's logits hold NaN or infinities; look at its weights and dtype"
+            )
+        for processor in self[:count]:
+            if not _is_ours(processor):
+                continue  # it was looked at when it ran
+            scores = self._run(processor, input_ids, scores, kwargs)
+            if not _is_usable(scores):
+                return _broken(processor)
+        return InvalidScoresError(
+            None,
+            "together the logits processors ban every token, or make NaN; leave one of them out",
+        )
+
+
+def raise_named(processors: LogitsProcessorList, error: FloatingPointError) -> NoReturn:
+    """Name the processor behind a failure to pick a token, where it can be found.
+
+    Args:
+        processors: Those of the request.
+        error: What picking raised.
+
+    Raises:
+        FloatingPointError: An `InvalidScoresError` with the name; otherwise the error itself.
+    """
+    if isinstance(processors, CheckedProcessors) and not isinstance(error, InvalidScoresError):
+        named = processors.culprit()
+        if named is not None:
+            raise named from error
+    raise error
+
+
+def _is_ours(processor: object) -> bool:
+    return isinstance(processor, LogitsProcessor) and type(processor).__module__.startswith(_OURS)
+
+
+def _is_usable(scores: Tensor) -> bool:
+    """Whether every row has a finite best score; NaN anywhere in a row spoils it."""
+    return bool(scores.amax(-1).isfinite().all())
+
+
+def _check_shape(processor: Callable[..., Any], scores: object, wanted: tuple[int, int]) -> None:
+    name = _name(processor)
+    if not isinstance(scores, torch.Tensor):
+        kind = type(scores).__name__
+        raise InvalidScoresError(name, f"{name} returned {kind}; it must return a tensor of scores")
+    if (*scores.shape,) != wanted:
+        shapes = f"{[*scores.shape]} instead of {[*wanted]}"
+        raise InvalidScoresError(
+            name, f"{name} returned scores of shape {shapes}; it must keep rows and vocabulary"
+        )
+
+
+def _broken(processor: Callable[..., Any]) -> InvalidScoresError:
+    name = _name(processor)
+    return InvalidScoresError(
+        name,
+        f"{name} left a row without a token to pick: its scores hold NaN or +inf, or all are"
+        " -inf; a processor must leave at least one finite score and no NaN",
+    )
+
+
+def _name(processor: Callable[..., Any]) -> str:
+    return getattr(processor, "__qualname__", type(processor).__name__)

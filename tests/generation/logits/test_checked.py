@@ -1,0 +1,120 @@
+"""A processor that breaks the scores is found out and named."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from asyncgen.errors import InvalidScoresError
+from asyncgen.generation.logits import (
+    LogitsProcessor,
+    LogitsProcessorList,
+    MinPLogitsWarper,
+    SuppressTokensLogitsProcessor,
+    TemperatureLogitsWarper,
+)
+from asyncgen.generation.logits.checked import CheckedProcessors, raise_named
+
+IDS, SCORES = torch.ones(2, 3, dtype=torch.int64), torch.arange(10.0).view(2, 5)
+HARMLESS = TemperatureLogitsWarper(0.5)
+
+
+class Breaking(LogitsProcessor):
+    """Breaks the second row at its second call, in one of several ways."""
+
+    def __init__(self, how: str, in_place: bool = False) -> None:
+        self.how, self.in_place, self.calls = how, in_place, 0
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Any:
+        self.calls += 1
+        if self.calls < 2:
+            return scores
+        scores = scores if self.in_place else scores.clone()
+        if self.how == "row":
+            return scores[:1]
+        if self.how == "vocabulary":
+            return scores[:, :2]
+        if self.how == "none":
+            return None
+        scores[1] = {"nan": torch.nan, "banned": -torch.inf, "inf": torch.inf}[self.how]
+        return scores
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize("how", ["row", "vocabulary", "none", "nan", "banned", "inf"])
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_a_processor_of_the_user_is_named_at_once(how: str, in_place: bool, place: int) -> None:
+    processors = CheckedProcessors([HARMLESS, MinPLogitsWarper(0.1)])
+    processors.insert(place, Breaking(how, in_place))
+    processors(IDS, SCORES.clone())
+    with pytest.raises(InvalidScoresError, match="Breaking") as caught:
+        processors(IDS, SCORES.clone())
+    assert caught.value.processor == "Breaking"
+
+
+def test_a_function_has_its_name() -> None:
+    def half(input_ids: Tensor, scores: Tensor) -> Tensor:
+        return scores[:, :2]
+
+    with pytest.raises(InvalidScoresError, match=r"half returned scores of shape \[2, 2\]"):
+        CheckedProcessors([half])(IDS, SCORES)
+
+
+@pytest.mark.parametrize("user", [False, True])
+def test_a_built_in_one_is_found_by_running_them_again(user: bool) -> None:
+    everything = SuppressTokensLogitsProcessor(list(range(5)))
+    processors = CheckedProcessors([HARMLESS, everything, MinPLogitsWarper(0.1)])
+    if user:
+        processors.append(lambda input_ids, scores: scores)
+        with pytest.raises(InvalidScoresError) as caught:
+            processors(IDS, SCORES)
+        found: InvalidScoresError | None = caught.value
+    else:
+        processors(IDS, SCORES)
+        found = processors.culprit()
+    assert found is not None
+    assert found.processor == "SuppressTokensLogitsProcessor"
+    error = FloatingPointError("no token")
+    with pytest.raises(InvalidScoresError, match="SuppressTokens") as raised:
+        raise_named(processors, error)
+    assert raised.value.__cause__ is error
+
+
+def test_a_model_is_blamed_for_its_own_logits() -> None:
+    processors = CheckedProcessors([HARMLESS, Breaking("nan")])
+    with pytest.raises(InvalidScoresError, match="the model's logits") as caught:
+        processors(IDS, SCORES / 0)
+    assert caught.value.processor is None
+
+
+def test_two_together() -> None:
+    processors = CheckedProcessors(
+        [lambda ids, scores: scores.index_fill(1, torch.arange(4), -torch.inf)]
+    )
+    processors.append(SuppressTokensLogitsProcessor([4]))
+    processors(IDS, SCORES)
+    found = processors.culprit()
+    assert found is not None
+    assert found.processor is None
+    assert "together" in str(found)
+
+
+def test_without_a_call_or_a_check_the_error_stays() -> None:
+    error = FloatingPointError("no token")
+    assert CheckedProcessors([HARMLESS]).culprit() is None
+    plain = LogitsProcessorList([HARMLESS])
+    for processors in (CheckedProcessors(), plain):
+        with pytest.raises(FloatingPointError) as caught:
+            raise_named(processors, error)
+        assert caught.value is error
+
+
+def test_built_in_processors_cost_no_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(scores: Tensor) -> bool:
+        raise AssertionError
+
+    monkeypatch.setattr("asyncgen.generation.logits.checked._is_usable", fail)
+    CheckedProcessors([HARMLESS, MinPLogitsWarper(0.1)])(IDS, SCORES)
