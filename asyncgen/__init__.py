@@ -34,8 +34,18 @@ if TYPE_CHECKING:
     from asyncgen.errors import ModelLoadError as ModelLoadError
     from asyncgen.errors import OverloadedError as OverloadedError
     from asyncgen.errors import UnsupportedModelError as UnsupportedModelError
+    from asyncgen.generation.beam_scorers import BeamHypotheses as BeamHypotheses
+    from asyncgen.generation.beam_scorers import BeamScorer as BeamScorer
+    from asyncgen.generation.beam_scorers import BeamSearchScorer as BeamSearchScorer
+    from asyncgen.generation.beam_scorers import (
+        ConstrainedBeamSearchScorer as ConstrainedBeamSearchScorer,
+    )
     from asyncgen.generation.config import CompileConfig as CompileConfig
     from asyncgen.generation.config import GenerationConfig as GenerationConfig
+    from asyncgen.generation.constraints import Constraint as Constraint
+    from asyncgen.generation.constraints import ConstraintListState as ConstraintListState
+    from asyncgen.generation.constraints import DisjunctiveConstraint as DisjunctiveConstraint
+    from asyncgen.generation.constraints import PhrasalConstraint as PhrasalConstraint
     from asyncgen.generation.logits import EpsilonLogitsWarper as EpsilonLogitsWarper
     from asyncgen.generation.logits import EtaLogitsWarper as EtaLogitsWarper
     from asyncgen.generation.logits import (
@@ -46,6 +56,9 @@ if TYPE_CHECKING:
     )
     from asyncgen.generation.logits import (
         ForcedEOSTokenLogitsProcessor as ForcedEOSTokenLogitsProcessor,
+    )
+    from asyncgen.generation.logits import (
+        HammingDiversityLogitsProcessor as HammingDiversityLogitsProcessor,
     )
     from asyncgen.generation.logits import (
         InfNanRemoveLogitsProcessor as InfNanRemoveLogitsProcessor,
@@ -61,6 +74,9 @@ if TYPE_CHECKING:
     from asyncgen.generation.logits import NoBadWordsLogitsProcessor as NoBadWordsLogitsProcessor
     from asyncgen.generation.logits import (
         NoRepeatNGramLogitsProcessor as NoRepeatNGramLogitsProcessor,
+    )
+    from asyncgen.generation.logits import (
+        PrefixConstrainedLogitsProcessor as PrefixConstrainedLogitsProcessor,
     )
     from asyncgen.generation.logits import (
         RepetitionPenaltyLogitsProcessor as RepetitionPenaltyLogitsProcessor,
@@ -173,13 +189,26 @@ _REST = {
         "StaticCache",
     ),
     "asyncgen.engine.stream_params": ("StreamParams",),
+    "asyncgen.generation.beam_scorers": (
+        "BeamHypotheses",
+        "BeamScorer",
+        "BeamSearchScorer",
+        "ConstrainedBeamSearchScorer",
+    ),
     "asyncgen.generation.config": ("CompileConfig",),
+    "asyncgen.generation.constraints": (
+        "Constraint",
+        "ConstraintListState",
+        "DisjunctiveConstraint",
+        "PhrasalConstraint",
+    ),
     "asyncgen.generation.logits": (
         "EpsilonLogitsWarper",
         "EtaLogitsWarper",
         "ExponentialDecayLengthPenalty",
         "ForcedBOSTokenLogitsProcessor",
         "ForcedEOSTokenLogitsProcessor",
+        "HammingDiversityLogitsProcessor",
         "InfNanRemoveLogitsProcessor",
         "LogitNormalization",
         "LogitsProcessor",
@@ -189,6 +218,7 @@ _REST = {
         "MinPLogitsWarper",
         "NoBadWordsLogitsProcessor",
         "NoRepeatNGramLogitsProcessor",
+        "PrefixConstrainedLogitsProcessor",
         "RepetitionPenaltyLogitsProcessor",
         "SequenceBiasLogitsProcessor",
         "SuppressTokensAtBeginLogitsProcessor",
@@ -250,13 +280,20 @@ __all__ = [
     "BaseModelOutput",
     "BaseStreamer",
     "BatchEncoding",
+    "BeamHypotheses",
+    "BeamScorer",
+    "BeamSearchScorer",
     "Cache",
     "CancelCriteria",
     "CausalLMOutputWithPast",
     "ChatTemplateError",
     "CompileConfig",
     "Completion",
+    "ConstrainedBeamSearchScorer",
+    "Constraint",
+    "ConstraintListState",
     "ContextLengthError",
+    "DisjunctiveConstraint",
     "DynamicCache",
     "EncoderDecoderCache",
     "EngineClosedError",
@@ -275,6 +312,7 @@ __all__ = [
     "GenerationConfig",
     "GenerationMixin",
     "GenerationMode",
+    "HammingDiversityLogitsProcessor",
     "InfNanRemoveLogitsProcessor",
     "InvalidRequestError",
     "LogitNormalization",
@@ -292,7 +330,9 @@ __all__ = [
     "NoBadWordsLogitsProcessor",
     "NoRepeatNGramLogitsProcessor",
     "OverloadedError",
+    "PhrasalConstraint",
     "PreTrainedModel",
+    "PrefixConstrainedLogitsProcessor",
     "Prompt",
     "RepetitionPenaltyLogitsProcessor",
     "Sample",

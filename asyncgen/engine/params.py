@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from asyncgen.engine.names import ARGUMENTS, OWN
 from asyncgen.engine.values import check_callables, check_values
 from asyncgen.errors import ContextLengthError, InvalidRequestError
+from asyncgen.generation.beam_checks import check_beams
 from asyncgen.generation.config import GenerationConfig
 from asyncgen.generation.fields import check_supported, minor_issues
 from asyncgen.generation.logits import LogitsProcessorList
@@ -21,6 +22,8 @@ from asyncgen.generation.stopping import StoppingCriteriaList
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+
+    from torch import Tensor
 
     from asyncgen.generation.modes import GenerationMode
 
@@ -49,6 +52,7 @@ class RequestParams:
         skip_special_tokens: Whether special tokens are left out of the text.
         processors: Logits processors that the user wrote.
         criteria: Stopping criteria that the user wrote.
+        prefix_allowed_tokens_fn: The user's function of that name, or ``None``.
     """
 
     config: GenerationConfig
@@ -61,6 +65,7 @@ class RequestParams:
     skip_special_tokens: bool
     processors: LogitsProcessorList
     criteria: StoppingCriteriaList
+    prefix_allowed_tokens_fn: Callable[[int, Tensor], list[int]] | None = None
 
 
 def resolve_params(
@@ -103,6 +108,7 @@ def resolve_params(
         _refuse_idle(config, given)
         check_values(config)
         check_supported(config)
+        check_beams(config)
         mode = config.get_generation_mode()
     except InvalidRequestError:
         raise
@@ -120,6 +126,7 @@ def resolve_params(
         skip_special_tokens=_boolean(own, "skip_special_tokens", True),
         processors=LogitsProcessorList(check_callables("logits_processor", arguments)),
         criteria=StoppingCriteriaList(check_callables("stopping_criteria", arguments)),
+        prefix_allowed_tokens_fn=_callable(arguments, "prefix_allowed_tokens_fn"),
     )
 
 
@@ -231,6 +238,13 @@ def _top_logprobs(own: Mapping[str, Any]) -> int | None:
     if top and not wanted:
         raise InvalidRequestError("top_logprobs", top, "needs `logprobs=True`")
     return top if wanted else None
+
+
+def _callable(arguments: Mapping[str, Any], name: str) -> Any:
+    value = arguments.get(name)
+    if value is not None and not callable(value):
+        raise InvalidRequestError(name, value, "a function")
+    return value
 
 
 def _integer(own: Mapping[str, Any], name: str, default: int) -> int:

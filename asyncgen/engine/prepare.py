@@ -124,6 +124,7 @@ def _processors(
             device=device,
             user_processors=params.processors,
             encoder_input_ids=torch.tensor([prompt_ids], device=device),
+            prefix_allowed_tokens_fn=params.prefix_allowed_tokens_fn,
         )
     except InvalidRequestError:
         raise

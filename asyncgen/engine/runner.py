@@ -13,7 +13,8 @@ import torch
 from asyncgen.engine.events import EventWriter
 from asyncgen.engine.logprobs import token_logprob
 from asyncgen.engine.sampler import HashDraw
-from asyncgen.generation.prepare import make_plan
+from asyncgen.generation.modes import uses_beams
+from asyncgen.generation.prepare import make_plan, rows_of_prompt
 from asyncgen.generation.strategies import EncoderInput, Steps, strategy_for
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ class StepRun:
         self._prefill_chunk = prefill_chunk
         self._events = EventWriter(request, tokenizer, clock)
         self._steps: Steps | None = None
+        self._is_past_prompt = False
 
     def turn(self) -> bool:
         """Run one decode step or one chunk of the prompt.
@@ -66,7 +68,7 @@ class StepRun:
             Exception: Whatever a processor, a criterion or the model raised.
         """
         interrupted = self._request.ends.interrupted()
-        if interrupted is not None:
+        if interrupted is not None and not self._has_more_to_say(interrupted):
             self.end(interrupted)
             return False
         if self._steps is None:
@@ -85,13 +87,16 @@ class StepRun:
     def _start(self) -> Steps:
         """Lay the request out as tensors and start its strategy."""
         request = self._request
+        draw = HashDraw(request.params.seed)
         plan = make_plan(
             self._model,
-            [request.starting_ids] * request.params.num_samples,
+            [request.starting_ids] * rows_of_prompt(request.params.config),
             config=request.params.config,
             processors=request.processors,
             ends=request.ends,
-            draw=HashDraw(request.params.seed),
+            draw=draw,
+            draw_several=draw.several,
+            keep_logits=request.params.top_logprobs is not None,
             prefill_chunk=request.params.config.prefill_chunk_size or self._prefill_chunk,
             encoder=self._encoder_input(),
         )
@@ -103,8 +108,17 @@ class StepRun:
             return None
         return EncoderInput(torch.tensor([self._request.prompt_ids], device=self._model.device))
 
+    def _has_more_to_say(self, interrupted: str) -> bool:
+        """Beams that run out of time end with the best hypothesis so far, in one more step."""
+        return (
+            interrupted == "time"
+            and self._is_past_prompt
+            and uses_beams(self._request.params.config)
+        )
+
     def _write(self, step: Step) -> None:
         """Turn what a step settled into events."""
+        self._is_past_prompt |= step.scores is not None
         for row, token_ids in enumerate(step.token_ids):
             reason = step.reasons[row] if step.reasons else None
             if not self._events.is_live(row) or (not token_ids and reason is None):
@@ -118,5 +132,8 @@ class StepRun:
         top = self._request.params.top_logprobs
         if top is None or step.logits is None or not step.token_ids[row]:
             return None
-        token_id = step.token_ids[row][-1]
-        return (token_logprob(step.logits[row], token_id, top, self._tokenizer),)
+        behind = [step.logits[row]] if step.settled_logits is None else step.settled_logits[row]
+        return tuple(
+            token_logprob(logits, token_id, top, self._tokenizer)
+            for token_id, logits in zip(step.token_ids[row], behind, strict=True)
+        )

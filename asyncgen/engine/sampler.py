@@ -50,6 +50,35 @@ class HashDraw:
             [self._draw_row(row, scores[row], position) for row in range(len(scores))]
         )
 
+    def several(self, scores: Tensor, count: int, position: int) -> Tensor:
+        """Draw without replacement: the ``count`` highest of scores plus noise.
+
+        That is an exact sample (Gumbel-top-k; Kool, van Hoof and Welling 2019, arXiv 1903.06059,
+        section 2.3).
+
+        Args:
+            scores: float32 ``[B, M]``.
+            count: How many to draw of each row.
+            position: Absolute position of the token, prompt included.
+
+        Returns:
+            Indices, int64 ``[B, count]``, in the order in which they are drawn.
+
+        Raises:
+            FloatingPointError: A row has a NaN score or no finite score at all.
+        """
+        require_finite(scores.amax(dim=1), position)
+        return torch.stack(
+            [self._draw_several(row, each, count, position) for row, each in enumerate(scores)]
+        )
+
+    def _draw_several(self, row: int, scores: Tensor, count: int, position: int) -> Tensor:
+        candidates = torch.nonzero(scores != -torch.inf).squeeze(1)
+        if len(candidates) < count:
+            candidates = torch.arange(len(scores), device=scores.device)
+        noise = gumbel_noise(mix64(self.seed, row, position), candidates)
+        return candidates[torch.topk(scores[candidates] + noise, count).indices]
+
     def _draw_row(self, row: int, scores: Tensor, position: int) -> Tensor:
         """Draw from one row, float32 ``[V]``; rows of a request differ by their index."""
         # After top-k or top-p few candidates are left, and only those need noise. NaN stays in.

@@ -14,19 +14,21 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from asyncgen.errors import InvalidRequestError
+from asyncgen.generation.beam_checks import check_beams
 from asyncgen.generation.config import GenerationConfig
+from asyncgen.generation.feed import Feed
 from asyncgen.generation.fields import check_supported
 from asyncgen.generation.logits import build_logits_processors
-from asyncgen.generation.prepare import eos_ids, make_plan
+from asyncgen.generation.prepare import eos_ids, make_plan, rows_of_prompt
 from asyncgen.generation.prompts import check_past, read_prompt
 from asyncgen.generation.results import Kept, Result, assemble, make_record
 from asyncgen.generation.stopping import StoppingCriteriaList, build_stopping_criteria
-from asyncgen.generation.strategies import Outcome, Plan, Step, Strategy, strategy_for
+from asyncgen.generation.strategies import Outcome, Plan, Strategy, strategy_for
 from asyncgen.generation.strategies.ends import Ends
 from asyncgen.generation.strategies.sampling import multinomial_draw
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from torch import Tensor
 
@@ -66,6 +68,7 @@ def prepare_call(
     stopping_criteria: StoppingCriteriaList | None,
     streamer: BaseStreamer | None,
     unsupported: Mapping[str, object],
+    prefix_allowed_tokens_fn: Callable[[int, Tensor], list[int]] | None = None,
 ) -> Call:
     """Check and lay out a call; nothing is computed yet.
 
@@ -78,6 +81,7 @@ def prepare_call(
         stopping_criteria: The caller's criteria.
         streamer: Its ``cancelled`` flag, if it has one, ends the call.
         unsupported: Arguments whose feature does not exist yet, by name.
+        prefix_allowed_tokens_fn: The caller's function of that name.
 
     Raises:
         ValueError: As the reference does for invalid arguments.
@@ -93,7 +97,7 @@ def prepare_call(
     past = check_past(model_kwargs.get("past_key_values"), prompt, config)
     _resolve_pad(config)
     _resolve_length(config, input_ids.shape[1], model.config)
-    samples = config.num_return_sequences or 1
+    samples = rows_of_prompt(config)
     input_ids = input_ids.repeat_interleave(samples, dim=0)
     mask = None if mask is None else mask.repeat_interleave(samples, dim=0)
     eos = eos_ids(config)
@@ -115,8 +119,9 @@ def prepare_call(
             eos_token_ids=torch.tensor(eos, device=model.device) if eos else None,
             device=model.device,
             user_processors=logits_processor,
-            padding=None if mask is None else (mask == 0).sum(dim=1),
+            padding=_padding(mask, config),
             encoder_input_ids=input_ids if encoder is None else encoder.input_ids,
+            prefix_allowed_tokens_fn=prefix_allowed_tokens_fn,
         ),
         ends=Ends(criteria),
         draw=multinomial_draw,
@@ -146,8 +151,11 @@ def run_call(call: Call, streamer: BaseStreamer | None) -> Result:
 
 def _drain(call: Call, streamer: BaseStreamer | None) -> Result:
     config, plan = call.config, call.plan
+    feed = None
     if streamer is not None:
-        streamer.put(plan.input_ids.cpu())
+        copies = (config.num_return_sequences or 1) // rows_of_prompt(config)
+        prompts = plan.input_ids.repeat_interleave(copies, dim=0)
+        feed = Feed(streamer, prompts, plan.pad_token_id)
     steps, kept = call.strategy(plan), Kept(config, plan.record)
     while True:
         try:
@@ -156,19 +164,11 @@ def _drain(call: Call, streamer: BaseStreamer | None) -> Result:
             outcome: Outcome = end.value
             break
         kept.add(step)
-        if streamer is not None:
-            _stream(step, streamer)
-    if streamer is not None:
-        streamer.end()
+        if feed is not None:
+            feed.step(step)
+    if feed is not None:
+        feed.end()
     return assemble(plan, outcome, kept)
-
-
-def _stream(step: Step, streamer: BaseStreamer) -> None:
-    """Hand the ids of a step to a streamer, in the documented shapes."""
-    if step.tokens is not None:
-        streamer.put(step.tokens.cpu())
-    elif len(step.token_ids) == 1 and step.token_ids[0]:
-        streamer.put(torch.tensor(step.token_ids[0]))
 
 
 def _resolve_config(
@@ -184,6 +184,7 @@ def _resolve_config(
     config.update(defaults_only=True, **defaults)
     config.validate(user_set_attributes=kwargs.keys())
     check_supported(config)
+    check_beams(config)
     known = _MODEL_KWARGS | (_ENCODER_KWARGS if model.config.is_encoder_decoder else frozenset())
     unknown = sorted(rest.keys() - known - _IGNORED_KWARGS)
     if unknown:
@@ -192,6 +193,14 @@ def _resolve_config(
             "generate arguments shows up here as well)"
         )
     return config, rest
+
+
+def _padding(mask: Tensor | None, config: GenerationConfig) -> Tensor | None:
+    """Left padding of each row that processors see at once: all beams, or those of a group."""
+    if mask is None:
+        return None
+    beams = (config.num_beams or 1) // (config.num_beam_groups or 1)
+    return (mask == 0).sum(dim=1).repeat_interleave(beams)
 
 
 def _resolve_pad(config: GenerationConfig) -> None:

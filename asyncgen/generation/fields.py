@@ -132,8 +132,6 @@ def _are_token_ids(value: Any) -> bool:
 _SAMPLE, _BEAMS, _CACHE, _DICT = "do_sample", "num_beams", "use_cache", "return_dict_in_generate"
 _OFF = (False,)
 _ASSISTED = "assisted generation"
-_CONSTRAINED = "constrained beam search"
-_GROUPS = "diverse beam search"
 _ENCODER = "encoder-aware logits processing"
 
 FIELDS: tuple[Field, ...] = (
@@ -161,7 +159,7 @@ FIELDS: tuple[Field, ...] = (
     Field("stop_strings", "A string or strings that end the generation when they appear."),
     # strategy
     Field("do_sample", "Draw tokens at random; otherwise take the most likely one.", False),
-    Field("num_beams", "Beams of a beam search; 1 is none.", 1, neutral=(1,), awaits="beam search"),
+    Field("num_beams", "Beams of a beam search; 1 is none.", 1, neutral=(1,)),
     Field("use_mtp", "Multi-token prediction heads, if the model has them.", awaits=_ASSISTED,
           neutral=_OFF),
     # cache
@@ -272,11 +270,10 @@ FIELDS: tuple[Field, ...] = (
     Field("dola_layers", "Layers that DoLa contrasts (arXiv 2309.03883): low, high or a list.",
           awaits="DoLa decoding"),
     Field("diversity_penalty", "Penalty for a token that another beam group took.", 0.0,
-          neutral=(0.0,), awaits=_GROUPS),
-    Field("num_beam_groups", "Groups of a diverse beam search; 1 is none.", 1, neutral=(1,),
-          awaits=_GROUPS),
-    Field("constraints", "Constraints on the output.", awaits=_CONSTRAINED),
-    Field("force_words_ids", "Words that must appear.", awaits=_CONSTRAINED),
+          neutral=(0.0,)),
+    Field("num_beam_groups", "Groups of a diverse beam search; 1 is none.", 1, neutral=(1,)),
+    Field("constraints", "Constraints on the output, a list of Constraint objects."),
+    Field("force_words_ids", "Words that must appear: ids of each, or a list of alternatives."),
     Field("prefill_chunk_size", "Prompt tokens of one forward; None is all at once.",
           allowed="an integer above 0", check=lambda value: value > 0),
 )  # fmt: skip

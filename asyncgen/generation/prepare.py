@@ -11,7 +11,9 @@ import torch
 
 from asyncgen.cache import Cache, DynamicCache, EncoderDecoderCache, StaticCache
 from asyncgen.errors import InvalidRequestError
+from asyncgen.generation.modes import uses_beams
 from asyncgen.generation.strategies import Plan
+from asyncgen.generation.strategies.sampling import multinomial_several
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,13 +22,13 @@ if TYPE_CHECKING:
 
     from asyncgen.generation.config import GenerationConfig
     from asyncgen.generation.logits import LogitsProcessorList
-    from asyncgen.generation.strategies import Draw, EncoderInput
+    from asyncgen.generation.strategies import Draw, DrawSeveral, EncoderInput
     from asyncgen.generation.strategies.ends import Ends
     from asyncgen.generation.strategies.forward import Decoder
     from asyncgen.generation.strategies.record import Record
     from asyncgen.models.config import ModelConfig
 
-__all__ = ["GenerativeModel", "eos_ids", "make_cache", "make_plan"]
+__all__ = ["GenerativeModel", "eos_ids", "make_cache", "make_plan", "rows_of_prompt"]
 
 
 class GenerativeModel(Protocol):
@@ -56,26 +58,31 @@ def make_plan(
     processors: LogitsProcessorList,
     ends: Ends,
     draw: Draw,
+    draw_several: DrawSeveral = multinomial_several,
     attention_mask: Tensor | None = None,
     cache: Cache | None = None,
     prefill_chunk: int | None = None,
     encoder: EncoderInput | None = None,
     record: Record | None = None,
+    keep_logits: bool = False,
 ) -> Plan:
     """Lay rows out for a strategy.
 
     Args:
         model: The model that will run.
-        input_ids: Prompts of one length, left-padded, int64 ``[B, S]``.
+        input_ids: Prompts of one length, left-padded, int64 ``[B, S]``; as many copies of each as
+            `rows_of_prompt` tells.
         config: Complete configuration.
         processors: Logits processors in order.
         ends: Decides when a row ends.
         draw: Source of randomness.
+        draw_several: Source of randomness where several are drawn at once.
         attention_mask: ``[B, S]``, zero or ``False`` at padding; ``None`` where nothing is padded.
         cache: A cache to continue; ``None`` makes one.
         prefill_chunk: Most prompt tokens of one forward.
         encoder: What the encoder reads, in a model that has one.
         record: Keeps what goes on inside the model.
+        keep_logits: Whether raw logits behind each settled id are wanted.
 
     Returns:
         The plan; nothing has been computed yet.
@@ -83,7 +90,8 @@ def make_plan(
     ids = torch.as_tensor(input_ids, dtype=torch.int64, device=model.device)
     mask = None if attention_mask is None else attention_mask.to(model.device).bool()
     if cache is None:
-        cache = make_cache(model, config, ids.shape[0], ends.max_length, encoder)
+        rows = len(ids) * (config.num_beams or 1)
+        cache = make_cache(model, config, rows, ends.max_length, encoder)
     elif encoder is not None and not isinstance(cache, EncoderDecoderCache):
         cache = EncoderDecoderCache(cache, DynamicCache())
     return Plan(
@@ -96,10 +104,17 @@ def make_plan(
         ends=ends,
         pad_token_id=_pad_id(config),
         draw=draw,
+        draw_several=draw_several,
         prefill_chunk=prefill_chunk,
         encoder=encoder,
         record=record,
+        keep_logits=keep_logits,
     )
+
+
+def rows_of_prompt(config: GenerationConfig) -> int:
+    """How often a plan holds each prompt: once per returned sequence, but once for all beams."""
+    return 1 if uses_beams(config) else config.num_return_sequences or 1
 
 
 def make_cache(

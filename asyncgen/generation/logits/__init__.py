@@ -13,6 +13,7 @@ from asyncgen.generation.logits.bans import (
 )
 from asyncgen.generation.logits.base import LogitsProcessor, LogitsProcessorList
 from asyncgen.generation.logits.build import build_logits_processors
+from asyncgen.generation.logits.diversity import HammingDiversityLogitsProcessor
 from asyncgen.generation.logits.filters import (
     MinPLogitsWarper,
     TemperatureLogitsWarper,
@@ -28,6 +29,7 @@ from asyncgen.generation.logits.lengths import (
 )
 from asyncgen.generation.logits.ngrams import NGramIndex, NoRepeatNGramLogitsProcessor
 from asyncgen.generation.logits.penalties import RepetitionPenaltyLogitsProcessor
+from asyncgen.generation.logits.prefix import PrefixConstrainedLogitsProcessor
 from asyncgen.generation.logits.surprise import (
     EpsilonLogitsWarper,
     EtaLogitsWarper,
@@ -41,6 +43,7 @@ __all__ = [
     "ExponentialDecayLengthPenalty",
     "ForcedBOSTokenLogitsProcessor",
     "ForcedEOSTokenLogitsProcessor",
+    "HammingDiversityLogitsProcessor",
     "InfNanRemoveLogitsProcessor",
     "LogitNormalization",
     "LogitsProcessor",
@@ -51,6 +54,7 @@ __all__ = [
     "NGramIndex",
     "NoBadWordsLogitsProcessor",
     "NoRepeatNGramLogitsProcessor",
+    "PrefixConstrainedLogitsProcessor",
     "RepetitionPenaltyLogitsProcessor",
     "SequenceBiasLogitsProcessor",
     "SuppressTokensAtBeginLogitsProcessor",

@@ -19,6 +19,7 @@ from asyncgen.generation.logits.bans import (
     SuppressTokensLogitsProcessor,
 )
 from asyncgen.generation.logits.base import LogitsProcessorList
+from asyncgen.generation.logits.diversity import HammingDiversityLogitsProcessor
 from asyncgen.generation.logits.filters import (
     MinPLogitsWarper,
     TemperatureLogitsWarper,
@@ -34,6 +35,7 @@ from asyncgen.generation.logits.lengths import (
 )
 from asyncgen.generation.logits.ngrams import NoRepeatNGramLogitsProcessor
 from asyncgen.generation.logits.penalties import RepetitionPenaltyLogitsProcessor
+from asyncgen.generation.logits.prefix import PrefixConstrainedLogitsProcessor
 from asyncgen.generation.logits.surprise import (
     EpsilonLogitsWarper,
     EtaLogitsWarper,
@@ -66,6 +68,7 @@ class Setting:
         padding: Left padding of each row, int64 [B]; None where nothing is padded.
         encoder_input_ids: Ids that the encoder reads, or the prompt where there is none, int64
             [B, T], one row a text; None where only the encoder's output is known.
+        prefix_allowed_tokens_fn: The user's function of that name, or None.
     """
 
     config: GenerationConfig
@@ -75,6 +78,16 @@ class Setting:
     keep: int
     padding: Tensor | None = None
     encoder_input_ids: Tensor | None = None
+    prefix_allowed_tokens_fn: Callable[[int, Tensor], list[int]] | None = None
+
+    def value(self, name: str) -> Any:
+        """Return what was given under this name, a field or an argument."""
+        return getattr(self if name == "prefix_allowed_tokens_fn" else self.config, name)
+
+    @property
+    def rows_together(self) -> int:
+        """Return how many rows of one prompt are processed in one call."""
+        return (self.config.num_beams or 1) // (self.config.num_beam_groups or 1)
 
     @property
     def ends(self) -> Tensor:
@@ -88,7 +101,7 @@ class Row:
     """How one field becomes a processor.
 
     Attributes:
-        field: Name of the field.
+        field: Name of the field, or of the argument of `generate`.
         is_on: Whether a value that is not None asks for the processor.
         build: Makes it.
         needs_eos: It is left out where no token ends a sequence.
@@ -135,6 +148,13 @@ def _float(value: Any) -> Any:
 PROCESSORS = (
     Row("sequence_bias", _given, lambda value, _: SequenceBiasLogitsProcessor(value)),
     Row(
+        "diversity_penalty",
+        lambda value: value > 0.0,
+        lambda value, setting: HammingDiversityLogitsProcessor(
+            _float(value), setting.config.num_beams or 1, setting.config.num_beam_groups or 1
+        ),
+    ),
+    Row(
         "repetition_penalty",
         lambda value: value != 1.0,
         lambda value, setting: RepetitionPenaltyLogitsProcessor(_float(value), setting.padding),
@@ -162,6 +182,11 @@ PROCESSORS = (
             setting.prompt_length, value, setting.ends, setting.device
         ),
         needs_eos=True,
+    ),
+    Row(
+        "prefix_allowed_tokens_fn",
+        _given,
+        lambda value, setting: PrefixConstrainedLogitsProcessor(value, setting.rows_together),
     ),
     Row("forced_bos_token_id", _given, lambda value, _: ForcedBOSTokenLogitsProcessor(value)),
     Row(
@@ -248,6 +273,7 @@ def build_logits_processors(
     user_processors: LogitsProcessorList | None = None,
     padding: Tensor | None = None,
     encoder_input_ids: Tensor | None = None,
+    prefix_allowed_tokens_fn: Callable[[int, Tensor], list[int]] | None = None,
 ) -> LogitsProcessorList:
     """Build the processors that a configuration asks for.
 
@@ -259,6 +285,7 @@ def build_logits_processors(
         user_processors: Run after the processors and before the filters of sampling.
         padding: Left padding of each row, int64 [B]; padding is no token to penalise.
         encoder_input_ids: Ids that the encoder reads, or the prompt where there is none.
+        prefix_allowed_tokens_fn: (index of the prompt, ids [T]) -> ids that may follow.
 
     Returns:
         The processors in the documented order.
@@ -270,7 +297,14 @@ def build_logits_processors(
     check_supported(config)
     keep = _tokens_to_keep(config, eos_token_ids)
     setting = Setting(
-        config, prompt_length, eos_token_ids, device, keep, padding, encoder_input_ids
+        config,
+        prompt_length,
+        eos_token_ids,
+        device,
+        keep,
+        padding,
+        encoder_input_ids,
+        prefix_allowed_tokens_fn,
     )
     built = _build(PROCESSORS, setting)
     for processor in user_processors or ():
@@ -290,7 +324,7 @@ def build_logits_processors(
 def _build(rows: tuple[Row, ...], setting: Setting) -> LogitsProcessorList:
     built = LogitsProcessorList()
     for row in rows:
-        value = getattr(setting.config, row.field)
+        value = setting.value(row.field)
         if value is None or (row.needs_eos and setting.eos is None):
             continue
         try:

@@ -7,10 +7,16 @@ from __future__ import annotations
 
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.modes import GenerationMode
+from asyncgen.generation.strategies.beam import beam_sample, beam_search
 from asyncgen.generation.strategies.greedy import greedy
 from asyncgen.generation.strategies.sampling import sample
+from asyncgen.generation.strategies.scored_beams import (
+    constrained_beam_search,
+    group_beam_search,
+)
 from asyncgen.generation.strategies.step import (
     Draw,
+    DrawSeveral,
     EncoderInput,
     Outcome,
     Plan,
@@ -22,6 +28,7 @@ from asyncgen.generation.strategies.step import (
 __all__ = [
     "STRATEGIES",
     "Draw",
+    "DrawSeveral",
     "EncoderInput",
     "Outcome",
     "Plan",
@@ -34,6 +41,10 @@ __all__ = [
 STRATEGIES: dict[GenerationMode, Strategy] = {
     GenerationMode.GREEDY_SEARCH: greedy,
     GenerationMode.SAMPLE: sample,
+    GenerationMode.BEAM_SEARCH: beam_search,
+    GenerationMode.BEAM_SAMPLE: beam_sample,
+    GenerationMode.GROUP_BEAM_SEARCH: group_beam_search,
+    GenerationMode.CONSTRAINED_BEAM_SEARCH: constrained_beam_search,
 }
 
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+import torch
+
 from asyncgen.generation.cancel import CancelCriteria
 from asyncgen.generation.stopping import (
     EosTokenCriteria,
@@ -83,6 +85,29 @@ class Ends:
             else:
                 found.append(common)
         return found
+
+    def hits(
+        self, tokens: Tensor, length: int, seen: Callable[[], tuple[Tensor, Tensor]]
+    ) -> tuple[Tensor, str | None]:
+        """Tell which of many candidates end, for strategies that weigh them against each other.
+
+        Args:
+            tokens: Newest token of each candidate, int64 ``[N]``.
+            length: Their length, prompt and padding included.
+            seen: Gives ids ``[N, length]`` and scores ``[N, V]``; asked for user criteria only.
+
+        Returns:
+            Bool ``[N]``, and the reason that ends all of them, if there is one.
+        """
+        full = self.max_length is not None and length >= self.max_length
+        common = "length" if full else self.interrupted()
+        if common is not None:
+            return torch.ones_like(tokens, dtype=torch.bool), common
+        ends = torch.tensor(sorted(self.eos_token_ids), dtype=tokens.dtype, device=tokens.device)
+        found = torch.isin(tokens, ends)
+        if self.tensor_criteria:
+            found = found | self.tensor_criteria(*seen())
+        return found, None
 
     def interrupted(self) -> str | None:
         """A reason to end at once, whatever was generated: ``"cancelled"`` or ``"time"``."""

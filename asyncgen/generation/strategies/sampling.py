@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from asyncgen.generation.strategies.step import Plan, Steps
 
-__all__ = ["multinomial_draw", "sample"]
+__all__ = ["multinomial_draw", "multinomial_several", "sample"]
 
 
 def sample(plan: Plan) -> Steps:
@@ -33,3 +33,17 @@ def multinomial_draw(scores: Tensor, position: int) -> Tensor:
     """
     probabilities = torch.softmax(scores, dim=-1)
     return torch.multinomial(probabilities, num_samples=1).squeeze(1)
+
+
+def multinomial_several(scores: Tensor, count: int, position: int) -> Tensor:
+    """Draw from softmax(scores) without replacement, with torch's global generator.
+
+    Args:
+        scores: float32 ``[B, M]``.
+        count: How many to draw.
+        position: Not used.
+
+    Returns:
+        Indices, int64 ``[B, count]``, in the order in which they were drawn.
+    """
+    return torch.multinomial(torch.softmax(scores, dim=-1), num_samples=count)

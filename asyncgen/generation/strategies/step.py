@@ -22,10 +22,22 @@ if TYPE_CHECKING:
     from asyncgen.generation.strategies.record import Record
     from asyncgen.models.cross_attention import Encoded
 
-__all__ = ["Draw", "EncoderInput", "Outcome", "Plan", "Step", "Steps", "Strategy"]
+__all__ = [
+    "Draw",
+    "DrawSeveral",
+    "EncoderInput",
+    "Outcome",
+    "Plan",
+    "Step",
+    "Steps",
+    "Strategy",
+]
 
 Draw: TypeAlias = "Callable[[Tensor, int], Tensor]"
 """Draws one token a row: (processed scores ``[B, V]``, position of the token) -> ids ``[B]``."""
+
+DrawSeveral: TypeAlias = "Callable[[Tensor, int, int], Tensor]"
+"""Draws without replacement: (scores ``[B, M]``, how many, position) -> indices ``[B, count]``."""
 
 
 @dataclass(slots=True)
@@ -57,10 +69,12 @@ class Plan:
         ends: Decides after each token which rows have ended, and why.
         pad_token_id: Fills rows that ended before the others.
         draw: Where sampling takes its randomness from.
+        draw_several: The same for several draws at once, without replacement.
         prefill_chunk: Most prompt tokens of one forward; ``None`` is all at once.
         encoder: Input of the encoder; ids, mask and cache are then the decoder's. The rows of
             the plan may be a multiple of the encoder's, copies next to each other.
         record: Keeps hidden states and attentions; ``None`` where nobody asked for them.
+        keep_logits: Whether steps that settle late must tell the raw logits behind each id.
     """
 
     core: Decoder
@@ -72,9 +86,11 @@ class Plan:
     ends: Ends
     pad_token_id: int
     draw: Draw
+    draw_several: DrawSeveral
     prefill_chunk: int | None = None
     encoder: EncoderInput | None = None
     record: Record | None = None
+    keep_logits: bool = False
 
 
 @dataclass(slots=True)
@@ -91,6 +107,8 @@ class Step:
             ``None`` where the step did not settle one id of every live row.
         logits: Raw logits of the step, float32 ``[B, V]``, one entry a forward pass.
         scores: The same after all processors, float32 ``[B, V]``.
+        settled_logits: Raw logits behind each id of ``token_ids``, float32 ``[V]``, where these
+            are not the rows of ``logits`` and the plan asks for them.
     """
 
     token_ids: list[list[int]]
@@ -98,6 +116,7 @@ class Step:
     tokens: Tensor | None = None
     logits: Tensor | None = None
     scores: Tensor | None = None
+    settled_logits: list[list[Tensor]] | None = None
 
 
 @dataclass(slots=True)
