@@ -82,5 +82,5 @@ def test_messages_without_a_template() -> None:
 def test_a_strategy_that_does_not_exist_is_refused_before_any_work() -> None:
     model = TableModel()
     with pytest.raises(InvalidRequestError):
-        request_for(model=model, num_beams=3)
+        request_for(model=model, dola_layers="low")
     assert model.num_forwards == 0
