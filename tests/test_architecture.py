@@ -39,6 +39,7 @@ LAYERS = (
     ("asyncgen.cache", "asyncgen.models"),
     (
         "asyncgen.generation.call",
+        "asyncgen.generation.drafting",
         "asyncgen.generation.mixin",
         "asyncgen.generation.prepare",
         "asyncgen.generation.strategies",
@@ -97,9 +98,7 @@ def test_imports_run_downwards(path: Path) -> None:
     if module in PACKAGES:
         return
     rank = _layer(module)
-    upwards = {
-        name for name in _imports(path) if name not in PACKAGES and _layer(name) > rank
-    }
+    upwards = {name for name in _imports(path) if name not in PACKAGES and _layer(name) > rank}
     assert not upwards
 
 

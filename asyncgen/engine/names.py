@@ -31,8 +31,8 @@ ARGUMENTS = frozenset(
 """Documented arguments of ``generate`` that are not fields of ``GenerationConfig``."""
 
 NOT_YET = frozenset(
-    "prefix_allowed_tokens_fn assistant_model assistant_tokenizer negative_prompt_ids "
-    "negative_prompt_attention_mask custom_generate presence_penalty frequency_penalty".split()
+    "prefix_allowed_tokens_fn negative_prompt_ids negative_prompt_attention_mask custom_generate "
+    "presence_penalty frequency_penalty".split()
 )
 """Known names whose feature does not exist yet."""
 

@@ -11,11 +11,12 @@ import secrets
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from asyncgen.engine.assistants import refuse_idle_help
 from asyncgen.engine.names import ARGUMENTS, OWN
 from asyncgen.engine.values import check_callables, check_values
 from asyncgen.errors import ContextLengthError, InvalidRequestError
 from asyncgen.generation.config import GenerationConfig
-from asyncgen.generation.fields import check_supported, minor_issues
+from asyncgen.generation.fields import DRAFTING, check_supported, minor_issues
 from asyncgen.generation.logits import LogitsProcessorList
 from asyncgen.generation.stopping import StoppingCriteriaList
 
@@ -49,6 +50,8 @@ class RequestParams:
         skip_special_tokens: Whether special tokens are left out of the text.
         processors: Logits processors that the user wrote.
         criteria: Stopping criteria that the user wrote.
+        assistant_model: Draft model: an object, or where to load it from.
+        assistant_tokenizer: Its tokenizer, if it is not the model's: the same.
     """
 
     config: GenerationConfig
@@ -61,6 +64,8 @@ class RequestParams:
     skip_special_tokens: bool
     processors: LogitsProcessorList
     criteria: StoppingCriteriaList
+    assistant_model: Any = None
+    assistant_tokenizer: Any = None
 
 
 def resolve_params(
@@ -98,12 +103,13 @@ def resolve_params(
     _join_samples(given, own)
     try:
         config.update(**given)
-        _fill(config, GenerationConfig._get_default_generation_params())
+        _fill(config, _defaults())
         config.validate(user_set_attributes=given.keys())
         _refuse_idle(config, given)
         check_values(config)
         check_supported(config)
-        mode = config.get_generation_mode()
+        mode = config.get_generation_mode(arguments.get("assistant_model"))
+        refuse_idle_help(config, arguments, given, mode)
     except InvalidRequestError:
         raise
     except (ValueError, TypeError) as error:
@@ -120,7 +126,15 @@ def resolve_params(
         skip_special_tokens=_boolean(own, "skip_special_tokens", True),
         processors=LogitsProcessorList(check_callables("logits_processor", arguments)),
         criteria=StoppingCriteriaList(check_callables("stopping_criteria", arguments)),
+        assistant_model=arguments.get("assistant_model"),
+        assistant_tokenizer=arguments.get("assistant_tokenizer"),
     )
+
+
+def _defaults() -> dict[str, Any]:
+    """The documented defaults, but for those that a draft model's own configuration precedes."""
+    defaults = GenerationConfig._get_default_generation_params()
+    return {name: value for name, value in defaults.items() if name not in DRAFTING}
 
 
 def _refuse_idle(config: GenerationConfig, given: Mapping[str, Any]) -> None:

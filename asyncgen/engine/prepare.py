@@ -6,6 +6,7 @@ the model; the tensors that processors are built of are small.
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -14,7 +15,9 @@ from asyncgen.engine.names import is_messages
 from asyncgen.engine.params import RequestParams, resolve_params
 from asyncgen.engine.request import Request, Sink, clock
 from asyncgen.errors import InvalidRequestError
+from asyncgen.generation.drafting import Assistance, check_assistance
 from asyncgen.generation.logits import LogitsProcessorList, build_logits_processors
+from asyncgen.generation.modes import GenerationMode
 from asyncgen.generation.prepare import eos_ids
 from asyncgen.generation.stopping import StoppingCriteriaList, build_stopping_criteria
 from asyncgen.generation.strategies import strategy_for
@@ -68,6 +71,10 @@ def prepare_request(
     )
     if hasattr(model, "core"):
         strategy_for(params.mode)
+        _check_assistant(model, tokenizer, params)
+    elif params.assistant_model is not None:
+        name = type(params.assistant_model).__name__
+        raise InvalidRequestError("assistant_model", name, "needs a model of this library")
     return Request(
         prompt_ids=prompt_ids,
         params=params,
@@ -78,6 +85,15 @@ def prepare_request(
         continues_text=not is_messages(prompt),
         accepted_at=accepted_at,
     )
+
+
+def _check_assistant(model: GenerativeModel, tokenizer: Tokenizer, params: RequestParams) -> None:
+    """Refuse early what needs no loading; the decode thread sees to the rest."""
+    helper, other = params.assistant_model, params.assistant_tokenizer
+    to_load = any(isinstance(each, str | os.PathLike) for each in (helper, other))
+    if params.mode is GenerationMode.ASSISTED_GENERATION and not to_load:
+        assistance = Assistance(helper, None if other is None else tokenizer, other)
+        check_assistance(model, params.config, assistance, rows=params.num_samples)
 
 
 def _token_ids(model: GenerativeModel, tokenizer: Tokenizer, prompt: Prompt) -> list[int]:

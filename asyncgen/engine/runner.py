@@ -11,12 +11,15 @@ from typing import TYPE_CHECKING
 from asyncgen.engine.events import EventWriter
 from asyncgen.engine.logprobs import token_logprob
 from asyncgen.engine.sampler import HashDraw
+from asyncgen.generation.drafting import check_assistance, make_drafter
+from asyncgen.generation.modes import GenerationMode
 from asyncgen.generation.prepare import make_plan
 from asyncgen.generation.strategies import Steps, strategy_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from asyncgen.engine.assistants import Assistants
     from asyncgen.engine.request import Request
     from asyncgen.generation.prepare import GenerativeModel
     from asyncgen.generation.strategies import Step
@@ -37,6 +40,7 @@ class StepRun:
         *,
         clock: Callable[[], float],
         prefill_chunk: int | None,
+        assistants: Assistants,
     ) -> None:
         """Take up a request without computing anything.
 
@@ -46,11 +50,13 @@ class StepRun:
             tokenizer: Turns ids to text.
             clock: Monotonic seconds.
             prefill_chunk: Most prompt tokens of one turn; ``None`` is all at once.
+            assistants: Where draft models come from.
         """
         self._request = request
         self._model = model
         self._tokenizer = tokenizer
         self._prefill_chunk = prefill_chunk
+        self._assistants = assistants
         self._events = EventWriter(request, tokenizer, clock)
         self._steps: Steps | None = None
 
@@ -82,7 +88,12 @@ class StepRun:
 
     def _start(self) -> Steps:
         """Lay the request out as tensors and start its strategy."""
-        request = self._request
+        request, mode = self._request, self._request.params.mode
+        assistance = None
+        if mode is GenerationMode.ASSISTED_GENERATION:
+            assistance = self._assistants.assistance(request.params, self._tokenizer)
+            rows = request.params.num_samples
+            check_assistance(self._model, request.params.config, assistance, rows=rows)
         plan = make_plan(
             self._model,
             [request.prompt_ids] * request.params.num_samples,
@@ -92,7 +103,10 @@ class StepRun:
             draw=HashDraw(request.params.seed),
             prefill_chunk=request.params.config.prefill_chunk_size or self._prefill_chunk,
         )
-        return strategy_for(request.params.mode)(plan)
+        if assistance is not None:
+            # What one request teaches a draft model must not change the draws of another.
+            plan.drafter = make_drafter(self._model, plan, assistance, remember=False)
+        return strategy_for(mode)(plan)
 
     def _write(self, step: Step) -> None:
         """Turn what a step settled into events."""
@@ -109,5 +123,9 @@ class StepRun:
         top = self._request.params.top_logprobs
         if top is None or step.logits is None:
             return None
-        token_id = step.token_ids[row][-1]
-        return (token_logprob(step.logits[row], token_id, top, self._tokenizer),)
+        # One row of logits a position, or one position for all rows.
+        first = row if step.positions == 1 else 0
+        return tuple(
+            token_logprob(step.logits[first + place], token_id, top, self._tokenizer)
+            for place, token_id in enumerate(step.token_ids[row])
+        )

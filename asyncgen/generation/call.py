@@ -15,8 +15,10 @@ import torch
 
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.config import GenerationConfig
-from asyncgen.generation.fields import check_supported
+from asyncgen.generation.drafting import Assistance, check_assistance, make_drafter
+from asyncgen.generation.fields import DRAFTING, check_supported
 from asyncgen.generation.logits import build_logits_processors
+from asyncgen.generation.modes import GenerationMode
 from asyncgen.generation.outputs import GenerateDecoderOnlyOutput
 from asyncgen.generation.prepare import eos_ids, make_plan
 from asyncgen.generation.stopping import StoppingCriteriaList, build_stopping_criteria
@@ -30,12 +32,15 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from asyncgen.generation.logits import LogitsProcessorList
+    from asyncgen.generation.prepare import GenerativeModel
     from streamers import BaseStreamer
 
 __all__ = ["Call", "prepare_call", "run_call"]
 
 _log = logging.getLogger("asyncgen.generation")
-_MODEL_KWARGS = frozenset({"attention_mask", "input_ids", "past_key_values", "tokenizer"})
+_MODEL_KWARGS = frozenset(
+    {"assistant_tokenizer", "attention_mask", "input_ids", "past_key_values", "tokenizer"}
+)
 _IGNORED_KWARGS = frozenset({"token_type_ids"})
 
 
@@ -64,6 +69,7 @@ def prepare_call(
     stopping_criteria: StoppingCriteriaList | None,
     streamer: BaseStreamer | None,
     unsupported: Mapping[str, object],
+    assistant_model: GenerativeModel | None = None,
 ) -> Call:
     """Check and lay out a call; nothing is computed yet.
 
@@ -76,6 +82,7 @@ def prepare_call(
         stopping_criteria: The caller's criteria.
         streamer: Its ``cancelled`` flag, if it has one, ends the call.
         unsupported: Arguments whose feature does not exist yet, by name.
+        assistant_model: Drafts for assisted generation.
 
     Raises:
         ValueError: As the reference does for invalid arguments.
@@ -85,11 +92,18 @@ def prepare_call(
         if value is not None:
             raise InvalidRequestError(name, value, "not supported yet")
     config, model_kwargs = _resolve_config(model, generation_config, kwargs)
-    strategy = strategy_for(config.get_generation_mode())
+    mode = config.get_generation_mode(assistant_model)
+    strategy = strategy_for(mode)
     input_ids = _input_ids(model, inputs, model_kwargs.get("input_ids"), config)
     mask = _attention_mask(input_ids, model_kwargs.get("attention_mask"), config)
     _resolve_pad(config)
     _resolve_length(config, input_ids.shape[1], model.config)
+    assistance = Assistance(
+        assistant_model, model_kwargs.get("tokenizer"), model_kwargs.get("assistant_tokenizer")
+    )
+    cache = model_kwargs.get("past_key_values")
+    if mode is GenerationMode.ASSISTED_GENERATION:
+        check_assistance(model, config, assistance, rows=len(input_ids), cache=cache)
     samples = config.num_return_sequences or 1
     input_ids = input_ids.repeat_interleave(samples, dim=0)
     mask = None if mask is None else mask.repeat_interleave(samples, dim=0)
@@ -117,9 +131,11 @@ def prepare_call(
         ends=Ends(criteria),
         draw=multinomial_draw,
         attention_mask=mask,
-        cache=model_kwargs.get("past_key_values"),
+        cache=cache,
         prefill_chunk=config.prefill_chunk_size,
     )
+    if mode is GenerationMode.ASSISTED_GENERATION:
+        plan.drafter = make_drafter(model, plan, assistance, remember=True)
     return Call(plan, strategy, config)
 
 
@@ -179,9 +195,9 @@ class _Kept:
     def add(self, step: Step) -> None:
         """Keep the tensors of a step; prompt chunks have none."""
         if self.scores is not None and step.scores is not None:
-            self.scores.append(step.scores)
+            self.scores += step.scores.chunk(step.positions)
         if self.logits is not None and step.logits is not None:
-            self.logits.append(step.logits)
+            self.logits += step.logits.chunk(step.positions)
 
 
 def _stream(step: Step, streamer: BaseStreamer) -> None:
@@ -201,7 +217,8 @@ def _resolve_config(
     rest = config.update(**kwargs)
     config.update(defaults_only=True, **own.to_dict())
     defaults = GenerationConfig._get_default_generation_params()
-    del defaults["max_length"]  # counts new tokens only; see _resolve_length
+    for name in ("max_length", *DRAFTING):  # see _resolve_length, and make_drafter
+        del defaults[name]
     config.update(defaults_only=True, **defaults)
     config.validate(user_set_attributes=kwargs.keys())
     check_supported(config)

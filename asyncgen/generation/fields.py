@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 __all__ = [
     "CACHE_IMPLEMENTATIONS",
     "DEFAULTS",
+    "DRAFTING",
     "FIELDS",
     "GENERATE_ARGUMENTS",
     "STATIC_CACHES",
@@ -131,7 +132,7 @@ def _are_token_ids(value: Any) -> bool:
 
 _SAMPLE, _BEAMS, _CACHE, _DICT = "do_sample", "num_beams", "use_cache", "return_dict_in_generate"
 _OFF = (False,)
-_ASSISTED = "assisted generation"
+_ASSISTED = "this kind of speculation"
 _CONSTRAINED = "constrained beam search"
 _GROUPS = "diverse beam search"
 _ENCODER = "encoder-aware logits processing"
@@ -240,15 +241,15 @@ FIELDS: tuple[Field, ...] = (
     Field("decoder_start_token_id", "First decoder token of an encoder-decoder model; id or one"
           " per row."),
     # assisted generation
-    Field("is_assistant", "The model drafts for another one.", neutral=_OFF, awaits=_ASSISTED),
+    Field("is_assistant", "The model drafts for another one.", neutral=_OFF),
     Field("num_assistant_tokens", "Tokens drafted before each check.", 20),
     Field("num_assistant_tokens_schedule", "How that number changes: constant, heuristic or"
           " heuristic_transient.", "constant"),
     Field("assistant_confidence_threshold", "Drafting pauses below this confidence"
           " (arXiv 2405.04304).", 0.4),
-    Field("prompt_lookup_num_tokens", "Draft tokens looked up in the prompt.", awaits=_ASSISTED),
+    Field("prompt_lookup_num_tokens", "Draft tokens looked up in the prompt."),
     Field("max_matching_ngram_size", "Longest n-gram looked up in the prompt; None means 2."),
-    Field("assistant_early_exit", "Draft with this many first layers.", awaits=_ASSISTED),
+    Field("assistant_early_exit", "Draft with this many first layers."),
     Field("assistant_lookbehind", "Draft tokens re-read between two tokenizers.", 10),
     Field("target_lookbehind", "Target tokens re-read between two tokenizers.", 10),
     Field(
@@ -294,6 +295,13 @@ DEFAULTS: Mapping[str, Any] = {
     if field.default is not None or field.name in _WITHOUT_DEFAULT
 }
 """What `generate` puts in place of None, by field name."""
+
+DRAFTING = (
+    "num_assistant_tokens",
+    "num_assistant_tokens_schedule",
+    "assistant_confidence_threshold",
+)
+"""Fields that are left open, because the draft model's own configuration comes before defaults."""
 
 
 def hard_rules(config: Any) -> None:

@@ -54,14 +54,16 @@ class GenerationMixin:
                 of them says so. Any callable ``(input_ids, scores) -> bool [B]``.
             prefix_allowed_tokens_fn: Not supported yet.
             synced_gpus: Accepted; this library computes on one device, where it has no effect.
-            assistant_model: Not supported yet.
+            assistant_model: A smaller model that drafts tokens for this one to check; see
+                :mod:`asyncgen.generation.strategies.assisted`.
             streamer: Gets ``put(input_ids)``, then ``put(tokens)`` with ids ``[B]`` a step, then
                 ``end()``; or ``fail(error)``, if it has that.
             negative_prompt_ids: Not supported yet.
             negative_prompt_attention_mask: Not supported yet.
             custom_generate: Not supported yet.
             **kwargs: Fields of ``GenerationConfig``, and ``attention_mask`` ``[B, S]``,
-                ``past_key_values`` (a cache to continue), ``tokenizer`` (for ``stop_strings``).
+                ``past_key_values`` (a cache to continue), ``tokenizer`` (for ``stop_strings`` and
+                an assistant with another tokenizer), ``assistant_tokenizer`` (that one).
 
         Returns:
             Ids of prompt and continuation, int64 ``[B, T]``, ended rows filled with
@@ -80,9 +82,9 @@ class GenerationMixin:
             logits_processor=logits_processor,
             stopping_criteria=stopping_criteria,
             streamer=streamer,
+            assistant_model=assistant_model,
             unsupported={
                 "prefix_allowed_tokens_fn": prefix_allowed_tokens_fn,
-                "assistant_model": assistant_model,
                 "negative_prompt_ids": negative_prompt_ids,
                 "negative_prompt_attention_mask": negative_prompt_attention_mask,
                 "custom_generate": custom_generate,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.modes import GenerationMode
+from asyncgen.generation.strategies.assisted import assisted
 from asyncgen.generation.strategies.greedy import greedy
 from asyncgen.generation.strategies.sampling import sample
 from asyncgen.generation.strategies.step import Draw, Outcome, Plan, Step, Steps, Strategy
@@ -16,6 +17,7 @@ __all__ = ["STRATEGIES", "Draw", "Outcome", "Plan", "Step", "Steps", "Strategy",
 STRATEGIES: dict[GenerationMode, Strategy] = {
     GenerationMode.GREEDY_SEARCH: greedy,
     GenerationMode.SAMPLE: sample,
+    GenerationMode.ASSISTED_GENERATION: assisted,
 }
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -17,13 +17,33 @@ if TYPE_CHECKING:
     from asyncgen.cache import Cache
     from asyncgen.generation.config import GenerationConfig
     from asyncgen.generation.logits import LogitsProcessorList
+    from asyncgen.generation.strategies.drafters.drafter import Drafter
     from asyncgen.generation.strategies.ends import Ends
     from asyncgen.generation.strategies.forward import Decoder
 
 __all__ = ["Draw", "Outcome", "Plan", "Step", "Steps", "Strategy"]
 
-Draw: TypeAlias = "Callable[[Tensor, int], Tensor]"
-"""Draws one token a row: (processed scores ``[B, V]``, position of the token) -> ids ``[B]``."""
+
+class Draw(Protocol):
+    """Where a strategy takes its randomness from.
+
+    A stateless source gives the same answer to the same question. ``stream`` tells apart what is
+    drawn for one position more than once, such as a draft of a token and the token itself: draws
+    of different streams are independent. Stream 0 is the token that is settled.
+    """
+
+    def __call__(self, scores: Tensor, position: int, stream: int = 0) -> Tensor:
+        """Draw one token a row: processed scores ``[B, V]``, its position -> ids ``[B]``."""
+
+    def successive(self, scores: Tensor, position: int) -> Tensor:
+        """Draw for S successive positions of one row: scores ``[S, V]``, the first -> ids ``[S]``.
+
+        The token of each position is that of a call for this position alone, as far as the source
+        has no state.
+        """
+
+    def uniform(self, position: int, count: int, stream: int = 0) -> Tensor:
+        """Draw float32 ``[count]`` from [0, 1), one for each position from ``position`` on."""
 
 
 @dataclass(slots=True)
@@ -41,6 +61,7 @@ class Plan:
         pad_token_id: Fills rows that ended before the others.
         draw: Where sampling takes its randomness from.
         prefill_chunk: Most prompt tokens of one forward; ``None`` is all at once.
+        drafter: Guesses tokens ahead, for assisted generation only.
     """
 
     core: Decoder
@@ -53,6 +74,7 @@ class Plan:
     pad_token_id: int
     draw: Draw
     prefill_chunk: int | None = None
+    drafter: Drafter | None = None
 
 
 @dataclass(slots=True)
@@ -67,8 +89,10 @@ class Step:
         reasons: Why a row ended with this step, ``None`` while it goes on; empty for all ``None``.
         tokens: The ids as a streamer's ``put`` takes them: int64 ``[B]``, padding in ended rows;
             ``None`` where the step did not settle one id of every live row.
-        logits: Raw logits of the step, float32 ``[B, V]``, one entry a forward pass.
-        scores: The same after all processors, float32 ``[B, V]``.
+        logits: Raw logits of the step, float32 ``[B, V]``; of several positions ``[n * B, V]``,
+            all rows of the first position first.
+        scores: The same after all processors.
+        positions: Number n of positions that logits and scores are of.
     """
 
     token_ids: list[list[int]]
@@ -76,6 +100,7 @@ class Step:
     tokens: Tensor | None = None
     logits: Tensor | None = None
     scores: Tensor | None = None
+    positions: int = 1
 
 
 @dataclass(slots=True)
