@@ -41,6 +41,7 @@ LAYERS = (
         "asyncgen.generation.call",
         "asyncgen.generation.drafting",
         "asyncgen.generation.mixin",
+        "asyncgen.generation.mode_checks",
         "asyncgen.generation.prepare",
         "asyncgen.generation.strategies",
     ),

@@ -24,6 +24,13 @@ if TYPE_CHECKING:
 
 __all__ = ["Assistants", "refuse_idle_help"]
 
+_ONLY = {
+    "penalty_alpha": GenerationMode.CONTRASTIVE_SEARCH,
+    "low_memory": GenerationMode.CONTRASTIVE_SEARCH,
+    "dola_layers": GenerationMode.DOLA_GENERATION,
+}
+"""Fields that mean something to one strategy alone."""
+
 
 class Assistants:
     """Draft models and their tokenizers by the name they were asked for with."""
@@ -105,6 +112,9 @@ def refuse_idle_help(
         raise InvalidRequestError(
             "assistant_tokenizer", arguments["assistant_tokenizer"], "needs `assistant_model`"
         )
+    for name, own in _ONLY.items():
+        if given.get(name) not in (None, False, 0) and mode is not own:
+            raise InvalidRequestError(name, given[name], f"has no effect in {mode.value}")
     if not asked or "prompt_lookup_num_tokens" in asked:
         for name in DRAFTING:
             if name in given:

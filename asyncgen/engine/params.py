@@ -146,7 +146,9 @@ def _refuse_idle(config: GenerationConfig, given: Mapping[str, Any]) -> None:
 
 def _imply_sampling(given: dict[str, Any]) -> None:
     """An explicit sampling parameter asks for sampling; asking for both ways is an error."""
-    sampling = sorted(SAMPLING & given.keys())
+    # Contrastive search chooses among `top_k` tokens without drawing.
+    chooses = {"top_k"} if given.get("penalty_alpha") else set()
+    sampling = sorted(SAMPLING & given.keys() - chooses)
     if not sampling:
         return
     if given.get("do_sample") is False:

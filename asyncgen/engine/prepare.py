@@ -15,9 +15,9 @@ from asyncgen.engine.names import is_messages
 from asyncgen.engine.params import RequestParams, resolve_params
 from asyncgen.engine.request import Request, Sink, clock
 from asyncgen.errors import InvalidRequestError
-from asyncgen.generation.drafting import Assistance, check_assistance
+from asyncgen.generation.drafting import Assistance
 from asyncgen.generation.logits import LogitsProcessorList, build_logits_processors
-from asyncgen.generation.modes import GenerationMode
+from asyncgen.generation.mode_checks import Situation, check_mode
 from asyncgen.generation.prepare import eos_ids
 from asyncgen.generation.stopping import StoppingCriteriaList, build_stopping_criteria
 from asyncgen.generation.strategies import strategy_for
@@ -71,7 +71,7 @@ def prepare_request(
     )
     if hasattr(model, "core"):
         strategy_for(params.mode)
-        _check_assistant(model, tokenizer, params)
+        check_mode(params.mode, _situation(model, tokenizer, params))
     elif params.assistant_model is not None:
         name = type(params.assistant_model).__name__
         raise InvalidRequestError("assistant_model", name, "needs a model of this library")
@@ -87,13 +87,13 @@ def prepare_request(
     )
 
 
-def _check_assistant(model: GenerativeModel, tokenizer: Tokenizer, params: RequestParams) -> None:
-    """Refuse early what needs no loading; the decode thread sees to the rest."""
+def _situation(model: GenerativeModel, tokenizer: Tokenizer, params: RequestParams) -> Situation:
+    """What the strategy would run on; a draft model that must be loaded is looked at later."""
     helper, other = params.assistant_model, params.assistant_tokenizer
-    to_load = any(isinstance(each, str | os.PathLike) for each in (helper, other))
-    if params.mode is GenerationMode.ASSISTED_GENERATION and not to_load:
+    assistance = None
+    if not any(isinstance(each, str | os.PathLike) for each in (helper, other)):
         assistance = Assistance(helper, None if other is None else tokenizer, other)
-        check_assistance(model, params.config, assistance, rows=params.num_samples)
+    return Situation(model, params.config, params.num_samples, assistance=assistance)
 
 
 def _token_ids(model: GenerativeModel, tokenizer: Tokenizer, prompt: Prompt) -> list[int]:

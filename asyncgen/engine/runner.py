@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 from asyncgen.engine.events import EventWriter
 from asyncgen.engine.logprobs import token_logprob
 from asyncgen.engine.sampler import HashDraw
-from asyncgen.generation.drafting import check_assistance, make_drafter
+from asyncgen.generation.drafting import make_drafter
+from asyncgen.generation.mode_checks import Situation, check_mode
 from asyncgen.generation.modes import GenerationMode
 from asyncgen.generation.prepare import make_plan
 from asyncgen.generation.strategies import Steps, strategy_for
@@ -92,8 +93,9 @@ class StepRun:
         assistance = None
         if mode is GenerationMode.ASSISTED_GENERATION:
             assistance = self._assistants.assistance(request.params, self._tokenizer)
-            rows = request.params.num_samples
-            check_assistance(self._model, request.params.config, assistance, rows=rows)
+            # A draft model that was loaded just now has not been looked at before.
+            rows, config = request.params.num_samples, request.params.config
+            check_mode(mode, Situation(self._model, config, rows, assistance=assistance))
         plan = make_plan(
             self._model,
             [request.prompt_ids] * request.params.num_samples,

@@ -15,9 +15,10 @@ import torch
 
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.config import GenerationConfig
-from asyncgen.generation.drafting import Assistance, check_assistance, make_drafter
+from asyncgen.generation.drafting import Assistance, make_drafter
 from asyncgen.generation.fields import DRAFTING, check_supported
 from asyncgen.generation.logits import build_logits_processors
+from asyncgen.generation.mode_checks import Situation, check_mode
 from asyncgen.generation.modes import GenerationMode
 from asyncgen.generation.outputs import GenerateDecoderOnlyOutput
 from asyncgen.generation.prepare import eos_ids, make_plan
@@ -102,8 +103,7 @@ def prepare_call(
         assistant_model, model_kwargs.get("tokenizer"), model_kwargs.get("assistant_tokenizer")
     )
     cache = model_kwargs.get("past_key_values")
-    if mode is GenerationMode.ASSISTED_GENERATION:
-        check_assistance(model, config, assistance, rows=len(input_ids), cache=cache)
+    check_mode(mode, Situation(model, config, len(input_ids), cache, assistance))
     samples = config.num_return_sequences or 1
     input_ids = input_ids.repeat_interleave(samples, dim=0)
     mask = None if mask is None else mask.repeat_interleave(samples, dim=0)

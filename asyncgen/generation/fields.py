@@ -269,9 +269,8 @@ FIELDS: tuple[Field, ...] = (
     # strategies that newer references moved out of the library
     Field("low_memory", "Contrastive search one candidate at a time."),
     Field("penalty_alpha", "Degeneration penalty of contrastive search (arXiv 2202.06417).",
-          neutral=(0.0,), awaits="contrastive search"),
-    Field("dola_layers", "Layers that DoLa contrasts (arXiv 2309.03883): low, high or a list.",
-          awaits="DoLa decoding"),
+          neutral=(0.0,)),
+    Field("dola_layers", "Layers that DoLa contrasts (arXiv 2309.03883): low, high or a list."),
     Field("diversity_penalty", "Penalty for a token that another beam group took.", 0.0,
           neutral=(0.0,), awaits=_GROUPS),
     Field("num_beam_groups", "Groups of a diverse beam search; 1 is none.", 1, neutral=(1,),
@@ -372,6 +371,8 @@ def minor_issues(config: Any, user_set: Collection[str] = ()) -> list[Issue]:
             value = getattr(config, field.name)
             if field.needs != switch or _is_idle(field, value):
                 continue
+            if field.name == "top_k" and config.penalty_alpha:
+                continue  # contrastive search chooses among so many
             if not silenced or field.name in user_set:
                 issues.append(Issue(field.name, value, reason))
     return issues

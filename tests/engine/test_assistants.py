@@ -6,12 +6,14 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import torch
 
 from asyncgen.engine.assistants import Assistants
 from asyncgen.engine.params import resolve_params
 from asyncgen.errors import InvalidRequestError, ModelLoadError
 from asyncgen.generation.config import GenerationConfig
 from asyncgen.llm import AsyncLLM
+from asyncgen.pretrained import load_model
 from tests.doubles.checkpoints import save_checkpoint
 from tests.doubles.engine import greedy_ids, no_thread_left, sampled_ids
 from tests.doubles.models import TableModel, byte_tokenizer
@@ -130,7 +132,38 @@ async def test_a_stop_string_inside_a_draft_ends_where_greedy_ends() -> None:
         assert found.finish_reason == plain.finish_reason == "stop"
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"penalty_alpha": 0.6, "top_k": 4},
+        {"penalty_alpha": 0.6, "top_k": 4, "low_memory": True},
+        {"dola_layers": "low"},
+        {"dola_layers": [0, 1], "temperature": 0.8, "seed": 3},
+    ],
+    ids=str,
+)
+async def test_contrasting_strategies_stream_what_generate_gives(
+    options: dict[str, Any], tmp_path: Path
+) -> None:
+    save_checkpoint(tmp_path, vocab_size=260)
+    model = load_model(tmp_path)
+    async with open_llm(model, prefill_chunk_size=2) as llm:
+        stream = llm.stream(PROMPT, max_new_tokens=12, **options)
+        text = "".join([piece async for piece in stream])
+        again = await llm.generate(PROMPT, max_new_tokens=12, **options)
+    assert stream.result.token_ids == again.token_ids
+    assert text == again.text == byte_tokenizer().decode(list(again.token_ids), True)
+    if "temperature" not in options:
+        expected = model.generate(torch.tensor([PROMPT]), max_new_tokens=12, **options)
+        assert list(again.token_ids) == expected[0, len(PROMPT) :].tolist()  # type: ignore[index]
+
+
 REFUSED: list[tuple[str, dict[str, Any]]] = [
+    ("assistant_model", {"assistant_model": ..., "penalty_alpha": 0.6, "top_k": 4}),
+    ("penalty_alpha", {"penalty_alpha": 0.6, "do_sample": True}),
+    ("low_memory", {"low_memory": True}),
+    ("dola_layers", {"dola_layers": "middle"}),
+    ("dola_layers", {"dola_layers": "low", "prompt_lookup_num_tokens": 3}),
     ("prompt_lookup_num_tokens", {"assistant_model": ..., "prompt_lookup_num_tokens": 3}),
     ("assistant_tokenizer", {"assistant_tokenizer": "demo"}),
     ("num_assistant_tokens", {"num_assistant_tokens": 3}),
