@@ -30,6 +30,7 @@ LAYERS = (
         "asyncgen.generation.config",
         "asyncgen.generation.config_files",
         "asyncgen.generation.fields",
+        "asyncgen.generation.healing",
         "asyncgen.generation.logits",
         "asyncgen.generation.modes",
         "asyncgen.generation.outputs",

@@ -50,6 +50,11 @@ class EventWriter:
         self._first_token: float | None = None
         self._last_token: float | None = None
 
+    def heal(self, prompt_ids: Sequence[Sequence[int]]) -> None:
+        """Take note of the prompts of all samples after their last tokens were chosen again."""
+        for row, ids in zip(self._rows, prompt_ids, strict=True):
+            row.text.heal(ids[-1], ids[:-1], self._request.shown)
+
     def is_live(self, row: int) -> bool:
         """Whether this sample has not ended."""
         return self._rows[row].live

@@ -16,6 +16,7 @@ from asyncgen.engine.params import RequestParams, resolve_params
 from asyncgen.engine.request import Request, Sink, clock
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.drafting import Assistance
+from asyncgen.generation.healing import Healing, plan_healing
 from asyncgen.generation.logits import LogitsProcessorList, build_logits_processors
 from asyncgen.generation.mode_checks import Situation, check_mode
 from asyncgen.generation.prepare import eos_ids
@@ -63,18 +64,18 @@ def prepare_request(
     """
     accepted_at = clock()
     prompt_ids = _token_ids(model, tokenizer, prompt)
-    params = resolve_params(
-        given,
-        model.generation_config,
-        prompt_length=len(prompt_ids),
-        context_length=getattr(model.config, "max_position_embeddings", None),
-    )
+    params = _params(model, given, prompt_ids)
     if hasattr(model, "core"):
         strategy_for(params.mode)
         check_mode(params.mode, _situation(model, tokenizer, params))
     elif params.assistant_model is not None:
         name = type(params.assistant_model).__name__
         raise InvalidRequestError("assistant_model", name, "needs a model of this library")
+    healing, shown = None, ""
+    if params.config.token_healing:
+        healing, shown = _heal(model, tokenizer, prompt, prompt_ids)
+        (prompt_ids,) = healing.rows
+        params = _params(model, given, prompt_ids)  # lengths count from the prompt's new end
     return Request(
         prompt_ids=prompt_ids,
         params=params,
@@ -83,6 +84,8 @@ def prepare_request(
         cancel=cancel,
         sink=sink,
         continues_text=not is_messages(prompt),
+        healing=healing,
+        shown=shown,
         accepted_at=accepted_at,
     )
 
@@ -94,6 +97,33 @@ def _situation(model: GenerativeModel, tokenizer: Tokenizer, params: RequestPara
     if not any(isinstance(each, str | os.PathLike) for each in (helper, other)):
         assistance = Assistance(helper, None if other is None else tokenizer, other)
     return Situation(model, params.config, params.num_samples, assistance=assistance)
+
+
+def _params(
+    model: GenerativeModel, given: Mapping[str, Any], prompt_ids: list[int]
+) -> RequestParams:
+    """Checked parameters for a prompt."""
+    return resolve_params(
+        given,
+        model.generation_config,
+        prompt_length=len(prompt_ids),
+        context_length=getattr(model.config, "max_position_embeddings", None),
+    )
+
+
+def _heal(
+    model: GenerativeModel, tokenizer: Tokenizer, prompt: Prompt, prompt_ids: list[int]
+) -> tuple[Healing, str]:
+    """What token healing chooses among, and the text that is chosen again."""
+    if not hasattr(model, "core"):
+        raise InvalidRequestError("token_healing", True, "needs a model of this library")
+    if is_messages(prompt):
+        raise InvalidRequestError(
+            "token_healing", True, "heals the end of a text, and messages end with their template"
+        )
+    healing = plan_healing(tokenizer, [prompt_ids], model.core.config.vocab_size)
+    whole, kept = tokenizer.decode(prompt_ids), tokenizer.decode(healing.rows[0][:-1])
+    return healing, whole[len(kept) :] if whole.startswith(kept) else ""
 
 
 def _token_ids(model: GenerativeModel, tokenizer: Tokenizer, prompt: Prompt) -> list[int]:

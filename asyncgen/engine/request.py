@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from asyncgen.engine.params import RequestParams
     from asyncgen.generation.cancel import CancelCriteria
+    from asyncgen.generation.healing import Healing
     from asyncgen.generation.logits import LogitsProcessorList
     from asyncgen.generation.strategies.ends import Ends
     from asyncgen.types import TokenEvent
@@ -42,6 +43,8 @@ class Request:
         sink: Where its events go.
         continues_text: Whether the text goes on from the prompt's (a text prompt), or stands
             alone (an answer to messages).
+        healing: How to choose the prompt's last token again, if that is wanted.
+        shown: Text of the prompt behind ``prompt_ids[:-1]``, where that token is chosen again.
         accepted_at: Clock of the engine when it was posted, in seconds.
         id: Short name for logs.
     """
@@ -53,5 +56,7 @@ class Request:
     cancel: CancelCriteria
     sink: Sink
     continues_text: bool
+    healing: Healing | None = None
+    shown: str = ""
     accepted_at: float = 0.0
     id: str = field(default_factory=lambda: f"req-{next(_numbers)}")

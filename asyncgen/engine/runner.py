@@ -6,6 +6,7 @@ knows no thread and no loop; between two turns it is a suspended generator.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from asyncgen.engine.events import EventWriter
@@ -16,6 +17,7 @@ from asyncgen.generation.mode_checks import Situation, check_mode
 from asyncgen.generation.modes import GenerationMode
 from asyncgen.generation.prepare import make_plan
 from asyncgen.generation.strategies import Steps, strategy_for
+from asyncgen.generation.strategies.healed import healed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -108,10 +110,16 @@ class StepRun:
         if assistance is not None:
             # What one request teaches a draft model must not change the draws of another.
             plan.drafter = make_drafter(self._model, plan, assistance, remember=False)
-        return strategy_for(mode)(plan)
+        strategy = strategy_for(mode)
+        if request.healing is not None:
+            bias = request.healing.bias.expand(request.params.num_samples, -1)
+            strategy = partial(healed, strategy=strategy, bias=bias)
+        return strategy(plan)
 
     def _write(self, step: Step) -> None:
         """Turn what a step settled into events."""
+        if step.prompt is not None:
+            self._events.heal(step.prompt.tolist())
         for row, token_ids in enumerate(step.token_ids):
             if not token_ids or not self._events.is_live(row):
                 continue

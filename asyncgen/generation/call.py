@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import logging
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,6 +18,7 @@ from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.config import GenerationConfig
 from asyncgen.generation.drafting import Assistance, make_drafter
 from asyncgen.generation.fields import DRAFTING, check_supported
+from asyncgen.generation.healing import Healing, plan_healing
 from asyncgen.generation.logits import build_logits_processors
 from asyncgen.generation.mode_checks import Situation, check_mode
 from asyncgen.generation.modes import GenerationMode
@@ -25,6 +27,7 @@ from asyncgen.generation.prepare import eos_ids, make_plan
 from asyncgen.generation.stopping import StoppingCriteriaList, build_stopping_criteria
 from asyncgen.generation.strategies import Outcome, Plan, Step, Strategy, strategy_for
 from asyncgen.generation.strategies.ends import Ends
+from asyncgen.generation.strategies.healed import healed
 from asyncgen.generation.strategies.sampling import multinomial_draw
 
 if TYPE_CHECKING:
@@ -98,6 +101,10 @@ def prepare_call(
     input_ids = _input_ids(model, inputs, model_kwargs.get("input_ids"), config)
     mask = _attention_mask(input_ids, model_kwargs.get("attention_mask"), config)
     _resolve_pad(config)
+    if config.token_healing:
+        healing, input_ids, mask = _heal(model, model_kwargs, input_ids, mask, config)
+        bias = healing.bias.repeat_interleave(config.num_return_sequences or 1, dim=0)
+        strategy = partial(healed, strategy=strategy, bias=bias)
     _resolve_length(config, input_ids.shape[1], model.config)
     assistance = Assistance(
         assistant_model, model_kwargs.get("tokenizer"), model_kwargs.get("assistant_tokenizer")
@@ -160,7 +167,7 @@ def _drain(
     call: Call, streamer: BaseStreamer | None
 ) -> GenerateDecoderOnlyOutput | torch.LongTensor:
     config, plan = call.config, call.plan
-    if streamer is not None:
+    if streamer is not None and not config.token_healing:
         streamer.put(plan.input_ids.cpu())
     steps, kept = call.strategy(plan), _Kept(config)
     while True:
@@ -202,7 +209,9 @@ class _Kept:
 
 def _stream(step: Step, streamer: BaseStreamer) -> None:
     """Hand the ids of a step to a streamer, in the documented shapes."""
-    if step.tokens is not None:
+    if step.prompt is not None:
+        streamer.put(step.prompt.cpu())
+    elif step.tokens is not None:
         streamer.put(step.tokens.cpu())
     elif len(step.token_ids) == 1 and step.token_ids[0]:
         streamer.put(torch.tensor(step.token_ids[0]))
@@ -269,6 +278,30 @@ def _attention_mask(
     if pad is None or pad in eos_ids(config) or not bool((input_ids == pad).any()):
         return None
     return input_ids != pad
+
+
+def _heal(
+    model: Any,
+    model_kwargs: dict[str, Any],
+    input_ids: Tensor,
+    mask: Tensor | None,
+    config: GenerationConfig,
+) -> tuple[Healing, Tensor, Tensor | None]:
+    """What token healing chooses among, and the prompts as it wants them, padded anew."""
+    if model_kwargs.get("past_key_values") is not None:
+        raise InvalidRequestError(
+            "token_healing", True, "changes the prompt, so it cannot continue `past_key_values`"
+        )
+    kept = torch.ones_like(input_ids) if mask is None else mask
+    pairs = zip(input_ids, kept.bool(), strict=True)
+    rows = [row[keep].tolist() for row, keep in pairs]
+    healing = plan_healing(model_kwargs.get("tokenizer"), rows, model.core.config.vocab_size)
+    width = max(map(len, healing.rows))
+    pad = 0 if config.pad_token_id is None else config.pad_token_id
+    padded = [[pad] * (width - len(row)) + row for row in healing.rows]
+    real = [[0] * (width - len(row)) + [1] * len(row) for row in healing.rows]
+    found = torch.tensor(real, device=input_ids.device)
+    return healing, input_ids.new_tensor(padded), None if bool(found.all()) else found
 
 
 def _resolve_pad(config: GenerationConfig) -> None:

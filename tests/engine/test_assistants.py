@@ -14,9 +14,11 @@ from asyncgen.errors import InvalidRequestError, ModelLoadError
 from asyncgen.generation.config import GenerationConfig
 from asyncgen.llm import AsyncLLM
 from asyncgen.pretrained import load_model
+from asyncgen.tokenizer import Tokenizer
 from tests.doubles.checkpoints import save_checkpoint
 from tests.doubles.engine import greedy_ids, no_thread_left, sampled_ids
 from tests.doubles.models import TableModel, byte_tokenizer
+from tests.doubles.tokenizers import save_tokenizer
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -156,6 +158,36 @@ async def test_contrasting_strategies_stream_what_generate_gives(
     if "temperature" not in options:
         expected = model.generate(torch.tensor([PROMPT]), max_new_tokens=12, **options)
         assert list(again.token_ids) == expected[0, len(PROMPT) :].tolist()  # type: ignore[index]
+
+
+@pytest.mark.parametrize(
+    "text", ["The quick bro", "Hello world, h", "Hel ", "Hello w  ", "def f(", "x"]
+)
+async def test_healed_text_goes_on_from_what_the_prompt_shows(text: str, tmp_path: Path) -> None:
+    words = Tokenizer.from_folder(save_tokenizer(tmp_path / "tokenizer", "byte_level"))
+    save_checkpoint(tmp_path / "model", vocab_size=len(words))
+    model = load_model(tmp_path / "model")
+    async with AsyncLLM(model, tokenizer=words, prefill_chunk_size=2) as llm:
+        stream = llm.stream(text, max_new_tokens=6, token_healing=True)
+        pieces = [piece async for piece in stream]
+        several = await llm.generate(
+            text, max_new_tokens=6, token_healing=True, n=2, seed=1, top_k=9
+        )
+    ids = torch.tensor([words.encode_ids(text)])
+    found = model.generate(ids, max_new_tokens=6, token_healing=True, tokenizer=words)
+    whole = words.decode(found[0].tolist(), skip_special_tokens=True)
+    assert list(stream.result.token_ids) == found[0, -6:].tolist()  # type: ignore[index]
+    # The model may choose other white space than the prompt's: then it stands twice.
+    shown = text if whole.startswith(text) else text.rstrip()
+    assert whole.startswith(shown)
+    assert "".join(pieces) == whole[len(shown) :]
+    assert len(several.samples) == 2
+
+
+async def test_messages_are_not_healed() -> None:
+    async with open_llm(TableModel()) as llm:
+        with pytest.raises(InvalidRequestError, match="token_healing"):
+            await llm.generate([{"role": "user", "content": "x"}], token_healing=True)
 
 
 REFUSED: list[tuple[str, dict[str, Any]]] = [

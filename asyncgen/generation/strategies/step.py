@@ -93,6 +93,7 @@ class Step:
             all rows of the first position first.
         scores: The same after all processors.
         positions: Number n of positions that logits and scores are of.
+        prompt: The prompts as they are from here on, int64 ``[B, S]``, where the step changed them.
     """
 
     token_ids: list[list[int]]
@@ -101,6 +102,7 @@ class Step:
     logits: Tensor | None = None
     scores: Tensor | None = None
     positions: int = 1
+    prompt: Tensor | None = None
 
 
 @dataclass(slots=True)
