@@ -17,10 +17,12 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from asyncgen.auto import AutoModelForCausalLM as AutoModelForCausalLM
+    from asyncgen.auto import AutoModelForSeq2SeqLM as AutoModelForSeq2SeqLM
     from asyncgen.auto import AutoTokenizer as AutoTokenizer
     from asyncgen.batch_encoding import BatchEncoding as BatchEncoding
     from asyncgen.cache import Cache as Cache
     from asyncgen.cache import DynamicCache as DynamicCache
+    from asyncgen.cache import EncoderDecoderCache as EncoderDecoderCache
     from asyncgen.cache import StaticCache as StaticCache
     from asyncgen.engine.stream_params import StreamParams as StreamParams
     from asyncgen.errors import AsyncgenError as AsyncgenError
@@ -78,6 +80,7 @@ if TYPE_CHECKING:
     from asyncgen.generation.logits import TypicalLogitsWarper as TypicalLogitsWarper
     from asyncgen.generation.mixin import GenerationMixin as GenerationMixin
     from asyncgen.generation.modes import GenerationMode as GenerationMode
+    from asyncgen.generation.outputs import BaseModelOutput as BaseModelOutput
     from asyncgen.generation.outputs import CausalLMOutputWithPast as CausalLMOutputWithPast
     from asyncgen.generation.outputs import (
         GenerateBeamDecoderOnlyOutput as GenerateBeamDecoderOnlyOutput,
@@ -90,6 +93,7 @@ if TYPE_CHECKING:
         GenerateEncoderDecoderOutput as GenerateEncoderDecoderOutput,
     )
     from asyncgen.generation.outputs import ModelOutput as ModelOutput
+    from asyncgen.generation.outputs import Seq2SeqLMOutput as Seq2SeqLMOutput
     from asyncgen.generation.stopping import CancelCriteria as CancelCriteria
     from asyncgen.generation.stopping import EosTokenCriteria as EosTokenCriteria
     from asyncgen.generation.stopping import MaxLengthCriteria as MaxLengthCriteria
@@ -125,6 +129,7 @@ if TYPE_CHECKING:
 _FRONT = {
     "asyncgen.auto": (
         "AutoModelForCausalLM",
+        "AutoModelForSeq2SeqLM",
         "AutoTokenizer",
     ),
     "asyncgen.errors": (
@@ -164,6 +169,7 @@ _REST = {
     "asyncgen.cache": (
         "Cache",
         "DynamicCache",
+        "EncoderDecoderCache",
         "StaticCache",
     ),
     "asyncgen.engine.stream_params": ("StreamParams",),
@@ -195,12 +201,14 @@ _REST = {
     "asyncgen.generation.mixin": ("GenerationMixin",),
     "asyncgen.generation.modes": ("GenerationMode",),
     "asyncgen.generation.outputs": (
+        "BaseModelOutput",
         "CausalLMOutputWithPast",
         "GenerateBeamDecoderOnlyOutput",
         "GenerateBeamEncoderDecoderOutput",
         "GenerateDecoderOnlyOutput",
         "GenerateEncoderDecoderOutput",
         "ModelOutput",
+        "Seq2SeqLMOutput",
     ),
     "asyncgen.generation.stopping": (
         "CancelCriteria",
@@ -237,7 +245,9 @@ __all__ = [
     "AsyncTextIteratorStreamer",
     "AsyncgenError",
     "AutoModelForCausalLM",
+    "AutoModelForSeq2SeqLM",
     "AutoTokenizer",
+    "BaseModelOutput",
     "BaseStreamer",
     "BatchEncoding",
     "Cache",
@@ -248,6 +258,7 @@ __all__ = [
     "Completion",
     "ContextLengthError",
     "DynamicCache",
+    "EncoderDecoderCache",
     "EngineClosedError",
     "EngineDiedError",
     "EosTokenCriteria",
@@ -285,6 +296,7 @@ __all__ = [
     "Prompt",
     "RepetitionPenaltyLogitsProcessor",
     "Sample",
+    "Seq2SeqLMOutput",
     "SequenceBiasLogitsProcessor",
     "StaticCache",
     "StopStringCriteria",

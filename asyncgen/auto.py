@@ -6,7 +6,7 @@ argument that cannot be honoured is an error that names it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
@@ -20,11 +20,13 @@ if TYPE_CHECKING:
     from asyncgen.pretrained import PreTrainedModel
     from asyncgen.tokenizer import Tokenizer
 
-__all__ = ["AutoModelForCausalLM", "AutoTokenizer"]
+__all__ = ["AutoModelForCausalLM", "AutoModelForSeq2SeqLM", "AutoTokenizer"]
 
 
-class AutoModelForCausalLM:
-    """The documented way to load a model; see :func:`load_model` for ours."""
+class _AutoModel:
+    """What both kinds of model share."""
+
+    _has_encoder: ClassVar[bool]
 
     @classmethod
     def from_pretrained(
@@ -65,8 +67,9 @@ class AutoModelForCausalLM:
         Raises:
             InvalidRequestError: An argument that cannot be honoured.
             ModelLoadError: There is no such checkpoint, or it cannot be read.
+            UnsupportedModelError: It is a model of the other kind, or of none that is known.
         """
-        _refuse(unsupported, "AutoModelForCausalLM.from_pretrained", cls.from_pretrained)
+        _refuse(unsupported, f"{cls.__name__}.from_pretrained", cls.from_pretrained)
         if use_safetensors is False:
             raise InvalidRequestError("use_safetensors", False, "pickle weights are never opened")
         if trust_remote_code:
@@ -85,7 +88,20 @@ class AutoModelForCausalLM:
             token=token,
             cache_dir=cache_dir,
             local_files_only=local_files_only,
+            has_encoder=cls._has_encoder,
         )
+
+
+class AutoModelForCausalLM(_AutoModel):
+    """The documented way to load a decoder-only model; see :func:`load_model` for ours."""
+
+    _has_encoder = False
+
+
+class AutoModelForSeq2SeqLM(_AutoModel):
+    """The documented way to load a model with an encoder; see :func:`load_model` for ours."""
+
+    _has_encoder = True
 
 
 class AutoTokenizer:

@@ -17,6 +17,8 @@ remedy.
 
 from __future__ import annotations
 
+from typing import Any
+
 __all__ = [
     "AsyncgenError",
     "ChatTemplateError",
@@ -56,6 +58,10 @@ class InvalidRequestError(AsyncgenError, ValueError):
         self.value = value
         self.allowed = allowed
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Let it cross to another process: pickled by its parts, not by its message."""
+        return type(self), (self.parameter, self.value, self.allowed)
+
 
 class ContextLengthError(InvalidRequestError):
     """The prompt and the tokens asked for do not fit the model's context."""
@@ -77,6 +83,10 @@ class OverloadedError(AsyncgenError):
         """
         super().__init__(message)
         self.retry_after = retry_after
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Let it cross to another process."""
+        return type(self), (self.args[0], self.retry_after)
 
 
 class EngineClosedError(AsyncgenError):

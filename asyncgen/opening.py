@@ -67,7 +67,10 @@ class ModelSource:
             raise InvalidRequestError(
                 "tokenizer", None, "a model object comes without one; pass its tokenizer"
             )
-        for name in ("device", "dtype", "revision"):
+        loaded = ["device", "dtype", "revision"]
+        if not isinstance(self.tokenizer, str | os.PathLike):
+            loaded.append("token")
+        for name in loaded:
             if getattr(self, name) is not None:
                 raise InvalidRequestError(
                     name, getattr(self, name), "the model object is loaded already; leave it out"

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from asyncgen.engine.loop import DecodeThread
     from asyncgen.engine.request import Request
     from asyncgen.opening import Opened
-    from asyncgen.types import Prompt
+    from asyncgen.types import FinishReason, Prompt
 
 __all__ = ["TextStream"]
 
@@ -262,7 +262,8 @@ class TextStream:
 
     def _build_result(self) -> Completion:
         builders = (self._samples.get(row, SampleBuilder(row)) for row in range(self._num_samples))
-        samples = tuple(builder.build() for builder in builders)
+        unfinished: FinishReason = "cancelled" if self._failure is None else "error"
+        samples = tuple(builder.build(unfinished) for builder in builders)
         return Completion(samples, self._usage(), self._timing())
 
     def _usage(self) -> Usage:

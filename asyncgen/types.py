@@ -22,10 +22,10 @@ __all__ = [
     "Usage",
 ]
 
-FinishReason: TypeAlias = Literal["stop", "length", "time", "cancelled", "aborted"]
+FinishReason: TypeAlias = Literal["stop", "length", "time", "cancelled", "aborted", "error"]
 """Why a sample ended: ``stop`` (end-of-sequence token, stop string or a user's criterion),
-``length``, ``time`` (``max_time``), ``cancelled`` (the reader left) or ``aborted`` (the engine
-was closed)."""
+``length``, ``time`` (``max_time``), ``cancelled`` (the reader left), ``aborted`` (the engine
+was closed) or ``error`` (the stream raised)."""
 
 Message: TypeAlias = Mapping[str, Any]
 """One chat message: ``role`` and ``content``, and whatever else the chat template reads."""
@@ -193,13 +193,13 @@ class SampleBuilder:
             self.finish_reason = event.finish_reason
             self.stop_reason = event.stop_reason
 
-    def build(self) -> Sample:
-        """Freeze; a sample without a finish reason was cancelled."""
+    def build(self, unfinished: FinishReason = "cancelled") -> Sample:
+        """Freeze; ``unfinished`` is the finish reason of a sample that got none."""
         return Sample(
             index=self.index,
             text="".join(self.texts),
             token_ids=tuple(self.token_ids),
-            finish_reason=self.finish_reason or "cancelled",
+            finish_reason=self.finish_reason or unfinished,
             stop_reason=self.stop_reason,
             logprobs=None if self.logprobs is None else tuple(self.logprobs),
         )

@@ -73,7 +73,11 @@ class Rule(Protocol):
 
     @property
     def shapes(self) -> Sequence[Sequence[int]]:
-        """Shape of each source."""
+        """Shape of each source as it is stored."""
+
+    @property
+    def transposed(self) -> bool:
+        """Whether each source, a matrix, is turned over before they are joined."""
 
 
 class Fillable(Protocol):
@@ -127,6 +131,21 @@ class Checkpoint:
     def num_bytes(self) -> int:
         """Bytes of all tensors together."""
         return sum(tensor.num_bytes for tensor in self.tensors.values())
+
+    def below(self, prefix: str) -> Checkpoint:
+        """The same tensors under the names that they have inside a whole model.
+
+        Some checkpoints were saved from the stack of layers alone, without the head, and their
+        names lack the first part.
+
+        Args:
+            prefix: That part with its dot, such as ``"transformer."``.
+        """
+        if not prefix or any(name.startswith(prefix) for name in self.tensors):
+            return self
+        return Checkpoint(
+            self.folder, {prefix + name: tensor for name, tensor in self.tensors.items()}
+        )
 
 
 def open_checkpoint(folder: str | os.PathLike[str]) -> Checkpoint:
@@ -217,7 +236,7 @@ def load_weights(
             module = core.get_submodule(module_name)
             for rule in group:
                 stored = [checkpoint.tensors[source] for source in rule.sources]
-                tensor = reader.join(stored, dtype).to(device)
+                tensor = reader.join(stored, dtype, transposed=rule.transposed).to(device)
                 name = rule.target.rpartition(".")[2]
                 setattr(module, name, nn.Parameter(tensor, requires_grad=False))
                 # Else this name would keep the original alive while `prepare` makes its copy.
@@ -294,8 +313,13 @@ class _Reader:
         for file in self._files.values():
             file.close()
 
-    def join(self, sources: Sequence[StoredTensor], dtype: torch.dtype) -> torch.Tensor:
+    def join(
+        self, sources: Sequence[StoredTensor], dtype: torch.dtype, *, transposed: bool = False
+    ) -> torch.Tensor:
         """Read tensors one behind the other into one, along the first axis."""
+        if transposed:
+            whole = [self.join([source], dtype) for source in sources]
+            return torch.cat([matrix.t() for matrix in whole]).contiguous()
         first = sources[0].shape
         shape = (sum(source.shape[0] for source in sources), *first[1:]) if first else first
         joined = torch.empty(shape, dtype=dtype)

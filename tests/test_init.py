@@ -15,9 +15,9 @@ import asyncgen
 PROBE = """
 import sys, time
 before = set(sys.modules)
-start = time.perf_counter()
+start = time.process_time()
 import {package}
-seconds = time.perf_counter() - start
+seconds = time.process_time() - start
 heavy = {{"torch", "numpy", "tokenizers", "safetensors", "jinja2", "huggingface_hub", "tqdm"}}
 print(seconds, *sorted(heavy & (set(sys.modules) - before)))
 """

@@ -222,7 +222,8 @@ class StaticCache(Cache):
             layer_device_map: Device of single layers, where the model is spread over several.
 
         Raises:
-            InvalidRequestError: A size is below 1, or both spellings disagree.
+            InvalidRequestError: A size is below 1, both spellings disagree, or there is no
+                length.
         """
         if batch_size is not None and max_batch_size not in (None, batch_size):
             raise InvalidRequestError(
@@ -230,6 +231,10 @@ class StaticCache(Cache):
             )
         rows = batch_size if max_batch_size is None else max_batch_size
         length = config.max_position_embeddings if max_cache_len is None else max_cache_len
+        if length is None:
+            raise InvalidRequestError(
+                "max_cache_len", None, "the model has no longest context; give a length"
+            )
         for name, value in (("max_batch_size", rows), ("max_cache_len", length)):
             if value is not None and value < 1:
                 raise InvalidRequestError(name, value, "must be at least 1")

@@ -75,7 +75,7 @@ class EventWriter:
 
         Args:
             index: The sample.
-            token_ids: Its new ids, at least one.
+            token_ids: Its new ids; none where a step only ends it.
             reason: Why it ends with them, ``None`` if it goes on.
             logprobs: One entry an id, if asked for.
 
@@ -96,7 +96,8 @@ class EventWriter:
             stop_reason = stop if stop is not None else self._ending_id(token_ids, reason)
             reason = "stop" if stop is not None else reason
         row.live = reason is None
-        self._note_time()
+        if token_ids:
+            self._note_time()
         self._put(index, tuple(token_ids), text, logprobs, reason, stop_reason)
         return row.live
 
@@ -111,7 +112,8 @@ class EventWriter:
     def _ending_id(self, token_ids: Sequence[int], reason: str) -> int | None:
         """The end-of-sequence id that ended a sample, if that is what did."""
         ends = self._request.ends.eos_token_ids
-        return token_ids[-1] if reason == "stop" and token_ids[-1] in ends else None
+        ending = reason == "stop" and bool(token_ids) and token_ids[-1] in ends
+        return token_ids[-1] if ending else None
 
     def _put(
         self,

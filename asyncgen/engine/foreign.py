@@ -98,7 +98,8 @@ class _RowStreamer:
         self._ends = request.ends
         self._events = events
         self._interrupted = interrupted
-        self._ended: set[int] = set()  # rows that a criterion has ended
+        # Length at which a criterion ended a row; some code asks before it puts, some after.
+        self._ended: dict[int, int] = {}
         self._prompt_seen = False
         self._length = len(request.prompt_ids)
 
@@ -109,7 +110,7 @@ class _RowStreamer:
             return
         self._length += 1
         for row, token_id in enumerate(value.reshape(-1).tolist()):
-            if row not in self._ended and self._events.is_live(row):
+            if self._length <= self._ended.get(row, self._length) and self._events.is_live(row):
                 self._events.settle(row, [token_id], self._reason(token_id))
 
     def end(self) -> None:
@@ -121,7 +122,8 @@ class _RowStreamer:
         verdict = torch.full((input_ids.shape[0],), done, device=input_ids.device)
         if self._ends.tensor_criteria:
             found = self._ends.tensor_criteria(input_ids, scores)
-            self._ended.update(torch.nonzero(found).flatten().tolist())
+            for row in torch.nonzero(found).flatten().tolist():
+                self._ended.setdefault(row, input_ids.shape[1])
             verdict = verdict | found
         return verdict
 

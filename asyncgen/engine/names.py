@@ -75,7 +75,11 @@ def check_prompt(prompt: Prompt) -> None:
     """
     if isinstance(prompt, str) and prompt:
         return
-    if not isinstance(prompt, Sequence) or isinstance(prompt, str | bytes) or not prompt:
+    if (
+        not isinstance(prompt, Sequence)
+        or isinstance(prompt, str | bytes | bytearray)
+        or not prompt
+    ):
         raise InvalidRequestError("prompt", prompt, _PROMPT_FORMS)
     kind = Mapping if isinstance(prompt[0], Mapping) else int
     if any(not isinstance(item, kind) or isinstance(item, bool) for item in prompt):

@@ -32,6 +32,9 @@ SAMPLING = frozenset(
 )
 """Giving one of these asks for sampling."""
 
+_CHOOSING = frozenset({"top_k"})
+"""Contrastive search chooses among so many tokens without drawing."""
+
 MAX_TOP_LOGPROBS = 100
 
 
@@ -139,16 +142,16 @@ def _defaults() -> dict[str, Any]:
 
 def _refuse_idle(config: GenerationConfig, given: Mapping[str, Any]) -> None:
     """A parameter of this request that would have no effect is an error; a default is not."""
+    used = _CHOOSING if config.penalty_alpha else frozenset()
     for issue in minor_issues(config, given.keys()):
-        if issue.name in given:
+        if issue.name in given and issue.name not in used:
             raise InvalidRequestError(issue.name, given[issue.name], issue.reason)
 
 
 def _imply_sampling(given: dict[str, Any]) -> None:
     """An explicit sampling parameter asks for sampling; asking for both ways is an error."""
-    # Contrastive search chooses among `top_k` tokens without drawing.
-    chooses = {"top_k"} if given.get("penalty_alpha") else set()
-    sampling = sorted(SAMPLING & given.keys() - chooses)
+    used = _CHOOSING if given.get("penalty_alpha") else frozenset()
+    sampling = sorted((SAMPLING & given.keys()) - used)
     if not sampling:
         return
     if given.get("do_sample") is False:
@@ -196,6 +199,9 @@ def _set_length(
         end = context if context is not None else prompt_length + 2**31
     if isinstance(value, bool) or not isinstance(value, int | None) or (value or 1) < 1:
         raise InvalidRequestError(name, value, "an integer of at least 1")
+    if context is not None and name not in given:
+        # A default that reaches beyond the context means: to its end.
+        end = min(end, context)
     if context is not None and (end > context or prompt_length >= context):
         raise ContextLengthError(
             name,

@@ -20,6 +20,7 @@ from asyncgen.generation.healing import Healing, plan_healing
 from asyncgen.generation.logits import LogitsProcessorList, build_logits_processors
 from asyncgen.generation.mode_checks import Situation, check_mode
 from asyncgen.generation.prepare import eos_ids
+from asyncgen.generation.prompts import decoder_start
 from asyncgen.generation.stopping import StoppingCriteriaList, build_stopping_criteria
 from asyncgen.generation.strategies import strategy_for
 from asyncgen.generation.strategies.ends import Ends
@@ -64,7 +65,8 @@ def prepare_request(
     """
     accepted_at = clock()
     prompt_ids = _token_ids(model, tokenizer, prompt)
-    params = _params(model, given, prompt_ids)
+    has_encoder = hasattr(model, "core") and model.config.is_encoder_decoder
+    params = _params(model, given, 1 if has_encoder else len(prompt_ids))
     if hasattr(model, "core"):
         strategy_for(params.mode)
         check_mode(params.mode, _situation(model, tokenizer, params))
@@ -75,18 +77,19 @@ def prepare_request(
     if params.config.token_healing:
         healing, shown = _heal(model, tokenizer, prompt, prompt_ids)
         (prompt_ids,) = healing.rows
-        params = _params(model, given, prompt_ids)  # lengths count from the prompt's new end
+        params = _params(model, given, len(prompt_ids))  # lengths count from the prompt's new end
     return Request(
         prompt_ids=prompt_ids,
         params=params,
-        processors=_processors(params, len(prompt_ids), model.device),
+        processors=_processors(params, prompt_ids, has_encoder, model.device),
         ends=_ends(model, tokenizer, params, cancel),
         cancel=cancel,
         sink=sink,
-        continues_text=not is_messages(prompt),
+        continues_text=not (is_messages(prompt) or has_encoder),
         healing=healing,
         shown=shown,
         accepted_at=accepted_at,
+        decoder_ids=_decoder_ids(params) if has_encoder else None,
     )
 
 
@@ -99,14 +102,12 @@ def _situation(model: GenerativeModel, tokenizer: Tokenizer, params: RequestPara
     return Situation(model, params.config, params.num_samples, assistance=assistance)
 
 
-def _params(
-    model: GenerativeModel, given: Mapping[str, Any], prompt_ids: list[int]
-) -> RequestParams:
+def _params(model: GenerativeModel, given: Mapping[str, Any], prompt_length: int) -> RequestParams:
     """Checked parameters for a prompt."""
     return resolve_params(
         given,
         model.generation_config,
-        prompt_length=len(prompt_ids),
+        prompt_length=prompt_length,
         context_length=getattr(model.config, "max_position_embeddings", None),
     )
 
@@ -115,8 +116,8 @@ def _heal(
     model: GenerativeModel, tokenizer: Tokenizer, prompt: Prompt, prompt_ids: list[int]
 ) -> tuple[Healing, str]:
     """What token healing chooses among, and the text that is chosen again."""
-    if not hasattr(model, "core"):
-        raise InvalidRequestError("token_healing", True, "needs a model of this library")
+    if not hasattr(model, "core") or model.config.is_encoder_decoder:
+        raise InvalidRequestError("token_healing", True, "needs a decoder-only model of ours")
     if is_messages(prompt):
         raise InvalidRequestError(
             "token_healing", True, "heals the end of a text, and messages end with their template"
@@ -145,18 +146,28 @@ def _token_ids(model: GenerativeModel, tokenizer: Tokenizer, prompt: Prompt) -> 
     return ids
 
 
+def _decoder_ids(params: RequestParams) -> list[int]:
+    """What the decoder of a model with an encoder begins with."""
+    try:
+        return decoder_start(params.config, 1)[0].tolist()
+    except ValueError as error:
+        value = params.config.decoder_start_token_id
+        raise InvalidRequestError("decoder_start_token_id", value, str(error)) from error
+
+
 def _processors(
-    params: RequestParams, prompt_length: int, device: torch.device
+    params: RequestParams, prompt_ids: list[int], has_encoder: bool, device: torch.device
 ) -> LogitsProcessorList:
     """Built-in and user processors in the documented order."""
     eos = eos_ids(params.config)
     try:
         return build_logits_processors(
             params.config,
-            prompt_length=prompt_length,
+            prompt_length=1 if has_encoder else len(prompt_ids),
             eos_token_ids=torch.tensor(eos, device=device) if eos else None,
             device=device,
             user_processors=params.processors,
+            encoder_input_ids=torch.tensor([prompt_ids], device=device),
         )
     except InvalidRequestError:
         raise

@@ -46,6 +46,8 @@ class Request:
         healing: How to choose the prompt's last token again, if that is wanted.
         shown: Text of the prompt behind ``prompt_ids[:-1]``, where that token is chosen again.
         accepted_at: Clock of the engine when it was posted, in seconds.
+        decoder_ids: What the decoder of a model with an encoder begins with; the encoder reads
+            the prompt. ``None`` where there is no encoder.
         id: Short name for logs.
     """
 
@@ -59,4 +61,10 @@ class Request:
     healing: Healing | None = None
     shown: str = ""
     accepted_at: float = 0.0
+    decoder_ids: list[int] | None = None
     id: str = field(default_factory=lambda: f"req-{next(_numbers)}")
+
+    @property
+    def starting_ids(self) -> list[int]:
+        """What the decoder continues."""
+        return self.prompt_ids if self.decoder_ids is None else self.decoder_ids

@@ -9,6 +9,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+import torch
+
 from asyncgen.engine.events import EventWriter
 from asyncgen.engine.logprobs import token_logprob
 from asyncgen.engine.sampler import HashDraw
@@ -16,7 +18,7 @@ from asyncgen.generation.drafting import make_drafter
 from asyncgen.generation.mode_checks import Situation, check_mode
 from asyncgen.generation.modes import GenerationMode
 from asyncgen.generation.prepare import make_plan
-from asyncgen.generation.strategies import Steps, strategy_for
+from asyncgen.generation.strategies import EncoderInput, Steps, strategy_for
 from asyncgen.generation.strategies.healed import healed
 
 if TYPE_CHECKING:
@@ -100,12 +102,13 @@ class StepRun:
             check_mode(mode, Situation(self._model, config, rows, assistance=assistance))
         plan = make_plan(
             self._model,
-            [request.prompt_ids] * request.params.num_samples,
+            [request.starting_ids] * request.params.num_samples,
             config=request.params.config,
             processors=request.processors,
             ends=request.ends,
             draw=HashDraw(request.params.seed),
             prefill_chunk=request.params.config.prefill_chunk_size or self._prefill_chunk,
+            encoder=self._encoder_input(),
         )
         if assistance is not None:
             # What one request teaches a draft model must not change the draws of another.
@@ -116,14 +119,20 @@ class StepRun:
             strategy = partial(healed, strategy=strategy, bias=bias)
         return strategy(plan)
 
+    def _encoder_input(self) -> EncoderInput | None:
+        """What the encoder reads, in a model that has one."""
+        if self._request.decoder_ids is None:
+            return None
+        return EncoderInput(torch.tensor([self._request.prompt_ids], device=self._model.device))
+
     def _write(self, step: Step) -> None:
         """Turn what a step settled into events."""
         if step.prompt is not None:
             self._events.heal(step.prompt.tolist())
         for row, token_ids in enumerate(step.token_ids):
-            if not token_ids or not self._events.is_live(row):
-                continue
             reason = step.reasons[row] if step.reasons else None
+            if not self._events.is_live(row) or (not token_ids and reason is None):
+                continue
             goes_on = self._events.settle(row, token_ids, reason, self._logprobs(step, row))
             if not goes_on:
                 self._request.ends.stop_row(row)
@@ -131,7 +140,7 @@ class StepRun:
     def _logprobs(self, step: Step, row: int) -> tuple[TokenLogprob, ...] | None:
         """Log-probabilities of a row, if the request asked for them."""
         top = self._request.params.top_logprobs
-        if top is None or step.logits is None:
+        if top is None or step.logits is None or not step.token_ids[row]:
             return None
         # One row of logits a position, or one position for all rows.
         first = row if step.positions == 1 else 0

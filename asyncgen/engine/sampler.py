@@ -91,8 +91,8 @@ def gumbel_noise(key: int, token_ids: Tensor) -> Tensor:
         float32 noise of the same shape.
     """
     bits = _finalize(token_ids * _signed(0x9E3779B97F4A7C15) + _signed(key))
-    # 53 bits in float64: near 1 a float32 could not tell -log(u) from zero.
-    uniform = (((bits >> 11) & ((1 << 53) - 1)).double() + 0.5) * 2.0**-53
+    # Near 1 a float32 could not tell -log(u) from zero; with 53 bits a float64 could round to 1.
+    uniform = (_shift(bits, 12).double() + 0.5) * 2.0**-52
     return (-torch.log(-torch.log(uniform))).float()
 
 

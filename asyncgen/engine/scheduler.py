@@ -33,8 +33,8 @@ class TurnScheduler(Generic[T]):
         self._waiting: list[tuple[int, int, T]] = []
         self._running: deque[T] = deque()
         self._arrivals = 0
-        self._newcomer: T | None = None
-        self._owes_a_turn = False
+        self._newcomer: T | None = None  # in front, before its first turn
+        self._favoured: T | None = None  # had the last turn, and it was its first
 
     def add(self, item: T, priority: int = 0) -> None:
         """Queue a request; among equals of ``priority`` (higher goes first) the oldest is next."""
@@ -48,7 +48,8 @@ class TurnScheduler(Generic[T]):
         """
         if not self._waiting or len(self._running) >= self.max_running:
             return None
-        if self._owes_a_turn and len(self._running) > 1:
+        favoured = self._favoured
+        if favoured is not None and any(item is not favoured for item in self._running):
             return None
         self._newcomer = heapq.heappop(self._waiting)[2]
         self._running.appendleft(self._newcomer)
@@ -60,7 +61,8 @@ class TurnScheduler(Generic[T]):
             return None
         item = self._running.popleft()
         self._running.append(item)
-        self._owes_a_turn, self._newcomer = item is self._newcomer, None
+        self._favoured = item if item is self._newcomer else None
+        self._newcomer = None
         return item
 
     def remove(self, item: T) -> bool:
@@ -71,6 +73,8 @@ class TurnScheduler(Generic[T]):
         """
         if item in self._running:
             self._running.remove(item)
+            if not self._running:
+                self._favoured = None
             return True
         before = len(self._waiting)
         self._waiting = [entry for entry in self._waiting if entry[2] is not item]
@@ -100,4 +104,5 @@ class TurnScheduler(Generic[T]):
         items = [*self._running, *self.waiting()]
         self._running.clear()
         self._waiting.clear()
+        self._newcomer = self._favoured = None
         return items

@@ -22,8 +22,9 @@ from asyncgen.generation.healing import Healing, plan_healing
 from asyncgen.generation.logits import build_logits_processors
 from asyncgen.generation.mode_checks import Situation, check_mode
 from asyncgen.generation.modes import GenerationMode
-from asyncgen.generation.outputs import GenerateDecoderOnlyOutput
 from asyncgen.generation.prepare import eos_ids, make_plan
+from asyncgen.generation.prompts import DecoderPrompt, check_past, read_prompt
+from asyncgen.generation.results import Kept, Result, assemble, make_record
 from asyncgen.generation.stopping import StoppingCriteriaList, build_stopping_criteria
 from asyncgen.generation.strategies import Outcome, Plan, Step, Strategy, strategy_for
 from asyncgen.generation.strategies.ends import Ends
@@ -45,6 +46,7 @@ _log = logging.getLogger("asyncgen.generation")
 _MODEL_KWARGS = frozenset(
     {"assistant_tokenizer", "attention_mask", "input_ids", "past_key_values", "tokenizer"}
 )
+_ENCODER_KWARGS = frozenset({"encoder_outputs", "decoder_input_ids", "decoder_attention_mask"})
 _IGNORED_KWARGS = frozenset({"token_type_ids"})
 
 
@@ -98,19 +100,19 @@ def prepare_call(
     config, model_kwargs = _resolve_config(model, generation_config, kwargs)
     mode = config.get_generation_mode(assistant_model)
     strategy = strategy_for(mode)
-    input_ids = _input_ids(model, inputs, model_kwargs.get("input_ids"), config)
-    mask = _attention_mask(input_ids, model_kwargs.get("attention_mask"), config)
-    _resolve_pad(config)
-    if config.token_healing:
-        healing, input_ids, mask = _heal(model, model_kwargs, input_ids, mask, config)
-        bias = healing.bias.repeat_interleave(config.num_return_sequences or 1, dim=0)
-        strategy = partial(healed, strategy=strategy, bias=bias)
-    _resolve_length(config, input_ids.shape[1], model.config)
+    prompt = read_prompt(model, inputs, model_kwargs, config)
     assistance = Assistance(
         assistant_model, model_kwargs.get("tokenizer"), model_kwargs.get("assistant_tokenizer")
     )
-    cache = model_kwargs.get("past_key_values")
-    check_mode(mode, Situation(model, config, len(input_ids), cache, assistance))
+    input_ids, mask, encoder = prompt.input_ids, prompt.attention_mask, prompt.encoder
+    past = check_past(model_kwargs.get("past_key_values"), prompt, config)
+    check_mode(mode, Situation(model, config, len(input_ids), past, assistance))
+    _resolve_pad(config)
+    if config.token_healing:
+        healing, input_ids, mask = _heal(model, model_kwargs, prompt, config)
+        bias = healing.bias.repeat_interleave(config.num_return_sequences or 1, dim=0)
+        strategy = partial(healed, strategy=strategy, bias=bias)
+    _resolve_length(config, input_ids.shape[1], model.config)
     samples = config.num_return_sequences or 1
     input_ids = input_ids.repeat_interleave(samples, dim=0)
     mask = None if mask is None else mask.repeat_interleave(samples, dim=0)
@@ -134,21 +136,22 @@ def prepare_call(
             device=model.device,
             user_processors=logits_processor,
             padding=None if mask is None else (mask == 0).sum(dim=1),
+            encoder_input_ids=input_ids if encoder is None else encoder.input_ids,
         ),
         ends=Ends(criteria),
         draw=multinomial_draw,
         attention_mask=mask,
-        cache=cache,
+        cache=past,
         prefill_chunk=config.prefill_chunk_size,
+        encoder=encoder,
+        record=make_record(config, model_kwargs.get("encoder_outputs")),
     )
     if mode is GenerationMode.ASSISTED_GENERATION:
         plan.drafter = make_drafter(model, plan, assistance, remember=True)
     return Call(plan, strategy, config)
 
 
-def run_call(
-    call: Call, streamer: BaseStreamer | None
-) -> GenerateDecoderOnlyOutput | torch.LongTensor:
+def run_call(call: Call, streamer: BaseStreamer | None) -> Result:
     """Drain a call's steps, hand the tokens to the streamer, assemble the documented output.
 
     Raises:
@@ -163,13 +166,11 @@ def run_call(
         raise
 
 
-def _drain(
-    call: Call, streamer: BaseStreamer | None
-) -> GenerateDecoderOnlyOutput | torch.LongTensor:
+def _drain(call: Call, streamer: BaseStreamer | None) -> Result:
     config, plan = call.config, call.plan
     if streamer is not None and not config.token_healing:
         streamer.put(plan.input_ids.cpu())
-    steps, kept = call.strategy(plan), _Kept(config)
+    steps, kept = call.strategy(plan), Kept(config, plan.record)
     while True:
         try:
             step = next(steps)
@@ -181,30 +182,7 @@ def _drain(
             _stream(step, streamer)
     if streamer is not None:
         streamer.end()
-    if not config.return_dict_in_generate:
-        return outcome.sequences  # type: ignore[return-value]
-    return GenerateDecoderOnlyOutput(
-        sequences=outcome.sequences,
-        scores=None if kept.scores is None else tuple(kept.scores),
-        logits=None if kept.logits is None else tuple(kept.logits),
-        past_key_values=plan.cache if config.use_cache is not False else None,
-    )
-
-
-class _Kept:
-    """What the documented output keeps of every step, if it was asked for."""
-
-    def __init__(self, config: GenerationConfig) -> None:
-        asked = bool(config.return_dict_in_generate)
-        self.scores: list[Tensor] | None = [] if asked and config.output_scores else None
-        self.logits: list[Tensor] | None = [] if asked and config.output_logits else None
-
-    def add(self, step: Step) -> None:
-        """Keep the tensors of a step; prompt chunks have none."""
-        if self.scores is not None and step.scores is not None:
-            self.scores += step.scores.chunk(step.positions)
-        if self.logits is not None and step.logits is not None:
-            self.logits += step.logits.chunk(step.positions)
+    return assemble(plan, outcome, kept)
 
 
 def _stream(step: Step, streamer: BaseStreamer) -> None:
@@ -231,10 +209,8 @@ def _resolve_config(
     config.update(defaults_only=True, **defaults)
     config.validate(user_set_attributes=kwargs.keys())
     check_supported(config)
-    for name in ("output_attentions", "output_hidden_states"):
-        if getattr(config, name):
-            raise InvalidRequestError(name, True, "not supported yet in `generate`")
-    unknown = sorted(rest.keys() - _MODEL_KWARGS - _IGNORED_KWARGS)
+    known = _MODEL_KWARGS | (_ENCODER_KWARGS if model.config.is_encoder_decoder else frozenset())
+    unknown = sorted(rest.keys() - known - _IGNORED_KWARGS)
     if unknown:
         raise ValueError(
             f"the following `model_kwargs` are not used by the model: {unknown} (a typo in the "
@@ -243,65 +219,27 @@ def _resolve_config(
     return config, rest
 
 
-def _input_ids(
-    model: Any, inputs: Tensor | None, input_ids: Tensor | None, config: GenerationConfig
-) -> Tensor:
-    """The prompt: ``inputs`` or ``input_ids``, or a lone beginning-of-sequence token."""
-    if inputs is not None and input_ids is not None:
-        raise ValueError("`inputs` and `input_ids` were passed together; give one of them")
-    ids = inputs if inputs is not None else input_ids
-    if ids is None:
-        if config.bos_token_id is None:
-            raise ValueError("`bos_token_id` has to be defined when no `input_ids` are provided")
-        ids = torch.full((1, 1), config.bos_token_id, dtype=torch.int64)
-    if ids.dim() != 2 or ids.shape[1] == 0 or ids.is_floating_point():
-        raise ValueError(
-            f"`input_ids` has shape {tuple(ids.shape)} and dtype {ids.dtype}: integer ids of "
-            "shape [batch, length] with at least one position"
-        )
-    size = model.config.vocab_size
-    if int(ids.min()) < 0 or int(ids.max()) >= size:
-        raise ValueError(f"`input_ids` holds ids outside of 0 to {size - 1}")
-    return ids.to(device=model.device, dtype=torch.int64)
-
-
-def _attention_mask(
-    input_ids: Tensor, mask: Tensor | None, config: GenerationConfig
-) -> Tensor | None:
-    """The mask as given, or inferred from padding ids that are not also an end of sequence.
-
-    ``None`` where nothing is padded.
-    """
-    if mask is not None:
-        return None if bool((mask != 0).all()) else mask
-    pad = config.pad_token_id
-    if pad is None or pad in eos_ids(config) or not bool((input_ids == pad).any()):
-        return None
-    return input_ids != pad
-
-
 def _heal(
-    model: Any,
-    model_kwargs: dict[str, Any],
-    input_ids: Tensor,
-    mask: Tensor | None,
-    config: GenerationConfig,
+    model: Any, model_kwargs: dict[str, Any], prompt: DecoderPrompt, config: GenerationConfig
 ) -> tuple[Healing, Tensor, Tensor | None]:
     """What token healing chooses among, and the prompts as it wants them, padded anew."""
-    if model_kwargs.get("past_key_values") is not None:
+    if model_kwargs.get("past_key_values") is not None or prompt.encoder is not None:
         raise InvalidRequestError(
-            "token_healing", True, "changes the prompt, so it cannot continue `past_key_values`"
+            "token_healing",
+            True,
+            "changes the prompt, so it cannot continue `past_key_values`, and an encoder-decoder "
+            "model has none",
         )
-    kept = torch.ones_like(input_ids) if mask is None else mask
-    pairs = zip(input_ids, kept.bool(), strict=True)
-    rows = [row[keep].tolist() for row, keep in pairs]
+    ids, mask = prompt.input_ids, prompt.attention_mask
+    kept = torch.ones_like(ids) if mask is None else mask
+    rows = [row[keep].tolist() for row, keep in zip(ids, kept.bool(), strict=True)]
     healing = plan_healing(model_kwargs.get("tokenizer"), rows, model.core.config.vocab_size)
     width = max(map(len, healing.rows))
     pad = 0 if config.pad_token_id is None else config.pad_token_id
     padded = [[pad] * (width - len(row)) + row for row in healing.rows]
     real = [[0] * (width - len(row)) + [1] * len(row) for row in healing.rows]
-    found = torch.tensor(real, device=input_ids.device)
-    return healing, input_ids.new_tensor(padded), None if bool(found.all()) else found
+    found = torch.tensor(real, device=ids.device)
+    return healing, ids.new_tensor(padded), None if bool(found.all()) else found
 
 
 def _resolve_pad(config: GenerationConfig) -> None:

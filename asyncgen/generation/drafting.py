@@ -7,15 +7,16 @@ own first layers, a look-up in the prompt, an assistant model.
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
-from asyncgen.cache import Cache, DynamicCache
+from asyncgen.cache import Cache, DynamicCache, EncoderDecoderCache
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.fields import DEFAULTS, DRAFTING
 from asyncgen.generation.logits import LogitsProcessorList, build_logits_processors
 from asyncgen.generation.logits.build import WARPERS
 from asyncgen.generation.prepare import eos_ids
+from asyncgen.generation.strategies import EncoderInput
 from asyncgen.generation.strategies.drafters import (
     AssistantDrafter,
     Confidence,
@@ -86,7 +87,7 @@ def check_assistance(
     if config.use_cache is False:
         raise InvalidRequestError("use_cache", False, "assisted generation needs the cache")
     name = config.cache_implementation
-    if "static" in (name or "") or (cache is not None and not isinstance(cache, DynamicCache)):
+    if "static" in (name or "") or not _can_crop(cache):
         raise InvalidRequestError(
             "cache_implementation" if cache is None else "past_key_values",
             name if cache is None else type(cache).__name__,
@@ -122,7 +123,7 @@ def make_drafter(
             config.prompt_lookup_num_tokens, 2 if size is None else size, eos_ids(config)
         )
     assert assistance.model is not None
-    forward = OwnModel(Forward.over(assistance.model.core, DynamicCache(), plan.attention_mask))
+    forward = OwnModel(Forward(_draft_plan(plan, assistance.model)))
     if not _is_foreign(model, assistance):
         processors = _draft_processors(plan, config)
         ends = eos_ids(config)
@@ -131,7 +132,8 @@ def make_drafter(
 
 
 def _early_exit(model: GenerativeModel, plan: Plan, depth: int) -> Drafter:
-    forward = EarlyExit(lambda: Forward(plan), depth)
+    own = replace(plan, record=None)
+    forward = EarlyExit(lambda: Forward(own), depth)
     processors = _draft_processors(plan, plan.config)
     return _assistant(plan, model, forward, processors, eos_ids(plan.config), remember=False)
 
@@ -156,6 +158,7 @@ def _assistant(
         draw=plan.draw if plan.config.do_sample else None,
         eos_token_ids=ends,
         prefill_chunk=plan.prefill_chunk,
+        position_limit=assistant.core.config.position_limit,
         on_update=_memory(own) if remember else None,
     )
 
@@ -185,7 +188,7 @@ def _universal(
             device=plan.input_ids.device,
         )
         processors = LogitsProcessorList([shared, *processors])
-    forward = OwnModel(Forward.over(assistant.core, DynamicCache()))
+    forward = OwnModel(Forward(_draft_plan(plan, assistant, padded=False)))
     drafter = _assistant(plan, assistant, forward, processors, own_ends, remember=remember)
     lookbehinds = {
         name: DEFAULTS[name] if getattr(config, name) is None else getattr(config, name)
@@ -194,6 +197,18 @@ def _universal(
     return UniversalDrafter(
         drafter, Languages(target, other, **lookbehinds), shared=shared, ends=ends
     )
+
+
+def _draft_plan(plan: Plan, assistant: GenerativeModel, *, padded: bool = True) -> Plan:
+    """The same rows for the draft model, with a cache and an encoder pass of its own."""
+    encoder = None
+    cache: Cache = DynamicCache()
+    if plan.encoder is not None:
+        encoder = EncoderInput(plan.encoder.input_ids, plan.encoder.attention_mask)
+        cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
+    mask = plan.attention_mask if padded else None
+    core = assistant.core
+    return replace(plan, core=core, cache=cache, encoder=encoder, attention_mask=mask, record=None)
 
 
 def _draft_processors(plan: Plan, config: GenerationConfig) -> LogitsProcessorList:
@@ -234,6 +249,13 @@ def _memory(own: GenerationConfig) -> Callable[[Schedule, Confidence], None]:
     return remember
 
 
+def _can_crop(cache: Cache | None) -> bool:
+    """Whether positions can be taken back, and the room be used again."""
+    if isinstance(cache, EncoderDecoderCache):
+        cache = cache.self_attention_cache
+    return cache is None or isinstance(cache, DynamicCache)
+
+
 def _check_depth(depth: object, layers: int) -> None:
     if isinstance(depth, bool) or not isinstance(depth, int) or not 1 <= depth <= layers:
         raise InvalidRequestError(
@@ -261,6 +283,15 @@ def _check_model(model: GenerativeModel, assistance: Assistance) -> None:
             f"a vocabulary of {assistant.core.config.vocab_size}",
             f"the model has one of {model.core.config.vocab_size}, so the tokenizers differ; "
             "pass `tokenizer` and `assistant_tokenizer`",
+        )
+    if assistant.config.is_encoder_decoder != model.config.is_encoder_decoder or (
+        model.config.is_encoder_decoder and _is_foreign(model, assistance)
+    ):
+        raise InvalidRequestError(
+            "assistant_model",
+            name,
+            "of an encoder-decoder model must be one as well, with the same tokenizer, and of any "
+            "other model none",
         )
     if assistance.assistant_tokenizer is not None and not _is_foreign(model, assistance):
         raise InvalidRequestError(

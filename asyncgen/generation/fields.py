@@ -371,8 +371,6 @@ def minor_issues(config: Any, user_set: Collection[str] = ()) -> list[Issue]:
             value = getattr(config, field.name)
             if field.needs != switch or _is_idle(field, value):
                 continue
-            if field.name == "top_k" and config.penalty_alpha:
-                continue  # contrastive search chooses among so many
             if not silenced or field.name in user_set:
                 issues.append(Issue(field.name, value, reason))
     return issues

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from asyncgen.generation.config import GenerationConfig
     from asyncgen.generation.logits import LogitsProcessorList
-    from asyncgen.generation.outputs import GenerateDecoderOnlyOutput
+    from asyncgen.generation.results import Result
     from asyncgen.generation.stopping import StoppingCriteriaList
     from streamers import BaseStreamer
 
@@ -42,12 +42,13 @@ class GenerationMixin:
         negative_prompt_attention_mask: torch.Tensor | None = None,
         custom_generate: str | Callable[..., Any] | None = None,
         **kwargs: Any,
-    ) -> GenerateDecoderOnlyOutput | torch.LongTensor:
+    ) -> Result:
         """Generate token ids after a batch of prompts.
 
         Args:
             inputs: Prompt ids, int64 ``[B, S]``, left-padded; ``None`` starts from
-                ``bos_token_id``. Also accepted as ``input_ids=``.
+                ``bos_token_id``. Also accepted as ``input_ids=``. With an encoder they are what
+                it reads, padded on either side.
             generation_config: Base of the configuration; ``None`` is the model's own.
             logits_processor: Processors that complement the built-in ones.
             stopping_criteria: Criteria that complement the built-in ones; a row ends when one
@@ -62,13 +63,16 @@ class GenerationMixin:
             negative_prompt_attention_mask: Not supported yet.
             custom_generate: Not supported yet.
             **kwargs: Fields of ``GenerationConfig``, and ``attention_mask`` ``[B, S]``,
-                ``past_key_values`` (a cache to continue), ``tokenizer`` (for ``stop_strings`` and
-                an assistant with another tokenizer), ``assistant_tokenizer`` (that one).
+                ``past_key_values`` (a cache to continue), ``tokenizer`` (for ``stop_strings``,
+                ``token_healing`` and an assistant with another tokenizer) and
+                ``assistant_tokenizer`` (that one).
+                With an encoder also ``encoder_outputs``, ``decoder_input_ids`` ``[B, S]`` and
+                ``decoder_attention_mask`` ``[B, S]``.
 
         Returns:
             Ids of prompt and continuation, int64 ``[B, T]``, ended rows filled with
-            ``pad_token_id``; or a :class:`GenerateDecoderOnlyOutput` with
-            ``return_dict_in_generate=True``.
+            ``pad_token_id``; or, with ``return_dict_in_generate=True``, the documented output
+            object. With an encoder the prompt is that of the decoder.
 
         Raises:
             ValueError: An invalid value or combination, or an unknown keyword.

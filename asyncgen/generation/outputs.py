@@ -14,12 +14,14 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 __all__ = [
+    "BaseModelOutput",
     "CausalLMOutputWithPast",
     "GenerateBeamDecoderOnlyOutput",
     "GenerateBeamEncoderDecoderOutput",
     "GenerateDecoderOnlyOutput",
     "GenerateEncoderDecoderOutput",
     "ModelOutput",
+    "Seq2SeqLMOutput",
 ]
 
 
@@ -69,6 +71,48 @@ class ModelOutput(Mapping[str, Any]):
     def to_tuple(self) -> tuple[Any, ...]:
         """Return the values that are not None, in order."""
         return tuple(getattr(self, name) for name in self)
+
+
+@dataclass(eq=False)
+class BaseModelOutput(ModelOutput):
+    """What an encoder returns.
+
+    Attributes:
+        last_hidden_state: Output of the last layer, [B, T, E].
+        hidden_states: Per layer, the embeddings first, [B, T, E].
+        attentions: Per layer, attention weights, [B, H, T, T].
+    """
+
+    last_hidden_state: Tensor | None = None
+    hidden_states: tuple[Tensor, ...] | None = None
+    attentions: tuple[Tensor, ...] | None = None
+
+
+@dataclass(eq=False)
+class Seq2SeqLMOutput(ModelOutput):
+    """What a language model with an encoder and a decoder returns.
+
+    Attributes:
+        loss: Language modelling loss, a scalar, when labels were given.
+        logits: Scores of the next token, [B, S, V].
+        past_key_values: The cache.
+        decoder_hidden_states: Per layer, the embeddings first, [B, S, E].
+        decoder_attentions: Per layer, [B, H, S, T].
+        cross_attentions: Per layer, weights to the encoder, [B, H, S, T].
+        encoder_last_hidden_state: Output of the encoder, [B, T, E].
+        encoder_hidden_states: Per layer, [B, T, E].
+        encoder_attentions: Per layer, [B, H, T, T].
+    """
+
+    loss: Tensor | None = None
+    logits: Tensor | None = None
+    past_key_values: Any = None
+    decoder_hidden_states: tuple[Tensor, ...] | None = None
+    decoder_attentions: tuple[Tensor, ...] | None = None
+    cross_attentions: tuple[Tensor, ...] | None = None
+    encoder_last_hidden_state: Tensor | None = None
+    encoder_hidden_states: tuple[Tensor, ...] | None = None
+    encoder_attentions: tuple[Tensor, ...] | None = None
 
 
 @dataclass(eq=False)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import torch
 
-from asyncgen.cache import Cache, DynamicCache, StaticCache
+from asyncgen.cache import Cache, DynamicCache, EncoderDecoderCache, StaticCache
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.strategies import Plan
 
@@ -20,9 +20,10 @@ if TYPE_CHECKING:
 
     from asyncgen.generation.config import GenerationConfig
     from asyncgen.generation.logits import LogitsProcessorList
-    from asyncgen.generation.strategies import Draw
+    from asyncgen.generation.strategies import Draw, EncoderInput
     from asyncgen.generation.strategies.ends import Ends
     from asyncgen.generation.strategies.forward import Decoder
+    from asyncgen.generation.strategies.record import Record
     from asyncgen.models.config import ModelConfig
 
 __all__ = ["GenerativeModel", "eos_ids", "make_cache", "make_plan"]
@@ -58,6 +59,8 @@ def make_plan(
     attention_mask: Tensor | None = None,
     cache: Cache | None = None,
     prefill_chunk: int | None = None,
+    encoder: EncoderInput | None = None,
+    record: Record | None = None,
 ) -> Plan:
     """Lay rows out for a strategy.
 
@@ -71,34 +74,56 @@ def make_plan(
         attention_mask: ``[B, S]``, zero or ``False`` at padding; ``None`` where nothing is padded.
         cache: A cache to continue; ``None`` makes one.
         prefill_chunk: Most prompt tokens of one forward.
+        encoder: What the encoder reads, in a model that has one.
+        record: Keeps what goes on inside the model.
 
     Returns:
         The plan; nothing has been computed yet.
     """
     ids = torch.as_tensor(input_ids, dtype=torch.int64, device=model.device)
     mask = None if attention_mask is None else attention_mask.to(model.device).bool()
+    if cache is None:
+        cache = make_cache(model, config, ids.shape[0], ends.max_length, encoder)
+    elif encoder is not None and not isinstance(cache, EncoderDecoderCache):
+        cache = EncoderDecoderCache(cache, DynamicCache())
     return Plan(
         core=model.core,
         input_ids=ids,
         attention_mask=mask,
-        cache=make_cache(model, config, ids.shape[0], ends.max_length) if cache is None else cache,
+        cache=cache,
         config=config,
         processors=processors,
         ends=ends,
         pad_token_id=_pad_id(config),
         draw=draw,
         prefill_chunk=prefill_chunk,
+        encoder=encoder,
+        record=record,
     )
 
 
 def make_cache(
-    model: GenerativeModel, config: GenerationConfig, batch: int, max_length: int | None
+    model: GenerativeModel,
+    config: GenerationConfig,
+    batch: int,
+    max_length: int | None,
+    encoder: EncoderInput | None = None,
 ) -> Cache:
-    """Make the cache that ``cache_implementation`` names.
+    """Make the cache that ``cache_implementation`` names, or a pair of them with an encoder.
+
+    Args:
+        model: The model that will run.
+        config: Names the cache.
+        batch: Rows.
+        max_length: Positions of a static cache.
+        encoder: What the encoder reads, in a model that has one.
 
     Raises:
         InvalidRequestError: An implementation that does not exist here yet.
     """
+    if encoder is not None:
+        own = make_cache(model, config, batch, max_length)
+        return EncoderDecoderCache(own, make_cache(model, config, batch, _length(encoder)))
     name = config.cache_implementation
     if name in (None, "dynamic", "dynamic_full"):
         return DynamicCache()
@@ -106,7 +131,7 @@ def make_cache(
         return StaticCache(
             model.core.config,
             max_batch_size=batch,
-            max_cache_len=max_length,
+            max_cache_len=_static_length(config, max_length),
             device=model.device,
             dtype=model.dtype,
         )
@@ -115,12 +140,26 @@ def make_cache(
     )
 
 
+def _static_length(config: GenerationConfig, needed: int | None) -> int | None:
+    """Positions of a static cache: as many as asked for, and no fewer than needed."""
+    asked = config.max_cache_len
+    return needed if asked is None or needed is None else max(asked, needed)
+
+
 def eos_ids(config: GenerationConfig) -> list[int]:
     """The end-of-sequence ids of a config, as a list."""
     eos = config.eos_token_id
     if eos is None:
         return []
     return [eos] if isinstance(eos, int) else list(eos)
+
+
+def _length(encoder: EncoderInput) -> int:
+    """Positions of the encoder."""
+    if encoder.input_ids is not None:
+        return encoder.input_ids.shape[1]
+    assert encoder.encoded is not None and encoder.encoded.states is not None
+    return encoder.encoded.states.shape[1]
 
 
 def _pad_id(config: GenerationConfig) -> int:

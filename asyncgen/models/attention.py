@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from asyncgen.cache import Cache
     from asyncgen.models.config import ModelConfig
 
-__all__ = ["AttentionContext", "DenseAttention"]
+__all__ = ["AttentionContext", "DenseAttention", "attend_openly"]
 
 
 class AttentionContext(Protocol):
@@ -67,6 +67,7 @@ class DenseAttention:
         "_plain",
         "_queries",
         "_rows",
+        "_scales",
         "_start",
         "_weights",
         "_windows",
@@ -97,6 +98,7 @@ class DenseAttention:
         self._kv_heads = config.num_key_value_heads
         self._group = self._heads // self._kv_heads
         self._head_dim = config.head_dim
+        self._scales = config.attention_scales
         windows = [config.window(layer) for layer in range(config.num_hidden_layers)]
         self._windows = windows if any(windows) else None
         self._padding = _hidden_keys(attention_mask)
@@ -124,16 +126,17 @@ class DenseAttention:
         if heads is not self._bound:
             self._bind(heads)
         window = None if self._windows is None else self._windows[layer]
+        scale = None if self._scales is None else self._scales[layer]
         first = 0 if window is None else max(self._start + 1 - window, 0)
         keys, values = self._layers[layer].append(self._pair, first)
         if not self._plain:
-            return self._attend_masked(heads, keys, values, first, window)
+            return self._attend_masked(heads, keys, values, first, window, scale)
         queries = self._queries
         if queries is None:
             queries = heads[:, : self._heads].reshape(-1, 1, self._group, self._head_dim)
         # One batch entry per key head, so that the output comes out in the order of the heads.
-        attended = scaled_dot_product_attention(queries, keys, values)  # [B * K, 1, G, D]
-        return attended.view(self._rows, -1)
+        attended = scaled_dot_product_attention(queries, keys, values, scale=scale)
+        return attended.view(self._rows, -1)  # from [B * K, 1, G, D]
 
     def _bind(self, heads: Tensor) -> None:
         """Make the views of a step's memory once; most models hand in the same for every layer."""
@@ -147,7 +150,13 @@ class DenseAttention:
             self._queries = heads[:, : self._heads].view(kv_heads, 1, self._group, size)
 
     def _attend_masked(
-        self, heads: Tensor, keys: Tensor, values: Tensor, first: int, window: int | None
+        self,
+        heads: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        first: int,
+        window: int | None,
+        scale: float | None,
     ) -> Tensor:
         """Several tokens per row, or hidden keys."""
         rows, length, size = self._rows, self._length, self._head_dim
@@ -156,7 +165,7 @@ class DenseAttention:
         values = values.view(rows, self._kv_heads, -1, size)
         if self._weights is not None:
             mask = self._mask(first, window, heads, plain_causal=False)
-            attended, weights = _attend_openly(queries, keys, values, mask)
+            attended, weights = attend_openly(queries, keys, values, mask, scale)
             self._weights.append(weights)
         else:
             mask = self._mask(first, window, heads, plain_causal=True)
@@ -166,6 +175,7 @@ class DenseAttention:
                 values,
                 attn_mask=mask,
                 is_causal=mask is None and length > 1,
+                scale=scale,
                 enable_gqa=self._group > 1,
             )
         return attended.transpose(1, 2).reshape(rows * length, -1)
@@ -186,6 +196,14 @@ class DenseAttention:
         slides = window is not None and self._end > window
         if plain_causal and self._padding is None and not slides and self._start == 0:
             return None
+        hidden = self._hidden(first, window, like)
+        # The least finite number and not minus infinity: a padding query, from which everything
+        # is hidden, then gets a meaningless average instead of NaN.
+        mask = torch.zeros(hidden.shape, dtype=like.dtype, device=like.device)
+        return mask.masked_fill_(hidden, torch.finfo(like.dtype).min)
+
+    def _hidden(self, first: int, window: int | None, like: Tensor) -> Tensor:
+        """Which keys are hidden from which queries, bool ``[1 or B, 1, S, T]``."""
         queries = torch.arange(self._start, self._end, device=like.device)[:, None]
         keys = torch.arange(first, self._end, device=like.device)
         hidden = keys > queries  # [S, T]
@@ -197,10 +215,7 @@ class DenseAttention:
             missing = self._end - padding.shape[1]
             padding = torch.nn.functional.pad(padding, (0, missing))[:, None, None, first:]
             hidden = hidden | padding.to(hidden.device)
-        # The least finite number and not minus infinity: a padding query, from which everything
-        # is hidden, then gets a meaningless average instead of NaN.
-        mask = torch.zeros(hidden.shape, dtype=like.dtype, device=like.device)
-        return mask.masked_fill_(hidden, torch.finfo(like.dtype).min)
+        return hidden
 
 
 def _hidden_keys(attention_mask: Tensor | None) -> Tensor | None:
@@ -211,14 +226,19 @@ def _hidden_keys(attention_mask: Tensor | None) -> Tensor | None:
     return hidden if bool(hidden.any()) else None
 
 
-def _attend_openly(
-    queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None
+def attend_openly(
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    mask: Tensor | None,
+    scale: float | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Attention in plain products: outputs ``[B, H, S, D]`` and weights ``[B, H, S, T]``."""
     group = queries.shape[1] // keys.shape[1]
     keys = keys.repeat_interleave(group, dim=1)
     values = values.repeat_interleave(group, dim=1)
-    scores = queries @ keys.transpose(-1, -2) / math.sqrt(queries.shape[-1])
+    scale = 1 / math.sqrt(queries.shape[-1]) if scale is None else scale
+    scores = queries @ keys.transpose(-1, -2) * scale
     if mask is not None:
         scores = scores + mask
     weights = scores.softmax(dim=-1, dtype=torch.float32).to(queries.dtype)

@@ -8,80 +8,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING
 
 from asyncgen.errors import ModelLoadError, UnsupportedModelError
+from asyncgen.models.families import FAMILIES
 
-__all__ = ["ModelConfig", "RopeConfig"]
+if TYPE_CHECKING:
+    from collections.abc import Collection
 
-_HIDDEN_ACTS = ("silu", "swish", "gelu", "gelu_pytorch_tanh", "relu")
+__all__ = ["ModelConfig", "RopeConfig", "T5Config"]
+
+_HIDDEN_ACTS = ("silu", "swish", "gelu", "gelu_new", "gelu_pytorch_tanh", "relu")
 _DTYPES = ("float32", "float16", "bfloat16", "float64")
 _ROPE_TYPES = ("default", "linear", "dynamic", "llama3", "yarn")
 _DEFAULT_THETA = 10000.0
-
-
-@dataclass(frozen=True, slots=True)
-class _Family:
-    """What a missing key means for one ``model_type``, and which keys the type reads at all.
-
-    Attributes:
-        defaults: Values of missing keys.
-        attention_bias: Where q, k and v biases come from: the key, always, or never.
-        output_bias: Whether ``attention_bias`` also covers the output projection.
-        mlp_bias: Whether the key ``mlp_bias`` is read.
-        windows: Which layers may slide: none, all, or those listed in ``layer_types``.
-    """
-
-    defaults: Mapping[str, object]
-    attention_bias: Literal["key", "always", "never"] = "never"
-    output_bias: bool = False
-    mlp_bias: bool = False
-    windows: Literal["none", "all", "listed"] = "none"
-
-
-_SMALL = {
-    "vocab_size": 32000,
-    "hidden_size": 4096,
-    "num_hidden_layers": 32,
-    "num_attention_heads": 32,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-}
-_QWEN = {
-    "vocab_size": 151936,
-    "hidden_size": 4096,
-    "num_hidden_layers": 32,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 32,
-    "intermediate_size": 22016,
-    "max_position_embeddings": 32768,
-    "sliding_window": 4096,
-    "max_window_layers": 28,
-}
-
-_FAMILIES: Mapping[str, _Family] = {
-    "llama": _Family(
-        {**_SMALL, "intermediate_size": 11008, "max_position_embeddings": 2048},
-        attention_bias="key",
-        output_bias=True,
-        mlp_bias=True,
-    ),
-    "mistral": _Family(
-        {
-            **_SMALL,
-            "intermediate_size": 14336,
-            "num_key_value_heads": 8,
-            "max_position_embeddings": 131072,
-            "sliding_window": 4096,
-        },
-        windows="all",
-    ),
-    "qwen2": _Family(_QWEN, attention_bias="always", windows="listed"),
-    "qwen3": _Family(
-        {**_QWEN, "head_dim": 128}, attention_bias="key", output_bias=True, windows="listed"
-    ),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +60,7 @@ class RopeConfig:
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """A decoder-only network, as its checkpoint describes it.
+    """A network, as its checkpoint describes it; where it has two stacks, its decoder.
 
     Field names keep the checkpoint's spelling; values are complete (defaults filled in).
 
@@ -127,21 +68,23 @@ class ModelConfig:
         model_type: Architecture, such as ``"llama"``.
         vocab_size: Rows of the embedding table, V.
         hidden_size: Width of the residual stream, E.
-        intermediate_size: Width of the gated feed-forward block.
+        intermediate_size: Width of the feed-forward block.
         num_hidden_layers: Number of decoder layers.
         num_attention_heads: Query heads, H.
         num_key_value_heads: Key and value heads, K; divides H.
-        head_dim: Size of a head, D; even.
-        max_position_embeddings: Context length in tokens.
-        rms_norm_eps: Added to the mean square before the root.
-        rope: Rotary position embedding.
+        head_dim: Size of a head, D; even where positions are rotary.
+        max_position_embeddings: Context length in tokens; ``None`` where nothing limits it.
+        rms_norm_eps: Added to the mean square, or the variance, before the root.
+        rope: Rotary position embedding; says nothing where positions are of another kind.
+        learned_positions: Whether positions are rows of a table, which ends with the context.
+        attention_scales: Factor on the attention scores of each layer; ``None``: 1 / sqrt(D).
         sliding_window: Keys that a query of a sliding layer sees, itself included; ``None``: all.
         layer_types: ``"full_attention"`` or ``"sliding_attention"`` for each layer.
         attention_bias: Whether q, k and v projections have biases.
         attention_output_bias: Whether the attention's output projection has a bias.
         mlp_bias: Whether the feed-forward projections have biases.
         tie_word_embeddings: Whether the output head is the embedding table.
-        hidden_act: Activation of the gate.
+        hidden_act: Activation of the feed-forward block.
         bos_token_id: First token of a text.
         eos_token_id: Token or tokens that end a text.
         pad_token_id: Filler for shorter rows of a batch.
@@ -157,9 +100,11 @@ class ModelConfig:
     num_attention_heads: int
     num_key_value_heads: int
     head_dim: int
-    max_position_embeddings: int
+    max_position_embeddings: int | None
     rms_norm_eps: float
     rope: RopeConfig
+    learned_positions: bool
+    attention_scales: tuple[float, ...] | None
     sliding_window: int | None
     layer_types: tuple[str, ...]
     attention_bias: bool
@@ -186,10 +131,23 @@ class ModelConfig:
         """
         return _Reader(raw).read()
 
+    def fitted_to(self, stored: Collection[str]) -> ModelConfig:
+        """The description that goes with a checkpoint's weights.
+
+        Args:
+            stored: Names of the tensors that are stored.
+        """
+        return self
+
     @property
     def is_encoder_decoder(self) -> bool:
-        """Always false: these architectures have one stack."""
+        """Whether there is an encoder as well."""
         return False
+
+    @property
+    def position_limit(self) -> int | None:
+        """Positions that the network has at all; ``None`` where it goes on beyond its context."""
+        return self.max_position_embeddings if self.learned_positions else None
 
     @property
     def rope_theta(self) -> float:
@@ -202,11 +160,47 @@ class ModelConfig:
 
     def to_dict(self) -> dict[str, object]:
         """The file's content with every default filled in, ready for ``json.dump``."""
-        names = (name for name in self.__slots__ if name not in _NOT_IN_FILE)
+        names = (field.name for field in fields(self) if field.name not in _NOT_IN_FILE)
         return {**self.raw, **{name: _plain(getattr(self, name)) for name in names}}
 
 
-_NOT_IN_FILE = frozenset({"raw", "rope", "attention_output_bias"})
+@dataclass(frozen=True, slots=True)
+class T5Config(ModelConfig):
+    """An encoder and a decoder with relative positions, as a checkpoint describes them.
+
+    The fields of `ModelConfig` describe the decoder; both stacks are of one width.
+
+    Attributes:
+        num_encoder_layers: Number of encoder layers.
+        relative_attention_num_buckets: Rows of the table of position biases.
+        relative_attention_max_distance: Distance from which all share the last bucket.
+        is_gated_act: Whether the feed-forward blocks are gated.
+        scale_decoder_outputs: Whether the decoder's output is divided by the root of its width.
+        decoder_start_token_id: First token of the decoder.
+    """
+
+    num_encoder_layers: int
+    relative_attention_num_buckets: int
+    relative_attention_max_distance: int
+    is_gated_act: bool
+    scale_decoder_outputs: bool
+    decoder_start_token_id: int | None
+
+    @property
+    def is_encoder_decoder(self) -> bool:
+        """Whether there is an encoder as well."""
+        return True
+
+    def fitted_to(self, stored: Collection[str]) -> ModelConfig:
+        """The description that goes with a checkpoint's weights."""
+        # Newer files say "tied" of every T5; whether there is a head tells by the weights alone.
+        is_tied = self.scale_decoder_outputs or "lm_head.weight" not in stored
+        return replace(self, tie_word_embeddings=is_tied)
+
+
+_NOT_IN_FILE = frozenset(
+    {"raw", "rope", "attention_output_bias", "attention_scales", "learned_positions"}
+)
 
 
 def _plain(value: object) -> object:
@@ -218,60 +212,150 @@ class _Reader:
 
     def __init__(self, raw: Mapping[str, object]) -> None:
         model_type = raw.get("model_type")
-        if not isinstance(model_type, str) or model_type not in _FAMILIES:
+        if not isinstance(model_type, str) or model_type not in FAMILIES:
             stated = "has no `model_type`" if model_type is None else f"says {model_type!r}"
             raise UnsupportedModelError(
-                f"config.json {stated}: supported are {', '.join(sorted(_FAMILIES))}"
+                f"config.json {stated}: supported are {', '.join(sorted(FAMILIES))}"
             )
-        self.raw = raw
         self.model_type = model_type
-        self.family = _FAMILIES[model_type]
+        self.family = family = FAMILIES[model_type]
+        self.file = raw
+        self.raw = {key: value for key, value in raw.items() if key not in family.unread}
+        for ours, theirs in family.spellings.items():
+            if theirs in raw:
+                self.raw[ours] = raw[theirs]
 
     def read(self) -> ModelConfig:
+        if self.flag("add_cross_attention"):
+            raise self.bad("add_cross_attention", True, "this type is supported as a decoder alone")
         heads = self.count("num_attention_heads")
         kv_heads = self.kv_heads(heads)
         if heads % kv_heads:
-            raise _bad("num_key_value_heads", kv_heads, f"must divide the {heads} query heads")
+            raise self.bad("num_key_value_heads", kv_heads, f"must divide the {heads} query heads")
         hidden = self.count("hidden_size")
-        layers = self.count("num_hidden_layers")
-        positions = self.count("max_position_embeddings")
+        layers = self.num_layers()
+        family = self.family
+        relative = family.relative_positions
+        positions = None if relative else self.count("max_position_embeddings")
         window, layer_types = self.windows(layers)
         bias = {"key": self.flag("attention_bias"), "always": True, "never": False}
-        return ModelConfig(
+        config = ModelConfig(
             model_type=self.model_type,
             vocab_size=self.count("vocab_size"),
             hidden_size=hidden,
-            intermediate_size=self.count("intermediate_size"),
+            intermediate_size=self.width(hidden),
             num_hidden_layers=layers,
             num_attention_heads=heads,
             num_key_value_heads=kv_heads,
             head_dim=self.head_dim(hidden, heads),
             max_position_embeddings=positions,
-            rms_norm_eps=_number(self.raw, "rms_norm_eps", 1e-6),
-            rope=_read_rope(self.raw, positions),
+            rms_norm_eps=self.number("rms_norm_eps", 1e-6),
+            rope=RopeConfig() if positions is None else _read_rope(self.raw, positions),
+            learned_positions=family.learned_positions,
+            attention_scales=self.attention_scales(layers, hidden // heads),
             sliding_window=window,
             layer_types=layer_types,
             attention_bias=bias[self.family.attention_bias],
             attention_output_bias=self.family.output_bias and self.flag("attention_bias"),
             mlp_bias=self.family.mlp_bias and self.flag("mlp_bias"),
             tie_word_embeddings=self.flag("tie_word_embeddings"),
-            hidden_act=self.choice("hidden_act", _HIDDEN_ACTS, "silu"),
+            hidden_act=self.activation(),
             bos_token_id=self.token("bos_token_id"),
             eos_token_id=self.tokens("eos_token_id"),
             pad_token_id=self.token("pad_token_id"),
             dtype=self.dtype(),
-            raw=dict(self.raw),
+            raw=dict(self.file),
         )
+        return self.extend(config) if relative else config
+
+    def extend(self, decoder: ModelConfig) -> T5Config:
+        """Add what the encoder and relative positions need."""
+        is_tied = self.flag("tie_word_embeddings")
+        is_scaled = self.file.get("scale_decoder_outputs", is_tied)
+        if not isinstance(is_scaled, bool):
+            raise self.bad("scale_decoder_outputs", is_scaled, "must be true or false")
+        known = {field.name: getattr(decoder, field.name) for field in fields(decoder)}
+        return T5Config(
+            **known,
+            num_encoder_layers=self.count("num_layers"),
+            relative_attention_num_buckets=self.buckets(),
+            relative_attention_max_distance=self.count("relative_attention_max_distance"),
+            is_gated_act=self.feed_forward()[0],
+            scale_decoder_outputs=is_scaled,
+            decoder_start_token_id=self.token("decoder_start_token_id"),
+        )
+
+    def num_layers(self) -> int:
+        if not self.family.relative_positions:
+            return self.count("num_hidden_layers")
+        # Null or missing: as many as the encoder has.
+        return self.count("num_decoder_layers", default=self.count("num_layers"))
+
+    def buckets(self) -> int:
+        key = "relative_attention_num_buckets"
+        value = self.count(key)
+        if value < 4 or value // 2 >= self.count("relative_attention_max_distance"):
+            allowed = "must be at least 4 and less than twice the greatest distance"
+            raise self.bad(key, value, allowed)
+        return value
+
+    def activation(self) -> str:
+        if self.family.relative_positions:
+            return self.feed_forward()[1]
+        return self.choice("hidden_act", _HIDDEN_ACTS, self.family.hidden_act)
+
+    def feed_forward(self) -> tuple[bool, str]:
+        """Whether the block is gated, and its activation, from a name such as ``gated-gelu``."""
+        key = "feed_forward_proj"
+        stated = self.raw.get(key, "relu")
+        name = stated.removeprefix("gated-") if isinstance(stated, str) else ""
+        if name not in _HIDDEN_ACTS:
+            names = ", ".join(_HIDDEN_ACTS)
+            raise self.bad(key, stated, f"supported are {names}, each also after `gated-`")
+        is_gated = name != stated
+        # The released gated checkpoints were trained with the approximation by tanh.
+        return is_gated, "gelu_new" if is_gated and name == "gelu" else name
 
     def value(self, key: str) -> object:
         found = self.raw.get(key)
         return self.family.defaults.get(key) if found is None else found
 
+    def bad(self, key: str, value: object, allowed: str) -> ModelLoadError:
+        theirs = self.family.spellings.get(key, key)
+        return _bad(theirs if theirs in self.file else key, value, allowed)
+
+    def number(self, key: str, default: float) -> float:
+        value = self.value(key)
+        if value is None:
+            return default
+        try:
+            return _number({key: value}, key, default)
+        except ModelLoadError:
+            raise self.bad(key, value, "must be a finite number") from None
+
+    def width(self, hidden: int) -> int:
+        # A null or missing `n_inner` is four times the width of the stream.
+        default = 4 * hidden if self.family.learned_positions else None
+        return self.count("intermediate_size", default=default)
+
+    def attention_scales(self, layers: int, head_dim: int) -> tuple[float, ...] | None:
+        """Factors where a file departs from one over the root of the head's size."""
+        if self.family.relative_positions:
+            return (1.0,) * layers
+        if not self.family.learned_positions:
+            return None
+        is_plain = self.flag("scale_attn_weights")
+        is_layered = self.flag("scale_attn_by_inverse_layer_idx")
+        if is_plain and not is_layered:
+            return None
+        root = head_dim**-0.5 if is_plain else 1.0
+        return tuple(root / (layer + 1 if is_layered else 1) for layer in range(layers))
+
     def count(self, key: str, *, default: int | None = None) -> int:
         value = self.value(key)
         value = default if value is None else value
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise _bad(key, value, "must be a whole number of at least 1")
+            raise self.bad(key, value, "must be a whole number of at least 1")
         return value
 
     def kv_heads(self, heads: int) -> int:
@@ -285,38 +369,39 @@ class _Reader:
         if value is None:
             return False
         if not isinstance(value, bool):
-            raise _bad(key, value, "must be true or false")
+            raise self.bad(key, value, "must be true or false")
         return value
 
     def choice(self, key: str, allowed: Sequence[str], default: str) -> str:
         value = self.raw.get(key, default)
         if not isinstance(value, str) or value not in allowed:
-            raise _bad(key, value, f"supported are {', '.join(allowed)}")
+            raise self.bad(key, value, f"supported are {', '.join(allowed)}")
         return value
 
     def token(self, key: str) -> int | None:
         # A key that is present and null means "there is none", unlike a key that is missing.
         value = self.raw[key] if key in self.raw else self.family.defaults.get(key)
         if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
-            raise _bad(key, value, "must be a token id or null")
+            raise self.bad(key, value, "must be a token id or null")
         return value
 
     def tokens(self, key: str) -> int | list[int] | None:
         value = self.raw.get(key)
         if isinstance(value, (list, tuple)):
             if not value or not all(type(item) is int for item in value):
-                raise _bad(key, value, "must be a token id, a list of them, or null")
+                raise self.bad(key, value, "must be a token id, a list of them, or null")
             return list(value)
         return self.token(key)
 
     def head_dim(self, hidden: int, heads: int) -> int:
         if self.value("head_dim") is None and hidden % heads:
-            raise _bad(
+            raise self.bad(
                 "hidden_size", hidden, f"must be a multiple of num_attention_heads ({heads})"
             )
         size = self.count("head_dim", default=hidden // heads)
-        if size % 2:
-            raise _bad("head_dim", size, "rotary embeddings turn pairs, so it must be even")
+        turned = not (self.family.learned_positions or self.family.relative_positions)
+        if size % 2 and turned:
+            raise self.bad("head_dim", size, "rotary embeddings turn pairs, so it must be even")
         return size
 
     def windows(self, layers: int) -> tuple[int | None, tuple[str, ...]]:
@@ -332,14 +417,14 @@ class _Reader:
             return window, self.layer_types(layers, expected, fixed=True)
         first = self.raw.get("max_window_layers", self.family.defaults["max_window_layers"])
         if not isinstance(first, int):
-            raise _bad("max_window_layers", first, "must be a whole number")
+            raise self.bad("max_window_layers", first, "must be a whole number")
         expected = tuple(
             "sliding_attention" if window is not None and layer >= first else "full_attention"
             for layer in range(layers)
         )
         types = self.layer_types(layers, expected, fixed=False)
         if window is None and "sliding_attention" in types:
-            raise _bad(
+            raise self.bad(
                 "layer_types", list(types), "has sliding layers, but no sliding_window is in use"
             )
         return window, types
@@ -356,11 +441,11 @@ class _Reader:
             or len(stated) != layers
             or any(kind not in allowed for kind in stated)
         ):
-            raise _bad(
+            raise self.bad(
                 "layer_types", stated, f"must list one of {', '.join(allowed)} for {layers} layers"
             )
         if fixed and tuple(stated) != expected:
-            raise _bad("layer_types", stated, f"{self.model_type} layers are all {expected[0]}")
+            raise self.bad("layer_types", stated, f"{self.model_type} layers are all {expected[0]}")
         return tuple(stated)
 
     def dtype(self) -> str | None:
@@ -370,7 +455,7 @@ class _Reader:
             return None
         name = str(value).removeprefix("torch.")
         if name not in _DTYPES:
-            raise _bad(key, value, f"supported are {', '.join(_DTYPES)}")
+            raise self.bad(key, value, f"supported are {', '.join(_DTYPES)}")
         return name
 
 

@@ -1,4 +1,4 @@
-"""The decoder that the supported architectures share: pre-normalised blocks, gated feed-forward.
+"""The decoder that most architectures share: pre-normalised blocks, gated feed-forward.
 
 A model computes over tokens, not rows: a step's B · S tokens are laid out one after another as
 ``[N, E]``, and the attention context alone knows which row each belongs to. So padded rows and
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from asyncgen.models.linear import Embedding, Linear
-from asyncgen.models.norm import RMSNorm, Scaler
+from asyncgen.models.norm import LayerNorm, RMSNorm, Scaler
 from asyncgen.models.rope import Rotary
 from asyncgen.models.weight_map import WeightRule
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from asyncgen.models.attention import AttentionContext
     from asyncgen.models.config import ModelConfig
 
-__all__ = ["DecoderLM", "DecoderLayer", "Workspace"]
+__all__ = ["ACTIVATIONS", "DecoderLM", "DecoderLayer", "Workspace"]
 
 KEPT_TOKENS: Final = 16
 """Workspaces of so few tokens are kept between steps."""
@@ -41,10 +41,11 @@ The copy exists beside the table, and loading may take 1.2 times the checkpoint 
 HEAD_COPY_BYTES: Final = 8 << 20
 """A tied head also gets its own copy if it is no larger than this."""
 
-_ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
+ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "silu": torch._C._nn.silu_,
     "swish": torch._C._nn.silu_,
     "gelu": F.gelu,
+    "gelu_new": lambda gate: F.gelu(gate, approximate="tanh"),
     "gelu_pytorch_tanh": lambda gate: F.gelu(gate, approximate="tanh"),
     "relu": torch.relu_,
 }
@@ -103,7 +104,7 @@ class DecoderLayer(nn.Module):
         self.post_norm = RMSNorm(hidden, self.eps, dtype=dtype)
         self.gate_up = Linear(hidden, 2 * self.width, config.mlp_bias, dtype=dtype)
         self.down = Linear(self.width, hidden, config.mlp_bias, dtype=dtype)
-        self.activate = _ACTIVATIONS[config.hidden_act]
+        self.activate = ACTIVATIONS[config.hidden_act]
         self._plan: tuple[Any, ...] | None = None
 
     def prepare(self) -> None:
@@ -184,10 +185,12 @@ class DecoderLM(nn.Module):
     Attributes:
         config: The network's description.
         model_type: Name of the architecture in ``config.json``.
+        stack_prefix: First part of the names of all stored weights but the head's.
         qk_norm: Whether queries and keys are normalised per head.
     """
 
     model_type: ClassVar[str] = ""
+    stack_prefix: ClassVar[str] = "model."
     qk_norm: ClassVar[bool] = False
 
     def __init__(self, config: ModelConfig, *, dtype: torch.dtype | None = None) -> None:
@@ -202,14 +205,13 @@ class DecoderLM(nn.Module):
         self.config = config
         self.embed_tokens = Embedding(config.vocab_size, config.hidden_size, dtype=dtype)
         self.layers = nn.ModuleList(
-            DecoderLayer(config, index, qk_norm=self.qk_norm, dtype=dtype)
-            for index in range(config.num_hidden_layers)
+            self._make_layer(index, dtype) for index in range(config.num_hidden_layers)
         )
-        self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps, dtype=dtype)
+        self.norm = self._make_norm(dtype)
         self.lm_head = Linear(config.hidden_size, config.vocab_size, dtype=dtype)
         if config.tie_word_embeddings:
             self.lm_head.weight = None
-        self._rotary = Rotary(config, dtype)
+        self._make_positions(dtype)
         self._plan: tuple[Any, ...] | None = None
         self._spaces: dict[int, Workspace] = {}
         # In a tuple, or it would become a parameter of this module as well.
@@ -237,18 +239,17 @@ class DecoderLM(nn.Module):
         large matrices exist twice at once. A tied head that was made of this table is kept.
         """
         for module in self.modules():
-            if isinstance(module, (Linear, Embedding, RMSNorm)):
+            if isinstance(module, (Linear, Embedding, RMSNorm, LayerNorm)):
                 module.prepare()
-        layers = [module for module in self.layers if isinstance(module, DecoderLayer)]
+        layers: list[Any] = list(self.layers)
         for layer in layers:
             layer.prepare()
         if self.config.tie_word_embeddings:
             self._tie_head()
-        self._rotary.dtype = self.dtype
         self._spaces.clear()
         self._plan = (
             self.embed_tokens.lookup,
-            self._rotary.rows,
+            self._placing(),
             tuple(layer.run for layer in layers),
             self.norm.scaler.into,
             self.lm_head.ready().product,
@@ -385,6 +386,29 @@ class DecoderLM(nn.Module):
         rules += linear("down", ("mlp.down_proj",), (hidden,), width, config.mlp_bias)
         return rules
 
+    def _make_layer(self, index: int, dtype: torch.dtype) -> nn.Module:
+        return DecoderLayer(self.config, index, qk_norm=self.qk_norm, dtype=dtype)
+
+    def _make_norm(self, dtype: torch.dtype) -> RMSNorm | LayerNorm:
+        return RMSNorm(self.config.hidden_size, self.config.rms_norm_eps, dtype=dtype)
+
+    def _make_positions(self, dtype: torch.dtype) -> None:
+        """Make what tells positions apart."""
+        self._rotary = Rotary(self.config, dtype)
+
+    def _make_space(self, tokens: int, like: Tensor) -> Any:
+        """Memory that the layers share for so many tokens."""
+        return Workspace(self.config, tokens, like)
+
+    def _placing(self) -> Callable[[Tensor, Tensor], tuple[Tensor, ...]]:
+        """What is done with the positions ``[N]`` of the stream ``[N, E]``.
+
+        Its results are the arguments of each layer's `run` between the stream and the attention.
+        """
+        rotary = self._rotary
+        rotary.dtype = self.dtype
+        return lambda _, positions: rotary.rows(positions)
+
     def _ready(self) -> tuple[Any, ...]:
         if self._plan is None:
             self.prepare()
@@ -416,22 +440,22 @@ class DecoderLM(nn.Module):
         depth: int | None = None,
     ) -> None:
         """Send the stream ``[N, E]`` through the layers, in place."""
-        _, rows, layers, _, _ = self._ready()
+        _, place, layers, _, _ = self._ready()
         tokens = stream.shape[0]
         if positions.numel() != tokens:
             positions = positions.expand(batch, -1)
-        cos, sin = rows(positions.reshape(-1))
+        placed = place(stream, positions.reshape(-1))
         # Taken out while in use, so that calls from two threads never share one.
         space = self._spaces.pop(tokens, None)
         if space is None:
             # Memory made in inference mode could not be written to outside of it later on.
             with torch.inference_mode(False):
-                space = Workspace(self.config, tokens, stream)
+                space = self._make_space(tokens, stream)
         attention.begin(batch, tokens // batch)
         for run in layers if depth is None else layers[:depth]:
             if collect is not None:
                 collect.append(stream.view(batch, -1, stream.shape[1]).clone())
-            run(stream, cos, sin, attention, space)
+            run(stream, *placed, attention, space)
         if tokens <= KEPT_TOKENS:
             self._spaces[tokens] = space
 

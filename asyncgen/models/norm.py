@@ -1,4 +1,4 @@
-"""Root-mean-square normalisation in as few passes over the data as torch allows.
+"""Normalisation of rows: root-mean-square in as few passes as torch allows, and by layer.
 
 On a CPU torch composes ``rms_norm`` of seven operators; a vector norm, a hypotenuse, a division
 and a product give the same numbers in half the time:
@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-__all__ = ["RMSNorm"]
+__all__ = ["LayerNorm", "RMSNorm"]
 
 
 class RMSNorm(nn.Module):
@@ -97,3 +97,64 @@ class Scaler:
         else:
             divisor = torch.linalg.vector_norm(x, 2, -1, True).hypot_(self._floor)
         return torch.div(x, divisor, out=out).mul_(self._weight)
+
+
+class LayerNorm(nn.Module):
+    """Scales rows to mean zero and variance one, then by a weight and a bias per feature.
+
+    Ba, Kiros and Hinton, "Layer Normalization" (2016), equation 3, with ``eps`` added to the
+    variance.
+
+    Attributes:
+        weight: ``[features]``.
+        bias: ``[features]``.
+        eps: Added to the variance.
+    """
+
+    weight: nn.Parameter
+    bias: nn.Parameter
+
+    def __init__(self, features: int, eps: float, *, dtype: torch.dtype | None = None) -> None:
+        """Make weight and bias, uninitialised, on the current default device."""
+        super().__init__()
+        self.eps = eps
+        self.features = features
+        self.weight = nn.Parameter(torch.empty(features, dtype=dtype), requires_grad=False)
+        self.bias = nn.Parameter(torch.empty(features, dtype=dtype), requires_grad=False)
+        self._scaler: Centring | None = None
+
+    def prepare(self) -> None:
+        """Take note of newly loaded parameters."""
+        if not self.weight.is_meta:
+            self._scaler = Centring(self.weight.detach(), self.bias.detach(), self.eps)
+
+    @property
+    def scaler(self) -> Centring:
+        """The computation on the parameters as they were when it was prepared or first used."""
+        if self._scaler is None:
+            self._scaler = Centring(self.weight.detach(), self.bias.detach(), self.eps)
+        return self._scaler
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise ``[..., features]`` into a new tensor."""
+        return self.scaler.into(x, x)
+
+    def _apply(self, fn: Any, recurse: bool = True) -> LayerNorm:
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        self._scaler = None
+        return self
+
+
+class Centring:
+    """The arithmetic of one `LayerNorm`."""
+
+    __slots__ = ("_bias", "_eps", "_shape", "_weight")
+
+    def __init__(self, weight: Tensor, bias: Tensor, eps: float) -> None:
+        """Keep weight and bias ``[features]``."""
+        self._weight, self._bias, self._eps = weight, bias, eps
+        self._shape = tuple(weight.shape)
+
+    def into(self, x: Tensor, out: Tensor) -> Tensor:
+        """Normalise the rows of ``x`` into a new tensor; torch has no kernel that takes ``out``."""
+        return torch.layer_norm(x, self._shape, self._weight, self._bias, self._eps)

@@ -18,9 +18,11 @@ class WeightRule:
     Attributes:
         target: Dotted name of the parameter in our model.
         sources: Names in the checkpoint.
-        shapes: Shape of each source.
+        shapes: Shape of each source as it is stored.
+        transposed: Whether the sources are stored as ``[in, out]`` and joined as ``[out, in]``.
     """
 
     target: str
     sources: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]
+    transposed: bool = False

@@ -1,4 +1,4 @@
-"""Log-probabilities are those of the raw logits."""
+"""Log-probabilities are those of the logits they are given."""
 
 from __future__ import annotations
 
@@ -9,14 +9,23 @@ from asyncgen.engine.logprobs import token_logprob
 from tests.doubles.models import byte_tokenizer
 
 
-@pytest.mark.parametrize("top", [0, 1, 5, 999])
-def test_against_log_softmax(top: int) -> None:
-    tokenizer = byte_tokenizer()
-    logits = torch.randn(len(tokenizer), generator=torch.Generator().manual_seed(1)) * 3
-    expected = torch.log_softmax(logits, -1)
-    found = token_logprob(logits, 65, top, tokenizer)
-    assert (found.token_id, found.token) == (65, "A")
-    assert found.logprob == pytest.approx(float(expected[65]))
-    assert len(found.top) == min(top, len(tokenizer))
-    assert [entry.logprob for entry in found.top] == sorted(expected.tolist(), reverse=True)[:top]
-    assert all(entry.token == tokenizer.decode([entry.token_id]) for entry in found.top)
+def test_the_chosen_token_and_the_best_ones() -> None:
+    logits = torch.randn(260, generator=torch.Generator().manual_seed(0))
+    entry = token_logprob(logits, 65, 5, byte_tokenizer())
+    expected = torch.log_softmax(logits, dim=-1)
+    assert (entry.token_id, entry.token) == (65, "A")
+    assert entry.logprob == pytest.approx(float(expected[65]))
+    values, ids = expected.sort(descending=True)
+    assert [top.token_id for top in entry.top] == ids[:5].tolist()
+    assert [top.logprob for top in entry.top] == pytest.approx(values[:5].tolist())
+    assert sum(torch.tensor([top.logprob for top in entry.top]).exp().tolist()) < 1
+
+
+def test_none_asked_for() -> None:
+    assert token_logprob(torch.zeros(260), 65, 0, byte_tokenizer()).top == ()
+
+
+def test_more_than_there_are() -> None:
+    entry = token_logprob(torch.zeros(8), 3, 50, byte_tokenizer())
+    assert len(entry.top) == 8
+    assert entry.logprob == pytest.approx(-2.0794415)

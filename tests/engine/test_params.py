@@ -1,4 +1,4 @@
-"""Keyword parameters joined with the model's defaults, and every value that is refused."""
+"""Parameters of a request over those of its config over the model's over the documented ones."""
 
 from __future__ import annotations
 
@@ -12,138 +12,142 @@ from asyncgen.generation.config import GenerationConfig
 from asyncgen.generation.modes import GenerationMode
 
 
-def _resolve(
-    defaults: GenerationConfig | None = None, prompt_length: int = 10, **given: Any
+def resolve(
+    given: dict[str, Any] | None = None,
+    defaults: GenerationConfig | None = None,
+    *,
+    prompt: int = 4,
+    context: int | None = 100,
 ) -> RequestParams:
+    """Resolve over a prompt of 4 ids in a context of 100."""
     return resolve_params(
-        given,
-        GenerationConfig() if defaults is None else defaults,
-        prompt_length=prompt_length,
-        context_length=100,
+        given or {},
+        defaults or GenerationConfig(),
+        prompt_length=prompt,
+        context_length=context,
     )
 
 
-def test_generation_may_go_to_the_end_of_the_context() -> None:
-    assert _resolve().config.max_length == 100
+def test_nothing_given() -> None:
+    params = resolve()
+    assert params.mode is GenerationMode.GREEDY_SEARCH
+    assert params.config.max_length == 100
+    assert params.config.max_new_tokens is None
+    assert (params.stop, params.top_logprobs, params.num_samples, params.priority) == (
+        (),
+        None,
+        1,
+        0,
+    )
+    assert params.skip_special_tokens
+    assert not params.processors and not params.criteria
+    assert 0 <= params.seed < 2**64
+    assert params.seed != resolve().seed
 
 
-def test_the_models_own_length_counts() -> None:
-    assert _resolve(GenerationConfig(max_new_tokens=7)).config.max_length == 17
-    assert _resolve(GenerationConfig(max_length=50)).config.max_length == 50
-    assert _resolve(GenerationConfig(max_length=50), max_new_tokens=60).config.max_length == 70
-
-
-def test_greedy_unless_asked() -> None:
-    assert _resolve().mode is GenerationMode.GREEDY_SEARCH
-    assert _resolve(GenerationConfig(do_sample=True)).mode is GenerationMode.SAMPLE
+def test_the_order_of_sources() -> None:
+    defaults = GenerationConfig(top_k=1, temperature=0.1, do_sample=True, max_new_tokens=5)
+    base = GenerationConfig(top_k=2, do_sample=True)
+    before = (defaults.to_dict(), base.to_dict())
+    params = resolve({"generation_config": base, "top_p": 0.5}, defaults)
+    config = params.config
+    assert (config.top_k, config.temperature, config.top_p) == (2, 0.1, 0.5)
+    assert (config.typical_p, config.max_length) == (1.0, 9)
+    assert (defaults.to_dict(), base.to_dict()) == before
 
 
 @pytest.mark.parametrize(
-    "given",
-    [{"temperature": 0.7}, {"top_k": 5}, {"top_p": 0.9}, {"min_p": 0.1}, {"typical_p": 0.5}],
-)
-def test_a_sampling_parameter_asks_for_sampling(given: dict[str, Any]) -> None:
-    params = _resolve(**given)
-    assert params.mode is GenerationMode.SAMPLE
-    (name,) = given
-    assert getattr(params.config, name) == given[name]
-    with pytest.raises(InvalidRequestError) as caught:
-        _resolve(do_sample=False, **given)
-    assert caught.value.parameter == name
-
-
-def test_none_is_not_given() -> None:
-    assert _resolve(temperature=None, max_new_tokens=None, stop=None).mode is (
-        GenerationMode.GREEDY_SEARCH
-    )
-
-
-def test_a_config_of_the_caller_is_the_base_and_stays_as_it_is() -> None:
-    base = GenerationConfig(do_sample=True, top_k=9)
-    params = _resolve(
-        GenerationConfig(eos_token_id=3, top_k=4), generation_config=base, temperature=0.5
-    )
-    assert (params.config.top_k, params.config.eos_token_id) == (9, 3)
-    assert base.temperature is None
-
-
-def test_samples_by_either_name() -> None:
-    assert _resolve(n=3, do_sample=True).num_samples == 3
-    assert _resolve(num_return_sequences=2, do_sample=True).num_samples == 2
-    with pytest.raises(InvalidRequestError):
-        _resolve(n=3, num_return_sequences=2, do_sample=True)
-
-
-def test_logprobs() -> None:
-    assert _resolve().top_logprobs is None
-    assert _resolve(logprobs=True).top_logprobs == 0
-    assert _resolve(top_logprobs=4).top_logprobs == 4
-    with pytest.raises(InvalidRequestError):
-        _resolve(logprobs=False, top_logprobs=4)
-
-
-def test_seed_is_kept_or_drawn() -> None:
-    assert _resolve(seed=7).seed == 7
-    assert _resolve().seed != _resolve().seed
-
-
-def test_stop_in_both_forms() -> None:
-    assert _resolve(stop="a").stop == ("a",)
-    assert _resolve(stop=["a", "bc"]).stop == ("a", "bc")
-
-
-@pytest.mark.parametrize(
-    ("given", "parameter"),
+    ("defaults", "given", "end"),
     [
-        ({"temperature": 0.0}, "temperature"),
-        ({"temperature": -1.0}, "temperature"),
-        ({"temperature": "hot"}, "temperature"),
-        ({"top_p": 1.5}, "top_p"),
-        ({"top_k": -3}, "top_k"),
-        ({"min_p": 2.0}, "min_p"),
-        ({"max_new_tokens": 0}, "max_new_tokens"),
-        ({"max_new_tokens": -5}, "max_new_tokens"),
-        ({"max_new_tokens": 2.5}, "max_new_tokens"),
-        ({"max_length": 20, "max_new_tokens": 5}, "max_length"),
-        ({"min_new_tokens": 50, "max_new_tokens": 5}, "min_new_tokens"),
-        ({"min_length": 5, "min_new_tokens": 5}, "min_length"),
-        ({"n": 0}, "n"),
-        ({"n": True}, "n"),
-        ({"seed": 1.5}, "seed"),
-        ({"seed": True}, "seed"),
-        ({"priority": "high"}, "priority"),
-        ({"stop": [""]}, "stop"),
-        ({"stop": [3]}, "stop"),
-        ({"logprobs": 1}, "logprobs"),
-        ({"top_logprobs": 1000}, "top_logprobs"),
-        ({"skip_special_tokens": 1}, "skip_special_tokens"),
-        ({"length_penalty": 2.0}, "length_penalty"),
-        ({"repetition_penalty": 0.0}, "repetition_penalty"),
-        ({"no_repeat_ngram_size": -1}, "no_repeat_ngram_size"),
-        ({"bad_words_ids": []}, "bad_words_ids"),
+        ({}, {}, 100),
+        ({"max_length": 20}, {}, 20),
+        ({"max_new_tokens": 20}, {}, 24),
+        ({"max_new_tokens": 20, "max_length": 9}, {}, 24),
+        ({"max_new_tokens": 20}, {"max_length": 30}, 30),
+        ({"max_length": 20}, {"max_new_tokens": 96}, 100),
     ],
 )
-def test_bad_values_are_named(given: dict[str, Any], parameter: str) -> None:
-    from asyncgen.engine.prepare import prepare_request
-    from asyncgen.generation.cancel import CancelCriteria
-    from streamers import Mailbox
-    from tests.doubles.models import TableModel, byte_tokenizer
+def test_lengths(defaults: dict[str, Any], given: dict[str, Any], end: int) -> None:
+    assert resolve(given, GenerationConfig(**defaults)).config.max_length == end
 
+
+def test_without_a_context_there_is_no_end_to_speak_of() -> None:
+    length = resolve(context=None).config.max_length
+    assert length is not None and length > 10**9
+
+
+@pytest.mark.parametrize(
+    ("given", "prompt"),
+    [
+        ({}, 100),
+        ({"max_new_tokens": 97}, 4),
+        ({"max_length": 101}, 4),
+        ({"max_length": 4}, 4),
+    ],
+)
+def test_what_does_not_fit(given: dict[str, Any], prompt: int) -> None:
+    with pytest.raises(ContextLengthError, match=str(prompt)):
+        resolve(given, prompt=prompt)
+
+
+def test_least_lengths_are_absolute_afterwards() -> None:
+    assert resolve({"min_new_tokens": 6}).config.min_length == 10
+    with pytest.raises(InvalidRequestError, match="at most 3 tokens"):
+        resolve({"min_new_tokens": 4, "max_new_tokens": 3})
     with pytest.raises(InvalidRequestError) as caught:
-        prepare_request(
-            TableModel(),
-            byte_tokenizer(),
-            "a prompt",
-            given,
-            cancel=CancelCriteria(),
-            sink=Mailbox(),
-        )
-    assert caught.value.parameter == parameter
+        resolve({"min_new_tokens": 4, "min_length": 3})
+    assert caught.value.parameter == "min_length"
 
 
-@pytest.mark.parametrize("given", [{"max_new_tokens": 91}, {"max_length": 101}, {"max_length": 10}])
-def test_beyond_the_context(given: dict[str, Any]) -> None:
-    with pytest.raises(ContextLengthError, match="10 tokens"):
-        _resolve(**given)
-    with pytest.raises(ContextLengthError):
-        _resolve(prompt_length=100)
+@pytest.mark.parametrize(
+    "name", ["temperature", "top_k", "top_p", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff"]
+)
+def test_sampling_is_implied(name: str) -> None:
+    value = 7 if name == "top_k" else 0.5
+    assert resolve({name: value}).mode is GenerationMode.SAMPLE
+    with pytest.raises(InvalidRequestError, match="do_sample") as caught:
+        resolve({name: value, "do_sample": False})
+    assert caught.value.parameter == name
+    # A default of the model does not ask for anything.
+    defaults = GenerationConfig(**{name: value, "do_sample": True})
+    assert resolve({"do_sample": False}, defaults).mode is GenerationMode.GREEDY_SEARCH
+
+
+@pytest.mark.parametrize(
+    ("given", "top"),
+    [
+        ({}, None),
+        ({"logprobs": False}, None),
+        ({"logprobs": True}, 0),
+        ({"top_logprobs": 3}, 3),
+        ({"top_logprobs": 0}, 0),
+        ({"logprobs": True, "top_logprobs": 100}, 100),
+    ],
+)
+def test_logprobs(given: dict[str, Any], top: int | None) -> None:
+    assert resolve(given).top_logprobs == top
+
+
+def test_samples() -> None:
+    assert resolve({"n": 3, "do_sample": True}).num_samples == 3
+    assert resolve({"n": 3, "num_return_sequences": 3, "do_sample": True}).num_samples == 3
+    assert resolve({"n": 1}).num_samples == 1
+
+
+def test_stop_strings() -> None:
+    assert resolve({"stop": "a"}).stop == ("a",)
+    assert resolve({"stop": ["a", "b"]}).stop == ("a", "b")
+    assert resolve({"stop": []}).stop == ()
+
+
+def test_what_would_have_no_effect_is_refused() -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        resolve({"early_stopping": True})
+    assert caught.value.parameter == "early_stopping"
+
+
+def test_an_error_of_the_config_names_the_parameter() -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        resolve({"max_new_tokens": "many", "seed": 1})
+    assert caught.value.parameter == "max_new_tokens"
+    assert caught.value.value == "many"

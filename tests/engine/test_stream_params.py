@@ -1,13 +1,18 @@
-"""The type of a stream's keywords can be read at run time and by a type checker."""
+"""The typed parameters are the documented ones, and ours."""
 
 from __future__ import annotations
 
-import asyncgen
+from asyncgen.engine.names import ARGUMENTS, NOT_HERE, OWN
 from asyncgen.engine.stream_params import StreamParams
+from asyncgen.generation.fields import FIELDS, GENERATE_ARGUMENTS
 
 
-def test_it_is_public_and_every_key_is_optional() -> None:
-    assert asyncgen.StreamParams is StreamParams
-    assert StreamParams.__required_keys__ == frozenset()
-    params: StreamParams = {"temperature": 0.5, "stop": ["."], "n": 2}
-    assert set(params) <= set(StreamParams.__annotations__)
+def test_each_field_has_a_place() -> None:
+    fields = {field.name for field in FIELDS}
+    known = set(StreamParams.__annotations__)
+    assert fields == (fields & known) | (fields & set(NOT_HERE))
+    assert known - fields == OWN | ARGUMENTS
+
+
+def test_each_documented_argument_has_a_place() -> None:
+    assert set(GENERATE_ARGUMENTS) <= set(StreamParams.__annotations__) | set(NOT_HERE)

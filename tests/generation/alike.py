@@ -8,6 +8,7 @@ import logging
 import warnings
 from typing import TYPE_CHECKING, Any
 
+import torch
 import transformers
 
 from asyncgen.generation import config
@@ -75,3 +76,11 @@ def same(
     if expected is AttributeError:
         expected = TypeError  # they fail on a method of the wrong object
     return issubclass(raised, expected)
+
+
+def same_layers(ours: tuple[torch.Tensor, ...], theirs: tuple[torch.Tensor, ...]) -> None:
+    """Check that two tuples hold the same tensors, to float32's precision at their scale."""
+    for one, other in zip(ours, theirs, strict=True):
+        finite = other[other.isfinite()]
+        scale = max(1.0, float(finite.abs().max()) if finite.numel() else 1.0)
+        torch.testing.assert_close(one, other, atol=2e-5 * scale, rtol=1e-4)

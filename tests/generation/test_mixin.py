@@ -158,8 +158,8 @@ def test_bad_prompts_are_errors(prompt: torch.Tensor) -> None:
 
 def test_features_to_come_are_refused_by_name() -> None:
     with pytest.raises(InvalidRequestError) as caught:
-        TableModel().generate(PROMPT, output_attentions=True, return_dict_in_generate=True)
-    assert caught.value.parameter == "output_attentions"
+        TableModel().generate(PROMPT, custom_generate="somebody/something")
+    assert caught.value.parameter == "custom_generate"
 
 
 def test_end_of_sequence_ends_and_pads() -> None:

@@ -30,6 +30,9 @@ SMALL: dict[str, Any] = {
     "tie_word_embeddings": False,
 }
 
+NORMS = ("norm.weight", "ln_1.weight", "ln_2.weight", "ln_f.weight")
+"""Endings of weights that are random around one."""
+
 
 def random_config(model_type: str, **overrides: Any) -> dict[str, Any]:
     """The content of a small ``config.json``; a value of ``...`` leaves its key out."""
@@ -47,7 +50,7 @@ def reference_model(raw: Mapping[str, Any], seed: int) -> Any:
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             noise = torch.randn(parameter.shape, generator=generator)
-            center = 1.0 if name.endswith("norm.weight") else 0.0
+            center = 1.0 if name.endswith(NORMS) else 0.0
             parameter.copy_(center + 0.1 * noise)
     return model
 
@@ -57,6 +60,8 @@ def load_from_state_dict(core: DecoderLM, state_dict: Mapping[str, Tensor]) -> N
     for rule in core.weight_map():
         sources = [state_dict[name] for name in rule.sources]
         assert [tuple(source.shape) for source in sources] == list(rule.shapes)
+        if rule.transposed:
+            sources = [source.t() for source in sources]
         module_name, _, name = rule.target.rpartition(".")
         tensor = torch.cat(sources).to(core.dtype).clone()
         parameter = nn.Parameter(tensor, requires_grad=False)

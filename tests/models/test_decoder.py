@@ -23,9 +23,10 @@ from tests.models.build import (
     random_pair,
 )
 
-TYPES = ["llama", "mistral", "qwen2", "qwen3"]
+TYPES = ["llama", "mistral", "qwen2", "qwen3", "gpt2"]
 SLIDING: dict[str, dict[str, Any]] = {
     "llama": {},
+    "gpt2": {},
     "mistral": {"sliding_window": 7},
     "qwen2": {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 1},
     "qwen3": {
@@ -225,8 +226,9 @@ def test_the_weight_map_names_every_parameter_and_every_stored_weight() -> None:
         ours = {name: tuple(value.shape) for name, value in core.named_parameters()}
         assert {rule.target for rule in rules} == set(ours)
         for rule in rules:
-            rows = sum(shape[0] for shape in rule.shapes)
-            assert ours[rule.target] == (rows, *rule.shapes[0][1:])
+            shapes = [shape[::-1] if rule.transposed else shape for shape in rule.shapes]
+            rows = sum(shape[0] for shape in shapes)
+            assert ours[rule.target] == (rows, *shapes[0][1:])
         stored = {name: tuple(value.shape) for name, value in reference.state_dict().items()}
         needed = {
             name: shape

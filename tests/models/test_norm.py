@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asyncgen.models.norm import RMSNorm, Scaler
+from asyncgen.models.norm import LayerNorm, RMSNorm, Scaler
 
 
 def formula(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
@@ -79,3 +79,20 @@ def test_it_follows_a_change_of_dtype() -> None:
     norm.prepare()
     norm.to(torch.bfloat16)
     assert norm(torch.ones(1, 8, dtype=torch.bfloat16)).dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("prepared", [False, True])
+def test_a_norm_by_layer_equals_its_formula(prepared: bool) -> None:
+    torch.manual_seed(0)
+    norm = LayerNorm(24, 1e-3, dtype=torch.float32)
+    norm.weight.copy_(torch.randn(24))
+    norm.bias.copy_(torch.randn(24))
+    if prepared:
+        norm.prepare()
+    x = torch.randn(3, 24) * 0.1
+    wide = x.double()
+    centred = wide - wide.mean(-1, keepdim=True)
+    variance = centred.square().mean(-1, keepdim=True)
+    expected = centred / (variance + 1e-3).sqrt() * norm.weight.double() + norm.bias.double()
+    torch.testing.assert_close(norm(x), expected.float(), rtol=1e-5, atol=1e-6)
+    assert norm.to(torch.float64)(wide).dtype is torch.float64

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import random
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 
 from asyncgen.cache import DynamicCache
 from asyncgen.pretrained import load_model
+from tests.generation.alike import same_layers
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 transformers = pytest.importorskip("transformers")
 
-ARCHITECTURES = ("llama", "mistral", "qwen2", "qwen3")
+ARCHITECTURES = ("llama", "mistral", "qwen2", "qwen3", "gpt2")
 CONFIGS_EACH = 11
 
 
@@ -45,10 +51,24 @@ def _shape(choice: random.Random, model_type: str) -> dict[str, Any]:
         shape["head_dim"] = choice.choice([8, 16])
     if model_type == "llama":
         shape["mlp_bias"] = choice.random() < 0.5
+    if model_type == "gpt2":
+        return _gpt2(choice, shape)
     scaling = choice.choice([None, "linear", "dynamic", "llama3", "yarn"])
     if scaling is not None:
         shape["rope_parameters"] = _rope(scaling)
     return shape
+
+
+def _gpt2(choice: random.Random, shape: dict[str, Any]) -> dict[str, Any]:
+    for name in ("intermediate_size", "num_key_value_heads"):
+        del shape[name]
+    return shape | {
+        "n_inner": choice.choice([None, 40]),
+        "activation_function": choice.choice(["gelu_new", "gelu", "relu"]),
+        "scale_attn_weights": choice.random() < 0.8,
+        "scale_attn_by_inverse_layer_idx": choice.random() < 0.3,
+        "layer_norm_epsilon": 1e-4,
+    }
 
 
 def _rope(kind: str) -> dict[str, Any]:
@@ -123,9 +143,7 @@ def test_same_tokens_and_scores(model_type: str, seed: int, tmp_path: Path) -> N
     choice = random.Random(f"calls {model_type} {seed}")
     for call in _calls(choice, theirs.config.vocab_size):
         inputs = _left_padded(choice, theirs.config.vocab_size)
-        options = dict(
-            call, return_dict_in_generate=True, output_scores=True, output_logits=True
-        )
+        options = dict(call, return_dict_in_generate=True, output_scores=True, output_logits=True)
         torch.manual_seed(seed)
         expected = theirs.generate(**inputs, **options)
         torch.manual_seed(seed)
@@ -139,8 +157,11 @@ def test_same_tokens_and_scores(model_type: str, seed: int, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("cache", ["dynamic", "static"])
 @pytest.mark.parametrize("chunk", [None, 1, 3])
-def test_cache_and_chunks_change_nothing(cache: str, chunk: int | None, tmp_path: Path) -> None:
-    theirs, ours = _models("mistral", 5, tmp_path)
+@pytest.mark.parametrize("model_type", ["mistral", "gpt2"])
+def test_cache_and_chunks_change_nothing(
+    model_type: str, cache: str, chunk: int | None, tmp_path: Path
+) -> None:
+    theirs, ours = _models(model_type, 5, tmp_path)
     inputs = _left_padded(random.Random(5), theirs.config.vocab_size)
     expected = theirs.generate(**inputs, max_new_tokens=25, pad_token_id=0)
     found = ours.generate(
@@ -163,3 +184,56 @@ def test_continued_cache_is_like_the_whole_prompt(tmp_path: Path) -> None:
     second = ours.generate(longer, past_key_values=cache, **options)
     expected = theirs.generate(longer, **options)
     assert second.tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize("sampled", [False, True])
+@pytest.mark.parametrize("model_type", ARCHITECTURES)
+def test_what_goes_on_inside_is_the_same(model_type: str, sampled: bool, tmp_path: Path) -> None:
+    theirs, ours = _models(model_type, 21, tmp_path)
+    theirs.set_attn_implementation("eager")
+    inputs = _left_padded(random.Random(21), theirs.config.vocab_size)
+    options: dict[str, Any] = {
+        "max_new_tokens": 8,
+        "pad_token_id": 0,
+        "do_sample": sampled,
+        "num_return_sequences": 2 if sampled else 1,
+        "return_dict_in_generate": True,
+        "output_hidden_states": True,
+        "output_attentions": True,
+    }
+    torch.manual_seed(0)
+    expected = theirs.generate(**inputs, **options)
+    torch.manual_seed(0)
+    found = ours.generate(**inputs, **options)
+    assert found.sequences.tolist() == expected.sequences.tolist()
+    assert list(found.keys()) == list(expected.keys())
+    real = inputs["attention_mask"].bool().repeat_interleave(options["num_return_sequences"], 0)
+    for step in range(len(expected.hidden_states)):
+        # What stands at padding means nothing.
+        keep = real if step == 0 else torch.ones(len(real), 1, dtype=torch.bool)
+        for ours_layer, theirs_layer in zip(
+            found.hidden_states[step], expected.hidden_states[step], strict=True
+        ):
+            same_layers((ours_layer[keep],), (theirs_layer[keep],))
+        for ours_layer, theirs_layer in zip(
+            found.attentions[step], expected.attentions[step], strict=True
+        ):
+            assert ours_layer.shape == theirs_layer.shape
+            rows = [layer.transpose(1, 2)[keep] for layer in (ours_layer, theirs_layer)]
+            same_layers((rows[0],), (rows[1],))
+
+
+def test_one_kind_of_inside_alone(tmp_path: Path) -> None:
+    _, ours = _models("gpt2", 4, tmp_path)
+    prompt = torch.tensor([[5, 9, 11, 4]])
+    options: dict[str, Any] = {"max_new_tokens": 3, "min_new_tokens": 3, "pad_token_id": 0}
+    plain = ours.generate(prompt, **options)
+    for name in ("hidden_states", "attentions"):
+        flag = {f"output_{name}": True, "return_dict_in_generate": True}
+        found = ours.generate(prompt, **options, **flag)
+        assert found.sequences.tolist() == plain.tolist()
+        assert set(found.keys()) == {"sequences", name, "past_key_values"}
+        assert [layers[0].shape[-2] for layers in found[name]] == [4, 1, 1]
+        # A prompt in chunks keeps the pass of the last one, as the reference does.
+        found = ours.generate(prompt, **options, **flag, prefill_chunk_size=3)
+        assert [layers[0].shape[-2] for layers in found[name]] == [1, 1, 1]

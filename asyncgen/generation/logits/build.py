@@ -64,6 +64,8 @@ class Setting:
         device: Where scores will be.
         keep: Tokens that every filter must leave; more than one with beams.
         padding: Left padding of each row, int64 [B]; None where nothing is padded.
+        encoder_input_ids: Ids that the encoder reads, or the prompt where there is none, int64
+            [B, T], one row a text; None where only the encoder's output is known.
     """
 
     config: GenerationConfig
@@ -72,6 +74,7 @@ class Setting:
     device: str | torch.device
     keep: int
     padding: Tensor | None = None
+    encoder_input_ids: Tensor | None = None
 
     @property
     def ends(self) -> Tensor:
@@ -244,6 +247,7 @@ def build_logits_processors(
     device: str | torch.device,
     user_processors: LogitsProcessorList | None = None,
     padding: Tensor | None = None,
+    encoder_input_ids: Tensor | None = None,
 ) -> LogitsProcessorList:
     """Build the processors that a configuration asks for.
 
@@ -254,6 +258,7 @@ def build_logits_processors(
         device: Where scores will be.
         user_processors: Run after the processors and before the filters of sampling.
         padding: Left padding of each row, int64 [B]; padding is no token to penalise.
+        encoder_input_ids: Ids that the encoder reads, or the prompt where there is none.
 
     Returns:
         The processors in the documented order.
@@ -264,7 +269,9 @@ def build_logits_processors(
     """
     check_supported(config)
     keep = _tokens_to_keep(config, eos_token_ids)
-    setting = Setting(config, prompt_length, eos_token_ids, device, keep, padding)
+    setting = Setting(
+        config, prompt_length, eos_token_ids, device, keep, padding, encoder_input_ids
+    )
     built = _build(PROCESSORS, setting)
     for processor in user_processors or ():
         if type(processor) in {type(own) for own in built}:

@@ -12,9 +12,27 @@ from asyncgen.generation.strategies.contrastive import contrastive
 from asyncgen.generation.strategies.dola import dola
 from asyncgen.generation.strategies.greedy import greedy
 from asyncgen.generation.strategies.sampling import sample
-from asyncgen.generation.strategies.step import Draw, Outcome, Plan, Step, Steps, Strategy
+from asyncgen.generation.strategies.step import (
+    Draw,
+    EncoderInput,
+    Outcome,
+    Plan,
+    Step,
+    Steps,
+    Strategy,
+)
 
-__all__ = ["STRATEGIES", "Draw", "Outcome", "Plan", "Step", "Steps", "Strategy", "strategy_for"]
+__all__ = [
+    "STRATEGIES",
+    "Draw",
+    "EncoderInput",
+    "Outcome",
+    "Plan",
+    "Step",
+    "Steps",
+    "Strategy",
+    "strategy_for",
+]
 
 STRATEGIES: dict[GenerationMode, Strategy] = {
     GenerationMode.GREEDY_SEARCH: greedy,

@@ -8,12 +8,13 @@ all candidates gives.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
 
 import torch
 from torch.nn import functional as F
 
-from asyncgen.cache import Cache, DynamicCache
+from asyncgen.cache import Cache, DynamicCache, EncoderDecoderCache
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.strategies.finite import require_finite
 from asyncgen.generation.strategies.forward import Forward
@@ -181,7 +182,7 @@ class _AllAtOnce:
         self._cache.batch_repeat_interleave(width)
         mask = plan.attention_mask
         wide = None if mask is None else mask.repeat_interleave(width, dim=0)
-        self._forward = Forward.over(plan.core, plan.cache, wide)
+        self._forward = Forward(replace(plan, attention_mask=wide))
         self.project = self._forward.project
 
     def look(self, guesses: Tensor) -> Generator[Step, None, Looked]:
@@ -196,13 +197,13 @@ class _AllAtOnce:
         """Give all rows the newest position of the best candidates ``[B]``."""
         rows = torch.arange(len(best), device=best.device) * self._width + best
         rows = rows.repeat_interleave(self._width)
-        newest = [(keys[rows, :, -1:], values[rows, :, -1:]) for keys, values in self._cache]
+        newest = [(keys[rows, :, -1:], values[rows, :, -1:]) for keys, values in _own(self._cache)]
         _replace_newest(self._forward, self._cache, newest)
 
     def finish(self) -> None:
         """Leave the cache with one row of each prompt, without the last token."""
         self._forward.crop(self._forward.length - 1)
-        rows = self._cache[0][0].shape[0]
+        rows = _own(self._cache)[0][0].shape[0]
         self._cache.batch_select_indices(torch.arange(0, rows, self._width))
 
 
@@ -228,7 +229,7 @@ class _OneByOne:
             hidden = self._forward.hidden(guesses[:, place : place + 1])[:, 0]
             states.append(hidden)
             logits.append(self.project(hidden.contiguous()))
-            pairs = [(keys[:, :, -1:], values[:, :, -1:]) for keys, values in self._cache]
+            pairs = [(keys[:, :, -1:], values[:, :, -1:]) for keys, values in _own(self._cache)]
             self._newest.append([(keys.clone(), values.clone()) for keys, values in pairs])
         return torch.stack(states, dim=1), torch.stack(logits, dim=1)
 
@@ -246,9 +247,14 @@ class _OneByOne:
         self._forward.crop(self._forward.length - 1)
 
 
+def _own(cache: Cache) -> Cache:
+    """The cache of the decoder's own positions."""
+    return cache.self_attention_cache if isinstance(cache, EncoderDecoderCache) else cache
+
+
 def _replace_newest(forward: Forward, cache: Cache, newest: list[tuple[Tensor, Tensor]]) -> None:
     """Put other keys and values ``[B, K, 1, D]`` in the place of the last position's."""
     forward.crop(forward.length - 1)
     for index, (keys, values) in enumerate(newest):
-        cache.update(keys, values, index)
+        _own(cache).update(keys, values, index)
     forward.length += 1

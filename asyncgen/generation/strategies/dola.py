@@ -95,6 +95,7 @@ class _Contrast:
     def __init__(self, plan: Plan, layers: list[int]) -> None:
         self._forward = Forward(plan)
         self._layers = layers
+        self._is_recorded = plan.record is not None
         self._early: Tensor | None = None  # [number of layers, B, V]
 
     @property
@@ -104,7 +105,7 @@ class _Contrast:
 
     def __call__(self, input_ids: Tensor) -> Tensor:
         """Append ids ``[B, S]``; return the final logits ``[B, V]`` after the last one."""
-        if input_ids.shape[1] > 1:
+        if input_ids.shape[1] > 1 and not self._is_recorded:
             # The states of all layers are kept for the last position alone.
             self._forward(input_ids[:, :-1])
             input_ids = input_ids[:, -1:]

@@ -1,6 +1,7 @@
 """The model as a strategy sees it: ids in, logits of the last position out, cache growing.
 
-Positions and padding are worked out here, once, so that no strategy repeats them.
+Positions and padding are worked out here, once, so that no strategy repeats them; so is the
+encoder of a model with two stacks, which runs before the first decoder position.
 """
 
 from __future__ import annotations
@@ -9,17 +10,21 @@ from typing import TYPE_CHECKING, Protocol, cast
 
 import torch
 
+from asyncgen.cache import EncoderDecoderCache
+from asyncgen.errors import ContextLengthError
+from asyncgen.generation.strategies.record import Inside
 from asyncgen.models.attention import DenseAttention
+from asyncgen.models.cross_attention import Encoded
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from asyncgen.cache import Cache
-    from asyncgen.generation.strategies.step import Plan
+    from asyncgen.generation.strategies.step import EncoderInput, Plan
     from asyncgen.models.attention import AttentionContext
     from asyncgen.models.config import ModelConfig
 
-__all__ = ["Decoder", "Forward", "LayeredDecoder"]
+__all__ = ["Decoder", "EncoderDecoder", "Forward", "LayeredDecoder"]
 
 
 class Decoder(Protocol):
@@ -32,7 +37,7 @@ class Decoder(Protocol):
 
 
 class LayeredDecoder(Decoder, Protocol):
-    """What strategies need that look at more than the last logits."""
+    """What is needed to look at more than the last logits."""
 
     def embed(self, input_ids: Tensor) -> Tensor:
         """Embeddings ``[B, S, E]`` of ids ``[B, S]``."""
@@ -54,6 +59,31 @@ class LayeredDecoder(Decoder, Protocol):
         """Logits ``[..., V]`` of hidden states ``[..., E]``."""
 
 
+class EncoderDecoder(LayeredDecoder, Protocol):
+    """A model with two stacks; as a `Decoder` it is its decoder."""
+
+    def encode(
+        self,
+        embeddings: Tensor,
+        mask: Tensor | None = None,
+        *,
+        collect: list[Tensor] | None = None,
+        collect_attentions: list[Tensor] | None = None,
+    ) -> Encoded:
+        """Run the encoder over embeddings ``[B, T, E]``."""
+
+    def attention(
+        self,
+        cache: Cache,
+        attention_mask: Tensor | None,
+        encoded: Encoded,
+        *,
+        collect_attentions: list[Tensor] | None = None,
+        collect_cross_attentions: list[Tensor] | None = None,
+    ) -> AttentionContext:
+        """The attention context of the decoder."""
+
+
 class Forward:
     """Runs the model over the rows of a plan, position after position.
 
@@ -62,29 +92,30 @@ class Forward:
     """
 
     def __init__(self, plan: Plan) -> None:
-        """Begin where the plan's cache ends."""
-        self._begin(plan.core, plan.cache, plan.attention_mask)
-
-    @classmethod
-    def over(cls, core: Decoder, cache: Cache, attention_mask: Tensor | None = None) -> Forward:
-        """Run another model, or on another cache, than a plan's."""
-        forward = cls.__new__(cls)
-        forward._begin(core, cache, attention_mask)
-        return forward
-
-    def _begin(self, core: Decoder, cache: Cache, attention_mask: Tensor | None) -> None:
-        self.length = cache.get_seq_length()
-        self._core = core
-        self._cache = cache
-        self._decode = core.decode
-        self._attention = DenseAttention(core.config, cache, attention_mask)
+        """Begin where the plan's cache ends; an encoder that did not run yet runs now."""
+        self.length = plan.cache.get_seq_length()
+        self._core = plan.core
+        self._cache = plan.cache
+        self._decode = plan.core.decode
+        self._record = plan.record
+        wants_weights = plan.record is not None and plan.record.wants_attentions
+        self._weights: list[Tensor] | None = [] if wants_weights else None
+        self._cross_weights: list[Tensor] | None = [] if wants_weights else None
+        self._attention = self._context(plan)
         self._padding: Tensor | None = None
-        if attention_mask is not None:
+        if plan.attention_mask is not None:
             # Left padding shifts the positions of a row; real tokens count from 0.
-            self._padding = (~attention_mask).sum(dim=1, keepdim=True)
+            self._padding = (~plan.attention_mask).sum(dim=1, keepdim=True)
+        self._limit = self._last_length(plan)
 
     def __call__(self, input_ids: Tensor) -> Tensor:
-        """Append ids ``[B, S]`` to the rows; return the logits ``[B, V]`` after the last one."""
+        """Append ids ``[B, S]`` to the rows; return the logits ``[B, V]`` after the last one.
+
+        Raises:
+            ContextLengthError: The model has a table of positions, and it is at its end.
+        """
+        if self._record is not None:
+            return self.project(self.hidden(input_ids)[:, -1])
         return self._decode(input_ids, self._advance(input_ids), self._attention)
 
     def hidden(
@@ -96,10 +127,21 @@ class Forward:
             input_ids: The ids.
             collect: Gets the output of every layer, the embeddings first.
             depth: Layers to run; ``None`` for all.
+
+        Raises:
+            ContextLengthError: The model has a table of positions, and it is at its end.
         """
-        core = cast("LayeredDecoder", self._core)
+        record, core = self._record, cast("LayeredDecoder", self._core)
+        states = collect
+        if states is None and record is not None and record.wants_hidden_states:
+            states = []
         positions = self._advance(input_ids)
-        return core.hidden(core.embed(input_ids), positions, self._attention, collect, depth)
+        found = core.hidden(core.embed(input_ids), positions, self._attention, states, depth)
+        if record is not None:
+            kept = tuple(states or ()) if record.wants_hidden_states else ()
+            weights, cross_weights = _taken(self._weights), _taken(self._cross_weights)
+            record.fresh.append(Inside(kept, weights, cross_weights))
+        return found
 
     def project(self, hidden: Tensor) -> Tensor:
         """Logits ``[..., V]`` of hidden states ``[..., E]``."""
@@ -114,7 +156,74 @@ class Forward:
     def _advance(self, input_ids: Tensor) -> Tensor:
         """Positions ``[1 or B, S]`` of the ids that come next."""
         start, self.length = self.length, self.length + input_ids.shape[1]
+        if self._limit is not None and self.length > self._limit:
+            raise ContextLengthError(
+                "max_length",
+                self.length,
+                f"the model has {self._limit} positions and no more; ask for fewer tokens",
+            )
         positions = torch.arange(start, self.length, device=input_ids.device)[None]
         if self._padding is not None:
             positions = (positions - self._padding).clamp_(min=0)
         return positions
+
+    def _context(self, plan: Plan) -> AttentionContext:
+        """What does the attention."""
+        if plan.encoder is None:
+            return DenseAttention(
+                plan.core.config,
+                plan.cache,
+                plan.attention_mask,
+                collect_attentions=self._weights,
+            )
+        core = cast("EncoderDecoder", plan.core)
+        if plan.encoder.encoded is None:
+            plan.encoder.encoded = self._encode(core, plan, plan.encoder)
+        return core.attention(
+            plan.cache,
+            plan.attention_mask,
+            plan.encoder.encoded,
+            collect_attentions=self._weights,
+            collect_cross_attentions=self._cross_weights,
+        )
+
+    def _encode(self, core: EncoderDecoder, plan: Plan, given: EncoderInput) -> Encoded:
+        """Run the encoder, unless a cache that is continued holds all that it would say."""
+        record = plan.record
+        if record is None and _holds_encoder(plan.cache):
+            return Encoded(None, given.attention_mask)
+        assert given.input_ids is not None
+        states: list[Tensor] | None = None
+        weights: list[Tensor] | None = None
+        if record is not None:
+            states = [] if record.wants_hidden_states else None
+            weights = [] if record.wants_attentions else None
+        encoded = core.encode(
+            core.embed(given.input_ids),
+            given.attention_mask,
+            collect=states,
+            collect_attentions=weights,
+        )
+        if record is not None:
+            record.encoder = Inside(tuple(states or ()), tuple(weights or ()))
+        return encoded
+
+    def _last_length(self, plan: Plan) -> int | None:
+        """Positions after which a model with a table of them has none left."""
+        limit = plan.core.config.position_limit
+        if limit is None or self._padding is None:
+            return limit
+        return limit + int(self._padding.min())
+
+
+def _holds_encoder(cache: Cache) -> bool:
+    """Whether a cache has the keys and values of the encoder's output."""
+    return isinstance(cache, EncoderDecoderCache) and any(cache.is_updated.values())
+
+
+def _taken(weights: list[Tensor] | None) -> tuple[Tensor, ...]:
+    """The weights of a pass, leaving the list empty for the next."""
+    taken = tuple(weights or ())
+    if weights is not None:
+        weights.clear()
+    return taken

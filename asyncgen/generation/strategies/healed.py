@@ -5,6 +5,7 @@ See :mod:`asyncgen.generation.healing`; this is the part that runs the model.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -38,7 +39,7 @@ def healed(plan: Plan, *, strategy: Strategy, bias: Tensor) -> Steps:
     ids = plan.input_ids
     if ids.shape[1] > 1:
         # A cache of its own: strategies differ in what they expect to find in theirs.
-        forward = Forward.over(plan.core, DynamicCache(), plan.attention_mask)
+        forward = Forward(replace(plan, cache=DynamicCache(), record=None))
         prompt, chunk = ids[:, :-1], plan.prefill_chunk or ids.shape[1]
         while prompt.shape[1] > chunk:
             forward(prompt[:, :chunk])

@@ -20,8 +20,10 @@ if TYPE_CHECKING:
     from asyncgen.generation.strategies.drafters.drafter import Drafter
     from asyncgen.generation.strategies.ends import Ends
     from asyncgen.generation.strategies.forward import Decoder
+    from asyncgen.generation.strategies.record import Record
+    from asyncgen.models.cross_attention import Encoded
 
-__all__ = ["Draw", "Outcome", "Plan", "Step", "Steps", "Strategy"]
+__all__ = ["Draw", "EncoderInput", "Outcome", "Plan", "Step", "Steps", "Strategy"]
 
 
 class Draw(Protocol):
@@ -47,6 +49,21 @@ class Draw(Protocol):
 
 
 @dataclass(slots=True)
+class EncoderInput:
+    """What the encoder of a model with two stacks reads; one row a text, whatever the plan's rows.
+
+    Attributes:
+        input_ids: Int64 ``[B, T]``; ``None`` where only ``encoded`` is known.
+        attention_mask: Bool ``[B, T]``, ``False`` at padding; ``None`` where nothing is padded.
+        encoded: The encoder's output: given by the caller, or there since the first step.
+    """
+
+    input_ids: Tensor | None
+    attention_mask: Tensor | None = None
+    encoded: Encoded | None = None
+
+
+@dataclass(slots=True)
 class Plan:
     """Everything a strategy needs, checked and laid out before its first step.
 
@@ -61,6 +78,9 @@ class Plan:
         pad_token_id: Fills rows that ended before the others.
         draw: Where sampling takes its randomness from.
         prefill_chunk: Most prompt tokens of one forward; ``None`` is all at once.
+        encoder: Input of the encoder; ids, mask and cache are then the decoder's. The rows of
+            the plan may be a multiple of the encoder's, copies next to each other.
+        record: Keeps hidden states and attentions; ``None`` where nobody asked for them.
         drafter: Guesses tokens ahead, for assisted generation only.
     """
 
@@ -74,6 +94,8 @@ class Plan:
     pad_token_id: int
     draw: Draw
     prefill_chunk: int | None = None
+    encoder: EncoderInput | None = None
+    record: Record | None = None
     drafter: Drafter | None = None
 
 

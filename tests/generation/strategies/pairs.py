@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
+from asyncgen.auto import AutoModelForSeq2SeqLM
 from asyncgen.pretrained import load_model
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 SHAPE: dict[str, Any] = {
@@ -39,7 +41,14 @@ def pair(folder: Path, seed: int = 0, model_type: str = "llama", **shape: Any) -
     return theirs, load_model(folder)
 
 
-def near(theirs: Any, folder: Path, amount: float = 0.02) -> tuple[Any, Any]:
+def load_seq2seq(folder: Path) -> Any:
+    """A model with an encoder."""
+    return AutoModelForSeq2SeqLM.from_pretrained(folder)
+
+
+def near(
+    theirs: Any, folder: Path, amount: float = 0.02, load: Callable[[Path], Any] = load_model
+) -> tuple[Any, Any]:
     """A model that says something else now and then, in transformers and here."""
     torch.manual_seed(1)
     other = copy.deepcopy(theirs)
@@ -47,4 +56,4 @@ def near(theirs: Any, folder: Path, amount: float = 0.02) -> tuple[Any, Any]:
         for parameter in other.parameters():
             parameter.add_(torch.randn_like(parameter) * amount)
     other.save_pretrained(folder)
-    return other, load_model(folder)
+    return other, load(folder)

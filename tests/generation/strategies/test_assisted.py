@@ -18,7 +18,7 @@ from asyncgen.generation.strategies.assisted import assisted
 from asyncgen.generation.strategies.sampling import sample
 from tests.doubles.engine import greedy_ids
 from tests.doubles.models import EOS, PAD, TableCore, TableModel
-from tests.generation.strategies.pairs import near, pair
+from tests.generation.strategies.pairs import load_seq2seq, near, pair
 from tests.generation.strategies.plans import plan_of
 from tests.generation.strategies.test_verify import chi_square
 
@@ -289,3 +289,24 @@ def test_padding_of_a_single_row_is_hidden_from_both(tmp_path: Path) -> None:
     for options in ({"assistant_model": draft}, {"assistant_early_exit": 1}):
         found = ours.generate(**padded, max_new_tokens=15, **options)
         assert found[:, len(PROMPT) + 2 :].tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize("way", ["assistant", "lookup", "early exit"])
+def test_an_encoder_decoder_model_is_assisted_as_well(way: str, tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(1)
+    special = {"decoder_start_token_id": 0, "pad_token_id": 0, "eos_token_id": 1}
+    sizes = {"vocab_size": 97, "d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 3}
+    config = transformers.T5Config(num_heads=4, initializer_factor=2.0, **sizes, **special)
+    theirs = transformers.T5ForConditionalGeneration(config).eval()
+    theirs.save_pretrained(tmp_path / "target")
+    ours = load_seq2seq(tmp_path / "target")
+    _, draft = near(theirs, tmp_path / "draft", load=load_seq2seq)
+    ids = torch.tensor([[5, 9, 11, 4, 7, 5, 1]])
+    expected = theirs.generate(ids, max_new_tokens=20)
+    options: dict[str, Any] = {
+        "assistant": {"assistant_model": draft},
+        "lookup": {"prompt_lookup_num_tokens": 3},
+        "early exit": {"assistant_early_exit": 2},
+    }[way]
+    assert ours.generate(ids, max_new_tokens=20, **options).tolist() == expected.tolist()

@@ -126,6 +126,7 @@ class AssistantDrafter:
         draw: Draw | None = None,
         eos_token_ids: Collection[int] = (),
         prefill_chunk: int | None = None,
+        position_limit: int | None = None,
         on_update: Callable[[Schedule, Confidence], None] | None = None,
     ) -> None:
         """Begin without having computed anything.
@@ -139,6 +140,7 @@ class AssistantDrafter:
             draw: Draws the guesses; ``None`` takes the most probable ones.
             eos_token_ids: A proposal ends with one of these.
             prefill_chunk: Most tokens of one forward pass; ``None`` is all at once.
+            position_limit: Positions of the draft model, where it has no more; it stops there.
             on_update: Told what was learnt, after each check.
         """
         self._forward = forward
@@ -148,6 +150,7 @@ class AssistantDrafter:
         self._draw = draw
         self._ends = frozenset(eos_token_ids)
         self._prefill_chunk = prefill_chunk
+        self._position_limit = position_limit
         self._on_update = on_update
         self._start = self._stream = 0
         self._probabilities: list[float] = []
@@ -160,8 +163,12 @@ class AssistantDrafter:
         """
         forward = self._forward
         start, count = ids.shape[1], min(self._schedule.count, room)
+        if self._position_limit is not None:
+            count = min(count, self._position_limit - start + 1)
         self._start, self._probabilities = start, []
         self._stream = start if stream is None else stream
+        if count < 1:
+            return Proposal(ids.new_empty(0))
         sequence = torch.cat((ids, ids.new_empty(1, count)), dim=1)
         pending = ids[:, forward.length :]
         chunk = self._prefill_chunk or pending.shape[1]

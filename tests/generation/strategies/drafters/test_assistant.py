@@ -21,6 +21,7 @@ from asyncgen.generation.strategies.forward import Forward
 from tests.doubles.engine import greedy_ids
 from tests.doubles.models import EOS, TableModel
 from tests.generation.strategies.pairs import pair
+from tests.generation.strategies.plans import plan_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,7 +33,7 @@ def drafter_of(
     model: TableModel, *, count: int = 4, threshold: float = 0.0, chunk: int | None = None
 ) -> AssistantDrafter:
     return AssistantDrafter(
-        OwnModel(Forward.over(model.core, DynamicCache())),
+        OwnModel(Forward(plan_of(model, [PROMPT], new_tokens=9))),
         Schedule(count),
         Confidence(threshold),
         processors=LogitsProcessorList(),
@@ -92,10 +93,11 @@ def test_early_exit_uses_the_first_layers_and_leaves_the_cache_as_it_was(tmp_pat
     _, ours = pair(tmp_path)
     ids = torch.tensor([PROMPT])
     cache = DynamicCache()
-    Forward.over(ours.core, cache)(ids[:, :3])
+    plan = plan_of(ours, [PROMPT], new_tokens=9, cache=cache)
+    Forward(plan)(ids[:, :3])
     kept = [(keys.clone(), values.clone()) for keys, values in cache]
     drafter = AssistantDrafter(
-        EarlyExit(lambda: Forward.over(ours.core, cache), 2),
+        EarlyExit(lambda: Forward(plan), 2),
         Schedule(3),
         Confidence(0.0),
         processors=LogitsProcessorList(),
@@ -105,7 +107,7 @@ def test_early_exit_uses_the_first_layers_and_leaves_the_cache_as_it_was(tmp_pat
         expected = ids
         for _ in range(3):
             collected: list[torch.Tensor] = []
-            forward = Forward.over(ours.core, DynamicCache())
+            forward = Forward(plan_of(ours, [PROMPT], new_tokens=9))
             forward.hidden(expected, collected)
             exited = ours.core.norm(collected[2][:, -1:])
             token = ours.core.project(exited)[:, -1].argmax(-1, keepdim=True)

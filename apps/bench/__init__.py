@@ -1,0 +1,1 @@
+"""Benchmarks: this library beside transformers, on one machine, in one run."""

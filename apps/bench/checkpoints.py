@@ -1,0 +1,212 @@
+"""Llama checkpoints with random weights, made on the spot, so that a benchmark needs no download.
+
+Writes what any loader of Hugging Face folders reads; knows no benchmark.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    import torch
+
+__all__ = ["SHAPES", "Shape", "byte_alphabet", "write_checkpoint"]
+
+CONTEXT = 2048
+SPACE = "Ġ"
+"""How byte-level tokenizers write the space."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Sizes of a Llama model with tied embeddings.
+
+    Attributes:
+        hidden: Width E of the residual stream.
+        layers: Number of decoder layers.
+        heads: Query heads H.
+        kv_heads: Key and value heads K.
+        ffn: Width of the feed-forward layer.
+        vocab: Vocabulary size V, at least 512.
+    """
+
+    hidden: int
+    layers: int
+    heads: int
+    kv_heads: int
+    ffn: int
+    vocab: int
+
+    @property
+    def head_dim(self) -> int:
+        """Width D of a head."""
+        return self.hidden // self.heads
+
+    def tensors(self) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """Name every weight of the checkpoint with its shape."""
+        yield "model.embed_tokens.weight", (self.vocab, self.hidden)
+        for layer in range(self.layers):
+            prefix = f"model.layers.{layer}"
+            attention, mlp = f"{prefix}.self_attn", f"{prefix}.mlp"
+            for name in ("q_proj", "k_proj", "v_proj"):
+                heads = self.heads if name == "q_proj" else self.kv_heads
+                yield f"{attention}.{name}.weight", (heads * self.head_dim, self.hidden)
+            yield f"{attention}.o_proj.weight", (self.hidden, self.heads * self.head_dim)
+            yield f"{mlp}.gate_proj.weight", (self.ffn, self.hidden)
+            yield f"{mlp}.up_proj.weight", (self.ffn, self.hidden)
+            yield f"{mlp}.down_proj.weight", (self.hidden, self.ffn)
+            yield f"{prefix}.input_layernorm.weight", (self.hidden,)
+            yield f"{prefix}.post_attention_layernorm.weight", (self.hidden,)
+        yield "model.norm.weight", (self.hidden,)
+
+    @property
+    def num_parameters(self) -> int:
+        """Number of weights."""
+        return sum(math.prod(shape) for _, shape in self.tensors())
+
+
+SHAPES = {
+    "5m": Shape(hidden=256, layers=6, heads=8, kv_heads=4, ffn=688, vocab=4096),
+    "135m": Shape(hidden=576, layers=30, heads=9, kv_heads=3, ffn=1536, vocab=49152),
+}
+
+
+def write_checkpoint(folder: Path, shape: Shape, dtype: str, seed: int = 0) -> None:
+    """Write config, weights and tokenizer of a random model.
+
+    It has no end-of-sequence token: every generation runs to its full length.
+
+    Args:
+        folder: Where to; it must exist.
+        shape: Sizes of the model.
+        dtype: ``float32`` or ``bfloat16``, of the stored weights.
+        seed: Same seed, same bytes.
+    """
+    from safetensors.torch import save_file
+
+    (folder / "config.json").write_text(json.dumps(_config(shape, dtype), indent=1))
+    (folder / "generation_config.json").write_text(json.dumps({"pad_token_id": 0}))
+    (folder / "tokenizer.json").write_text(json.dumps(_tokenizer(shape.vocab, seed)))
+    tokenizer_config = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "clean_up_tokenization_spaces": False,
+        "model_max_length": CONTEXT,
+    }
+    (folder / "tokenizer_config.json").write_text(json.dumps(tokenizer_config))
+    save_file(_weights(shape, dtype, seed), folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def _config(shape: Shape, dtype: str) -> dict[str, object]:
+    """Describe the model as Hugging Face folders do."""
+    return {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "hidden_size": shape.hidden,
+        "num_hidden_layers": shape.layers,
+        "num_attention_heads": shape.heads,
+        "num_key_value_heads": shape.kv_heads,
+        "intermediate_size": shape.ffn,
+        "vocab_size": shape.vocab,
+        "tie_word_embeddings": True,
+        "max_position_embeddings": CONTEXT,
+        "hidden_act": "silu",
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 10000.0,
+        "torch_dtype": dtype,
+        "bos_token_id": None,
+        "eos_token_id": None,
+        "pad_token_id": 0,
+    }
+
+
+def _weights(shape: Shape, dtype: str, seed: int) -> dict[str, torch.Tensor]:
+    """Draw the weights: normal, of a size that keeps activations finite in both types."""
+    import torch
+
+    generator = torch.Generator().manual_seed(seed)
+    stored = {"float32": torch.float32, "bfloat16": torch.bfloat16}[dtype]
+
+    def draw(size: tuple[int, ...]) -> torch.Tensor:
+        if len(size) == 1:
+            return torch.ones(size, dtype=stored)
+        return torch.randn(size, generator=generator).mul_(0.02).to(stored)
+
+    return {name: draw(size) for name, size in shape.tensors()}
+
+
+def byte_alphabet() -> list[str]:
+    """Return the character that stands for each byte in a byte-level vocabulary.
+
+    Printable bytes stand for themselves; the others get the characters from U+0100 on, in order.
+    """
+    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    shifted = iter(range(0x100, 0x200))
+    return [chr(byte if byte in printable else next(shifted)) for byte in range(256)]
+
+
+def _tokenizer(vocab_size: int, seed: int) -> dict[str, object]:
+    """Describe a byte-level BPE tokenizer whose tokens look like words.
+
+    Nearly all tokens begin with a space, as in real vocabularies the frequent ones do. The
+    streamers of transformers hold text back until a space; tokens without any would make them
+    wait for the end, and the comparison unfair.
+    """
+    vocab, merges = _words(vocab_size, random.Random(seed))
+    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [],
+        "normalizer": None,
+        "pre_tokenizer": {**byte_level, "use_regex": True},
+        "post_processor": None,
+        "decoder": {**byte_level, "use_regex": True},
+        "model": {
+            "type": "BPE",
+            "dropout": None,
+            "unk_token": None,
+            "continuing_subword_prefix": None,
+            "end_of_word_suffix": None,
+            "fuse_unk": False,
+            "byte_fallback": False,
+            "ignore_merges": False,
+            "vocab": {token: number for number, token in enumerate(vocab)},
+            "merges": merges,
+        },
+    }
+
+
+def _words(vocab_size: int, draw: random.Random) -> tuple[list[str], list[list[str]]]:
+    """Grow a vocabulary by random merges: first pairs of letters, then words with a space."""
+    letters = [chr(code) for code in range(ord("a"), ord("z") + 1)]
+    vocab = byte_alphabet()
+    known = set(vocab)
+    merges: list[list[str]] = []
+
+    def merge(left: str, right: str) -> bool:
+        if left + right in known:
+            return False
+        known.add(left + right)
+        vocab.append(left + right)
+        merges.append([left, right])
+        return True
+
+    syllables = list(letters)
+    while len(vocab) < min(vocab_size, 256 + 128):
+        left, right = draw.choice(letters), draw.choice(letters)
+        if merge(left, right):
+            syllables.append(left + right)
+    words = [SPACE]
+    while len(vocab) < vocab_size:
+        left, right = draw.choice(words), draw.choice(syllables)
+        if len(left) < 8 and merge(left, right):
+            words.append(left + right)
+    return vocab, merges

@@ -1,0 +1,73 @@
+"""Numbers out of samples, and what a reader needs to know about the machine they come from.
+
+Plain Python; knows no benchmark and no table.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import platform
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["hardware", "median", "overhead", "percentile", "versions"]
+
+
+def percentile(samples: Sequence[float], share: float) -> float:
+    """Return the smallest sample that at least ``share`` of all samples do not exceed.
+
+    Nearest rank, no interpolation: the result is a value that was measured.
+
+    Args:
+        samples: In any order, at least one.
+        share: From 0 to 1; 1 is the maximum.
+    """
+    ordered = sorted(samples)
+    # The rounding keeps 0.999 * 1000 at 999.
+    rank = math.ceil(round(share * len(ordered), 9))
+    return ordered[max(0, rank - 1)]
+
+
+def overhead(seconds: Sequence[float], baseline: Sequence[float]) -> float:
+    """Return how much longer runs took than the baseline runs next to them, as a share.
+
+    The median of the ratios of neighbours: both of a pair meet the same state of the machine.
+
+    Args:
+        seconds: Duration of each run.
+        baseline: Duration of the baseline run beside it, as many.
+    """
+    return median(run / base for run, base in zip(seconds, baseline, strict=True)) - 1
+
+
+def hardware() -> dict[str, object]:
+    """Describe the processor."""
+    available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return {"cpu": _cpu_model(), "cores": available, "system": platform.platform()}
+
+
+def _cpu_model() -> str:
+    """Name the processor."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.machine())
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of what is measured."""
+    found = {"python": platform.python_version()}
+    for name in ("asyncgen", "torch", "transformers", "tokenizers"):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = "not installed"
+    return found

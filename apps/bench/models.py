@@ -1,0 +1,78 @@
+"""Which checkpoint a benchmark runs on: made on the spot, bundled, or a folder of the user's.
+
+Knows checkpoints, not measurements.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import tempfile
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from apps.bench.checkpoints import SHAPES, write_checkpoint
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["Checkpoint", "checkpoint"]
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A folder to load, and what a benchmark must know about it.
+
+    Attributes:
+        folder: Where it is.
+        vocab: Number of token ids that a prompt may use.
+        has_end: Whether generation may end by itself, which a benchmark must forbid.
+    """
+
+    folder: Path
+    vocab: int
+    has_end: bool
+
+    @classmethod
+    def at(cls, folder: Path) -> Checkpoint:
+        """Read the description of a folder."""
+        config = json.loads((folder / "config.json").read_text())
+        file = folder / "generation_config.json"
+        generation = json.loads(file.read_text()) if file.exists() else {}
+        end = generation.get("eos_token_id", config.get("eos_token_id"))
+        return cls(folder, config["vocab_size"], end is not None)
+
+    def prompt(self, length: int, seed: int) -> list[int]:
+        """Draw a prompt of ``length`` ids; special tokens are at the ends of a vocabulary."""
+        draw = random.Random(seed)
+        return [draw.randrange(self.vocab // 4, 3 * self.vocab // 4) for _ in range(length)]
+
+    def floor(self, new_tokens: int) -> dict[str, int]:
+        """Return the parameters that keep a generation from ending early."""
+        return {"min_new_tokens": new_tokens} if self.has_end else {}
+
+
+@contextmanager
+def checkpoint(shape: str, model: Path | None, dtype: str) -> Iterator[Checkpoint]:
+    """Provide a checkpoint while the block runs.
+
+    Args:
+        shape: A name in ``SHAPES``, made on the spot, or ``demo``.
+        model: A folder, used instead of ``shape``.
+        dtype: Type of the weights that are made.
+    """
+    if model is not None or shape == "demo":
+        yield Checkpoint.at(model if model is not None else _demo_folder())
+        return
+    with tempfile.TemporaryDirectory(prefix="asyncgen-bench-") as folder:
+        write_checkpoint(Path(folder), SHAPES[shape], dtype)
+        yield Checkpoint.at(Path(folder))
+
+
+def _demo_folder() -> Path:
+    """Find the bundled model."""
+    import importlib.resources
+
+    return Path(str(importlib.resources.files("asyncgen") / "demo"))

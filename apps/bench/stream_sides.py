@@ -1,0 +1,131 @@
+"""The three workers of ``bench stream``: each generates the same tokens from the same prompt.
+
+They run in processes of their own; times are in seconds, from the request to the reader.
+"""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+from threading import Thread
+from time import perf_counter
+from typing import Any
+
+__all__ = ["AsyncgenReader", "AsyncgenLoop", "TransformersReader"]
+
+
+class AsyncgenReader:
+    """Reads ``AsyncLLM.stream`` with ``async for``, as an application does."""
+
+    def __init__(self) -> None:
+        """Nothing is loaded yet."""
+        self._stack = AsyncExitStack()
+        self._llm: Any = None
+
+    async def load(self, folder: str, dtype: str) -> None:
+        """Load the model on the decode thread of the library."""
+        from asyncgen import AsyncLLM
+
+        self._llm = await self._stack.enter_async_context(AsyncLLM(folder, dtype=dtype))
+        await self._llm.start()
+
+    async def run(self, prompt: list[int], new_tokens: int, **floor: int) -> dict[str, object]:
+        """Read one greedy answer to its end."""
+        start = perf_counter()
+        first, pieces = None, []
+        stream = self._llm.stream(prompt, max_new_tokens=new_tokens, do_sample=False, **floor)
+        async for piece in stream:
+            first = first or perf_counter()
+            pieces.append(piece)
+        end = perf_counter()
+        return _answer(start, first or end, end, "".join(pieces))
+
+    async def aclose(self) -> None:
+        """Release the model."""
+        await self._stack.aclose()
+
+
+class AsyncgenLoop:
+    """Drains the same steps without any streaming: ``model.generate`` on the main thread.
+
+    Model and computation stay on one thread here as they do behind ``AsyncLLM``, so both have
+    one team of OpenMP threads; what is left between them is the streaming layer.
+    """
+
+    def __init__(self) -> None:
+        """Nothing is loaded yet."""
+        self._model: Any = None
+
+    async def load(self, folder: str, dtype: str) -> None:
+        """Load the model on the thread that will compute."""
+        from asyncgen import load_model
+
+        self._model = load_model(folder, dtype=dtype)
+
+    async def run(self, prompt: list[int], new_tokens: int, **floor: int) -> dict[str, object]:
+        """Generate one greedy answer."""
+        import torch
+
+        start = perf_counter()
+        ids = torch.tensor([prompt])
+        output = self._model.generate(ids, max_new_tokens=new_tokens, do_sample=False, **floor)
+        end = perf_counter()
+        assert output.shape[1] == len(prompt) + new_tokens
+        return _answer(start, end, end, "")
+
+    async def aclose(self) -> None:
+        """Nothing to release before the process ends."""
+
+
+class TransformersReader:
+    """Reads a ``TextIteratorStreamer`` while ``generate`` runs in a thread, as its users do."""
+
+    def __init__(self) -> None:
+        """Nothing is loaded yet."""
+        self._model: Any = None
+        self._tokenizer: Any = None
+
+    async def load(self, folder: str, dtype: str) -> None:
+        """Load model and tokenizer on the main thread."""
+        import torch
+        from transformers import AutoModelForCausalLM, AutoTokenizer
+
+        kind = getattr(torch, dtype)
+        self._model = AutoModelForCausalLM.from_pretrained(folder, dtype=kind)
+        self._tokenizer = AutoTokenizer.from_pretrained(folder)
+
+    async def run(self, prompt: list[int], new_tokens: int, **floor: int) -> dict[str, object]:
+        """Read one greedy answer to its end."""
+        import torch
+        from transformers import TextIteratorStreamer
+
+        start = perf_counter()
+        first, pieces = None, []
+        ids = torch.tensor([prompt])
+        # The default leaves special tokens in; the other side leaves them out.
+        streamer = TextIteratorStreamer(self._tokenizer, skip_prompt=True, skip_special_tokens=True)
+        arguments = {
+            "input_ids": ids,
+            "attention_mask": torch.ones_like(ids),
+            "max_new_tokens": new_tokens,
+            "do_sample": False,
+            "streamer": streamer,
+            **floor,
+        }
+        thread = Thread(target=self._model.generate, kwargs=arguments)
+        thread.start()
+        for piece in streamer:
+            # The streamer hands out empty pieces while it holds text back.
+            if piece:
+                first = first or perf_counter()
+                pieces.append(piece)
+        end = perf_counter()
+        thread.join()
+        return _answer(start, first or end, end, "".join(pieces))
+
+    async def aclose(self) -> None:
+        """Nothing to release before the process ends."""
+
+
+def _answer(start: float, first: float, end: float, text: str) -> dict[str, object]:
+    """Describe one run for the report."""
+    return {"first": first - start, "total": end - start, "text": text}

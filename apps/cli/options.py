@@ -1,0 +1,212 @@
+"""The table of settings: one row serves the command-line option, ``/set`` and ``/help``.
+
+Knows names, types and ranges; not what the settings do, nor how a command line is parsed.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, TypeAlias, cast
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from asyncgen import StreamParams
+
+__all__ = ["SETTINGS", "Setting", "SettingError", "Settings", "Value", "find_setting"]
+
+Value: TypeAlias = bool | int | float | list[str]
+
+
+class SettingError(ValueError):
+    """A setting that does not exist or a value that it does not take."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One generation parameter as users see it.
+
+    Attributes:
+        name: Its name in ``/set``; the option is ``--name`` with dashes.
+        kind: ``bool``, ``int``, ``float``, or ``list`` (of strings).
+        help: One line for ``--help`` and ``/set``.
+        low: Smallest value; ``None`` means no limit.
+        high: Largest value; ``None`` means no limit.
+        above: Whether ``low`` itself is excluded.
+        parameter: Its name in ``AsyncLLM.stream``, where that differs.
+    """
+
+    name: str
+    kind: type[bool] | type[int] | type[float] | type[list[str]]
+    help: str
+    low: float | None = None
+    high: float | None = None
+    above: bool = False
+    parameter: str = ""
+
+    @property
+    def stream_name(self) -> str:
+        """Name of the parameter of ``AsyncLLM.stream``."""
+        return self.parameter or self.name
+
+    @property
+    def allowed(self) -> str:
+        """The accepted values in words."""
+        if self.kind is bool:
+            return "on or off"
+        if self.kind is list:
+            return 'text, or several in quotes: "END" "\\n\\n"'
+        noun = "a whole number" if self.kind is int else "a number"
+        lower = "" if self.low is None else f" {'above' if self.above else 'from'} {self.low:g}"
+        upper = "" if self.high is None else f" up to {self.high:g}"
+        return noun + lower + upper
+
+    def parse(self, text: str) -> Value:
+        """Read a value as typed after ``/set name``.
+
+        Raises:
+            SettingError: It is not of the right type or out of range.
+        """
+        text = text.strip()
+        if self.kind is bool:
+            return self._parse_bool(text)
+        if self.kind is list:
+            return self.check(_parse_strings(text))
+        try:
+            number = int(text) if self.kind is int else float(text)
+        except ValueError:
+            raise self._refuse(text) from None
+        return self.check(number)
+
+    def check(self, value: object) -> Value:
+        """Return ``value`` if this setting takes it; a float setting takes integers too.
+
+        Raises:
+            SettingError: It is not of the right type or out of range.
+        """
+        if self.kind is bool and isinstance(value, bool):
+            return value
+        if self.kind is list and isinstance(value, list) and value:
+            if all(isinstance(item, str) and item for item in value):
+                return value
+        if self.kind is int and isinstance(value, int) and not isinstance(value, bool):
+            if self._in_range(value):
+                return value
+        if self.kind is float and isinstance(value, int | float) and not isinstance(value, bool):
+            if self._in_range(value) and abs(value) <= sys.float_info.max:
+                return float(value)
+        raise self._refuse(value)
+
+    def _in_range(self, number: float) -> bool:
+        """Whether a number lies between the limits; what is not a number does not."""
+        if self.low is not None and not (number > self.low if self.above else number >= self.low):
+            return False
+        return self.high is None or number <= self.high
+
+    def _parse_bool(self, text: str) -> bool:
+        """Read a switch."""
+        word = text.lower()
+        if word in ("on", "true", "yes", "1"):
+            return True
+        if word in ("off", "false", "no", "0"):
+            return False
+        raise self._refuse(text)
+
+    def _refuse(self, value: object) -> SettingError:
+        """Compose the error for a value that is not taken."""
+        remedy = ""
+        if self.name == "temperature" and value in ("0", "0.0", 0):
+            remedy = "; `sample off` (--greedy) always picks the most probable token"
+        shown = value if isinstance(value, str) else json.dumps(value)
+        return SettingError(f"`{self.name}` is {shown}: it takes {self.allowed}{remedy}")
+
+
+def _parse_strings(text: str) -> list[str]:
+    """Read JSON strings one after the other; text without quotes is one string as it stands."""
+    if not text.startswith('"'):
+        return [text]
+    strings: list[str] = []
+    decoder = json.JSONDecoder()
+    while text:
+        try:
+            value, end = decoder.raw_decode(text)
+        except ValueError:
+            raise SettingError(f"cannot read {text}: close the quote, or leave it out") from None
+        strings.append(str(value))
+        text = text[end:].lstrip(" ,")
+    return strings
+
+
+SETTINGS: tuple[Setting, ...] = (
+    Setting("max_new_tokens", int, "Longest answer, in tokens.", low=1),
+    Setting("min_new_tokens", int, "Shortest answer, in tokens.", low=0),
+    Setting("max_time", float, "Longest time for an answer, in seconds.", low=0, above=True),
+    Setting("temperature", float, "Below 1 safer, above 1 bolder.", low=0, above=True),
+    Setting("top_k", int, "Sample from the k most probable tokens; 0 is off.", low=0),
+    Setting("top_p", float, "Sample from the fewest tokens that hold this share.", 0, 1, True),
+    Setting("min_p", float, "Drop tokens below this share of the most probable one.", 0, 1),
+    Setting("typical_p", float, "Sample from the most typical tokens.", 0, 1, True),
+    Setting("repetition_penalty", float, "Above 1 repeats less.", low=0, above=True),
+    Setting("no_repeat_ngram_size", int, "Never repeat a run of this many tokens; 0 is off.", 0),
+    Setting("seed", int, "Same seed, same answer.", low=0, high=2**63 - 1),
+    Setting("stop", list, "End the answer before this text."),
+    Setting("sample", bool, "Draw tokens at random, or take the best.", parameter="do_sample"),
+)
+
+SAMPLING = ("temperature", "top_k", "top_p", "min_p", "typical_p")
+
+
+def find_setting(name: str) -> Setting:
+    """Look a setting up by its name, with dashes or underscores.
+
+    Raises:
+        SettingError: There is none; names the nearest one.
+    """
+    wanted = name.strip().lstrip("-").replace("-", "_").lower()
+    for setting in SETTINGS:
+        if wanted in (setting.name, setting.stream_name):
+            return setting
+    near = get_close_matches(wanted, [setting.name for setting in SETTINGS], n=1)
+    hint = f"did you mean `{near[0]}`?" if near else "/set alone lists all settings"
+    raise SettingError(f"unknown setting `{name}`: {hint}")
+
+
+@dataclass(slots=True)
+class Settings:
+    """The settings that were chosen; what was not chosen is up to the model."""
+
+    values: dict[str, Value] = field(default_factory=dict)
+
+    def set(self, name: str, value: Value | None) -> None:
+        """Choose a value; ``None`` goes back to the model's default.
+
+        Raises:
+            SettingError: No such setting, or not a value that it takes.
+        """
+        setting = find_setting(name)
+        if value is None:
+            self.values.pop(setting.name, None)
+        else:
+            self.values[setting.name] = setting.check(value)
+
+    def __iter__(self) -> Iterator[tuple[Setting, Value | None]]:
+        """Go through the table with the chosen values, ``None`` where nothing is chosen."""
+        return ((setting, self.values.get(setting.name)) for setting in SETTINGS)
+
+    def params(self) -> StreamParams:
+        """Return what was chosen as keyword parameters of ``AsyncLLM.stream``.
+
+        Raises:
+            SettingError: A setting of sampling together with ``sample off``.
+        """
+        clash = next((name for name in SAMPLING if name in self.values), None)
+        if self.values.get("sample") is False and clash is not None:
+            raise SettingError(
+                f"`{clash}` has no effect on the most probable token: "
+                f"leave out `{clash}`, or `sample off` (--greedy)"
+            )
+        chosen = {s.stream_name: value for s, value in self if value is not None}
+        return cast("StreamParams", chosen)

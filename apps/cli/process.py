@@ -1,0 +1,114 @@
+"""How this process computes: thread count and OpenMP waiting policy, before torch is imported.
+
+OpenMP reads its environment once, when its library is loaded, so nothing here helps afterwards.
+Knows nothing of models or commands.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, MutableMapping
+
+__all__ = ["prepare_process", "usable_cores"]
+
+CPU_FOLDER = Path("/sys/devices/system/cpu")
+CGROUP_FOLDER = Path("/sys/fs/cgroup")
+SHORT_SPIN = {"GOMP_SPINCOUNT": "2500", "KMP_BLOCKTIME": "1"}
+"""Rounds for GNU's OpenMP, milliseconds for LLVM's and Intel's."""
+
+
+def prepare_process(
+    threads: int | None = None, environ: MutableMapping[str, str] | None = None
+) -> int:
+    """Choose how many threads torch gets and how they wait; call before torch is imported.
+
+    - ``OMP_NUM_THREADS`` becomes ``threads``; without it, what the user has set stays, and
+      otherwise it becomes :func:`usable_cores`. (torch alone counts the cores of the machine,
+      also those that a container may not use, and two teams on one core are slower than one.)
+    - A compute thread without work spins for some ten microseconds and then sleeps
+      (``GOMP_SPINCOUNT``, ``KMP_BLOCKTIME``), unless the user chose an ``OMP_WAIT_POLICY``. By
+      default it spins for milliseconds, and where another process or our own event loop needs
+      its core, the thread that has work waits for the one that spins. Measured on two cores,
+      135M parameters: with a busy neighbour 1 token/s by default and 15 with the short spin; on
+      an idle machine 30 and 29. (Not to spin at all gives 14 and 26.)
+
+    Nothing that the user has set is changed, except by an explicit ``threads``.
+
+    Args:
+        threads: Number of compute threads, at least 1; ``None`` chooses.
+        environ: The environment to change; the process's own by default.
+
+    Returns:
+        The number of threads that torch will use.
+    """
+    # torch says so at its first tensor where numpy is not installed; nothing here needs numpy.
+    warnings.filterwarnings("ignore", message="Failed to initialize NumPy", category=UserWarning)
+    environ = os.environ if environ is None else environ
+    cores = usable_cores()
+    if threads is not None:
+        environ["OMP_NUM_THREADS"] = str(threads)
+    else:
+        environ.setdefault("OMP_NUM_THREADS", str(cores))
+    # The variable may hold one count for each level of nesting: "4,2".
+    first = environ["OMP_NUM_THREADS"].split(",")[0].strip()
+    chosen = int(first) if first.isdecimal() and int(first) > 0 else cores
+    if "OMP_WAIT_POLICY" not in environ:
+        for name, value in SHORT_SPIN.items():
+            environ.setdefault(name, value)
+    return chosen
+
+
+def usable_cores(cpu_folder: Path = CPU_FOLDER, cgroup_folder: Path = CGROUP_FOLDER) -> int:
+    """Count the physical cores that this process may use, at least 1.
+
+    Takes into account the affinity mask, hyper-threads (two of them share one vector unit, so
+    they count once) and the CPU quota of the container.
+    """
+    cpus = _allowed_cpus()
+    cores = {_siblings(cpu_folder, cpu) for cpu in cpus}
+    quota = _cgroup_quota(cgroup_folder)
+    count = len(cores) if quota is None else min(len(cores), int(quota))
+    return max(1, count)
+
+
+def _allowed_cpus() -> Iterable[int]:
+    """Return the CPU numbers that this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return os.sched_getaffinity(0)
+    return range(os.cpu_count() or 1)
+
+
+def _siblings(cpu_folder: Path, cpu: int) -> str:
+    """Name the physical core of a CPU; the CPU itself where the system does not say."""
+    try:
+        return (cpu_folder / f"cpu{cpu}/topology/thread_siblings_list").read_text().strip()
+    except OSError:
+        return str(cpu)
+
+
+def _cgroup_quota(cgroup_folder: Path) -> float | None:
+    """Return the container's CPU quota in CPUs, ``None`` if there is none."""
+    for name, read in (("cpu.max", _quota_v2), ("cpu/cpu.cfs_quota_us", _quota_v1)):
+        try:
+            return read(cgroup_folder / name)
+        except (OSError, ValueError):
+            continue
+    return None
+
+
+def _quota_v2(file: Path) -> float | None:
+    """Read ``<quota or max> <period>`` of cgroup version 2."""
+    quota, period = file.read_text().split()
+    return None if quota == "max" else int(quota) / int(period)
+
+
+def _quota_v1(file: Path) -> float | None:
+    """Read the quota of cgroup version 1; a negative one means none."""
+    quota = int(file.read_text())
+    period = int(file.with_name("cpu.cfs_period_us").read_text())
+    return None if quota <= 0 else quota / period

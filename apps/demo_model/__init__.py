@@ -1,0 +1,1 @@
+"""The bundled demo model: its corpus, tokenizer, network, training and measurement."""

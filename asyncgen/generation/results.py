@@ -1,0 +1,140 @@
+"""What ``generate`` returns: collects what was asked for, step by step, and assembles the output.
+
+Which of the documented classes it is, follows from the model and the strategy.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from asyncgen.generation.outputs import (
+    GenerateBeamDecoderOnlyOutput,
+    GenerateBeamEncoderDecoderOutput,
+    GenerateDecoderOnlyOutput,
+    GenerateEncoderDecoderOutput,
+)
+from asyncgen.generation.strategies.record import Inside, Record
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from asyncgen.generation.config import GenerationConfig
+    from asyncgen.generation.strategies import Outcome, Plan, Step
+
+__all__ = ["Kept", "Result", "assemble", "make_record"]
+
+Result: TypeAlias = (
+    "GenerateDecoderOnlyOutput | GenerateEncoderDecoderOutput | GenerateBeamDecoderOnlyOutput"
+    " | GenerateBeamEncoderDecoderOutput | torch.LongTensor"
+)
+
+
+class Kept:
+    """What the documented output keeps of every step, if it was asked for.
+
+    Attributes:
+        scores: Processed scores of each step.
+        logits: Raw logits of each step.
+    """
+
+    def __init__(self, config: GenerationConfig, record: Record | None) -> None:
+        """Begin with nothing.
+
+        Args:
+            config: Says what is wanted.
+            record: Where forward passes leave what goes on inside the model.
+        """
+        asked = bool(config.return_dict_in_generate)
+        self.scores: list[Tensor] | None = [] if asked and config.output_scores else None
+        self.logits: list[Tensor] | None = [] if asked and config.output_logits else None
+        self._record = record
+
+    def add(self, step: Step) -> None:
+        """Keep the tensors of a step; prompt chunks have none."""
+        if self.scores is not None and step.scores is not None:
+            self.scores += step.scores.chunk(step.positions)
+        if self.logits is not None and step.logits is not None:
+            self.logits += step.logits.chunk(step.positions)
+        if self._record is not None:
+            self._record.settle(is_step=step.logits is not None)
+
+
+def make_record(config: GenerationConfig, encoder_outputs: Any = None) -> Record | None:
+    """The record that a configuration asks for, or ``None``.
+
+    Args:
+        config: Complete configuration.
+        encoder_outputs: What the caller had from the encoder already.
+    """
+    states, weights = bool(config.output_hidden_states), bool(config.output_attentions)
+    if not config.return_dict_in_generate or not (states or weights):
+        return None
+    record = Record(states, weights)
+    if encoder_outputs is not None:
+        record.encoder = Inside(
+            getattr(encoder_outputs, "hidden_states", None) or (),
+            getattr(encoder_outputs, "attentions", None) or (),
+        )
+    return record
+
+
+def assemble(plan: Plan, outcome: Outcome, kept: Kept) -> Result:
+    """Build the documented output.
+
+    Args:
+        plan: What was decoded.
+        outcome: What its strategy returned.
+        kept: What was kept of its steps.
+
+    Returns:
+        The sequences, or an output object with ``return_dict_in_generate=True``.
+    """
+    config = plan.config
+    if not config.return_dict_in_generate:
+        return outcome.sequences  # type: ignore[return-value]
+    fields: dict[str, Any] = {
+        "sequences": outcome.sequences,
+        "scores": None if kept.scores is None else tuple(kept.scores),
+        "logits": None if kept.logits is None else tuple(kept.logits),
+        "past_key_values": plan.cache if config.use_cache is not False else None,
+        **outcome.extra,
+    }
+    has_beams = (config.num_beams or 1) > 1
+    if plan.encoder is None:
+        fields |= _inside(plan.record, attentions="attentions", hidden_states="hidden_states")
+        if has_beams:
+            return GenerateBeamDecoderOnlyOutput(**fields)
+        return GenerateDecoderOnlyOutput(**fields)
+    fields |= _inside(
+        plan.record,
+        attentions="decoder_attentions",
+        cross_attentions="cross_attentions",
+        hidden_states="decoder_hidden_states",
+    )
+    fields |= _inside_encoder(plan.record)
+    if has_beams:
+        return GenerateBeamEncoderDecoderOutput(**fields)
+    return GenerateEncoderDecoderOutput(**fields)
+
+
+def _inside(record: Record | None, **names: str) -> dict[str, Any]:
+    """Tuples a step of tuples a layer, under the names of the output; what was asked for."""
+    if record is None:
+        return {}
+    return {theirs: record.per_step(ours) for ours, theirs in names.items() if _wants(record, ours)}
+
+
+def _inside_encoder(record: Record | None) -> dict[str, Any]:
+    """Tuples a layer of the encoder."""
+    if record is None or record.encoder is None:
+        return {}
+    return {
+        f"encoder_{name}": getattr(record.encoder, name) or None
+        for name in ("attentions", "hidden_states")
+        if _wants(record, name)
+    }
+
+
+def _wants(record: Record, name: str) -> bool:
+    return record.wants_hidden_states if name == "hidden_states" else record.wants_attentions

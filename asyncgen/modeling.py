@@ -1,0 +1,259 @@
+"""A model as code written for the reference documents expects it: called, and asked to generate.
+
+:class:`PreTrainedModel` is a thin face; the computing is done by its ``core``, a plain module of
+``asyncgen.models``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Self
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from asyncgen.cache import Cache, DynamicCache
+from asyncgen.errors import InvalidRequestError
+from asyncgen.generation.config import GenerationConfig
+from asyncgen.generation.mixin import GenerationMixin
+from asyncgen.generation.outputs import CausalLMOutputWithPast
+from asyncgen.models import DenseAttention
+
+if TYPE_CHECKING:
+    from asyncgen.models import DecoderLM
+
+__all__ = ["PreTrainedModel", "check_cache", "check_mask", "embeddings_of"]
+
+
+class PreTrainedModel(GenerationMixin, nn.Module):
+    """A causal language model that is ready to run.
+
+    It computes no gradients and stays in evaluation mode. Weights are laid out for speed, so
+    ``parameters()`` does not show all of them; ``to`` moves and converts them as usual.
+
+    Attributes:
+        core: The module that computes.
+        config: What ``config.json`` says.
+        generation_config: Defaults of :meth:`generate`.
+        name_or_path: Where the model came from.
+    """
+
+    def __init__(
+        self,
+        core: DecoderLM,
+        generation_config: GenerationConfig | None = None,
+        name_or_path: str = "",
+    ) -> None:
+        """Wrap a module whose weights are there.
+
+        Args:
+            core: The module.
+            generation_config: Defaults of ``generate``; ``None`` derives them from the model's
+                configuration.
+            name_or_path: Where the model came from.
+        """
+        super().__init__()
+        self.core = core
+        self.config = core.config
+        if generation_config is None:
+            generation_config = GenerationConfig.from_model_config(core.config)
+        self.generation_config = generation_config
+        self.name_or_path = name_or_path
+        super().train(False)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model computes."""
+        return self.core.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """What the model computes in."""
+        return self.core.dtype
+
+    def train(self, mode: bool = True) -> Self:
+        """Stay in evaluation mode.
+
+        Raises:
+            InvalidRequestError: Training was asked for.
+        """
+        if mode:
+            raise InvalidRequestError("mode", mode, "these models run and do not train")
+        return super().train(False)
+
+    @torch.no_grad()
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        use_cache: bool | None = None,
+        output_attentions: bool | None = None,
+        output_hidden_states: bool | None = None,
+        return_dict: bool | None = None,
+        cache_position: Tensor | None = None,
+        logits_to_keep: int | Tensor = 0,
+    ) -> CausalLMOutputWithPast | tuple[Any, ...]:
+        """Run the model once.
+
+        Args:
+            input_ids: Token ids ``[B, S]``; or give ``inputs_embeds``.
+            attention_mask: ``[B, P + S]`` with P positions in the cache; zero at padding, which
+                nothing attends to.
+            position_ids: ``[B, S]`` or ``[1, S]``. If left out they count on from the cache, and
+                over tokens only where there is a mask, as ``generate`` does.
+            past_key_values: Cache to continue; it grows by S positions.
+            inputs_embeds: Embeddings ``[B, S, E]`` instead of ids.
+            labels: Ids ``[B, S]`` to score the logits by, each against the position before it;
+                -100 is left out.
+            use_cache: Whether to return a cache, a new one if none was given; the default is yes.
+            output_attentions: Whether to return attention weights; costs the fast kernels.
+            output_hidden_states: Whether to return the output of every layer.
+            return_dict: ``False`` for a tuple.
+            cache_position: ``[S]``; must be the positions that follow the cache.
+            logits_to_keep: How many of the last positions to compute logits for, 0 for all; or
+                indices of positions.
+
+        Returns:
+            Logits ``[B, S or fewer, V]`` in the model's dtype, the cache, and what was asked for.
+
+        Raises:
+            InvalidRequestError: Arguments that contradict each other, or have the wrong shape.
+        """
+        embeddings = embeddings_of(self.core, input_ids, inputs_embeds)
+        past = check_cache(past_key_values)
+        start = past.get_seq_length()
+        _check_cache_position(cache_position, start, embeddings.shape[1])
+        mask = check_mask(attention_mask, embeddings, start)
+        positions = self._positions(position_ids, mask, embeddings, start)
+        collected: list[Tensor] | None = [] if output_hidden_states else None
+        attentions: list[Tensor] | None = [] if output_attentions else None
+        attention = DenseAttention(self.config, past, mask, collect_attentions=attentions)
+        hidden = self.core.hidden(embeddings, positions, attention, collected)
+        logits = self.core.project(_keep(hidden, logits_to_keep))
+        output = CausalLMOutputWithPast(
+            loss=None if labels is None else _loss(logits, labels),
+            logits=logits,
+            past_key_values=None if use_cache is False else past,
+            hidden_states=None if collected is None else tuple(collected),
+            attentions=None if attentions is None else tuple(attentions),
+        )
+        return output.to_tuple() if return_dict is False else output
+
+    def _positions(
+        self, position_ids: Tensor | None, mask: Tensor | None, embeddings: Tensor, start: int
+    ) -> Tensor:
+        """Return positions ``[B or 1, S]``."""
+        batch, length, _ = embeddings.shape
+        if position_ids is not None:
+            positions = position_ids.to(self.device, torch.int64)
+            positions = positions[None] if positions.dim() == 1 else positions
+            if positions.shape not in ((batch, length), (1, length)):
+                raise InvalidRequestError(
+                    "position_ids",
+                    tuple(position_ids.shape),
+                    f"its shape must be [{batch}, {length}] or [1, {length}]",
+                )
+            return positions
+        if mask is None:
+            return torch.arange(start, start + length, device=self.device)[None]
+        counted = mask.cumsum(dim=1) - 1  # [B, P + S]
+        return counted[:, start:].clamp(min=0)
+
+
+def embeddings_of(
+    core: DecoderLM, input_ids: Tensor | None, inputs_embeds: Tensor | None, prefix: str = ""
+) -> Tensor:
+    """Return embeddings ``[B, S, E]`` of either input, whose names begin with ``prefix``."""
+    if (input_ids is None) == (inputs_embeds is None):
+        raise InvalidRequestError(
+            f"{prefix}input_ids",
+            None if input_ids is None else tuple(input_ids.shape),
+            f"give exactly one of `{prefix}input_ids` and `{prefix}inputs_embeds`",
+        )
+    if inputs_embeds is not None:
+        width = core.config.hidden_size
+        if inputs_embeds.dim() != 3 or inputs_embeds.shape[2] != width:
+            shape = tuple(inputs_embeds.shape)
+            raise InvalidRequestError(
+                f"{prefix}inputs_embeds", shape, f"its shape must be [B, S, {width}]"
+            )
+        return inputs_embeds.to(core.device, core.dtype)
+    assert input_ids is not None
+    if input_ids.dim() != 2 or input_ids.is_floating_point():
+        raise InvalidRequestError(
+            f"{prefix}input_ids",
+            f"{tuple(input_ids.shape)} {input_ids.dtype}",
+            "give integers of shape [B, S]",
+        )
+    ids = input_ids.to(core.device, torch.int64)
+    size = core.config.vocab_size
+    if ids.numel() and (int(ids.min()) < 0 or int(ids.max()) >= size):
+        raise InvalidRequestError(
+            f"{prefix}input_ids", [int(ids.min()), int(ids.max())], f"ids go from 0 to {size - 1}"
+        )
+    return core.embed(ids)
+
+
+def check_cache(past_key_values: object) -> Cache:
+    if past_key_values is None:
+        return DynamicCache()
+    if not isinstance(past_key_values, Cache):
+        raise InvalidRequestError(
+            "past_key_values",
+            type(past_key_values).__name__,
+            "give a cache, such as `DynamicCache()`; tuples go through "
+            "`DynamicCache.from_legacy_cache`",
+        )
+    return past_key_values
+
+
+def _check_cache_position(cache_position: Tensor | None, start: int, length: int) -> None:
+    if cache_position is None:
+        return
+    if cache_position.tolist() != list(range(start, start + length)):
+        raise InvalidRequestError(
+            "cache_position",
+            cache_position.tolist(),
+            f"tokens are appended to the cache, here at {start} to {start + length - 1}",
+        )
+
+
+def check_mask(
+    attention_mask: Tensor | None, embeddings: Tensor, start: int, name: str = "attention_mask"
+) -> Tensor | None:
+    """Return a boolean mask ``[B, P + S]``."""
+    if attention_mask is None:
+        return None
+    expected = (embeddings.shape[0], start + embeddings.shape[1])
+    if attention_mask.shape != expected:
+        raise InvalidRequestError(
+            name,
+            tuple(attention_mask.shape),
+            f"its shape must be {list(expected)}: rows, and positions of cache and input together",
+        )
+    return attention_mask.to(embeddings.device) != 0
+
+
+def _keep(hidden: Tensor, logits_to_keep: int | Tensor) -> Tensor:
+    """Return the hidden states ``[B, n, E]`` that logits are wanted for."""
+    if isinstance(logits_to_keep, Tensor):
+        return hidden[:, logits_to_keep.to(hidden.device)]
+    if isinstance(logits_to_keep, bool) or logits_to_keep < 0:
+        raise InvalidRequestError(
+            "logits_to_keep", logits_to_keep, "give a number of positions, 0 for all"
+        )
+    return hidden[:, -logits_to_keep:] if logits_to_keep else hidden
+
+
+def _loss(logits: Tensor, labels: Tensor) -> Tensor:
+    """Mean negative log-likelihood of each label after the position before it."""
+    if labels.shape != logits.shape[:2]:
+        raise InvalidRequestError(
+            "labels", tuple(labels.shape), f"its shape must be {list(logits.shape[:2])}"
+        )
+    predicted = logits[:, :-1].float().flatten(0, 1)  # [B * (S - 1), V]
+    return F.cross_entropy(predicted, labels[:, 1:].to(logits.device).flatten(), ignore_index=-100)

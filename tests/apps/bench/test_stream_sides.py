@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from apps.bench.checkpoints import write_checkpoint
+from apps.bench.stream_sides import AsyncgenLoop, AsyncgenReader, TransformersReader
+from tests.apps.bench.test_checkpoints import TINY
+
+pytestmark = pytest.mark.anyio
+PROMPT = list(range(400, 408))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("tiny")
+    write_checkpoint(folder, TINY, "float32")
+    return str(folder)
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    """Workers run on asyncio."""
+    return "asyncio"
+
+
+@pytest.mark.parametrize("side", [AsyncgenReader, AsyncgenLoop, TransformersReader])
+async def test_an_answer_is_timed(
+    side: type[AsyncgenReader | AsyncgenLoop | TransformersReader], folder: str
+) -> None:
+    if side is TransformersReader:
+        pytest.importorskip("transformers")
+    one = side()
+    try:
+        await one.load(folder, "float32")
+        got = await one.run(PROMPT, 6)
+        again = await one.run(PROMPT, 6)
+    finally:
+        await one.aclose()
+    assert 0 < float(str(got["first"])) <= float(str(got["total"]))
+    assert got["text"] == again["text"]
+
+
+async def test_both_readers_get_the_same_text(folder: str) -> None:
+    pytest.importorskip("transformers")
+    texts = []
+    for side in (AsyncgenReader(), TransformersReader()):
+        await side.load(folder, "float32")
+        texts.append((await side.run(PROMPT, 12))["text"])
+        await side.aclose()
+    assert texts[0] == texts[1] != ""
+
+
+def test_workers_are_light_until_they_load() -> None:
+    names = Path(__file__).parents[3] / "apps/bench/stream_sides.py"
+    head = names.read_text().split("class ")[0]
+    assert "import torch" not in head

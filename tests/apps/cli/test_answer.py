@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from apps.cli.answer import Interrupts, show_answer
+from tests.apps.cli.doubles import Answer, ScriptedStream
+
+pytestmark = pytest.mark.anyio
+
+
+class RecordingView:
+    def __init__(self) -> None:
+        self.pieces: list[str] = []
+        self.refreshes = 0
+        self.closed = 0
+
+    def feed(self, piece: str) -> None:
+        assert not self.closed
+        self.pieces.append(piece)
+
+    def refresh(self) -> None:
+        assert not self.closed
+        self.refreshes += 1
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+async def test_every_piece_arrives_and_the_result_is_returned() -> None:
+    stream, view = ScriptedStream(Answer(("a", "b", "c"))), RecordingView()
+    result = await show_answer(stream, view, Interrupts())
+    assert view.pieces == ["a", "b", "c"]
+    assert view.closed == 1 and view.refreshes > 0
+    assert result.text == "abc"
+    assert stream.is_closed
+
+
+async def test_an_error_is_raised_as_it_is_and_the_view_is_closed() -> None:
+    stream, view = ScriptedStream(Answer(("a",), ValueError("broken"))), RecordingView()
+    with pytest.raises(ValueError, match="broken"):
+        await show_answer(stream, view, Interrupts())
+    assert view.pieces == ["a"]
+    assert view.closed == 1
+    assert stream.is_closed
+
+
+async def test_the_first_interrupt_stops_the_answer_and_keeps_it() -> None:
+    stream, view, interrupts = (
+        ScriptedStream(Answer(("a",), interrupts=1)),
+        RecordingView(),
+        Interrupts(),
+    )
+    result = await show_answer(stream, view, interrupts)
+    assert result.finish_reason == "cancelled"
+    assert result.text == "a"
+    assert interrupts.count == 1 and not interrupts.wants_to_leave
+
+
+async def test_the_second_interrupt_leaves_an_answer_that_does_not_stop() -> None:
+    stream, view, interrupts = (
+        ScriptedStream(Answer(("a",), interrupts=2)),
+        RecordingView(),
+        Interrupts(),
+    )
+    result = await show_answer(stream, view, interrupts)
+    assert interrupts.wants_to_leave
+    assert result.text == "a"
+    assert stream.is_closed and view.closed == 1
+
+
+async def test_interrupts_are_ordinary_again_afterwards() -> None:
+    await show_answer(ScriptedStream(Answer(interrupts=1)), RecordingView(), Interrupts())
+    assert signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
+    with pytest.raises(KeyboardInterrupt):
+        signal.default_int_handler(signal.SIGINT, None)

@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+import pytest
+
+from apps.cli.commands import (
+    COMMANDS,
+    Complain,
+    Leave,
+    Load,
+    Save,
+    Say,
+    is_command,
+    run_command,
+    unescape,
+)
+from apps.cli.options import SETTINGS
+from apps.cli.session import Session
+from tests.apps.cli.doubles import completion
+
+
+@pytest.fixture
+def session() -> Session:
+    return Session("demo")
+
+
+def said(session: Session, line: str) -> str:
+    effect = run_command(session, line)
+    assert isinstance(effect, Say)
+    return effect.text
+
+
+def complained(session: Session, line: str) -> str:
+    effect = run_command(session, line)
+    assert isinstance(effect, Complain)
+    return effect.text
+
+
+def test_two_slashes_are_a_text_for_the_model() -> None:
+    assert is_command("/help")
+    assert not is_command("//usr/bin is a folder")
+    assert unescape("//usr/bin") == "/usr/bin"
+    assert unescape("plain") == "plain"
+
+
+def test_help_lists_every_command(session: Session) -> None:
+    text = said(session, "/help")
+    assert all(f"/{name}" in text for name in COMMANDS)
+
+
+def test_an_unknown_command_gets_the_near_match(session: Session) -> None:
+    assert complained(session, "/hepl") == "unknown command /hepl: did you mean /help?"
+    assert "/help lists" in complained(session, "/xyzzy")
+    assert "unknown command /" in complained(session, "/")
+
+
+def test_set_without_arguments_lists_all_settings_with_their_values(session: Session) -> None:
+    run_command(session, "/set temperature 0.5")
+    text = said(session, "/set")
+    assert all(setting.name in text for setting in SETTINGS)
+    row = next(line for line in text.splitlines() if line.startswith("temperature"))
+    assert row.split()[1] == "0.5"
+
+
+@pytest.mark.parametrize("line", ["/set top-p 0.5", "/set top_p=0.5", "/SET top_p   0.5"])
+def test_set_chooses_a_value(session: Session, line: str) -> None:
+    assert said(session, line) == "top_p = 0.5"
+    assert session.settings.params() == {"top_p": 0.5}
+
+
+def test_set_keeps_an_equals_sign_inside_a_value(session: Session) -> None:
+    run_command(session, "/set stop a=b")
+    assert session.settings.params() == {"stop": ["a=b"]}
+
+
+def test_set_goes_back_to_the_default(session: Session) -> None:
+    run_command(session, "/set seed 3")
+    assert said(session, "/set seed default") == "seed = default"
+    assert session.settings.params() == {}
+
+
+def test_set_with_a_name_alone_explains_it(session: Session) -> None:
+    assert said(session, "/set top_p").startswith("top_p = default: ")
+
+
+def test_a_bad_value_changes_nothing(session: Session) -> None:
+    run_command(session, "/set top_p 0.5")
+    assert "it takes" in complained(session, "/set top_p 2")
+    assert "did you mean `top_p`" in complained(session, "/set topp 0.5")
+    assert session.settings.params() == {"top_p": 0.5}
+
+
+def test_system_is_shown_set_and_removed(session: Session) -> None:
+    assert "no system message" in said(session, "/system")
+    said(session, "/system You are a fox.")
+    assert said(session, "/system") == "You are a fox."
+    said(session, "/system none")
+    assert session.system is None
+
+
+def test_clear_forgets_the_turns(session: Session) -> None:
+    session.keep("a", completion("b"))
+    said(session, "/clear")
+    assert session.messages == []
+
+
+def test_files_are_asked_for_not_touched(session: Session) -> None:
+    assert run_command(session, "/save my chat.json") == Save("my chat.json")
+    assert run_command(session, "/load chat.json") == Load("chat.json")
+    assert "file name" in complained(session, "/save")
+    assert "file name" in complained(session, "/load")
+
+
+def test_stats_tells_of_the_last_answer_and_of_all(session: Session) -> None:
+    assert said(session, "/stats") == "no answer yet"
+    session.keep("a", completion("b"))
+    session.keep("c", completion("d"))
+    last, total = said(session, "/stats").splitlines()
+    assert "3 tokens" in last and "42.0 tokens/s" in last
+    assert "2 answers" in total and "6 tokens" in total
+
+
+@pytest.mark.parametrize("line", ["/exit", "/quit", "/EXIT "])
+def test_leaving(session: Session, line: str) -> None:
+    assert run_command(session, line) == Leave()

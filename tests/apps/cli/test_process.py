@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import os
+import warnings
+from typing import TYPE_CHECKING
+
+import pytest
+
+from apps.cli.process import prepare_process, usable_cores
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def machine(folder: Path, siblings: dict[int, str]) -> Path:
+    for cpu, text in siblings.items():
+        topology = folder / f"cpu{cpu}" / "topology"
+        topology.mkdir(parents=True)
+        (topology / "thread_siblings_list").write_text(text + "\n")
+    return folder
+
+
+@pytest.fixture
+def four_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1, 2, 3}, raising=False)
+
+
+@pytest.mark.usefixtures("four_cpus")
+def test_hyper_threads_count_once(tmp_path: Path) -> None:
+    cpus = machine(tmp_path, {0: "0,2", 1: "1,3", 2: "0,2", 3: "1,3"})
+    assert usable_cores(cpus, tmp_path / "none") == 2
+
+
+@pytest.mark.usefixtures("four_cpus")
+def test_a_machine_that_says_nothing_counts_its_cpus(tmp_path: Path) -> None:
+    assert usable_cores(tmp_path, tmp_path) == 4
+
+
+@pytest.mark.usefixtures("four_cpus")
+@pytest.mark.parametrize(
+    ("quota", "cores"),
+    [("max 100000", 4), ("200000 100000", 2), ("250000 100000", 2), ("50000 100000", 1)],
+)
+def test_a_container_may_use_its_quota(tmp_path: Path, quota: str, cores: int) -> None:
+    (tmp_path / "cpu.max").write_text(quota + "\n")
+    assert usable_cores(tmp_path, tmp_path) == cores
+
+
+@pytest.mark.usefixtures("four_cpus")
+@pytest.mark.parametrize(("quota", "cores"), [("-1", 4), ("300000", 3)])
+def test_the_older_control_groups_are_read_too(tmp_path: Path, quota: str, cores: int) -> None:
+    (tmp_path / "cpu").mkdir()
+    (tmp_path / "cpu/cpu.cfs_quota_us").write_text(quota)
+    (tmp_path / "cpu/cpu.cfs_period_us").write_text("100000")
+    assert usable_cores(tmp_path, tmp_path) == cores
+
+
+def test_what_the_user_has_set_stays() -> None:
+    environ = {"OMP_NUM_THREADS": "3,2", "OMP_WAIT_POLICY": "ACTIVE"}
+    before = dict(environ)
+    assert prepare_process(None, environ) == 3
+    assert environ == before
+
+
+def test_an_explicit_number_wins() -> None:
+    environ = {"OMP_NUM_THREADS": "3"}
+    assert prepare_process(1, environ) == 1
+    assert environ["OMP_NUM_THREADS"] == "1"
+
+
+def test_without_a_wish_the_usable_cores_are_used() -> None:
+    environ: dict[str, str] = {}
+    assert prepare_process(None, environ) == usable_cores()
+    assert environ["OMP_NUM_THREADS"] == str(usable_cores())
+
+
+def test_compute_threads_do_not_spin_for_long_unless_the_user_says_how_they_wait() -> None:
+    environ: dict[str, str] = {}
+    prepare_process(None, environ)
+    assert int(environ["GOMP_SPINCOUNT"]) <= 10_000
+    own = {"GOMP_SPINCOUNT": "7"}
+    prepare_process(None, own)
+    assert own["GOMP_SPINCOUNT"] == "7"
+    policy = {"OMP_WAIT_POLICY": "ACTIVE"}
+    prepare_process(None, policy)
+    assert "GOMP_SPINCOUNT" not in policy
+
+
+def test_a_missing_numpy_is_no_news() -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        prepare_process(environ={})
+        warnings.warn("Failed to initialize NumPy: No module named 'numpy'", stacklevel=1)
+        warnings.warn("something else", stacklevel=1)
+    assert [str(warning.message) for warning in caught] == ["something else"]

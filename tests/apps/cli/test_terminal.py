@@ -1,0 +1,128 @@
+"""The whole chat in a pseudo-terminal: keys in, screen out."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import select
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+import pytest
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+ROOT = Path(__file__).parents[3]
+PROMPT = r"\x1b\[\?2004h"
+"""Bracketed paste is switched on when, and only when, a line begins to be read."""
+SCRIPT = """
+import sys
+from apps.cli import main, source
+from tests.apps.cli.doubles import Answer, ScriptedLLM
+long = Answer([f"Paragraph {n} of the answer.\\n\\n" for n in range(40)])
+llm = ScriptedLLM([Answer(("Hello ", "**there**.")), Answer(("Half",), waits=True), long])
+source.open_llm = llm.open
+sys.argv = ["asyncgen", "chat"]
+main()
+"""
+
+
+class Terminal:
+    """A program in a terminal of 80 × 24."""
+
+    def __init__(self, code: str, state: Path) -> None:
+        master, slave = pty.openpty()
+        self._master = master
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", code],
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            cwd=ROOT,
+            env={
+                **os.environ,
+                "TERM": "xterm-256color",
+                "COLUMNS": "80",
+                "LINES": "24",
+                "XDG_STATE_HOME": str(state),
+                "PROMPT_TOOLKIT_NO_CPR": "1",
+            },
+            start_new_session=True,
+        )
+        os.close(slave)
+        self.shown = ""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._process.kill()
+        self._process.wait()
+        os.close(self._master)
+
+    def wait_for(self, pattern: str, seconds: float = 15) -> str:
+        """Read until something new matches; return everything new up to there."""
+        deadline = time.monotonic() + seconds
+        while (match := re.search(pattern, self.shown)) is None:
+            if not select.select([self._master], [], [], max(0, deadline - time.monotonic()))[0]:
+                raise AssertionError(f"no {pattern!r} in {self.shown!r}")
+            try:
+                self.shown += os.read(self._master, 65536).decode("utf-8", "replace")
+            except OSError:
+                raise AssertionError(f"ended without {pattern!r}: {self.shown!r}") from None
+        before, self.shown = self.shown[: match.end()], self.shown[match.end() :]
+        return before
+
+    def type(self, keys: str) -> None:
+        """Press keys."""
+        os.write(self._master, keys.encode())
+
+    def interrupt(self) -> None:
+        """Send what Ctrl-C sends while no line is read."""
+        self._process.send_signal(2)
+
+    def end(self) -> int:
+        """Wait for the program to end."""
+        while True:
+            try:
+                if not os.read(self._master, 65536):
+                    break
+            except OSError:
+                break
+        return self._process.wait(timeout=15)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
+@pytest.mark.parametrize("leave", ["\x03", "\x04", "/exit\r"])
+def test_a_chat_from_the_first_key_to_the_last(tmp_path: Path, leave: str) -> None:
+    with Terminal(SCRIPT, tmp_path) as terminal:
+        terminal.wait_for(PROMPT)
+        terminal.type("Hi\r")
+        assert "there" in terminal.wait_for("tokens/s")
+        terminal.wait_for(PROMPT)
+        terminal.type("/hepl\r")
+        terminal.wait_for(r"did you mean /help\?")
+        terminal.wait_for(PROMPT)
+        terminal.type("More\r")
+        terminal.wait_for("Half")
+        terminal.interrupt()
+        terminal.wait_for("ended by cancelled")
+        terminal.wait_for(PROMPT)
+        terminal.type("A lot\r")
+        long = terminal.wait_for("ended by stop")
+        assert "Paragraph 39" in long
+        terminal.wait_for(PROMPT)
+        terminal.type(leave)
+        assert terminal.end() == 0
+    history = (tmp_path / "asyncgen/chat_history").read_text()
+    assert "A lot" in history

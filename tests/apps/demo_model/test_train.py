@@ -1,0 +1,42 @@
+"""A short run goes from the seed to an exported folder, and can be taken up again."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import torch
+
+from apps.demo_model.export import load
+from apps.demo_model.network import NetworkConfig
+from apps.demo_model.run import Run
+from apps.demo_model.train import train
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+CONFIG = NetworkConfig(
+    vocab_size=600, hidden_size=32, intermediate_size=48, layers=2, heads=4, kv_heads=2
+)
+
+
+def _train(out: Path, stop_first: int = 0) -> torch.Tensor:
+    for steps in filter(None, (stop_first, 3)):
+        run = Run(seed=1, steps=steps, tokens_per_step=512, warmup=2, decay_share=0.0)
+        train(run, out, CONFIG, compiled=False, every=2, sample=40)
+    return load(out / "model")[0].model.embed_tokens.weight.detach()
+
+
+def test_three_steps_end_to_end(tmp_path: Path) -> None:
+    _train(tmp_path)
+    record = json.loads((tmp_path / "model" / "training.json").read_text(encoding="utf-8"))
+    assert record["finished"]
+    assert record["tokens"] == 3 * 512
+    assert record["command"].startswith("python -m apps.demo_model.train --seed 1 --steps 3 ")
+    assert [step for step, _ in record["held_out"]] == [2, 3]
+    assert (tmp_path / "model" / "loss.png").stat().st_size < 60_000
+
+
+def test_an_interrupted_run_ends_the_same(tmp_path: Path) -> None:
+    whole = _train(tmp_path / "whole")
+    torch.testing.assert_close(_train(tmp_path / "parts", stop_first=2), whole)

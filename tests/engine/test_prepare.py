@@ -1,0 +1,86 @@
+"""A request is complete before it is posted, or it is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from asyncgen.errors import ChatTemplateError, InvalidRequestError
+from tests.doubles.models import EOS, TableModel, byte_tokenizer
+from tests.engine.requests import request_for
+
+
+def test_a_text_prompt() -> None:
+    request, _ = request_for("héllo")
+    assert request.prompt_ids == list("héllo".encode())
+    assert request.continues_text
+    assert request.ends.eos_token_ids == {EOS}
+    assert request.ends.max_length == 512
+    assert request.accepted_at > 0
+
+
+def test_messages() -> None:
+    request, _ = request_for([{"role": "user", "content": "hi"}])
+    expected = byte_tokenizer().encode_ids("<start>user:hi<end><start>assistant:")
+    assert request.prompt_ids == expected
+    assert not request.continues_text
+
+
+def test_ids_are_copied() -> None:
+    prompt = [1, 2, 3]
+    request, _ = request_for(prompt)
+    prompt.append(4)
+    assert request.prompt_ids == [1, 2, 3]
+
+
+def test_the_cancel_flag_is_among_the_ends() -> None:
+    request, _ = request_for()
+    assert request.ends.interrupted() is None
+    request.cancel.set()
+    assert request.ends.interrupted() == "cancelled"
+
+
+def test_ids_name_the_request() -> None:
+    one, other = request_for()[0], request_for()[0]
+    assert one.id != other.id
+    assert one != other
+
+
+def test_processors_in_order() -> None:
+    request, _ = request_for(temperature=0.5, top_k=5, repetition_penalty=1.2)
+    names = [type(processor).__name__ for processor in request.processors]
+    assert names == [
+        "RepetitionPenaltyLogitsProcessor",
+        "TemperatureLogitsWarper",
+        "TopKLogitsWarper",
+    ]
+
+
+@pytest.mark.parametrize("prompt", [[260], [-1], [0, 10**9]])
+def test_ids_beyond_the_vocabulary(prompt: Any) -> None:
+    with pytest.raises(InvalidRequestError, match="0 to 259"):
+        request_for(prompt)
+
+
+def test_a_text_of_no_tokens() -> None:
+    class Silent:
+        def encode_ids(self, text: str) -> list[int]:
+            return []
+
+    with pytest.raises(InvalidRequestError, match="at least one token"):
+        request_for("x", tokenizer=Silent())
+
+
+def test_messages_without_a_template() -> None:
+    with pytest.raises(ChatTemplateError):
+        request_for(
+            [{"role": "user", "content": "x"}], tokenizer=byte_tokenizer(chat_template=None)
+        )
+
+
+def test_a_strategy_that_does_not_exist_is_refused_before_any_work() -> None:
+    model = TableModel()
+    with pytest.raises(InvalidRequestError):
+        request_for(model=model, num_beams=3)
+    assert model.num_forwards == 0

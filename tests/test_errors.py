@@ -1,0 +1,60 @@
+"""Exceptions name what was wrong."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+from asyncgen import errors
+from asyncgen.errors import (
+    AsyncgenError,
+    ContextLengthError,
+    InvalidRequestError,
+    ModelLoadError,
+    OverloadedError,
+    UnsupportedModelError,
+)
+
+
+def test_every_error_is_ours() -> None:
+    for name in errors.__all__:
+        assert issubclass(getattr(errors, name), AsyncgenError)
+
+
+def test_kinds() -> None:
+    assert issubclass(InvalidRequestError, ValueError)
+    assert issubclass(ContextLengthError, InvalidRequestError)
+    assert issubclass(UnsupportedModelError, ModelLoadError)
+
+
+def test_the_tree_in_the_docstring_is_complete() -> None:
+    assert errors.__doc__ is not None
+    assert all(name in errors.__doc__ for name in errors.__all__)
+
+
+def test_an_invalid_request_names_its_parts() -> None:
+    error = InvalidRequestError("top_p", 1.5, "from 0 to 1")
+    assert (error.parameter, error.value, error.allowed) == ("top_p", 1.5, "from 0 to 1")
+    assert str(error) == "`top_p` is 1.5: from 0 to 1"
+
+
+def test_long_values_are_shortened() -> None:
+    message = str(InvalidRequestError("prompt", "x" * 10_000, "shorter"))
+    assert len(message) < 200
+    assert message.endswith("…: shorter")
+
+
+def test_overload_tells_when_to_come_back() -> None:
+    assert OverloadedError("full", 2.5).retry_after == 2.5
+
+
+def test_errors_cross_to_another_process() -> None:
+    for error in (
+        InvalidRequestError("top_p", 1.5, "from 0 to 1"),
+        ContextLengthError("max_length", 9, "more"),
+        OverloadedError("the queue is full", 2.5),
+    ):
+        for twin in (pickle.loads(pickle.dumps(error)), copy.copy(error)):
+            assert type(twin) is type(error)
+            assert str(twin) == str(error)
+            assert vars(twin) == vars(error)
