@@ -136,6 +136,7 @@ def _runs(
     opened: Opened, source: ModelSource, is_closing: Callable[[], bool]
 ) -> Callable[[Request], Run]:
     """How a request is taken up: steps of our own strategies, or a foreign ``generate``."""
+    from asyncgen.engine.assistants import Assistants
     from asyncgen.engine.foreign import ForeignRun
     from asyncgen.engine.runner import StepRun
 
@@ -146,4 +147,12 @@ def _runs(
     }
     if not hasattr(opened.model, "core"):
         return partial(ForeignRun, **arguments, is_closing=is_closing)
-    return partial(StepRun, **arguments, prefill_chunk=source.prefill_chunk_size)
+    from asyncgen.pretrained import load_model, load_tokenizer
+
+    assistants = Assistants(
+        partial(load_model, device=opened.model.device, dtype=source.dtype, token=source.token),
+        partial(load_tokenizer, token=source.token),
+    )
+    return partial(
+        StepRun, **arguments, prefill_chunk=source.prefill_chunk_size, assistants=assistants
+    )

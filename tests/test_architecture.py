@@ -31,6 +31,7 @@ LAYERS = (
         "asyncgen.generation.config",
         "asyncgen.generation.config_files",
         "asyncgen.generation.fields",
+        "asyncgen.generation.healing",
         "asyncgen.generation.logits",
         "asyncgen.generation.modes",
         "asyncgen.generation.outputs",
@@ -43,7 +44,9 @@ LAYERS = (
     (
         "asyncgen.generation.call",
         "asyncgen.generation.custom",
+        "asyncgen.generation.drafting",
         "asyncgen.generation.mixin",
+        "asyncgen.generation.mode_checks",
         "asyncgen.generation.prepare",
         "asyncgen.generation.prompts",
         "asyncgen.generation.results",

@@ -297,13 +297,10 @@ async def test_processors_and_criteria_of_the_user() -> None:
         ({"top_logprobs": 2, "logprobs": False}, "top_logprobs"),
         ({"skip_special_tokens": "yes"}, "skip_special_tokens"),
         ({"num_beams": 4}, "num_beams"),
-        ({"penalty_alpha": 0.6, "top_k": 4}, "penalty_alpha"),
-        ({"prompt_lookup_num_tokens": 3}, "prompt_lookup_num_tokens"),
         ({"guidance_scale": 2.0}, "guidance_scale"),
         ({"watermarking_config": {"strength": 1}}, "watermarking_config"),
         ({"constraints": [1]}, "constraints"),
         ({"force_words_ids": [[1]]}, "force_words_ids"),
-        ({"dola_layers": "low"}, "dola_layers"),
         ({"top_h": 2.0}, "top_h"),
         ({"cache_implementation": "quantized"}, "cache_implementation"),
         ({"cache_implementation": "nonsense"}, "cache_implementation"),
@@ -339,7 +336,6 @@ async def test_a_value_that_cannot_be_served_names_its_parameter(
         ("output_scores", "logprobs"),
         ("return_dict_in_generate", "stream.result"),
         ("prefix_allowed_tokens_fn", "not supported yet"),
-        ("assistant_model", "not supported yet"),
     ],
 )
 async def test_a_name_that_is_not_served_is_an_error_at_the_call(name: str, hint: str) -> None:

@@ -50,6 +50,11 @@ class EventWriter:
         self._first_token: float | None = None
         self._last_token: float | None = None
 
+    def heal(self, prompt_ids: Sequence[Sequence[int]]) -> None:
+        """Take note of the prompts of all samples after their last tokens were chosen again."""
+        for row, ids in zip(self._rows, prompt_ids, strict=True):
+            row.text.heal(ids[-1], ids[:-1], self._request.shown)
+
     def is_live(self, row: int) -> bool:
         """Whether this sample has not ended."""
         return self._rows[row].live
@@ -66,7 +71,7 @@ class EventWriter:
         reason: str | None,
         logprobs: tuple[TokenLogprob, ...] | None = None,
     ) -> bool:
-        """Write what a step settled for a live sample.
+        """Write what a step settled for a live sample; ids behind a stop string are left out.
 
         Args:
             index: The sample.
@@ -78,8 +83,10 @@ class EventWriter:
             Whether the sample goes on; a stop string in its text ends it too.
         """
         row = self._rows[index]
+        token_ids, text, stop = _add(row.text, token_ids)
         row.num_tokens += len(token_ids)
-        text, stop = row.text.add(token_ids)
+        if logprobs is not None:
+            logprobs = logprobs[: len(token_ids)]
         stop_reason: int | str | None = stop
         if stop is not None:
             reason = "stop"
@@ -149,3 +156,16 @@ class EventWriter:
             rate = after_first / (last - first)
         total = self._clock() - self._request.accepted_at
         return Timing(self._queue_time, first, total, rate)
+
+
+def _add(text: SampleText, token_ids: Sequence[int]) -> tuple[Sequence[int], str, str | None]:
+    """Add ids one by one; return those up to a stop string, their text, and the stop string."""
+    if len(token_ids) == 1:
+        return token_ids, *text.add(token_ids)
+    pieces = []
+    for count, token_id in enumerate(token_ids, 1):
+        piece, stop = text.add((token_id,))
+        pieces.append(piece)
+        if stop is not None:
+            return token_ids[:count], "".join(pieces), stop
+    return token_ids, "".join(pieces), None

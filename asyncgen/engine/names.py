@@ -31,7 +31,7 @@ ARGUMENTS = frozenset(
 )
 """Documented arguments of ``generate`` that are not fields of ``GenerationConfig``."""
 
-NOT_YET = frozenset("prefix_allowed_tokens_fn assistant_model assistant_tokenizer".split())
+NOT_YET = frozenset({"prefix_allowed_tokens_fn"})
 """Known names whose feature does not exist yet."""
 
 NOT_HERE = {

@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from asyncgen.engine.assistants import refuse_idle_help
 from asyncgen.engine.names import ARGUMENTS, OWN
 from asyncgen.engine.stream_params import StreamParams
 from asyncgen.engine.values import check_callables, check_values
 from asyncgen.errors import ContextLengthError, InvalidRequestError
 from asyncgen.generation.config import GenerationConfig
-from asyncgen.generation.fields import check_supported, minor_issues
+from asyncgen.generation.fields import DRAFTING, check_supported, minor_issues
 from asyncgen.generation.logits import LogitsProcessorList
 from asyncgen.generation.stopping import StoppingCriteriaList
 
@@ -36,6 +37,9 @@ SAMPLING = frozenset(
     "temperature top_k top_p min_p top_h typical_p epsilon_cutoff eta_cutoff".split()
 )
 """Giving one of these asks for sampling."""
+
+_CHOOSING = frozenset({"top_k"})
+"""Contrastive search chooses among so many tokens without drawing."""
 
 MAX_TOP_LOGPROBS = 100
 
@@ -62,6 +66,8 @@ class RequestParams:
         frequency_penalty: The same, each time a token was generated; 0.0 is off.
         negative_prompt_ids: What guidance leads away from, int64 [1, S].
         negative_prompt_attention_mask: [1, S], zero at padding.
+        assistant_model: Draft model: an object, or where to load it from.
+        assistant_tokenizer: Its tokenizer, if it is not the model's: the same.
     """
 
     config: GenerationConfig
@@ -81,6 +87,8 @@ class RequestParams:
     frequency_penalty: float = 0.0
     negative_prompt_ids: Tensor | None = None
     negative_prompt_attention_mask: Tensor | None = None
+    assistant_model: Any = None
+    assistant_tokenizer: Any = None
 
 
 def resolve_params(
@@ -120,12 +128,13 @@ def resolve_params(
     _join_samples(given, own)
     try:
         config.update(**given)
-        _fill(config, GenerationConfig._get_default_generation_params())
+        _fill(config, _defaults())
         config.validate(user_set_attributes=given.keys())
         _refuse_idle(config, given)
         check_values(config)
         check_supported(config)
-        mode = config.get_generation_mode()
+        mode = config.get_generation_mode(arguments.get("assistant_model"))
+        refuse_idle_help(config, arguments, given, mode)
     except InvalidRequestError:
         raise
     except (ValueError, TypeError) as error:
@@ -151,6 +160,8 @@ def resolve_params(
         negative_prompt_attention_mask=_negative_prompt(
             arguments, "negative_prompt_attention_mask", config
         ),
+        assistant_model=arguments.get("assistant_model"),
+        assistant_tokenizer=arguments.get("assistant_tokenizer"),
     )
 
 
@@ -168,16 +179,24 @@ def _method(arguments: Mapping[str, Any]) -> str | os.PathLike[str] | Callable[.
     raise InvalidRequestError("custom_generate", method, allowed)
 
 
+def _defaults() -> dict[str, Any]:
+    """The documented defaults, but for those that a draft model's own configuration precedes."""
+    defaults = GenerationConfig._get_default_generation_params()
+    return {name: value for name, value in defaults.items() if name not in DRAFTING}
+
+
 def _refuse_idle(config: GenerationConfig, given: Mapping[str, Any]) -> None:
     """A parameter of this request that would have no effect is an error; a default is not."""
+    used = _CHOOSING if config.penalty_alpha else frozenset()
     for issue in minor_issues(config, given.keys()):
-        if issue.name in given:
+        if issue.name in given and issue.name not in used:
             raise InvalidRequestError(issue.name, given[issue.name], issue.reason)
 
 
 def _imply_sampling(given: dict[str, Any]) -> None:
     """An explicit sampling parameter asks for sampling; asking for both ways is an error."""
-    sampling = sorted(SAMPLING & given.keys())
+    used = _CHOOSING if given.get("penalty_alpha") else frozenset()
+    sampling = sorted((SAMPLING & given.keys()) - used)
     if not sampling:
         return
     if given.get("do_sample") is False:

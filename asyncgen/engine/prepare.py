@@ -7,6 +7,7 @@ the model; the tensors that processors are built of are small.
 from __future__ import annotations
 
 import inspect
+import os
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -16,7 +17,10 @@ from asyncgen.engine.params import RequestParams, resolve_params
 from asyncgen.engine.request import Request, Sink, clock
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.custom import CustomMethod
+from asyncgen.generation.drafting import Assistance
+from asyncgen.generation.healing import Healing, plan_healing
 from asyncgen.generation.logits import Guidance, LogitsProcessorList, build_logits_processors
+from asyncgen.generation.mode_checks import Situation, check_mode
 from asyncgen.generation.prepare import eos_ids
 from asyncgen.generation.prompts import decoder_start
 from asyncgen.generation.stopping import StoppingCriteriaList, build_stopping_criteria
@@ -65,16 +69,20 @@ def prepare_request(
     accepted_at = clock()
     prompt_ids = _token_ids(model, tokenizer, prompt)
     has_encoder = hasattr(model, "core") and model.config.is_encoder_decoder
-    params = resolve_params(
-        given,
-        model.generation_config,
-        prompt_length=1 if has_encoder else len(prompt_ids),
-        context_length=getattr(model.config, "max_position_embeddings", None),
-    )
+    params = _params(model, given, 1 if has_encoder else len(prompt_ids))
     if params.method is not None:
         _check_method(model, params)
     elif hasattr(model, "core"):
         strategy_for(params.mode)
+        check_mode(params.mode, _situation(model, tokenizer, params))
+    elif params.assistant_model is not None:
+        name = type(params.assistant_model).__name__
+        raise InvalidRequestError("assistant_model", name, "needs a model of this library")
+    healing, shown = None, ""
+    if params.config.token_healing:
+        healing, shown = _heal(model, tokenizer, prompt, prompt_ids)
+        (prompt_ids,) = healing.rows
+        params = _params(model, given, len(prompt_ids))  # lengths count from the prompt's new end
     processors = _processors(model, params, prompt_ids, has_encoder)
     criteria = _criteria(model, tokenizer, params, cancel)
     return Request(
@@ -85,10 +93,46 @@ def prepare_request(
         cancel=cancel,
         sink=sink,
         continues_text=not (is_messages(prompt) or has_encoder),
+        healing=healing,
+        shown=shown,
         accepted_at=accepted_at,
         decoder_ids=_decoder_ids(params) if has_encoder else None,
         method=_method(model, params, processors, criteria, cancel),
     )
+
+
+def _situation(model: GenerativeModel, tokenizer: Tokenizer, params: RequestParams) -> Situation:
+    """What the strategy would run on; a draft model that must be loaded is looked at later."""
+    helper, other = params.assistant_model, params.assistant_tokenizer
+    assistance = None
+    if not any(isinstance(each, str | os.PathLike) for each in (helper, other)):
+        assistance = Assistance(helper, None if other is None else tokenizer, other)
+    return Situation(model, params.config, params.num_samples, assistance=assistance)
+
+
+def _params(model: GenerativeModel, given: Mapping[str, Any], prompt_length: int) -> RequestParams:
+    """Checked parameters for a prompt."""
+    return resolve_params(
+        given,
+        model.generation_config,
+        prompt_length=prompt_length,
+        context_length=getattr(model.config, "max_position_embeddings", None),
+    )
+
+
+def _heal(
+    model: GenerativeModel, tokenizer: Tokenizer, prompt: Prompt, prompt_ids: list[int]
+) -> tuple[Healing, str]:
+    """What token healing chooses among, and the text that is chosen again."""
+    if not hasattr(model, "core") or model.config.is_encoder_decoder:
+        raise InvalidRequestError("token_healing", True, "needs a decoder-only model of ours")
+    if is_messages(prompt):
+        raise InvalidRequestError(
+            "token_healing", True, "heals the end of a text, and messages end with their template"
+        )
+    healing = plan_healing(tokenizer, [prompt_ids], model.core.config.vocab_size)
+    whole, kept = tokenizer.decode(prompt_ids), tokenizer.decode(healing.rows[0][:-1])
+    return healing, whole[len(kept) :] if whole.startswith(kept) else ""
 
 
 def _token_ids(model: GenerativeModel, tokenizer: Tokenizer, prompt: Prompt) -> list[int]:

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from asyncgen.engine.params import RequestParams
     from asyncgen.generation.cancel import CancelCriteria
     from asyncgen.generation.custom import CustomMethod
+    from asyncgen.generation.healing import Healing
     from asyncgen.generation.logits import LogitsProcessorList
     from asyncgen.generation.strategies.ends import Ends
     from asyncgen.types import TokenEvent
@@ -43,6 +44,8 @@ class Request:
         sink: Where its events go.
         continues_text: Whether the text goes on from the prompt's (a text prompt), or stands
             alone (an answer to messages).
+        healing: How to choose the prompt's last token again, if that is wanted.
+        shown: Text of the prompt behind ``prompt_ids[:-1]``, where that token is chosen again.
         accepted_at: Clock of the engine when it was posted, in seconds.
         decoder_ids: What the decoder of a model with an encoder begins with; the encoder reads
             the prompt. ``None`` where there is no encoder.
@@ -57,6 +60,8 @@ class Request:
     cancel: CancelCriteria
     sink: Sink
     continues_text: bool
+    healing: Healing | None = None
+    shown: str = ""
     accepted_at: float = 0.0
     decoder_ids: list[int] | None = None
     method: CustomMethod | None = None

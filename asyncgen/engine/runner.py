@@ -6,6 +6,7 @@ knows no thread and no loop; between two turns it is a suspended generator.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -14,13 +15,18 @@ from asyncgen.engine.events import EventWriter
 from asyncgen.engine.logprobs import token_logprob
 from asyncgen.engine.sampler import HashDraw
 from asyncgen.generation.custom import custom_strategy
+from asyncgen.generation.drafting import make_drafter
 from asyncgen.generation.logits import raise_named
+from asyncgen.generation.mode_checks import Situation, check_mode
+from asyncgen.generation.modes import GenerationMode
 from asyncgen.generation.prepare import make_plan
 from asyncgen.generation.strategies import EncoderInput, Steps, strategy_for
+from asyncgen.generation.strategies.healed import healed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from asyncgen.engine.assistants import Assistants
     from asyncgen.engine.request import Request
     from asyncgen.generation.prepare import GenerativeModel
     from asyncgen.generation.strategies import Step
@@ -41,6 +47,7 @@ class StepRun:
         *,
         clock: Callable[[], float],
         prefill_chunk: int | None,
+        assistants: Assistants,
     ) -> None:
         """Take up a request without computing anything.
 
@@ -50,11 +57,13 @@ class StepRun:
             tokenizer: Turns ids to text.
             clock: Monotonic seconds.
             prefill_chunk: Most prompt tokens of one turn; ``None`` is all at once.
+            assistants: Where draft models come from.
         """
         self._request = request
         self._model = model
         self._tokenizer = tokenizer
         self._prefill_chunk = prefill_chunk
+        self._assistants = assistants
         self._events = EventWriter(request, tokenizer, clock)
         self._steps: Steps | None = None
 
@@ -90,7 +99,13 @@ class StepRun:
 
     def _start(self) -> Steps:
         """Lay the request out as tensors and start its strategy."""
-        request = self._request
+        request, mode = self._request, self._request.params.mode
+        assistance = None
+        if mode is GenerationMode.ASSISTED_GENERATION:
+            assistance = self._assistants.assistance(request.params, self._tokenizer)
+            # A draft model that was loaded just now has not been looked at before.
+            rows, config = request.params.num_samples, request.params.config
+            check_mode(mode, Situation(self._model, config, rows, assistance=assistance))
         plan = make_plan(
             self._model,
             [request.starting_ids] * request.params.num_samples,
@@ -101,10 +116,17 @@ class StepRun:
             prefill_chunk=request.params.config.prefill_chunk_size or self._prefill_chunk,
             encoder=self._encoder_input(),
         )
-        if request.method is None:
-            return strategy_for(request.params.mode)(plan)
-        request.method.emit = self._write
-        return custom_strategy(request.method)(plan)
+        if request.method is not None:
+            request.method.emit = self._write
+            return custom_strategy(request.method)(plan)
+        if assistance is not None:
+            # What one request teaches a draft model must not change the draws of another.
+            plan.drafter = make_drafter(self._model, plan, assistance, remember=False)
+        strategy = strategy_for(mode)
+        if request.healing is not None:
+            bias = request.healing.bias.expand(request.params.num_samples, -1)
+            strategy = partial(healed, strategy=strategy, bias=bias)
+        return strategy(plan)
 
     def _encoder_input(self) -> EncoderInput | None:
         """What the encoder reads, in a model that has one."""
@@ -114,6 +136,8 @@ class StepRun:
 
     def _write(self, step: Step) -> None:
         """Turn what a step settled into events."""
+        if step.prompt is not None:
+            self._events.heal(step.prompt.tolist())
         for row, token_ids in enumerate(step.token_ids):
             reason = step.reasons[row] if step.reasons else None
             if not self._events.is_live(row) or (not token_ids and reason is None):
@@ -127,5 +151,9 @@ class StepRun:
         top = self._request.params.top_logprobs
         if top is None or step.logits is None or not step.token_ids[row]:
             return None
-        token_id = step.token_ids[row][-1]
-        return (token_logprob(step.logits[row], token_id, top, self._tokenizer),)
+        # One row of logits a position, or one position for all rows.
+        first = row if step.positions == 1 else 0
+        return tuple(
+            token_logprob(step.logits[first + place], token_id, top, self._tokenizer)
+            for place, token_id in enumerate(step.token_ids[row])
+        )

@@ -1,4 +1,4 @@
-"""Randomness of the engine: a pure function of (seed, position, token).
+"""Randomness of the engine: a pure function of (seed, position, token), and of a stream number.
 
 A token is drawn as argmax(scores + Gumbel noise) (Gumbel-max; Maddison, Tarlow and Minka 2014,
 "A* Sampling", section 2). The noise of each candidate comes from an integer hash of the seed, the
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 __all__ = ["HashDraw", "gumbel_noise", "mix64"]
 
 _MASK64 = (1 << 64) - 1
+_UNIFORM = _MASK64
+"""In the place of a row, for numbers that are no token's; no request has so many rows."""
 
 
 class HashDraw:
@@ -33,12 +35,13 @@ class HashDraw:
         """
         self.seed = seed & _MASK64
 
-    def __call__(self, scores: Tensor, position: int) -> Tensor:
+    def __call__(self, scores: Tensor, position: int, stream: int = 0) -> Tensor:
         """Draw one token a row.
 
         Args:
             scores: Processed scores, float32 ``[B, V]``; ``-inf`` for banned tokens.
             position: Absolute position of the token, prompt included.
+            stream: Independent draws for one position have different numbers.
 
         Returns:
             Token ids, int64 ``[B]``.
@@ -47,15 +50,31 @@ class HashDraw:
             FloatingPointError: A row has a NaN score or no finite score at all.
         """
         return torch.stack(
-            [self._draw_row(row, scores[row], position) for row in range(len(scores))]
+            [self._draw_row(row, scores[row], position, stream) for row in range(len(scores))]
         )
 
-    def _draw_row(self, row: int, scores: Tensor, position: int) -> Tensor:
+    def successive(self, scores: Tensor, position: int) -> Tensor:
+        """Draw for successive positions of row 0: scores float32 ``[S, V]`` to ids ``[S]``.
+
+        Raises:
+            FloatingPointError: A row has a NaN score or no finite score at all.
+        """
+        places = range(len(scores))
+        return torch.stack([self._draw_row(0, scores[i], position + i, 0) for i in places])
+
+    def uniform(self, position: int, count: int, stream: int = 0) -> Tensor:
+        """Draw float32 ``[count]`` from [0, 1), one a position, independent of all tokens."""
+        keys = [mix64(self.seed, _UNIFORM, position + i, stream) for i in range(count)]
+        # 24 bits are what a float32 below 1 can hold evenly.
+        return torch.tensor([(key >> 40) * 2.0**-24 for key in keys], dtype=torch.float32)
+
+    def _draw_row(self, row: int, scores: Tensor, position: int, stream: int) -> Tensor:
         """Draw from one row, float32 ``[V]``; rows of a request differ by their index."""
+        key = (row, position, stream) if stream else (row, position)
         # After top-k or top-p few candidates are left, and only those need noise. NaN stays in.
         candidates = torch.nonzero(scores != -torch.inf).squeeze(1)
         kept = scores[candidates]
-        noisy = kept + gumbel_noise(mix64(self.seed, row, position), candidates)
+        noisy = kept + gumbel_noise(mix64(self.seed, *key), candidates)
         best, winner = (noisy if candidates.numel() else scores).max(dim=0)
         require_finite(best[None], position)
         return candidates[winner]

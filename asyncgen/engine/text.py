@@ -25,21 +25,50 @@ class SampleText:
             tokenizer: Turns ids to text.
             request: Gives the prompt, the stop strings, and whether special tokens show.
         """
+        self._tokenizer = tokenizer
+        self._skip_special_tokens = request.params.skip_special_tokens
         self._detokenizer = Detokenizer(
             tokenizer,
             prompt_ids=request.prompt_ids if request.continues_text else None,
             skip_special_tokens=request.params.skip_special_tokens,
         )
+        self._shown = self._pending = ""
         self._stops = StopStrings(request.params.stop) if request.params.stop else None
+
+    def heal(self, token_id: int, prompt_ids: Sequence[int], shown: str) -> None:
+        """Begin anew: the prompt ends with another token than it did.
+
+        Args:
+            token_id: The token.
+            prompt_ids: What comes before it.
+            shown: Text that the reader of the prompt has seen in its place, and will not again.
+        """
+        self._detokenizer = Detokenizer(
+            self._tokenizer, prompt_ids=prompt_ids, skip_special_tokens=self._skip_special_tokens
+        )
+        self._shown = shown
+        self._pending = self._unshown(self._detokenizer.put([token_id]))
+
+    def _unshown(self, text: str) -> str:
+        """A text without the beginning that the prompt has shown already."""
+        shown, count = self._shown, 0
+        if not shown:
+            return text
+        while count < min(len(text), len(shown)) and text[count] == shown[count]:
+            count += 1
+        self._shown = shown[count:] if count == len(text) else ""
+        return text[count:]
 
     def add(self, token_ids: Sequence[int]) -> tuple[str, str | None]:
         """Take in ids; return text that may be shown, and the stop string that was met."""
-        text = self._detokenizer.put(token_ids)
+        text = self._pending + self._unshown(self._detokenizer.put(token_ids))
+        self._pending = ""
         return (text, None) if self._stops is None else self._stops.put(text)
 
     def finish(self) -> tuple[str, str | None]:
         """The rest of the text: an incomplete character, and what a stop string held back."""
-        text = self._detokenizer.flush()
+        text = self._pending + self._unshown(self._detokenizer.flush())
+        self._pending = ""
         if self._stops is None:
             return text, None
         text, stop = self._stops.put(text)

@@ -17,10 +17,14 @@ import torch
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.config import GenerationConfig
 from asyncgen.generation.custom import CustomMethod, custom_strategy
-from asyncgen.generation.fields import check_supported
+from asyncgen.generation.drafting import Assistance, make_drafter
+from asyncgen.generation.fields import DRAFTING, check_supported
+from asyncgen.generation.healing import Healing, plan_healing
 from asyncgen.generation.logits import Guidance, build_logits_processors, raise_named
+from asyncgen.generation.mode_checks import Situation, check_mode
+from asyncgen.generation.modes import GenerationMode
 from asyncgen.generation.prepare import eos_ids, make_plan
-from asyncgen.generation.prompts import check_past, read_prompt
+from asyncgen.generation.prompts import DecoderPrompt, check_past, read_prompt
 from asyncgen.generation.results import Kept, Result, assemble, make_record
 from asyncgen.generation.signatures import own_parameters
 from asyncgen.generation.stopping import StoppingCriteriaList, build_stopping_criteria
@@ -33,6 +37,7 @@ from asyncgen.generation.strategies import (
     strategy_for,
 )
 from asyncgen.generation.strategies.ends import Ends
+from asyncgen.generation.strategies.healed import healed
 from asyncgen.generation.strategies.sampling import multinomial_draw
 
 if TYPE_CHECKING:
@@ -41,12 +46,15 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from asyncgen.generation.logits import LogitsProcessorList
+    from asyncgen.generation.prepare import GenerativeModel
     from streamers import BaseStreamer
 
 __all__ = ["Call", "prepare_call", "run_call"]
 
 _log = logging.getLogger("asyncgen.generation")
-_MODEL_KWARGS = frozenset({"attention_mask", "input_ids", "past_key_values", "tokenizer"})
+_MODEL_KWARGS = frozenset(
+    {"assistant_tokenizer", "attention_mask", "input_ids", "past_key_values", "tokenizer"}
+)
 _ENCODER_KWARGS = frozenset({"encoder_outputs", "decoder_input_ids", "decoder_attention_mask"})
 _IGNORED_KWARGS = frozenset({"token_type_ids"})
 
@@ -79,6 +87,7 @@ def prepare_call(
     custom: Callable[..., Any] | None = None,
     negative_prompt_ids: Tensor | None = None,
     negative_prompt_attention_mask: Tensor | None = None,
+    assistant_model: GenerativeModel | None = None,
 ) -> Call:
     """Check and lay out a call; nothing is computed yet.
 
@@ -94,6 +103,7 @@ def prepare_call(
         custom: A decoding method that the caller wrote, in place of a strategy.
         negative_prompt_ids: Prompts of the unguided branch, ``[B, S]``.
         negative_prompt_attention_mask: ``[B, S]``, zero at padding.
+        assistant_model: Drafts for assisted generation.
 
     Raises:
         ValueError: As the reference does for invalid arguments.
@@ -104,11 +114,22 @@ def prepare_call(
             raise InvalidRequestError(name, value, "not supported yet")
     own_names = frozenset[str]() if custom is None else own_parameters(custom)
     config, model_kwargs = _resolve_config(model, generation_config, kwargs, own_names)
-    strategy = strategy_for(config.get_generation_mode()) if custom is None else None
+    mode = config.get_generation_mode(assistant_model)
+    strategy = strategy_for(mode) if custom is None else None
     prompt = read_prompt(model, inputs, model_kwargs, config)
+    assistance = Assistance(
+        assistant_model, model_kwargs.get("tokenizer"), model_kwargs.get("assistant_tokenizer")
+    )
     input_ids, mask, encoder = prompt.input_ids, prompt.attention_mask, prompt.encoder
     past = check_past(model_kwargs.get("past_key_values"), prompt, config)
+    check_mode(mode, Situation(model, config, len(input_ids), past, assistance))
     _resolve_pad(config)
+    if config.token_healing:
+        if strategy is None:
+            raise InvalidRequestError("token_healing", True, "not together with `custom_generate`")
+        healing, input_ids, mask = _heal(model, model_kwargs, prompt, config)
+        bias = healing.bias.repeat_interleave(config.num_return_sequences or 1, dim=0)
+        strategy = partial(healed, strategy=strategy, bias=bias)
     _resolve_length(config, input_ids.shape[1], model.config)
     samples = config.num_return_sequences or 1
     if custom is not None:
@@ -163,6 +184,8 @@ def prepare_call(
         encoder=encoder,
         record=make_record(config, model_kwargs.get("encoder_outputs")),
     )
+    if mode is GenerationMode.ASSISTED_GENERATION:
+        plan.drafter = make_drafter(model, plan, assistance, remember=True)
     return Call(plan, strategy, config)
 
 
@@ -183,7 +206,7 @@ def run_call(call: Call, streamer: BaseStreamer | None) -> Result:
 
 def _drain(call: Call, streamer: BaseStreamer | None) -> Result:
     config, plan = call.config, call.plan
-    if streamer is not None:
+    if streamer is not None and not config.token_healing:
         streamer.put(plan.input_ids.cpu())
     steps, kept = call.strategy(plan), Kept(config, plan.record)
     while True:
@@ -204,7 +227,9 @@ def _drain(call: Call, streamer: BaseStreamer | None) -> Result:
 
 def _stream(step: Step, streamer: BaseStreamer) -> None:
     """Hand the ids of a step to a streamer, in the documented shapes."""
-    if step.tokens is not None:
+    if step.prompt is not None:
+        streamer.put(step.prompt.cpu())
+    elif step.tokens is not None:
         streamer.put(step.tokens.cpu())
     elif len(step.token_ids) == 1 and step.token_ids[0]:
         streamer.put(torch.tensor(step.token_ids[0]))
@@ -225,7 +250,8 @@ def _resolve_config(
     rest = config.update(**kwargs)
     config.update(defaults_only=True, **own.to_dict())
     defaults = GenerationConfig._get_default_generation_params()
-    del defaults["max_length"]  # counts new tokens only; see _resolve_length
+    for name in ("max_length", *DRAFTING):  # see _resolve_length, and make_drafter
+        del defaults[name]
     config.update(defaults_only=True, **defaults)
     config.validate(user_set_attributes=kwargs.keys())
     check_supported(config)
@@ -261,6 +287,29 @@ def _guidance(
             for each in (negative_prompt_ids, mask)
         ),
     )
+
+
+def _heal(
+    model: Any, model_kwargs: dict[str, Any], prompt: DecoderPrompt, config: GenerationConfig
+) -> tuple[Healing, Tensor, Tensor | None]:
+    """What token healing chooses among, and the prompts as it wants them, padded anew."""
+    if model_kwargs.get("past_key_values") is not None or prompt.encoder is not None:
+        raise InvalidRequestError(
+            "token_healing",
+            True,
+            "changes the prompt, so it cannot continue `past_key_values`, and an encoder-decoder "
+            "model has none",
+        )
+    ids, mask = prompt.input_ids, prompt.attention_mask
+    kept = torch.ones_like(ids) if mask is None else mask
+    rows = [row[keep].tolist() for row, keep in zip(ids, kept.bool(), strict=True)]
+    healing = plan_healing(model_kwargs.get("tokenizer"), rows, model.core.config.vocab_size)
+    width = max(map(len, healing.rows))
+    pad = 0 if config.pad_token_id is None else config.pad_token_id
+    padded = [[pad] * (width - len(row)) + row for row in healing.rows]
+    real = [[0] * (width - len(row)) + [1] * len(row) for row in healing.rows]
+    found = torch.tensor(real, device=ids.device)
+    return healing, ids.new_tensor(padded), None if bool(found.all()) else found
 
 
 def _resolve_pad(config: GenerationConfig) -> None:

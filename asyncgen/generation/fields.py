@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 __all__ = [
     "CACHE_IMPLEMENTATIONS",
     "DEFAULTS",
+    "DRAFTING",
     "FIELDS",
     "GENERATE_ARGUMENTS",
     "STATIC_CACHES",
@@ -131,7 +132,7 @@ def _are_token_ids(value: Any) -> bool:
 
 _SAMPLE, _BEAMS, _CACHE, _DICT = "do_sample", "num_beams", "use_cache", "return_dict_in_generate"
 _OFF = (False,)
-_ASSISTED = "assisted generation"
+_ASSISTED = "this kind of speculation"
 _CONSTRAINED = "constrained beam search"
 _GROUPS = "diverse beam search"
 
@@ -214,8 +215,8 @@ FIELDS: tuple[Field, ...] = (
           check=_are_token_ids),
     Field("begin_suppress_tokens", "Token ids that are not generated as the first token."),
     Field("sequence_bias", "[[token ids, bias], ...] added to the token that completes each."),
-    Field("token_healing", "Regrow the prompt's last tokens.", neutral=_OFF,
-          awaits="token healing"),
+    Field("token_healing", "Choose the prompt's last token again, among those that it begins.",
+          neutral=_OFF),
     Field("guidance_scale", "Classifier-free guidance (arXiv 2306.17806); 1.0 is off.",
           neutral=(1.0,)),
     Field("watermarking_config", "A watermark, as a WatermarkingConfig or its dict.",
@@ -238,15 +239,15 @@ FIELDS: tuple[Field, ...] = (
     Field("decoder_start_token_id", "First decoder token of an encoder-decoder model; id or one"
           " per row."),
     # assisted generation
-    Field("is_assistant", "The model drafts for another one.", neutral=_OFF, awaits=_ASSISTED),
+    Field("is_assistant", "The model drafts for another one.", neutral=_OFF),
     Field("num_assistant_tokens", "Tokens drafted before each check.", 20),
     Field("num_assistant_tokens_schedule", "How that number changes: constant, heuristic or"
           " heuristic_transient.", "constant"),
     Field("assistant_confidence_threshold", "Drafting pauses below this confidence"
           " (arXiv 2405.04304).", 0.4),
-    Field("prompt_lookup_num_tokens", "Draft tokens looked up in the prompt.", awaits=_ASSISTED),
+    Field("prompt_lookup_num_tokens", "Draft tokens looked up in the prompt."),
     Field("max_matching_ngram_size", "Longest n-gram looked up in the prompt; None means 2."),
-    Field("assistant_early_exit", "Draft with this many first layers.", awaits=_ASSISTED),
+    Field("assistant_early_exit", "Draft with this many first layers."),
     Field("assistant_lookbehind", "Draft tokens re-read between two tokenizers.", 10),
     Field("target_lookbehind", "Target tokens re-read between two tokenizers.", 10),
     Field(
@@ -266,9 +267,8 @@ FIELDS: tuple[Field, ...] = (
     # strategies that newer references moved out of the library
     Field("low_memory", "Contrastive search one candidate at a time."),
     Field("penalty_alpha", "Degeneration penalty of contrastive search (arXiv 2202.06417).",
-          neutral=(0.0,), awaits="contrastive search"),
-    Field("dola_layers", "Layers that DoLa contrasts (arXiv 2309.03883): low, high or a list.",
-          awaits="DoLa decoding"),
+          neutral=(0.0,)),
+    Field("dola_layers", "Layers that DoLa contrasts (arXiv 2309.03883): low, high or a list."),
     Field("diversity_penalty", "Penalty for a token that another beam group took.", 0.0,
           neutral=(0.0,), awaits=_GROUPS),
     Field("num_beam_groups", "Groups of a diverse beam search; 1 is none.", 1, neutral=(1,),
@@ -292,6 +292,13 @@ DEFAULTS: Mapping[str, Any] = {
     if field.default is not None or field.name in _WITHOUT_DEFAULT
 }
 """What `generate` puts in place of None, by field name."""
+
+DRAFTING = (
+    "num_assistant_tokens",
+    "num_assistant_tokens_schedule",
+    "assistant_confidence_threshold",
+)
+"""Fields that are left open, because the draft model's own configuration comes before defaults."""
 
 
 def hard_rules(config: Any) -> None:

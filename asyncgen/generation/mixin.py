@@ -59,7 +59,8 @@ class GenerationMixin:
                 of them says so. Any callable ``(input_ids, scores) -> bool [B]``.
             prefix_allowed_tokens_fn: Not supported yet.
             synced_gpus: Accepted; this library computes on one device, where it has no effect.
-            assistant_model: Not supported yet.
+            assistant_model: A smaller model that drafts tokens for this one to check; see
+                :mod:`asyncgen.generation.strategies.assisted`.
             streamer: Gets ``put(input_ids)``, then ``put(tokens)`` with ids ``[B]`` a step, then
                 ``end()``; or ``fail(error)``, if it has that.
             negative_prompt_ids: Prompts that ``guidance_scale`` leads away from, int64
@@ -75,7 +76,9 @@ class GenerationMixin:
                 ``custom_generate/generate.py`` gets the call as it is. Also accepted as
                 ``recipe=``.
             **kwargs: Fields of ``GenerationConfig``, and ``attention_mask`` ``[B, S]``,
-                ``past_key_values`` (a cache to continue), ``tokenizer`` (for ``stop_strings``).
+                ``past_key_values`` (a cache to continue), ``tokenizer`` (for ``stop_strings``,
+                ``token_healing`` and an assistant with another tokenizer) and
+                ``assistant_tokenizer`` (that one).
                 With an encoder also ``encoder_outputs``, ``decoder_input_ids`` ``[B, S]`` and
                 ``decoder_attention_mask`` ``[B, S]``.
 
@@ -123,9 +126,9 @@ class GenerationMixin:
             streamer=streamer,
             negative_prompt_ids=negative_prompt_ids,
             negative_prompt_attention_mask=negative_prompt_attention_mask,
+            assistant_model=assistant_model,
             unsupported={
                 "prefix_allowed_tokens_fn": prefix_allowed_tokens_fn,
-                "assistant_model": assistant_model,
             },
             custom=custom,
         )

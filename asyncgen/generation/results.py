@@ -53,9 +53,9 @@ class Kept:
     def add(self, step: Step) -> None:
         """Keep the tensors of a step; prompt chunks have none."""
         if self.scores is not None and step.scores is not None:
-            self.scores.append(step.scores)
+            self.scores += step.scores.chunk(step.positions)
         if self.logits is not None and step.logits is not None:
-            self.logits.append(step.logits)
+            self.logits += step.logits.chunk(step.positions)
         if self._record is not None:
             self._record.settle(is_step=step.logits is not None)
 

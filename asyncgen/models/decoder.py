@@ -289,8 +289,9 @@ class DecoderLM(nn.Module):
         positions: Tensor,
         attention: AttentionContext,
         collect: list[Tensor] | None = None,
+        depth: int | None = None,
     ) -> Tensor:
-        """Run all layers and the final norm.
+        """Run the layers and the final norm.
 
         Args:
             embeddings: ``[B, S, E]``, in the model's dtype; left as they are.
@@ -298,13 +299,14 @@ class DecoderLM(nn.Module):
             attention: Does the attention.
             collect: Gets the embeddings and each layer's output, ``[B, S, E]``; the last one
                 normalised, so L + 1 tensors.
+            depth: Run only so many of the first layers; ``None``: all.
 
         Returns:
             ``[B, S, E]``.
         """
         batch, length, width = embeddings.shape
         stream = embeddings.reshape(-1, width).clone()
-        self._run(stream, positions, batch, attention, collect)
+        self._run(stream, positions, batch, attention, collect, depth)
         normed = self.norm.scaler.into(stream, stream).view(batch, length, width)
         if collect is not None:
             collect.append(normed)
@@ -435,8 +437,9 @@ class DecoderLM(nn.Module):
         batch: int,
         attention: AttentionContext,
         collect: list[Tensor] | None,
+        depth: int | None = None,
     ) -> None:
-        """Send the stream ``[N, E]`` through all layers, in place."""
+        """Send the stream ``[N, E]`` through the layers, in place."""
         _, place, layers, _, _ = self._ready()
         tokens = stream.shape[0]
         if positions.numel() != tokens:
@@ -449,7 +452,7 @@ class DecoderLM(nn.Module):
             with torch.inference_mode(False):
                 space = self._make_space(tokens, stream)
         attention.begin(batch, tokens // batch)
-        for run in layers:
+        for run in layers if depth is None else layers[:depth]:
             if collect is not None:
                 collect.append(stream.view(batch, -1, stream.shape[1]).clone())
             run(stream, *placed, attention, space)

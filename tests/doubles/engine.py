@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import gc
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import anyio.to_thread
 import pytest
 import torch
 
+from asyncgen.engine.assistants import Assistants
 from asyncgen.engine.sampler import gumbel_noise, mix64
 from tests.doubles.models import EOS, PATIENCE
 
@@ -90,6 +91,15 @@ def raw_logits(model: TableModel, ids: list[int]) -> torch.Tensor:
 
 def _logits(model: TableModel, ids: list[int]) -> torch.Tensor:
     return model.core.logits(torch.tensor(ids[-1:]), torch.tensor([len(ids) - 1]))[0]
+
+
+def no_assistants() -> Assistants:
+    """Draft models that cannot be loaded."""
+
+    def load(source: object) -> Any:
+        raise AssertionError(f"{source} was to be loaded")
+
+    return Assistants(load, load)
 
 
 class RecordingSink:

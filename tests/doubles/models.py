@@ -123,14 +123,43 @@ class TableCore:
         self, input_ids: torch.Tensor, positions: torch.Tensor, attention: AttentionContext
     ) -> torch.Tensor:
         """Logits ``[B, V]`` after ids ``[B, S]``; the cache grows by S positions."""
+        self._compute(input_ids, positions, attention)
+        places = positions[:, -1].expand(input_ids.shape[0])
+        return self.logits(input_ids[:, -1], places)
+
+    def embed(self, input_ids: torch.Tensor) -> torch.Tensor:
+        """Ids ``[B, S]`` as "embeddings" ``[B, S, 2]``: id and a place for its position."""
+        return torch.stack((input_ids, torch.zeros_like(input_ids)), dim=-1).float()
+
+    def hidden(
+        self,
+        embeddings: torch.Tensor,
+        positions: torch.Tensor,
+        attention: AttentionContext,
+        collect: list[torch.Tensor] | None = None,
+        depth: int | None = None,
+    ) -> torch.Tensor:
+        """Ids and positions ``[B, S, 2]``; the cache grows by S positions."""
+        input_ids = embeddings[..., 0].long()
+        self._compute(input_ids, positions, attention)
+        found = torch.stack((input_ids, positions.expand_as(input_ids)), dim=-1).float()
+        if collect is not None:
+            collect += [embeddings, found]
+        return found
+
+    def project(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Logits ``[..., V]`` of ids and positions ``[..., 2]``."""
+        return self.logits(hidden[..., 0].long(), hidden[..., 1].long())
+
+    def _compute(
+        self, input_ids: torch.Tensor, positions: torch.Tensor, attention: AttentionContext
+    ) -> None:
         self.forwards.append((input_ids.shape[0], input_ids.shape[1]))
         self.threads.add(threading.current_thread().name)
         if self.hook is not None:
             self.hook(input_ids, positions)
         attention.begin(*input_ids.shape)
         attention.attend(0, torch.zeros(input_ids.numel(), 3, self.config.head_dim))
-        places = positions[:, -1].expand(input_ids.shape[0])
-        return self.logits(input_ids[:, -1], places)
 
     def logits(self, last_ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         """Logits ``[B, V]`` after ids ``[B]`` at positions ``[B]``."""
@@ -165,6 +194,7 @@ class TableModel(GenerationMixin):
         eos_bias: float = -1e4,
         context_length: int = 512,
         hook: Hook | None = None,
+        vocab_size: int = VOCABULARY,
         **defaults: Any,
     ) -> None:
         """Make the table.
@@ -177,12 +207,13 @@ class TableModel(GenerationMixin):
             eos_bias: Added to the table's scores of special tokens; by default they never come.
             context_length: ``max_position_embeddings``.
             hook: Called with ids and positions in every forward pass.
+            vocab_size: Tokens of a script.
             defaults: Fields of the model's own generation config.
         """
         config = ModelConfig.from_hf(
             {
                 "model_type": "llama",
-                "vocab_size": VOCABULARY,
+                "vocab_size": vocab_size,
                 "hidden_size": 2,
                 "intermediate_size": 2,
                 "num_hidden_layers": 1,

@@ -8,7 +8,7 @@ import pytest
 
 from asyncgen.engine.runner import StepRun
 from asyncgen.generation.logits import LogitsProcessorList
-from tests.doubles.engine import RecordingSink, greedy_ids, sampled_ids
+from tests.doubles.engine import RecordingSink, greedy_ids, no_assistants, sampled_ids
 from tests.doubles.models import EOS, TableModel, byte_tokenizer
 from tests.engine.requests import Clock, request_for
 
@@ -24,6 +24,7 @@ def run_for(
         byte_tokenizer(),
         clock=Clock(),
         prefill_chunk=chunk,
+        assistants=no_assistants(),
     )
     return run, sink
 
@@ -81,7 +82,14 @@ def test_a_stop_string_ends_a_sample_at_its_token() -> None:
 def test_a_cancelled_run_ends_at_its_next_turn(turns: int) -> None:
     model = TableModel()
     request, sink = request_for(model=model)
-    run = StepRun(request, model, byte_tokenizer(), clock=Clock(), prefill_chunk=None)
+    run = StepRun(
+        request,
+        model,
+        byte_tokenizer(),
+        clock=Clock(),
+        prefill_chunk=None,
+        assistants=no_assistants(),
+    )
     for _ in range(turns):
         assert run.turn()
     request.cancel.set()

@@ -108,3 +108,31 @@ def test_rows_and_seeds_differ() -> None:
     assert len(set(drawn)) > 5
     assert HashDraw(2)(scores, 0).tolist() != drawn
     assert HashDraw(1 + 2**64)(scores, 0).tolist() == drawn
+
+
+def test_successive_draws_are_those_of_each_position_alone() -> None:
+    scores = torch.randn(6, 40)
+    draw = HashDraw(9)
+    found = draw.successive(scores, 13)
+    assert found.tolist() == [int(draw(scores[i : i + 1], 13 + i)[0]) for i in range(6)]
+
+
+def test_streams_are_independent_and_stream_0_is_the_default() -> None:
+    scores = torch.zeros(1, 50)
+    draws = torch.tensor(
+        [[int(HashDraw(seed)(scores, 5, stream)[0]) for stream in (0, 1, 2)] for seed in range(300)]
+    )
+    assert draws[0, 0] == HashDraw(0)(scores, 5)[0]
+    for one, other in ((0, 1), (0, 2), (1, 2)):
+        assert int((draws[:, one] == draws[:, other]).sum()) < 30
+
+
+def test_uniform_numbers_are_even_and_a_function_of_seed_position_and_stream() -> None:
+    numbers = HashDraw(4).uniform(0, 4000)
+    assert numbers.dtype is torch.float32
+    assert 0.0 <= float(numbers.min()) and float(numbers.max()) < 1.0
+    counts = torch.histc(numbers, 10, 0.0, 1.0)
+    assert float(((counts - 400) ** 2 / 400).sum()) < 40
+    assert torch.equal(HashDraw(4).uniform(100, 5), numbers[100:105])
+    assert not torch.equal(HashDraw(4).uniform(100, 5, stream=1), numbers[100:105])
+    assert not torch.equal(HashDraw(5).uniform(100, 5), numbers[100:105])

@@ -158,8 +158,8 @@ def test_bad_prompts_are_errors(prompt: torch.Tensor) -> None:
 
 def test_features_to_come_are_refused_by_name() -> None:
     with pytest.raises(InvalidRequestError) as caught:
-        TableModel().generate(PROMPT, assistant_model=TableModel())
-    assert caught.value.parameter == "assistant_model"
+        TableModel().generate(PROMPT, num_beams=2)
+    assert caught.value.parameter == "num_beams"
 
 
 def test_end_of_sequence_ends_and_pads() -> None:

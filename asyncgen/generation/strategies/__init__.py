@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.modes import GenerationMode
+from asyncgen.generation.strategies.assisted import assisted
+from asyncgen.generation.strategies.contrastive import contrastive
+from asyncgen.generation.strategies.dola import dola
 from asyncgen.generation.strategies.greedy import greedy
 from asyncgen.generation.strategies.sampling import sample
 from asyncgen.generation.strategies.step import (
@@ -35,6 +38,9 @@ __all__ = [
 STRATEGIES: dict[GenerationMode, Strategy] = {
     GenerationMode.GREEDY_SEARCH: greedy,
     GenerationMode.SAMPLE: sample,
+    GenerationMode.ASSISTED_GENERATION: assisted,
+    GenerationMode.CONTRASTIVE_SEARCH: contrastive,
+    GenerationMode.DOLA_GENERATION: dola,
 }
 
 TOKEN_BY_TOKEN: tuple[Strategy, ...] = (greedy, sample)

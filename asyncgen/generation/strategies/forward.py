@@ -48,8 +48,12 @@ class LayeredDecoder(Decoder, Protocol):
         positions: Tensor,
         attention: AttentionContext,
         collect: list[Tensor] | None = None,
+        depth: int | None = None,
     ) -> Tensor:
-        """Normalised output ``[B, S, E]``; ``collect`` gets embeddings and layers."""
+        """Normalised output ``[B, S, E]`` of the first ``depth`` layers, ``None`` for all.
+
+        ``collect`` gets the embeddings and the output of each layer, the last one normalised.
+        """
 
     def project(self, hidden: Tensor) -> Tensor:
         """Logits ``[..., V]`` of hidden states ``[..., E]``."""
@@ -91,6 +95,7 @@ class Forward:
         """Begin where the plan's cache ends; an encoder that did not run yet runs now."""
         self.length = plan.cache.get_seq_length()
         self._core = plan.core
+        self._cache = plan.cache
         self._decode = plan.core.decode
         self._record = plan.record
         wants_weights = plan.record is not None and plan.record.wants_attentions
@@ -109,6 +114,47 @@ class Forward:
         Raises:
             ContextLengthError: The model has a table of positions, and it is at its end.
         """
+        if self._record is not None:
+            return self.project(self.hidden(input_ids)[:, -1])
+        return self._decode(input_ids, self._advance(input_ids), self._attention)
+
+    def hidden(
+        self, input_ids: Tensor, collect: list[Tensor] | None = None, depth: int | None = None
+    ) -> Tensor:
+        """Append ids ``[B, S]``; return the hidden states ``[B, S, E]``, ready for `project`.
+
+        Args:
+            input_ids: The ids.
+            collect: Gets the output of every layer, the embeddings first.
+            depth: Layers to run; ``None`` for all.
+
+        Raises:
+            ContextLengthError: The model has a table of positions, and it is at its end.
+        """
+        record, core = self._record, cast("LayeredDecoder", self._core)
+        states = collect
+        if states is None and record is not None and record.wants_hidden_states:
+            states = []
+        positions = self._advance(input_ids)
+        found = core.hidden(core.embed(input_ids), positions, self._attention, states, depth)
+        if record is not None:
+            kept = tuple(states or ()) if record.wants_hidden_states else ()
+            weights, cross_weights = _taken(self._weights), _taken(self._cross_weights)
+            record.fresh.append(Inside(kept, weights, cross_weights))
+        return found
+
+    def project(self, hidden: Tensor) -> Tensor:
+        """Logits ``[..., V]`` of hidden states ``[..., E]``."""
+        return cast("LayeredDecoder", self._core).project(hidden)
+
+    def crop(self, length: int) -> None:
+        """Forget the positions from ``length`` on."""
+        if length < self.length:
+            self._cache.crop(length)
+            self.length = length
+
+    def _advance(self, input_ids: Tensor) -> Tensor:
+        """Positions ``[1 or B, S]`` of the ids that come next."""
         start, self.length = self.length, self.length + input_ids.shape[1]
         if self._limit is not None and self.length > self._limit:
             raise ContextLengthError(
@@ -119,20 +165,7 @@ class Forward:
         positions = torch.arange(start, self.length, device=input_ids.device)[None]
         if self._padding is not None:
             positions = (positions - self._padding).clamp_(min=0)
-        if self._record is None:
-            return self._decode(input_ids, positions, self._attention)
-        return self._decode_openly(input_ids, positions)
-
-    def _decode_openly(self, input_ids: Tensor, positions: Tensor) -> Tensor:
-        """The same, with a record of what goes on inside."""
-        record, core = self._record, cast("LayeredDecoder", self._core)
-        assert record is not None
-        states: list[Tensor] | None = [] if record.wants_hidden_states else None
-        hidden = core.hidden(core.embed(input_ids), positions, self._attention, states)
-        record.fresh.append(
-            Inside(tuple(states or ()), _taken(self._weights), _taken(self._cross_weights))
-        )
-        return core.project(hidden[:, -1])
+        return positions
 
     def _context(self, plan: Plan) -> AttentionContext:
         """What does the attention."""

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from asyncgen.generation.strategies.step import Plan, Steps
 
-__all__ = ["greedy"]
+__all__ = ["greedy", "most_probable"]
 
 
 def greedy(plan: Plan) -> Steps:
@@ -21,10 +21,15 @@ def greedy(plan: Plan) -> Steps:
     Raises:
         FloatingPointError: A row of scores holds NaN, or bans every token.
     """
-    return token_by_token(plan, _most_probable)
+    return token_by_token(plan, most_probable)
 
 
-def _most_probable(scores: Tensor, position: int) -> Tensor:
+def most_probable(scores: Tensor, position: int) -> Tensor:
+    """Ids ``[B]`` of the highest scores ``[B, V]``.
+
+    Raises:
+        FloatingPointError: A row holds NaN, or bans every token.
+    """
     best, tokens = scores.max(dim=-1)
     require_finite(best, position)
     return tokens

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from asyncgen.generation.strategies.step import Plan, Steps
 
-__all__ = ["multinomial_draw", "sample"]
+__all__ = ["TorchDraw", "multinomial_draw", "sample"]
 
 
 def sample(plan: Plan) -> Steps:
@@ -22,20 +22,32 @@ def sample(plan: Plan) -> Steps:
     return token_by_token(plan, plan.draw)
 
 
-def multinomial_draw(scores: Tensor, position: int) -> Tensor:
-    """Draw from softmax(scores) with torch's global generator, as the reference does.
+class TorchDraw:
+    """A :class:`~asyncgen.generation.strategies.step.Draw` from torch's global generator.
 
-    Args:
-        scores: Processed scores, float32 ``[B, V]``.
-        position: For the message; the global generator has its own place.
-
-    Returns:
-        Token ids, int64 ``[B]``.
-
-    Raises:
-        FloatingPointError: A row of scores holds NaN, or bans every token.
+    It asks for numbers in the order in which the reference does. Positions and streams mean
+    nothing to it: the generator has its own place.
     """
-    probabilities = torch.softmax(scores, dim=-1)
-    # One bad score spoils its whole row; CUDA's multinomial would end the process over it.
-    require_finite(probabilities[:, 0], position)
-    return torch.multinomial(probabilities, num_samples=1).squeeze(1)
+
+    def __call__(self, scores: Tensor, position: int, stream: int = 0) -> Tensor:
+        """Draw ids ``[B]`` from softmax of float32 scores ``[B, V]``.
+
+        Raises:
+            FloatingPointError: A row of scores holds NaN, or bans every token.
+        """
+        probabilities = torch.softmax(scores, dim=-1)
+        # One bad score spoils its whole row; CUDA's multinomial would end the process over it.
+        require_finite(probabilities[:, 0], position)
+        return torch.multinomial(probabilities, num_samples=1).squeeze(1)
+
+    def successive(self, scores: Tensor, position: int) -> Tensor:
+        """Draw ids ``[S]`` for the positions of scores ``[S, V]``, all at once."""
+        return self(scores, position)
+
+    def uniform(self, position: int, count: int, stream: int = 0) -> Tensor:
+        """Draw float32 ``[count]`` from [0, 1)."""
+        return torch.rand(count)
+
+
+multinomial_draw = TorchDraw()
+"""The source of ``model.generate``."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from asyncgen.cache import Cache
     from asyncgen.generation.config import GenerationConfig
     from asyncgen.generation.logits import LogitsProcessorList
+    from asyncgen.generation.strategies.drafters.drafter import Drafter
     from asyncgen.generation.strategies.ends import Ends
     from asyncgen.generation.strategies.forward import Decoder
     from asyncgen.generation.strategies.record import Record
@@ -24,8 +25,27 @@ if TYPE_CHECKING:
 
 __all__ = ["Draw", "EncoderInput", "Outcome", "Plan", "Step", "Steps", "Strategy"]
 
-Draw: TypeAlias = "Callable[[Tensor, int], Tensor]"
-"""Draws one token a row: (processed scores ``[B, V]``, position of the token) -> ids ``[B]``."""
+
+class Draw(Protocol):
+    """Where a strategy takes its randomness from.
+
+    A stateless source gives the same answer to the same question. ``stream`` tells apart what is
+    drawn for one position more than once, such as a draft of a token and the token itself: draws
+    of different streams are independent. Stream 0 is the token that is settled.
+    """
+
+    def __call__(self, scores: Tensor, position: int, stream: int = 0) -> Tensor:
+        """Draw one token a row: processed scores ``[B, V]``, its position -> ids ``[B]``."""
+
+    def successive(self, scores: Tensor, position: int) -> Tensor:
+        """Draw for S successive positions of one row: scores ``[S, V]``, the first -> ids ``[S]``.
+
+        The token of each position is that of a call for this position alone, as far as the source
+        has no state.
+        """
+
+    def uniform(self, position: int, count: int, stream: int = 0) -> Tensor:
+        """Draw float32 ``[count]`` from [0, 1), one for each position from ``position`` on."""
 
 
 @dataclass(slots=True)
@@ -61,6 +81,7 @@ class Plan:
         encoder: Input of the encoder; ids, mask and cache are then the decoder's. The rows of
             the plan may be a multiple of the encoder's, copies next to each other.
         record: Keeps hidden states and attentions; ``None`` where nobody asked for them.
+        drafter: Guesses tokens ahead, for assisted generation only.
     """
 
     core: Decoder
@@ -75,6 +96,7 @@ class Plan:
     prefill_chunk: int | None = None
     encoder: EncoderInput | None = None
     record: Record | None = None
+    drafter: Drafter | None = None
 
 
 @dataclass(slots=True)
@@ -89,8 +111,11 @@ class Step:
         reasons: Why a row ended with this step, ``None`` while it goes on; empty for all ``None``.
         tokens: The ids as a streamer's ``put`` takes them: int64 ``[B]``, padding in ended rows;
             ``None`` where the step did not settle one id of every live row.
-        logits: Raw logits of the step, float32 ``[B, V]``, one entry a forward pass.
-        scores: The same after all processors, float32 ``[B, V]``.
+        logits: Raw logits of the step, float32 ``[B, V]``; of several positions ``[n * B, V]``,
+            all rows of the first position first.
+        scores: The same after all processors.
+        positions: Number n of positions that logits and scores are of.
+        prompt: The prompts as they are from here on, int64 ``[B, S]``, where the step changed them.
     """
 
     token_ids: list[list[int]]
@@ -98,6 +123,8 @@ class Step:
     tokens: Tensor | None = None
     logits: Tensor | None = None
     scores: Tensor | None = None
+    positions: int = 1
+    prompt: Tensor | None = None
 
 
 @dataclass(slots=True)

@@ -18,12 +18,21 @@ __all__ = ["token_by_token"]
 
 
 @torch.no_grad()
-def token_by_token(plan: Plan, pick: Callable[[Tensor, int], Tensor]) -> Steps:
+def token_by_token(
+    plan: Plan,
+    pick: Callable[[Tensor, int], Tensor],
+    *,
+    forward: Callable[[Tensor], Tensor] | None = None,
+    rework: Callable[[Tensor], Tensor] | None = None,
+) -> Steps:
     """Prefill in chunks, then settle one token a row and step until every row has ended.
 
     Args:
         plan: What to decode.
         pick: (processed scores float32 ``[B, V]``, position) -> ids int64 ``[B]``.
+        forward: Appends ids ``[B, S]`` and gives the logits ``[B, V]`` after them; ``None`` is the
+            model's own.
+        rework: Makes other scores of raw logits, before all processors.
 
     Yields:
         A :class:`Step` without ids for each prompt chunk but the last, then one per token.
@@ -32,10 +41,10 @@ def token_by_token(plan: Plan, pick: Callable[[Tensor, int], Tensor]) -> Steps:
         Prompt and continuation of every row.
     """
     batch, length = plan.input_ids.shape
-    forward = Forward(plan)
+    forward = forward or Forward(plan)
     ids = _sequence_buffer(plan)
     live = [True] * batch
-    prompt = plan.input_ids[:, forward.length :]
+    prompt = plan.input_ids[:, plan.cache.get_seq_length() :]
     chunk = plan.prefill_chunk or prompt.shape[1]
     while prompt.shape[1] > chunk:
         forward(prompt[:, :chunk])
@@ -45,7 +54,9 @@ def token_by_token(plan: Plan, pick: Callable[[Tensor, int], Tensor]) -> Steps:
     while True:
         logits = raw.float()
         # Processors that users wrote may write in place; the raw logits are still wanted after.
-        scores = plan.processors(ids[:, :length], logits.clone()) if plan.processors else logits
+        scores = logits if rework is None else rework(logits)
+        if plan.processors:
+            scores = plan.processors(ids[:, :length], scores.clone() if rework is None else scores)
         tokens = pick(scores, length)
         if not all(live):
             mask = torch.tensor(live, device=tokens.device)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from asyncgen.generation.strategies.sampling import multinomial_draw, sample
+from asyncgen.generation.strategies.sampling import TorchDraw, multinomial_draw, sample
 from tests.doubles.models import TableModel
 from tests.generation.strategies.plans import plan_of
 
@@ -12,12 +12,16 @@ from tests.generation.strategies.plans import plan_of
 def test_asks_the_draw_once_a_step_with_the_position() -> None:
     asked: list[int] = []
 
-    def draw(scores: torch.Tensor, position: int) -> torch.Tensor:
-        asked.append(position)
-        return scores[:, :200].argmin(dim=-1)
+    class Least(TorchDraw):
+        """Draws the least probable of the first tokens."""
+
+        def __call__(self, scores: torch.Tensor, position: int, stream: int = 0) -> torch.Tensor:
+            """Note the position."""
+            asked.append(position)
+            return scores[:, :200].argmin(dim=-1)
 
     plan = plan_of(TableModel(), [[4, 4, 4]], new_tokens=4)
-    plan.draw = draw
+    plan.draw = Least()
     for step in sample(plan):
         assert step.scores is not None
         assert step.token_ids == [step.scores[:, :200].argmin(dim=-1).tolist()]

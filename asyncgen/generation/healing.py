@@ -1,0 +1,100 @@
+"""Token healing: the last token of a prompt is chosen again, among those that it begins.
+
+A prompt that ends inside a word ends with a token that the model would not have chosen there:
+after ``"http:"`` it expects anything but ``"//"``, which is a part of the token ``"://"`` (Lundberg
+2023, "The Art of Prompt Design: Prompt Boundaries and Token Healing"). White space at the end of a
+prompt is left to the model for the same reason. Knows tokenizers, but neither models nor steps.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol
+
+import torch
+
+from asyncgen.errors import InvalidRequestError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from torch import Tensor
+
+__all__ = ["Healing", "HealingTokenizer", "plan_healing"]
+
+_EXTENSION_BIAS: Final = 10.0
+_OWN_BIAS: Final = 11.0
+"""Where nothing speaks for a longer token, the old one stays."""
+
+_FIXED: Final = 1e9
+"""In the place of a bias, for a token that there is no choice about."""
+
+
+class HealingTokenizer(Protocol):
+    """What is needed of a tokenizer, ours or a Hugging Face one."""
+
+    @property
+    def all_special_ids(self) -> Collection[int]:
+        """Ids that stand for no text."""
+
+    def decode(self, token_ids: list[int]) -> str:
+        """Text of ids."""
+
+    def get_vocab(self) -> Mapping[str, int]:
+        """Ids by token."""
+
+
+@dataclass(frozen=True, slots=True)
+class Healing:
+    """Prompts whose last tokens are to be chosen again.
+
+    Attributes:
+        rows: Ids of each prompt, without white space at the end.
+        bias: Added to the scores of the last token of each, float32 ``[B, V]``; may be expanded.
+    """
+
+    rows: list[list[int]]
+    bias: Tensor
+
+
+def plan_healing(
+    tokenizer: HealingTokenizer | None, rows: Sequence[Sequence[int]], vocab_size: int
+) -> Healing:
+    """Find out which tokens may take the place of the last one of each prompt.
+
+    Args:
+        tokenizer: The model's.
+        rows: Ids of each prompt, without padding.
+        vocab_size: Number of scores, V.
+
+    Raises:
+        InvalidRequestError: There is no tokenizer.
+    """
+    if tokenizer is None:
+        raise InvalidRequestError(
+            "token_healing", True, "needs the model's tokenizer; pass it as `tokenizer`"
+        )
+    special = set(tokenizer.all_special_ids)
+    vocabulary = tokenizer.get_vocab()
+    spelled = {token_id: token for token, token_id in vocabulary.items()}
+    trimmed = [_trim(tokenizer, list(row), special) for row in rows]
+    bias = torch.zeros(len(rows), vocab_size)
+    for place, row in enumerate(trimmed):
+        last = row[-1]
+        beginning = spelled.get(last)
+        # A lone token follows nothing that a choice could rest on.
+        if beginning is None or last in special or len(row) < 2:
+            bias[place, last] = _FIXED
+            continue
+        longer = [own for token, own in vocabulary.items() if token.startswith(beginning)]
+        usable = [own for own in longer if own < vocab_size and own not in special]
+        bias[place, usable] = _EXTENSION_BIAS
+        bias[place, last] = _OWN_BIAS if len(usable) > 1 else _FIXED
+    return Healing(trimmed, bias)
+
+
+def _trim(tokenizer: HealingTokenizer, row: list[int], special: set[int]) -> list[int]:
+    """A prompt without the tokens of white space at its end; one token stays."""
+    while len(row) > 1 and row[-1] not in special and not tokenizer.decode([row[-1]]).strip():
+        row = row[:-1]
+    return row

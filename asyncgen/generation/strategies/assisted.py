@@ -1,0 +1,119 @@
+"""Assisted generation: a drafter guesses, one forward pass of the model checks all guesses.
+
+The tokens are those of greedy decoding, and of sampling in distribution; only their number per
+forward pass changes. One request is one row.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from asyncgen.generation.strategies.drafters import Proposal
+from asyncgen.generation.strategies.forward import Forward
+from asyncgen.generation.strategies.step import Outcome, Plan, Step, Steps
+from asyncgen.generation.strategies.verify import verify
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from torch import Tensor
+
+    from asyncgen.generation.strategies.verify import Verdict
+
+__all__ = ["assisted"]
+
+
+@torch.no_grad()
+def assisted(plan: Plan) -> Steps:
+    """Draft, check, settle what stands and one token more; again.
+
+    Args:
+        plan: One row, with a drafter and a cache that can be cropped.
+
+    Yields:
+        A :class:`Step` without ids for each prompt chunk and each piece of a draft, then one with
+        every settled id for each forward pass of the model.
+
+    Returns:
+        Prompt and continuation.
+
+    Raises:
+        FloatingPointError: Scores hold NaN or ban every token.
+    """
+    assert plan.drafter is not None
+    forward, ids = Forward(plan), plan.input_ids
+    length = ids.shape[1]
+    prompt, chunk = ids[:, forward.length :], plan.prefill_chunk or length
+    while prompt.shape[1] > chunk:
+        forward(prompt[:, :chunk])
+        prompt = prompt[:, chunk:]
+        yield Step([[]])
+    while True:
+        proposal = yield from _draft(plan, ids[:, :length])
+        count = len(proposal.token_ids)
+        ids = _with_room(ids, length + count + 1)
+        ids[0, length : length + count] = proposal.token_ids
+        hidden = forward.hidden(ids[:, forward.length : length + count])
+        logits = forward.project(hidden[0, -count - 1 :].contiguous()).float()  # [n + 1, V]
+        verdict = verify(plan, ids, length, logits, proposal)
+        settled, reason = _settle(plan, ids, length, verdict)
+        length += len(settled)
+        # As after any other strategy, the last token is not in the cache.
+        forward.crop(length - 1)
+        if count:
+            plan.drafter.update(min(verdict.accepted, len(settled)))
+        yield _step(ids[0, length - len(settled) : length], settled, reason, logits, verdict)
+        if reason is not None:
+            return Outcome(ids[:, :length].clone())
+
+
+def _draft(plan: Plan, ids: Tensor) -> Generator[Step, None, Proposal]:
+    """Have the drafter make a proposal, one step a piece; none where no guess is of use."""
+    assert plan.drafter is not None
+    room = None if plan.ends.max_length is None else plan.ends.max_length - ids.shape[1] - 1
+    if room is not None and room < 1:
+        return Proposal(ids.new_empty(0))
+    drafting = plan.drafter.propose(ids, 1 << 30 if room is None else room)
+    while True:
+        try:
+            next(drafting)
+        except StopIteration as end:
+            return end.value
+        yield Step([[]])
+
+
+def _settle(plan: Plan, ids: Tensor, start: int, verdict: Verdict) -> tuple[list[int], str | None]:
+    """Append the tokens of a verdict until one ends the sequence; return them and the reason."""
+    for place, token_id in enumerate(verdict.token_ids):
+        length = start + place + 1
+        ids[0, length - 1] = token_id
+        scores = verdict.scores[place : place + 1]
+        (reason,) = plan.ends.reasons([token_id], [True], length, ids[:, :length], scores)
+        if reason is not None:
+            return verdict.token_ids[: place + 1], reason
+    return verdict.token_ids, None
+
+
+def _step(
+    tokens: Tensor, settled: list[int], reason: str | None, logits: Tensor, verdict: Verdict
+) -> Step:
+    count = len(settled)
+    return Step(
+        [settled],
+        [reason],
+        tokens.clone() if count == 1 else None,
+        logits[:count],
+        verdict.scores[:count],
+        positions=count,
+    )
+
+
+def _with_room(ids: Tensor, length: int) -> Tensor:
+    """The ids ``[1, T]`` in a buffer of at least ``length``, which doubles when it is full."""
+    if ids.shape[1] >= length:
+        return ids
+    grown = ids.new_empty(1, max(length, 2 * ids.shape[1], 256))
+    grown[:, : ids.shape[1]] = ids
+    return grown

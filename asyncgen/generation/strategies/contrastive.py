@@ -1,0 +1,260 @@
+"""Contrastive search: probable tokens that do not repeat what was said before.
+
+Su et al. 2022, "A Contrastive Framework for Neural Text Generation" (arXiv 2202.06417), section
+3.2: of the k most probable tokens the one with the best balance between its probability and its
+likeness to the context, measured on the model's last hidden states, which one forward pass over
+all candidates gives.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeAlias
+
+import torch
+from torch.nn import functional as F
+
+from asyncgen.cache import Cache, DynamicCache, EncoderDecoderCache
+from asyncgen.errors import InvalidRequestError
+from asyncgen.generation.strategies.finite import require_finite
+from asyncgen.generation.strategies.forward import Forward
+from asyncgen.generation.strategies.step import Outcome, Plan, Step, Steps
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from torch import Tensor
+
+    from asyncgen.generation.config import GenerationConfig
+
+__all__ = ["check_contrastive", "contrastive"]
+
+Looked: TypeAlias = "tuple[Tensor, Tensor]"
+"""Hidden states ``[B, k, E]`` of the candidates, and the logits ``[B, k, V]`` after them."""
+
+
+def check_contrastive(config: GenerationConfig, vocab_size: int, cache: Cache | None) -> None:
+    """Refuse what contrastive search cannot do.
+
+    Args:
+        config: Complete configuration.
+        vocab_size: Tokens to choose from.
+        cache: The cache to continue, if there is one.
+
+    Raises:
+        InvalidRequestError: Names the parameter.
+    """
+    if config.use_cache is False:
+        raise InvalidRequestError("use_cache", False, "contrastive search needs the cache")
+    if "static" in (config.cache_implementation or ""):
+        raise InvalidRequestError(
+            "cache_implementation",
+            config.cache_implementation,
+            "contrastive search tries candidates out, so the cache must be dynamic",
+        )
+    if cache is not None and (not isinstance(cache, DynamicCache) or cache.get_seq_length()):
+        raise InvalidRequestError(
+            "past_key_values",
+            repr(cache),
+            "contrastive search compares with the hidden states of the whole prompt, which a cache "
+            "does not have; give an empty `DynamicCache`",
+        )
+    alpha, width = _settings(config)
+    if not 0 < alpha <= 1:
+        raise InvalidRequestError("penalty_alpha", alpha, "above 0, at most 1")
+    if width > vocab_size:
+        raise InvalidRequestError("top_k", width, f"at most the {vocab_size} tokens there are")
+
+
+@torch.no_grad()
+def contrastive(plan: Plan) -> Steps:
+    """Look at the k best tokens of every row, settle one of them; again.
+
+    Yields:
+        A :class:`Step` without ids for each prompt chunk (with ``low_memory`` also for each
+        candidate but the last), then one with a token of every live row.
+
+    Returns:
+        Prompt and continuation of every row.
+
+    Raises:
+        FloatingPointError: Scores hold NaN or ban every token.
+    """
+    batch, length = plan.input_ids.shape
+    alpha, width = _settings(plan.config)
+    ids, live = plan.input_ids, [True] * batch
+    context = _Context(plan.attention_mask)
+    hidden = yield from _read_prompt(plan, context)
+    candidates: _AllAtOnce | _OneByOne
+    candidates = _OneByOne(plan) if plan.config.low_memory else _AllAtOnce(plan, width)
+    logits = candidates.project(hidden).float()
+    while True:
+        scores = plan.processors(ids, logits.clone()) if plan.processors else logits
+        require_finite(scores.max(dim=-1).values, length)
+        chances, guesses = torch.softmax(scores, dim=-1).topk(width)  # [B, k]
+        seen, after = yield from candidates.look(guesses)
+        best = _best(alpha, chances, context.likeness(seen))  # [B]
+        rows = torch.arange(batch, device=best.device)
+        tokens = guesses[rows, best]
+        if not all(live):
+            tokens = torch.where(
+                torch.tensor(live, device=tokens.device), tokens, plan.pad_token_id
+            )
+        ids = torch.cat((ids, tokens[:, None]), dim=1)
+        length += 1
+        chosen: list[int] = tokens.tolist()
+        reasons = plan.ends.reasons(chosen, live, length, ids, scores)
+        settled = [[token] if alive else [] for token, alive in zip(chosen, live, strict=True)]
+        live = [alive and reason is None for alive, reason in zip(live, reasons, strict=True)]
+        if not any(live):
+            candidates.finish()
+        yield Step(settled, reasons, tokens, logits, scores)
+        if not any(live):
+            return Outcome(ids)
+        candidates.keep(best)
+        context.add(seen[rows, best][:, None])
+        logits = after[rows, best].float()
+
+
+def _settings(config: GenerationConfig) -> tuple[float, int]:
+    """The degeneration penalty and the number of candidates, k."""
+    assert config.penalty_alpha is not None and config.top_k is not None
+    return config.penalty_alpha, config.top_k
+
+
+def _read_prompt(plan: Plan, context: _Context) -> Generator[Step, None, Tensor]:
+    """Run the prompt in chunks; return the hidden states ``[B, E]`` of its last position."""
+    forward, prompt = Forward(plan), plan.input_ids
+    chunk = plan.prefill_chunk or prompt.shape[1]
+    while True:
+        hidden = forward.hidden(prompt[:, :chunk])
+        context.add(hidden)
+        prompt = prompt[:, chunk:]
+        if not prompt.shape[1]:
+            return hidden[:, -1].contiguous()
+        yield Step([[] for _ in range(len(prompt))])
+
+
+def _best(alpha: float, chances: Tensor, likeness: Tensor) -> Tensor:
+    """Index ``[B]`` of the best candidate, by probability and degeneration penalty ``[B, k]``."""
+    return ((1.0 - alpha) * chances - alpha * likeness).argmax(dim=-1)
+
+
+class _Context:
+    """Directions of all hidden states so far, in a buffer that doubles when it is full."""
+
+    def __init__(self, attention_mask: Tensor | None) -> None:
+        """Begin empty; the mask ``[B, S]`` says which positions of the prompt are padding."""
+        self._padding = None if attention_mask is None else ~attention_mask
+        self._states: Tensor | None = None  # [B, capacity, E]
+        self._length = 0
+
+    def add(self, hidden: Tensor) -> None:
+        """Take in hidden states ``[B, S, E]``."""
+        end = self._length + hidden.shape[1]
+        old = self._states
+        if old is None or end > old.shape[1]:
+            room = max(end, 2 * self._length, 64)
+            grown = hidden.new_empty(len(hidden), room, hidden.shape[2], dtype=torch.float32)
+            if old is not None:
+                grown[:, : self._length] = old[:, : self._length]
+            self._states = old = grown
+        old[:, self._length : end] = F.normalize(hidden.float(), dim=-1)
+        self._length = end
+
+    def likeness(self, hidden: Tensor) -> Tensor:
+        """Largest cosine ``[B, k]`` between hidden states ``[B, k, E]`` and any so far."""
+        assert self._states is not None
+        known = self._states[:, : self._length]
+        cosines = F.normalize(hidden.float(), dim=-1) @ known.transpose(1, 2)  # [B, k, T]
+        if self._padding is not None:
+            width = self._padding.shape[1]
+            cosines[:, :, :width].masked_fill_(self._padding[:, None], -torch.inf)
+        return cosines.amax(dim=-1)
+
+
+class _AllAtOnce:
+    """Looks at all candidates in one forward pass of B · k rows."""
+
+    def __init__(self, plan: Plan, width: int) -> None:
+        """Widen the cache of the prompt; its rows stay the same but for the newest position."""
+        self._cache, self._width = plan.cache, width
+        self._cache.batch_repeat_interleave(width)
+        mask = plan.attention_mask
+        wide = None if mask is None else mask.repeat_interleave(width, dim=0)
+        self._forward = Forward(replace(plan, attention_mask=wide))
+        self.project = self._forward.project
+
+    def look(self, guesses: Tensor) -> Generator[Step, None, Looked]:
+        """Run candidates ``[B, k]``."""
+        hidden = self._forward.hidden(guesses.reshape(-1, 1))[:, 0]  # [B * k, E]
+        logits = self.project(hidden.contiguous())
+        shape = (*guesses.shape, -1)
+        return hidden.view(shape), logits.view(shape)
+        yield
+
+    def keep(self, best: Tensor) -> None:
+        """Give all rows the newest position of the best candidates ``[B]``."""
+        rows = torch.arange(len(best), device=best.device) * self._width + best
+        rows = rows.repeat_interleave(self._width)
+        newest = [(keys[rows, :, -1:], values[rows, :, -1:]) for keys, values in _own(self._cache)]
+        _replace_newest(self._forward, self._cache, newest)
+
+    def finish(self) -> None:
+        """Leave the cache with one row of each prompt, without the last token."""
+        self._forward.crop(self._forward.length - 1)
+        rows = _own(self._cache)[0][0].shape[0]
+        self._cache.batch_select_indices(torch.arange(0, rows, self._width))
+
+
+class _OneByOne:
+    """Looks at one candidate of every row after the other, in the memory of B rows."""
+
+    def __init__(self, plan: Plan) -> None:
+        """Use the cache as it is."""
+        self._cache = plan.cache
+        self._forward = Forward(plan)
+        self.project = self._forward.project
+        self._newest: list[list[tuple[Tensor, Tensor]]] = []
+
+    def look(self, guesses: Tensor) -> Generator[Step, None, Looked]:
+        """Run candidates ``[B, k]``, one column a piece of work."""
+        length = self._forward.length
+        states, logits = [], []
+        self._newest = []
+        for place in range(guesses.shape[1]):
+            if place:
+                yield Step([[] for _ in range(len(guesses))])
+            self._forward.crop(length)
+            hidden = self._forward.hidden(guesses[:, place : place + 1])[:, 0]
+            states.append(hidden)
+            logits.append(self.project(hidden.contiguous()))
+            pairs = [(keys[:, :, -1:], values[:, :, -1:]) for keys, values in _own(self._cache)]
+            self._newest.append([(keys.clone(), values.clone()) for keys, values in pairs])
+        return torch.stack(states, dim=1), torch.stack(logits, dim=1)
+
+    def keep(self, best: Tensor) -> None:
+        """Give every row the newest position of its best candidate ``[B]``."""
+        rows = torch.arange(len(best), device=best.device)
+        newest = []
+        for pairs in zip(*self._newest, strict=True):
+            keys, values = (torch.stack(each) for each in zip(*pairs, strict=True))
+            newest.append((keys[best, rows], values[best, rows]))
+        _replace_newest(self._forward, self._cache, newest)
+
+    def finish(self) -> None:
+        """Leave the cache without the last token."""
+        self._forward.crop(self._forward.length - 1)
+
+
+def _own(cache: Cache) -> Cache:
+    """The cache of the decoder's own positions."""
+    return cache.self_attention_cache if isinstance(cache, EncoderDecoderCache) else cache
+
+
+def _replace_newest(forward: Forward, cache: Cache, newest: list[tuple[Tensor, Tensor]]) -> None:
+    """Put other keys and values ``[B, K, 1, D]`` in the place of the last position's."""
+    forward.crop(forward.length - 1)
+    for index, (keys, values) in enumerate(newest):
+        _own(cache).update(keys, values, index)
+    forward.length += 1
