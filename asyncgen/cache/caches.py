@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 import torch
 
-from asyncgen.cache.layers import DynamicLayer, StaticLayer
+from asyncgen.cache.layers import DynamicLayer, Layer, StaticLayer
+from asyncgen.cache.offloading import OffloadedLayer, OffloadedStaticLayer
 from asyncgen.errors import InvalidRequestError
 
 if TYPE_CHECKING:
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
     from asyncgen.models.config import ModelConfig
 
 __all__ = ["Cache", "DynamicCache", "StaticCache", "make_cache"]
-
-Layer = DynamicLayer | StaticLayer
 
 
 class Cache:
@@ -94,6 +93,16 @@ class Cache:
         """Replace the rows by those of the indices ``[B]`` (int64), as beam search needs."""
         for layer in self.layers:
             layer.reorder(beam_idx)
+
+    def exchange_rows(self, rows: Tensor, first: int) -> None:
+        """Replace the rows by those of the indices ``[B]`` (int64), from one position on.
+
+        Args:
+            rows: As many as there are.
+            first: Earlier positions are alike in every two rows of which one replaces the other.
+        """
+        for layer in self.layers:
+            layer.exchange(rows, first)
 
     def crop(self, max_length: int) -> None:
         """Keep the first ``max_length`` positions; a negative number takes that many away."""
@@ -167,18 +176,23 @@ class DynamicCache(Cache):
         Args:
             ddp_cache_data: Keys and values ``[B, K, T, D]`` of each layer.
             config: The model's, for the number of layers; without it they come as they are used.
-            offloading: Moving layers to the CPU; not available here.
-            offload_only_non_sliding: Goes with ``offloading``.
+            offloading: Keep the layers in the CPU's memory, wherever the model computes.
+            offload_only_non_sliding: Leave layers with a window, which are smaller, where they
+                are; needs ``config``.
 
         Raises:
-            InvalidRequestError: Offloading is asked for.
+            InvalidRequestError: ``offload_only_non_sliding`` without ``config``.
         """
-        if offloading:
-            raise InvalidRequestError(
-                "offloading", offloading, "this cache stays on its device; leave it False"
-            )
+        if offload_only_non_sliding and config is None:
+            raise InvalidRequestError("offload_only_non_sliding", True, "needs `config`")
+
+        def new_layer(index: int | None = None) -> DynamicLayer:
+            stays = config is not None and index is not None and config.window(index) is not None
+            is_away = offloading and not (offload_only_non_sliding and stays)
+            return OffloadedLayer() if is_away else DynamicLayer()
+
         depth = 0 if config is None else config.num_hidden_layers
-        super().__init__([DynamicLayer() for _ in range(depth)], DynamicLayer)
+        super().__init__([new_layer(index) for index in range(depth)], new_layer)
         for index, (keys, values) in enumerate(ddp_cache_data or ()):
             self.update(keys, values, index)
 
@@ -195,31 +209,37 @@ class StaticCache(Cache):
 
     Example::
 
-        past_key_values = StaticCache(config=model.config, max_batch_size=1, max_cache_len=256)
+        past_key_values = StaticCache(config=model.config, batch_size=1, max_cache_len=256)
         outputs = model(**inputs, past_key_values=past_key_values, use_cache=True)
     """
 
     def __init__(
         self,
         config: ModelConfig,
-        max_batch_size: int | None = None,
+        batch_size: int | None = None,
         max_cache_len: int | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype = torch.float32,
-        *,
-        batch_size: int | None = None,
         layer_device_map: Mapping[int, str | torch.device | int] | None = None,
+        *,
+        max_batch_size: int | None = None,
+        offloading: bool = False,
+        offload_only_non_sliding: bool = True,
+        offload_device: torch.device | str = "cpu",
     ) -> None:
         """Fix the shape.
 
         Args:
             config: The model's.
-            max_batch_size: Batch rows, beams included; ``None``: those of the first call.
+            batch_size: Batch rows, beams included; ``None``: those of the first call.
             max_cache_len: Positions; ``None``: the model's context.
             device: Where the buffers lie; ``None``: where the first keys lie.
             dtype: Of keys and values; must be the model's.
-            batch_size: Older spelling of ``max_batch_size``.
             layer_device_map: Device of single layers, where the model is spread over several.
+            max_batch_size: Newer spelling of ``batch_size``.
+            offloading: Let all layers but the first lie on ``offload_device``.
+            offload_only_non_sliding: Leave layers with a window where they are.
+            offload_device: Where they lie.
 
         Raises:
             InvalidRequestError: A size is below 1, both spellings disagree, or there is no
@@ -239,17 +259,32 @@ class StaticCache(Cache):
             if value is not None and value < 1:
                 raise InvalidRequestError(name, value, "must be at least 1")
         devices = layer_device_map or {}
+        self.max_batch_size = rows
+        self.max_cache_len = length
+        self.dtype = dtype
 
-        def new_layer(index: int | None = None) -> StaticLayer:
-            place = device if index is None else devices.get(index, device)
-            layer = StaticLayer(length, rows=rows, dtype=dtype, device=place)
+        def new_layer(index: int = 0) -> Layer:
+            window, place = config.window(index), devices.get(index, device)
+            is_away = offloading and index and not (offload_only_non_sliding and window is not None)
+            layer: StaticLayer
+            if is_away:
+                place = offload_device
+                layer = OffloadedStaticLayer(length, rows=rows, dtype=dtype, device=place)
+            else:
+                layer = self._make_layer(window, place)
             if place is not None:
                 layer.allocate(config.num_key_value_heads, config.head_dim)
             return layer
 
-        self.max_batch_size = rows
-        self.max_cache_len = length
         super().__init__([new_layer(i) for i in range(config.num_hidden_layers)], new_layer)
+
+    def _make_layer(
+        self, window: int | None, device: torch.device | str | int | None
+    ) -> StaticLayer:
+        """A layer, given the window of the model's, if it has one."""
+        return StaticLayer(
+            self.max_cache_len, rows=self.max_batch_size, dtype=self.dtype, device=device
+        )
 
     def get_max_cache_shape(self, layer_idx: int = 0) -> int | None:
         """Positions that the cache can hold."""

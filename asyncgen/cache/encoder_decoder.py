@@ -86,6 +86,10 @@ class EncoderDecoderCache(Cache):
         self.self_attention_cache.reorder_cache(beam_idx)
         self.cross_attention_cache.reorder_cache(beam_idx)
 
+    def exchange_rows(self, rows: Tensor, first: int) -> None:
+        """Exchange rows of the decoder's part; those of a text share what the encoder said."""
+        self.self_attention_cache.exchange_rows(rows, first)
+
     def crop(self, max_length: int) -> None:
         """Keep the first ``max_length`` decoder positions; a negative number takes away."""
         self.self_attention_cache.crop(max_length)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from asyncgen.errors import InvalidRequestError
 
-__all__ = ["CacheLayer", "DynamicLayer", "StaticLayer"]
+__all__ = ["CacheLayer", "DynamicLayer", "Layer", "StaticLayer", "exchange_rows"]
 
 _CAPACITY_STEP = 64
 
@@ -113,6 +113,15 @@ class DynamicLayer:
         if self._buffer is not None:
             self._replace(self._buffer.index_select(1, rows.to(self._buffer.device)))
 
+    def exchange(self, rows: Tensor, first: int) -> None:
+        """Replace what rows hold from position ``first`` on by that of others, in place.
+
+        Args:
+            rows: For each row the one that replaces it, int64 ``[B]``.
+            first: Earlier positions are alike in every two rows of which one replaces the other.
+        """
+        exchange_rows(self._buffer, rows, first, self.length)
+
     def repeat(self, times: int) -> None:
         """Repeat every row ``times`` times, copies of a row next to each other."""
         if self._buffer is not None:
@@ -156,6 +165,9 @@ class StaticLayer:
     """
 
     __slots__ = ("_buffer", "_device", "_dtype", "_flat", "_rows", "capacity", "length")
+
+    _is_away = False
+    """Whether the buffer may lie elsewhere than the keys that are written."""
 
     def __init__(
         self,
@@ -213,7 +225,8 @@ class StaticLayer:
         """See `CacheLayer`.
 
         Raises:
-            InvalidRequestError: The buffer is full, or was made for other rows or another dtype.
+            InvalidRequestError: The buffer is full, or was made for other rows, another dtype or
+                another device.
         """
         start = self.length
         size = pair.shape[3]
@@ -221,8 +234,7 @@ class StaticLayer:
         buffer, flat = self._buffer, self._flat
         if buffer is None or flat is None or end > self.capacity:
             buffer, flat = self._open(pair, end)
-        if pair.shape[1] != self._rows or pair.dtype is not buffer.dtype:
-            raise _unfit(buffer, pair)
+        self._check_fit(pair)
         buffer.narrow(3, start, size).copy_(pair)
         self.length = end
         keys, values = flat
@@ -253,6 +265,15 @@ class StaticLayer:
                     f"its number of rows is fixed, {len(rows)} were asked for; use DynamicCache",
                 )
             self._buffer.copy_(self._buffer.index_select(1, rows.to(self._buffer.device)))
+
+    def exchange(self, rows: Tensor, first: int) -> None:
+        """Replace what rows hold from position ``first`` on by that of others, in place.
+
+        Args:
+            rows: For each row the one that replaces it, int64 ``[B]``.
+            first: Earlier positions are alike in every two rows of which one replaces the other.
+        """
+        exchange_rows(self._buffer, rows, first, self.length)
 
     def repeat(self, times: int) -> None:
         """Repeating changes the number of rows, which is fixed here.
@@ -290,12 +311,27 @@ class StaticLayer:
         assert self._buffer is not None and self._flat is not None
         return self._buffer, self._flat
 
+    def _check_fit(self, pair: Tensor) -> None:
+        buffer = self._buffer
+        assert buffer is not None
+        if pair.shape[1] != self._rows or pair.dtype is not buffer.dtype:
+            raise _unfit(buffer, pair)
+        if pair.device != buffer.device and not self._is_away:
+            raise InvalidRequestError(
+                "past_key_values",
+                f"cache on {buffer.device}",
+                f"the model computes on {pair.device}; make the cache with that as `device`",
+            )
+
     def _full(self, length: int) -> InvalidRequestError:
         return InvalidRequestError(
             "past_key_values",
             f"StaticCache of {self.capacity} positions",
             f"{length} are needed; raise `max_cache_len` or generate fewer tokens",
         )
+
+
+Layer = DynamicLayer | StaticLayer
 
 
 def _unfit(buffer: Tensor, pair: Tensor) -> InvalidRequestError:
@@ -317,6 +353,13 @@ def _flatten(buffer: Tensor) -> tuple[Tensor, Tensor]:
     """Keys and values of ``[2, B, K, T, D]`` with rows and heads merged, ``[B * K, 1, T, D]``."""
     keys, values = buffer.view(2, -1, 1, *buffer.shape[3:]).unbind(0)
     return keys, values
+
+
+def exchange_rows(buffer: Tensor | None, rows: Tensor, first: int, end: int) -> None:
+    """Exchange rows of ``[2, B, K, T, D]`` between two positions."""
+    if buffer is not None and first < end:
+        part = buffer[:, :, :, first:end]
+        part.copy_(part.index_select(1, rows.to(buffer.device)))
 
 
 def _cropped(length: int, wanted: int) -> int:

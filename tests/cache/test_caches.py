@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from asyncgen.cache import Cache, DynamicCache, StaticCache, make_cache
+from asyncgen.cache.offloading import OffloadedLayer, OffloadedStaticLayer
 from asyncgen.errors import InvalidRequestError
 from asyncgen.models import ModelConfig
 from tests.models.build import all_logits, random_config, random_ids, random_pair
@@ -120,7 +121,7 @@ def test_layers_appear_when_they_are_used() -> None:
     [
         StaticCache(CONFIG, 2, 16),
         StaticCache(CONFIG, batch_size=2, max_cache_len=16),
-        StaticCache(CONFIG, 2, 16, batch_size=2, device="cpu", dtype=torch.float32),
+        StaticCache(CONFIG, 2, 16, max_batch_size=2, device="cpu", dtype=torch.float32),
         StaticCache(CONFIG, 2, 16, layer_device_map={0: "cpu", 1: "cpu", 2: "cpu"}),
     ],
 )
@@ -154,9 +155,19 @@ def test_bad_sizes_are_refused(keywords: dict[str, int], message: str) -> None:
         StaticCache(CONFIG, **keywords)  # type: ignore[arg-type]
 
 
-def test_offloading_is_refused() -> None:
-    with pytest.raises(InvalidRequestError, match="offloading"):
-        DynamicCache(offloading=True)
+def test_what_offloading_leaves_where_it_is() -> None:
+    windows = ModelConfig.from_hf(random_config("mistral", sliding_window=5))
+    stays = DynamicCache(config=windows, offloading=True, offload_only_non_sliding=True)
+    assert not any(isinstance(layer, OffloadedLayer) for layer in stays.layers)
+    goes = DynamicCache(config=CONFIG, offloading=True, offload_only_non_sliding=True)
+    assert all(isinstance(layer, OffloadedLayer) for layer in goes.layers)
+    fixed = StaticCache(windows, 1, 9, offloading=True)
+    assert not any(isinstance(layer, OffloadedStaticLayer) for layer in fixed.layers)
+    fixed = StaticCache(CONFIG, 1, 9, offloading=True)
+    away = [isinstance(layer, OffloadedStaticLayer) for layer in fixed.layers]
+    assert away == [False] + [True] * (len(away) - 1)
+    with pytest.raises(InvalidRequestError, match="offload_only_non_sliding"):
+        DynamicCache(offloading=True, offload_only_non_sliding=True)
 
 
 def test_a_model_goes_on_where_a_cropped_cache_ends() -> None:

@@ -108,3 +108,15 @@ def test_nothing_is_an_empty_cache() -> None:
 def test_anything_else_is_refused(caches: tuple[Any, ...]) -> None:
     with pytest.raises(InvalidRequestError):
         EncoderDecoderCache(*caches)
+
+
+def test_exchanging_rows_is_the_decoders_affair() -> None:
+    own, cross = torch.randn(2, 3, 1, 4, 2), torch.randn(2, 3, 1, 5, 2)
+    cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
+    cache.self_attention_cache.update(own[0], own[1], 0)
+    cache.cross_attention_cache.update(cross[0], cross[1], 0)
+    rows = torch.tensor([1, 1, 0])
+    cache.exchange_rows(rows, 0)
+    keys, values, *others = cache[0]
+    assert torch.equal(torch.stack((keys, values)), own[:, rows])
+    assert torch.equal(torch.stack(others), cross)

@@ -171,3 +171,21 @@ def test_a_refused_first_write_leaves_no_trace() -> None:
     assert not layer.is_initialized
     layer.append(pair(4, rows=1))
     assert layer.length == 4
+
+
+@pytest.mark.parametrize("static", [False, True])
+def test_exchanging_rows_leaves_the_common_beginning_alone(static: bool) -> None:
+    layer = StaticLayer(9, rows=4) if static else DynamicLayer()
+    whole = pair(7, rows=4)
+    whole[:, :, :, :5] = whole[:, :1, :, :5]
+    layer.append(whole)
+    assert layer.keys is not None
+    place = layer.keys.data_ptr()
+    rows = torch.tensor([2, 0, 2, 1])
+    layer.exchange(rows, 5)
+    assert layer.keys.data_ptr() == place
+    assert torch.equal(layer.keys[:, :, :7], whole[0].index_select(0, rows))
+    assert layer.values is not None
+    assert torch.equal(layer.values[:, :, :7], whole[1].index_select(0, rows))
+    layer.exchange(rows, 7)  # nothing lies behind it
+    assert torch.equal(layer.keys[:, :, :7], whole[0].index_select(0, rows))

@@ -1,0 +1,125 @@
+"""Keys and values in pages: one piece of memory for every layer and all requests.
+
+It knows pages by their numbers alone; who holds which page is the business of the engine's pool.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from asyncgen.errors import InvalidRequestError
+from asyncgen.transfer import to_device
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import Tensor
+
+    from asyncgen.models.config import ModelConfig
+
+__all__ = ["PagedStorage", "page_bytes"]
+
+
+def page_bytes(config: ModelConfig, page_size: int, dtype: torch.dtype) -> int:
+    """Bytes of one page over all layers.
+
+    Args:
+        config: The model's.
+        page_size: Tokens in a page.
+        dtype: Of keys and values.
+    """
+    per_token = 2 * config.num_key_value_heads * config.head_dim * dtype.itemsize
+    return config.num_hidden_layers * page_size * per_token
+
+
+class PagedStorage:
+    """The keys and values of ``num_pages`` pages.
+
+    The memory is asked for at once and not written: on a CPU a page that was never used takes
+    none. What it holds before the first write is arbitrary, so whoever begins a page without
+    filling it calls `clear` first (`PagedAttention` does).
+
+    Attributes:
+        device: Where the pages lie.
+        dtype: Of keys and values.
+        num_pages: How many there are, P.
+        page_size: Tokens in each, at least 1.
+        num_layers: Layers of the model.
+        num_kv_heads: Key and value heads, K.
+        head_dim: Size of a head, D.
+        heads_first: Whether a page is ``[K, page_size, D]`` (CPU: each head's keys lie together,
+            so that a run of pages is a batch of matrices) or ``[page_size, K, D]`` (elsewhere, as
+            `torch.nn.attention.varlen.varlen_attn` reads it).
+        data: ``[layers, 2, P, …page]``, keys and values.
+        layers: The same by layer, ``[2, P, …page]``.
+        matrices: Keys and values by layer with the first two dimensions joined, on a CPU
+            ``[P * K, page_size, D]`` each.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        num_pages: int,
+        page_size: int,
+        *,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32,
+        heads_first: bool | None = None,
+    ) -> None:
+        """Ask for the memory.
+
+        Args:
+            config: The model's.
+            num_pages: Pages, at least 1.
+            page_size: Tokens in a page, at least 1.
+            device: Where the model computes.
+            dtype: What the model computes in.
+            heads_first: Layout of a page; ``None``: as the device's fastest kernel wants it.
+
+        Raises:
+            InvalidRequestError: A size is below 1.
+        """
+        for name, value in (("num_pages", num_pages), ("page_size", page_size)):
+            if value < 1:
+                raise InvalidRequestError(name, value, "at least 1 is needed")
+        self.device = torch.device(device)
+        self.dtype = dtype
+        self.num_pages = num_pages
+        self.page_size = page_size
+        self.num_layers = config.num_hidden_layers
+        self.num_kv_heads = config.num_key_value_heads
+        self.head_dim = config.head_dim
+        self.heads_first = self.device.type == "cpu" if heads_first is None else heads_first
+        heads, size = self.num_kv_heads, self.head_dim
+        page = (heads, page_size, size) if self.heads_first else (page_size, heads, size)
+        # Memory made in inference mode could not be written to outside of it later on.
+        with torch.inference_mode(False):
+            self.data = torch.empty(
+                (self.num_layers, 2, num_pages, *page), dtype=dtype, device=self.device
+            )
+            self.layers: tuple[Tensor, ...] = self.data.unbind(0)
+            flat = [layer.view(2, -1, *page[1:]) for layer in self.layers]
+            self.matrices = [(pair[0], pair[1]) for pair in flat]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all pages."""
+        return self.data.nbytes
+
+    def clear(self, pages: Sequence[int]) -> None:
+        """Zero pages in every layer.
+
+        Args:
+            pages: Their numbers.
+        """
+        if not pages:
+            return
+        if self.device.type == "cpu":
+            # One kernel for all would use all threads, and where they touch memory for the first
+            # time, two of them take four times as long as one.
+            for page in pages:
+                torch._foreach_zero_(self.data[:, :, page].flatten(0, 1).unbind(0))
+        else:
+            self.data.index_fill_(2, to_device(torch.tensor(pages), self.device), 0)
