@@ -171,3 +171,12 @@ def test_bad_arguments_are_named(
 ) -> None:
     with pytest.raises(InvalidRequestError, match=named):
         model(**arguments)
+
+
+def test_a_batch_of_prompts_for_the_encoder(model: Seq2SeqModel) -> None:
+    prompts = [[5, 6, 7], [8, 9]]
+    outputs = model.generate_batch(prompts, max_new_tokens=6, do_sample=False)
+    for prompt, output in zip(prompts, outputs.values(), strict=True):
+        ids = model.generate(torch.tensor([prompt]), max_new_tokens=6, do_sample=False)
+        assert isinstance(ids, torch.Tensor)
+        assert output.generated_tokens == ids[0, 1:].tolist()

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from asyncgen.generation.stopping import StoppingCriteriaList
     from asyncgen.generation.strategies import Plan, Steps, Strategy
 
-__all__ = ["CustomMethod", "custom_strategy", "run_recipe"]
+__all__ = ["CustomMethod", "custom_strategy", "helper_arguments", "run_recipe"]
 
 
 @dataclass(slots=True)
@@ -96,6 +96,24 @@ def _steps(method: CustomMethod, plan: Plan) -> Steps:
     return Outcome(rows.sequences() if ids is None else ids, result=result)
 
 
+def helper_arguments(function: Callable[..., Any], assistant_model: Any) -> dict[str, Any]:
+    """The draft model as an argument of a method that takes one.
+
+    Raises:
+        InvalidRequestError: There is a draft model, and the method has no parameter for it.
+    """
+    if assistant_model is None:
+        return {}
+    if "assistant_model" not in parameter_names(function):
+        raise InvalidRequestError(
+            "assistant_model",
+            type(assistant_model).__name__,
+            "`custom_generate` decodes here and has no parameter of that name; leave one of them "
+            "out",
+        )
+    return {"assistant_model": assistant_model}
+
+
 def run_recipe(
     source: str | os.PathLike[str],
     model: Any,
@@ -118,7 +136,8 @@ def run_recipe(
         wants to be driven step by step.
 
     Raises:
-        AsyncgenError: As :func:`~asyncgen.recipes.load_recipe` does.
+        AsyncgenError: As :func:`~asyncgen.recipes.load_recipe` does; or an argument was given
+            that the method does not take.
     """
     function = load_recipe(source, trust_remote_code=trust_remote_code)
     if inspect.isgeneratorfunction(function):
@@ -127,8 +146,14 @@ def run_recipe(
     if "input_ids" in names and "inputs" not in names and "input_ids" not in given:
         given = given | {"input_ids": documented["inputs"]}
         documented = {name: value for name, value in documented.items() if name != "inputs"}
+    taken = acceptable(function, documented)
+    for name, value in documented.items():
+        if value is not None and name not in taken:
+            raise InvalidRequestError(
+                name, value, "the custom method has no parameter of that name; leave it out"
+            )
     with torch.no_grad():
-        return function(model, **(acceptable(function, documented) | given))
+        return function(model, **(taken | given))
 
 
 def _call(method: CustomMethod, plan: Plan, rows: _Rows) -> Any:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from asyncgen.cache import Cache, DynamicCache, EncoderDecoderCache
 from asyncgen.errors import InvalidRequestError
-from asyncgen.generation.fields import DEFAULTS, DRAFTING
+from asyncgen.generation.fields import DEFAULTS, DRAFTING, STATIC_CACHES
 from asyncgen.generation.logits import LogitsProcessorList, build_logits_processors
 from asyncgen.generation.logits.build import WARPERS
 from asyncgen.generation.prepare import eos_ids
@@ -87,7 +87,7 @@ def check_assistance(
     if config.use_cache is False:
         raise InvalidRequestError("use_cache", False, "assisted generation needs the cache")
     name = config.cache_implementation
-    if "static" in (name or "") or not _can_crop(cache):
+    if name in STATIC_CACHES or not _can_crop(cache):
         raise InvalidRequestError(
             "cache_implementation" if cache is None else "past_key_values",
             name if cache is None else type(cache).__name__,
@@ -225,6 +225,7 @@ def _draft_processors(plan: Plan, config: GenerationConfig) -> LogitsProcessorLi
         prompt_length=ids.shape[1],
         eos_token_ids=ids.new_tensor(eos) if eos else None,
         device=ids.device,
+        tail_only=True,
     )
 
 

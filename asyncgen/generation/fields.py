@@ -21,6 +21,7 @@ __all__ = [
     "DRAFTING",
     "FIELDS",
     "GENERATE_ARGUMENTS",
+    "GROWING_CACHES",
     "STATIC_CACHES",
     "Field",
     "Issue",
@@ -29,19 +30,17 @@ __all__ = [
     "minor_issues",
 ]
 
-STATIC_CACHES = ("static", "offloaded_static")
-CACHE_IMPLEMENTATIONS = (
-    *STATIC_CACHES,
+STATIC_CACHES = (
+    "static",
+    "offloaded_static",
     "sliding_window",
     "hybrid",
     "hybrid_chunked",
     "offloaded_hybrid",
     "offloaded_hybrid_chunked",
-    "dynamic",
-    "offloaded",
-    "quantized",
-    "paged",
 )
+GROWING_CACHES = ("dynamic", "offloaded")
+CACHE_IMPLEMENTATIONS = (*STATIC_CACHES, *GROWING_CACHES, "quantized", "paged")
 
 GENERATE_ARGUMENTS = (
     "logits_processor",
@@ -133,8 +132,6 @@ def _are_token_ids(value: Any) -> bool:
 _SAMPLE, _BEAMS, _CACHE, _DICT = "do_sample", "num_beams", "use_cache", "return_dict_in_generate"
 _OFF = (False,)
 _ASSISTED = "this kind of speculation"
-_CONSTRAINED = "constrained beam search"
-_GROUPS = "diverse beam search"
 
 FIELDS: tuple[Field, ...] = (
     # length of the output
@@ -161,7 +158,7 @@ FIELDS: tuple[Field, ...] = (
     Field("stop_strings", "A string or strings that end the generation when they appear."),
     # strategy
     Field("do_sample", "Draw tokens at random; otherwise take the most likely one.", False),
-    Field("num_beams", "Beams of a beam search; 1 is none.", 1, neutral=(1,), awaits="beam search"),
+    Field("num_beams", "Beams of a beam search; 1 is none.", 1, neutral=(1,)),
     Field("use_mtp", "Multi-token prediction heads, if the model has them.", awaits=_ASSISTED,
           neutral=_OFF),
     # cache
@@ -172,7 +169,7 @@ FIELDS: tuple[Field, ...] = (
         allowed=f"one of {', '.join(CACHE_IMPLEMENTATIONS)}",
         check=lambda value: value in CACHE_IMPLEMENTATIONS,
         needs=_CACHE,
-        neutral=("dynamic", "static"),
+        neutral=(*STATIC_CACHES, *GROWING_CACHES, "quantized"),
         awaits="this kind of cache",
     ),
     Field("cache_config", "Arguments of the cache class, a dict.", needs=_CACHE, neutral=({},),
@@ -270,11 +267,10 @@ FIELDS: tuple[Field, ...] = (
           neutral=(0.0,)),
     Field("dola_layers", "Layers that DoLa contrasts (arXiv 2309.03883): low, high or a list."),
     Field("diversity_penalty", "Penalty for a token that another beam group took.", 0.0,
-          neutral=(0.0,), awaits=_GROUPS),
-    Field("num_beam_groups", "Groups of a diverse beam search; 1 is none.", 1, neutral=(1,),
-          awaits=_GROUPS),
-    Field("constraints", "Constraints on the output.", awaits=_CONSTRAINED),
-    Field("force_words_ids", "Words that must appear.", awaits=_CONSTRAINED),
+          neutral=(0.0,)),
+    Field("num_beam_groups", "Groups of a diverse beam search; 1 is none.", 1, neutral=(1,)),
+    Field("constraints", "Constraints on the output, a list of Constraint objects."),
+    Field("force_words_ids", "Words that must appear: ids of each, or a list of alternatives."),
     Field("prefill_chunk_size", "Prompt tokens of one forward; None is all at once.",
           allowed="an integer above 0", check=lambda value: value > 0),
 )  # fmt: skip

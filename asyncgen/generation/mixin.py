@@ -10,8 +10,9 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from asyncgen.errors import InvalidRequestError
-from asyncgen.generation.call import prepare_call, run_call
+from asyncgen.generation.call import Arguments, prepare_call, run_call
 from asyncgen.generation.custom import run_recipe
+from asyncgen.generation.transitions import transition_scores
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -57,7 +58,8 @@ class GenerationMixin:
             logits_processor: Processors that complement the built-in ones.
             stopping_criteria: Criteria that complement the built-in ones; a row ends when one
                 of them says so. Any callable ``(input_ids, scores) -> bool [B]``.
-            prefix_allowed_tokens_fn: Not supported yet.
+            prefix_allowed_tokens_fn: (index of the prompt, ids ``[T]`` of a row) -> the ids that
+                may come next; works with every strategy.
             synced_gpus: Accepted; this library computes on one device, where it has no effect.
             assistant_model: A smaller model that drafts tokens for this one to check; see
                 :mod:`asyncgen.generation.strategies.assisted`.
@@ -116,23 +118,43 @@ class GenerationMixin:
             )
             if not inspect.isgeneratorfunction(custom):
                 return custom
-        call = prepare_call(
-            self,
+        given = Arguments(
             inputs,
             generation_config,
             kwargs,
-            logits_processor=logits_processor,
-            stopping_criteria=stopping_criteria,
-            streamer=streamer,
-            negative_prompt_ids=negative_prompt_ids,
-            negative_prompt_attention_mask=negative_prompt_attention_mask,
-            assistant_model=assistant_model,
-            unsupported={
-                "prefix_allowed_tokens_fn": prefix_allowed_tokens_fn,
-            },
-            custom=custom,
+            logits_processor,
+            stopping_criteria,
+            streamer,
+            prefix_allowed_tokens_fn,
+            negative_prompt_ids,
+            negative_prompt_attention_mask,
+            assistant_model,
+            custom,
         )
-        return run_call(call, streamer)
+        return run_call(prepare_call(self, given), streamer)
+
+    def compute_transition_scores(
+        self,
+        sequences: torch.Tensor,
+        scores: tuple[torch.Tensor, ...],
+        beam_indices: torch.Tensor | None = None,
+        normalize_logits: bool = False,
+    ) -> torch.Tensor:
+        """Compute the scores of the selected tokens, after any strategy.
+
+        Args:
+            sequences: Ids that `generate` returned, int64 ``[R, T]``.
+            scores: Its ``scores``: of each step, float32 ``[rows, V]``.
+            beam_indices: Its ``beam_indices``, ``[R, G]``; needed with beams.
+            normalize_logits: Whether to take the log-softmax of the scores, which greedy search
+                and sampling leave as they are.
+
+        Returns:
+            float32 ``[R, G]``, 0 behind the end of a shorter sequence of a beam search. Their
+            sum over a sequence, divided by its length to the power of ``length_penalty``, is its
+            ``sequences_scores``.
+        """
+        return transition_scores(sequences, scores, beam_indices, normalize_logits)
 
 
 def _one_method(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.drafting import Assistance, check_assistance
 from asyncgen.generation.modes import GenerationMode
+from asyncgen.generation.prepare import check_cache
 from asyncgen.generation.strategies.contrastive import check_contrastive
 from asyncgen.generation.strategies.dola import early_layers
 
@@ -47,20 +48,20 @@ def check_mode(mode: GenerationMode, situation: Situation) -> None:
 
     Raises:
         InvalidRequestError: Names the parameter.
+        MissingRequirementsError: A quantised cache.
     """
+    check_cache(situation.model, situation.config)
     check = _CHECKS.get(mode)
     if check is not None:
         check(situation)
 
 
 def _assisted(on: Situation) -> None:
-    _refuse_insides(on, "which are many tokens of a pass at once, some of them refused")
     if on.assistance is not None:
         check_assistance(on.model, on.config, on.assistance, rows=on.rows, cache=on.cache)
 
 
 def _contrastive(on: Situation) -> None:
-    _refuse_insides(on, "whose passes are over candidates, most of them refused")
     check_contrastive(on.config, on.model.core.config.vocab_size, on.cache)
 
 
@@ -72,13 +73,6 @@ def _dola(on: Situation) -> None:
     own = on.model.core.config
     wanted = on.config.dola_layers
     early_layers(wanted, own.num_hidden_layers, tied=own.tie_word_embeddings)
-
-
-def _refuse_insides(on: Situation, why: str) -> None:
-    """Refuse what goes on inside the model, where steps and passes are not the same."""
-    for name in ("output_hidden_states", "output_attentions"):
-        if getattr(on.config, name) and on.config.return_dict_in_generate:
-            raise InvalidRequestError(name, True, f"not available in this strategy, {why}")
 
 
 _CHECKS = {

@@ -9,7 +9,7 @@ import logging
 from enum import StrEnum
 from typing import Any
 
-__all__ = ["GenerationMode", "generation_mode"]
+__all__ = ["GenerationMode", "generation_mode", "uses_beams"]
 
 _logger = logging.getLogger("asyncgen.generation")
 
@@ -60,6 +60,15 @@ def generation_mode(config: Any, assistant_model: object | None = None) -> Gener
                 base.value,
             )
     return base
+
+
+def uses_beams(config: Any) -> bool:
+    """Tell whether several beginnings of one prompt are weighed against each other.
+
+    Args:
+        config: An object with the fields of `GenerationConfig` as attributes.
+    """
+    return (config.num_beams or 1) > 1
 
 
 def _base_mode(config: Any) -> GenerationMode:

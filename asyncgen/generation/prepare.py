@@ -9,8 +9,19 @@ from typing import TYPE_CHECKING, Protocol
 
 import torch
 
-from asyncgen.cache import Cache, DynamicCache, EncoderDecoderCache, StaticCache
+from asyncgen.cache import (
+    Cache,
+    DynamicCache,
+    EncoderDecoderCache,
+    HybridCache,
+    OffloadedCache,
+    SlidingWindowCache,
+    StaticCache,
+)
+from asyncgen.cache.quantized import refuse_quantized
 from asyncgen.errors import InvalidRequestError
+from asyncgen.generation.fields import GROWING_CACHES, STATIC_CACHES
+from asyncgen.generation.modes import uses_beams
 from asyncgen.generation.strategies import Plan
 
 if TYPE_CHECKING:
@@ -26,7 +37,15 @@ if TYPE_CHECKING:
     from asyncgen.generation.strategies.record import Record
     from asyncgen.models.config import ModelConfig
 
-__all__ = ["GenerativeModel", "eos_ids", "make_cache", "make_plan"]
+__all__ = ["GenerativeModel", "check_cache", "eos_ids", "make_cache", "make_plan", "rows_of_prompt"]
+
+_STATIC: dict[str, type[StaticCache]] = {
+    "static": StaticCache,
+    "sliding_window": SlidingWindowCache,
+    "hybrid": HybridCache,
+    "hybrid_chunked": HybridCache,
+}
+"""Caches of fixed shape by name; ``offloaded_`` may stand before it."""
 
 
 class GenerativeModel(Protocol):
@@ -61,12 +80,15 @@ def make_plan(
     prefill_chunk: int | None = None,
     encoder: EncoderInput | None = None,
     record: Record | None = None,
+    beams: int = 1,
+    keep_logits: bool = False,
 ) -> Plan:
     """Lay rows out for a strategy.
 
     Args:
         model: The model that will run.
-        input_ids: Prompts of one length, left-padded, int64 ``[B, S]``.
+        input_ids: Prompts of one length, left-padded, int64 ``[B, S]``; as many copies of each as
+            `rows_of_prompt` tells.
         config: Complete configuration.
         processors: Logits processors in order.
         ends: Decides when a row ends.
@@ -76,6 +98,8 @@ def make_plan(
         prefill_chunk: Most prompt tokens of one forward.
         encoder: What the encoder reads, in a model that has one.
         record: Keeps what goes on inside the model.
+        beams: Beams of each row; 1 where it has none.
+        keep_logits: Whether raw logits behind each settled id are wanted.
 
     Returns:
         The plan; nothing has been computed yet.
@@ -83,7 +107,7 @@ def make_plan(
     ids = torch.as_tensor(input_ids, dtype=torch.int64, device=model.device)
     mask = None if attention_mask is None else attention_mask.to(model.device).bool()
     if cache is None:
-        cache = make_cache(model, config, ids.shape[0], ends.max_length, encoder)
+        cache = make_cache(model, config, len(ids) * beams, ends.max_length, encoder)
     elif encoder is not None and not isinstance(cache, EncoderDecoderCache):
         cache = EncoderDecoderCache(cache, DynamicCache())
     return Plan(
@@ -99,7 +123,14 @@ def make_plan(
         prefill_chunk=prefill_chunk,
         encoder=encoder,
         record=record,
+        copies=1 if beams == 1 else config.num_return_sequences or 1,
+        keep_logits=keep_logits,
     )
+
+
+def rows_of_prompt(config: GenerationConfig) -> int:
+    """How often a plan holds each prompt: once per returned sequence, but once for all beams."""
+    return 1 if uses_beams(config) else config.num_return_sequences or 1
 
 
 def make_cache(
@@ -119,25 +150,53 @@ def make_cache(
         encoder: What the encoder reads, in a model that has one.
 
     Raises:
-        InvalidRequestError: An implementation that does not exist here yet.
+        InvalidRequestError: An implementation that the model cannot use, or that does not exist.
+        MissingRequirementsError: A quantised cache.
     """
+    check_cache(model, config)
     if encoder is not None:
         own = make_cache(model, config, batch, max_length)
         return EncoderDecoderCache(own, make_cache(model, config, batch, _length(encoder)))
     name = config.cache_implementation
     if name in (None, "dynamic", "dynamic_full"):
         return DynamicCache()
-    if name == "static":
-        return StaticCache(
-            model.core.config,
-            max_batch_size=batch,
-            max_cache_len=_static_length(config, max_length),
-            device=model.device,
-            dtype=model.dtype,
-        )
-    raise InvalidRequestError(
-        "cache_implementation", name, "not supported yet; supported are `dynamic` and `static`"
+    if name == "offloaded":
+        return OffloadedCache()
+    kind = _STATIC[name.removeprefix("offloaded_")]
+    return kind(
+        model.core.config,
+        max_batch_size=batch,
+        max_cache_len=_static_length(config, max_length),
+        device=model.device,
+        dtype=model.dtype,
+        offloading=name.startswith("offloaded_"),
     )
+
+
+def check_cache(model: GenerativeModel, config: GenerationConfig) -> None:
+    """Refuse a ``cache_implementation`` that the model cannot use.
+
+    Args:
+        model: Knows which of its layers have a window.
+        config: Names the cache.
+
+    Raises:
+        InvalidRequestError: Names the field and the value.
+        MissingRequirementsError: A quantised cache.
+    """
+    name, own = config.cache_implementation, model.core.config
+    if name == "quantized":
+        refuse_quantized((config.cache_config or {}).get("backend", "quanto"))
+    if name == "sliding_window" and None in map(own.window, range(own.num_hidden_layers)):
+        raise InvalidRequestError(
+            "cache_implementation",
+            name,
+            "needs a model with a sliding window in every layer; use `static` or `hybrid`",
+        )
+    known = (None, *GROWING_CACHES, *STATIC_CACHES, "dynamic_full")
+    if name not in known:
+        allowed = f"one of {', '.join((*GROWING_CACHES, *STATIC_CACHES))}"
+        raise InvalidRequestError("cache_implementation", name, allowed)
 
 
 def _static_length(config: GenerationConfig, needed: int | None) -> int | None:

@@ -102,6 +102,8 @@ def assemble(plan: Plan, outcome: Outcome, kept: Kept) -> Result:
         "past_key_values": plan.cache if config.use_cache is not False else None,
         **outcome.extra,
     }
+    if not config.output_scores:
+        fields.pop("sequences_scores", None)
     has_beams = (config.num_beams or 1) > 1
     if plan.encoder is None:
         fields |= _inside(plan.record, attentions="attentions", hidden_states="hidden_states")

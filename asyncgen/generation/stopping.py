@@ -120,14 +120,31 @@ class MaxLengthCriteria(StoppingCriteria):
 class MaxTimeCriteria(StoppingCriteria):
     """Ends all rows after some time."""
 
-    def __init__(self, max_time: float, initial_timestamp: float | None = None) -> None:
+    def __init__(
+        self,
+        max_time: float,
+        initial_timestamp: float | None = None,
+        *,
+        initial_time: float | None = None,
+    ) -> None:
         """Start the clock.
 
         Args:
             max_time: Seconds.
             initial_timestamp: When the time began, as `time.time` tells it; now by default.
+            initial_time: The documented spelling of the same.
+
+        Raises:
+            InvalidRequestError: Both spellings are given and disagree.
         """
+        if initial_time is not None and initial_timestamp not in (None, initial_time):
+            raise InvalidRequestError(
+                "initial_time",
+                initial_time,
+                f"`initial_timestamp` is {initial_timestamp!r}; pass one of them",
+            )
         self.max_time = max_time
+        initial_timestamp = initial_time if initial_timestamp is None else initial_timestamp
         self.initial_timestamp = time.time() if initial_timestamp is None else initial_timestamp
 
     def __call__(self, input_ids: Tensor, scores: Tensor | None = None, **kwargs: Any) -> Tensor:

@@ -60,6 +60,11 @@ def outcome(name: str, call: Callable[[], Any]) -> Outcome:
     return raised, sorted(logged.flags), [each.category for each in caught]
 
 
+def plain(values: dict[str, Any]) -> dict[str, Any]:
+    """Fields of a configuration, without the version that wrote them."""
+    return {name: value for name, value in values.items() if name != "transformers_version"}
+
+
 def same(
     ours: Callable[[], Any], theirs: Callable[[], Any], *, several_faults: bool = False
 ) -> bool:

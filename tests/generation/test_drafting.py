@@ -16,6 +16,7 @@ from asyncgen.generation.strategies.drafters import AssistantDrafter, LookupDraf
 from tests.doubles.models import EOS, PAD, TableModel, byte_tokenizer
 from tests.generation.strategies.pairs import pair
 from tests.generation.strategies.plans import plan_of
+from tests.ids import readable
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -89,7 +90,7 @@ REFUSED: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("name", "options"), REFUSED, ids=lambda value: str(value)[:60])
+@pytest.mark.parametrize(("name", "options"), REFUSED, ids=readable)
 def test_what_is_refused_before_any_work(
     name: str, options: dict[str, Any], tmp_path: Path
 ) -> None:

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 
-from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.cancel import CancelCriteria
 from asyncgen.generation.mixin import GenerationMixin
 from asyncgen.generation.outputs import GenerateDecoderOnlyOutput
@@ -156,10 +155,19 @@ def test_bad_prompts_are_errors(prompt: torch.Tensor) -> None:
         TableModel().generate(prompt)
 
 
-def test_features_to_come_are_refused_by_name() -> None:
-    with pytest.raises(InvalidRequestError) as caught:
-        TableModel().generate(PROMPT, num_beams=2)
-    assert caught.value.parameter == "num_beams"
+def test_allowed_tokens_by_prefix_work_with_every_strategy() -> None:
+    def two_more(prompt: int, ids: torch.Tensor) -> list[int]:
+        return [(int(ids[-1]) + step) % 100 + 1 for step in (2, 3)]
+
+    for options in ({}, {"num_beams": 3}, {"do_sample": True}):
+        ids: Any = TableModel().generate(
+            torch.tensor([[1, 2]]), prefix_allowed_tokens_fn=two_more, max_new_tokens=6, **options
+        )
+        row = ids[0].tolist()
+        assert all(
+            new in two_more(0, torch.tensor([old]))
+            for old, new in zip(row[1:-1], row[2:], strict=True)
+        )
 
 
 def test_end_of_sequence_ends_and_pads() -> None:

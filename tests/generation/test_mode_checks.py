@@ -31,15 +31,6 @@ def test_asked_for_its_own_strategy(
     check_mode(GenerationMode.GREEDY_SEARCH, on)
 
 
-@pytest.mark.parametrize("name", ["output_hidden_states", "output_attentions"])
-@pytest.mark.parametrize("mode", [CASES[0][0], CASES[1][0]])
-def test_insides_are_refused_where_steps_are_no_passes(mode: GenerationMode, name: str) -> None:
-    fields = {"penalty_alpha": 0.5, "top_k": 4, "return_dict_in_generate": True, name: True}
-    on = Situation(TableModel(), GenerationConfig(**fields), rows=1)
-    with pytest.raises(InvalidRequestError, match=name):
-        check_mode(mode, on)
-
-
 def test_an_unknown_helper_is_looked_at_later() -> None:
     on = Situation(TableModel(), GenerationConfig(), rows=2)
     check_mode(GenerationMode.ASSISTED_GENERATION, on)

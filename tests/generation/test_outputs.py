@@ -21,7 +21,22 @@ def output() -> CausalLMOutputWithPast:
     return CausalLMOutputWithPast(logits=LOGITS, past_key_values="cache")
 
 
-@pytest.mark.parametrize("name", [name for name in outputs.__all__ if name != "ModelOutput"])
+OUTPUTS = (
+    "BaseModelOutput",
+    "CausalLMOutputWithPast",
+    "GenerateBeamDecoderOnlyOutput",
+    "GenerateBeamEncoderDecoderOutput",
+    "GenerateDecoderOnlyOutput",
+    "GenerateEncoderDecoderOutput",
+    "Seq2SeqLMOutput",
+)
+
+
+def test_every_output_is_compared() -> None:
+    assert {*OUTPUTS, "ModelOutput"} == set(outputs.__all__)
+
+
+@pytest.mark.parametrize("name", OUTPUTS)
 def test_fields_are_those_of_the_reference(name: str) -> None:
     where: Any = transformers.generation if "Generate" in name else transformers.modeling_outputs
     theirs = [field.name for field in dataclasses.fields(getattr(where, name))]

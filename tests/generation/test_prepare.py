@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from asyncgen.cache import DynamicCache, StaticCache
-from asyncgen.errors import InvalidRequestError
+from asyncgen.cache import DynamicCache, HybridCache, OffloadedCache, StaticCache
+from asyncgen.errors import InvalidRequestError, MissingRequirementsError
 from asyncgen.generation.config import GenerationConfig
 from asyncgen.generation.prepare import eos_ids, make_cache
 from tests.doubles.models import EOS, PAD, TableModel
@@ -23,17 +23,38 @@ def test_ids_become_int64_and_the_mask_bool() -> None:
     assert plan.pad_token_id == PAD
 
 
-@pytest.mark.parametrize(("name", "kind"), [(None, DynamicCache), ("static", StaticCache)])
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        (None, DynamicCache),
+        ("dynamic", DynamicCache),
+        ("offloaded", OffloadedCache),
+        ("static", StaticCache),
+        ("offloaded_static", StaticCache),
+        ("hybrid", HybridCache),
+        ("hybrid_chunked", HybridCache),
+        ("offloaded_hybrid", HybridCache),
+        ("offloaded_hybrid_chunked", HybridCache),
+    ],
+)
 def test_cache_by_name(name: str | None, kind: type) -> None:
     config = GenerationConfig(cache_implementation=name)
     assert type(make_cache(TableModel(), config, 2, 30)) is kind
 
 
-def test_unknown_cache_is_named() -> None:
-    config = GenerationConfig()
-    config.cache_implementation = "quantized"
-    with pytest.raises(InvalidRequestError, match="cache_implementation"):
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("quantized", "optimum-quanto"),
+        ("sliding_window", "window in every layer"),
+        ("paged", "one of dynamic, offloaded, static"),
+    ],
+)
+def test_a_cache_that_cannot_be_made_is_named(name: str, reason: str) -> None:
+    config = GenerationConfig(cache_implementation=name)
+    with pytest.raises((InvalidRequestError, MissingRequirementsError), match=reason) as caught:
         make_cache(TableModel(), config, 1, 10)
+    assert "`cache_implementation` is " in str(caught.value)
 
 
 def test_eos_ids_in_every_form() -> None:

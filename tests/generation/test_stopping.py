@@ -61,6 +61,9 @@ def test_the_end_token_must_be_an_id(eos: Any) -> None:
 def test_time(monkeypatch: pytest.MonkeyPatch) -> None:
     assert MaxTimeCriteria(-1.0)(IDS, None).tolist() == [True, True]
     assert MaxTimeCriteria(1.0, initial_timestamp=time.time() - 2)(IDS, None).all()
+    assert MaxTimeCriteria(1.0, initial_time=time.time() - 2)(IDS, None).all()
+    with pytest.raises(InvalidRequestError, match="initial_time.*pass one of them"):
+        MaxTimeCriteria(1.0, 3.0, initial_time=4.0)
     criterion = MaxTimeCriteria(5.0)
     assert not criterion(IDS, None).any()
     later = time.time() + 6

@@ -14,6 +14,7 @@ from asyncgen.generation.logits.bans import (
 from asyncgen.generation.logits.base import LogitsProcessor, LogitsProcessorList
 from asyncgen.generation.logits.build import build_logits_processors
 from asyncgen.generation.logits.checked import CheckedProcessors, raise_named
+from asyncgen.generation.logits.diversity import HammingDiversityLogitsProcessor
 from asyncgen.generation.logits.filters import (
     MinPLogitsWarper,
     TemperatureLogitsWarper,
@@ -43,6 +44,7 @@ from asyncgen.generation.logits.penalties import (
     PresencePenaltyLogitsProcessor,
     RepetitionPenaltyLogitsProcessor,
 )
+from asyncgen.generation.logits.prefix import PrefixConstrainedLogitsProcessor
 from asyncgen.generation.logits.speech import (
     AlternatingCodebooksLogitsProcessor,
     WhisperTimeStampLogitsProcessor,
@@ -67,6 +69,7 @@ __all__ = [
     "ForcedEOSTokenLogitsProcessor",
     "FrequencyPenaltyLogitsProcessor",
     "Guidance",
+    "HammingDiversityLogitsProcessor",
     "InfNanRemoveLogitsProcessor",
     "LogitNormalization",
     "LogitsProcessor",
@@ -78,6 +81,7 @@ __all__ = [
     "NoBadWordsLogitsProcessor",
     "NoRepeatNGramLogitsProcessor",
     "PresencePenaltyLogitsProcessor",
+    "PrefixConstrainedLogitsProcessor",
     "RepetitionPenaltyLogitsProcessor",
     "SequenceBiasLogitsProcessor",
     "SuppressTokensAtBeginLogitsProcessor",

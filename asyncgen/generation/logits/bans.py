@@ -87,6 +87,11 @@ class SequenceBiasLogitsProcessor(LogitsProcessor):
         self._always: Tensor | None = None
         self._groups: list[tuple[Tensor, Tensor, Tensor]] = []
 
+    @property
+    def pairs(self) -> list[tuple[tuple[int, ...], float]]:
+        """Sequences and their biases, every sequence once."""
+        return self._pairs
+
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         """Bias the scores; ids are int64 [B, T], scores [B, V].
 
@@ -151,6 +156,7 @@ class NoBadWordsLogitsProcessor(SequenceBiasLogitsProcessor):
                 raise InvalidRequestError("bad_words_ids", bad_words_ids, allowed)
         ends = set() if eos_token_id is None else set(token_list(eos_token_id))
         words = {tuple(word) for word in bad_words_ids if len(word) > 1 or word[0] not in ends}
+        self._pairs: list[tuple[tuple[int, ...], float]] = []
         if words:
             super().__init__(dict.fromkeys(sorted(words), -torch.inf))
         self._empty = not words
@@ -238,10 +244,13 @@ class VocabularyIds:
         """Return those below V as int64 [N] on the device of ``scores`` [B, V]."""
         size = scores.shape[-1]
         if self._size != size or self._tensor.device != scores.device:
-            ids = [token for token in self._ids if 0 <= token < size]
-            self._tensor = torch.tensor(ids, dtype=torch.int64, device=scores.device)
+            self._tensor = torch.tensor(self.below(size), dtype=torch.int64, device=scores.device)
             self._size = size
         return self._tensor
+
+    def below(self, size: int) -> list[int]:
+        """Return those below a size V; asks no device."""
+        return [token for token in self._ids if 0 <= token < size]
 
 
 def token_list(token_ids: TokenIds | Sequence[int]) -> list[int]:

@@ -9,17 +9,26 @@ import functools
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
+
+from torch import Tensor
 
 from asyncgen.errors import InvalidRequestError
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
-__all__ = ["LogitsProcessor", "LogitsProcessorList", "Parameter", "check_count"]
+__all__ = [
+    "LogitsProcessor",
+    "LogitsProcessorList",
+    "Parameter",
+    "check_count",
+    "divide",
+    "rounded",
+]
 
 Parameter: TypeAlias = "float | Tensor"
-"""One value for all rows, or a column of one value per row, [B, 1]."""
+"""One value for all rows, or a column of one value per row, [B, 1].
+
+A float64 column gives every row bit for bit what its value alone would give as a number.
+"""
 
 
 class LogitsProcessor(ABC):
@@ -113,6 +122,20 @@ def _wanted(owner: Any) -> _Wanted | None:
         if parameter.kind is not inspect.Parameter.VAR_POSITIONAL
     ]
     return _Wanted(extra) if extra else None
+
+
+def rounded(parameter: Parameter, scores: Tensor) -> Parameter:
+    """Round a column to the dtype of the scores, as torch does with a number by itself."""
+    return parameter.to(scores.dtype) if isinstance(parameter, Tensor) else parameter
+
+
+def divide(scores: Tensor, parameter: Parameter) -> Tensor:
+    """Divide by a number, or by a column or tensor of numbers, with the same rounding."""
+    if isinstance(parameter, Tensor):
+        parameter = parameter.to(scores.dtype)
+        # CUDA divides by a number as a multiplication with its reciprocal.
+        return scores * parameter.reciprocal() if scores.is_cuda else scores / parameter
+    return scores / parameter
 
 
 def check_count(name: str, value: object, least: int = 1) -> int:

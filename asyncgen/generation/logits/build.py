@@ -19,6 +19,7 @@ from asyncgen.generation.logits.bans import (
     SuppressTokensLogitsProcessor,
 )
 from asyncgen.generation.logits.checked import CheckedProcessors
+from asyncgen.generation.logits.diversity import HammingDiversityLogitsProcessor
 from asyncgen.generation.logits.filters import (
     MinPLogitsWarper,
     TemperatureLogitsWarper,
@@ -45,6 +46,7 @@ from asyncgen.generation.logits.penalties import (
     PresencePenaltyLogitsProcessor,
     RepetitionPenaltyLogitsProcessor,
 )
+from asyncgen.generation.logits.prefix import PrefixConstrainedLogitsProcessor
 from asyncgen.generation.logits.surprise import (
     EpsilonLogitsWarper,
     EtaLogitsWarper,
@@ -81,7 +83,8 @@ class Setting:
             [B, T]; None where there are no ids.
         vocab_size: Tokens of the model; None where it is not known.
         guidance: What classifier-free guidance computes with; None where it cannot.
-        append_only: Whether rows only ever grow at their end: not with beams, nor with drafts.
+        tail_only: Whether rows only ever change at their end, as they do not with beams.
+        prefix_allowed_tokens_fn: The user's function of that name, or None.
     """
 
     config: GenerationConfig
@@ -93,7 +96,17 @@ class Setting:
     encoder_input_ids: Tensor | None = None
     vocab_size: int | None = None
     guidance: Guidance | None = None
-    append_only: bool = False
+    tail_only: bool = False
+    prefix_allowed_tokens_fn: Callable[[int, Tensor], list[int]] | None = None
+
+    def value(self, name: str) -> Any:
+        """Return what was given under this name, a field or an argument."""
+        return getattr(self if name == "prefix_allowed_tokens_fn" else self.config, name)
+
+    @property
+    def rows_together(self) -> int:
+        """Return how many rows of one prompt are processed in one call."""
+        return (self.config.num_beams or 1) // (self.config.num_beam_groups or 1)
 
     @property
     def ends(self) -> Tensor:
@@ -107,7 +120,7 @@ class Row:
     """How one field becomes a processor.
 
     Attributes:
-        field: Name of the field.
+        field: Name of the field, or of the argument of `generate`.
         is_on: Whether a value that is not None asks for the processor.
         build: Makes it.
         needs_eos: It is left out where no token ends a sequence.
@@ -185,6 +198,13 @@ PROCESSORS = (
     Row("guidance_scale", lambda value: value != 1, _guided),
     Row("sequence_bias", _given, lambda value, _: SequenceBiasLogitsProcessor(value)),
     Row(
+        "diversity_penalty",
+        lambda value: value > 0.0,
+        lambda value, setting: HammingDiversityLogitsProcessor(
+            _float(value), setting.config.num_beams or 1, setting.config.num_beam_groups or 1
+        ),
+    ),
+    Row(
         "encoder_repetition_penalty",
         lambda value: value != 1.0,
         lambda value, setting: EncoderRepetitionPenaltyLogitsProcessor(
@@ -194,12 +214,14 @@ PROCESSORS = (
     Row(
         "repetition_penalty",
         lambda value: value != 1.0,
-        lambda value, setting: RepetitionPenaltyLogitsProcessor(_float(value), setting.padding),
+        lambda value, setting: RepetitionPenaltyLogitsProcessor(
+            _float(value), setting.padding, tail_only=setting.tail_only
+        ),
     ),
     Row(
         "no_repeat_ngram_size",
         lambda value: value > 0,
-        lambda value, setting: NoRepeatNGramLogitsProcessor(value, append_only=setting.append_only),
+        lambda value, setting: NoRepeatNGramLogitsProcessor(value, tail_only=setting.tail_only),
     ),
     Row(
         "encoder_no_repeat_ngram_size",
@@ -226,6 +248,11 @@ PROCESSORS = (
             setting.prompt_length, value, setting.ends, setting.device
         ),
         needs_eos=True,
+    ),
+    Row(
+        "prefix_allowed_tokens_fn",
+        _given,
+        lambda value, setting: PrefixConstrainedLogitsProcessor(value, setting.rows_together),
     ),
     Row("forced_bos_token_id", _given, lambda value, _: ForcedBOSTokenLogitsProcessor(value)),
     Row(
@@ -317,9 +344,10 @@ def build_logits_processors(
     encoder_input_ids: Tensor | None = None,
     vocab_size: int | None = None,
     guidance: Guidance | None = None,
-    append_only: bool = False,
+    tail_only: bool = False,
     presence_penalty: float = 0.0,
     frequency_penalty: float = 0.0,
+    prefix_allowed_tokens_fn: Callable[[int, Tensor], list[int]] | None = None,
 ) -> CheckedProcessors:
     """Build the processors that a configuration asks for.
 
@@ -333,10 +361,11 @@ def build_logits_processors(
         encoder_input_ids: What the encoder read, or the prompt of a model without one, [B, T].
         vocab_size: Tokens of the model, which a watermark needs.
         guidance: What classifier-free guidance computes with.
-        append_only: Whether the rows of one generation only ever grow at their end. Then what
+        tail_only: Whether the rows of one generation only ever change at their end. Then what
             looks at past tokens costs the same however many there are.
         presence_penalty: Subtracted from generated tokens once; 0.0 is off.
         frequency_penalty: Subtracted from generated tokens each time; 0.0 is off.
+        prefix_allowed_tokens_fn: (index of the prompt, ids [T]) -> ids that may follow.
 
     Returns:
         The processors in the documented order.
@@ -357,7 +386,8 @@ def build_logits_processors(
         encoder_input_ids,
         vocab_size,
         guidance,
-        append_only,
+        tail_only,
+        prefix_allowed_tokens_fn,
     )
     built = _build(PROCESSORS, setting)
     built.extend(_counted(presence_penalty, frequency_penalty, setting))
@@ -378,7 +408,7 @@ def build_logits_processors(
 def _build(rows: tuple[Row, ...], setting: Setting) -> CheckedProcessors:
     built = CheckedProcessors()
     for row in rows:
-        value = getattr(setting.config, row.field)
+        value = setting.value(row.field)
         if value is None or (row.needs_eos and setting.eos is None):
             continue
         try:
@@ -394,7 +424,7 @@ def _counted(presence: float, frequency: float, setting: Setting) -> list[Logits
     """Penalties by count, which are no fields of the documented configuration."""
     kinds = (PresencePenaltyLogitsProcessor, presence), (FrequencyPenaltyLogitsProcessor, frequency)
     return [
-        kind(penalty, setting.prompt_length, append_only=setting.append_only)
+        kind(penalty, setting.prompt_length, tail_only=setting.tail_only)
         for kind, penalty in kinds
         if penalty
     ]

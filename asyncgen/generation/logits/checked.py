@@ -44,18 +44,49 @@ class CheckedProcessors(LogitsProcessorList):
                 one that a user wrote NaN, or -inf for every token of a row.
             ValueError: A processor needs an argument that ``kwargs`` does not have.
         """
-        self._begun = input_ids, scores, kwargs
+        self.begin(input_ids, scores, kwargs)
+        for number in range(len(self)):
+            scores = self.run_one(number, input_ids, scores)
+        return scores
+
+    def begin(
+        self, input_ids: Tensor, scores: Tensor, kwargs: dict[str, Any] | None = None
+    ) -> None:
+        """Take note of what a step begins with, for whoever runs processors one by one.
+
+        Args:
+            input_ids: Token ids so far, int64 [B, T].
+            scores: Scores before all processors, [B, V].
+            kwargs: Arguments for processors that ask for more.
+        """
+        self._begun = input_ids, scores, kwargs or {}
+
+    def run_one(self, number: int, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """Run one processor of a step that has begun; all of them must run, in order.
+
+        Args:
+            number: Its place in the list.
+            input_ids: Token ids so far, int64 [B, T].
+            scores: What the processors before it made, [B, V].
+
+        Returns:
+            What it made, [B, V].
+
+        Raises:
+            InvalidScoresError: As a call does.
+            ValueError: It needs an argument that there is not.
+        """
+        assert self._begun is not None
+        processor = self[number]
+        foreign = not _is_ours(processor)
+        checked = number > 0 and not _is_ours(self[number - 1])
+        if foreign and not checked and not _is_usable(scores):
+            raise self._blame(number)
         wanted = (input_ids.shape[0], scores.shape[-1])
-        checked = False
-        for number, processor in enumerate(self):
-            foreign = not _is_ours(processor)
-            if foreign and not checked and not _is_usable(scores):
-                raise self._blame(number)
-            scores = self._run(processor, input_ids, scores, kwargs)
-            _check_shape(processor, scores, wanted)
-            if foreign and not _is_usable(scores):
-                raise _broken(processor)
-            checked = foreign
+        scores = self._run(processor, input_ids, scores, self._begun[2])
+        _check_shape(processor, scores, wanted)
+        if foreign and not _is_usable(scores):
+            raise _broken(processor)
         return scores
 
     def culprit(self) -> InvalidScoresError | None:

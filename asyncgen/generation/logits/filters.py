@@ -11,18 +11,19 @@ On other devices that question would be a synchronisation, and sorting is cheap.
 
 from __future__ import annotations
 
-import ctypes
 import math
-from bisect import bisect_right
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 from torch import Tensor
 
 from asyncgen.errors import InvalidRequestError
-from asyncgen.generation.logits.base import LogitsProcessor, check_count
+from asyncgen.generation.logits.base import LogitsProcessor, check_count, divide
+from asyncgen.transfer import to_device
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from asyncgen.generation.logits.base import Parameter
 
 __all__ = [
@@ -34,17 +35,25 @@ __all__ = [
     "keep_top_k",
     "keep_top_p",
     "least_of_top",
+    "nucleus",
+    "of_rows",
+    "row_sum",
     "scale_by_temperature",
     "slice_sizes",
 ]
 
+P = TypeVar("P", float, Tensor, "Parameter")
+
 _INF = float("inf")
 
-_SLICES = (64, 1024)
+_SLICES = (64, 1024, 8192)
 """How many of the largest scores are looked at before the whole vocabulary is."""
 
+_BLOCK = 128
+"""Scores that are summed at a time."""
+
 _PRECISE_LIMIT = 0.01
-"""A tail lighter than this must be summed from its small end, not taken as a difference."""
+"""The lightest tail that may be taken as a difference from 1."""
 
 
 def scale_by_temperature(scores: Tensor, temperature: Parameter) -> Tensor:
@@ -57,7 +66,7 @@ def scale_by_temperature(scores: Tensor, temperature: Parameter) -> Tensor:
     Returns:
         [B, V].
     """
-    return scores / temperature
+    return divide(scores, temperature)
 
 
 def keep_top_k(
@@ -66,6 +75,7 @@ def keep_top_k(
     *,
     min_tokens_to_keep: int = 1,
     filter_value: float = -_INF,
+    most: int | None = None,
 ) -> Tensor:
     """Keep the k largest scores of each row, and any that tie with the last of them.
 
@@ -74,6 +84,7 @@ def keep_top_k(
         top_k: At least 1; V or more changes nothing. Scalar or int64 [B, 1].
         min_tokens_to_keep: Lower bound of k.
         filter_value: What filtered scores become.
+        most: Largest of several k, where it is known: reading it back is a synchronisation.
 
     Returns:
         [B, V].
@@ -81,7 +92,8 @@ def keep_top_k(
     size = scores.shape[-1]
     if isinstance(top_k, Tensor):
         ranks = top_k.clamp(min_tokens_to_keep, size)
-        largest = scores.topk(int(ranks.max())).values
+        count = int(ranks.max()) if most is None else min(max(most, min_tokens_to_keep), size)
+        largest = scores.topk(count).values
         return torch.where(scores < largest.gather(-1, ranks - 1), filter_value, scores)
     k = max(top_k, min_tokens_to_keep)
     if k >= size:
@@ -114,49 +126,83 @@ def keep_top_p(
     Returns:
         [B, V].
     """
-    sizes = slice_sizes(scores, min_tokens_to_keep)
-    if sizes and scores.dtype == torch.float32:
-        limits = _float32_list(1 - top_p, scores.shape[0])
-        for size in sizes:
-            kept = _top_p_of_slice(scores, limits, size, min_tokens_to_keep, filter_value)
-            if kept is not None:
-                return kept
+    if isinstance(top_p, Tensor):
+        limit = (1 - top_p).to(scores.dtype)
+    else:
+        limit = scores.new_full((len(scores), 1), 1 - top_p)
+    sizes = slice_sizes(scores, min_tokens_to_keep) if scores.dtype == torch.float32 else []
+    rows, kept = torch.arange(len(scores), device=scores.device), None
+    for size in sizes:
+        found, decided = _top_p_of_slice(
+            of_rows(scores, rows), of_rows(limit, rows), size, min_tokens_to_keep, filter_value
+        )
+        kept = found if kept is None else kept.index_copy_(0, rows, found)
+        if bool(decided.all()):
+            return kept
+        # A row must not depend on its neighbours: only what is undecided is looked at again.
+        rows = rows[~decided]
+    found = _top_p_of_all(
+        of_rows(scores, rows), of_rows(limit, rows), min_tokens_to_keep, filter_value
+    )
+    return found if kept is None else kept.index_copy_(0, rows, found)
+
+
+def _top_p_of_all(scores: Tensor, limit: Tensor, least: int, filter_value: float) -> Tensor:
     ordered, index = scores.sort(dim=-1)
-    mass = ordered.softmax(-1).cumsum(-1)
-    dropped = mass <= 1 - top_p
-    dropped[..., -min_tokens_to_keep:] = False
+    dropped = ordered.softmax(-1).cumsum(-1) <= limit
+    dropped[..., -least:] = False
     return torch.where(dropped.scatter(-1, index, dropped), filter_value, scores)
 
 
 def _top_p_of_slice(
-    scores: Tensor, limits: list[float], size: int, least: int, filter_value: float
-) -> Tensor | None:
-    """Decide top-p on the ``size`` largest scores; None where they do not decide it.
-
-    A token goes if it and all smaller ones together have no more than the row's limit. The few
-    numbers that matter are compared in Python: that costs less than torch calls on them.
-    """
+    scores: Tensor, limit: Tensor, size: int, least: int, filter_value: float
+) -> tuple[Tensor, Tensor]:
+    """Decide top-p on the ``size`` largest scores; tell for which rows, bool [B], they do."""
     values, index = scores.topk(size)
-    listed: list[list[float]] = values.tolist()
-    if all(row[-1] == -_INF for row in listed):
-        mass = values.softmax(-1).flip(-1).cumsum(-1)
-    elif min(limits) < _PRECISE_LIMIT:
-        return None
+
+    def likelihood(rows: Tensor) -> Tensor:
+        return scores[rows].softmax(-1).gather(-1, index[rows])
+
+    counts, decided = nucleus(values, limit, least, likelihood)
+    kept = torch.arange(size, device=scores.device) < counts
+    chosen = torch.where(kept, values, filter_value)
+    return _only(scores, index, chosen, filter_value), decided[:, 0]
+
+
+def nucleus(
+    values: Tensor, limit: Tensor, least: int, likelihood: Callable[[Tensor], Tensor]
+) -> tuple[Tensor, Tensor]:
+    """Count the likeliest tokens that top-p keeps, by the largest scores alone.
+
+    A token goes if it and all smaller ones together have no more than the limit.
+
+    Args:
+        values: The N largest scores of each row, largest first, [B, N].
+        limit: Probability of what may go, 1 - p, [B, 1] of the dtype of the values.
+        least: This many stay in any case.
+        likelihood: Gives the probabilities of the values among all scores, [b, N], for some rows,
+            int64 [b]; asked for those whose values are not all there is.
+
+    Returns:
+        Counts, int64 [B, 1], and where they are right, bool [B, 1]: elsewhere so many scores do
+        not decide the matter.
+    """
+    part = values[:, -1:] != -_INF  # [B, 1]
+    mass = values.softmax(-1).flip(-1).cumsum(-1)
+    rows = part[:, 0].nonzero()[:, 0]
+    if len(rows):
+        tail = likelihood(rows).flip(-1).cumsum(-1)
+        mass = mass.index_copy(0, rows, tail + (1 - tail[:, -1:]))
+        # A light tail must be summed from its small end, not taken as a difference.
+        part = part & (limit < _PRECISE_LIMIT)
     else:
-        probabilities = (values - scores.logsumexp(-1, keepdim=True)).exp()
-        mass = probabilities.flip(-1).cumsum(-1)
-        mass += 1 - mass[:, -1:]
-    counts = []
-    for row, masses, limit in zip(listed, mass.tolist(), limits, strict=True):
-        count = max(size - bisect_right(masses, limit), least)
-        # Of equal scores at the edge the order of a full sort decides.
-        if count >= size or row[count] == row[count - 1]:
-            return None
-        counts.append(count)
-    if len(counts) == 1:
-        return _only(scores, index[:, : counts[0]], values[:, : counts[0]], filter_value)
-    kept = torch.arange(size) < torch.tensor(counts)[:, None]
-    return _only(scores, index, torch.where(kept, values, filter_value), filter_value)
+        part = torch.zeros_like(part)
+    size = values.shape[-1]
+    counts = (size - (mass <= limit).sum(-1, keepdim=True)).clamp(min=least)
+    first_out = values.gather(-1, counts.clamp(max=size - 1))
+    # Of equal scores at the edge the order of a full sort decides.
+    tied = first_out == values.gather(-1, (counts - 1).clamp(max=size - 1))
+    return counts, (counts < size) & ~tied & ~part
 
 
 def keep_min_p(
@@ -178,7 +224,11 @@ def keep_min_p(
         [B, V].
     """
     if isinstance(min_p, Tensor):
-        margin: Parameter = min_p.log()
+        # Not `Tensor.log`, which may round in another way than that of a number.
+        logs = [math.log(each) if each else -_INF for each in min_p.flatten().tolist()]
+        margin: Parameter = to_device(torch.tensor(logs, dtype=scores.dtype), scores.device)[
+            :, None
+        ]
     elif min_p == 0:
         return scores
     else:
@@ -201,18 +251,28 @@ def least_of_top(scores: Tensor, count: int) -> Tensor:
     return scores.topk(min(count, scores.shape[-1])).values[..., -1:]
 
 
+def row_sum(values: Tensor) -> Tensor:
+    """Sum each row, [B, N] to [B, 1], with the same rounding in any batch.
+
+    Torch sums one long row by itself in another order, which depends on the number of threads.
+    """
+    whole = values.shape[-1] // _BLOCK * _BLOCK
+    blocks = values[:, :whole].view(len(values), whole // _BLOCK, _BLOCK).sum(-1)
+    return blocks.sum(-1, keepdim=True) + values[:, whole:].sum(-1, keepdim=True)
+
+
+def of_rows(parameter: P, rows: Tensor) -> P:
+    """Return some rows, int64 [b], of scores or of a column, [B, ...]; a number stays itself."""
+    if isinstance(parameter, Tensor) and len(rows) < parameter.shape[0]:
+        return parameter[rows]
+    return parameter
+
+
 def slice_sizes(scores: Tensor, least: int) -> list[int]:
     """Return the slice sizes that are worth trying before all scores are sorted."""
     if scores.device.type != "cpu":
         return []
-    return [size for size in _SLICES if least < size <= scores.shape[-1] // 16]
-
-
-def _float32_list(parameter: Parameter, rows: int) -> list[float]:
-    """Return a parameter for each row, rounded as torch rounds it before comparing."""
-    if isinstance(parameter, Tensor):
-        return parameter.float().flatten().tolist()
-    return [ctypes.c_float(parameter).value] * rows
+    return [size for size in _SLICES if least < size <= scores.shape[-1] // 4]
 
 
 class TemperatureLogitsWarper(LogitsProcessor):

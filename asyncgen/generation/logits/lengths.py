@@ -9,7 +9,7 @@ from torch import Tensor
 
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.logits.bans import TokenIds, VocabularyIds, suppress, token_list
-from asyncgen.generation.logits.base import LogitsProcessor, check_count
+from asyncgen.generation.logits.base import LogitsProcessor, check_count, rounded
 
 if TYPE_CHECKING:
     from asyncgen.generation.logits.base import Parameter
@@ -23,6 +23,7 @@ __all__ = [
     "force",
     "forbid_end",
     "hasten_end",
+    "rise",
 ]
 
 
@@ -72,9 +73,20 @@ def hasten_end(scores: Tensor, end_ids: Tensor, factor: Parameter, overdue: Para
         [B, V].
     """
     ends = scores.index_select(-1, end_ids)
-    # What is banned stays banned: -inf plus inf would be NaN.
-    growth = (ends.abs() * (factor**overdue - 1)).masked_fill(ends.isneginf(), 0.0)
-    return scores.index_add(-1, end_ids, growth.to(scores.dtype))
+    return scores.index_add(-1, end_ids, rise(ends, factor**overdue - 1))
+
+
+def rise(scores: Tensor, share: Parameter) -> Tensor:
+    """Return what to add so that scores rise by a share of their size, in any shape.
+
+    Args:
+        scores: [...].
+        share: Of the size, at least 0 where scores are to rise. Scalar, or broadcasting.
+
+    Returns:
+        [...]; 0 for what is banned: -inf plus inf would be NaN.
+    """
+    return (scores.abs() * rounded(share, scores)).masked_fill(scores.isneginf(), 0.0)
 
 
 class MinLengthLogitsProcessor(LogitsProcessor):

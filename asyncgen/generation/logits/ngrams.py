@@ -25,7 +25,7 @@ __all__ = [
 class NGramIndex:
     """Which tokens followed which (n-1)-grams in one sequence.
 
-    Appending a token and asking what is banned take constant time.
+    Appending a token, taking it back and asking what is banned take constant time.
     """
 
     def __init__(self, ngram_size: int, tokens: Iterable[int] = ()) -> None:
@@ -36,17 +36,29 @@ class NGramIndex:
             tokens: The sequence so far.
         """
         self._context_size = ngram_size - 1
-        self._context: tuple[int, ...] = ()
-        self._followers: dict[tuple[int, ...], set[int]] = {}
+        self._tokens: list[int] = []
+        self._followers: dict[tuple[int, ...], dict[int, int]] = {}
         self.extend(tokens)
 
     def append(self, token: int) -> None:
         """Take the next token in."""
-        if len(self._context) < self._context_size:
-            self._context = (*self._context, token)
-            return
-        self._followers.setdefault(self._context, set()).add(token)
-        self._context = (*self._context, token)[1:]
+        if len(self._tokens) >= self._context_size:
+            followers = self._followers.setdefault(self._context, {})
+            followers[token] = followers.get(token, 0) + 1
+        self._tokens.append(token)
+
+    def pop(self) -> None:
+        """Take the last token back."""
+        token = self._tokens.pop()
+        if len(self._tokens) >= self._context_size:
+            followers = self._followers[self._context]
+            followers[token] -= 1
+            if not followers[token]:
+                del followers[token]
+
+    @property
+    def _context(self) -> tuple[int, ...]:
+        return tuple(self._tokens[len(self._tokens) - self._context_size :])
 
     def extend(self, tokens: Iterable[int]) -> None:
         """Take several tokens in, in order."""
@@ -59,7 +71,8 @@ class NGramIndex:
 
     def banned(self) -> Collection[int]:
         """Return the tokens that would complete an n-gram a second time."""
-        return self.followers(self._context)
+        is_short = len(self._tokens) < self._context_size
+        return () if is_short else self.followers(self._context)
 
 
 def ban_tokens(scores: Tensor, banned: Sequence[Collection[int]]) -> Tensor:
@@ -82,32 +95,33 @@ def ban_tokens(scores: Tensor, banned: Sequence[Collection[int]]) -> Tensor:
 class NoRepeatNGramLogitsProcessor(LogitsProcessor):
     """Bans tokens that would complete an n-gram that is already there, prompt included.
 
-    It remembers the sequences of the last call: where each grew by one token, only that token is
-    looked at; anything else is indexed anew.
+    It remembers the sequences of the last call, and looks at what changed since.
     """
 
-    def __init__(self, ngram_size: int, *, append_only: bool = False) -> None:
+    def __init__(self, ngram_size: int, *, tail_only: bool = False) -> None:
         """Check the size.
 
         Args:
             ngram_size: n, at least 1.
-            append_only: Promise that rows only ever grow at their end, so that a call costs the
-                same however long they are.
+            tail_only: Promise that rows only ever change at their end, so that a call costs the
+                same however long they are; see `Growth`.
 
         Raises:
             InvalidRequestError: It is no positive integer.
         """
         self.ngram_size = check_count("ngram_size", ngram_size)
-        self._growth = Growth(append_only=append_only)
+        self._growth = Growth(tail_only=tail_only)
         self._rows: list[NGramIndex] = []
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         """Ban repeated n-grams; ids are int64 [B, T], scores [B, V]."""
-        if self._growth.by_one(input_ids):
-            for row, token in zip(self._rows, input_ids[:, -1].tolist(), strict=True):
-                row.append(token)
-        else:
-            self._rows = [NGramIndex(self.ngram_size, row) for row in input_ids.tolist()]
+        change = self._growth.follow(input_ids)
+        if change.removed is None:
+            self._rows = [NGramIndex(self.ngram_size) for _ in range(len(input_ids))]
+        for row, tokens in zip(self._rows, change.added.tolist(), strict=True):
+            for _ in range(0 if change.removed is None else change.removed.shape[1]):
+                row.pop()
+            row.extend(tokens)
         return ban_tokens(scores, [row.banned() for row in self._rows])
 
 

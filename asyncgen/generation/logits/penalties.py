@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from asyncgen.errors import InvalidRequestError
-from asyncgen.generation.logits.base import LogitsProcessor, check_count
-from asyncgen.generation.logits.growth import Growth
+from asyncgen.generation.logits.base import LogitsProcessor, check_count, divide, rounded
+from asyncgen.generation.logits.growth import TokenCounts
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -22,8 +22,10 @@ __all__ = [
     "PresencePenaltyLogitsProcessor",
     "RepetitionPenaltyLogitsProcessor",
     "penalize_frequency",
+    "penalize_occurring",
     "penalize_presence",
     "penalize_repetition",
+    "weaken",
 ]
 
 
@@ -42,7 +44,35 @@ def penalize_repetition(scores: Tensor, input_ids: Tensor, penalty: Parameter) -
         [B, V].
     """
     there = scores.gather(1, input_ids)
-    return scores.scatter(1, input_ids, torch.where(there < 0, there * penalty, there / penalty))
+    return scores.scatter(1, input_ids, weaken(there, penalty))
+
+
+def weaken(scores: Tensor, penalty: Parameter) -> Tensor:
+    """Divide positive scores by a penalty and multiply negative ones, in any shape.
+
+    Args:
+        scores: [...].
+        penalty: Above 0. Scalar, or of a shape that broadcasts.
+
+    Returns:
+        [...].
+    """
+    lower = scores * rounded(penalty, scores)
+    return torch.where(scores < 0, lower, divide(scores, penalty))
+
+
+def penalize_occurring(scores: Tensor, counts: Tensor, penalty: Parameter) -> Tensor:
+    """The same as `penalize_repetition`, where it is known already which tokens occur.
+
+    Args:
+        scores: [B, V].
+        counts: How often each token occurs, [B, V].
+        penalty: Above 0; 1.0 changes nothing, below 1 rewards. Scalar or [B, 1].
+
+    Returns:
+        [B, V].
+    """
+    return torch.where(counts > 0, weaken(scores, penalty), scores)
 
 
 def penalize_presence(scores: Tensor, counts: Tensor, penalty: Parameter) -> Tensor:
@@ -58,7 +88,7 @@ def penalize_presence(scores: Tensor, counts: Tensor, penalty: Parameter) -> Ten
     Returns:
         [B, V].
     """
-    return scores - (counts > 0) * penalty
+    return scores - (counts > 0) * rounded(penalty, scores)
 
 
 def penalize_frequency(scores: Tensor, counts: Tensor, penalty: Parameter) -> Tensor:
@@ -74,19 +104,26 @@ def penalize_frequency(scores: Tensor, counts: Tensor, penalty: Parameter) -> Te
     Returns:
         [B, V].
     """
-    return scores - counts * penalty
+    return scores - counts * rounded(penalty, scores)
 
 
 class RepetitionPenaltyLogitsProcessor(LogitsProcessor):
-    """Penalises tokens of prompt and output (`penalize_repetition`)."""
+    """Penalises tokens of prompt and output (`penalize_occurring`)."""
 
-    def __init__(self, penalty: float, prompt_ignore_length: int | Tensor | None = None) -> None:
+    def __init__(
+        self,
+        penalty: float,
+        prompt_ignore_length: int | Tensor | None = None,
+        *,
+        tail_only: bool = False,
+    ) -> None:
         """Check the parameters.
 
         Args:
             penalty: A float above 0; 1.0 changes nothing.
             prompt_ignore_length: Tokens at the beginning that do not count as occurring; one
                 number, or int64 [B] with one a row, such as its left padding.
+            tail_only: Promise that rows only ever change at their end; see `Growth`.
 
         Raises:
             InvalidRequestError: One of them is out of range.
@@ -97,18 +134,14 @@ class RepetitionPenaltyLogitsProcessor(LogitsProcessor):
             check_count("prompt_ignore_length", prompt_ignore_length, least=0)
         self.penalty = penalty
         self.prompt_ignore_length = prompt_ignore_length
+        self._counts = TokenCounts(tail_only=tail_only)
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Apply `penalize_repetition`; ids are int64 [B, T], scores [B, V]."""
+        """Apply `penalize_occurring`; ids are int64 [B, T], scores [B, V]."""
         ignored = self.prompt_ignore_length
-        if isinstance(ignored, torch.Tensor):
-            # The last token counts in any case, so it can stand where none counts.
-            places = torch.arange(input_ids.shape[1], device=input_ids.device)
-            counts = places >= ignored.to(input_ids.device)[:, None]
-            input_ids = torch.where(counts, input_ids, input_ids[:, -1:])
-        elif ignored:
-            input_ids = input_ids[:, ignored:]
-        return penalize_repetition(scores, input_ids, self.penalty)
+        first = 0 if ignored is None else ignored
+        counts = self._counts.update(input_ids, scores.shape[1], first)
+        return penalize_occurring(scores, counts, self.penalty)
 
 
 class EncoderRepetitionPenaltyLogitsProcessor(LogitsProcessor):
@@ -140,17 +173,15 @@ class EncoderRepetitionPenaltyLogitsProcessor(LogitsProcessor):
 
 
 class _CountsProcessor(LogitsProcessor):
-    """Counts the generated tokens of every row, at the cost of the new one where rows grew."""
+    """Counts the generated tokens of every row, at the cost of what changed."""
 
-    def __init__(
-        self, penalty: float, prompt_length: int = 0, *, append_only: bool = False
-    ) -> None:
+    def __init__(self, penalty: float, prompt_length: int = 0, *, tail_only: bool = False) -> None:
         """Check the penalty.
 
         Args:
             penalty: A finite number; 0 changes nothing, below 0 rewards.
             prompt_length: Tokens at the beginning that do not count, padding included.
-            append_only: Promise that rows only ever grow at their end.
+            tail_only: Promise that rows only ever change at their end; see `Growth`.
 
         Raises:
             InvalidRequestError: One of them is out of range.
@@ -160,20 +191,12 @@ class _CountsProcessor(LogitsProcessor):
             raise InvalidRequestError("penalty", penalty, "must be a finite number")
         self.penalty = float(penalty)
         self.prompt_length = check_count("prompt_length", prompt_length, least=0)
-        self._growth = Growth(append_only=append_only)
-        self._counts: Tensor | None = None
+        self._counts = TokenCounts(tail_only=tail_only)
 
     def _count(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         """Count the generated tokens, [B, V] in the dtype of the scores."""
-        grew = self._growth.by_one(input_ids)
-        counts = self._counts
-        if counts is None or not grew or counts.shape != scores.shape:
-            counts, new = torch.zeros_like(scores), input_ids[:, self.prompt_length :]
-        else:
-            new = input_ids[:, max(self.prompt_length, input_ids.shape[1] - 1) :]
-        # Counts are our own, so writing to them in place touches nothing of the caller's.
-        self._counts = counts.scatter_add_(1, new, torch.ones_like(new, dtype=counts.dtype))
-        return counts
+        counts = self._counts.update(input_ids, scores.shape[1], self.prompt_length)
+        return counts.to(scores.dtype)
 
 
 class PresencePenaltyLogitsProcessor(_CountsProcessor):

@@ -7,14 +7,15 @@ one token in each row.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from asyncgen.errors import InvalidRequestError
-from asyncgen.generation.logits.base import LogitsProcessor, check_count
-from asyncgen.generation.logits.filters import least_of_top, slice_sizes
+from asyncgen.generation.logits.base import LogitsProcessor, check_count, rounded
+from asyncgen.generation.logits.filters import least_of_top, of_rows, row_sum, slice_sizes
 
 if TYPE_CHECKING:
     from asyncgen.generation.logits.base import Parameter
@@ -58,21 +59,33 @@ def keep_typical(
     """
     log_probabilities = scores.log_softmax(-1)
     probabilities = log_probabilities.exp()
-    entropy = -(log_probabilities * probabilities).nansum(-1, keepdim=True)
+    entropy = -row_sum((log_probabilities * probabilities).nan_to_num(nan=0.0))
     distance = (log_probabilities + entropy).abs()
-    total = scores.shape[-1]
-    least = min(min_tokens_to_keep, total)
-    for size in (*slice_sizes(scores, least), total):
-        if size == total:
-            nearest, index = distance.sort(dim=-1)
-        else:
-            nearest, index = distance.topk(size, largest=False)
-        reached = probabilities.gather(-1, index).cumsum(-1)
-        last = (reached < mass).sum(-1, keepdim=True)
-        if size == total or bool((last < size).all()):
-            break
-    limit = nearest.gather(-1, last.clamp(least - 1, size - 1))
+    least = min(min_tokens_to_keep, scores.shape[-1])
+    limit = _typical_limit(distance, probabilities, rounded(mass, scores), least)
     return torch.where(distance > limit, filter_value, scores)
+
+
+def _typical_limit(distance: Tensor, probabilities: Tensor, mass: Parameter, least: int) -> Tensor:
+    """Find the largest distance that stays, [B, 1]; each row on its own, as alone."""
+    total = distance.shape[-1]
+    rows = torch.arange(len(distance), device=distance.device)
+    limit = distance[:, :1]
+    for size in (*slice_sizes(distance, least), total):
+        some = of_rows(distance, rows)
+        if size == total:
+            nearest, index = some.sort(dim=-1)
+        else:
+            nearest, index = some.topk(size, largest=False)
+        reached = of_rows(probabilities, rows).gather(-1, index).cumsum(-1)
+        last = (reached < of_rows(mass, rows)).sum(-1, keepdim=True)
+        limit = limit.index_copy(0, rows, nearest.gather(-1, last.clamp(least - 1, size - 1)))
+        undecided = last[:, 0] >= size
+        # The last size decides all, and asking would be a synchronisation elsewhere than here.
+        if size == total or not bool(undecided.any()):
+            break
+        rows = rows[undecided]
+    return limit
 
 
 def keep_above_epsilon(
@@ -93,7 +106,8 @@ def keep_above_epsilon(
     Returns:
         [B, V].
     """
-    dropped = (scores.softmax(-1) < epsilon) & (scores < least_of_top(scores, min_tokens_to_keep))
+    unlikely = scores.softmax(-1) < rounded(epsilon, scores)
+    dropped = unlikely & (scores < least_of_top(scores, min_tokens_to_keep))
     return torch.where(dropped, filter_value, scores)
 
 
@@ -119,9 +133,13 @@ def keep_above_eta(
         [B, V].
     """
     probabilities = scores.softmax(-1)
-    entropy = torch.special.entr(probabilities).sum(-1, keepdim=True)
-    limit = epsilon**0.5 * torch.exp(-entropy)
-    limit = limit.minimum(epsilon) if isinstance(epsilon, Tensor) else limit.clamp(max=epsilon)
+    entropy = row_sum(torch.special.entr(probabilities))
+    root = epsilon.sqrt() if isinstance(epsilon, Tensor) else math.sqrt(epsilon)
+    limit = rounded(root, scores) * torch.exp(-entropy)
+    if isinstance(epsilon, Tensor):
+        limit = limit.minimum(epsilon.to(scores.dtype))
+    else:
+        limit = limit.clamp(max=epsilon)
     dropped = (probabilities < limit) & (scores < least_of_top(scores, min_tokens_to_keep))
     return torch.where(dropped, filter_value, scores)
 
@@ -142,7 +160,7 @@ def keep_top_h(scores: Tensor, top_h: Parameter, *, filter_value: float = -_INF)
     """
     values, index = scores.topk(min(_CANDIDATES, scores.shape[-1]))
     entropy = torch.special.entr(values.softmax(-1)).cumsum(-1)
-    kept = entropy <= top_h * entropy[..., -1:]
+    kept = entropy <= rounded(top_h, scores) * entropy[..., -1:]
     kept[..., :1] = True
     chosen = torch.where(kept, values, filter_value)
     return torch.full_like(scores, filter_value).scatter_(-1, index, chosen)

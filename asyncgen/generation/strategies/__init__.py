@@ -8,10 +8,15 @@ from __future__ import annotations
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.modes import GenerationMode
 from asyncgen.generation.strategies.assisted import assisted
+from asyncgen.generation.strategies.beam import beam_sample, beam_search
 from asyncgen.generation.strategies.contrastive import contrastive
 from asyncgen.generation.strategies.dola import dola
 from asyncgen.generation.strategies.greedy import greedy
 from asyncgen.generation.strategies.sampling import sample
+from asyncgen.generation.strategies.scored_beams import (
+    constrained_beam_search,
+    group_beam_search,
+)
 from asyncgen.generation.strategies.step import (
     Draw,
     EncoderInput,
@@ -24,7 +29,7 @@ from asyncgen.generation.strategies.step import (
 
 __all__ = [
     "STRATEGIES",
-    "TOKEN_BY_TOKEN",
+    "TAIL_ONLY",
     "Draw",
     "EncoderInput",
     "Outcome",
@@ -41,10 +46,19 @@ STRATEGIES: dict[GenerationMode, Strategy] = {
     GenerationMode.ASSISTED_GENERATION: assisted,
     GenerationMode.CONTRASTIVE_SEARCH: contrastive,
     GenerationMode.DOLA_GENERATION: dola,
+    GenerationMode.BEAM_SEARCH: beam_search,
+    GenerationMode.BEAM_SAMPLE: beam_sample,
+    GenerationMode.GROUP_BEAM_SEARCH: group_beam_search,
+    GenerationMode.CONSTRAINED_BEAM_SEARCH: constrained_beam_search,
 }
 
-TOKEN_BY_TOKEN: tuple[Strategy, ...] = (greedy, sample)
-"""Those whose rows only ever grow at their end, by one token a step."""
+TAIL_ONLY: tuple[Strategy, ...] = (greedy, sample, assisted, contrastive, dola)
+"""Those whose rows only ever change at their end.
+
+Between two calls of the processors a row becomes longer, or a draft is taken back and its first
+wrong token replaced: all tokens but the last of a call are those of the call before, as far as
+that one reached.
+"""
 
 
 def strategy_for(mode: GenerationMode) -> Strategy:

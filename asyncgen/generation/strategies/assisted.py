@@ -55,11 +55,14 @@ def assisted(plan: Plan) -> Steps:
         count = len(proposal.token_ids)
         ids = _with_room(ids, length + count + 1)
         ids[0, length : length + count] = proposal.token_ids
+        positions = length + count - forward.length
         hidden = forward.hidden(ids[:, forward.length : length + count])
         logits = forward.project(hidden[0, -count - 1 :].contiguous()).float()  # [n + 1, V]
         verdict = verify(plan, ids, length, logits, proposal)
         settled, reason = _settle(plan, ids, length, verdict)
         length += len(settled)
+        if plan.record is not None:
+            plan.record.split(positions, count, len(settled))
         # As after any other strategy, the last token is not in the cache.
         forward.crop(length - 1)
         if count:

@@ -16,8 +16,10 @@ from torch.nn import functional as F
 
 from asyncgen.cache import Cache, DynamicCache, EncoderDecoderCache
 from asyncgen.errors import InvalidRequestError
+from asyncgen.generation.fields import STATIC_CACHES
 from asyncgen.generation.strategies.finite import require_finite
 from asyncgen.generation.strategies.forward import Forward
+from asyncgen.generation.strategies.record import Inside
 from asyncgen.generation.strategies.step import Outcome, Plan, Step, Steps
 
 if TYPE_CHECKING:
@@ -46,7 +48,7 @@ def check_contrastive(config: GenerationConfig, vocab_size: int, cache: Cache | 
     """
     if config.use_cache is False:
         raise InvalidRequestError("use_cache", False, "contrastive search needs the cache")
-    if "static" in (config.cache_implementation or ""):
+    if config.cache_implementation in STATIC_CACHES:
         raise InvalidRequestError(
             "cache_implementation",
             config.cache_implementation,
@@ -88,6 +90,9 @@ def contrastive(plan: Plan) -> Steps:
     candidates: _AllAtOnce | _OneByOne
     candidates = _OneByOne(plan) if plan.config.low_memory else _AllAtOnce(plan, width)
     logits = candidates.project(hidden).float()
+    record = plan.record
+    # What belongs to a token is the pass that its logits come from, one look before.
+    inside = [] if record is None else record.take()
     while True:
         scores = plan.processors(ids, logits.clone()) if plan.processors else logits
         require_finite(scores.max(dim=-1).values, length)
@@ -108,6 +113,8 @@ def contrastive(plan: Plan) -> Steps:
         live = [alive and reason is None for alive, reason in zip(live, reasons, strict=True)]
         if not any(live):
             candidates.finish()
+        if record is not None:
+            record.fresh, inside = inside, [candidates.inside(best)]
         yield Step(settled, reasons, tokens, logits, scores)
         if not any(live):
             return Outcome(ids)
@@ -178,7 +185,7 @@ class _AllAtOnce:
 
     def __init__(self, plan: Plan, width: int) -> None:
         """Widen the cache of the prompt; its rows stay the same but for the newest position."""
-        self._cache, self._width = plan.cache, width
+        self._cache, self._width, self._record = plan.cache, width, plan.record
         self._cache.batch_repeat_interleave(width)
         mask = plan.attention_mask
         wide = None if mask is None else mask.repeat_interleave(width, dim=0)
@@ -195,10 +202,19 @@ class _AllAtOnce:
 
     def keep(self, best: Tensor) -> None:
         """Give all rows the newest position of the best candidates ``[B]``."""
-        rows = torch.arange(len(best), device=best.device) * self._width + best
-        rows = rows.repeat_interleave(self._width)
+        rows = self._rows(best).repeat_interleave(self._width)
         newest = [(keys[rows, :, -1:], values[rows, :, -1:]) for keys, values in _own(self._cache)]
         _replace_newest(self._forward, self._cache, newest)
+
+    def inside(self, best: Tensor) -> Inside:
+        """What the last look saw of the best candidates ``[B]``."""
+        assert self._record is not None
+        (whole,) = self._record.take()
+        rows = self._rows(best)
+        return whole.map(lambda layer: layer[rows])
+
+    def _rows(self, best: Tensor) -> Tensor:
+        return torch.arange(len(best), device=best.device) * self._width + best
 
     def finish(self) -> None:
         """Leave the cache with one row of each prompt, without the last token."""
@@ -216,12 +232,14 @@ class _OneByOne:
         self._forward = Forward(plan)
         self.project = self._forward.project
         self._newest: list[list[tuple[Tensor, Tensor]]] = []
+        self._record = plan.record
+        self._insides: list[Inside] = []
 
     def look(self, guesses: Tensor) -> Generator[Step, None, Looked]:
         """Run candidates ``[B, k]``, one column a piece of work."""
         length = self._forward.length
         states, logits = [], []
-        self._newest = []
+        self._newest, self._insides = [], []
         for place in range(guesses.shape[1]):
             if place:
                 yield Step([[] for _ in range(len(guesses))])
@@ -231,6 +249,8 @@ class _OneByOne:
             logits.append(self.project(hidden.contiguous()))
             pairs = [(keys[:, :, -1:], values[:, :, -1:]) for keys, values in _own(self._cache)]
             self._newest.append([(keys.clone(), values.clone()) for keys, values in pairs])
+            if self._record is not None:
+                self._insides += self._record.take()
         return torch.stack(states, dim=1), torch.stack(logits, dim=1)
 
     def keep(self, best: Tensor) -> None:
@@ -241,6 +261,10 @@ class _OneByOne:
             keys, values = (torch.stack(each) for each in zip(*pairs, strict=True))
             newest.append((keys[best, rows], values[best, rows]))
         _replace_newest(self._forward, self._cache, newest)
+
+    def inside(self, best: Tensor) -> Inside:
+        """What the last look saw of the best candidates ``[B]``."""
+        return Inside.chosen(self._insides, best.tolist())
 
     def finish(self) -> None:
         """Leave the cache without the last token."""

@@ -10,6 +10,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+import torch
+
 from asyncgen.generation.cancel import CancelCriteria
 from asyncgen.generation.stopping import (
     EosTokenCriteria,
@@ -74,20 +76,63 @@ class Ends:
         others = called(ids, scores).tolist() if called else None
         found: list[str | None] = []
         for row, token in enumerate(token_ids):
-            if not live[row]:
-                found.append(None)
-            elif token in self.eos_token_ids or (others is not None and others[row]):
-                found.append("stop")
-            elif row in self._stopped:
-                found.append(self._stopped[row])
-            else:
-                found.append(common)
+            stops = others is not None and others[row]
+            found.append(self._own(row, token, stops=stops) or common if live[row] else None)
         return found
+
+    def reason(self, row: int, token_id: int, length: int, *, stops: bool = False) -> str | None:
+        """Tell why one live row ends with the token just appended; calls no criterion.
+
+        Args:
+            row: Which row of the request.
+            token_id: The new token.
+            length: Length of this row now, prompt included.
+            stops: What the ``tensor_criteria`` said of this row.
+
+        Returns:
+            As an entry of :meth:`reasons`.
+        """
+        own = self._own(row, token_id, stops=stops)
+        if own is not None:
+            return own
+        if self.max_length is not None and length >= self.max_length:
+            return "length"
+        return self.interrupted()
+
+    def _own(self, row: int, token_id: int, *, stops: bool) -> str | None:
+        """A reason that comes of the row itself."""
+        if stops or token_id in self.eos_token_ids:
+            return "stop"
+        return self._stopped.get(row)
+
+    def hits(
+        self, tokens: Tensor, length: int, seen: Callable[[], tuple[Tensor, Tensor]]
+    ) -> tuple[Tensor, str | None]:
+        """Tell which of many candidates end, for strategies that weigh them against each other.
+
+        Args:
+            tokens: Newest token of each candidate, int64 ``[N]``.
+            length: Their length, prompt and padding included.
+            seen: Gives ids ``[N, length]`` and scores ``[N, V]``; asked for user criteria only.
+
+        Returns:
+            Bool ``[N]``, and the reason that ends all of them, if there is one.
+        """
+        full = self.max_length is not None and length >= self.max_length
+        common = "length" if full else self.interrupted()
+        if common is not None:
+            return torch.ones_like(tokens, dtype=torch.bool), common
+        ends = torch.tensor(sorted(self.eos_token_ids), dtype=tokens.dtype, device=tokens.device)
+        found = torch.isin(tokens, ends)
+        if self.tensor_criteria:
+            found = found | self.tensor_criteria(*seen())
+        return found, None
 
     def interrupted(self) -> str | None:
         """A reason to end at once, whatever was generated: ``"cancelled"`` or ``"time"``."""
-        if any(cancel.is_set() for cancel in self._cancels):
-            return "cancelled"
+        for cancel in self._cancels:
+            if cancel.is_set():
+                return "cancelled"
         if self._deadline is not None and self._clock() > self._deadline:
             return "time"
         return None

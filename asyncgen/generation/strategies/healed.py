@@ -44,8 +44,9 @@ def healed(plan: Plan, *, strategy: Strategy, bias: Tensor) -> Steps:
         while prompt.shape[1] > chunk:
             forward(prompt[:, :chunk])
             prompt = prompt[:, chunk:]
-            yield Step([[] for _ in range(len(ids))])
+            yield Step([[] for _ in range(len(ids) * plan.copies)])
         last = (forward(prompt).float() + bias.to(ids.device)).argmax(dim=-1, keepdim=True)
         plan.input_ids = ids = torch.cat((ids[:, :-1], last), dim=1)
-    yield Step([[] for _ in range(len(ids))], prompt=ids)
+    prompts = ids.repeat_interleave(plan.copies, dim=0)
+    yield Step([[] for _ in range(len(prompts))], prompt=prompts)
     return (yield from strategy(plan))

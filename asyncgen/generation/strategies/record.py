@@ -1,7 +1,8 @@
 """What goes on inside the model while a strategy runs, kept for the output object.
 
-A forward pass adds to it; whoever drains the strategy takes out what belongs to a step. Strategies
-know nothing of it.
+A forward pass adds to it; whoever drains the strategy takes out what belongs to a step. Most
+strategies know nothing of it: only those whose passes are over guesses or candidates say which
+part of a pass is a token's.
 """
 
 from __future__ import annotations
@@ -9,7 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
+import torch
+
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from torch import Tensor
 
 __all__ = ["Inside", "Record"]
@@ -30,6 +35,38 @@ class Inside:
     hidden_states: Layers = ()
     attentions: Layers = ()
     cross_attentions: Layers = ()
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> Inside:
+        """The same with every tensor changed."""
+        return Inside(*(tuple(map(change, each)) for each in self._all))
+
+    def tokens(self, first: int, end: int) -> Inside:
+        """Queries ``first`` to ``end`` of the pass, which attend to no key after them."""
+        states, own, cross = self._all
+        later = end - (own[0].shape[2] if own else 0)  # how many of the last keys are not seen
+        keys = slice(None, later or None)
+        return Inside(
+            tuple(layer[:, first:end] for layer in states),
+            tuple(layer[:, :, first:end, keys] for layer in own),
+            tuple(layer[:, :, first:end] for layer in cross),
+        )
+
+    @classmethod
+    def chosen(cls, passes: list[Inside], each: list[int]) -> Inside:
+        """For every row the pass of the given number, of several passes over the same rows."""
+
+        def pick(*layers: Tensor) -> Tensor:
+            rows = (layers[number][row : row + 1] for row, number in enumerate(each))
+            return torch.cat(tuple(rows))
+
+        found = (
+            zip(*parts, strict=True) for parts in zip(*(one._all for one in passes), strict=True)
+        )
+        return cls(*(tuple(pick(*layers) for layers in part) for part in found))
+
+    @property
+    def _all(self) -> tuple[Layers, Layers, Layers]:
+        return self.hidden_states, self.attentions, self.cross_attentions
 
 
 @dataclass(slots=True)
@@ -55,6 +92,24 @@ class Record:
         if is_step:
             self.passes += self.fresh
         self.fresh.clear()
+
+    def take(self) -> list[Inside]:
+        """Take out the passes since somebody looked."""
+        taken, self.fresh = self.fresh, []
+        return taken
+
+    def split(self, positions: int, guesses: int, settled: int) -> None:
+        """Make one pass over guesses as many passes as it settled tokens.
+
+        Args:
+            positions: Positions of the pass.
+            guesses: How many of them, the last ones, are guesses.
+            settled: Tokens that stand; the first follows the positions before the guesses.
+        """
+        whole = self.fresh.pop()
+        first = positions - guesses
+        self.fresh.append(whole.tokens(0, first))
+        self.fresh += [whole.tokens(end - 1, end) for end in range(first + 1, first + settled)]
 
     def per_step(self, name: str) -> tuple[Layers, ...]:
         """One of the attributes of `Inside`, for each pass that was kept."""

@@ -48,6 +48,10 @@ class TorchDraw:
         """Draw float32 ``[count]`` from [0, 1)."""
         return torch.rand(count)
 
+    def several(self, scores: Tensor, count: int, position: int) -> Tensor:
+        """Draw indices ``[B, count]`` of float32 scores ``[B, M]``, none of them twice."""
+        return torch.multinomial(torch.softmax(scores, dim=-1), num_samples=count)
+
 
 multinomial_draw = TorchDraw()
 """The source of ``model.generate``."""

@@ -47,6 +47,9 @@ class Draw(Protocol):
     def uniform(self, position: int, count: int, stream: int = 0) -> Tensor:
         """Draw float32 ``[count]`` from [0, 1), one for each position from ``position`` on."""
 
+    def several(self, scores: Tensor, count: int, position: int) -> Tensor:
+        """Draw without replacement: scores ``[B, M]`` -> indices ``[B, count]`` as drawn."""
+
 
 @dataclass(slots=True)
 class EncoderInput:
@@ -82,6 +85,8 @@ class Plan:
             the plan may be a multiple of the encoder's, copies next to each other.
         record: Keeps hidden states and attentions; ``None`` where nobody asked for them.
         drafter: Guesses tokens ahead, for assisted generation only.
+        copies: Sequences that each row of the plan becomes; more than one with beams only.
+        keep_logits: Whether steps that settle late must tell the raw logits behind each id.
     """
 
     core: Decoder
@@ -97,6 +102,8 @@ class Plan:
     encoder: EncoderInput | None = None
     record: Record | None = None
     drafter: Drafter | None = None
+    copies: int = 1
+    keep_logits: bool = False
 
 
 @dataclass(slots=True)
@@ -116,6 +123,8 @@ class Step:
         scores: The same after all processors.
         positions: Number n of positions that logits and scores are of.
         prompt: The prompts as they are from here on, int64 ``[B, S]``, where the step changed them.
+        settled_logits: Raw logits behind each id of ``token_ids``, float32 ``[V]``, where these
+            are not the rows of ``logits`` and the plan asks for them.
     """
 
     token_ids: list[list[int]]
@@ -125,6 +134,7 @@ class Step:
     scores: Tensor | None = None
     positions: int = 1
     prompt: Tensor | None = None
+    settled_logits: list[list[Tensor]] | None = None
 
 
 @dataclass(slots=True)

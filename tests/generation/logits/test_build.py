@@ -149,8 +149,9 @@ def test_beams_keep_more_tokens(model: Any) -> None:
         expected = theirs(model, values | {"num_beams": 3}, eos, 3)
         config = GenerationConfig(**values)
         config.num_beams = 3
-        with pytest.raises(InvalidRequestError, match=r"num_beams.*beam search"):
-            build_logits_processors(config, prompt_length=3, eos_token_ids=eos, device="cpu")
+        built = build_logits_processors(config, prompt_length=3, eos_token_ids=eos, device="cpu")
+        ids, scores = torch.randint(0, 8, (3, 5)), torch.randn(3, 40) * 4
+        assert torch.equal(built(ids, scores).isneginf(), expected(ids, scores).isneginf())
         assert {each.min_tokens_to_keep for each in expected[2:]} == {2 if eos is None else 4}
 
 

@@ -80,8 +80,8 @@ def test_presence_and_frequency(
         2, 9
     )
     ids[1] = ids[1].flip(0)
-    first = PresencePenaltyLogitsProcessor(presence, prompt, append_only=trust)
-    second = FrequencyPenaltyLogitsProcessor(frequency, prompt, append_only=trust)
+    first = PresencePenaltyLogitsProcessor(presence, prompt, tail_only=trust)
+    second = FrequencyPenaltyLogitsProcessor(frequency, prompt, tail_only=trust)
     for length in range(max(prompt, 1), 10, 2 if skip else 1):
         scores = torch.randn(2, 6)
         kept = scores.clone()

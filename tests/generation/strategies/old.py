@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
 from asyncgen.models import MODELS, ModelConfig
@@ -45,6 +46,19 @@ def model_of(number: int) -> Any:
         values = torch.empty(shapes[name]).uniform_(-0.3, 0.3, generator=generator)
         state[name] = values + 1.0 if "norm" in name else values
     return PreTrainedModel(our_model(raw, state))
+
+
+def check_inside(found: Any, case: dict[str, Any]) -> None:
+    """Compare hidden states and attentions with what the fixture keeps of them."""
+    for name, layer, queries in (("hidden_states", -1, 1), ("attentions", 0, 2)):
+        steps, wanted = found[name], case[name]
+        assert len(steps) == len(wanted["squares"])
+        assert {len(step) for step in steps} == {wanted["layers"]}
+        shapes = [list(steps[place][layer].shape) for place in (0, -1)]
+        assert shapes == wanted["shapes"], name
+        last = [step[layer].select(queries, -1) for step in steps]
+        squares = [float(each.square().sum()) for each in last]
+        assert squares == pytest.approx(wanted["squares"], abs=5e-4, rel=1e-4), name
 
 
 def generate(case: dict[str, Any], **more: Any) -> Any:

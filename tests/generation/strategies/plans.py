@@ -10,7 +10,6 @@ from asyncgen.generation.prepare import make_plan
 from asyncgen.generation.stopping import (
     EosTokenCriteria,
     MaxLengthCriteria,
-    StoppingCriteria,
     StoppingCriteriaList,
 )
 from asyncgen.generation.strategies.ends import Ends
@@ -18,6 +17,8 @@ from asyncgen.generation.strategies.sampling import multinomial_draw
 from tests.doubles.models import EOS, PAD, TableModel
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import torch
 
     from asyncgen.generation.strategies import Plan
@@ -29,11 +30,15 @@ def plan_of(
     *,
     new_tokens: int,
     mask: torch.Tensor | None = None,
-    criteria: tuple[StoppingCriteria, ...] = (),
+    criteria: tuple[Callable[..., Any], ...] = (),
     processors: LogitsProcessorList | None = None,
+    fields: dict[str, Any] | None = None,
     **options: Any,
 ) -> Plan:
-    """Lay prompts of one length out, with an end by length and by end-of-sequence token."""
+    """Lay prompts of one length out, with an end by length and by end-of-sequence token.
+
+    ``fields`` are those of the configuration, ``options`` those of `make_plan`.
+    """
     limits: list[Any] = [
         MaxLengthCriteria(len(prompts[0]) + new_tokens),
         EosTokenCriteria(EOS),
@@ -42,7 +47,7 @@ def plan_of(
     return make_plan(
         model,
         prompts,
-        config=GenerationConfig(pad_token_id=PAD, eos_token_id=EOS),
+        config=GenerationConfig(**{"pad_token_id": PAD, "eos_token_id": EOS} | (fields or {})),
         processors=LogitsProcessorList() if processors is None else processors,
         ends=Ends(StoppingCriteriaList(limits)),
         draw=multinomial_draw,

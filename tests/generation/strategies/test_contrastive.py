@@ -12,7 +12,7 @@ from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.config import GenerationConfig
 from asyncgen.generation.strategies.contrastive import check_contrastive, contrastive
 from tests.doubles.models import EOS, PAD, TableModel
-from tests.generation.strategies.old import cases, generate, model_of
+from tests.generation.strategies.old import cases, check_inside, generate, model_of
 from tests.generation.strategies.plans import plan_of
 
 PROMPT = [[5, 9, 11, 4, 7]]
@@ -30,6 +30,16 @@ def test_tokens_and_scores_are_those_of_the_reference(
     for name in ("scores", "logits"):
         highest = [float(row.max()) for row in getattr(found, name)]
         assert highest == pytest.approx(case[f"highest_{name}"], abs=2e-4)
+
+
+@pytest.mark.parametrize("case", cases("penalty_alpha"), ids=lambda case: str(case["call"]))
+@pytest.mark.parametrize("low_memory", [False, True])
+def test_what_goes_on_inside_is_that_of_the_settled_tokens(
+    case: dict[str, Any], low_memory: bool
+) -> None:
+    found = generate(case, low_memory=low_memory, output_hidden_states=True, output_attentions=True)
+    assert found.sequences.tolist() == case["sequences"]
+    check_inside(found, case)
 
 
 def test_a_row_alone_is_the_row_in_a_batch() -> None:

@@ -9,7 +9,7 @@ import torch
 
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.strategies.dola import early_layers
-from tests.generation.strategies.old import cases, generate, model_of
+from tests.generation.strategies.old import cases, check_inside, generate, model_of
 
 
 @pytest.mark.parametrize("case", cases("dola_layers"), ids=lambda case: str(case["call"]))
@@ -22,6 +22,13 @@ def test_tokens_and_scores_are_those_of_the_reference(
     for name in ("scores", "logits"):
         highest = [float(row.max()) for row in getattr(found, name)]
         assert highest == pytest.approx(case[f"highest_{name}"], abs=2e-4)
+
+
+@pytest.mark.parametrize("case", cases("dola_layers"), ids=lambda case: str(case["call"]))
+def test_what_goes_on_inside_is_the_same(case: dict[str, Any]) -> None:
+    found = generate(case, output_hidden_states=True, output_attentions=True)
+    assert found.sequences.tolist() == case["sequences"]
+    check_inside(found, case)
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import torch
 
+from asyncgen.generation.logits import raise_named
 from asyncgen.generation.strategies.drafters.drafter import Drafting, Proposal
 
 if TYPE_CHECKING:
@@ -181,7 +182,10 @@ class AssistantDrafter:
             raw = forward(pending).float()
             length = start + len(scores)
             row = self._processors(sequence[:, :length], raw) if self._processors else raw
-            token = self._pick(row, length)
+            try:
+                token = self._pick(row, length)
+            except FloatingPointError as error:
+                raise_named(self._processors, error)
             scores.append(row)
             sequence[:, length] = token
             if self._is_last(row, token, count - len(scores)):

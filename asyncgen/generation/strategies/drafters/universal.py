@@ -297,11 +297,19 @@ def _join(known: list[int], window: list[int], *, whole: bool = False) -> tuple[
         agree for as long as possible. ``None`` where nothing agrees.
     """
     best: tuple[int, int, int] | None = None
-    first = len(known) if whole else max(1, len(known) - len(window) + 1)
+    places: dict[int, list[int]] = {}
+    for place, token_id in enumerate(window, start=1):
+        places.setdefault(token_id, []).append(place)
+    first = max(1, len(known) if whole else len(known) - len(window) + 1)
     for end in range(len(known), first - 1, -1):
-        for place in range(1, len(window) + 1):
-            length = _common(known[:end][::-1], window[:place][::-1])
-            if length and (best is None or length > best[0]):
+        following = known[end] if end < len(known) else None
+        for place in places.get(known[end - 1], ()):
+            if following is not None and place < len(window) and window[place] == following:
+                continue  # part of a longer agreement, which was found one token later
+            length, most = 1, min(end, place)
+            while length < most and known[end - length - 1] == window[place - length - 1]:
+                length += 1
+            if best is None or length > best[0]:
                 best = (length, end, place)
     return None if best is None else best[1:]
 

@@ -14,7 +14,7 @@ from asyncgen.generation.config import GenerationConfig
 from asyncgen.generation.drafting import Assistance, make_drafter
 from asyncgen.generation.strategies.assisted import assisted
 from asyncgen.generation.strategies.drafters import Proposal
-from asyncgen.generation.strategies.drafters.universal import Languages, SharedTokens
+from asyncgen.generation.strategies.drafters.universal import Languages, SharedTokens, _join
 from asyncgen.tokenizer import Tokenizer
 from tests.doubles.models import EOS, PAD, TableModel, byte_tokenizer
 from tests.doubles.tokenizers import save_tokenizer
@@ -120,6 +120,27 @@ def test_shared_tokens_carry_the_distribution_over(tmp_path: Path) -> None:
     assert token is not None
     assert shared.assistant_id(int(found.token_ids[0])) == int(drawn[0])
     assert shared.assistant_id(0) == 2
+
+
+@given(
+    st.lists(st.integers(0, 2), max_size=9),
+    st.lists(st.integers(0, 2), max_size=9),
+    st.booleans(),
+)
+def test_sequences_are_joined_where_they_agree_longest(
+    known: list[int], window: list[int], whole: bool
+) -> None:
+    first = len(known) if whole else max(1, len(known) - len(window) + 1)
+    agreements = [
+        (length, end, place)
+        for end in range(len(known), first - 1, -1)
+        for place in range(1, len(window) + 1)
+        for length in range(1, min(end, place) + 1)
+        if known[end - length : end] == window[place - length : place]
+    ]
+    # Of equally long ones the first: the latest end, then the earliest place.
+    expected = max(agreements, key=lambda found: found[0], default=None)
+    assert _join(known, window, whole=whole) == (None if expected is None else expected[1:])
 
 
 def test_nothing_in_common_is_refused() -> None:

@@ -1,0 +1,77 @@
+"""Combinations of beam parameters that cannot work, found before any work."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from asyncgen.errors import InvalidRequestError
+from asyncgen.generation.constraints import constraints_of
+from asyncgen.generation.watermarking.config import SynthIDTextWatermarkingConfig, watermark_from
+
+__all__ = ["check_beams"]
+
+
+def check_beams(config: Any) -> None:
+    """Refuse what diverse and constrained beam search do not allow.
+
+    Args:
+        config: An object with the fields of `GenerationConfig` as attributes.
+
+    Raises:
+        InvalidRequestError: Names the field, its value and what is allowed.
+    """
+    beams = 1 if config.num_beams is None else config.num_beams
+    groups = 1 if config.num_beam_groups is None else config.num_beam_groups
+    if not isinstance(beams, int) or beams < 1:
+        raise InvalidRequestError("num_beams", config.num_beams, "an integer of at least 1")
+    if not isinstance(groups, int) or not 1 <= groups <= beams or beams % groups:
+        raise InvalidRequestError(
+            "num_beam_groups", groups, f"an integer that divides `num_beams` ({beams})"
+        )
+    penalty = config.diversity_penalty or 0.0
+    if groups == 1 and penalty != 0.0:
+        raise InvalidRequestError(
+            "diversity_penalty", penalty, "needs several groups; set `num_beam_groups` above 1"
+        )
+    if groups > 1:
+        if config.do_sample:
+            raise InvalidRequestError(
+                "do_sample", True, "must be False for diverse beam search (`num_beam_groups`)"
+            )
+        if not penalty > 0.0:
+            raise InvalidRequestError(
+                "diversity_penalty", penalty, "must be above 0, or all groups would be the same"
+            )
+        _refuse_memory(config)
+    penalty = config.length_penalty
+    if penalty is not None and (isinstance(penalty, bool) or not isinstance(penalty, int | float)):
+        raise InvalidRequestError("length_penalty", penalty, "a number")
+    _check_constraints(config, beams, groups)
+
+
+def _refuse_memory(config: Any) -> None:
+    """Refuse processors that remember their last call: groups are processed in turn."""
+    if config.guidance_scale not in (None, 1):
+        raise InvalidRequestError(
+            "guidance_scale", config.guidance_scale, "not together with `num_beam_groups`"
+        )
+    watermark = config.watermarking_config
+    if watermark is not None and isinstance(
+        watermark_from(watermark), SynthIDTextWatermarkingConfig
+    ):
+        raise InvalidRequestError(
+            "watermarking_config",
+            watermark,
+            "a tournament watermark does not go with `num_beam_groups`; use a green list",
+        )
+
+
+def _check_constraints(config: Any, beams: int, groups: int) -> None:
+    if not constraints_of(config):
+        return
+    if beams == 1:
+        raise InvalidRequestError("num_beams", beams, "must be above 1 for constraints")
+    if config.do_sample:
+        raise InvalidRequestError("do_sample", True, "must be False for constraints")
+    if groups > 1:
+        raise InvalidRequestError("num_beam_groups", groups, "must be 1 for constraints")

@@ -1,0 +1,115 @@
+"""Beams as rows of the model: the prompt is read once, then every beam is a row of its own.
+
+Knows the cache and how rows change places; knows nothing of scores or hypotheses.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from asyncgen.cache import EncoderDecoderCache, StaticCache
+from asyncgen.errors import InvalidRequestError
+from asyncgen.generation.strategies.forward import Forward
+from asyncgen.generation.strategies.step import Step
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from torch import Tensor
+
+    from asyncgen.cache import Cache
+    from asyncgen.generation.strategies.step import Plan
+
+__all__ = ["BeamRows"]
+
+
+class BeamRows:
+    """Runs the model over ``B * num_beams`` rows, beams of a prompt next to each other."""
+
+    def __init__(self, plan: Plan, num_beams: int) -> None:
+        """Look at what the cache holds already.
+
+        Args:
+            plan: One row a prompt.
+            num_beams: Beams of each.
+
+        Raises:
+            InvalidRequestError: The cache has a number of rows that fits neither.
+        """
+        self._plan = plan
+        self._beams = num_beams
+        batch = plan.input_ids.shape[0]
+        present = _rows_of(plan.cache)
+        if present not in (None, batch, batch * num_beams):
+            raise InvalidRequestError(
+                "past_key_values",
+                f"cache of {present} rows",
+                f"needs one row a prompt ({batch}) or a beam ({batch * num_beams})",
+            )
+        # A cache that already has a row for each beam cannot be repeated after the prompt; and
+        # what goes on inside the model is documented with a row for each beam.
+        self._repeats_late = present != batch * num_beams and plan.record is None
+        self._forward: Forward | None = None
+        self._in_place = list(range(batch * num_beams))
+
+    def prefill(self) -> Generator[Step, None, Tensor]:
+        """Read the prompt in chunks.
+
+        Yields:
+            A :class:`Step` without ids for each chunk but the last.
+
+        Returns:
+            Logits after the prompt, ``[B * num_beams, V]``.
+        """
+        plan, late = self._plan, self._repeats_late
+        begun = plan if late else self._repeated(plan)
+        forward = Forward(begun)
+        prompt = begun.input_ids[:, forward.length :]
+        chunk = plan.prefill_chunk or prompt.shape[1]
+        returned = plan.input_ids.shape[0] * (plan.config.num_return_sequences or 1)
+        while prompt.shape[1] > chunk:
+            forward(prompt[:, :chunk])
+            prompt = prompt[:, chunk:]
+            yield Step([[] for _ in range(returned)])
+        logits = forward(prompt)
+        if late:
+            plan.cache.batch_repeat_interleave(self._beams)
+            forward = Forward(self._repeated(plan))
+            logits = logits.repeat_interleave(self._beams, dim=0)
+        self._forward = forward
+        return logits
+
+    def advance(self, parents: Tensor, tokens: Tensor, agreed: int = 0) -> Tensor:
+        """Let every row go on from another one, by one token.
+
+        Args:
+            parents: Row that each row continues, int64 ``[B * num_beams]``.
+            tokens: Its token, int64 ``[B * num_beams]``.
+            agreed: Before this position all rows are like the ones that they continue.
+
+        Returns:
+            Logits ``[B * num_beams, V]``.
+        """
+        assert self._forward is not None
+        if parents.tolist() != self._in_place:
+            self._plan.cache.exchange_rows(parents, agreed)
+        return self._forward(tokens[:, None])
+
+    def _repeated(self, plan: Plan) -> Plan:
+        mask = plan.attention_mask
+        return replace(
+            plan,
+            input_ids=plan.input_ids.repeat_interleave(self._beams, dim=0),
+            attention_mask=None if mask is None else mask.repeat_interleave(self._beams, dim=0),
+        )
+
+
+def _rows_of(cache: Cache) -> int | None:
+    """Rows that a cache was made for or holds; ``None`` where any number will do."""
+    if isinstance(cache, EncoderDecoderCache):
+        cache = cache.self_attention_cache
+    if isinstance(cache, StaticCache) and cache.max_batch_size is not None:
+        return cache.max_batch_size
+    keys = cache.layers[0].keys if cache.layers else None
+    return None if keys is None else keys.shape[0]

@@ -1,0 +1,35 @@
+"""Only listed tokens stay, row by row, as in transformers."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import transformers
+from hypothesis import given
+from hypothesis import strategies as st
+
+from asyncgen.generation.logits import PrefixConstrainedLogitsProcessor
+from tests.generation.logits.against import Case, assert_agrees, cases
+
+
+def _allowed(prompt: int, ids: torch.Tensor) -> list[int]:
+    return [prompt, int(ids[-1]) % 6, 6]
+
+
+@given(cases(), st.sampled_from([1, 2]))
+def test_like_the_reference(case: Case, beams: int) -> None:
+    ids, scores = case
+    rows = len(ids) // beams * beams
+    if not rows:
+        return
+    assert_agrees(
+        PrefixConstrainedLogitsProcessor(_allowed, beams),
+        transformers.PrefixConstrainedLogitsProcessor(_allowed, beams),
+        (ids[:rows], scores[:rows]),
+    )
+
+
+def test_something_must_be_allowed() -> None:
+    processor = PrefixConstrainedLogitsProcessor(lambda prompt, ids: [], 2)
+    with pytest.raises(ValueError, match="batch_id 0"):
+        processor(torch.zeros(2, 1, dtype=torch.int64), torch.zeros(2, 4))
