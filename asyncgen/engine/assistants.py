@@ -51,7 +51,7 @@ class Assistants:
         self._models: dict[str, GenerativeModel] = {}
         self._tokenizers: dict[str, Tokenizer] = {}
 
-    def assistance(self, params: RequestParams, tokenizer: Tokenizer) -> Assistance:
+    def assistance(self, params: RequestParams, tokenizer: Tokenizer | None) -> Assistance:
         """What a request asks for, loaded. Call it on the decode thread.
 
         Args:

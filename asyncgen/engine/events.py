@@ -9,12 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
-from asyncgen.engine.text import SampleText
+from asyncgen.engine.text import NoText, SampleText
 from asyncgen.types import FinishReason, Timing, TokenEvent, TokenLogprob, Usage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from asyncgen.engine.metrics import EngineMetrics
     from asyncgen.engine.request import Request
     from asyncgen.tokenizer import Tokenizer
 
@@ -25,30 +26,50 @@ __all__ = ["EventWriter"]
 class _Row:
     """One sample in progress."""
 
-    text: SampleText
-    num_tokens: int = 0
+    text: SampleText | NoText
     live: bool = True
 
 
 class EventWriter:
-    """From the settled ids of a request's samples to the events in its sink."""
+    """From the settled ids of a request's samples to the events in its sink.
 
-    def __init__(self, request: Request, tokenizer: Tokenizer, clock: Callable[[], float]) -> None:
+    Attributes:
+        cached_tokens: Tokens of the prompt whose keys and values were there already.
+    """
+
+    def __init__(
+        self,
+        request: Request,
+        tokenizer: Tokenizer | None,
+        clock: Callable[[], float],
+        metrics: EngineMetrics | None = None,
+    ) -> None:
         """Begin with nothing generated; the time in the queue ends here.
 
         Args:
             request: Whose events to write.
-            tokenizer: Turns ids to text.
+            tokenizer: Turns ids to text; ``None`` where only ids are wanted.
             clock: Monotonic seconds, the clock that stamped ``request.accepted_at``.
+            metrics: Hears of the start, of tokens and of the end.
         """
+        self.cached_tokens = 0
         self._request = request
         self._clock = clock
+        self._metrics = metrics
         self._rows = [
-            _Row(SampleText(tokenizer, request)) for _ in range(request.params.num_samples)
+            _Row(NoText() if tokenizer is None else SampleText(tokenizer, request))
+            for _ in range(request.params.num_samples)
         ]
-        self._queue_time = clock() - request.accepted_at
+        self._live = len(self._rows)
+        self._num_tokens = 0
+        now = clock()
+        self._queue_time = now - request.accepted_at
         self._first_token: float | None = None
         self._last_token: float | None = None
+        if request.place is not None:
+            request.place.started()
+        if metrics is not None:
+            metrics.request_started(request, now)
 
     def heal(self, prompt_ids: Sequence[Sequence[int]]) -> None:
         """Take note of the prompts of all samples after their last tokens were chosen again."""
@@ -62,7 +83,7 @@ class EventWriter:
     @property
     def any_live(self) -> bool:
         """Whether any sample has not ended."""
-        return any(row.live for row in self._rows)
+        return self._live > 0
 
     def settle(
         self,
@@ -84,7 +105,6 @@ class EventWriter:
         """
         row = self._rows[index]
         token_ids, text, stop = _add(row.text, token_ids)
-        row.num_tokens += len(token_ids)
         if logprobs is not None:
             logprobs = logprobs[: len(token_ids)]
         stop_reason: int | str | None = stop
@@ -95,10 +115,12 @@ class EventWriter:
             text += rest
             stop_reason = stop if stop is not None else self._ending_id(token_ids, reason)
             reason = "stop" if stop is not None else reason
-        row.live = reason is None
+        if reason is not None:
+            self._close(row)
+        now = self._clock()
         if token_ids:
-            self._note_time()
-        self._put(index, tuple(token_ids), text, logprobs, reason, stop_reason)
+            self._count(len(token_ids), now)
+        self._put(index, tuple(token_ids), text, logprobs, reason, stop_reason, now)
         return row.live
 
     def end(self, reason: str) -> None:
@@ -106,8 +128,22 @@ class EventWriter:
         for index, row in enumerate(self._rows):
             if row.live:
                 text, stop = row.text.finish()
-                row.live = False
-                self._put(index, (), text, None, "stop" if stop else reason, stop)
+                self._close(row)
+                ending = "stop" if stop else reason
+                self._put(index, (), text, None, ending, stop, self._clock())
+
+    def _close(self, row: _Row) -> None:
+        row.live = False
+        self._live -= 1
+
+    def _count(self, num_tokens: int, now: float) -> None:
+        """Take note of new tokens and their time."""
+        self._num_tokens += num_tokens
+        self._last_token = now - self._request.accepted_at
+        if self._first_token is None:
+            self._first_token = self._last_token
+        if self._metrics is not None:
+            self._metrics.tokens(self._request, num_tokens, now)
 
     def _ending_id(self, token_ids: Sequence[int], reason: str) -> int | None:
         """The end-of-sequence id that ended a sample, if that is what did."""
@@ -123,42 +159,45 @@ class EventWriter:
         logprobs: tuple[TokenLogprob, ...] | None,
         reason: str | None,
         stop_reason: int | str | None,
+        now: float,
     ) -> None:
         """Hand an event to the reader; the last one carries usage and timing."""
-        last = reason is not None and not self.any_live
-        self._request.sink.put_nowait(
+        request, last = self._request, reason is not None and not self._live
+        if last and reason is not None:
+            # Before the reader hears of it, who may look at the figures.
+            if request.place is not None:
+                request.place.left()
+            if self._metrics is not None:
+                self._metrics.request_finished(request, reason, now)
+        request.sink.put_nowait(
             TokenEvent(
                 index=index,
                 token_ids=token_ids,
                 text=text,
                 logprobs=logprobs,
-                time=self._clock() - self._request.accepted_at,
+                time=now - request.accepted_at,
                 finish_reason=cast("FinishReason | None", reason),
                 stop_reason=stop_reason,
                 usage=self._usage() if last else None,
-                timing=self._timing() if last else None,
+                timing=self._timing(now) if last else None,
             )
         )
 
-    def _note_time(self) -> None:
-        self._last_token = self._clock() - self._request.accepted_at
-        if self._first_token is None:
-            self._first_token = self._last_token
-
     def _usage(self) -> Usage:
-        return Usage(len(self._request.prompt_ids), sum(row.num_tokens for row in self._rows))
+        return Usage(len(self._request.prompt_ids), self._num_tokens, self.cached_tokens)
 
-    def _timing(self) -> Timing:
+    def _timing(self, now: float) -> Timing:
         first, last = self._first_token, self._last_token
-        after_first = sum(row.num_tokens for row in self._rows) - len(self._rows)
+        after_first = self._num_tokens - len(self._rows)
         rate = None
         if first is not None and last is not None and last > first and after_first > 0:
             rate = after_first / (last - first)
-        total = self._clock() - self._request.accepted_at
-        return Timing(self._queue_time, first, total, rate)
+        return Timing(self._queue_time, first, now - self._request.accepted_at, rate)
 
 
-def _add(text: SampleText, token_ids: Sequence[int]) -> tuple[Sequence[int], str, str | None]:
+def _add(
+    text: SampleText | NoText, token_ids: Sequence[int]
+) -> tuple[Sequence[int], str, str | None]:
     """Add ids one by one; return those up to a stop string, their text, and the stop string."""
     if len(token_ids) == 1:
         return token_ids, *text.add(token_ids)

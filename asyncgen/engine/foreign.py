@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from asyncgen.engine.metrics import EngineMetrics
     from asyncgen.engine.request import Request
     from asyncgen.generation.logits import LogitsProcessor
     from asyncgen.tokenizer import Tokenizer
@@ -40,6 +41,7 @@ class ForeignRun:
         *,
         clock: Callable[[], float],
         is_closing: Callable[[], bool] = bool,
+        metrics: EngineMetrics | None = None,
     ) -> None:
         """Take up a request without computing anything.
 
@@ -50,11 +52,12 @@ class ForeignRun:
             clock: Monotonic seconds.
             is_closing: Whether the decode thread was asked to leave; nobody else could tell the
                 foreign code.
+            metrics: Told what happens to it.
         """
         self._request = request
         self._model = model
         self._is_closing = is_closing
-        self._events = EventWriter(request, tokenizer, clock)
+        self._events = EventWriter(request, tokenizer, clock, metrics)
 
     def turn(self) -> bool:
         """Run the whole request.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -13,10 +14,60 @@ if TYPE_CHECKING:
 
     from asyncgen.tokenizer import Tokenizer
 
-__all__ = ["token_logprob"]
+__all__ = ["RawLogprobs", "named_logprob", "raw_logprobs", "token_logprob"]
 
 
-def token_logprob(logits: Tensor, token_id: int, top: int, tokenizer: Tokenizer) -> TokenLogprob:
+@dataclass(frozen=True, slots=True)
+class RawLogprobs:
+    """Log-probabilities of one position, without the texts of the tokens.
+
+    Attributes:
+        logprob: Of the chosen token, natural log.
+        top: Ids and log-probabilities of the most probable tokens, most probable first.
+    """
+
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+
+
+def raw_logprobs(logits: Tensor, token_ids: list[int], top: list[int]) -> list[RawLogprobs]:
+    """Describe one position of several rows.
+
+    Args:
+        logits: Raw logits, float32 ``[R, V]``, before any processor.
+        token_ids: The token that was chosen in each row.
+        top: How many of the most probable tokens to list for each row.
+
+    Returns:
+        One entry a row.
+    """
+    logprobs = torch.log_softmax(logits, dim=-1)
+    chosen = logprobs.gather(1, torch.tensor(token_ids, device=logits.device)[:, None])
+    most = min(max(top, default=0), logprobs.shape[-1])
+    best = torch.topk(logprobs, most) if most else None
+    values = best.values.tolist() if best else [[]] * len(top)
+    ids = best.indices.tolist() if best else [[]] * len(top)
+    return [
+        RawLogprobs(own, tuple(zip(row_ids[:count], row_values[:count], strict=True)))
+        for (own,), row_ids, row_values, count in zip(
+            chosen.tolist(), ids, values, top, strict=True
+        )
+    ]
+
+
+def named_logprob(token_id: int, raw: RawLogprobs, tokenizer: Tokenizer | None) -> TokenLogprob:
+    """Add the text of each token, decoded alone; none without a tokenizer."""
+    top = tuple(TopLogprob(other, _text(tokenizer, other), value) for other, value in raw.top)
+    return TokenLogprob(token_id, _text(tokenizer, token_id), raw.logprob, top)
+
+
+def _text(tokenizer: Tokenizer | None, token_id: int) -> str:
+    return "" if tokenizer is None else tokenizer.decode([token_id])
+
+
+def token_logprob(
+    logits: Tensor, token_id: int, top: int, tokenizer: Tokenizer | None
+) -> TokenLogprob:
     """Describe one position.
 
     Args:
@@ -28,13 +79,5 @@ def token_logprob(logits: Tensor, token_id: int, top: int, tokenizer: Tokenizer)
     Returns:
         The chosen token and its alternatives with natural logs of their probabilities.
     """
-    logprobs = torch.log_softmax(logits, dim=-1)
-    chosen = TokenLogprob(token_id, tokenizer.decode([token_id]), float(logprobs[token_id]))
-    if not top:
-        return chosen
-    best = torch.topk(logprobs, min(top, logprobs.shape[-1]))
-    alternatives = tuple(
-        TopLogprob(other, tokenizer.decode([other]), value)
-        for other, value in zip(best.indices.tolist(), best.values.tolist(), strict=True)
-    )
-    return TokenLogprob(chosen.token_id, chosen.token, chosen.logprob, alternatives)
+    [raw] = raw_logprobs(logits[None], [token_id], [top])
+    return named_logprob(token_id, raw, tokenizer)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from asyncgen.engine.request import Request
 
-__all__ = ["Abort", "Add", "DecodeThread", "Stop"]
+__all__ = ["Abort", "Add", "DecodeThread", "Evict", "Stop"]
 
 _log = logging.getLogger("asyncgen.engine")
 _EXIT_SECONDS = 10.0
@@ -53,6 +53,9 @@ class SteppedEngine(Protocol):
     def fail_all(self, error: BaseException) -> None:
         """Tell every request that the engine is dead."""
 
+    def evict(self, request_id: str) -> None:
+        """Give back the pages that a finished sample was left."""
+
 
 @dataclass(frozen=True, slots=True)
 class Add:
@@ -69,11 +72,20 @@ class Abort:
 
 
 @dataclass(frozen=True, slots=True)
+class Evict:
+    """Give back the pages that a finished sample was left."""
+
+    request_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class Stop:
-    """End every request and leave."""
+    """End every request, or wait for their ends, and leave."""
+
+    drain: bool = False
 
 
-Command: TypeAlias = Add | Abort | Stop
+Command: TypeAlias = Add | Abort | Evict | Stop
 L = TypeVar("L")
 """What the owner wants to read of a loaded engine."""
 
@@ -89,6 +101,7 @@ class _Shared(Generic[L]):
     inbox: queue.SimpleQueue[Command] = field(default_factory=queue.SimpleQueue)
     ready: Signal = field(default_factory=Signal)
     finished: Signal = field(default_factory=Signal)
+    answered: Signal = field(default_factory=Signal)
     loaded: L | None = None
     failure: Exception | None = None
     trace: TracebackType | None = None
@@ -166,10 +179,12 @@ class DecodeThread(Generic[L]):
             EngineClosedError: The engine was closed meanwhile.
         """
         await self._shared.ready.wait()
-        loaded = self._shared.loaded
-        if loaded is None:
-            raise self._error()
-        return loaded
+        return self._require_loaded()
+
+    def wait_ready_in_thread(self) -> L:
+        """Block this thread until loading is over; as :meth:`wait_ready`."""
+        self._shared.ready.wait_in_thread()
+        return self._require_loaded()
 
     def post(self, request: Request) -> None:
         """Hand a request to the thread; never waits.
@@ -189,8 +204,16 @@ class DecodeThread(Generic[L]):
         request.cancel.set()
         self._shared.inbox.put(Abort(request))
 
-    def stop(self) -> None:
-        """Ask the thread to end what runs and leave; never waits, idempotent."""
+    def evict(self, request_id: str) -> None:
+        """Give back the pages that a finished sample was left; never waits."""
+        self._shared.inbox.put(Evict(request_id))
+
+    def stop(self, *, drain: bool = False) -> None:
+        """Ask the thread to leave; never waits, idempotent. Nothing can be posted from now on.
+
+        Args:
+            drain: Whether it shall first run what was posted to its end; if not, it ends that.
+        """
         if self._shared.pid != os.getpid():
             return
         with self._start_lock:
@@ -198,7 +221,7 @@ class DecodeThread(Generic[L]):
             if self._thread.ident is None:
                 self._shared.finished.set()
                 self._shared.ready.set()
-        self._shared.inbox.put(Stop())
+        self._shared.inbox.put(Stop(drain))
 
     async def wait_finished(self) -> None:
         """Wait until the thread has left. Call :meth:`stop` first."""
@@ -207,18 +230,57 @@ class DecodeThread(Generic[L]):
         await self._shared.finished.wait()
         self._thread.join(_EXIT_SECONDS)  # it is in its last lines
 
+    def join(self, timeout: float | None = None) -> bool:
+        """Block this thread until the decode thread has left; it is not asked to.
+
+        Args:
+            timeout: Most seconds to wait; ``None`` for no limit.
+
+        Returns:
+            Whether it has; yes where it never started, and in a forked process.
+        """
+        if self._shared.pid != os.getpid() or self._thread.ident is None:
+            return True
+        self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+    def call_when_finished(self, function: Callable[[], object]) -> None:
+        """Call a function when the thread has left and everybody was answered, on that thread."""
+        self._shared.answered.call(function)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the thread has left and everybody was answered; also in a forked process."""
+        return self._shared.answered.is_set() or self._shared.pid != os.getpid()
+
+    @property
+    def death(self) -> Exception | None:
+        """What the thread died of, as an exception to raise; ``None`` if it did not."""
+        return None if self._shared.failure is None else self._error()
+
+    @property
+    def is_current(self) -> bool:
+        """Whether this is asked on the decode thread."""
+        return threading.current_thread() is self._thread
+
+    def _require_loaded(self) -> L:
+        loaded = self._shared.loaded
+        if loaded is None:
+            raise self._error()
+        return loaded
+
     def _require_own_process(self) -> None:
         if self._shared.pid != os.getpid():
             raise EngineClosedError(
-                "the engine belongs to the process that this one was forked from; create the "
-                "AsyncLLM after the fork"
+                "the engine belongs to the process that this one was forked from; create it "
+                "after the fork"
             )
 
     def _error(self) -> Exception:
         """Why nothing can be posted."""
         failure = self._shared.failure
         if failure is None:
-            return EngineClosedError("the engine was closed; create a new AsyncLLM")
+            return EngineClosedError("the engine was closed; create a new one")
         # One that is raised again and again would collect the frames of everybody it was raised to.
         if isinstance(failure, EngineDiedError):
             return _death(failure.__cause__)
@@ -250,23 +312,35 @@ def _run(shared: _Shared[L]) -> None:
         shared.finished.set()
         shared.ready.set()
         _refuse_the_rest(shared)
+        shared.answered.set()
         _live.pop(threading.current_thread(), None)
 
 
 def _serve(shared: _Shared[L], engine: SteppedEngine) -> None:
     """Alternate between the inbox and one turn, until told to stop."""
-    inbox = shared.inbox
+    inbox, draining = shared.inbox, False
     while True:
-        while not engine.has_work or not inbox.empty():
+        while not (engine.has_work or draining) or not inbox.empty():
             command = inbox.get()
             if isinstance(command, Stop):
-                engine.abort_all("aborted")
-                return
-            if isinstance(command, Add):
-                engine.add(command.request)
+                if not command.drain:
+                    engine.abort_all("aborted")
+                    return
+                draining = True
             else:
-                engine.abort(command.request)
+                _obey(engine, command)
+        if not engine.has_work:
+            return
         engine.step()
+
+
+def _obey(engine: SteppedEngine, command: Add | Abort | Evict) -> None:
+    if isinstance(command, Add):
+        engine.add(command.request)
+    elif isinstance(command, Abort):
+        engine.abort(command.request)
+    else:
+        engine.evict(command.request_id)
 
 
 def _refuse_the_rest(shared: _Shared[L]) -> None:
@@ -283,7 +357,7 @@ def _refuse_the_rest(shared: _Shared[L]) -> None:
 
 def _death(cause: BaseException | None) -> EngineDiedError:
     error = EngineDiedError(
-        f"the decode thread died of {type(cause).__name__}: {cause}; create a new AsyncLLM"
+        f"the decode thread died of {type(cause).__name__}: {cause}; create a new engine"
     )
     error.__cause__ = cause
     return error

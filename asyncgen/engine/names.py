@@ -31,9 +31,6 @@ ARGUMENTS = frozenset(
 )
 """Documented arguments of ``generate`` that are not fields of ``GenerationConfig``."""
 
-NOT_YET = frozenset({"prefix_allowed_tokens_fn"})
-"""Known names whose feature does not exist yet."""
-
 NOT_HERE = {
     "output_scores": "read `logprobs` instead, or call `model.generate`",
     "output_logits": "read `logprobs` instead, or call `model.generate`",
@@ -48,7 +45,7 @@ _PROMPT_FORMS = "a non-empty text, list of chat messages, or list of token ids"
 
 
 def check_names(params: Mapping[str, object]) -> None:
-    """Refuse names that are unknown, not supported yet, or of no use on a stream.
+    """Refuse names that are unknown or of no use on a stream.
 
     Raises:
         InvalidRequestError: Names the parameter, and the nearest known name for a typo.
@@ -61,8 +58,6 @@ def check_names(params: Mapping[str, object]) -> None:
             near = difflib.get_close_matches(name, sorted(known), n=1)
             hint = f"; did you mean `{near[0]}`?" if near else ""
             raise InvalidRequestError(name, value, f"unknown parameter{hint}")
-        if name in NOT_YET and value is not None:
-            raise InvalidRequestError(name, value, "not supported yet")
 
 
 def _of_method(params: Mapping[str, object]) -> frozenset[str]:

@@ -17,8 +17,9 @@ import torch
 from asyncgen.engine.assistants import refuse_idle_help
 from asyncgen.engine.names import ARGUMENTS, OWN
 from asyncgen.engine.stream_params import StreamParams
-from asyncgen.engine.values import check_callables, check_values
+from asyncgen.engine.values import check_callables, check_text, check_values
 from asyncgen.errors import ContextLengthError, InvalidRequestError
+from asyncgen.generation.beam_checks import check_beams
 from asyncgen.generation.config import GenerationConfig
 from asyncgen.generation.fields import DRAFTING, check_supported, minor_issues
 from asyncgen.generation.logits import LogitsProcessorList
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
     from asyncgen.generation.modes import GenerationMode
 
-__all__ = ["RequestParams", "resolve_params"]
+__all__ = ["RequestParams", "fit_room", "resolve_params"]
 
 SAMPLING = frozenset(
     "temperature top_k top_p min_p top_h typical_p epsilon_cutoff eta_cutoff".split()
@@ -51,6 +52,8 @@ class RequestParams:
     Attributes:
         config: Complete generation config; ``max_length`` is the absolute end.
         mode: Decoding strategy.
+        length: Name of the parameter of this request that fixed the end; ``None`` where a default
+            did, which may be shortened to what there is room for.
         seed: Seed of the draws, drawn at random where none was given.
         stop: Strings that end the text before themselves.
         top_logprobs: Alternatives a token; ``None`` where no log-probabilities were asked for.
@@ -68,6 +71,7 @@ class RequestParams:
         negative_prompt_attention_mask: [1, S], zero at padding.
         assistant_model: Draft model: an object, or where to load it from.
         assistant_tokenizer: Its tokenizer, if it is not the model's: the same.
+        prefix_allowed_tokens_fn: The user's function of that name, or ``None``.
     """
 
     config: GenerationConfig
@@ -89,6 +93,8 @@ class RequestParams:
     negative_prompt_attention_mask: Tensor | None = None
     assistant_model: Any = None
     assistant_tokenizer: Any = None
+    length: str | None = None
+    prefix_allowed_tokens_fn: Callable[[int, Tensor], list[int]] | None = None
 
 
 def resolve_params(
@@ -133,6 +139,7 @@ def resolve_params(
         _refuse_idle(config, given)
         check_values(config)
         check_supported(config)
+        check_beams(config)
         mode = config.get_generation_mode(arguments.get("assistant_model"))
         refuse_idle_help(config, arguments, given, mode)
     except InvalidRequestError:
@@ -162,7 +169,37 @@ def resolve_params(
         ),
         assistant_model=arguments.get("assistant_model"),
         assistant_tokenizer=arguments.get("assistant_tokenizer"),
+        length=next((name for name in ("max_new_tokens", "max_length") if name in given), None),
+        prefix_allowed_tokens_fn=_callable(arguments, "prefix_allowed_tokens_fn"),
     )
+
+
+def fit_room(params: RequestParams, prompt_length: int, room: int) -> None:
+    """See that the longest that a request may become has room in an empty cache.
+
+    Args:
+        params: Of the request; an end that is a default is moved to where the room ends.
+        prompt_length: Number of prompt ids.
+        room: Positions that the whole memory has for each row of the request.
+
+    Raises:
+        ContextLengthError: It asks for more, so it could never be served.
+        InvalidRequestError: It asks for more new tokens at the least than there is room for.
+    """
+    config, end = params.config, params.config.max_length
+    assert end is not None
+    if end <= room:
+        return
+    if params.length is not None or prompt_length >= room:
+        raise ContextLengthError(
+            params.length or "prompt",
+            end - prompt_length if params.length == "max_new_tokens" else end,
+            f"the prompt has {prompt_length} tokens, and the memory for keys and values holds "
+            f"{room}; shorten the prompt, ask for fewer tokens, or give the engine a larger "
+            "`kv_cache_memory`",
+        )
+    config.max_length = room
+    _floor_of_new_tokens(config, prompt_length)
 
 
 def _method(arguments: Mapping[str, Any]) -> str | os.PathLike[str] | Callable[..., Any] | None:
@@ -283,6 +320,7 @@ def _stop_strings(stop: str | Sequence[str] | None) -> tuple[str, ...]:
     stops = [stop] if isinstance(stop, str) else [] if stop is None else stop
     if not isinstance(stops, list | tuple) or not all(isinstance(s, str) and s for s in stops):
         raise InvalidRequestError("stop", stop, "a non-empty string or a list of them")
+    check_text("stop", stops)
     return tuple(stops)
 
 
@@ -323,6 +361,13 @@ def _negative_prompt(
     if row.dim() != 2 or row.shape[0] != 1 or row.shape[1] == 0 or row.is_floating_point():
         raise InvalidRequestError(name, value, allowed)
     return row
+
+
+def _callable(arguments: Mapping[str, Any], name: str) -> Any:
+    value = arguments.get(name)
+    if value is not None and not callable(value):
+        raise InvalidRequestError(name, value, "a function")
+    return value
 
 
 def _integer(own: Mapping[str, Any], name: str, default: int) -> int:

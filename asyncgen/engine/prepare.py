@@ -13,24 +13,28 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 
 from asyncgen.engine.names import is_messages
-from asyncgen.engine.params import RequestParams, resolve_params
+from asyncgen.engine.params import RequestParams, fit_room, resolve_params
 from asyncgen.engine.request import Request, Sink, clock
+from asyncgen.engine.routing import num_rows, why_alone
+from asyncgen.engine.token_ids import check_token_ids
 from asyncgen.errors import InvalidRequestError
-from asyncgen.generation.custom import CustomMethod
+from asyncgen.generation.custom import CustomMethod, helper_arguments
 from asyncgen.generation.drafting import Assistance
 from asyncgen.generation.healing import Healing, plan_healing
 from asyncgen.generation.logits import Guidance, LogitsProcessorList, build_logits_processors
 from asyncgen.generation.mode_checks import Situation, check_mode
-from asyncgen.generation.prepare import eos_ids
+from asyncgen.generation.prepare import check_cache, eos_ids
 from asyncgen.generation.prompts import decoder_start
 from asyncgen.generation.stopping import StoppingCriteriaList, build_stopping_criteria
-from asyncgen.generation.strategies import TOKEN_BY_TOKEN, strategy_for
+from asyncgen.generation.strategies import TAIL_ONLY, strategy_for
 from asyncgen.generation.strategies.ends import Ends
 from asyncgen.recipes import load_recipe
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from asyncgen.engine.admission import Place
+    from asyncgen.engine.memory import CacheRoom
     from asyncgen.generation.cancel import CancelCriteria
     from asyncgen.generation.prepare import GenerativeModel
     from asyncgen.tokenizer import Tokenizer
@@ -41,22 +45,26 @@ __all__ = ["prepare_request"]
 
 def prepare_request(
     model: GenerativeModel,
-    tokenizer: Tokenizer,
+    tokenizer: Tokenizer | None,
     prompt: Prompt,
     given: Mapping[str, Any],
     *,
     cancel: CancelCriteria,
     sink: Sink,
+    room: CacheRoom | None = None,
+    place: Place | None = None,
 ) -> Request:
     """Tokenize and check everything.
 
     Args:
         model: The loaded model; one without ``core`` decodes by itself.
-        tokenizer: Its tokenizer.
+        tokenizer: Its tokenizer; ``None`` where prompts are ids and no text is wanted.
         prompt: Text, messages or token ids, form already checked.
         given: Keyword parameters, names already checked.
         cancel: The flag of the stream.
         sink: Where events will go.
+        room: Memory for keys and values; ``None`` where it is not planned.
+        place: Its place in the engine's queue.
 
     Returns:
         A request that is ready to be posted.
@@ -70,6 +78,7 @@ def prepare_request(
     prompt_ids = _token_ids(model, tokenizer, prompt)
     has_encoder = hasattr(model, "core") and model.config.is_encoder_decoder
     params = _params(model, given, 1 if has_encoder else len(prompt_ids))
+    check_token_ids(params.config, given.keys(), model.config.vocab_size)
     if params.method is not None:
         _check_method(model, params)
     elif hasattr(model, "core"):
@@ -83,6 +92,8 @@ def prepare_request(
         healing, shown = _heal(model, tokenizer, prompt, prompt_ids)
         (prompt_ids,) = healing.rows
         params = _params(model, given, len(prompt_ids))  # lengths count from the prompt's new end
+    alone = why_alone(model, params)
+    num_pages = _make_room(room, params, prompt_ids, has_encoder=has_encoder, alone=alone)
     processors = _processors(model, params, prompt_ids, has_encoder)
     criteria = _criteria(model, tokenizer, params, cancel)
     return Request(
@@ -98,10 +109,34 @@ def prepare_request(
         accepted_at=accepted_at,
         decoder_ids=_decoder_ids(params) if has_encoder else None,
         method=_method(model, params, processors, criteria, cancel),
+        alone=alone,
+        num_pages=num_pages,
+        place=place,
     )
 
 
-def _situation(model: GenerativeModel, tokenizer: Tokenizer, params: RequestParams) -> Situation:
+def _make_room(
+    room: CacheRoom | None,
+    params: RequestParams,
+    prompt_ids: list[int],
+    *,
+    has_encoder: bool,
+    alone: str | None,
+) -> int:
+    """Pages that a request takes at most if it runs alone; its end is brought within them."""
+    if room is None:
+        return 0
+    rows = num_rows(params) if alone is not None else 1
+    # An encoder's output is kept for each row as keys and values, as long as what it read.
+    encoded = len(prompt_ids) if has_encoder else 0
+    fit_room(params, 1 if has_encoder else len(prompt_ids), room.positions(rows) - encoded)
+    assert params.config.max_length is not None
+    return rows * room.pages(params.config.max_length + encoded)
+
+
+def _situation(
+    model: GenerativeModel, tokenizer: Tokenizer | None, params: RequestParams
+) -> Situation:
     """What the strategy would run on; a draft model that must be loaded is looked at later."""
     helper, other = params.assistant_model, params.assistant_tokenizer
     assistance = None
@@ -121,7 +156,7 @@ def _params(model: GenerativeModel, given: Mapping[str, Any], prompt_length: int
 
 
 def _heal(
-    model: GenerativeModel, tokenizer: Tokenizer, prompt: Prompt, prompt_ids: list[int]
+    model: GenerativeModel, tokenizer: Tokenizer | None, prompt: Prompt, prompt_ids: list[int]
 ) -> tuple[Healing, str]:
     """What token healing chooses among, and the text that is chosen again."""
     if not hasattr(model, "core") or model.config.is_encoder_decoder:
@@ -130,28 +165,42 @@ def _heal(
         raise InvalidRequestError(
             "token_healing", True, "heals the end of a text, and messages end with their template"
         )
+    if tokenizer is None:
+        raise InvalidRequestError("token_healing", True, "needs a tokenizer; pass `tokenizer=`")
     healing = plan_healing(tokenizer, [prompt_ids], model.core.config.vocab_size)
     whole, kept = tokenizer.decode(prompt_ids), tokenizer.decode(healing.rows[0][:-1])
     return healing, whole[len(kept) :] if whole.startswith(kept) else ""
 
 
-def _token_ids(model: GenerativeModel, tokenizer: Tokenizer, prompt: Prompt) -> list[int]:
+def _token_ids(model: GenerativeModel, tokenizer: Tokenizer | None, prompt: Prompt) -> list[int]:
     """Ids of a prompt in any of its three forms."""
+    if tokenizer is None and (isinstance(prompt, str) or is_messages(prompt)):
+        raise InvalidRequestError("prompt", prompt, "a list of token ids, without a tokenizer")
     if isinstance(prompt, str):
-        ids = tokenizer.encode_ids(prompt)
+        assert tokenizer is not None
+        ids = _encoded(tokenizer, prompt, prompt)
         if not ids:
             raise InvalidRequestError("prompt", prompt, "a text of at least one token")
         return ids
     if is_messages(prompt):
+        assert tokenizer is not None
         messages = cast("Sequence[Message]", prompt)
         text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
-        return tokenizer.encode_ids(text, add_special_tokens=False)
+        return _encoded(tokenizer, text, prompt, add_special_tokens=False)
     ids = list(cast("Sequence[int]", prompt))
     size = model.config.vocab_size
     for token_id in ids:
         if not 0 <= token_id < size:
             raise InvalidRequestError("prompt", token_id, f"token ids are from 0 to {size - 1}")
     return ids
+
+
+def _encoded(tokenizer: Tokenizer, text: str, prompt: Prompt, **options: bool) -> list[int]:
+    """Ids of a text; what is wrong with it is wrong with the prompt that it is of."""
+    try:
+        return tokenizer.encode_ids(text, **options)
+    except InvalidRequestError as error:
+        raise InvalidRequestError("prompt", prompt, error.allowed) from error
 
 
 def _decoder_ids(params: RequestParams) -> list[int]:
@@ -178,9 +227,10 @@ def _processors(
             encoder_input_ids=torch.tensor([prompt_ids], device=device),
             vocab_size=model.config.vocab_size,
             guidance=_guidance(model, params),
-            append_only=_is_append_only(model, params),
+            tail_only=_is_tail_only(model, params),
             presence_penalty=params.presence_penalty,
             frequency_penalty=params.frequency_penalty,
+            prefix_allowed_tokens_fn=params.prefix_allowed_tokens_fn,
         )
     except InvalidRequestError:
         raise
@@ -188,10 +238,10 @@ def _processors(
         raise InvalidRequestError("generation parameters", params.mode.value, str(error)) from error
 
 
-def _is_append_only(model: GenerativeModel, params: RequestParams) -> bool:
-    """Whether rows only ever grow at their end, as custom methods need not."""
+def _is_tail_only(model: GenerativeModel, params: RequestParams) -> bool:
+    """Whether rows only ever change at their end, as those of custom methods need not."""
     own = hasattr(model, "core") and params.method is None
-    return own and strategy_for(params.mode) in TOKEN_BY_TOKEN
+    return own and strategy_for(params.mode) in TAIL_ONLY
 
 
 def _guidance(model: GenerativeModel, params: RequestParams) -> Guidance | None:
@@ -206,7 +256,10 @@ def _guidance(model: GenerativeModel, params: RequestParams) -> Guidance | None:
 
 
 def _criteria(
-    model: GenerativeModel, tokenizer: Tokenizer, params: RequestParams, cancel: CancelCriteria
+    model: GenerativeModel,
+    tokenizer: Tokenizer | None,
+    params: RequestParams,
+    cancel: CancelCriteria,
 ) -> StoppingCriteriaList:
     """Built-in and user criteria, and the cancel flag."""
     criteria = build_stopping_criteria(
@@ -226,6 +279,7 @@ def _check_method(model: GenerativeModel, params: RequestParams) -> None:
         )
     if params.top_logprobs is not None:
         raise InvalidRequestError("logprobs", True, "not available from `custom_generate`")
+    check_cache(model, params.config)
 
 
 def _method(
@@ -251,7 +305,7 @@ def _method(
         model,
         processors,
         criteria,
-        extras=dict(params.method_arguments),
+        extras={**helper_arguments(function, params.assistant_model), **params.method_arguments},
         seed=params.seed,
         needs_ids=True,
         is_recipe=is_recipe,

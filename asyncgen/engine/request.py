@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from asyncgen.engine.admission import Place
+    from asyncgen.engine.metrics import EngineMetrics
     from asyncgen.engine.params import RequestParams
     from asyncgen.generation.cancel import CancelCriteria
     from asyncgen.generation.custom import CustomMethod
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
     from asyncgen.generation.strategies.ends import Ends
     from asyncgen.types import TokenEvent
 
-__all__ = ["Request", "Sink", "clock"]
+__all__ = ["Request", "Sink", "clock", "fail", "sample_name"]
 
 clock = time.perf_counter
 """The engine's clock: requests are stamped with it where they are made."""
@@ -50,7 +52,10 @@ class Request:
         decoder_ids: What the decoder of a model with an encoder begins with; the encoder reads
             the prompt. ``None`` where there is no encoder.
         method: A decoding method that the user wrote, in place of a strategy.
-        id: Short name for logs.
+        alone: Why the shared batch cannot serve it; ``None`` where it can.
+        num_pages: Pages that all its keys and values could take, if it runs alone.
+        place: Its place in the engine's queue; ``None`` where nobody counts.
+        id: Short name for logs, and in the batch.
     """
 
     prompt_ids: list[int]
@@ -65,9 +70,32 @@ class Request:
     accepted_at: float = 0.0
     decoder_ids: list[int] | None = None
     method: CustomMethod | None = None
+    alone: str | None = None
+    num_pages: int = 0
+    place: Place | None = None
     id: str = field(default_factory=lambda: f"req-{next(_numbers)}")
 
     @property
     def starting_ids(self) -> list[int]:
         """What the decoder continues."""
         return self.prompt_ids if self.decoder_ids is None else self.decoder_ids
+
+
+def sample_name(request_id: str, index: int) -> str:
+    """What a sample of a request is called: the first as the request, like in the reference."""
+    return f"{request_id}__child#{index - 1}" if index else request_id
+
+
+def fail(request: Request, error: BaseException, metrics: EngineMetrics | None = None) -> None:
+    """Tell a request's reader what ended it.
+
+    Args:
+        request: It has no further event after this.
+        error: What the reader will be raised.
+        metrics: Counts it as an error.
+    """
+    if request.place is not None:
+        request.place.left()
+    if metrics is not None:
+        metrics.request_finished(request, "error", clock())
+    request.sink.put_nowait(error)

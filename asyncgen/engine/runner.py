@@ -13,20 +13,24 @@ import torch
 
 from asyncgen.engine.events import EventWriter
 from asyncgen.engine.logprobs import token_logprob
+from asyncgen.engine.routing import num_rows
 from asyncgen.engine.sampler import HashDraw
 from asyncgen.generation.custom import custom_strategy
 from asyncgen.generation.drafting import make_drafter
 from asyncgen.generation.logits import raise_named
 from asyncgen.generation.mode_checks import Situation, check_mode
-from asyncgen.generation.modes import GenerationMode
-from asyncgen.generation.prepare import make_plan
+from asyncgen.generation.modes import GenerationMode, uses_beams
+from asyncgen.generation.prepare import make_plan, rows_of_prompt
 from asyncgen.generation.strategies import EncoderInput, Steps, strategy_for
 from asyncgen.generation.strategies.healed import healed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
+
+    from torch import Tensor
 
     from asyncgen.engine.assistants import Assistants
+    from asyncgen.engine.metrics import EngineMetrics
     from asyncgen.engine.request import Request
     from asyncgen.generation.prepare import GenerativeModel
     from asyncgen.generation.strategies import Step
@@ -43,29 +47,32 @@ class StepRun:
         self,
         request: Request,
         model: GenerativeModel,
-        tokenizer: Tokenizer,
+        tokenizer: Tokenizer | None,
         *,
         clock: Callable[[], float],
         prefill_chunk: int | None,
         assistants: Assistants,
+        metrics: EngineMetrics | None = None,
     ) -> None:
         """Take up a request without computing anything.
 
         Args:
             request: What to run.
             model: Computes.
-            tokenizer: Turns ids to text.
+            tokenizer: Turns ids to text; ``None`` where only ids are wanted.
             clock: Monotonic seconds.
             prefill_chunk: Most prompt tokens of one turn; ``None`` is all at once.
             assistants: Where draft models come from.
+            metrics: Told what happens to it.
         """
         self._request = request
         self._model = model
         self._tokenizer = tokenizer
         self._prefill_chunk = prefill_chunk
         self._assistants = assistants
-        self._events = EventWriter(request, tokenizer, clock)
+        self._events = EventWriter(request, tokenizer, clock, metrics)
         self._steps: Steps | None = None
+        self._is_past_prompt = False
 
     def turn(self) -> bool:
         """Run one decode step or one chunk of the prompt.
@@ -77,7 +84,7 @@ class StepRun:
             Exception: Whatever a processor, a criterion or the model raised.
         """
         interrupted = self._request.ends.interrupted()
-        if interrupted is not None:
+        if interrupted is not None and not self._has_more_to_say(interrupted):
             self.end(interrupted)
             return False
         if self._steps is None:
@@ -101,32 +108,39 @@ class StepRun:
         """Lay the request out as tensors and start its strategy."""
         request, mode = self._request, self._request.params.mode
         assistance = None
-        if mode is GenerationMode.ASSISTED_GENERATION:
+        if mode is GenerationMode.ASSISTED_GENERATION and request.method is None:
             assistance = self._assistants.assistance(request.params, self._tokenizer)
             # A draft model that was loaded just now has not been looked at before.
             rows, config = request.params.num_samples, request.params.config
             check_mode(mode, Situation(self._model, config, rows, assistance=assistance))
         plan = make_plan(
             self._model,
-            [request.starting_ids] * request.params.num_samples,
+            [request.starting_ids] * self._rows,
             config=request.params.config,
             processors=request.processors,
             ends=request.ends,
             draw=HashDraw(request.params.seed),
-            prefill_chunk=request.params.config.prefill_chunk_size or self._prefill_chunk,
+            beams=1 if request.method else request.params.config.num_beams or 1,
+            keep_logits=request.params.top_logprobs is not None,
+            prefill_chunk=request.params.config.prefill_chunk_size or self._chunk(),
             encoder=self._encoder_input(),
         )
         if request.method is not None:
             request.method.emit = self._write
-            return custom_strategy(request.method)(plan)
-        if assistance is not None:
+        elif assistance is not None:
             # What one request teaches a draft model must not change the draws of another.
             plan.drafter = make_drafter(self._model, plan, assistance, remember=False)
-        strategy = strategy_for(mode)
+        method = request.method
+        strategy = strategy_for(mode) if method is None else custom_strategy(method)
         if request.healing is not None:
-            bias = request.healing.bias.expand(request.params.num_samples, -1)
+            bias = request.healing.bias.expand(self._rows, -1)
             strategy = partial(healed, strategy=strategy, bias=bias)
         return strategy(plan)
+
+    def _chunk(self) -> int | None:
+        """Prompt tokens of each row in a turn, so that all rows together keep to the budget."""
+        budget = self._prefill_chunk
+        return None if budget is None else max(budget // num_rows(self._request.params), 1)
 
     def _encoder_input(self) -> EncoderInput | None:
         """What the encoder reads, in a model that has one."""
@@ -134,10 +148,25 @@ class StepRun:
             return None
         return EncoderInput(torch.tensor([self._request.prompt_ids], device=self._model.device))
 
+    @property
+    def _rows(self) -> int:
+        """Rows that the request is laid out in: a method that a user wrote sees every sample."""
+        params = self._request.params
+        return params.num_samples if self._request.method else rows_of_prompt(params.config)
+
+    def _has_more_to_say(self, interrupted: str) -> bool:
+        """Beams that run out of time end with the best hypothesis so far, in one more step."""
+        return (
+            interrupted == "time"
+            and self._is_past_prompt
+            and uses_beams(self._request.params.config)
+        )
+
     def _write(self, step: Step) -> None:
         """Turn what a step settled into events."""
         if step.prompt is not None:
             self._events.heal(step.prompt.tolist())
+        self._is_past_prompt |= step.scores is not None
         for row, token_ids in enumerate(step.token_ids):
             reason = step.reasons[row] if step.reasons else None
             if not self._events.is_live(row) or (not token_ids and reason is None):
@@ -151,9 +180,13 @@ class StepRun:
         top = self._request.params.top_logprobs
         if top is None or step.logits is None or not step.token_ids[row]:
             return None
-        # One row of logits a position, or one position for all rows.
-        first = row if step.positions == 1 else 0
+        # Other rows of logits may be behind the ids, one position a row, or all rows of one.
+        behind: Sequence[Tensor] | Tensor
+        if step.settled_logits is not None:
+            behind = step.settled_logits[row]
+        else:
+            behind = step.logits[row:] if step.positions == 1 else step.logits
         return tuple(
-            token_logprob(step.logits[first + place], token_id, top, self._tokenizer)
+            token_logprob(behind[place], token_id, top, self._tokenizer)
             for place, token_id in enumerate(step.token_ids[row])
         )

@@ -17,7 +17,7 @@ from asyncgen.generation.strategies.finite import require_finite
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["HashDraw", "gumbel_noise", "mix64"]
+__all__ = ["HashDraw", "as_int64", "gumbel_noise", "mix64"]
 
 _MASK64 = (1 << 64) - 1
 _UNIFORM = _MASK64
@@ -50,7 +50,7 @@ class HashDraw:
             FloatingPointError: A row has a NaN score or no finite score at all.
         """
         return torch.stack(
-            [self._draw_row(row, scores[row], position, stream) for row in range(len(scores))]
+            [self.draw_row(row, scores[row], position, stream) for row in range(len(scores))]
         )
 
     def successive(self, scores: Tensor, position: int) -> Tensor:
@@ -60,7 +60,7 @@ class HashDraw:
             FloatingPointError: A row has a NaN score or no finite score at all.
         """
         places = range(len(scores))
-        return torch.stack([self._draw_row(0, scores[i], position + i, 0) for i in places])
+        return torch.stack([self.draw_row(0, scores[i], position + i) for i in places])
 
     def uniform(self, position: int, count: int, stream: int = 0) -> Tensor:
         """Draw float32 ``[count]`` from [0, 1), one a position, independent of all tokens."""
@@ -68,29 +68,77 @@ class HashDraw:
         # 24 bits are what a float32 below 1 can hold evenly.
         return torch.tensor([(key >> 40) * 2.0**-24 for key in keys], dtype=torch.float32)
 
-    def _draw_row(self, row: int, scores: Tensor, position: int, stream: int) -> Tensor:
-        """Draw from one row, float32 ``[V]``; rows of a request differ by their index."""
-        key = (row, position, stream) if stream else (row, position)
+    def several(self, scores: Tensor, count: int, position: int) -> Tensor:
+        """Draw without replacement: the ``count`` highest of scores plus noise.
+
+        That is an exact sample (Gumbel-top-k; Kool, van Hoof and Welling 2019, arXiv 1903.06059,
+        section 2.3).
+
+        Args:
+            scores: float32 ``[B, M]``.
+            count: How many to draw of each row.
+            position: Absolute position of the token, prompt included.
+
+        Returns:
+            Indices, int64 ``[B, count]``, in the order in which they are drawn.
+
+        Raises:
+            FloatingPointError: A row has a NaN score or no finite score at all.
+        """
+        require_finite(scores.amax(dim=1), position)
+        return torch.stack(
+            [self._draw_several(row, each, count, position) for row, each in enumerate(scores)]
+        )
+
+    def _draw_several(self, row: int, scores: Tensor, count: int, position: int) -> Tensor:
+        candidates = torch.nonzero(scores != -torch.inf).squeeze(1)
+        if len(candidates) < count:
+            candidates = torch.arange(len(scores), device=scores.device)
+        noise = gumbel_noise(self.key(row, position), candidates)
+        return candidates[torch.topk(scores[candidates] + noise, count).indices]
+
+    def draw_row(self, row: int, scores: Tensor, position: int, stream: int = 0) -> Tensor:
+        """Draw the token of one row.
+
+        Args:
+            row: Index of the row in its request, which tells the draws of its rows apart.
+            scores: Processed scores, float32 ``[V]``.
+            position: Absolute position of the token.
+            stream: As in a call.
+
+        Returns:
+            Token id, int64 without dimensions.
+
+        Raises:
+            FloatingPointError: The row has a NaN score or no finite score at all.
+        """
         # After top-k or top-p few candidates are left, and only those need noise. NaN stays in.
         candidates = torch.nonzero(scores != -torch.inf).squeeze(1)
         kept = scores[candidates]
-        noisy = kept + gumbel_noise(mix64(self.seed, *key), candidates)
+        noisy = kept + gumbel_noise(self.key(row, position, stream), candidates)
         best, winner = (noisy if candidates.numel() else scores).max(dim=0)
         require_finite(best[None], position)
         return candidates[winner]
 
+    def key(self, row: int, position: int, stream: int = 0) -> int:
+        """Hash everything but the token, to a signed 64-bit number."""
+        where = (row, position, stream) if stream else (row, position)
+        return as_int64(mix64(self.seed, *where))
 
-def gumbel_noise(key: int, token_ids: Tensor) -> Tensor:
+
+def gumbel_noise(key: int | Tensor, token_ids: Tensor) -> Tensor:
     """Standard Gumbel noise for each token id.
 
     Args:
-        key: 64-bit hash of everything but the token.
+        key: 64-bit hash of everything but the token; or several, int64 of a shape that
+            broadcasts.
         token_ids: int64, any shape.
 
     Returns:
         float32 noise of the same shape.
     """
-    bits = _finalize(token_ids * _signed(0x9E3779B97F4A7C15) + _signed(key))
+    offset = as_int64(key) if isinstance(key, int) else key
+    bits = _finalize(token_ids * as_int64(0x9E3779B97F4A7C15) + offset)
     # Near 1 a float32 could not tell -log(u) from zero; with 53 bits a float64 could round to 1.
     uniform = (_shift(bits, 12).double() + 0.5) * 2.0**-52
     return (-torch.log(-torch.log(uniform))).float()
@@ -109,8 +157,8 @@ def mix64(*values: int) -> int:
 
 def _finalize(state: Tensor) -> Tensor:
     """The same finalizer on int64 tensors; torch wraps on overflow, shifts are made logical."""
-    state = (state ^ _shift(state, 30)) * _signed(0xBF58476D1CE4E5B9)
-    state = (state ^ _shift(state, 27)) * _signed(0x94D049BB133111EB)
+    state = (state ^ _shift(state, 30)) * as_int64(0xBF58476D1CE4E5B9)
+    state = (state ^ _shift(state, 27)) * as_int64(0x94D049BB133111EB)
     return state ^ _shift(state, 31)
 
 
@@ -119,7 +167,7 @@ def _shift(state: Tensor, bits: int) -> Tensor:
     return (state >> bits) & ((1 << (64 - bits)) - 1)
 
 
-def _signed(value: int) -> int:
+def as_int64(value: int) -> int:
     """The int64 with the same 64 bits."""
     value &= _MASK64
     return value - (1 << 64) if value >> 63 else value

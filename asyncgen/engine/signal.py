@@ -1,12 +1,17 @@
-"""A one-shot signal from a thread that any number of event loops can await."""
+"""A one-shot signal from a thread, for event loops that await it and threads that wait for it."""
 
 from __future__ import annotations
 
 import threading
+from functools import partial
+from typing import TYPE_CHECKING
 
 import anyio
 
 from streamers import LoopBell
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 __all__ = ["Signal"]
 
@@ -17,7 +22,7 @@ class Signal:
     def __init__(self) -> None:
         """Start unset."""
         self._lock = threading.Lock()
-        self._waiters: list[tuple[LoopBell, anyio.Event]] = []
+        self._calls: list[Callable[[], object]] = []
         self._set = False
 
     def is_set(self) -> bool:
@@ -28,20 +33,52 @@ class Signal:
         """Wake everybody who waits; a second call does nothing."""
         with self._lock:
             self._set = True
-            waiters, self._waiters = self._waiters, []
-        for bell, event in waiters:
-            bell.ring(event.set)
+            calls, self._calls = self._calls, []
+        for call in calls:
+            call()
+
+    def call(self, function: Callable[[], object]) -> None:
+        """Call a function once it is set, on the thread that sets it; at once if it is set.
+
+        Args:
+            function: Must not wait and must not raise.
+        """
+        with self._lock:
+            if not self._set:
+                self._calls.append(function)
+                return
+        function()
+
+    def wait_in_thread(self, timeout: float | None = None) -> bool:
+        """Block this thread until it is set.
+
+        Args:
+            timeout: Most seconds to wait; ``None`` for no limit.
+
+        Returns:
+            Whether it is set.
+        """
+        event = threading.Event()
+        self.call(event.set)
+        try:
+            return event.wait(timeout)
+        finally:
+            self._drop(event.set)
 
     async def wait(self) -> None:
         """Return once it is set; can be cancelled."""
-        entry = (LoopBell.current(), anyio.Event())
+        event = anyio.Event()
+        ring = partial(LoopBell.current().ring, event.set)
         with self._lock:
             if self._set:
                 return
-            self._waiters.append(entry)
+            self._calls.append(ring)
         try:
-            await entry[1].wait()
+            await event.wait()
         finally:
-            with self._lock:
-                if entry in self._waiters:
-                    self._waiters.remove(entry)
+            self._drop(ring)
+
+    def _drop(self, function: Callable[[], object]) -> None:
+        with self._lock:
+            if function in self._calls:
+                self._calls.remove(function)

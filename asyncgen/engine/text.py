@@ -1,4 +1,4 @@
-"""The text of one sample: ids in, exact text out, cut at the stop strings."""
+"""The text of one sample: ids in, exact text out, cut at the stop strings; or none at all."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from asyncgen.engine.request import Request
     from asyncgen.tokenizer import Tokenizer
 
-__all__ = ["SampleText"]
+__all__ = ["NoText", "SampleText"]
 
 
 class SampleText:
@@ -73,3 +73,18 @@ class SampleText:
             return text, None
         text, stop = self._stops.put(text)
         return (text, stop) if stop else (text + self._stops.flush(), None)
+
+
+class NoText:
+    """The text of a sample of whom only the ids are wanted: none."""
+
+    def add(self, token_ids: Sequence[int]) -> tuple[str, str | None]:
+        """Take in ids."""
+        return "", None
+
+    def finish(self) -> tuple[str, str | None]:
+        """Nothing is held back."""
+        return "", None
+
+    def heal(self, token_id: int, prompt_ids: Sequence[int], shown: str) -> None:
+        """The prompt has no text either."""

@@ -7,12 +7,12 @@ error that names it, before any work.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeAlias
 
 from asyncgen.errors import InvalidRequestError
 
-__all__ = ["check_callables", "check_values"]
+__all__ = ["check_callables", "check_text", "check_values"]
 
 Rule: TypeAlias = tuple[tuple[str, ...], Callable[[Any], bool], str]
 
@@ -70,6 +70,28 @@ def check_values(config: object) -> None:
             value = getattr(config, name, None)
             if value is not None and not accepts(value):
                 raise InvalidRequestError(name, value, allowed)
+    stops = getattr(config, "stop_strings", None)
+    check_text("stop_strings", stops if isinstance(stops, list | tuple) else [stops])
+
+
+def check_text(name: str, texts: Iterable[object]) -> None:
+    """Refuse half characters, which no text holds: what waits for one would wait for ever.
+
+    Args:
+        name: Name of the parameter.
+        texts: Its strings; what is no string is left to others.
+
+    Raises:
+        InvalidRequestError: Names the parameter and the place.
+    """
+    for text in texts:
+        if not isinstance(text, str):
+            continue
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            allowed = f"no Unicode text: a lone surrogate at position {error.start}"
+            raise InvalidRequestError(name, text, allowed) from None
 
 
 def check_callables(name: str, arguments: Mapping[str, Any]) -> list[Callable[..., Any]]:

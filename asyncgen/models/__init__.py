@@ -3,6 +3,7 @@
 from asyncgen.models.attention import AttentionContext, DenseAttention
 from asyncgen.models.config import ModelConfig, RopeConfig
 from asyncgen.models.decoder import DecoderLM
+from asyncgen.models.paged import PackedRow, PagedAttention
 from asyncgen.models.registry import MODELS
 from asyncgen.models.weight_map import WeightRule
 
@@ -12,6 +13,8 @@ __all__ = [
     "DecoderLM",
     "DenseAttention",
     "ModelConfig",
+    "PackedRow",
+    "PagedAttention",
     "RopeConfig",
     "WeightRule",
 ]

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from asyncgen.models.linear import Embedding, Linear
+from asyncgen.errors import InvalidRequestError
+from asyncgen.models.linear import Embedding, Linear, packs
 from asyncgen.models.norm import LayerNorm, RMSNorm, Scaler
 from asyncgen.models.rope import Rotary
 from asyncgen.models.weight_map import WeightRule
@@ -266,16 +267,23 @@ class DecoderLM(nn.Module):
         self._head_made_of = (table,)
         self.lm_head.tie(table.detach().to(self.dtype), own_copy=own_copy)
 
-    def replace_table(self, table: Tensor) -> None:
-        """Put another tensor of the same content in the place of the embedding table.
+    def stays_in_file(self) -> str | None:
+        """The table of a tied head, where a kernel of the head's own wins: look-ups read little."""
+        if not (self.config.tie_word_embeddings and packs(self.dtype)):
+            return None
+        return "embed_tokens.weight"
 
-        After ``prepare_head(own_copy=True)`` only look-ups read the table, a few rows a step, so
-        a memory-mapped view of the file will do, in whatever dtype the file has.
+    def use_stored(self, stored: Tensor) -> None:
+        """Give the head its own copy of the embedding table, and look rows up in another one.
+
+        The copy is laid out for the fastest kernel. From then on the table is read a few rows a
+        step, so a memory-mapped view of the file will do, in whatever dtype the file has.
 
         Args:
-            table: ``[V, E]``; may be read-only.
+            stored: ``[V, E]``, of the same content as the table; may be read-only.
         """
-        self.embed_tokens.weight = nn.Parameter(table, requires_grad=False)
+        self.prepare_head(own_copy=True)
+        self.embed_tokens.weight = nn.Parameter(stored, requires_grad=False)
         self.embed_tokens.prepare()
         self._head_made_of = (self.embed_tokens.weight,)
 
@@ -332,6 +340,62 @@ class DecoderLM(nn.Module):
         if stream.shape[0] != batch:
             stream = stream.view(batch, -1, stream.shape[1])[:, -1].contiguous()
         return product(norm(stream, stream))
+
+    def decode_packed(
+        self,
+        input_ids: Tensor,
+        positions: Tensor,
+        last: Tensor,
+        attention: AttentionContext,
+        *,
+        is_recorded: bool = False,
+    ) -> Tensor:
+        """Logits ``[R, V]`` after some of the tokens of packed rows.
+
+        Args:
+            input_ids: The tokens of all rows, one row after another, ``[N]``, int64.
+            positions: Position of each token in its text, ``[N]``, int64.
+            last: Which tokens' logits are wanted, ``[R]``, int64; R may be 0.
+            attention: Does the attention; the rows are laid out.
+            is_recorded: Whether what this asks of the device will be repeated without it.
+
+        Raises:
+            InvalidRequestError: A position is beyond `packed_length`.
+        """
+        lookup, _, _, norm, product = self._plan or self._ready()
+        limit = self.packed_length
+        if limit is not None and int(positions.max()) >= limit:
+            raise InvalidRequestError(
+                "positions", int(positions.max()), f"packed rows end at {limit} tokens"
+            )
+        # What autograd does for each operator, to no use, is a tenth of a short step's time. The
+        # head is outside: users' processors may write to what they are given. A recording costs
+        # no time for autograd, and its tensors must be such as can be written to from outside.
+        with torch.inference_mode(not is_recorded):
+            stream = lookup(input_ids)  # [N, E]
+            self._run(stream, positions, 1, attention, None)
+            if last.shape[0] != stream.shape[0]:
+                stream = stream.index_select(0, last)
+            normed = norm(stream, stream)
+        return product(normed)
+
+    def take_workspace(self, tokens: int) -> object:
+        """Give away the memory that steps of so many tokens have used, for the next to get other.
+
+        Who recorded such a step keeps it: the recording goes on writing there.
+        """
+        return self._spaces.pop(tokens, None)
+
+    @property
+    def packed_length(self) -> int | None:
+        """Tokens of the longest text that can share a packed step; ``None``: any length.
+
+        The angles of ``dynamic`` rope change with the longest text in the step, so beyond its
+        original length such a text must run alone.
+        """
+        rope = self.config.rope
+        is_dynamic = rope.rope_type == "dynamic"
+        return rope.original_max_position_embeddings if is_dynamic else None
 
     def ignored_weights(self) -> tuple[str, ...]:
         """Regular expressions of names that checkpoints carry and nobody needs."""

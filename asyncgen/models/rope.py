@@ -119,6 +119,7 @@ class Rotary:
         self._dynamic = config.rope.rope_type == "dynamic"
         self._frequencies = inverse_frequencies(config.rope, config.head_dim)
         self._table: Tensor | None = None
+        self._sent: Tensor | None = None
         self.dtype = dtype
 
     def rows(self, positions: Tensor) -> tuple[Tensor, ...]:
@@ -137,7 +138,10 @@ class Rotary:
                 return self._compute(positions, frequencies).unbind(1)
         if positions.device.type != "cpu":
             # A look-up past the end of a table cannot be caught on an accelerator.
-            return self._compute(positions, self._frequencies).unbind(1)
+            if self._sent is None or self._sent.device != positions.device:
+                # Once: a copy in each step would wait for the device, and could not be recorded.
+                self._sent = self._frequencies.to(positions.device)
+            return self._compute(positions, self._sent).unbind(1)
         if self._table is not None and self._table.dtype is self.dtype:
             try:
                 return self._table.index_select(0, positions).unbind(1)

@@ -108,8 +108,9 @@ class TableCore:
 
     Attributes:
         config: A tiny Llama's, so that caches and attention know their shapes.
-        forwards: Shape ``(B, S)`` of the ids of every forward pass.
+        forwards: Shape ``(B, S)`` of the ids of every forward pass; of packed passes, of every row.
         threads: Names of the threads that computed.
+        num_packed: Forward passes over packed rows.
     """
 
     def __init__(self, config: ModelConfig, table: torch.Tensor, hook: Hook | None) -> None:
@@ -118,6 +119,7 @@ class TableCore:
         self.hook = hook
         self.forwards: list[tuple[int, int]] = []
         self.threads: set[str] = set()
+        self.num_packed = 0
 
     def decode(
         self, input_ids: torch.Tensor, positions: torch.Tensor, attention: AttentionContext
@@ -126,6 +128,34 @@ class TableCore:
         self._compute(input_ids, positions, attention)
         places = positions[:, -1].expand(input_ids.shape[0])
         return self.logits(input_ids[:, -1], places)
+
+    def decode_packed(
+        self,
+        input_ids: torch.Tensor,
+        positions: torch.Tensor,
+        last: torch.Tensor,
+        attention: Any,
+        *,
+        is_recorded: bool = False,
+    ) -> torch.Tensor:
+        """Logits ``[R, V]`` of packed rows: one pass for the hook, one entry a row in the log."""
+        self.num_packed += 1
+        for part in _rows(positions.tolist(), set(last.tolist())):
+            self.forwards.append((1, part.stop - part.start))
+        if self.hook is not None:
+            self.hook(input_ids[None], positions[None])
+        self.threads.add(threading.current_thread().name)
+        attention.begin(1, input_ids.numel())
+        attention.attend(0, torch.zeros(input_ids.numel(), 3, self.config.head_dim))
+        return self.logits(input_ids[last], positions[last])
+
+    @property
+    def packed_length(self) -> int | None:
+        """Any length."""
+        return None
+
+    def take_workspace(self, tokens: int) -> None:
+        """There is none."""
 
     def embed(self, input_ids: torch.Tensor) -> torch.Tensor:
         """Ids ``[B, S]`` as "embeddings" ``[B, S, 2]``: id and a place for its position."""
@@ -164,6 +194,20 @@ class TableCore:
     def logits(self, last_ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         """Logits ``[B, V]`` after ids ``[B]`` at positions ``[B]``."""
         return self.table[(31 * last_ids + 7 * positions) % len(self.table)]
+
+
+def _rows(positions: list[int], last: set[int]) -> list[slice]:
+    """Where the rows of a packed step are: a row ends where logits are wanted, or positions jump.
+
+    A chunk that is followed by a row that begins just behind it is taken for one row with it; the
+    schedulers put decoding rows first, so it does not come to that.
+    """
+    ends = [
+        place + 1
+        for place, position in enumerate(positions)
+        if place in last or place + 1 == len(positions) or positions[place + 1] != position + 1
+    ]
+    return [slice(start, end) for start, end in zip([0, *ends], ends, strict=False)]
 
 
 class ScriptedCore(TableCore):

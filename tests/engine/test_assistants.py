@@ -19,6 +19,7 @@ from tests.doubles.checkpoints import save_checkpoint
 from tests.doubles.engine import greedy_ids, no_thread_left, sampled_ids
 from tests.doubles.models import TableModel, byte_tokenizer
 from tests.doubles.tokenizers import save_tokenizer
+from tests.ids import readable
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -142,7 +143,7 @@ async def test_a_stop_string_inside_a_draft_ends_where_greedy_ends() -> None:
         {"dola_layers": "low"},
         {"dola_layers": [0, 1], "temperature": 0.8, "seed": 3},
     ],
-    ids=str,
+    ids=readable,
 )
 async def test_contrasting_strategies_stream_what_generate_gives(
     options: dict[str, Any], tmp_path: Path
@@ -207,7 +208,7 @@ REFUSED: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("name", "options"), REFUSED, ids=lambda value: str(value)[:60])
+@pytest.mark.parametrize(("name", "options"), REFUSED, ids=readable)
 async def test_what_is_refused(name: str, options: dict[str, Any]) -> None:
     model, draft = TableModel(), TableModel()
     options = {key: draft if value is ... else value for key, value in options.items()}

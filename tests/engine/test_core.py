@@ -1,179 +1,133 @@
-"""The engine is driven turn by turn; what fails, fails alone."""
+"""The engine joins the batch and the side lane, and counts what happens."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from hypothesis import given
-from hypothesis import strategies as st
+import pytest
 
 from asyncgen.engine.core import Engine
-from asyncgen.errors import EngineDiedError
+from asyncgen.engine.side_lane import SideLane
+from asyncgen.errors import ContextLengthError, EngineDiedError, InvalidRequestError
+from asyncgen.generation.logits import LogitsProcessorList
+from tests.doubles.engine import greedy_ids
+from tests.doubles.models import TableModel
+from tests.engine.batches import Bench, ids_of
 from tests.engine.requests import request_for
-
-if TYPE_CHECKING:
-    from asyncgen.engine.request import Request
-    from tests.doubles.engine import RecordingSink
 
 
 class FakeRun:
-    """A run of a given number of turns that writes down what happens to it."""
+    """Ends at its first turn, in one way or the other."""
 
-    def __init__(self, log: list[str], name: str, turns: int, fails_at: str = "") -> None:
-        self.log, self.name, self.left, self.fails_at = log, name, turns, fails_at
+    def __init__(self, fails: bool) -> None:
+        self.fails = fails
 
     def turn(self) -> bool:
-        self.log.append(self.name)
-        if self.fails_at == "turn":
+        if self.fails:
             raise ValueError("turn")
-        self.left -= 1
-        return self.left > 0
+        return False
 
     def end(self, reason: str) -> None:
-        if self.fails_at == "end":
-            raise ValueError("end")
-        self.log.append(f"{self.name}:{reason}")
+        """Nothing to tell."""
 
 
-class Bench:
-    """An engine over fake runs."""
-
-    def __init__(self, max_running: int = 8) -> None:
-        self.log: list[str] = []
-        self.plans: dict[Request, FakeRun | Exception] = {}
-        self.sinks: dict[str, RecordingSink] = {}
-        self.engine = Engine(self.start, max_running=max_running)
-
-    def start(self, request: Request) -> FakeRun:
-        plan = self.plans[request]
-        if isinstance(plan, Exception):
-            raise plan
-        return plan
-
-    def add(self, name: str, turns: int = 3, fails_at: str = "", **params: Any) -> Request:
-        request, self.sinks[name] = request_for(**params)
-        self.plans[request] = (
-            ValueError("start") if fails_at == "start" else FakeRun(self.log, name, turns, fails_at)
-        )
-        self.engine.add(request)
-        return request
-
-    def run(self) -> str:
-        while self.engine.has_work:
-            self.engine.step()
-        return " ".join(self.log)
+def test_what_comes_in_and_what_fails_is_counted() -> None:
+    engine = Engine(SideLane(lambda request: FakeRun(True), max_running=1))
+    (bad, _), (waiting, _), (dies, _) = (request_for() for _ in range(3))
+    engine.add(bad)
+    engine.add(waiting)
+    shot = engine.metrics.snapshot()
+    assert (shot.requests_running, shot.requests_waiting) == (0, 2)
+    engine.step()
+    shot = engine.metrics.snapshot()
+    assert (shot.requests_running, shot.requests_waiting) == (0, 1)
+    engine.abort(waiting)
+    assert engine.metrics.snapshot().requests_waiting == 0
+    engine.add(dies)
+    engine.fail_all(EngineDiedError("dead"))
+    assert not engine.has_work
 
 
-def test_requests_take_turns_and_end() -> None:
-    bench = Bench()
-    for name in "ab":
-        bench.add(name)
+def test_a_step_gives_both_lanes_their_turn() -> None:
+    model = TableModel()
+    bench = Bench(model)
+    sinks = [bench.add([number, 1], max_new_tokens=6)[1] for number in range(2)]
+    sinks += [
+        bench.add([number, 1], max_new_tokens=6, use_cache=False)[1] for number in range(2, 4)
+    ]
+    for _ in range(4):
+        bench.step()
+    assert [len(ids_of(sink)) for sink in sinks] == [4, 4, 2, 2]
+    assert (bench.engine.num_running, bench.engine.num_waiting) == (4, 0)
     bench.run()
-    assert sorted(bench.log) == sorted("ababab")
-    assert not bench.engine.has_work
-    assert (bench.engine.num_running, bench.engine.num_waiting) == (0, 0)
-    bench.engine.step()  # nothing to do is fine
+    for number, sink in enumerate(sinks):
+        assert ids_of(sink) == greedy_ids(model, [number, 1], 6)
+    bench.require_empty()
 
 
-def test_priority_and_places() -> None:
+@pytest.mark.parametrize("way", ["abort", "abort_all", "fail_all"])
+def test_every_end_reaches_both_lanes(way: str) -> None:
     bench = Bench(max_running=1)
-    bench.add("a", 1)
-    bench.add("b", 1, priority=2)
-    bench.add("c", 1, priority=1)
-    assert (bench.engine.num_running, bench.engine.num_waiting) == (0, 3)
-    assert bench.run() == "b c a"
-
-
-def test_a_failing_turn_or_start_goes_to_its_reader() -> None:
-    for fails_at in ("turn", "start"):
-        bench = Bench()
-        bench.add("bad", fails_at=fails_at)
-        bench.add("good")
-        assert bench.run().split().count("good") == 3
-        [error] = bench.sinks["bad"].items
-        assert isinstance(error, ValueError) and str(error) == fails_at
-        assert bench.sinks["good"].items == []
-
-
-def test_abort_running_and_waiting() -> None:
-    bench = Bench(max_running=1)
-    running, waiting = bench.add("a"), bench.add("b")
-    bench.engine.step()
-    bench.engine.abort(waiting)
-    bench.engine.abort(running)
-    bench.engine.abort(running)
-    bench.engine.abort(waiting)
-    assert bench.run() == "a b:cancelled a:cancelled"
-
-
-def test_abort_of_what_was_never_added() -> None:
-    bench = Bench()
-    request, sink = request_for()
-    bench.engine.abort(request)
-    assert sink.items == []
-
-
-def test_an_abort_that_fails_goes_to_its_reader() -> None:
-    for fails_at, steps in (("end", 0), ("end", 1), ("start", 0)):
-        bench = Bench()
-        request = bench.add("a", fails_at=fails_at)
-        for _ in range(steps):
-            bench.engine.step()
-        bench.engine.abort(request)
-        [error] = bench.sinks["a"].items
-        assert isinstance(error, ValueError) and str(error) == fails_at
+    added = [
+        bench.add([number], max_new_tokens=9, **given)
+        for number, given in enumerate([{}, {}, {"use_cache": False}, {"use_cache": False}])
+    ]
+    bench.step()
+    if way == "abort":
+        for request, _ in added:
+            bench.engine.abort(request)
+            bench.engine.abort(request)
+    elif way == "abort_all":
+        bench.engine.abort_all("aborted")
+    else:
+        bench.engine.fail_all(EngineDiedError("dead"))
+        assert all(isinstance(sink.items[-1], EngineDiedError) for _, sink in added)
         assert not bench.engine.has_work
+        return
+    reason = "cancelled" if way == "abort" else "aborted"
+    assert [sink.events[-1].finish_reason for _, sink in added] == [reason] * 4
+    bench.require_empty()
 
 
-def test_abort_all_reaches_everybody() -> None:
-    bench = Bench(max_running=2)
-    for name in "abcd":
-        bench.add(name)
-    bench.engine.step()
-    bench.engine.abort_all("aborted")
-    assert sorted(bench.log) == sorted(["a", *(f"{name}:aborted" for name in "abcd")])
-    assert not bench.engine.has_work
+def test_figures_of_pages_and_steps() -> None:
+    bench = Bench(page_size=4)
+    bench.add(list(range(8)), max_new_tokens=3)
+    bench.step()
+    shot = bench.engine.metrics.snapshot()
+    assert (shot.pages_used, shot.pages_total) == (2, 64)
+    assert shot.step_tokens.sum == 8 and shot.requests_running == 1
+    bench.run()
+    bench.add(list(range(8)), max_new_tokens=3)
+    bench.run()
+    shot = bench.engine.metrics.snapshot()
+    assert (shot.prefix_cache_queries, shot.prefix_cache_hits) == (16, 4)
+    assert dict(shot.finished) == {"length": 2} and shot.generation_tokens == 6
 
 
-def test_fail_all_tells_everybody() -> None:
-    bench = Bench(max_running=2)
-    for name in "abcd":
-        bench.add(name)
-    bench.engine.step()
-    error = EngineDiedError("dead")
-    bench.engine.fail_all(error)
-    assert all(sink.items == [error] for sink in bench.sinks.values())
-    assert not bench.engine.has_work
+@pytest.mark.parametrize("given", [{}, {"use_cache": False}])
+def test_what_an_empty_pool_could_not_hold(given: dict[str, Any]) -> None:
+    bench = Bench(pages=5, page_size=4)
+    with pytest.raises(ContextLengthError, match="kv_cache_memory") as caught:
+        bench.add([1, 2, 3], max_new_tokens=18, **given)
+    assert caught.value.parameter == "max_new_tokens"
+    with pytest.raises(ContextLengthError):
+        bench.add(list(range(20)), **given)
+    with pytest.raises(InvalidRequestError):
+        bench.add([1, 2, 3], min_new_tokens=18, **given)
+    _, sink = bench.add([1, 2, 3], **given)  # no length was asked for: to the end of the memory
+    _, exact = bench.add([1, 2, 3], max_new_tokens=17, **given)
+    bench.run()
+    assert len(ids_of(sink)) == len(ids_of(exact)) == 17
+    bench.require_empty()
 
 
-@given(
-    st.integers(1, 4),
-    st.lists(
-        st.tuples(
-            st.sampled_from(["add", "step", "abort"]),
-            st.integers(0, 9),
-            st.sampled_from(["", "", "turn", "start", "end"]),
-        ),
-        max_size=40,
-    ),
-)
-def test_everybody_hears_of_an_end_exactly_once(
-    max_running: int, actions: list[tuple[str, int, str]]
-) -> None:
-    bench = Bench(max_running)
-    added: list[Request] = []
-    for action, number, fails_at in actions:
-        if action == "add":
-            added.append(bench.add(str(len(added)), 1 + number % 4, fails_at))
-        elif action == "step":
-            bench.engine.step()
-        elif added:
-            bench.engine.abort(added[number % len(added)])
-    bench.engine.abort_all("aborted")
-    assert not bench.engine.has_work
-    for number, request in enumerate(added):
-        plan = bench.plans[request]
-        errors = len(bench.sinks[str(number)].items)
-        ends = [line for line in bench.log if line.startswith(f"{number}:")]
-        ran_out = isinstance(plan, FakeRun) and plan.left == 0 and plan.fails_at != "turn"
-        assert errors + len(ends) + ran_out == 1
+def test_an_error_is_counted_and_the_place_is_free() -> None:
+    def bad(input_ids: Any, scores: Any) -> Any:
+        raise ValueError("bad")
+
+    bench = Bench()
+    bench.add(logits_processor=LogitsProcessorList([bad]))
+    bench.add(logits_processor=LogitsProcessorList([bad]), use_cache=False)
+    bench.run()
+    assert dict(bench.engine.metrics.snapshot().finished) == {"error": 2}
+    bench.require_empty()

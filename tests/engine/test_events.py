@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from asyncgen.engine.events import EventWriter
+from asyncgen.engine.metrics import EngineMetrics
 from asyncgen.types import Timing, TokenLogprob
 from tests.doubles.models import EOS, byte_tokenizer
 from tests.engine.requests import Clock, request_for
@@ -118,3 +119,31 @@ def test_no_rate_where_no_time_passed() -> None:
     events.settle(0, [98], "length")
     timing = sink.events[-1].timing
     assert timing is not None and timing.tokens_per_second is None
+
+
+def test_the_engine_is_told_of_start_tokens_and_end() -> None:
+    request, _ = request_for(n=2, do_sample=True)
+    clock, metrics = Clock(), EngineMetrics()
+    request.accepted_at, clock.now = 10.0, 12.0
+    metrics.request_queued(request)
+    events = EventWriter(request, byte_tokenizer(), clock, metrics)
+    clock.now = 13.0
+    events.settle(0, [104], None)
+    events.settle(1, [104], None)
+    clock.now = 14.0
+    events.settle(0, [EOS], "stop")
+    events.end("cancelled")
+    shot = metrics.snapshot()
+    assert (shot.queue_time.sum, shot.time_to_first_token.sum) == (2.0, 3.0)
+    assert (shot.inter_token_latency.count, shot.generation_tokens) == (1, 3)
+    assert dict(shot.finished) == {"cancelled": 1}
+    assert shot.e2e_latency.sum == 4.0
+
+
+def test_without_a_tokenizer_there_are_ids_alone() -> None:
+    request, sink = request_for()
+    events = EventWriter(request, None, Clock())
+    events.settle(0, [104], None)
+    events.settle(0, [105, EOS], "stop")
+    assert [event.token_ids for event in sink.events] == [(104,), (105, EOS)]
+    assert sink.text == "" and sink.events[-1].stop_reason == EOS

@@ -29,3 +29,8 @@ def test_more_than_there_are() -> None:
     entry = token_logprob(torch.zeros(8), 3, 50, byte_tokenizer())
     assert len(entry.top) == 8
     assert entry.logprob == pytest.approx(-2.0794415)
+
+
+def test_without_a_tokenizer_there_is_no_text() -> None:
+    entry = token_logprob(torch.zeros(8), 3, 2, None)
+    assert entry.token == "" and [top.token for top in entry.top] == ["", ""]

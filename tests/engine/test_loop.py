@@ -63,6 +63,9 @@ class FakeEngine:
         self.log.append(f"abort all: {reason}")
         self.requests.clear()
 
+    def evict(self, request_id: str) -> None:
+        self.log.append(f"evict {request_id}")
+
     def fail_all(self, error: BaseException) -> None:
         self.log.append("fail all")
         for request in self.requests:
@@ -325,3 +328,71 @@ def test_many_threads_post_and_cancel_while_it_ends() -> None:
         join_decode_threads()
         assert len(posted) + len(refused) == 8
         assert all(len(sink.items) == 1 for sink in posted)
+
+
+# For callers that own a thread and no loop.
+
+
+async def test_a_drain_runs_what_was_posted_to_its_end() -> None:
+    engine = FakeEngine()
+    thread = thread_over(engine)
+    thread.start()
+    assert thread.wait_ready_in_thread() == "loaded"
+    over = threading.Event()
+    thread.call_when_finished(over.set)
+    request, _ = request_for()
+    thread.post(request)
+    assert engine.in_step.acquire(timeout=PATIENCE)
+    thread.evict("other")
+    thread.stop(drain=True)
+    with pytest.raises(EngineClosedError):
+        thread.post(request_for()[0])
+    assert not thread.join(0) and not thread.is_over
+    engine.go.release()
+    assert engine.in_step.acquire(timeout=PATIENCE)
+    assert "evict other" in engine.log
+    engine.requests.clear()
+    engine.go.release()
+    assert thread.join(PATIENCE) and over.is_set() and thread.is_over
+    assert thread.death is None and not any("abort" in entry for entry in engine.log)
+
+
+async def test_a_hard_stop_cuts_a_drain_short() -> None:
+    engine = FakeEngine()
+    thread = thread_over(engine)
+    thread.start()
+    thread.post(request_for()[0])
+    assert engine.in_step.acquire(timeout=PATIENCE)
+    thread.stop(drain=True)
+    thread.stop()
+    engine.go.release()
+    assert thread.join(PATIENCE)
+    assert engine.log[-1] == "abort all: aborted"
+
+
+async def test_a_load_that_fails_is_raised_to_a_thread_that_waits() -> None:
+    def load(is_closing: Callable[[], bool]) -> tuple[FakeEngine, str]:
+        raise ZeroDivisionError
+
+    thread: DecodeThread[str] = DecodeThread(load, name="asyncgen-decode")
+    assert thread.join(0)  # it never started
+    thread.start()
+    with pytest.raises(ZeroDivisionError):
+        thread.wait_ready_in_thread()
+    assert thread.join(PATIENCE)
+    assert isinstance(thread.death, ZeroDivisionError)
+
+
+async def test_it_knows_its_own_thread() -> None:
+    asked: list[bool] = []
+
+    def load(is_closing: Callable[[], bool]) -> tuple[FakeEngine, str]:
+        asked.append(thread.is_current)
+        return FakeEngine(), "loaded"
+
+    thread: DecodeThread[str] = DecodeThread(load, name="asyncgen-decode")
+    thread.start()
+    thread.wait_ready_in_thread()
+    assert asked == [True] and not thread.is_current
+    thread.stop()
+    assert thread.join(PATIENCE)

@@ -10,7 +10,6 @@ import pytest
 from asyncgen.engine.names import (
     ARGUMENTS,
     NOT_HERE,
-    NOT_YET,
     OWN,
     check_names,
     check_prompt,
@@ -28,17 +27,8 @@ def test_tables_agree() -> None:
     known = set(StreamParams.__annotations__)
     assert known >= OWN
     assert known >= ARGUMENTS
-    assert known >= NOT_YET
     assert not known & set(NOT_HERE)
     assert not OWN & ARGUMENTS
-
-
-@pytest.mark.parametrize("name", sorted(NOT_YET))
-def test_a_feature_to_come_is_refused_by_name(name: str) -> None:
-    check_names({name: None})
-    with pytest.raises(InvalidRequestError, match="not supported yet") as caught:
-        check_names({name: 1})
-    assert (caught.value.parameter, caught.value.value) == (name, 1)
 
 
 def test_a_typo_is_told_what_was_meant() -> None:

@@ -72,6 +72,22 @@ def test_a_text_of_no_tokens() -> None:
         request_for("x", tokenizer=Silent())
 
 
+@pytest.mark.parametrize("prompt", ["a\ud800", [{"role": "user", "content": "a\udfff"}]])
+def test_half_a_character_is_no_prompt(prompt: Any) -> None:
+    with pytest.raises(InvalidRequestError, match="lone surrogate") as caught:
+        request_for(prompt)
+    assert caught.value.parameter == "prompt"
+    assert caught.value.value == prompt
+
+
+@pytest.mark.parametrize("name", ["stop", "stop_strings"])
+def test_half_a_character_is_no_stop_string(name: str) -> None:
+    for value in ("\ud800", ["x", "\ud800"]):
+        with pytest.raises(InvalidRequestError, match="lone surrogate") as caught:
+            request_for(**{name: value})
+        assert caught.value.parameter == name
+
+
 def test_messages_without_a_template() -> None:
     with pytest.raises(ChatTemplateError):
         request_for(
@@ -79,8 +95,8 @@ def test_messages_without_a_template() -> None:
         )
 
 
-def test_a_strategy_that_does_not_exist_is_refused_before_any_work() -> None:
+def test_what_cannot_be_served_is_refused_before_any_work() -> None:
     model = TableModel()
-    with pytest.raises(InvalidRequestError):
-        request_for(model=model, num_beams=3)
+    with pytest.raises(InvalidRequestError, match="num_beam_groups"):
+        request_for(model=model, num_beams=3, num_beam_groups=2)
     assert model.num_forwards == 0

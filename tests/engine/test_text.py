@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from asyncgen.engine.text import SampleText
+from asyncgen.engine.text import NoText, SampleText
 from tests.doubles.models import byte_tokenizer
 from tests.engine.requests import request_for
 
@@ -49,3 +49,9 @@ def test_a_stop_string_is_told() -> None:
 def test_special_tokens() -> None:
     assert sample().add([258, 97]) == ("a", None)
     assert sample(skip_special_tokens=False).add([258, 97]) == ("<start>a", None)
+
+
+def test_no_text() -> None:
+    text = NoText()
+    text.heal(97, [98], "a")
+    assert text.add([97, 98]) == text.finish() == ("", None)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from asyncgen.engine.values import RULES, check_callables, check_values
+from asyncgen.engine.values import RULES, check_callables, check_text, check_values
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.config import GenerationConfig
 from asyncgen.generation.fields import DEFAULTS
@@ -52,6 +52,12 @@ def test_bounds(name: str, value: Any, passes: bool) -> None:
     else:
         with pytest.raises(InvalidRequestError):
             check_values(config)
+
+
+def test_text() -> None:
+    check_text("stop", ["a", "😀", 5])
+    with pytest.raises(InvalidRequestError, match="`stop` is .*position 1"):
+        check_text("stop", ["a", "b\ud83d"])
 
 
 def test_callables() -> None:

@@ -91,6 +91,20 @@ def random_pair(model_type: str, seed: int = 0, **overrides: Any) -> tuple[Any, 
     return reference, our_model(raw, reference.state_dict())
 
 
+def random_model(
+    raw: Mapping[str, Any], seed: int = 0, dtype: torch.dtype = torch.float32
+) -> DecoderLM:
+    """Our model of a configuration with random weights, without a reference beside it."""
+    config = ModelConfig.from_hf(raw)
+    core = MODELS[config.model_type](config, dtype=dtype)
+    generator = torch.Generator().manual_seed(seed)
+    for name, parameter in core.named_parameters():
+        center = 1.0 if "norm" in name and name.endswith("weight") else 0.0
+        parameter.copy_(center + 0.1 * torch.randn(parameter.shape, generator=generator))
+    core.prepare()
+    return core
+
+
 def random_ids(rows: int, length: int, seed: int = 0, vocab_size: int = 97) -> Tensor:
     """Random token ids ``[rows, length]``."""
     generator = torch.Generator().manual_seed(seed)

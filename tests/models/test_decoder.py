@@ -12,9 +12,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from asyncgen.cache import DynamicCache, StaticCache
-from asyncgen.models import MODELS, DecoderLM, DenseAttention, ModelConfig, linear
-from asyncgen.models.decoder import DecoderLayer
-from asyncgen.models.linear import DenseKernel, PackedKernel
+from asyncgen.models import MODELS, DecoderLM, DenseAttention, ModelConfig
 from tests.models.build import (
     all_logits,
     load_from_state_dict,
@@ -187,14 +185,11 @@ def test_variants_equal_the_reference(model_type: str, overrides: dict[str, Any]
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_large_matrices_equal_the_reference(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Large enough for packed kernels, and more rows than one call copies.
+    # More rows than one call copies, and chunks of a weight for one thread and for several.
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
     reference, core = random_pair(
         "llama", 9, hidden_size=512, intermediate_size=700, vocab_size=1000, num_attention_heads=8
     )
-    packs = linear._find_packed_linear() is not None
-    first = next(layer for layer in core.layers if isinstance(layer, DecoderLayer))
-    assert isinstance(first.gate_up.kernel, PackedKernel) is (threads > 1 and packs)
     ids = random_ids(1, 24, vocab_size=1000)
     with torch.no_grad():
         expected = reference(ids).logits
@@ -250,9 +245,8 @@ def test_a_table_that_is_replaced_leaves_the_head_alone() -> None:
     _, core = random_pair("llama", 11, tie_word_embeddings=True)
     ids = random_ids(1, 5)
     expected = all_logits(core, ids)
-    core.prepare_head(own_copy=True)
+    core.use_stored(core.embed_tokens.weight.detach().to(torch.float64))
     kernel = core.lm_head.kernel
-    core.replace_table(core.embed_tokens.weight.detach().to(torch.float64))
     core.prepare()
     assert core.lm_head.kernel is kernel
     close(all_logits(core, ids), expected)
@@ -272,8 +266,8 @@ def test_a_large_tied_head_reads_the_table_itself() -> None:
     _, core = random_pair("llama", vocab_size=3000, hidden_size=768, tie_word_embeddings=True)
     table = core.embed_tokens.weight
     kernel = core.lm_head.kernel
-    assert isinstance(kernel, DenseKernel)
-    assert kernel.weight.data_ptr() == table.data_ptr()
+    assert kernel is not None
+    assert kernel.dense().data_ptr() == table.data_ptr()
     for rows in (1, 40):
         hidden = torch.randn(rows, 768)
         torch.testing.assert_close(core.project(hidden), hidden @ table.T, atol=1e-3, rtol=1e-4)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
@@ -11,7 +12,10 @@ from torch import Tensor, nn
 from asyncgen.models import linear
 from asyncgen.models.linear import Embedding, Linear
 
-SIZES = [(8, 6), (300, 70), (1024, 512)]  # the last is packed at float32
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SIZES = [(8, 6), (67, 6), (300, 70), (1024, 512)]
 
 
 def layer(out: int, into: int, bias: bool, dtype: torch.dtype = torch.float32) -> Linear:
@@ -25,6 +29,13 @@ def tolerance(dtype: torch.dtype) -> float:
     return 1e-4 if dtype == torch.float32 else 0.5
 
 
+@pytest.fixture(autouse=True, params=[False, True], ids=["other", "intel"])
+def is_intel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """The kernels of both kinds of processors, on any."""
+    monkeypatch.setattr(linear, "has_intel_kernels", lambda: request.param)
+    return bool(request.param)
+
+
 @pytest.fixture(autouse=True)
 def setting(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
@@ -35,7 +46,7 @@ def setting(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(("out", "into"), SIZES)
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("rows", [1, 3, 40])
+@pytest.mark.parametrize("rows", [1, 3, 9, 40])
 def test_all_ways_to_multiply_agree(
     out: int, into: int, bias: bool, dtype: torch.dtype, rows: int
 ) -> None:
@@ -75,16 +86,56 @@ def test_few_rows_land_in_the_buffer() -> None:
         assert made.ready().into(torch.randn(1, into), buffer) is buffer
 
 
-def test_the_choice_is_a_matter_of_size_and_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    packs = linear._find_packed_linear() is not None
-    for threads, shape, packed in [
-        (2, (8, 8), False),
-        (2, (1024, 512), packs),
-        (1, (1024, 512), False),
-    ]:
-        monkeypatch.setattr(torch, "get_num_threads", lambda count=threads: count)
-        kernel = linear.choose_kernel(torch.ones(shape), None)
-        assert isinstance(kernel, linear.PackedKernel) is packed
+def test_a_float32_weight_stays_where_it_lies(is_intel: bool) -> None:
+    weight = torch.randn(12, 8)
+    kernel = linear.choose_kernel(weight, None)
+    assert isinstance(kernel, linear.LyingKernel if is_intel else linear.PlainKernel)
+    assert kernel.dense().data_ptr() == weight.data_ptr()
+    packed = linear.choose_kernel(weight.bfloat16(), None)
+    assert isinstance(packed, linear.PackedKernel) is linear.packs(torch.bfloat16)
+
+
+@pytest.mark.parametrize(
+    ("out", "threads", "chunks"), [(8, 1, 2), (8, 3, 4), (9, 2, 3), (7, 16, 7), (67, 2, 1)]
+)
+def test_a_weight_is_cut_into_equal_chunks_one_a_thread_at_least(
+    monkeypatch: pytest.MonkeyPatch, out: int, threads: int, chunks: int
+) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    monkeypatch.setattr(linear, "has_intel_kernels", lambda: False)
+    made = layer(out, 5, True)
+    made.prepare()
+    assert isinstance(made.kernel, linear.PlainKernel)
+    assert made.kernel.chunks.shape == (chunks, out // chunks, 5)
+
+
+@pytest.mark.parametrize(
+    ("maker", "mkl", "expected"),
+    [
+        ("GenuineIntel", True, True),
+        ("AuthenticAMD", True, False),
+        ("GenuineIntel", False, False),
+    ],
+)
+def test_whose_processor_it_is(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, maker: str, mkl: bool, expected: bool
+) -> None:
+    monkeypatch.undo()
+    monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: mkl)
+    (tmp_path / "cpuinfo").write_text(f"processor\t: 0\nvendor_id\t: {maker}\n")
+    monkeypatch.setattr(linear, "CPU_INFO", tmp_path / "cpuinfo")
+    ask = linear.has_intel_kernels.__wrapped__
+    assert ask() is expected
+    monkeypatch.setattr(linear, "CPU_INFO", tmp_path / "absent")
+    monkeypatch.setattr("platform.processor", lambda: f"Family 6, {maker}")
+    assert ask() is expected
+
+
+def test_a_strided_row_is_read_as_it_is() -> None:
+    made = layer(8, 6, False)
+    made.prepare()
+    x = torch.randn(6, 3)[:, 1:2].t()
+    torch.testing.assert_close(made(x), x @ made.dense_weight().T)
 
 
 def test_without_the_packed_operator_everything_still_works(

@@ -1,0 +1,135 @@
+"""The door of the engine: how many requests may wait, and when a refused one should come again.
+
+It is asked on the event loops, before a prompt is even tokenized, and told on the decode thread
+when a request starts and ends. It knows no request, only places.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from typing import TYPE_CHECKING
+
+from asyncgen.errors import OverloadedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["Admission", "Place"]
+
+_MEASURED = 64
+"""Ends that the rate is measured over."""
+
+_UNKNOWN_SECONDS = 1.0
+"""What is said before any request has ended."""
+
+_LEAST_SECONDS, _MOST_SECONDS = 0.05, 60.0
+
+
+class Place:
+    """The place of one request, from the door to its end. Any thread may say where it is.
+
+    Attributes:
+        started_at: Clock of the admission when the request started, in seconds; ``None`` before.
+    """
+
+    __slots__ = ("_admission", "_stage", "started_at")
+
+    def __init__(self, admission: Admission) -> None:
+        """Begin to wait; made by :meth:`Admission.enter`."""
+        self.started_at: float | None = None
+        self._admission = admission
+        self._stage = "waiting"
+
+    def started(self) -> None:
+        """It waits no more; a second call does nothing."""
+        self._admission._move(self, "running")
+
+    def left(self) -> None:
+        """It has ended, or never came; a second call does nothing."""
+        self._admission._move(self, "left")
+
+
+class Admission:
+    """Counts requests that wait and run, and refuses those beyond the limit.
+
+    Attributes:
+        is_blocked: Whether somebody waits though there are rows left: memory is what is short.
+    """
+
+    def __init__(
+        self,
+        *,
+        max_running: int,
+        max_queue_size: int | None,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        """Start empty.
+
+        Args:
+            max_running: Rows of a step; a request that finds one free does not wait.
+            max_queue_size: Most requests that wait, at least 1; ``None`` for no limit.
+            clock: Monotonic seconds.
+        """
+        self.is_blocked = False
+        self._max_running = max_running
+        self._max_queue_size = max_queue_size
+        self._clock = clock
+        self._lock = threading.RLock()  # a finalizer may give a place back inside of it
+        self._waiting = self._running = 0
+        self._ends: deque[float] = deque(maxlen=_MEASURED)
+
+    @property
+    def num_waiting(self) -> int:
+        """Requests that were let in and have not started."""
+        return self._waiting
+
+    @property
+    def num_running(self) -> int:
+        """Requests that have started and not ended."""
+        return self._running
+
+    def enter(self) -> Place:
+        """Let a request in, or refuse it.
+
+        Raises:
+            OverloadedError: As many wait as may.
+        """
+        with self._lock:
+            most = self._max_queue_size
+            if most is not None:
+                free = 0 if self.is_blocked else max(self._max_running - self._running, 0)
+                if self._waiting >= most + free:
+                    raise OverloadedError(
+                        f"{self._waiting} requests wait, and `max_queue_size` is {most}; try again "
+                        "later",
+                        self.retry_after(),
+                    )
+            self._waiting += 1
+        return Place(self)
+
+    def retry_after(self) -> float:
+        """Seconds in which, at the rate of late, one request ends."""
+        with self._lock:
+            if not self._ends:
+                return _UNKNOWN_SECONDS
+            # Until now and not until the last end: a rate that has dried up is no rate.
+            seconds = (self._clock() - self._ends[0]) / len(self._ends)
+        return min(max(seconds, _LEAST_SECONDS), _MOST_SECONDS)
+
+    def _move(self, place: Place, stage: str) -> None:
+        with self._lock:
+            before = place._stage
+            if before in (stage, "left"):
+                return
+            place._stage = stage
+            if before == "waiting":
+                self._waiting -= 1
+            else:
+                self._running -= 1
+            if stage == "running":
+                self._running += 1
+                place.started_at = self._clock()
+            elif before == "running":
+                self._ends.append(self._clock())

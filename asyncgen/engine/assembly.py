@@ -1,0 +1,293 @@
+"""Puts an engine together around a model that is loaded: memory, scheduler, batch, side lane.
+
+Knows no thread and loads nothing. Torch is imported only when an engine is made.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from asyncgen.engine.core import Engine
+from asyncgen.engine.request import clock
+from asyncgen.engine.side_lane import SideLane
+from asyncgen.errors import InvalidRequestError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from asyncgen.cache.paged import PagedStorage
+    from asyncgen.engine.admission import Admission
+    from asyncgen.engine.batch import Batch
+    from asyncgen.engine.memory import CacheRoom
+    from asyncgen.engine.metrics import EngineMetrics
+    from asyncgen.engine.pages import PagePool
+    from asyncgen.engine.request import Request
+    from asyncgen.engine.scheduler import Scheduler
+    from asyncgen.engine.side_lane import Run
+    from asyncgen.models.graphs import DecodeGraphs
+    from asyncgen.tokenizer import Tokenizer
+
+__all__ = ["EngineOptions", "assemble", "check_count", "plan_room"]
+
+_log = logging.getLogger("asyncgen.engine")
+
+SCHEDULERS = ("fifo", "prefill_first")
+
+_CPU_PAGE_SIZE = 32
+_CUDA_PAGE_SIZE = 256
+"""What ``varlen_attn`` asks of a page of a block table."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineOptions:
+    """How requests share steps and memory.
+
+    Attributes:
+        max_running: Most samples that share a step; the others queue.
+        prefill_chunk_size: Most prompt tokens of one step.
+        scheduler: Name or class of what picks the rows of a step.
+        prefix_caching: Whether requests share the pages of equal beginnings; the samples of one
+            request do so in any case.
+        page_sharing: Whether anybody shares pages at all.
+        manual_eviction: Whether samples that end are left their pages until they are evicted.
+        kv_cache_memory: Bytes, or a fraction of the device's memory; ``None`` for the default.
+        page_size: Tokens of a page; ``None`` for what suits the device.
+        use_cuda_graph: Whether decode steps are recorded; ``None``: on CUDA, where they can be.
+        num_q_padding_intervals: Numbers of rows that are recorded, evenly apart; 0 for a choice.
+        num_kv_padding_intervals: Lengths that are recorded, likewise.
+        use_async_batching: Whether a step begins before the tokens of the last one are read;
+            ``None``: on CUDA.
+    """
+
+    max_running: int = 64
+    prefill_chunk_size: int = 256
+    scheduler: str | type[Scheduler] = "fifo"
+    prefix_caching: bool = True
+    page_sharing: bool = True
+    manual_eviction: bool = False
+    kv_cache_memory: int | float | None = None
+    page_size: int | None = None
+    use_cuda_graph: bool | None = None
+    num_q_padding_intervals: int = 0
+    num_kv_padding_intervals: int = 0
+    use_async_batching: bool | None = None
+
+    def __post_init__(self) -> None:
+        """Check what can be checked without a model.
+
+        Raises:
+            InvalidRequestError: A value that is not allowed.
+        """
+        for name in ("max_running", "prefill_chunk_size"):
+            check_count(name, getattr(self, name), optional=False)
+        check_count("page_size", self.page_size)
+        chosen = self.scheduler
+        if chosen not in SCHEDULERS and not isinstance(chosen, type):
+            names = ", ".join(f'"{name}"' for name in SCHEDULERS)
+            raise InvalidRequestError("scheduler", chosen, f"{names} or a subclass of Scheduler")
+        for name in ("prefix_caching", "page_sharing", "manual_eviction"):
+            if not isinstance(getattr(self, name), bool):
+                raise InvalidRequestError(name, getattr(self, name), "True or False")
+        for name in ("use_cuda_graph", "use_async_batching"):
+            if not isinstance(getattr(self, name), bool | None):
+                raise InvalidRequestError(name, getattr(self, name), "True, False or None")
+        for name in ("num_q_padding_intervals", "num_kv_padding_intervals"):
+            count = getattr(self, name)
+            if isinstance(count, bool) or not isinstance(count, int) or count < 0:
+                raise InvalidRequestError(name, count, "an integer of at least 0")
+        _check_memory(self.kv_cache_memory)
+
+
+def check_count(name: str, value: object, *, optional: bool = True) -> None:
+    """Refuse what is no count.
+
+    Args:
+        name: Of the parameter.
+        value: Its value.
+        optional: Whether ``None`` is allowed.
+
+    Raises:
+        InvalidRequestError: It is no whole number of at least 1.
+    """
+    if value is None and optional:
+        return
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise InvalidRequestError(name, value, "an integer of at least 1")
+
+
+def plan_room(model: Any, options: EngineOptions) -> CacheRoom:
+    """The pages that the memory budget pays for, beside a loaded model of ours.
+
+    Raises:
+        InvalidRequestError: The budget pays for no page, or is more than the device has; graphs
+            were asked for and the device has none.
+    """
+    from asyncgen.cache.paged import page_bytes
+    from asyncgen.engine.memory import CacheRoom, plan_pages
+
+    size = options.page_size
+    if size is None:
+        size = _CUDA_PAGE_SIZE if model.device.type == "cuda" else _CPU_PAGE_SIZE
+    config = model.core.config
+    positions = getattr(config, "max_position_embeddings", None)
+    spare = int(_records(model, options))
+    num_pages = plan_pages(
+        options.kv_cache_memory,
+        page_bytes=page_bytes(config, size, model.dtype),
+        wanted=options.max_running * -(-positions // size) + spare if positions else None,
+        device=model.device,
+    )
+    # One that is the only one is needed more urgently.
+    spare = min(spare, num_pages - 1)
+    return CacheRoom(num_pages - spare, size, spare)
+
+
+def _records(model: Any, options: EngineOptions) -> bool:
+    """Whether decode steps are to be recorded, as far as the device goes."""
+    is_cuda = model.device.type == "cuda"
+    if options.use_cuda_graph and not is_cuda:
+        raise InvalidRequestError(
+            "use_cuda_graph", True, f"the model computes on {model.device}, which has no such thing"
+        )
+    return is_cuda and options.use_cuda_graph is not False
+
+
+def assemble(
+    model: Any,
+    tokenizer: Tokenizer | None,
+    options: EngineOptions,
+    room: CacheRoom | None,
+    *,
+    start_alone: Callable[[Request], Run],
+    metrics: EngineMetrics,
+    admission: Admission | None = None,
+) -> Engine:
+    """Make an engine; allocates the memory of its pages.
+
+    Args:
+        model: The loaded model.
+        tokenizer: Its tokenizer; ``None`` where only ids are wanted.
+        options: How requests share steps and memory.
+        room: Memory for keys and values; ``None`` where a foreign model sees to its own.
+        start_alone: Takes up a request that the shared batch cannot serve.
+        metrics: Counts.
+        admission: Counts who waits.
+
+    Raises:
+        InvalidRequestError: The scheduler is none.
+    """
+    pool = None
+    if room is not None:
+        from asyncgen.engine.pages import PagePool
+
+        pool = PagePool(room.num_pages, room.page_size, sharing=options.page_sharing)
+    batch = None
+    if pool is not None and callable(getattr(model.core, "decode_packed", None)):
+        assert room is not None
+        batch = _make_batch(model, tokenizer, options, room, pool, metrics)
+    lane = SideLane(start_alone, max_running=options.max_running, pool=pool, metrics=metrics)
+    return Engine(lane, batch, pool=pool, admission=admission, metrics=metrics)
+
+
+def _make_batch(
+    model: Any,
+    tokenizer: Tokenizer | None,
+    options: EngineOptions,
+    room: CacheRoom,
+    pool: PagePool,
+    metrics: EngineMetrics,
+) -> Batch:
+    """The shared batch of a model that computes packed rows."""
+    from asyncgen.cache.paged import PagedStorage
+    from asyncgen.engine.batch import Batch
+    from asyncgen.engine.batch_runner import BatchRunner
+    from asyncgen.engine.batch_sampler import BatchSampler
+    from asyncgen.engine.events import EventWriter
+
+    core = model.core
+    num_pages = room.num_pages + room.num_spare
+    storage = PagedStorage(
+        core.config, num_pages, room.page_size, device=model.device, dtype=model.dtype
+    )
+    runs_ahead = options.use_async_batching
+    if runs_ahead is None:
+        runs_ahead = model.device.type == "cuda"
+    return Batch(
+        _make_scheduler(options, pool),
+        BatchRunner(core, storage, _make_graphs(model, storage, options, room)),
+        BatchSampler(core.config.vocab_size, model.device),
+        start_events=lambda request: EventWriter(request, tokenizer, clock, metrics),
+        tokenizer=tokenizer,
+        prefill_chunk=options.prefill_chunk_size,
+        prefix_caching=options.prefix_caching,
+        manual_eviction=options.manual_eviction,
+        runs_ahead=runs_ahead,
+        metrics=metrics,
+    )
+
+
+def _make_graphs(
+    model: Any, storage: PagedStorage, options: EngineOptions, room: CacheRoom
+) -> DecodeGraphs | None:
+    """Recordings of decode steps, where they are wanted and possible."""
+    if not _records(model, options):
+        return None
+    from asyncgen.models.graphs import (
+        CudaRecorder,
+        DecodeGraphs,
+        page_sizes,
+        row_sizes,
+        why_not,
+    )
+    from asyncgen.models.paged_cuda import find_fused_kernel
+
+    core = model.core
+    kernel = find_fused_kernel(core.config, storage)
+    reason = why_not(core, kernel) if room.num_spare else "`kv_cache_memory` pays for one page"
+    if kernel is None or reason is not None:
+        level = logging.WARNING if options.use_cuda_graph else logging.INFO
+        _log.log(level, "decode steps run without CUDA graphs: %s", reason)
+        return None
+    positions = getattr(core.config, "max_position_embeddings", None)
+    most = room.num_pages if positions is None else min(room.pages(positions), room.num_pages)
+    return DecodeGraphs(
+        core,
+        storage,
+        kernel,
+        CudaRecorder(storage.device),
+        rows=row_sizes(options.max_running, options.num_q_padding_intervals),
+        pages=page_sizes(most, room.page_size, options.num_kv_padding_intervals),
+        scratch=room.num_pages,
+    )
+
+
+def _make_scheduler(options: EngineOptions, pool: PagePool) -> Scheduler:
+    """The scheduler that was asked for."""
+    from asyncgen.engine.scheduler import Scheduler
+    from asyncgen.engine.schedulers import FIFOScheduler, PrefillFirstScheduler
+
+    named: dict[str, type[Scheduler]] = {
+        "fifo": FIFOScheduler,
+        "prefill_first": PrefillFirstScheduler,
+    }
+    chosen = options.scheduler
+    kind = named[chosen] if isinstance(chosen, str) else chosen
+    if not issubclass(kind, Scheduler):
+        raise InvalidRequestError("scheduler", kind, "a subclass of Scheduler")
+    scheduler = kind(pool)
+    scheduler.max_running = options.max_running
+    if options.manual_eviction:
+        scheduler.retain_cache_on_finish = True
+    return scheduler
+
+
+def _check_memory(memory: object) -> None:
+    if memory is None:
+        return
+    allowed = "a number of bytes (int) or a fraction above 0 and at most 1 (float)"
+    if isinstance(memory, bool) or not isinstance(memory, int | float) or not memory > 0:
+        raise InvalidRequestError("kv_cache_memory", memory, allowed)
+    if isinstance(memory, float) and memory > 1:
+        raise InvalidRequestError("kv_cache_memory", memory, allowed)

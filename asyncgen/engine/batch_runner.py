@@ -1,0 +1,109 @@
+"""One forward pass over all rows of a step: scheduled tokens in, logits of the finished rows out.
+
+It knows tokens and pages; not whose they are, nor what is done with the logits.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+import torch
+
+from asyncgen.models.paged import PagedAttention
+from asyncgen.transfer import to_device
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import Tensor
+
+    from asyncgen.cache.paged import PagedStorage
+    from asyncgen.engine.ahead import UnreadTokens
+    from asyncgen.engine.scheduler import ScheduledRow
+    from asyncgen.models.attention import AttentionContext
+    from asyncgen.models.config import ModelConfig
+    from asyncgen.models.graphs import DecodeGraphs
+
+__all__ = ["BatchRunner", "PackedDecoder"]
+
+
+class PackedDecoder(Protocol):
+    """What the shared batch needs of a model module."""
+
+    config: ModelConfig
+
+    def decode_packed(
+        self, input_ids: Tensor, positions: Tensor, last: Tensor, attention: AttentionContext
+    ) -> Tensor:
+        """Logits ``[R, V]`` of the places ``last`` ``[R]`` among packed ids ``[N]``."""
+
+
+class BatchRunner:
+    """A model over pages."""
+
+    def __init__(
+        self, core: PackedDecoder, storage: PagedStorage, graphs: DecodeGraphs | None = None
+    ) -> None:
+        """Join a model and the memory of its keys and values.
+
+        Args:
+            core: The model.
+            storage: Made for its configuration.
+            graphs: Recordings of steps that only decode, over the same; ``None``: all steps are
+                computed as they come.
+        """
+        self._core = core
+        self._storage = storage
+        self._device = storage.device
+        self._attention = PagedAttention(core.config, storage)
+        self._graphs = graphs
+
+    def warm(self) -> None:
+        """Do what would make the first steps slow, where there is such a thing."""
+        if self._graphs is not None:
+            self._graphs.warm()
+
+    @torch.no_grad()
+    def logits(self, rows: Sequence[ScheduledRow], unread: UnreadTokens | None = None) -> Tensor:
+        """Compute the tokens of all rows and store their keys and values.
+
+        Args:
+            rows: At least one; each says which of its tokens to run, and where its pages are.
+            unread: The tokens that stand as ``UNREAD`` in the rows' texts.
+
+        Returns:
+            Raw logits ``[R, V]`` after the last token of each row that came to its end, in order.
+
+        Raises:
+            Exception: Whatever the model raised; the pages may have been written to, and running
+                the same rows again writes the same.
+        """
+        ids: list[int] = []
+        positions: list[int] = []
+        last: list[int] = []
+        for row in rows:
+            start, count, tokens = row.start, row.count, row.state.tokens
+            if count == 1:
+                ids.append(tokens[start])
+                positions.append(start)
+            else:
+                ids += tokens[start : start + count]
+                positions += range(start, start + count)
+            if row.is_last:
+                last.append(len(ids) - 1)
+        insert = None if unread is None else unread.inserter(rows, ids)
+        if insert is not None:
+            ids = [max(token, 0) for token in ids]
+        if self._graphs is not None and all(row.count == 1 and row.is_last for row in rows):
+            recorded = self._graphs.logits(rows, ids, insert)
+            if recorded is not None:
+                return recorded
+        self._attention.lay_out(rows)
+        # One tensor, and so one copy to the device.
+        packed = to_device(torch.tensor(ids + positions + last), self._device)
+        end = 2 * len(ids)
+        if insert is not None:
+            insert(packed[: len(ids)])
+        return self._core.decode_packed(
+            packed[: len(ids)], packed[len(ids) : end], packed[end:], self._attention
+        )

@@ -1,0 +1,299 @@
+"""What an engine counts about itself: requests, tokens, pages and waiting times.
+
+Recorded on the decode thread, one addition at a time and without a lock; read from any thread as a
+frozen snapshot. Plain Python: it knows no Prometheus, no clock of its own, and it never waits.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+__all__ = ["EngineMetrics", "Histogram", "HistogramSnapshot", "MetricsSnapshot"]
+
+SECONDS = tuple(step * 10.0**power for power in range(-4, 3) for step in (1.0, 2.5, 5.0))
+"""Upper bounds of latencies: 0.1 ms to 500 s."""
+TOKENS = tuple(float(step * 10**power) for power in range(6) for step in (1, 2, 5))
+"""Upper bounds of token counts: 1 to 500,000."""
+
+
+class Measured(Protocol):
+    """What is read of a request; it is told apart by identity."""
+
+    @property
+    def prompt_ids(self) -> Sequence[int]:
+        """The prompt."""
+
+    @property
+    def accepted_at(self) -> float:
+        """When it was made, in seconds of the engine's clock."""
+
+
+@dataclass(frozen=True, slots=True)
+class HistogramSnapshot:
+    """How often a value fell between fixed bounds.
+
+    Attributes:
+        bounds: Upper bounds of the buckets, inclusive, ascending; a last bucket has no bound.
+        counts: Values in each bucket, one entry more than ``bounds``.
+        sum: Sum of all values.
+    """
+
+    bounds: tuple[float, ...]
+    counts: tuple[int, ...]
+    sum: float
+
+    @property
+    def count(self) -> int:
+        """How many values there were."""
+        return sum(self.counts)
+
+    @property
+    def mean(self) -> float | None:
+        """Their mean, ``None`` without any."""
+        return self.sum / self.count if self.count else None
+
+    def quantile(self, share: float) -> float | None:
+        """Estimate a quantile, evenly within its bucket.
+
+        Args:
+            share: From 0 to 1.
+
+        Returns:
+            The estimate: the last bound where it lies beyond it, ``None`` without any value.
+        """
+        rank, below = share * self.count, 0
+        lower = 0.0
+        for bound, count in zip(self.bounds, self.counts, strict=False):
+            if count and below + count >= rank:
+                return lower + (bound - lower) * (rank - below) / count
+            below, lower = below + count, bound
+        return self.bounds[-1] if self.count else None
+
+
+@dataclass(frozen=True, slots=True)
+class MetricsSnapshot:
+    """An engine's figures at one moment; counts and histograms run from its start.
+
+    Taken while the engine works, so two figures may lie one update apart.
+
+    Attributes:
+        requests_running: Requests that advance.
+        requests_waiting: Requests that wait for a place.
+        pages_used: Pages of the cache that running requests hold.
+        pages_total: Pages of the cache; 0 in an engine without pages.
+        prefix_cache_queries: Prompt tokens that were looked up among the kept pages.
+        prefix_cache_hits: Those that were found, and so not computed.
+        preemptions: How often a running request lost its pages and went back to the queue.
+        prompt_tokens: Prompt tokens of requests that got their first token.
+        generation_tokens: Tokens generated.
+        finished: Requests that ended, by finish reason; one that raised is ``"error"``.
+        time_to_first_token: Seconds from acceptance to the first token.
+        inter_token_latency: Seconds between two steps that gave a request tokens. A step that
+            settles several at once (an accepted draft, several samples) counts once.
+        queue_time: Seconds from acceptance to the first turn.
+        prefill_time: Seconds from the first turn to the first token.
+        decode_time: Seconds from the first to the last token of a request that ended.
+        e2e_latency: Seconds from acceptance to the end.
+        request_prompt_tokens: Prompt length of requests that ended.
+        request_generation_tokens: Tokens of requests that ended.
+        step_tokens: Tokens computed in a step of the shared batch, prompts included.
+    """
+
+    requests_running: int
+    requests_waiting: int
+    pages_used: int
+    pages_total: int
+    prefix_cache_queries: int
+    prefix_cache_hits: int
+    preemptions: int
+    prompt_tokens: int
+    generation_tokens: int
+    finished: Mapping[str, int]
+    time_to_first_token: HistogramSnapshot
+    inter_token_latency: HistogramSnapshot
+    queue_time: HistogramSnapshot
+    prefill_time: HistogramSnapshot
+    decode_time: HistogramSnapshot
+    e2e_latency: HistogramSnapshot
+    request_prompt_tokens: HistogramSnapshot
+    request_generation_tokens: HistogramSnapshot
+    step_tokens: HistogramSnapshot
+
+    @property
+    def cache_usage(self) -> float:
+        """Share of the cache's pages that running requests hold, 0 to 1."""
+        return self.pages_used / self.pages_total if self.pages_total else 0.0
+
+    @property
+    def prefix_cache_hit_rate(self) -> float:
+        """Share of the looked-up prompt tokens that were found, 0 to 1."""
+        queries = self.prefix_cache_queries
+        return self.prefix_cache_hits / queries if queries else 0.0
+
+
+class Histogram:
+    """Counts values between fixed bounds; adding one allocates nothing that stays."""
+
+    __slots__ = ("_bounds", "_counts", "_sum")
+
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        """Start empty.
+
+        Args:
+            bounds: Upper bounds, inclusive, ascending.
+        """
+        self._bounds = bounds
+        self._counts = [0] * (len(bounds) + 1)
+        self._sum = 0.0
+
+    def observe(self, value: float) -> None:
+        """Add a value."""
+        self._counts[bisect_left(self._bounds, value)] += 1
+        self._sum += value
+
+    def snapshot(self) -> HistogramSnapshot:
+        """Return the counts so far."""
+        return HistogramSnapshot(self._bounds, tuple(self._counts), self._sum)
+
+
+@dataclass(slots=True)
+class _Trace:
+    """The times of a request on its way, in seconds of the engine's clock."""
+
+    started: float | None = None
+    first: float | None = None
+    last: float = 0.0
+    tokens: int = 0
+
+
+@dataclass(slots=True)
+class EngineMetrics:
+    """The recorder: one method for each thing that can happen in an engine.
+
+    All but :meth:`snapshot` belong to the decode thread. ``now`` is the engine's clock, read once
+    a step; a request is forgotten when it has finished.
+    """
+
+    _traces: dict[Measured, _Trace] = field(default_factory=dict)
+    _running: int = 0
+    _waiting: int = 0
+    _pages_used: int = 0
+    _pages_total: int = 0
+    _queried: int = 0
+    _hit: int = 0
+    _preemptions: int = 0
+    _prompt_tokens: int = 0
+    _generation_tokens: int = 0
+    _finished: dict[str, int] = field(default_factory=dict)
+    _first_token: Histogram = field(default_factory=lambda: Histogram(SECONDS))
+    _between: Histogram = field(default_factory=lambda: Histogram(SECONDS))
+    _queue: Histogram = field(default_factory=lambda: Histogram(SECONDS))
+    _prefill: Histogram = field(default_factory=lambda: Histogram(SECONDS))
+    _decode: Histogram = field(default_factory=lambda: Histogram(SECONDS))
+    _end_to_end: Histogram = field(default_factory=lambda: Histogram(SECONDS))
+    _prompt_lengths: Histogram = field(default_factory=lambda: Histogram(TOKENS))
+    _generation_lengths: Histogram = field(default_factory=lambda: Histogram(TOKENS))
+    _step_tokens: Histogram = field(default_factory=lambda: Histogram(TOKENS))
+
+    def request_queued(self, request: Measured) -> None:
+        """A request has come in."""
+        self._traces[request] = _Trace()
+
+    def request_started(self, request: Measured, now: float) -> None:
+        """A request has its first turn; another call, after a preemption, changes nothing."""
+        trace = self._traces.get(request)
+        if trace is not None and trace.started is None:
+            trace.started = now
+            self._queue.observe(now - request.accepted_at)
+
+    def tokens(self, request: Measured, count: int, now: float) -> None:
+        """A step gave a request ``count`` tokens; its samples may be told one by one."""
+        self._generation_tokens += count
+        trace = self._traces.get(request)
+        if trace is None:
+            return
+        trace.tokens += count
+        if trace.first is None:
+            trace.first = trace.last = now
+            self._prompt_tokens += len(request.prompt_ids)
+            self._first_token.observe(now - request.accepted_at)
+            if trace.started is not None:
+                self._prefill.observe(now - trace.started)
+        elif now > trace.last:
+            self._between.observe(now - trace.last)
+            trace.last = now
+
+    def request_finished(self, request: Measured, reason: str, now: float) -> None:
+        """A request has ended; one that was never queued counts by its reason alone."""
+        self._finished[reason] = self._finished.get(reason, 0) + 1
+        trace = self._traces.pop(request, None)
+        if trace is None:
+            return
+        self._end_to_end.observe(now - request.accepted_at)
+        self._prompt_lengths.observe(len(request.prompt_ids))
+        self._generation_lengths.observe(trace.tokens)
+        if trace.first is not None:
+            self._decode.observe(trace.last - trace.first)
+
+    def step(
+        self,
+        running: int,
+        waiting: int,
+        pages_used: int = 0,
+        pages_total: int = 0,
+        num_tokens: int | None = None,
+    ) -> None:
+        """A step is over.
+
+        Args:
+            running: Requests that advance.
+            waiting: Requests that wait.
+            pages_used: Pages that running requests hold.
+            pages_total: Pages there are.
+            num_tokens: Tokens that a step of the shared batch computed; ``None`` if it had none.
+        """
+        self._running = running
+        self._waiting = waiting
+        self._pages_used = pages_used
+        self._pages_total = pages_total
+        if num_tokens is not None:
+            self._step_tokens.observe(num_tokens)
+
+    def prefix(self, queried: int, hit: int) -> None:
+        """A prompt of ``queried`` tokens was looked up; ``hit`` of them need no computing."""
+        self._queried += queried
+        self._hit += hit
+
+    def preempted(self) -> None:
+        """A running request lost its pages."""
+        self._preemptions += 1
+
+    def snapshot(self) -> MetricsSnapshot:
+        """Return all figures so far; may be called from any thread."""
+        return MetricsSnapshot(
+            requests_running=self._running,
+            requests_waiting=self._waiting,
+            pages_used=self._pages_used,
+            pages_total=self._pages_total,
+            prefix_cache_queries=self._queried,
+            prefix_cache_hits=self._hit,
+            preemptions=self._preemptions,
+            prompt_tokens=self._prompt_tokens,
+            generation_tokens=self._generation_tokens,
+            finished=MappingProxyType(self._finished.copy()),
+            time_to_first_token=self._first_token.snapshot(),
+            inter_token_latency=self._between.snapshot(),
+            queue_time=self._queue.snapshot(),
+            prefill_time=self._prefill.snapshot(),
+            decode_time=self._decode.snapshot(),
+            e2e_latency=self._end_to_end.snapshot(),
+            request_prompt_tokens=self._prompt_lengths.snapshot(),
+            request_generation_tokens=self._generation_lengths.snapshot(),
+            step_tokens=self._step_tokens.snapshot(),
+        )

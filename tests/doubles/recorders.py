@@ -1,0 +1,134 @@
+"""Recorders of device work for a CPU: one that keeps the call, one that keeps what it computed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["CallRecorder", "NoRecorder", "TapeRecorder", "paged_attention"]
+
+
+class CallRecorder:
+    """Repeats a step by computing it again, on the same memory.
+
+    Attributes:
+        num_recorded: Recordings made.
+        num_repeated: Repetitions.
+    """
+
+    def __init__(self) -> None:
+        self.num_recorded = 0
+        self.num_repeated = 0
+
+    def record(self, function: Callable[[], Tensor]) -> Callable[[], Tensor]:
+        """Keep the function."""
+        function()
+        self.num_recorded += 1
+
+        def repeat() -> Tensor:
+            self.num_repeated += 1
+            return function()
+
+        return repeat
+
+
+class TapeRecorder:
+    """Repeats the very operators, on the very tensors, that it saw: nothing of the host is asked.
+
+    What a step took from the host while it was recorded stays as it was then, as on a device.
+    """
+
+    def record(self, function: Callable[[], Tensor]) -> Callable[[], Tensor]:
+        """Write every operator down."""
+        function()
+        with _Tape() as tape:
+            made = function()
+
+        def repeat() -> Tensor:
+            tape.play()
+            return made
+
+        return repeat
+
+
+class NoRecorder:
+    """Fails as a device does that cannot record."""
+
+    def record(self, function: Callable[[], Tensor]) -> Callable[[], Tensor]:
+        """Fail, and fail again while it cleans up."""
+        try:
+            raise RuntimeError("operation not permitted when stream is capturing")
+        finally:
+            raise RuntimeError("capture was invalidated")
+
+
+class _Tape(TorchDispatchMode):
+    """Operators in their order, each with its inputs and outputs."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._steps: list[tuple[Any, Any, Any, list[Tensor]]] = []
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Run an operator and write it down."""
+        if func is torch.ops.aten._local_scalar_dense.default:
+            raise RuntimeError("a number was read back while recording")
+        kwargs = kwargs or {}
+        made = func(*args, **kwargs)
+        self._steps.append((func, args, kwargs, _tensors(made)))
+        return made
+
+    def play(self) -> None:
+        """Run all of them again; each result goes where the first one was."""
+        for func, args, kwargs, kept in self._steps:
+            for old, new in zip(kept, _tensors(func(*args, **kwargs)), strict=True):
+                if new.data_ptr() != old.data_ptr():
+                    old.copy_(new)
+
+
+def _tensors(made: Any) -> list[Tensor]:
+    return [each for each in tree_leaves(made) if isinstance(each, Tensor)]
+
+
+def paged_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    cu_seq_q: Tensor,
+    cu_seq_k: Tensor | None,
+    max_q: int,
+    max_k: int,
+    *,
+    scale: float | None,
+    window_size: tuple[int, int],
+    seqused_k: Tensor,
+    block_table: Tensor,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """What `varlen_attn` is documented to do for single tokens, in operators alone."""
+    assert max_q == 1 and cu_seq_k is None and len(cu_seq_q) == len(query) + 1
+    rows, heads, size = query.shape
+    assert block_table.dtype == seqused_k.dtype == cu_seq_q.dtype == torch.int32
+    tables = block_table.long()
+    keys, values = (part[tables].flatten(1, 2)[:, :max_k] for part in (key, value))  # [B, T, K, D]
+    group = heads // keys.shape[2]
+    assert enable_gqa == (group > 1)
+    keys, values = (part.repeat_interleave(group, 2).transpose(1, 2) for part in (keys, values))
+    scores = (query[:, :, None] @ keys.transpose(2, 3)) * (size**-0.5 if scale is None else scale)
+    places = torch.arange(keys.shape[2])[None]
+    hidden = places >= seqused_k[:, None]
+    if window_size[0] >= 0:
+        hidden = hidden | (places < seqused_k[:, None] - 1 - window_size[0])
+    weights = scores.masked_fill(hidden[:, None, None], -torch.inf).softmax(-1)
+    # Behind the keys in use there may be anything.
+    values = values.masked_fill(hidden[:, None, :, None], 0.0)
+    return (weights @ values).reshape(rows, heads, size)
