@@ -21,9 +21,30 @@ if TYPE_CHECKING:
     from asyncgen.auto import AutoTokenizer as AutoTokenizer
     from asyncgen.batch_encoding import BatchEncoding as BatchEncoding
     from asyncgen.cache import Cache as Cache
+    from asyncgen.cache import CacheConfig as CacheConfig
     from asyncgen.cache import DynamicCache as DynamicCache
     from asyncgen.cache import EncoderDecoderCache as EncoderDecoderCache
+    from asyncgen.cache import HQQQuantizedCache as HQQQuantizedCache
+    from asyncgen.cache import HybridCache as HybridCache
+    from asyncgen.cache import MambaCache as MambaCache
+    from asyncgen.cache import OffloadedCache as OffloadedCache
+    from asyncgen.cache import OffloadedStaticCache as OffloadedStaticCache
+    from asyncgen.cache import QuantizedCache as QuantizedCache
+    from asyncgen.cache import QuantizedCacheConfig as QuantizedCacheConfig
+    from asyncgen.cache import QuantoQuantizedCache as QuantoQuantizedCache
+    from asyncgen.cache import SinkCache as SinkCache
+    from asyncgen.cache import SlidingWindowCache as SlidingWindowCache
     from asyncgen.cache import StaticCache as StaticCache
+    from asyncgen.engine.continuous import ContinuousBatchingManager as ContinuousBatchingManager
+    from asyncgen.engine.continuous_mixin import ContinuousMixin as ContinuousMixin
+    from asyncgen.engine.metrics import HistogramSnapshot as HistogramSnapshot
+    from asyncgen.engine.metrics import MetricsSnapshot as MetricsSnapshot
+    from asyncgen.engine.scheduler import Scheduler as Scheduler
+    from asyncgen.engine.schedulers import FIFOScheduler as FIFOScheduler
+    from asyncgen.engine.schedulers import PrefillFirstScheduler as PrefillFirstScheduler
+    from asyncgen.engine.state import GenerationOutput as GenerationOutput
+    from asyncgen.engine.state import RequestState as RequestState
+    from asyncgen.engine.state import RequestStatus as RequestStatus
     from asyncgen.engine.stream_params import StreamParams as StreamParams
     from asyncgen.errors import AsyncgenError as AsyncgenError
     from asyncgen.errors import ChatTemplateError as ChatTemplateError
@@ -36,8 +57,18 @@ if TYPE_CHECKING:
     from asyncgen.errors import ModelLoadError as ModelLoadError
     from asyncgen.errors import OverloadedError as OverloadedError
     from asyncgen.errors import UnsupportedModelError as UnsupportedModelError
+    from asyncgen.generation.beam_scorers import BeamHypotheses as BeamHypotheses
+    from asyncgen.generation.beam_scorers import BeamScorer as BeamScorer
+    from asyncgen.generation.beam_scorers import BeamSearchScorer as BeamSearchScorer
+    from asyncgen.generation.beam_scorers import (
+        ConstrainedBeamSearchScorer as ConstrainedBeamSearchScorer,
+    )
     from asyncgen.generation.config import CompileConfig as CompileConfig
     from asyncgen.generation.config import GenerationConfig as GenerationConfig
+    from asyncgen.generation.constraints import Constraint as Constraint
+    from asyncgen.generation.constraints import ConstraintListState as ConstraintListState
+    from asyncgen.generation.constraints import DisjunctiveConstraint as DisjunctiveConstraint
+    from asyncgen.generation.constraints import PhrasalConstraint as PhrasalConstraint
     from asyncgen.generation.logits import (
         AlternatingCodebooksLogitsProcessor as AlternatingCodebooksLogitsProcessor,
     )
@@ -65,6 +96,9 @@ if TYPE_CHECKING:
         FrequencyPenaltyLogitsProcessor as FrequencyPenaltyLogitsProcessor,
     )
     from asyncgen.generation.logits import (
+        HammingDiversityLogitsProcessor as HammingDiversityLogitsProcessor,
+    )
+    from asyncgen.generation.logits import (
         InfNanRemoveLogitsProcessor as InfNanRemoveLogitsProcessor,
     )
     from asyncgen.generation.logits import LogitNormalization as LogitNormalization
@@ -78,6 +112,9 @@ if TYPE_CHECKING:
     from asyncgen.generation.logits import NoBadWordsLogitsProcessor as NoBadWordsLogitsProcessor
     from asyncgen.generation.logits import (
         NoRepeatNGramLogitsProcessor as NoRepeatNGramLogitsProcessor,
+    )
+    from asyncgen.generation.logits import (
+        PrefixConstrainedLogitsProcessor as PrefixConstrainedLogitsProcessor,
     )
     from asyncgen.generation.logits import (
         PresencePenaltyLogitsProcessor as PresencePenaltyLogitsProcessor,
@@ -217,13 +254,42 @@ _REST = {
     "asyncgen.batch_encoding": ("BatchEncoding",),
     "asyncgen.cache": (
         "Cache",
+        "CacheConfig",
         "DynamicCache",
         "EncoderDecoderCache",
+        "HQQQuantizedCache",
+        "HybridCache",
+        "MambaCache",
+        "OffloadedCache",
+        "OffloadedStaticCache",
+        "QuantizedCache",
+        "QuantizedCacheConfig",
+        "QuantoQuantizedCache",
+        "SinkCache",
+        "SlidingWindowCache",
         "StaticCache",
     ),
+    "asyncgen.engine.continuous": ("ContinuousBatchingManager",),
+    "asyncgen.engine.continuous_mixin": ("ContinuousMixin",),
+    "asyncgen.engine.metrics": ("HistogramSnapshot", "MetricsSnapshot"),
+    "asyncgen.engine.scheduler": ("Scheduler",),
+    "asyncgen.engine.schedulers": ("FIFOScheduler", "PrefillFirstScheduler"),
+    "asyncgen.engine.state": ("GenerationOutput", "RequestState", "RequestStatus"),
     "asyncgen.engine.stream_params": ("StreamParams",),
     "asyncgen.errors": ("InvalidScoresError",),
+    "asyncgen.generation.beam_scorers": (
+        "BeamHypotheses",
+        "BeamScorer",
+        "BeamSearchScorer",
+        "ConstrainedBeamSearchScorer",
+    ),
     "asyncgen.generation.config": ("CompileConfig",),
+    "asyncgen.generation.constraints": (
+        "Constraint",
+        "ConstraintListState",
+        "DisjunctiveConstraint",
+        "PhrasalConstraint",
+    ),
     "asyncgen.generation.logits": (
         "AlternatingCodebooksLogitsProcessor",
         "ClassifierFreeGuidanceLogitsProcessor",
@@ -235,6 +301,7 @@ _REST = {
         "ForcedBOSTokenLogitsProcessor",
         "ForcedEOSTokenLogitsProcessor",
         "FrequencyPenaltyLogitsProcessor",
+        "HammingDiversityLogitsProcessor",
         "InfNanRemoveLogitsProcessor",
         "LogitNormalization",
         "LogitsProcessor",
@@ -245,6 +312,7 @@ _REST = {
         "NoBadWordsLogitsProcessor",
         "NoRepeatNGramLogitsProcessor",
         "PresencePenaltyLogitsProcessor",
+        "PrefixConstrainedLogitsProcessor",
         "RepetitionPenaltyLogitsProcessor",
         "SequenceBiasLogitsProcessor",
         "SuppressTokensAtBeginLogitsProcessor",
@@ -327,14 +395,24 @@ __all__ = [
     "BayesianDetectorConfig",
     "BayesianDetectorModel",
     "BayesianWatermarkDetectorModelOutput",
+    "BeamHypotheses",
+    "BeamScorer",
+    "BeamSearchScorer",
     "Cache",
+    "CacheConfig",
     "CancelCriteria",
     "CausalLMOutputWithPast",
     "ChatTemplateError",
     "ClassifierFreeGuidanceLogitsProcessor",
     "CompileConfig",
     "Completion",
+    "ConstrainedBeamSearchScorer",
+    "Constraint",
+    "ConstraintListState",
     "ContextLengthError",
+    "ContinuousBatchingManager",
+    "ContinuousMixin",
+    "DisjunctiveConstraint",
     "DynamicCache",
     "EncoderDecoderCache",
     "EncoderNoRepeatNGramLogitsProcessor",
@@ -345,6 +423,7 @@ __all__ = [
     "EpsilonLogitsWarper",
     "EtaLogitsWarper",
     "ExponentialDecayLengthPenalty",
+    "FIFOScheduler",
     "FinishReason",
     "ForcedBOSTokenLogitsProcessor",
     "ForcedEOSTokenLogitsProcessor",
@@ -356,15 +435,22 @@ __all__ = [
     "GenerationConfig",
     "GenerationMixin",
     "GenerationMode",
+    "GenerationOutput",
+    "HQQQuantizedCache",
+    "HammingDiversityLogitsProcessor",
+    "HistogramSnapshot",
+    "HybridCache",
     "InfNanRemoveLogitsProcessor",
     "InvalidRequestError",
     "InvalidScoresError",
     "LogitNormalization",
     "LogitsProcessor",
     "LogitsProcessorList",
+    "MambaCache",
     "MaxLengthCriteria",
     "MaxTimeCriteria",
     "Message",
+    "MetricsSnapshot",
     "MinLengthLogitsProcessor",
     "MinNewTokensLengthLogitsProcessor",
     "MinPLogitsWarper",
@@ -374,14 +460,27 @@ __all__ = [
     "ModelOutput",
     "NoBadWordsLogitsProcessor",
     "NoRepeatNGramLogitsProcessor",
+    "OffloadedCache",
+    "OffloadedStaticCache",
     "OverloadedError",
+    "PhrasalConstraint",
     "PreTrainedModel",
+    "PrefillFirstScheduler",
+    "PrefixConstrainedLogitsProcessor",
     "PresencePenaltyLogitsProcessor",
     "Prompt",
+    "QuantizedCache",
+    "QuantizedCacheConfig",
+    "QuantoQuantizedCache",
     "RepetitionPenaltyLogitsProcessor",
+    "RequestState",
+    "RequestStatus",
     "Sample",
+    "Scheduler",
     "Seq2SeqLMOutput",
     "SequenceBiasLogitsProcessor",
+    "SinkCache",
+    "SlidingWindowCache",
     "StaticCache",
     "StopStringCriteria",
     "StoppingCriteria",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import anyio
 
+from asyncgen.engine.admission import Admission
 from asyncgen.engine.loop import DecodeThread
 from asyncgen.engine.names import check_names, check_prompt
 from asyncgen.errors import EngineClosedError
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
     import torch
 
+    from asyncgen.engine.metrics import MetricsSnapshot
+    from asyncgen.engine.scheduler import Scheduler
     from asyncgen.engine.stream_params import StreamParams
     from asyncgen.generation.config import GenerationConfig
     from asyncgen.models.config import ModelConfig
@@ -61,7 +64,14 @@ class AsyncLLM:
         revision: str | None = None,
         token: str | bool | None = None,
         max_running: int = 64,
+        max_queue_size: int | None = None,
         prefill_chunk_size: int = 256,
+        scheduler: str | type[Scheduler] = "fifo",
+        prefix_caching: bool = True,
+        kv_cache_memory: int | float | None = None,
+        page_size: int | None = None,
+        use_cuda_graph: bool | None = None,
+        use_async_batching: bool | None = None,
     ) -> None:
         """Describe what to open; nothing is loaded yet.
 
@@ -75,12 +85,31 @@ class AsyncLLM:
             num_threads: OpenMP threads that compute; ``None`` leaves torch's choice.
             revision: Branch, tag or commit on the hub.
             token: Access token for the hub.
-            max_running: Most requests that advance in turn, at least 1; the others queue.
+            max_running: Most samples that share a step, at least 1; further requests queue. As
+                many more may take turns beside the batch.
+            max_queue_size: Most requests that wait, at least 1. Beyond it a stream raises
+                :class:`OverloadedError` when it starts, before any work; ``None`` for no limit.
             prefill_chunk_size: Most prompt tokens of one step, at least 1. A running stream waits
                 for one chunk of another's prompt at most.
+            scheduler: Who goes first: ``"fifo"`` (running streams before new prompts),
+                ``"prefill_first"``, or a subclass of :class:`Scheduler`, made with the page pool.
+            prefix_caching: Keep the keys and values of prompts and answers while there is space,
+                so that a request that begins alike (the next turn of a chat) computes only what
+                is new.
+            kv_cache_memory: Memory for all keys and values: bytes (``int``), or a fraction of the
+                device's memory (``float``). ``None``: on CUDA what 90 % of the device leaves beside
+                the model, elsewhere a quarter of the memory that is available after loading, and
+                never more than ``max_running`` full contexts take.
+            page_size: Tokens that a page of that memory holds, at least 1; requests share whole
+                pages. ``None`` is 16, or what the attention kernel needs on CUDA.
+            use_cuda_graph: Whether steps that only decode are recorded once and then repeated, for
+                a few numbers of streams; ``None``: on CUDA, where that is possible.
+            use_async_batching: Whether a step begins before the tokens of the last one are read;
+                ``None``: on CUDA. It changes no token; on a CPU it gains nothing.
 
         Raises:
-            InvalidRequestError: A number below 1, or an argument that a model object cannot honour.
+            InvalidRequestError: A value that is not allowed, or an argument that a model object
+                cannot honour.
         """
         described = ModelSource(
             source=source,
@@ -91,10 +120,18 @@ class AsyncLLM:
             revision=revision,
             token=token,
             max_running=max_running,
+            max_queue_size=max_queue_size,
             prefill_chunk_size=prefill_chunk_size,
+            scheduler=scheduler,
+            prefix_caching=prefix_caching,
+            kv_cache_memory=kv_cache_memory,
+            page_size=page_size,
+            use_cuda_graph=use_cuda_graph,
+            use_async_batching=use_async_batching,
         )
+        self._admission = Admission(max_running=max_running, max_queue_size=max_queue_size)
         self._thread: DecodeThread[Opened] = DecodeThread(
-            partial(open_engine, described), name="asyncgen-decode"
+            partial(open_engine, described, admission=self._admission), name="asyncgen-decode"
         )
 
     async def __aenter__(self) -> Self:
@@ -153,7 +190,7 @@ class AsyncLLM:
         self._thread.require_open()
         check_prompt(prompt)
         check_names(params)
-        return TextStream(self._thread, prompt, params)
+        return TextStream(self._thread, self._admission, prompt, params)
 
     async def generate(self, prompt: Prompt, **params: Unpack[StreamParams]) -> Completion:
         """Answer a prompt and return the whole result.
@@ -172,6 +209,14 @@ class AsyncLLM:
             async for _ in stream.events():
                 pass
         return stream.result
+
+    def metrics(self) -> MetricsSnapshot:
+        """Return what the engine has counted since it was loaded; may be called from any thread.
+
+        Raises:
+            EngineClosedError: No model is loaded.
+        """
+        return self._opened.metrics.snapshot()
 
     @property
     def healthy(self) -> bool:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from asyncgen.cache import Cache, DynamicCache
+from asyncgen.engine.continuous_mixin import ContinuousMixin
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.config import GenerationConfig
 from asyncgen.generation.mixin import GenerationMixin
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["PreTrainedModel", "check_cache", "check_mask", "embeddings_of"]
 
 
-class PreTrainedModel(GenerationMixin, nn.Module):
+class PreTrainedModel(GenerationMixin, ContinuousMixin, nn.Module):
     """A causal language model that is ready to run.
 
     It computes no gradients and stays in evaluation mode. Weights are laid out for speed, so

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from asyncgen.engine.core import Engine, Run
+from asyncgen.engine.assembly import EngineOptions, assemble, check_count, plan_room
+from asyncgen.engine.metrics import EngineMetrics
 from asyncgen.engine.request import clock
 from asyncgen.errors import InvalidRequestError
 
@@ -16,15 +17,19 @@ if TYPE_CHECKING:
 
     import torch
 
+    from asyncgen.engine.admission import Admission
+    from asyncgen.engine.core import Engine
+    from asyncgen.engine.memory import CacheRoom
     from asyncgen.engine.request import Request
+    from asyncgen.engine.side_lane import Run
     from asyncgen.pretrained import PreTrainedModel
     from asyncgen.tokenizer import Tokenizer
 
 __all__ = ["ModelSource", "Opened", "open_engine"]
 
 
-@dataclass(frozen=True, slots=True)
-class ModelSource:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSource(EngineOptions):
     """What to load and how; the arguments of ``AsyncLLM``.
 
     Attributes:
@@ -35,8 +40,7 @@ class ModelSource:
         num_threads: OpenMP threads of the decode thread; ``None`` leaves torch's choice.
         revision: Revision on the hub.
         token: Access token for the hub.
-        max_running: Most requests that take turns; the others queue.
-        prefill_chunk_size: Most prompt tokens of one step.
+        max_queue_size: Most requests that wait; ``None`` for no limit.
     """
 
     source: str | os.PathLike[str] | Any
@@ -46,21 +50,18 @@ class ModelSource:
     num_threads: int | None
     revision: str | None
     token: str | bool | None
-    max_running: int
-    prefill_chunk_size: int
+    max_queue_size: int | None = None
 
     def __post_init__(self) -> None:
         """Check what can be checked before loading.
 
         Raises:
-            InvalidRequestError: A number below 1, or an argument that a model object cannot honour.
+            InvalidRequestError: A value that is not allowed, or an argument that a model object
+                cannot honour.
         """
-        for name in ("max_running", "prefill_chunk_size", "num_threads"):
-            value = getattr(self, name)
-            if value is None and name == "num_threads":
-                continue
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise InvalidRequestError(name, value, "an integer of at least 1")
+        EngineOptions.__post_init__(self)
+        check_count("max_queue_size", self.max_queue_size)
+        check_count("num_threads", self.num_threads)
         if isinstance(self.source, str | os.PathLike):
             return
         if self.tokenizer is None:
@@ -79,18 +80,30 @@ class ModelSource:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """What the event loop side reads of a loaded engine."""
+    """What the event loop side reads of a loaded engine.
+
+    Attributes:
+        model: The model.
+        tokenizer: Its tokenizer.
+        room: Memory for keys and values; ``None`` where a foreign model sees to its own.
+        metrics: What the engine counts.
+    """
 
     model: PreTrainedModel
     tokenizer: Tokenizer
+    room: CacheRoom | None
+    metrics: EngineMetrics
 
 
-def open_engine(source: ModelSource, is_closing: Callable[[], bool]) -> tuple[Engine, Opened]:
+def open_engine(
+    source: ModelSource, is_closing: Callable[[], bool], *, admission: Admission | None = None
+) -> tuple[Engine, Opened]:
     """Load everything; runs on the decode thread.
 
     Args:
         source: What to load.
         is_closing: Whether the thread was asked to leave.
+        admission: Counts who waits.
 
     Returns:
         The engine, and what the event loop side reads of it.
@@ -103,8 +116,20 @@ def open_engine(source: ModelSource, is_closing: Callable[[], bool]) -> tuple[En
 
     if source.num_threads is not None:
         torch.set_num_threads(source.num_threads)
-    opened = Opened(_load_model(source), _load_tokenizer(source))
-    return Engine(_runs(opened, source, is_closing), max_running=source.max_running), opened
+    model, tokenizer, metrics = _load_model(source), _load_tokenizer(source), EngineMetrics()
+    room = plan_room(model, source) if hasattr(model, "core") else None
+    opened = Opened(model, tokenizer, room, metrics)
+    engine = assemble(
+        model,
+        tokenizer,
+        source,
+        room,
+        start_alone=_runs(opened, source, is_closing),
+        admission=admission,
+        metrics=metrics,
+    )
+    engine.warm()
+    return engine, opened
 
 
 def _load_model(source: ModelSource) -> PreTrainedModel:
@@ -144,6 +169,7 @@ def _runs(
         "model": opened.model,
         "tokenizer": opened.tokenizer,
         "clock": clock,
+        "metrics": opened.metrics,
     }
     if not hasattr(opened.model, "core"):
         return partial(ForeignRun, **arguments, is_closing=is_closing)

@@ -14,19 +14,20 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
-__all__ = ["ByteProgress"]
+__all__ = ["Progress"]
 
 _DELAY = 1.0
 
 
-class ByteProgress:
-    """Counts bytes, and shows a bar from the second second on.
+class Progress:
+    """Counts bytes, or something else, and shows a bar from the second second on.
 
     Use as a context manager; leaving it takes the bar away.
 
     Args:
         total: Bytes in all.
         label: What the bar says in front.
+        unit: What is counted.
         enabled: ``False`` never shows a bar.
         stream: Where the bar goes; ``sys.stderr`` if left out.
         clock: Returns seconds; replaced by tests.
@@ -37,12 +38,14 @@ class ByteProgress:
         total: int,
         label: str,
         *,
+        unit: str = "B",
         enabled: bool = True,
         stream: TextIO | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._total = total
         self._label = label
+        self._unit = unit
         self._stream = sys.stderr if stream is None else stream
         # stderr is None under pythonw, and a closed stream raises at isatty.
         self._enabled = enabled and bool(
@@ -68,13 +71,13 @@ class ByteProgress:
         if self._bar is not None:
             self._bar.close()
 
-    def advance(self, num_bytes: int) -> None:
-        """Count ``num_bytes`` more."""
-        self._done += num_bytes
+    def advance(self, count: int) -> None:
+        """Count so many more."""
+        self._done += count
         if not self._enabled:
             return
         if self._bar is not None:
-            self._bar.update(num_bytes)
+            self._bar.update(count)
         elif self._clock() - self._start > _DELAY:
             self._bar = self._show()
 
@@ -89,8 +92,8 @@ class ByteProgress:
             total=self._total,
             initial=self._done,
             desc=self._label,
-            unit="B",
-            unit_scale=True,
+            unit=self._unit,
+            unit_scale=self._unit == "B",
             leave=False,
             file=self._stream,
         )

@@ -24,12 +24,18 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
     from types import TracebackType
 
+    from asyncgen.engine.admission import Admission, Place
     from asyncgen.engine.loop import DecodeThread
     from asyncgen.engine.request import Request
     from asyncgen.opening import Opened
     from asyncgen.types import FinishReason, Prompt
 
-__all__ = ["TextStream"]
+__all__ = ["READER_PACE", "TextStream"]
+
+READER_PACE = 0.008
+"""Seconds, half a frame of a screen. The reader of a model that is faster than this is not
+woken for each token: at 800 tokens a second that would cost the decode thread a tenth of its time.
+"""
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -43,15 +49,22 @@ class TextStream:
     """
 
     def __init__(
-        self, thread: DecodeThread[Opened], prompt: Prompt, params: Mapping[str, Any]
+        self,
+        thread: DecodeThread[Opened],
+        admission: Admission,
+        prompt: Prompt,
+        params: Mapping[str, Any],
     ) -> None:
         """Keep what will be posted; use ``AsyncLLM.stream``."""
         self._thread = thread
+        self._admission = admission
         self._prompt = prompt
         self._params = params
         self._cancel = CancelCriteria()
         # A loop that ended with the stream unread is a reader that left.
-        self._mailbox: Mailbox[TokenEvent | BaseException] = Mailbox(self._cancel.set)
+        self._mailbox: Mailbox[TokenEvent | BaseException] = Mailbox(
+            self._cancel.set, pace=READER_PACE
+        )
         self._request: Request | None = None
         self._num_samples = 1
         self._unread: deque[TokenEvent] = deque()
@@ -86,7 +99,9 @@ class TextStream:
 
         Raises:
             InvalidRequestError: A value or combination that is not allowed.
-            ContextLengthError: The prompt and the tokens asked for exceed the context.
+            ContextLengthError: The prompt and the tokens asked for exceed the context, or the
+                memory of the engine.
+            OverloadedError: The queue is full; nothing was tokenized.
         """
         self._enter()
         try:
@@ -144,9 +159,11 @@ class TextStream:
         """Post the request, once."""
         if self._request is not None or self._ended:
             return
+        place: Place | None = None
         try:
             self._thread.start()
             opened = await self._thread.wait_ready()
+            place = self._admission.enter()
             request = await anyio.to_thread.run_sync(
                 _prepare,
                 opened,
@@ -154,10 +171,13 @@ class TextStream:
                 self._params,
                 self._cancel,
                 self._mailbox,
+                place,
                 abandon_on_cancel=True,
             )
             self._thread.post(request)
         except BaseException as error:
+            if place is not None:
+                place.left()
             if isinstance(error, Exception):
                 self._failure = error
             self._leave()
@@ -312,8 +332,18 @@ def _prepare(
     params: Mapping[str, Any],
     cancel: CancelCriteria,
     sink: Mailbox[TokenEvent | BaseException],
+    place: Place,
 ) -> Request:
     """Runs on a worker thread. Imported late, because it brings torch."""
     from asyncgen.engine.prepare import prepare_request
 
-    return prepare_request(opened.model, opened.tokenizer, prompt, params, cancel=cancel, sink=sink)
+    return prepare_request(
+        opened.model,
+        opened.tokenizer,
+        prompt,
+        params,
+        cancel=cancel,
+        sink=sink,
+        room=opened.room,
+        place=place,
+    )

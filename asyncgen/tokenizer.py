@@ -169,7 +169,7 @@ class Tokenizer(Vocabulary):
             The token ids.
 
         Raises:
-            InvalidRequestError: ``text`` is not a string.
+            InvalidRequestError: ``text`` is not a string, or holds half a character.
         """
         return self._encode(text, add_special_tokens).ids
 
@@ -407,9 +407,13 @@ class Tokenizer(Vocabulary):
     def _encode(self, text: str, add_special_tokens: bool) -> Encoding:
         if not isinstance(text, str):
             raise InvalidRequestError("text", text, "give a string")
-        if len(text) < _LONG_TEXT:
-            return self.backend_tokenizer.encode(text, add_special_tokens=add_special_tokens)
-        return self.backend_tokenizer.encode_batch([text], add_special_tokens=add_special_tokens)[0]
+        backend = self.backend_tokenizer
+        try:
+            if len(text) < _LONG_TEXT:
+                return backend.encode(text, add_special_tokens=add_special_tokens)
+            return backend.encode_batch([text], add_special_tokens=add_special_tokens)[0]
+        except TypeError as error:
+            raise _not_unicode([text], error) from None
 
     def _encode_rows(
         self, texts: Sequence[str], add_special_tokens: bool, limit: int | None
@@ -417,12 +421,13 @@ class Tokenizer(Vocabulary):
         if limit is None:
             if len(texts) == 1:
                 return [self._encode(texts[0], add_special_tokens).ids]
-            return [
-                encoding.ids
-                for encoding in self.backend_tokenizer.encode_batch_fast(
+            try:
+                encodings = self.backend_tokenizer.encode_batch_fast(
                     list(texts), add_special_tokens=add_special_tokens
                 )
-            ]
+            except TypeError as error:
+                raise _not_unicode(texts, error) from None
+            return [encoding.ids for encoding in encodings]
         return [self._encode_truncated(text, add_special_tokens, limit) for text in texts]
 
     def _encode_truncated(self, text: str, add_special_tokens: bool, limit: int) -> list[int]:
@@ -471,6 +476,17 @@ def _check_texts(texts: object) -> list[str]:
         if all(isinstance(text, str) for text in rows):
             return rows
     raise InvalidRequestError("text", texts, "give a string or a list of strings")
+
+
+def _not_unicode(texts: Sequence[str], error: TypeError) -> Exception:
+    """What the backend calls a wrong type: a text with half a character, which no text has."""
+    for text in texts:
+        try:
+            text.encode()
+        except UnicodeEncodeError as found:
+            allowed = f"no Unicode text: a lone surrogate at position {found.start}"
+            return InvalidRequestError("text", text, allowed)
+    return error
 
 
 def _clean_up(text: str) -> str:

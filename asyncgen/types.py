@@ -62,10 +62,17 @@ class TokenLogprob:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Token counts of a request, summed over its samples."""
+    """Token counts of a request, summed over its samples.
+
+    Attributes:
+        prompt_tokens: Tokens of the prompt, counted once.
+        completion_tokens: Tokens generated.
+        cached_tokens: Those of the prompt whose keys and values were kept from earlier requests.
+    """
 
     prompt_tokens: int
     completion_tokens: int
+    cached_tokens: int = 0
 
     @property
     def total_tokens(self) -> int:

@@ -2,8 +2,9 @@
 
 Everything that can be wrong is found from the headers before the first tensor is read. Tensors are
 then read one target at a time with plain file reads: a memory map would count towards the
-process's memory until it is closed, and one fused matrix is the most that exists twice. Pickle
-files are never opened. This module knows no architecture; the model's ``weight_map`` does.
+process's memory until it is closed, and one fused matrix is the most that exists twice. (The one
+that stays mapped is a table of which a step reads a few rows.) Pickle files are never opened.
+This module knows no architecture; the model's ``weight_map`` does.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from torch import nn
 
 from asyncgen.errors import InvalidRequestError, ModelLoadError
 from asyncgen.hub import is_pointer, read_json
-from asyncgen.progress import ByteProgress
+from asyncgen.progress import Progress
 
 if TYPE_CHECKING:
     import os
@@ -91,6 +92,12 @@ class Fillable(Protocol):
 
     def get_submodule(self, target: str) -> nn.Module:
         """Return the module of a dotted name."""
+
+    def stays_in_file(self) -> str | None:
+        """Parameter whose stored form will do once `use_stored` has it; ``None``: all are read."""
+
+    def use_stored(self, stored: torch.Tensor) -> None:
+        """Take a read-only view of the file in the place of the parameter just prepared."""
 
     def prepare(self) -> None:
         """Get ready to compute, after every weight has arrived."""
@@ -229,9 +236,10 @@ def load_weights(
             changed under the reader's hands.
     """
     rules = core.weight_map()
+    in_file = core.stays_in_file() if torch.device(device).type == "cpu" else None
     check_fit(rules, (*core.ignored_weights(), *ignored), checkpoint)
     total = sum(checkpoint.tensors[source].num_bytes for rule in rules for source in rule.sources)
-    with ByteProgress(total, "loading weights", enabled=progress) as bar, _Reader(bar) as reader:
+    with Progress(total, "loading weights", enabled=progress) as bar, _Reader(bar) as reader:
         for module_name, group in _by_module(rules):
             module = core.get_submodule(module_name)
             for rule in group:
@@ -244,6 +252,8 @@ def load_weights(
             prepare = getattr(module, "prepare", None)
             if prepare is not None:
                 prepare()
+            if in_file == group[0].target:
+                core.use_stored(_map(checkpoint.tensors[group[0].sources[0]]))
     core.prepare()
 
 
@@ -301,7 +311,7 @@ def check_fit(rules: Sequence[Rule], ignored: Iterable[str], checkpoint: Checkpo
 class _Reader:
     """Reads stored tensors into fresh ones; keeps files open until it is left."""
 
-    def __init__(self, progress: ByteProgress) -> None:
+    def __init__(self, progress: Progress) -> None:
         self._progress = progress
         self._files: dict[Path, BinaryIO] = {}
         self._buffer: torch.Tensor | None = None
@@ -362,6 +372,13 @@ class _Reader:
         if path not in self._files:
             self._files[path] = path.open("rb", buffering=0)
         return self._files[path]
+
+
+def _map(source: StoredTensor) -> torch.Tensor:
+    """A view of a tensor where it lies in its file; only what is read of it takes memory."""
+    end = source.offset + source.num_bytes
+    whole = torch.from_file(str(source.file), shared=False, size=end, dtype=torch.uint8)
+    return whole[source.offset :].view(_DTYPES[source.kind]).view(source.shape)
 
 
 def _by_module(rules: Sequence[Rule]) -> list[tuple[str, list[Rule]]]:

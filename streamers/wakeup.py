@@ -20,6 +20,7 @@ from __future__ import annotations
 import weakref
 from collections import deque
 from threading import RLock
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import anyio
@@ -128,11 +129,19 @@ class Mailbox(Generic[T]):
     waits, and `drain` hands over all of it. A reader that waits is rung for once.
     """
 
-    def __init__(self, on_loop_gone: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self, on_loop_gone: Callable[[], None] | None = None, *, pace: float = 0.0
+    ) -> None:
         """Args:
         on_loop_gone: called once, in the sending thread, when a send finds the reader's loop ended.
             The mailbox is closed by then. It must not raise.
+        pace: seconds, from 0. A reader that was woken twice within this time then comes back by
+            itself when it has passed, and finds what was sent meanwhile: a sender that is much
+            faster than people read does not wake the loop for every item.
         """
+        self._pace = pace
+        self._woken_at = float("-inf")
+        self._hurried = False
         self._on_loop_gone = on_loop_gone
         self._lock = RLock()
         self._items: deque[T] = deque()
@@ -188,6 +197,11 @@ class Mailbox(Generic[T]):
         """
         if self._items or self._closed:
             return
+        if self._hurried:
+            await anyio.sleep(max(0.0, self._woken_at + self._pace - monotonic()))
+            if self._items or self._closed:
+                self._woken_at = monotonic()
+                return
         bell = LoopBell.current()
         event = anyio.Event()
         wake = event.set
@@ -204,6 +218,9 @@ class Mailbox(Generic[T]):
             with self._lock:
                 if self._wake is wake:
                     self._wake = None
+        now = monotonic()
+        self._hurried = now - self._woken_at < self._pace
+        self._woken_at = now
 
     def drain(self) -> list[T]:
         """Take everything unread, oldest first; an empty list if there is nothing."""

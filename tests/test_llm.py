@@ -296,13 +296,13 @@ async def test_processors_and_criteria_of_the_user() -> None:
         ({"top_logprobs": "all"}, "top_logprobs"),
         ({"top_logprobs": 2, "logprobs": False}, "top_logprobs"),
         ({"skip_special_tokens": "yes"}, "skip_special_tokens"),
-        ({"num_beams": 4}, "num_beams"),
+        ({"num_beams": 0}, "num_beams"),
         ({"guidance_scale": 2.0}, "guidance_scale"),
         ({"watermarking_config": {"strength": 1}}, "watermarking_config"),
         ({"constraints": [1]}, "constraints"),
-        ({"force_words_ids": [[1]]}, "force_words_ids"),
+        ({"force_words_ids": [[]]}, "force_words_ids"),
         ({"top_h": 2.0}, "top_h"),
-        ({"cache_implementation": "quantized"}, "cache_implementation"),
+        ({"cache_implementation": "paged"}, "cache_implementation"),
         ({"cache_implementation": "nonsense"}, "cache_implementation"),
         ({"prefill_chunk_size": 0}, "prefill_chunk_size"),
         ({"prefill_chunk_size": "all"}, "prefill_chunk_size"),
@@ -335,7 +335,6 @@ async def test_a_value_that_cannot_be_served_names_its_parameter(
         ("streamer", "own streamer"),
         ("output_scores", "logprobs"),
         ("return_dict_in_generate", "stream.result"),
-        ("prefix_allowed_tokens_fn", "not supported yet"),
     ],
 )
 async def test_a_name_that_is_not_served_is_an_error_at_the_call(name: str, hint: str) -> None:
@@ -474,9 +473,8 @@ async def test_user_code_that_raises_fails_its_request_alone(kind: str, k: int) 
 @pytest.mark.parametrize("where", ["prefill", "later"])
 async def test_a_forward_pass_that_raises_fails_its_request_alone(where: str) -> None:
     def hook(input_ids: torch.Tensor, positions: torch.Tensor) -> None:
-        is_prompt = input_ids.shape[1] == 4
-        at_five = input_ids.shape[1] == 1 and int(positions[0, -1]) == 60
-        if is_prompt if where == "prefill" else at_five:
+        # Only the long prompt comes so far while it is read, and so far later.
+        if int(positions.max()) == (55 if where == "prefill" else 60):
             raise Planned("on purpose")
 
     model = TableModel(hook=hook)
@@ -701,13 +699,14 @@ async def test_closing_ends_open_streams_with_what_they_have() -> None:
     texts = sorted(stream.result.text for stream in streams)
     assert texts[0] == ""
     assert all("abcdefgh".startswith(text) for text in texts)
-    assert sum(map(len, texts)) == 5
+    # Two shared five passes, one of them perhaps not the first.
+    assert [len(text) for text in texts[1:]] in ([4, 5], [5, 5])
 
 
 async def test_a_load_that_fails_is_told_to_everybody(monkeypatch: pytest.MonkeyPatch) -> None:
     loading = threading.Event()
 
-    def load(*args: Any) -> Any:
+    def load(*args: Any, **options: Any) -> Any:
         assert loading.wait(PATIENCE)
         raise ModelLoadError("nothing there")
 
@@ -745,10 +744,10 @@ async def test_entering_may_be_cancelled(monkeypatch: pytest.MonkeyPatch) -> Non
     loading, go_on = threading.Event(), threading.Event()
     load = open_engine
 
-    def slow(*args: Any) -> Any:
+    def slow(*args: Any, **options: Any) -> Any:
         loading.set()
         assert go_on.wait(PATIENCE)
-        return load(*args)
+        return load(*args, **options)
 
     monkeypatch.setattr("asyncgen.llm.open_engine", slow)
     llm = make(TableModel())
@@ -771,9 +770,9 @@ async def test_closing_while_loading_ends_the_waiters(monkeypatch: pytest.Monkey
     go_on = threading.Event()
     load = open_engine
 
-    def slow(*args: Any) -> Any:
+    def slow(*args: Any, **options: Any) -> Any:
         assert go_on.wait(PATIENCE)
-        return load(*args)
+        return load(*args, **options)
 
     monkeypatch.setattr("asyncgen.llm.open_engine", slow)
     llm = make(TableModel())
@@ -904,7 +903,7 @@ def test_the_interpreter_leaves_without_a_close(backend: str, state: str) -> Non
     done = run_python(code)
     left = time.time()
     assert (done.returncode, done.stderr) == (0, "")
-    assert left - float(done.stdout) < 5
+    assert left - float(done.stdout) < 20  # a busy machine; held up, it would never leave
 
 
 def test_nothing_is_left_unclosed() -> None:
@@ -971,3 +970,18 @@ def test_a_forked_child_is_told() -> None:
     done = run_python(code)
     # CPython 3.12 warns of any fork while threads run.
     assert done.returncode == 0, done.stderr
+
+
+async def test_metrics_count_what_was_served() -> None:
+    llm = make(TableModel())
+    with pytest.raises(EngineClosedError):
+        llm.metrics()
+    async with llm:
+        await llm.generate(PROMPT, max_new_tokens=3)
+        with pytest.raises(InvalidRequestError):
+            await llm.generate(PROMPT, max_new_tokens=-1)
+        shot = llm.metrics()
+    assert dict(shot.finished) == {"length": 1}
+    assert (shot.prompt_tokens, shot.generation_tokens) == (len(PROMPT_IDS), 3)
+    assert shot.time_to_first_token.count == shot.e2e_latency.count == 1
+    assert shot.requests_waiting == 0

@@ -43,7 +43,7 @@ def test_objects_are_taken_as_they_are() -> None:
     while engine.has_work:
         engine.step()
     assert len(sink.events) == 2
-    assert type(engine._start(request)) is StepRun
+    assert type(engine._lane._start(request)) is StepRun
 
 
 def test_an_object_without_a_core_is_foreign() -> None:
@@ -51,7 +51,7 @@ def test_an_object_without_a_core_is_foreign() -> None:
         def generate(self, **kwargs: Any) -> None: ...
 
     engine, _ = open_engine(source_of(Foreign(), byte_tokenizer()), bool)
-    assert type(engine._start(request_for()[0])) is ForeignRun
+    assert type(engine._lane._start(request_for()[0])) is ForeignRun
 
 
 def test_the_bundled_model() -> None:

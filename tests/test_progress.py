@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from asyncgen.progress import ByteProgress
+from asyncgen.progress import Progress
 
 
 class Terminal(io.StringIO):
@@ -30,7 +30,7 @@ class Clock:
 def run(stream: io.StringIO, seconds: float, *, enabled: bool = True) -> str:
     """Load two halves, each taking some seconds; return what was written."""
     clock = Clock()
-    with ByteProgress(100, "loading", enabled=enabled, stream=stream, clock=clock) as progress:
+    with Progress(100, "loading", enabled=enabled, stream=stream, clock=clock) as progress:
         for _ in range(2):
             clock.now += seconds
             progress.advance(50)
@@ -56,13 +56,13 @@ def test_nothing_when_switched_off() -> None:
 def test_closed_stream() -> None:
     stream = Terminal()
     stream.close()
-    with ByteProgress(1, "loading", stream=stream, clock=lambda: 0.0) as progress:
+    with Progress(1, "loading", stream=stream, clock=lambda: 0.0) as progress:
         progress.advance(1)
 
 
 def test_no_stream_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stderr", None)
-    with ByteProgress(1, "loading") as progress:
+    with Progress(1, "loading") as progress:
         progress.advance(1)
 
 
@@ -70,7 +70,7 @@ def test_bar_goes_away_after_an_error() -> None:
     stream, clock = Terminal(), Clock()
     with (
         pytest.raises(ValueError, match="broken"),
-        ByteProgress(2, "loading", stream=stream, clock=clock) as progress,
+        Progress(2, "loading", stream=stream, clock=clock) as progress,
     ):
         clock.now = 5.0
         progress.advance(1)
@@ -82,3 +82,11 @@ def test_no_thread_stays_behind() -> None:
     before = set(threading.enumerate())
     run(Terminal(), 2.0)
     assert set(threading.enumerate()) == before
+
+
+def test_a_bar_that_counts_something_else() -> None:
+    stream, clock = Terminal(), Clock()
+    with Progress(4, "solving", unit="request", stream=stream, clock=clock) as progress:
+        clock.now = 2.0
+        progress.advance(1)
+    assert "1/4" in stream.getvalue() and "request" in stream.getvalue()

@@ -248,6 +248,12 @@ def test_bad_calls(byte_level: Tokenizer, arguments: dict[str, Any], message: st
         byte_level(**arguments)
 
 
+@pytest.mark.parametrize("text", ["a\ud800", ["a", "a\udfff"], "a\ud800" + 40_000 * "b"])
+def test_half_a_character_is_no_text(byte_level: Tokenizer, text: Any) -> None:
+    with pytest.raises(InvalidRequestError, match="`text` is .*lone surrogate at position 1"):
+        byte_level(text)
+
+
 def test_truncation_leaves_room_for_special_tokens(folders: dict[str, Path]) -> None:
     tokenizer = Tokenizer.from_folder(folders["wordpiece"])
     ids = tokenizer("the quick brown fox", truncation=True, max_length=3).input_ids

@@ -175,6 +175,43 @@ async def test_a_waiting_reader_is_rung_for_once(monkeypatch: pytest.MonkeyPatch
     assert got == list(range(15))
 
 
+async def test_a_hurried_reader_comes_back_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    bell = Counted()
+    monkeypatch.setattr(LoopBell, "current", lambda: bell)
+    mailbox: Mailbox[int] = Mailbox(pace=0.2)
+    for number in (1, 2):  # woken for both, one right after the other
+        async with anyio.create_task_group() as group:
+            group.start_soon(mailbox.wait)
+            await anyio.wait_all_tasks_blocked()
+            in_threads(lambda number=number: mailbox.put_nowait(number))  # type: ignore[misc]
+        assert mailbox.drain() == [number]
+    assert bell.scheduled == 2
+    async with anyio.create_task_group() as group:
+        group.start_soon(mailbox.wait)
+        await anyio.wait_all_tasks_blocked()
+        in_threads(lambda: [mailbox.put_nowait(number) for number in (3, 4)])
+    assert mailbox.drain() == [3, 4]
+    assert bell.scheduled == 2
+
+
+async def test_a_hurried_reader_of_a_slow_sender_is_rung_for_again() -> None:
+    mailbox: Mailbox[int] = Mailbox(pace=0.01)
+    assert await read(mailbox_after(mailbox, [1, 2]), 2) == [1, 2]
+    mailbox._hurried = True
+    async with anyio.create_task_group() as group:
+        group.start_soon(mailbox.wait)
+        while mailbox._wake is None:  # until it waits for the bell again
+            await checkpoint()
+        in_threads(lambda: mailbox.put_nowait(3))
+    assert mailbox.drain() == [3]
+
+
+def mailbox_after(mailbox: Mailbox[int], items: list[int]) -> Mailbox[int]:
+    """The mailbox with items put by another thread."""
+    in_threads(lambda: [mailbox.put_nowait(item) for item in items])
+    return mailbox
+
+
 async def test_many_mailboxes_of_a_loop_share_a_wake_up(monkeypatch: pytest.MonkeyPatch) -> None:
     bell = Counted()
     monkeypatch.setattr(LoopBell, "current", lambda: bell)
