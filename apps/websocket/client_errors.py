@@ -1,0 +1,211 @@
+"""What the client raises: the errors of a server as exceptions, and those of the way to it.
+
+    AsyncgenError
+    ├── ConnectionLostError (also ConnectionError)    no way to the server, or lost for too long
+    │   └── UnauthorizedError                         the server refuses the token or the origin
+    └── RemoteError                                   the server failed, with its code
+
+Everything else that a server reports is the exception that ``AsyncLLM`` raises for it.
+"""
+
+from __future__ import annotations
+
+import re
+import ssl
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+
+from asyncgen import (
+    AsyncgenError,
+    ContextLengthError,
+    EngineClosedError,
+    EngineDiedError,
+    InvalidRequestError,
+    OverloadedError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = [
+    "ConnectionLostError",
+    "Failure",
+    "RemoteError",
+    "UnauthorizedError",
+    "error_from_server",
+    "failure_from",
+]
+
+RETRY_SECONDS = 1.0
+"""What ``retry_after`` is where a server says that it is full and not for how long."""
+
+_COMPOSED = re.compile(r"`(?P<name>[^`]+)` is (?P<value>.*?): (?P<allowed>.*)", re.DOTALL)
+
+
+class ConnectionLostError(AsyncgenError, ConnectionError):
+    """The server cannot be reached, or was lost and did not come back in time.
+
+    A stream that raises it has given all the text that arrived; nothing was repeated.
+    """
+
+
+class UnauthorizedError(ConnectionLostError):
+    """The server refuses the connection for good: the token or the origin is not accepted."""
+
+
+class RemoteError(AsyncgenError):
+    """The server failed to serve a request.
+
+    Attributes:
+        code: The protocol's name of the error, such as ``"internal"``.
+    """
+
+    def __init__(self, code: str, message: str) -> None:
+        """Build the error.
+
+        Args:
+            code: The protocol's name of the error.
+            message: What the server said.
+        """
+        super().__init__(f"{message} ({code})")
+        self.code = code
+        self.message = message
+
+    def __reduce__(self) -> tuple[type[RemoteError], tuple[str, str]]:
+        """Let it cross to another process."""
+        return type(self), (self.code, self.message)
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a connection ended, or never began.
+
+    Attributes:
+        error: What the streams raise if it does not come back.
+        fatal: Whether a new attempt would fail in the same way.
+        retry_after: Seconds that the server asked to wait before the next attempt.
+    """
+
+    error: AsyncgenError
+    fatal: bool = False
+    retry_after: float = 0.0
+
+
+def error_from_server(
+    code: str,
+    message: str,
+    *,
+    retry_after: float | None = None,
+    parameter: str | None = None,
+    sent: Mapping[str, object] | None = None,
+) -> AsyncgenError:
+    """Return the exception for an ``error`` message of the protocol.
+
+    Args:
+        code: The error code.
+        message: Its text for people; the text of the exception.
+        retry_after: Seconds, where the server said so.
+        parameter: The parameter that is to blame, where the server names one.
+        sent: The parameters of the request, to give the value that was refused.
+
+    Returns:
+        The exception that ``AsyncLLM`` raises for it, where there is one.
+    """
+    match code:
+        case "invalid_request":
+            return _invalid(InvalidRequestError, message, parameter, sent or {})
+        case "context_length":
+            return _invalid(ContextLengthError, message, parameter, sent or {})
+        case "overloaded" | "too_many_requests":
+            return OverloadedError(message, RETRY_SECONDS if retry_after is None else retry_after)
+        case "engine_dead":
+            return EngineDiedError(message)
+        case "draining":
+            return EngineClosedError(message)
+        case "resume_unknown" | "resume_gone" | "resume_ahead" | "resume_attached" | "resume_moved":
+            return ConnectionLostError(
+                f"the connection was lost, and with it the answer: {message}"
+            )
+        case "unauthorized" | "not_authenticated" | "bad_origin":
+            return UnauthorizedError(message)
+    return RemoteError(code, message)
+
+
+def _invalid(
+    kind: type[InvalidRequestError],
+    message: str,
+    parameter: str | None,
+    sent: Mapping[str, object],
+) -> InvalidRequestError:
+    """Take the message of an :class:`InvalidRequestError` apart, and put it together again."""
+    composed = _COMPOSED.fullmatch(message)
+    name = parameter or (composed["name"] if composed else "prompt")
+    shown = composed["value"] if composed else None
+    error = kind(name, sent.get(name, shown), composed["allowed"] if composed else message)
+    error.args = (message,)  # what the server said, word for word
+    return error
+
+
+def failure_from(cause: BaseException, reported: AsyncgenError | None = None) -> Failure:
+    """Say what a broken or refused connection means.
+
+    Args:
+        cause: What the network or the WebSocket library raised.
+        reported: The last ``error`` of the server that belonged to no request.
+
+    Returns:
+        The failure, with ``cause`` chained to its error.
+    """
+    failure = _failure(cause, reported)
+    if failure.error is not reported:
+        failure.error.__cause__ = cause
+    return failure
+
+
+def _failure(cause: BaseException, reported: AsyncgenError | None) -> Failure:
+    if isinstance(cause, InvalidStatus):
+        return _refused(cause)
+    code = cause.rcvd.code if isinstance(cause, ConnectionClosed) and cause.rcvd else None
+    if isinstance(reported, UnauthorizedError):
+        return Failure(reported, fatal=True)
+    if code == 1008:
+        why = cause.rcvd.reason if isinstance(cause, ConnectionClosed) and cause.rcvd else ""
+        return Failure(UnauthorizedError(f"the server refuses this client: {why or code}"), True)
+    if isinstance(reported, OverloadedError):
+        return Failure(reported, retry_after=reported.retry_after)
+    if code == 1013:
+        full = OverloadedError("the server takes no more connections", RETRY_SECONDS)
+        return Failure(full, retry_after=RETRY_SECONDS)
+    if reported is not None:
+        return Failure(reported)
+    if any(isinstance(link, ssl.SSLCertVerificationError) for link in _chain(cause)):
+        return Failure(
+            ConnectionLostError(f"the server's certificate is not trusted: {cause}"), True
+        )
+    words = str(cause) or type(cause).__name__
+    return Failure(ConnectionLostError(f"no connection to the server: {words}"))
+
+
+def _refused(cause: InvalidStatus) -> Failure:
+    """An HTTP answer in place of a WebSocket."""
+    status = cause.response.status_code
+    if status in (401, 403):
+        return Failure(UnauthorizedError(f"the server refuses this client: HTTP {status}"), True)
+    if status in (429, 503):
+        text = cause.response.headers.get("Retry-After", "")
+        seconds = float(text) if text.isascii() and text.isdecimal() else RETRY_SECONDS
+        error = OverloadedError(f"the server takes no more connections: HTTP {status}", seconds)
+        return Failure(error, retry_after=seconds)
+    words = f"the server answers HTTP {status} where a WebSocket was asked for"
+    return Failure(ConnectionLostError(words), fatal=400 <= status < 500 and status != 408)
+
+
+def _chain(error: BaseException | None) -> list[BaseException]:
+    """An exception and those that caused it."""
+    links: list[BaseException] = []
+    while error is not None and error not in links:
+        links.append(error)
+        error = error.__cause__ or error.__context__
+    return links

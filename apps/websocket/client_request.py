@@ -1,0 +1,263 @@
+"""One request as the client sees it: what was asked, what has arrived, what it amounts to.
+
+Knows no socket and no message format; the clock is handed in. Everything here runs in the loop of
+the client, except that :attr:`Request.cancel_wanted` may be set from any thread.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field, replace
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from asyncgen import Completion, Sample, Timing, TokenEvent, TokenLogprob, Usage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from asyncgen import FinishReason
+
+__all__ = ["GapError", "Phase", "Request"]
+
+
+class GapError(Exception):
+    """A delta that does not follow on what has arrived."""
+
+
+class Phase(Enum):
+    """How far a request has come."""
+
+    NEW = auto()
+    """Nothing was sent."""
+    SENT = auto()
+    """The server may or may not have it: lost with the connection, and sent again."""
+    ACCEPTED = auto()
+    """The server has it: resumed on the next connection."""
+    ENDED = auto()
+    """Nothing more will come."""
+
+
+@dataclass(slots=True)
+class _Text:
+    """What has arrived of one sample."""
+
+    texts: list[str] = field(default_factory=list)
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprob] | None = None
+    finish_reason: FinishReason | None = None
+    stop_reason: int | str | None = None
+
+
+class Request:
+    """The state of one request, from the call to the last event.
+
+    Attributes:
+        prompt: The field of ``generate`` that carries the prompt.
+        params: The parameters, as JSON.
+        phase: How far it has come.
+        id: Its name on the wire; a new one each time it is sent.
+        resume_token: What the server gave to resume it with.
+        seq: Number of the last delta that arrived.
+        cancel_wanted: Whether it is to end with ``"cancelled"``.
+        cancel_sent: Whether the server was told so on this connection.
+        left: Whether nobody reads it any more.
+        events: What has arrived and was not read.
+        failure: What the reader gets to see, once the events are read.
+    """
+
+    def __init__(
+        self, prompt: dict[str, Any], params: dict[str, Any], clock: Callable[[], float]
+    ) -> None:
+        """Keep what will be sent.
+
+        Args:
+            prompt: The field of ``generate`` that carries the prompt.
+            params: The parameters, as JSON.
+            clock: Seconds, from any origin.
+        """
+        self.prompt = prompt
+        self.params = params
+        self.phase = Phase.NEW
+        self.id = ""
+        self.resume_token = ""
+        self.seq = 0
+        self.cancel_wanted = False
+        self.cancel_sent = False
+        self.left = False
+        self.events: deque[TokenEvent] = deque()
+        self.failure: Exception | None = None
+        self._clock = clock
+        self._accepted_at: float | None = None
+        self._times: list[float] = []
+        self._samples: dict[int, _Text] = {}
+        self._usage: Usage | None = None
+        self._timing: Timing | None = None
+        self._unfinished: FinishReason = "cancelled"
+        self._changed: anyio.Event | None = None
+
+    @property
+    def num_samples(self) -> int:
+        """How many samples were asked for, or have been heard of."""
+        asked = self.params.get("num_return_sequences") or self.params.get("n") or 1
+        return max(asked if isinstance(asked, int) else 1, 1, *(i + 1 for i in self._samples))
+
+    @property
+    def given_up(self) -> bool:
+        """Whether the server need not go on with it."""
+        return self.left or self.cancel_wanted
+
+    def accept(self, resume_token: str) -> None:
+        """The server has taken it up, or taken it up again."""
+        self.phase = Phase.ACCEPTED
+        self.resume_token = resume_token
+        if self._accepted_at is None:
+            self._accepted_at = self._clock()
+        self.wake()
+
+    def add(
+        self,
+        first_seq: int,
+        seq: int,
+        *,
+        index: int,
+        text: str,
+        token_ids: Sequence[int],
+        logprobs: Sequence[TokenLogprob] | None,
+        time: float | None = None,
+    ) -> None:
+        """Take in a delta; one that has arrived before changes nothing.
+
+        Args:
+            first_seq: Number of the first piece that it holds.
+            seq: Number of the last one.
+            index: Which sample.
+            text: What became complete.
+            token_ids: What was settled.
+            logprobs: One entry a token id, if asked for.
+            time: Seconds since the engine accepted the request; ``None`` takes the client's clock.
+
+        Raises:
+            GapError: Something before it is missing, or it repeats a part of what has arrived.
+        """
+        if not self._follows(first_seq, seq):
+            return
+        since = self._since_accepted() if time is None else time
+        if token_ids:
+            self._times.append(since)
+        sample = self._samples.setdefault(index, _Text())
+        sample.texts.append(text)
+        sample.token_ids.extend(token_ids)
+        if logprobs is not None:
+            sample.logprobs = [*(sample.logprobs or ()), *logprobs]
+        shown = None if logprobs is None else tuple(logprobs)
+        self.events.append(TokenEvent(index, tuple(token_ids), text, shown, since))
+        self.wake()
+
+    def finish(
+        self,
+        seq: int,
+        ends: Sequence[tuple[int, FinishReason, int | str | None]],
+        usage: Usage,
+        timing: Timing,
+    ) -> None:
+        """Take in the end: index, finish reason and stop reason of each sample, and the figures.
+
+        Raises:
+            GapError: A delta before it is missing.
+        """
+        if not self._follows(seq, seq):
+            return
+        since = timing.total
+        for number, (index, finish, stop) in enumerate(ends, start=1):
+            sample = self._samples.setdefault(index, _Text())
+            sample.finish_reason, sample.stop_reason = finish, stop
+            event = TokenEvent(index, (), "", None, since, finish, stop)
+            if number == len(ends):
+                event = TokenEvent(index, (), "", None, since, finish, stop, usage, timing)
+            self.events.append(event)
+        self._usage, self._timing = usage, timing
+        self._end()
+
+    def fail(self, error: Exception) -> None:
+        """End with an error, raised when everything before it is read."""
+        if self.phase is not Phase.ENDED:
+            self.failure = error
+            self._unfinished = "error"
+            self._end()
+
+    def stop(self, reason: FinishReason) -> None:
+        """End here and now, with what has arrived."""
+        if self.phase is not Phase.ENDED:
+            self._unfinished = reason
+            since = self._since_accepted()
+            open_samples = [
+                index
+                for index in range(self.num_samples)
+                if self._samples.setdefault(index, _Text()).finish_reason is None
+            ]
+            self.events.extend(
+                TokenEvent(index, (), "", None, since, reason) for index in open_samples
+            )
+            result = self.build_result()
+            self.events[-1] = replace(self.events[-1], usage=result.usage, timing=result.timing)
+            self._end()
+
+    async def wait(self) -> None:
+        """Return at the next change. One task at a time; a cancelled wait loses nothing."""
+        self._changed = anyio.Event()
+        try:
+            await self._changed.wait()
+        finally:
+            self._changed = None
+
+    def build_result(self) -> Completion:
+        """Return what has arrived, with the server's figures where it has ended."""
+        samples = []
+        for index in range(self.num_samples):
+            sample = self._samples.get(index, _Text())
+            samples.append(
+                Sample(
+                    index=index,
+                    text="".join(sample.texts),
+                    token_ids=tuple(sample.token_ids),
+                    finish_reason=sample.finish_reason or self._unfinished,
+                    stop_reason=sample.stop_reason,
+                    logprobs=None if sample.logprobs is None else tuple(sample.logprobs),
+                )
+            )
+        generated = sum(len(sample.token_ids) for sample in samples)
+        usage = self._usage or Usage(len(self.prompt.get("token_ids", ())), generated)
+        return Completion(tuple(samples), usage, self._timing or self._own_timing())
+
+    def _follows(self, first_seq: int, seq: int) -> bool:
+        """Whether a message brings something new; it then counts as arrived."""
+        if seq <= self.seq:
+            return False
+        if first_seq != self.seq + 1:
+            raise GapError(f"{first_seq} to {seq} came after {self.seq}")
+        self.seq = seq
+        return True
+
+    def _since_accepted(self) -> float:
+        return 0.0 if self._accepted_at is None else self._clock() - self._accepted_at
+
+    def _own_timing(self) -> Timing:
+        """What can be said of a stream that did not reach its end."""
+        times = self._times
+        first, last = (times[0], times[-1]) if times else (None, None)
+        rate = None
+        if first is not None and last is not None and last > first:
+            rate = (len(times) - 1) / (last - first)
+        return Timing(None, first, max(self._since_accepted(), last or 0.0), rate)
+
+    def _end(self) -> None:
+        self.phase = Phase.ENDED
+        self.wake()
+
+    def wake(self) -> None:
+        """Have a task that waits look again."""
+        if self._changed is not None:
+            self._changed.set()

@@ -1,0 +1,417 @@
+"""The messages of ``asyncgen.v1``: one JSON object a text frame, told apart by ``type``.
+
+Every message is a strict model: a field of a wrong type, a missing one or one too many is refused,
+never converted or ignored. Knows no request's state, no socket and no engine.
+
+============  =====================================================================================
+client        ``auth``, ``generate``, ``cancel``, ``resume``, ``ping``
+server        ``hello``, ``accepted``, ``delta``, ``done``, ``error``, ``pong``
+============  =====================================================================================
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Annotated, Literal, Self, TypeAlias
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter, model_validator
+
+__all__ = [
+    "CLIENT_MESSAGE",
+    "SERVER_MESSAGE",
+    "SUBPROTOCOL",
+    "Accepted",
+    "Auth",
+    "Cancel",
+    "Choice",
+    "ClientMessage",
+    "CloseCode",
+    "Delta",
+    "Done",
+    "Error",
+    "ErrorCode",
+    "FinishReason",
+    "Generate",
+    "Hello",
+    "Limits",
+    "Logprob",
+    "Ping",
+    "Pong",
+    "Resume",
+    "ServerMessage",
+    "Timing",
+    "TopLogprob",
+    "Usage",
+]
+
+SUBPROTOCOL = "asyncgen.v1"
+"""Name of the protocol in the opening handshake and in ``hello``."""
+
+FinishReason: TypeAlias = Literal["stop", "length", "time", "cancelled", "aborted", "error"]
+
+ErrorCode: TypeAlias = Literal[
+    "invalid_json",
+    "invalid_message",
+    "unknown_type",
+    "unsupported_data",
+    "message_too_big",
+    "not_authenticated",
+    "unauthorized",
+    "bad_origin",
+    "duplicate_id",
+    "unknown_id",
+    "too_many_requests",
+    "overloaded",
+    "invalid_request",
+    "context_length",
+    "resume_unknown",
+    "resume_gone",
+    "resume_ahead",
+    "resume_attached",
+    "resume_moved",
+    "slow_reader",
+    "engine_dead",
+    "draining",
+    "internal",
+]
+"""What an ``error`` is about. With an ``id``, all end the request but ``duplicate_id`` and
+``resume_attached``, which refuse a second one of that name and leave the first alone, and
+``unknown_id``, where there is none."""
+
+
+class CloseCode(IntEnum):
+    """Why the server closes a connection."""
+
+    NORMAL = 1000
+    GOING_AWAY = 1001
+    INVALID_DATA = 1007
+    POLICY = 1008
+    TOO_BIG = 1009
+    INTERNAL = 1011
+    OVERLOADED = 1013
+
+
+RequestId: TypeAlias = Annotated[str, Field(min_length=1, max_length=64)]
+"""The client's name for a request; one that runs must not be named again on its connection."""
+
+Nonce: TypeAlias = (
+    Annotated[str, Field(max_length=64)] | Annotated[int, Field(ge=-(2**53), le=2**53)]
+)
+
+Sequence: TypeAlias = Annotated[int, Field(ge=0, le=2**53)]
+
+
+class _Message(BaseModel):
+    """What all messages have in common: nothing is converted, nothing is ignored."""
+
+    model_config = ConfigDict(
+        strict=True, extra="forbid", frozen=True, allow_inf_nan=False, hide_input_in_errors=True
+    )
+
+
+class Auth(_Message):
+    """The first message of a client that could send no ``Authorization`` header.
+
+    Attributes:
+        token: The bearer token.
+    """
+
+    type: Literal["auth"] = "auth"
+    token: Annotated[str, Field(min_length=1, max_length=4096)]
+
+
+class Generate(_Message):
+    """Start a request.
+
+    Attributes:
+        id: Its name, 1 to 64 characters.
+        prompt: A text; or else ``messages`` or ``token_ids``, exactly one of the three.
+        messages: Chat messages.
+        token_ids: Token ids.
+        params: Parameters of ``AsyncLLM.stream``; ``null`` means not given.
+        events: ``"text"``, or ``"tokens"`` for deltas with token ids and log-probabilities.
+    """
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "oneOf": [{"required": [name]} for name in ("prompt", "messages", "token_ids")]
+        }
+    )
+
+    type: Literal["generate"] = "generate"
+    id: RequestId
+    prompt: Annotated[str, Field(min_length=1)] | None = None
+    messages: Annotated[list[dict[str, JsonValue]], Field(min_length=1)] | None = None
+    token_ids: (
+        Annotated[list[Annotated[int, Field(ge=0, lt=2**31)]], Field(min_length=1)] | None
+    ) = None
+    params: dict[str, JsonValue] = Field(default_factory=dict)
+    events: Literal["text", "tokens"] = "text"
+
+    @model_validator(mode="after")
+    def _has_one_prompt(self) -> Self:
+        given = [one for one in (self.prompt, self.messages, self.token_ids) if one is not None]
+        if len(given) != 1:
+            raise ValueError("give exactly one of `prompt`, `messages` and `token_ids`")
+        return self
+
+    @property
+    def source(self) -> str | list[dict[str, JsonValue]] | list[int]:
+        """The prompt in whichever form it was given."""
+        found = self.prompt or self.messages or self.token_ids
+        assert found is not None
+        return found
+
+
+class Cancel(_Message):
+    """End a request; its ``done`` says ``"cancelled"``.
+
+    Attributes:
+        id: Its name.
+    """
+
+    type: Literal["cancel"] = "cancel"
+    id: RequestId
+
+
+class Resume(_Message):
+    """Go on with a request of an earlier connection.
+
+    Attributes:
+        id: Its name from now on, usually the one it had.
+        resume_token: From its ``accepted``.
+        after: The last ``seq`` seen, 0 if none; what comes behind it is sent again.
+    """
+
+    type: Literal["resume"] = "resume"
+    id: RequestId
+    resume_token: Annotated[str, Field(min_length=1, max_length=64)]
+    after: Sequence
+
+
+class Ping(_Message):
+    """Ask for a ``pong``: what a browser has instead of the protocol's own pings.
+
+    Attributes:
+        nonce: Comes back.
+    """
+
+    type: Literal["ping"] = "ping"
+    nonce: Nonce
+
+
+class Limits(_Message):
+    """What this server allows.
+
+    Attributes:
+        max_message_bytes: Longest message from a client.
+        max_requests: Most requests at a time on a connection.
+        max_prompt_tokens: Longest prompt; ``null`` leaves it to the model's context.
+        grace_seconds: How long a request goes on without its client, and is kept after its end.
+        replay_bytes: How much of a request is kept to be sent again.
+    """
+
+    max_message_bytes: int
+    max_requests: int
+    max_prompt_tokens: int | None
+    grace_seconds: float
+    replay_bytes: int
+
+
+class Hello(_Message):
+    """The server's first message, once the client is let in.
+
+    Attributes:
+        protocol: Version of the protocol.
+        model: Name of the model.
+        limits: What is allowed.
+        heartbeat_seconds: A client that hears nothing for twice as long should ``ping``.
+        authenticated: Whether a token was needed, and was good.
+    """
+
+    type: Literal["hello"] = "hello"
+    protocol: Literal["asyncgen.v1"] = "asyncgen.v1"
+    model: str
+    limits: Limits
+    heartbeat_seconds: float
+    authenticated: bool
+
+
+class Accepted(_Message):
+    """A request was taken by the engine, or taken up again.
+
+    Attributes:
+        id: The request.
+        resume_token: Opens it from another connection; as secret as the answer.
+        queue_position: How many wait, this one included; ``null`` if it need not.
+    """
+
+    type: Literal["accepted"] = "accepted"
+    id: RequestId
+    resume_token: str
+    queue_position: int | None
+
+
+class TopLogprob(_Message):
+    """One alternative of a position.
+
+    Attributes:
+        token_id: The token.
+        token: Its text.
+        logprob: Natural log of its probability; ``null`` is minus infinity.
+    """
+
+    token_id: int
+    token: str
+    logprob: float | None
+
+
+class Logprob(TopLogprob):
+    """The chosen token of a position, in the raw distribution.
+
+    Attributes:
+        top: The most probable tokens, most probable first.
+    """
+
+    top: list[TopLogprob] = Field(default_factory=list)
+
+
+class Delta(_Message):
+    """The next piece of an answer.
+
+    Attributes:
+        id: The request.
+        seq: Its number: 1, 2, 3 … without gaps over the deltas and the ``done`` of a request.
+        first_seq: Where pieces were merged to be sent again: the first of their numbers. Absent,
+            it is ``seq``.
+        text: Text that became complete; may be empty with ``events: "tokens"``.
+        index: Which sample.
+        token_ids: With ``events: "tokens"``.
+        logprobs: With ``events: "tokens"`` and where asked for, one for each token id.
+        time: With ``events: "tokens"``: seconds since the engine accepted the request.
+    """
+
+    type: Literal["delta"] = "delta"
+    id: RequestId
+    seq: Annotated[int, Field(ge=1)]
+    first_seq: Annotated[int, Field(ge=1)] | None = None
+    text: str
+    index: Annotated[int, Field(ge=0)] = 0
+    token_ids: list[int] | None = None
+    logprobs: list[Logprob] | None = None
+    time: float | None = None
+
+
+class Usage(_Message):
+    """Token counts, summed over the samples.
+
+    Attributes:
+        prompt_tokens: Tokens of the prompt.
+        completion_tokens: Tokens generated.
+        cached_tokens: Those of the prompt that were not computed anew.
+    """
+
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int = 0
+
+
+class Timing(_Message):
+    """Where the time went, in seconds from the acceptance by the engine.
+
+    Attributes:
+        queue: Until it was taken up.
+        first_token: Until the first token.
+        total: Until the end.
+        tokens_per_second: Rate after the first token.
+    """
+
+    queue: float | None
+    first_token: float | None
+    total: float
+    tokens_per_second: float | None
+
+
+class Choice(_Message):
+    """How one of several samples ended.
+
+    Attributes:
+        index: Which one.
+        finish_reason: Why.
+        stop_reason: The end-of-sequence id or the stop string that ended it.
+        text: All of it; only where the request was aborted.
+    """
+
+    index: int
+    finish_reason: FinishReason
+    stop_reason: int | str | None = None
+    text: str | None = None
+
+
+class Done(_Message):
+    """The end of a request that was not an error; nothing about it follows.
+
+    Attributes:
+        id: The request.
+        seq: One more than that of its last delta.
+        finish_reason: Why it ended; of the first sample, if several.
+        stop_reason: The end-of-sequence id or the stop string that ended it.
+        usage: Token counts.
+        timing: Times.
+        choices: One for each sample, where there are several.
+        text: All that was generated; only where it was aborted.
+    """
+
+    type: Literal["done"] = "done"
+    id: RequestId
+    seq: Annotated[int, Field(ge=1)]
+    finish_reason: FinishReason
+    stop_reason: int | str | None = None
+    usage: Usage
+    timing: Timing
+    choices: list[Choice] | None = None
+    text: str | None = None
+
+
+class Error(_Message):
+    """Something is wrong: with a request, or, without an ``id``, with a message or the connection.
+
+    Attributes:
+        id: The request.
+        code: For programs.
+        message: For people: the value, the limit, the remedy.
+        retry_after: Seconds after which another attempt may succeed.
+        param: The parameter that is to blame.
+    """
+
+    type: Literal["error"] = "error"
+    id: RequestId | None = None
+    code: ErrorCode
+    message: str
+    retry_after: float | None = None
+    param: str | None = None
+
+
+class Pong(_Message):
+    """The answer to a ``ping``.
+
+    Attributes:
+        nonce: What the ``ping`` had.
+    """
+
+    type: Literal["pong"] = "pong"
+    nonce: Nonce
+
+
+ClientMessage: TypeAlias = Annotated[
+    Auth | Generate | Cancel | Resume | Ping, Field(discriminator="type")
+]
+ServerMessage: TypeAlias = Annotated[
+    Hello | Accepted | Delta | Done | Error | Pong, Field(discriminator="type")
+]
+
+CLIENT_MESSAGE: TypeAdapter[ClientMessage] = TypeAdapter(ClientMessage)
+"""Reads what a client sends."""
+
+SERVER_MESSAGE: TypeAdapter[ServerMessage] = TypeAdapter(ServerMessage)
+"""Reads what a server sends."""

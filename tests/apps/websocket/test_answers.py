@@ -1,0 +1,63 @@
+"""The registry forgets what it must, and nothing else. Most of it is tested through the core."""
+
+from __future__ import annotations
+
+from apps.websocket.answers import Registry
+from apps.websocket.core import Channel
+from apps.websocket.failures import Fault
+from apps.websocket.replay import Piece
+from apps.websocket.settings import StreamSettings
+
+
+def start() -> tuple[Registry, Channel]:
+    settings = StreamSettings(grace_seconds=10)
+    registry = Registry(settings)
+    return registry, Channel(settings, registry)
+
+
+def test_tokens_are_long_and_differ() -> None:
+    registry, channel = start()
+    tokens = {registry.create(channel, str(number)).token for number in range(100)}
+    assert len(tokens) == 100
+    assert min(map(len, tokens)) >= 24
+
+
+def test_it_expires_in_the_order_of_leaving() -> None:
+    registry, channel = start()
+    first, second = registry.create(channel, "a"), registry.create(channel, "b")
+    for answer, now in ((first, 0.0), (second, 1.0), (first, 2.0)):
+        registry.leave(answer, now)
+    assert registry.next_expiry == 11.0
+    assert registry.expire(11.5) == [second]
+    registry.stay(first)
+    assert registry.expire(100.0) == []
+    assert registry.find(first.token) is first
+
+
+def test_one_that_was_refused_leaves_nothing() -> None:
+    registry, channel = start()
+    answer = registry.create(channel, "a")
+    answer.fail(Fault("invalid_request", "no"))
+    assert (len(registry), registry.num_running, registry.kept_bytes) == (0, 0, 0)
+
+
+def test_only_the_first_end_counts() -> None:
+    registry, channel = start()
+    answer = registry.create(channel, "a")
+    answer.is_accepted = True
+    answer.fail(Fault("internal", "first"))
+    answer.finish({"finish_reason": "stop"})
+    assert answer.last_message()["message"] == "first"
+    assert not answer.add(Piece(0, "late"))
+    assert registry.num_running == 0
+
+
+def test_dropped_while_it_runs() -> None:
+    registry, channel = start()
+    answer = registry.create(channel, "a")
+    answer.is_accepted = True
+    registry.drop(answer)
+    answer.finish({"finish_reason": "cancelled"})
+    registry.leave(answer, 0.0)
+    assert registry.next_expiry is None
+    assert (registry.kept_bytes, registry.num_running) == (0, 0)

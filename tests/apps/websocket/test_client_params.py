@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+
+from apps.websocket.client_params import wire_params, wire_prompt
+from asyncgen import InvalidRequestError
+
+
+@pytest.mark.parametrize(
+    ("prompt", "field"),
+    [
+        ("Once", {"prompt": "Once"}),
+        ([1, 2, 3], {"token_ids": [1, 2, 3]}),
+        ((1, 2), {"token_ids": [1, 2]}),
+        (
+            [MappingProxyType({"role": "user", "content": None})],
+            {"messages": [{"role": "user", "content": None}]},
+        ),
+    ],
+)
+def test_a_prompt_is_one_of_three_fields(prompt: Any, field: dict[str, Any]) -> None:
+    assert wire_prompt(prompt) == field
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    ["", [], b"x", 7, None, [1, "x"], [True], [{"role": "user"}, 1], "half \ud83d", {"a": 1}],
+)
+def test_what_is_no_prompt_is_refused_by_name(prompt: Any) -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        wire_prompt(prompt)
+    assert caught.value.parameter == "prompt"
+
+
+def test_none_means_not_given() -> None:
+    given = {"seed": None, "stop": ("a", "b"), "top_p": 0.5, "bad_words_ids": [[1], [2]]}
+    assert wire_params(given) == {"stop": ["a", "b"], "top_p": 0.5, "bad_words_ids": [[1], [2]]}
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        object(),
+        lambda: None,
+        math.nan,
+        math.inf,
+        b"bytes",
+        {1, 2},
+        {(1, 2): 0.5},
+        {7: 0.5},
+        [{"deep": [{7: 1}]}],
+        OrderedDict({7: 1}),
+        "half \ud83d",
+    ],
+)
+def test_what_json_cannot_carry_is_refused_by_name(value: Any) -> None:
+    with pytest.raises(InvalidRequestError, match="JSON") as caught:
+        wire_params({"seed": 1, "sequence_bias": value})
+    assert caught.value.parameter == "sequence_bias"

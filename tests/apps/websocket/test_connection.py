@@ -1,0 +1,113 @@
+"""One write a turn of the loop, none to a full socket, and a deadline for it."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from apps.websocket.connection import TOGETHER, StreamConnection, Turns
+from tests.apps.websocket.serving import STORY, served, wait_for
+from tests.doubles.engine import no_thread_left
+
+__all__ = ["no_thread_left"]
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    """The library's server is of asyncio."""
+    return "asyncio"
+
+
+async def test_what_is_ready_together_goes_out_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with served() as one, one.client() as client:
+        [connection] = one.server._server.connections
+        writes: list[bytes] = []
+        real = connection.transport.write
+
+        def write(data: bytes) -> None:
+            writes.append(data)
+            real(data)
+
+        monkeypatch.setattr(connection, "transport", SimpleNamespace(write=write))
+        for number in range(16):
+            await client.send("generate", id=str(number), token_ids=[1])
+        ends = 0
+        while ends < 16:
+            ends += (await client.get())["type"] == "done"
+        frames = one.server.service.figures.messages_sent
+        assert len(writes) * 3 < frames
+        monkeypatch.undo()
+
+
+async def test_a_slow_socket_gets_fewer_and_longer_pieces() -> None:
+    async with served() as one, one.client() as client:
+        [connection] = one.server._server.connections
+        connection.pause_writing()
+        await client.send("generate", id="a", token_ids=[1])
+        await wait_for(lambda: one.server.service.figures.requests_total == 1)
+        await one.wait_idle()
+        await wait_for(lambda: not one.server.service._streams)
+        connection.resume_writing()
+        messages = [await client.get() for _ in range(3)]
+        assert [message["type"] for message in messages] == ["accepted", "delta", "done"]
+        assert messages[1]["text"] == STORY
+
+
+async def test_a_slow_one_that_catches_up_is_not_dropped() -> None:
+    async with served(send_seconds=0.1) as one, one.client() as client:
+        [connection] = one.server._server.connections
+        connection.pause_writing()
+        connection.resume_writing()
+        await client.begin()
+        assert (await client.rest())[0] == STORY
+        connection.pause_writing()
+        assert await client.wait_closed() == 1006
+        assert one.server.service.figures.dropped == 1
+
+
+class Flushed:
+    """A connection that counts."""
+
+    def __init__(self, failing: bool = False) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.flushes = 0
+        self.is_aborted = False
+        self._failing = failing
+
+    def flush(self) -> None:
+        self.flushes += 1
+        if self._failing:
+            raise RuntimeError("broken")
+
+    def abort(self) -> None:
+        self.is_aborted = True
+
+
+async def test_connections_with_one_stream_take_turns_a_few_at_a_time() -> None:
+    turns = Turns()
+    many = [Flushed() for _ in range(TOGETHER + 2)]
+    for one in many:
+        turns.add(cast("StreamConnection", one))
+    assert [one.flushes for one in many] == [1] * TOGETHER + [0, 0]
+    await asyncio.sleep(0)
+    assert [one.flushes for one in many] == [1] * len(many)
+
+
+async def test_a_flush_that_fails_ends_its_own_connection_only() -> None:
+    told: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: told.append(context))
+    turns = Turns()
+    many = [Flushed(failing=number == 1) for number in range(3)]
+    for one in many:
+        turns.add(cast("StreamConnection", one))
+    await asyncio.sleep(0)
+    assert [one.flushes for one in many] == [1, 1, 1]
+    assert [one.is_aborted for one in many] == [False, True, False]
+    assert str(told[0]["exception"]) == "broken"

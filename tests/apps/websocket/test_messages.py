@@ -1,0 +1,60 @@
+"""Messages are read strictly."""
+
+from __future__ import annotations
+
+import pytest
+from pydantic import ValidationError
+
+from apps.websocket.messages import CLIENT_MESSAGE, SERVER_MESSAGE, Generate, Resume
+
+
+def test_a_prompt_in_each_form() -> None:
+    for field, value in (
+        ('"prompt":"Hi"', "Hi"),
+        ('"messages":[{"role":"user","content":"Hi"}]', [{"role": "user", "content": "Hi"}]),
+        ('"token_ids":[1,2]', [1, 2]),
+    ):
+        read = CLIENT_MESSAGE.validate_json('{"type":"generate","id":"a",' + field + "}")
+        assert isinstance(read, Generate)
+        assert read.source == value
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        "",
+        "nothing",
+        "[]",
+        "{}",
+        '{"type":"generate"}',
+        '{"type":"sing"}',
+        '{"type":7}',
+        '{"type":"ping","nonce":1.0}',
+        '{"type":"ping","nonce":true}',
+        '{"type":"ping","nonce":99999999999999999999}',
+        '{"type":"cancel","id":1}',
+        '{"type":"cancel","id":"a","also":1}',
+        '{"type":"cancel","id":"' + "a" * 65 + '"}',
+        '{"type":"resume","id":"a","resume_token":"t","after":"1"}',
+        '{"type":"resume","id":"a","resume_token":"t","after":1e400}',
+        '{"type":"generate","id":"a","prompt":""}',
+        '{"type":"generate","id":"a","messages":[]}',
+        '{"type":"generate","id":"a","token_ids":[-1]}',
+        '{"type":"generate","id":"a","token_ids":[1e3]}',
+        '{"type":"generate","id":"a","token_ids":[true]}',
+        '{"type":"generate","id":"a","prompt":"Hi","params":[]}',
+        '{"type":"generate","id":"a","prompt":"Hi","events":"bytes"}',
+        '{"type":"generate","id":"a","prompt":"Hi","params":' + "[" * 500 + "]" * 500 + "}",
+        '{"type":"generate","id":"a","prompt":"\\ud800"}',
+    ],
+)
+def test_what_is_refused(frame: str) -> None:
+    with pytest.raises(ValidationError):
+        CLIENT_MESSAGE.validate_json(frame)
+
+
+def test_a_message_reads_what_it_wrote() -> None:
+    resume = Resume(id="a", resume_token="t", after=3)
+    assert CLIENT_MESSAGE.validate_json(resume.model_dump_json()) == resume
+    pong = '{"type":"pong","nonce":"x"}'
+    assert SERVER_MESSAGE.validate_json(pong).model_dump_json() == pong

@@ -1,0 +1,104 @@
+"""The chat page: what it may load, and one whole conversation in a browser over a real server.
+
+The longer tests in a browser are in ``test_page_browser.py``.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.apps.gradio_chat.browsing import chromium
+from tests.apps.websocket.relay import relaying
+from tests.apps.websocket.sealing import PAGE, sealed
+from tests.apps.websocket.web_page import WebPage
+from tests.apps.websocket.web_serving import paced_model
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from playwright.sync_api import Browser
+
+    from tests.apps.websocket.web_serving import Model
+
+TEXT = PAGE.read_text(encoding="utf-8")
+QUESTION = "Tell me a story about a fox."
+
+
+def test_the_policy_names_the_script_and_the_style() -> None:
+    assert sealed(TEXT) == TEXT, "run: python -m tests.apps.websocket.sealing"
+
+
+def test_the_policy_allows_nothing_but_sockets() -> None:
+    found = re.search(r'http-equiv="Content-Security-Policy" content="([^"]*)"', TEXT)
+    assert found is not None
+    policy = dict(part.split(" ", 1) for part in found[1].split("; "))
+    assert policy.pop("script-src").startswith("'sha256-")
+    assert policy.pop("style-src").startswith("'sha256-")
+    assert policy == {
+        "default-src": "'none'",
+        "img-src": "data:",
+        "connect-src": "ws: wss:",
+        "base-uri": "'none'",
+        "form-action": "'none'",
+        "require-trusted-types-for": "'script'",
+        "trusted-types": "'none'",
+    }
+
+
+def test_nothing_is_fetched_and_no_text_becomes_markup() -> None:
+    addresses = set(re.findall(r"https?://[^'\" ]+", TEXT))
+    assert addresses == {"http://www.w3.org/2000/svg"}
+    assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(", TEXT)
+    assert not re.search(r"\b(style|on[a-z]+)=[\"']", TEXT), "the policy forbids these attributes"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def model() -> Iterator[Model]:
+    with paced_model() as found:
+        yield found
+
+
+def test_an_answer_survives_a_reload_and_a_cut_and_stop_stops_it(
+    browser: Browser, model: Model
+) -> None:
+    wanted = model.answer(
+        [{"role": "user", "content": QUESTION}], seed=7, max_new_tokens=100, min_new_tokens=100
+    )
+    model.llm.delay, model.llm.asked = 0.01, 0
+    with model.serving() as port, relaying(port) as relay:
+        page = WebPage(browser, f"http://127.0.0.1:{relay.port}/")
+        page.ready()
+        page.configure(seed=7, max_new_tokens=100)
+        page.ask(QUESTION)
+        first = page.wait_longer(20)
+        page.page.reload()
+        second = page.wait_longer(len(first))
+        assert second.startswith(first.rstrip())
+        relay.cut()
+        assert page.wait_done() == wanted.text
+        assert page.figures.startswith("100 tokens · first after ")
+        assert page.figures.endswith(" tokens/s · length limit reached")
+        assert relay.connections >= 3
+        assert model.llm.asked == 1
+
+        page.configure(max_new_tokens=800)
+        page.ask("And then?")
+        page.wait(page.answers.last.inner_text, lambda text: len(text) > 5)
+        assert model.busy == 1
+        page.stop.click()
+        model.wait_idle()
+        page.wait_done()
+        assert page.figures.endswith(" · stopped")
+        assert page.box.evaluate("(box) => box === document.activeElement")
+        assert page.answers.count() == 2
+        assert page.errors == []
+        page.context.close()

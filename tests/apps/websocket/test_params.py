@@ -1,0 +1,35 @@
+"""The table of parameters is whole, and keeps code and files out."""
+
+from __future__ import annotations
+
+import pytest
+
+from apps.websocket.params import ALLOWED, REFUSED, check_params
+from asyncgen import StreamParams
+
+
+def test_every_parameter_was_decided() -> None:
+    assert ALLOWED | REFUSED == frozenset(StreamParams.__annotations__)
+    assert not ALLOWED & REFUSED
+
+
+@pytest.mark.parametrize(
+    "name", ["custom_generate", "recipe", "trust_remote_code", "assistant_model", "compile_config"]
+)
+def test_code_and_files_stay_out(name: str) -> None:
+    fault = check_params({"temperature": 1.0, name: "x"})
+    assert fault is not None
+    assert (fault.code, fault.param) == ("invalid_request", name)
+
+
+@pytest.mark.parametrize("value", [2**63, -(2**63) - 1, [1, [2**70]], {"a": {"b": 10**400}}])
+def test_numbers_beyond_a_word(value: object) -> None:
+    fault = check_params({"seed": value})  # type: ignore[dict-item]
+    assert fault is not None
+    assert fault.param == "seed"
+
+
+def test_the_rest_is_up_to_the_engine() -> None:
+    assert (
+        check_params({"seed": 2**63 - 1, "tempo": 3, "stop": ["a"], "x": None, "y": True}) is None
+    )

@@ -1,0 +1,47 @@
+"""Log lines stay on one line, and carry their fields."""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import TYPE_CHECKING
+
+from apps.websocket.records import JsonLines, say
+
+if TYPE_CHECKING:
+    import pytest
+
+
+def test_a_line(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "asyncgen.websocket"):
+        say("end", request="r-1", tokens=7, seconds=0.12345, error=None)
+        say("end", request="r\nERROR: forged=1")
+    plain, forged = caplog.records
+    assert plain.getMessage() == "end request=r-1 tokens=7 seconds=0.123"
+    assert forged.getMessage() == r'end request="r\nERROR: forged=1"'
+
+
+def test_json_lines(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "asyncgen.websocket"):
+        say("end", request="r\n1", tokens=7)
+        logging.getLogger("asyncgen.websocket").info("said by %s", "others")
+    lines = [json.loads(JsonLines().format(record)) for record in caplog.records]
+    assert lines[0] | {"time": ""} == {
+        "time": "",
+        "level": "info",
+        "logger": "asyncgen.websocket",
+        "event": "end",
+        "request": "r\n1",
+        "tokens": 7,
+    }
+    assert lines[1]["message"] == "said by others"
+
+
+def test_a_traceback_is_kept() -> None:
+    try:
+        raise KeyError("x")
+    except KeyError:
+        import sys
+
+        record = logging.LogRecord("a", logging.ERROR, "f", 1, "bad", (), sys.exc_info())
+    assert "KeyError" in json.loads(JsonLines().format(record))["traceback"]

@@ -1,0 +1,63 @@
+"""A session between frames and the service; most of it is tested through the server."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+from apps.websocket.service import StreamService
+from apps.websocket.session import MOST_BACKLOG
+from apps.websocket.settings import StreamSettings
+
+if TYPE_CHECKING:
+    from asyncgen import AsyncLLM
+
+
+class Engine:
+    """Is there, and is asked nothing."""
+
+    healthy = True
+
+
+def service(**settings: object) -> StreamService:
+    return StreamService(cast("AsyncLLM", Engine()), StreamSettings(**settings))  # type: ignore[arg-type]
+
+
+def test_a_client_that_does_not_read_is_not_read() -> None:
+    session = service().open(authorization=None, origin=None, host=None)
+    for _ in range(MOST_BACKLOG):
+        session.receive('{"type":"ping","nonce":1}')
+    assert session.is_congested
+    assert len(session.take()) == MOST_BACKLOG + 1
+    assert not session.is_congested
+
+
+def test_too_big_counts_bytes() -> None:
+    session = service(max_message_bytes=40).open(authorization=None, origin=None, host=None)
+    session.receive('{"type":"ping","nonce":"' + "ä" * 10 + '"}')
+    assert session.closing is not None
+    assert session.closing.code == 1009
+    assert b"message_too_big" in session.take()[-1]
+
+
+def test_a_closing_session_hears_nothing() -> None:
+    one = service(tokens=("t",))
+    session = one.open(authorization="Bearer wrong", origin=None, host=None)
+    session.receive('{"type":"auth","token":"t"}')
+    assert not session.is_authenticated
+    [frame] = session.take()
+    assert b"unauthorized" in frame
+    assert one.figures.refused == {"unauthorized": 1}
+    session.leave(1008)
+    assert one.figures.connections == 0
+
+
+def test_draining_closes_the_idle() -> None:
+    one = service()
+    session = one.open(authorization=None, origin=None, host=None)
+    calls: list[str] = []
+    session.bind(lambda: calls.append("ready"), lambda: calls.append("abort"))
+    session.drain()
+    assert session.closing is not None
+    assert session.closing.code == 1001
+    session.leave(1001)
+    assert one.figures.connections == 0
