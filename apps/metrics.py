@@ -1,0 +1,168 @@
+"""An engine's figures for Prometheus, under the names that dashboards for language models ask for.
+
+A collector over ``llm.metrics()``: it reads a snapshot when it is scraped, and costs nothing in
+between. The names and labels are those of vLLM, because the dashboards, alerts and autoscalers that
+people have are written for them; ``prefix`` changes what stands in front. What an engine does not
+have (pages, in a model that decodes by itself) reads 0.
+
+===========================================  =========  ============================================
+name after the prefix                        kind       what it is
+===========================================  =========  ============================================
+``num_requests_running``                     gauge      requests that advance
+``num_requests_waiting``                     gauge      requests that wait for a place
+``kv_cache_usage_perc``                      gauge      share of the pages in use, 0 to 1
+``prefix_cache_queries_total``               counter    prompt tokens looked up
+``prefix_cache_hits_total``                  counter    prompt tokens found, not computed
+``num_preemptions_total``                    counter    requests that lost their pages
+``prompt_tokens_total``                      counter    prompt tokens
+``generation_tokens_total``                  counter    generated tokens
+``request_success_total``                    counter    ended requests, by ``finished_reason``
+``time_to_first_token_seconds``              histogram  acceptance to first token
+``inter_token_latency_seconds``              histogram  between two steps that gave tokens
+``request_queue_time_seconds``               histogram  acceptance to first turn
+``request_prefill_time_seconds``             histogram  first turn to first token
+``request_decode_time_seconds``              histogram  first to last token
+``e2e_request_latency_seconds``              histogram  acceptance to end
+``request_prompt_tokens``                    histogram  prompt length of ended requests
+``request_generation_tokens``                histogram  tokens of ended requests
+``iteration_tokens_total``                   histogram  tokens computed in a step
+===========================================  =========  ============================================
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Protocol
+
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+)
+from prometheus_client.registry import Collector
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from prometheus_client.core import Metric
+
+    from asyncgen import HistogramSnapshot, MetricsSnapshot
+
+__all__ = ["EngineCollector", "families"]
+
+GAUGES = {
+    "num_requests_running": ("requests_running", "Requests that advance."),
+    "num_requests_waiting": ("requests_waiting", "Requests that wait for a place."),
+    "kv_cache_usage_perc": ("cache_usage", "Share of the cache's pages in use, 0 to 1."),
+}
+COUNTERS = {
+    "prefix_cache_queries": ("prefix_cache_queries", "Prompt tokens looked up among kept pages."),
+    "prefix_cache_hits": ("prefix_cache_hits", "Prompt tokens found among kept pages."),
+    "num_preemptions": ("preemptions", "Running requests that lost their pages."),
+    "prompt_tokens": ("prompt_tokens", "Prompt tokens of requests that got a token."),
+    "generation_tokens": ("generation_tokens", "Tokens generated."),
+}
+HISTOGRAMS = {
+    "time_to_first_token_seconds": ("time_to_first_token", "From acceptance to the first token."),
+    "inter_token_latency_seconds": ("inter_token_latency", "Between two steps that gave tokens."),
+    "request_queue_time_seconds": ("queue_time", "From acceptance to the first turn."),
+    "request_prefill_time_seconds": ("prefill_time", "From the first turn to the first token."),
+    "request_decode_time_seconds": ("decode_time", "From the first to the last token."),
+    "e2e_request_latency_seconds": ("e2e_latency", "From acceptance to the end."),
+    "request_prompt_tokens": ("request_prompt_tokens", "Prompt length of ended requests."),
+    "request_generation_tokens": ("request_generation_tokens", "Tokens of ended requests."),
+    "iteration_tokens_total": ("step_tokens", "Tokens computed in a step."),
+}
+
+
+class Measured(Protocol):
+    """What is scraped; an ``AsyncLLM`` is one."""
+
+    @property
+    def healthy(self) -> bool:
+        """Whether there is an engine to read."""
+
+    def metrics(self) -> MetricsSnapshot:
+        """Return its figures."""
+
+
+class EngineCollector(Collector):
+    """Gives Prometheus the figures of an engine each time it asks.
+
+    Register it once for each model; a scrape before the model is loaded, or after it was closed,
+    finds nothing of it.
+
+    Example:
+        ```python
+        registry = CollectorRegistry()
+        registry.register(EngineCollector(llm, model_name="demo"))
+        text = generate_latest(registry)
+        ```
+    """
+
+    def __init__(self, llm: Measured, *, model_name: str, prefix: str = "vllm:") -> None:
+        """Describe what to read; nothing is read yet.
+
+        Args:
+            llm: The engine.
+            model_name: Value of the label ``model_name``.
+            prefix: Stands in front of every name: letters, digits, ``_`` and ``:``.
+
+        Raises:
+            ValueError: A prefix that no name may begin with.
+        """
+        if not re.fullmatch(r"[a-zA-Z_:][a-zA-Z0-9_:]*", prefix):
+            raise ValueError(
+                f"prefix {prefix!r}: letters, digits, `_` and `:` only, and no digit in front"
+            )
+        self._llm = llm
+        self._model_name = model_name
+        self._prefix = prefix
+
+    def collect(self) -> Iterable[Metric]:
+        """Read the engine once."""
+        if self._llm.healthy:
+            yield from families(self._llm.metrics(), self._model_name, self._prefix)
+
+    def describe(self) -> Iterable[Metric]:
+        """Name nothing beforehand: two models may be registered side by side."""
+        return ()
+
+
+def families(snapshot: MetricsSnapshot, model_name: str, prefix: str) -> Iterator[Metric]:
+    """Lay a snapshot out as families of one sample each.
+
+    Args:
+        snapshot: The figures.
+        model_name: Value of the label ``model_name``.
+        prefix: Stands in front of every name.
+    """
+    labels, values = ["model_name"], [model_name]
+    for name, (field, help_text) in GAUGES.items():
+        gauge = GaugeMetricFamily(prefix + name, help_text, labels=labels)
+        gauge.add_metric(values, getattr(snapshot, field))
+        yield gauge
+    for name, (field, help_text) in COUNTERS.items():
+        counter = CounterMetricFamily(prefix + name, help_text, labels=labels)
+        counter.add_metric(values, getattr(snapshot, field))
+        yield counter
+    ended = CounterMetricFamily(
+        f"{prefix}request_success", "Requests that ended.", labels=[*labels, "finished_reason"]
+    )
+    for reason, count in snapshot.finished.items():
+        ended.add_metric([*values, reason], count)
+    yield ended
+    for name, (field, help_text) in HISTOGRAMS.items():
+        histogram = HistogramMetricFamily(prefix + name, help_text, labels=labels)
+        shot: HistogramSnapshot = getattr(snapshot, field)
+        histogram.add_metric(values, _buckets(shot), shot.sum)
+        yield histogram
+
+
+def _buckets(shot: HistogramSnapshot) -> list[tuple[str, float]]:
+    """Return the cumulative counts, each with its upper bound."""
+    total, found = 0, []
+    for bound, count in zip((*shot.bounds, float("inf")), shot.counts, strict=True):
+        total += count
+        found.append(("+Inf" if bound == float("inf") else f"{bound:.12g}", float(total)))
+    return found

@@ -1,0 +1,246 @@
+"""What the two completion routes take: every field with its type, and nothing else.
+
+Only shapes are checked here, so that the documents at ``/openapi.json`` say what is accepted;
+values are checked by the engine, which knows the model. Knows no engine and no HTTP.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+
+__all__ = [
+    "NEUTRAL",
+    "ChatCompletionRequest",
+    "ChatMessage",
+    "CompletionRequest",
+    "GenerationFields",
+    "StreamOptions",
+]
+
+NEUTRAL: dict[str, tuple[object, ...]] = {
+    "audio": (None,),
+    "best_of": (None, 1),
+    "echo": (None, False),
+    "function_call": (None, "none"),
+    "functions": (None, []),
+    "metadata": (None, {}),
+    "modalities": (None, ["text"]),
+    "moderation": (None,),
+    "parallel_tool_calls": (None, False),
+    "prediction": (None,),
+    "prompt_cache_key": (None,),
+    "prompt_cache_retention": (None,),
+    "reasoning_effort": (None,),
+    "response_format": (None, {"type": "text"}),
+    "safety_identifier": (None,),
+    "service_tier": (None, "auto", "default"),
+    "store": (None, False),
+    "suffix": (None,),
+    "tool_choice": (None, "none"),
+    "tools": (None, []),
+    "user": (None,),
+    "verbosity": (None,),
+    "web_search_options": (None,),
+}
+"""Fields of the API that are not supported, with the values that ask for what is done anyway."""
+
+MAX_CHOICES = 128
+MAX_PROMPTS = 1024
+
+
+def _encodable(text: str) -> str:
+    """JSON can spell half a character; no text holds one."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"not Unicode: a lone surrogate at position {error.start}") from None
+    return text
+
+
+Text = Annotated[str, AfterValidator(_encodable)]
+Integer = Annotated[int, Field(strict=True, ge=-(2**63), lt=2**64)]
+Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
+Boolean = Annotated[bool, Field(strict=True)]
+TokenIds = list[Integer]
+
+
+class Strict(BaseModel):
+    """Refuses what it does not know."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class StreamOptions(Strict):
+    """What a stream tells beside its text."""
+
+    include_usage: Boolean | None = Field(None, description="A last chunk with the token counts.")
+    continuous_usage_stats: Boolean | None = Field(
+        None, description="Token counts so far in every chunk; needs `include_usage`."
+    )
+    include_obfuscation: Literal[False] | None = Field(None, description="Not supported.")
+
+
+class GenerationFields(Strict):
+    """Parameters of this library beyond the API: fields of ``GenerationConfig``, and our own.
+
+    Their meaning is that of ``asyncgen.StreamParams``. Python objects, draft models and code
+    cannot be sent over the wire.
+    """
+
+    max_length: Integer | None = None
+    max_new_tokens: Integer | None = None
+    min_length: Integer | None = None
+    min_new_tokens: Integer | None = None
+    early_stopping: Boolean | Literal["never"] | None = None
+    max_time: Number | None = None
+    stop_strings: Text | list[Text] | None = None
+    do_sample: Boolean | None = None
+    num_beams: Integer | None = None
+    num_beam_groups: Integer | None = None
+    diversity_penalty: Number | None = None
+    force_words_ids: list[TokenIds | list[TokenIds]] | None = None
+    use_cache: Boolean | None = None
+    prefill_chunk_size: Integer | None = None
+    top_k: Integer | None = None
+    min_p: Number | None = None
+    top_h: Number | None = None
+    typical_p: Number | None = None
+    epsilon_cutoff: Number | None = None
+    eta_cutoff: Number | None = None
+    repetition_penalty: Number | None = None
+    encoder_repetition_penalty: Number | None = None
+    length_penalty: Number | None = None
+    no_repeat_ngram_size: Integer | None = None
+    encoder_no_repeat_ngram_size: Integer | None = None
+    bad_words_ids: list[TokenIds] | None = None
+    renormalize_logits: Boolean | None = None
+    forced_bos_token_id: Integer | None = None
+    forced_eos_token_id: Integer | TokenIds | None = None
+    remove_invalid_values: Boolean | None = None
+    exponential_decay_length_penalty: tuple[Integer, Number] | None = None
+    suppress_tokens: TokenIds | None = None
+    begin_suppress_tokens: TokenIds | None = None
+    sequence_bias: list[tuple[TokenIds, Number]] | None = None
+    token_healing: Boolean | None = None
+    guidance_scale: Number | None = None
+    negative_prompt_ids: TokenIds | None = None
+    negative_prompt_attention_mask: TokenIds | None = None
+    watermarking_config: dict[str, Boolean | Integer | Number | Text | TokenIds] | None = None
+    bos_token_id: Integer | None = None
+    pad_token_id: Integer | None = None
+    decoder_start_token_id: Integer | TokenIds | None = None
+    eos_token_id: Integer | TokenIds | None = None
+    penalty_alpha: Number | None = None
+    low_memory: Boolean | None = None
+    dola_layers: Literal["high", "low"] | TokenIds | None = None
+    prompt_lookup_num_tokens: Integer | None = None
+    max_matching_ngram_size: Integer | None = None
+    assistant_early_exit: Integer | None = None
+    num_assistant_tokens: Integer | None = None
+    num_assistant_tokens_schedule: Text | None = None
+    assistant_confidence_threshold: Number | None = None
+    priority: Integer | None = None
+    skip_special_tokens: Boolean | None = None
+
+    min_tokens: Integer | None = Field(None, description="Other name of `min_new_tokens`.")
+    ignore_eos: Boolean | None = Field(
+        None, description="Go on beyond the end of sequence, to the length asked for."
+    )
+
+
+class RequestFields(GenerationFields):
+    """What both routes have in common."""
+
+    model: Text = Field(description="Id of a model of `/v1/models`.")
+    stream: Boolean | None = None
+    stream_options: StreamOptions | None = None
+    n: Annotated[int, Field(strict=True, ge=1, le=MAX_CHOICES)] | None = Field(
+        None, description="Choices for each prompt."
+    )
+    seed: Integer | None = None
+    stop: Text | list[Text] | None = Field(None, description="Ends the text before itself.")
+    max_tokens: Integer | None = None
+    temperature: Number | None = Field(
+        None, description="0 takes the most probable token; not given: the model's default."
+    )
+    top_p: Number | None = None
+    presence_penalty: Number | None = None
+    frequency_penalty: Number | None = None
+    logit_bias: dict[str, Number] | None = Field(
+        None, description="Added to the score of a token id, -100 to 100."
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_neutral(cls, data: Any) -> Any:
+        """Leave out fields of the API that ask for nothing; the rest of them is refused below."""
+        if not isinstance(data, dict):
+            return data
+        return {
+            name: value
+            for name, value in data.items()
+            if name in cls.model_fields or not _is_neutral(name, value)
+        }
+
+
+def _is_neutral(name: object, value: object) -> bool:
+    """Compare by type as well: JSON's 1 and true are not the same."""
+    wanted = NEUTRAL.get(name, ()) if isinstance(name, str) else ()
+    return any(type(value) is type(one) and value == one for one in wanted)
+
+
+class TextPart(Strict):
+    """One text of a message."""
+
+    type: Literal["text"]
+    text: Text
+
+
+class ChatMessage(Strict):
+    """One turn of a conversation."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: Text | Annotated[list[TextPart], Field(min_length=1)]
+    name: Text | None = Field(None, description="Read by some chat templates.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_empty(cls, data: Any) -> Any:
+        """Clients send back the answers they got, with the empty fields that came along."""
+        if not isinstance(data, dict):
+            return data
+        empty = {"refusal", "tool_calls", "function_call", "audio", "annotations"}
+        return {
+            name: value
+            for name, value in data.items()
+            if not (name in empty and value in (None, []))
+        }
+
+    def text(self) -> str:
+        """The text of the turn; several parts stand on lines of their own."""
+        if isinstance(self.content, str):
+            return self.content
+        return "\n".join(part.text for part in self.content)
+
+
+class ChatCompletionRequest(RequestFields):
+    """Body of ``POST /v1/chat/completions``."""
+
+    messages: Annotated[list[ChatMessage], Field(min_length=1)]
+    max_completion_tokens: Integer | None = None
+    logprobs: Boolean | None = None
+    top_logprobs: Integer | None = None
+
+
+class CompletionRequest(RequestFields):
+    """Body of ``POST /v1/completions``."""
+
+    prompt: (
+        Text
+        | Annotated[TokenIds, Field(min_length=1)]
+        | Annotated[list[Text], Field(min_length=1, max_length=MAX_PROMPTS)]
+        | Annotated[list[TokenIds], Field(min_length=1, max_length=MAX_PROMPTS)]
+    ) = Field(description="A text, a list of token ids, or several of one kind.")
+    logprobs: Integer | None = Field(None, description="Alternatives of each token.")

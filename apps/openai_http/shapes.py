@@ -1,0 +1,242 @@
+"""Lays out replies as the API does: whole ones and chunks, chat and text.
+
+A shape belongs to one request and remembers what a stream needs to remember (offsets, counts).
+Knows events; not where they come from, nor how a reply is sent.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from asyncgen import Sample, TokenEvent, TokenLogprob, Usage
+
+__all__ = ["ChatShape", "Head", "Shape", "TextShape", "usage_object"]
+
+REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+LEAST_LOGPROB = -9999.0
+"""What the API says of a token that is as good as impossible; JSON has no infinity."""
+
+Object = dict[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """What stands at the top of every reply of a request.
+
+    Attributes:
+        id: Name of the completion.
+        created: When, in seconds since 1970.
+        model: The model's name, as the client gave it.
+    """
+
+    id: str
+    created: int
+    model: str
+
+
+class Shape(Protocol):
+    """One route's way to lay out a reply."""
+
+    def opening(self, choices: int) -> Iterable[Object]:
+        """Chunks before the first text."""
+
+    def chunk(self, index: int, event: TokenEvent) -> Object:
+        """A piece of a choice."""
+
+    def closing(self, usage: Usage) -> Object:
+        """The last chunk: no choices, only counts."""
+
+    def whole(self, samples: Sequence[Sample], usage: Usage) -> Object:
+        """The reply in one piece; the samples in the order of the choices."""
+
+
+def usage_object(usage: Usage) -> Object:
+    """Token counts in the API's words."""
+    return {
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "total_tokens": usage.total_tokens,
+    }
+
+
+@dataclass(slots=True)
+class ChatShape:
+    """``chat.completion`` and its chunks.
+
+    Attributes:
+        head: What stands at the top.
+        logprobs: Whether log-probabilities are asked for.
+    """
+
+    head: Head
+    logprobs: bool = False
+
+    def opening(self, choices: int) -> Iterable[Object]:
+        """The first delta of every choice says who speaks."""
+        for index in range(choices):
+            yield self._chunk(index, {"role": "assistant", "content": ""}, None, None, None)
+
+    def chunk(self, index: int, event: TokenEvent) -> Object:
+        """The text that an event brought, or the end."""
+        delta: Object = {"content": event.text} if event.text or not event.finish_reason else {}
+        logprobs = _chat_logprobs(event.logprobs or ()) if self.logprobs else None
+        return self._chunk(index, delta, logprobs, event.finish_reason, event.stop_reason)
+
+    def closing(self, usage: Usage) -> Object:
+        """Counts, and an empty list of choices."""
+        return {**self._top("chat.completion.chunk"), "choices": [], "usage": usage_object(usage)}
+
+    def whole(self, samples: Sequence[Sample], usage: Usage) -> Object:
+        """All messages."""
+        choices = [
+            {
+                "index": index,
+                "message": {"role": "assistant", "content": sample.text, "refusal": None},
+                "logprobs": _chat_logprobs(sample.logprobs or ()) if self.logprobs else None,
+                "finish_reason": sample.finish_reason,
+                "stop_reason": sample.stop_reason,
+            }
+            for index, sample in enumerate(samples)
+        ]
+        return {**self._top("chat.completion"), "choices": choices, "usage": usage_object(usage)}
+
+    def _chunk(
+        self,
+        index: int,
+        delta: Object,
+        logprobs: Object | None,
+        finish_reason: str | None,
+        stop_reason: int | str | None,
+    ) -> Object:
+        choice: Object = {
+            "index": index,
+            "delta": delta,
+            "logprobs": logprobs,
+            "finish_reason": finish_reason,
+        }
+        if finish_reason is not None:
+            choice["stop_reason"] = stop_reason
+        return {**self._top("chat.completion.chunk"), "choices": [choice]}
+
+    def _top(self, kind: str) -> Object:
+        head = self.head
+        return {"id": head.id, "object": kind, "created": head.created, "model": head.model}
+
+
+@dataclass(slots=True)
+class TextShape:
+    """``text_completion``; chunks and whole replies look alike.
+
+    Attributes:
+        head: What stands at the top.
+        logprobs: Whether log-probabilities are asked for.
+        top: How many alternatives of each token.
+        offsets: Characters so far, for each choice.
+    """
+
+    head: Head
+    logprobs: bool = False
+    top: int = 0
+    offsets: dict[int, int] = field(default_factory=dict)
+
+    def opening(self, choices: int) -> Iterable[Object]:
+        """Nothing comes before the text."""
+        return ()
+
+    def chunk(self, index: int, event: TokenEvent) -> Object:
+        """The text that an event brought, or the end."""
+        logprobs = self._logprobs(index, event.logprobs or ()) if self.logprobs else None
+        choice = _text_choice(index, event.text, logprobs, event.finish_reason, event.stop_reason)
+        return {**self._top(), "choices": [choice]}
+
+    def closing(self, usage: Usage) -> Object:
+        """Counts, and an empty list of choices."""
+        return {**self._top(), "choices": [], "usage": usage_object(usage)}
+
+    def whole(self, samples: Sequence[Sample], usage: Usage) -> Object:
+        """All texts."""
+        choices = []
+        for index, one in enumerate(samples):
+            logprobs = self._logprobs(index, one.logprobs or ()) if self.logprobs else None
+            choices.append(
+                _text_choice(index, one.text, logprobs, one.finish_reason, one.stop_reason)
+            )
+        return {**self._top(), "choices": choices, "usage": usage_object(usage)}
+
+    def _logprobs(self, index: int, entries: Sequence[TokenLogprob]) -> Object:
+        """Four lists, an entry each for every token."""
+        offsets = []
+        offset = self.offsets.get(index, 0)
+        for entry in entries:
+            offsets.append(offset)
+            offset += len(entry.token)
+        self.offsets[index] = offset
+        return {
+            "tokens": [entry.token for entry in entries],
+            "token_logprobs": [max(entry.logprob, LEAST_LOGPROB) for entry in entries],
+            "top_logprobs": [_by_text(entry) for entry in entries] if self.top else None,
+            "text_offset": offsets,
+        }
+
+    def _top(self) -> Object:
+        head = self.head
+        return {
+            "id": head.id,
+            "object": "text_completion",
+            "created": head.created,
+            "model": head.model,
+        }
+
+
+def _text_choice(
+    index: int,
+    text: str,
+    logprobs: Object | None,
+    finish_reason: str | None,
+    stop_reason: int | str | None,
+) -> Object:
+    choice: Object = {
+        "index": index,
+        "text": text,
+        "logprobs": logprobs,
+        "finish_reason": finish_reason,
+    }
+    if finish_reason is not None:
+        choice["stop_reason"] = stop_reason
+    return choice
+
+
+def _by_text(entry: TokenLogprob) -> dict[str, float]:
+    """Alternatives by their text, and the chosen token; of two with one text the likelier stays."""
+    found: dict[str, float] = {}
+    for one in entry.top:
+        found.setdefault(one.token, max(one.logprob, LEAST_LOGPROB))
+    found.setdefault(entry.token, max(entry.logprob, LEAST_LOGPROB))
+    return found
+
+
+def _chat_logprobs(entries: Sequence[TokenLogprob]) -> Object:
+    return {
+        "content": [
+            {
+                **_chat_logprob(entry.token, entry.logprob),
+                "top_logprobs": [_chat_logprob(one.token, one.logprob) for one in entry.top],
+            }
+            for entry in entries
+        ],
+        "refusal": None,
+    }
+
+
+def _chat_logprob(token: str, logprob: float) -> Object:
+    """A token with its bytes; a part of a character alone has none that could be told."""
+    known = REPLACEMENT not in token
+    return {
+        "token": token,
+        "logprob": max(logprob, LEAST_LOGPROB),
+        "bytes": list(token.encode()) if known else None,
+    }

@@ -1,0 +1,184 @@
+"""A real server on the loopback, in a thread of its own, for clients that know nothing of it."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import threading
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from apps.openai_http import Gate, ServerSettings, create_app
+from apps.openai_http.server import Server, bind
+from apps.openai_http.streams import stream_settings, with_streams
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from asyncgen import AsyncLLM
+
+PATIENCE = 15.0
+
+
+@dataclass
+class Running:
+    """A server that runs.
+
+    Attributes:
+        port: Where.
+        ws_port: Where the server of streams alone is.
+        llm: Its engine.
+        gate: Counts what generates.
+        server: To let it leave.
+        loop: Calls something on its loop.
+    """
+
+    port: int
+    ws_port: int
+    llm: AsyncLLM
+    gate: Gate
+    server: Server
+    call: Callable[[Callable[[], None]], None]
+
+    @property
+    def url(self) -> str:
+        """Base of the API, as clients want it."""
+        return f"http://127.0.0.1:{self.port}/v1"
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        headers: dict[str, str] | None = None,
+    ) -> Reply:
+        """Send one request and read the whole reply."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
+        try:
+            raw = body if isinstance(body, bytes | None) else json.dumps(body).encode()
+            kind = {} if raw is None else {"content-type": "application/json"}
+            connection.request(method, path, raw, {**kind, **(headers or {})})
+            got = connection.getresponse()
+            found = {name.lower(): value for name, value in got.getheaders()}
+            return Reply(got.status, found, got.read())
+        finally:
+            connection.close()
+
+    def post(self, path: str, body: object, headers: dict[str, str] | None = None) -> Reply:
+        """Send a body below ``/v1``."""
+        return self.request("POST", f"/v1{path}", body, headers)
+
+    def begin(self, path: str, body: object) -> socket.socket:
+        """Send a request and leave the reply on the wire."""
+        raw = json.dumps(body).encode()
+        head = (
+            f"POST /v1{path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+            f"Content-Length: {len(raw)}\r\n\r\n"
+        )
+        wire = socket.create_connection(("127.0.0.1", self.port), PATIENCE)
+        wire.sendall(head.encode() + raw)
+        return wire
+
+    def wait_idle(self) -> None:
+        """Wait until nothing runs, neither here nor in the engine."""
+        wait_for(lambda: self.gate.count == 0 and self.unfinished() == 0)
+
+    def unfinished(self) -> int:
+        """Requests that the engine has."""
+        figures = self.llm.metrics()
+        return int(figures.requests_running + figures.requests_waiting)
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What came back."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    def json(self) -> Any:
+        """The body as an object."""
+        return json.loads(self.body)
+
+    @property
+    def error(self) -> dict[str, Any]:
+        """The error of a reply that is one."""
+        found = self.json()["error"]
+        assert set(found) == {"message", "type", "param", "code"}
+        return found
+
+    def events(self) -> list[Any]:
+        """The events of a stream; the mark of its end stays text."""
+        lines = self.body.decode().split("\n\n")
+        datas = [line.removeprefix("data: ") for line in lines if line.startswith("data: ")]
+        return [data if data == "[DONE]" else json.loads(data) for data in datas]
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    """Wait until something is so that no event tells of."""
+    end = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < end, "it never came"
+        time.sleep(0.005)
+
+
+@contextmanager
+def running(
+    make: Callable[[], AsyncLLM], *, drain_seconds: float = 5.0, **settings: Any
+) -> Iterator[Running]:
+    """Run a server for as long as the block does; nothing of it survives."""
+    found: list[Running] = []
+    failures: list[BaseException] = []
+    ready = threading.Event()
+    listener, second = bind("127.0.0.1", 0), bind("127.0.0.1", 0)
+    port, ws_port = listener.getsockname()[1], second.getsockname()[1]
+
+    async def main() -> None:
+        import asyncio
+
+        loop = asyncio.get_running_loop()
+        async with make() as llm:
+            chosen = ServerSettings(**{"model_names": ("demo",), **settings})
+            gate = Gate(chosen.max_requests)
+            app = create_app(llm, chosen, gate)
+            streams = stream_settings(chosen, drain_seconds)
+
+            def call(function: Callable[[], None]) -> None:
+                loop.call_soon_threadsafe(function)
+
+            async with with_streams(app, llm, gate, streams, second) as drain:
+                server = Server(app, gate, drain_seconds=drain_seconds, drain_streams=drain)
+                found.append(Running(port, ws_port, llm, gate, server, call))
+                ready.set()
+                await server.serve(sockets=[listener])
+
+    def run() -> None:
+        try:
+            anyio.run(main)
+        except BaseException as error:
+            failures.append(error)
+        finally:
+            listener.close()
+            second.close()
+            ready.set()
+
+    thread = threading.Thread(target=run, name="http-server")
+    thread.start()
+    assert ready.wait(60)
+    try:
+        if failures:
+            raise failures[0]
+        yield found[0]
+    finally:
+        if found and thread.is_alive():
+            found[0].call(found[0].server.leave)
+        thread.join(30)
+        assert not thread.is_alive()
+    if failures:
+        raise failures[0]

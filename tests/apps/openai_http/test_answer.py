@@ -1,0 +1,222 @@
+"""A client that leaves cancels, at once and whatever happens; an error has its place."""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import pytest
+
+from apps.openai_http import ServerSettings, create_app
+from asyncgen import AsyncLLM
+from tests.apps.openai_http.running import running, wait_for
+from tests.doubles.models import Gate, TableModel, byte_tokenizer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.apps.openai_http.running import Running
+
+ENDLESS: dict[str, Any] = {"model": "demo", "max_tokens": 900, "ignore_eos": True}
+CHAT: dict[str, Any] = {**ENDLESS, "messages": [{"role": "user", "content": "Go on."}]}
+TEXT: dict[str, Any] = {**ENDLESS, "prompt": ["Once", "The cat"], "n": 2, "temperature": 1}
+
+
+def scripted(gate: Gate | None = None, **options: Any) -> Callable[[], AsyncLLM]:
+    """An engine whose forward passes are counted and held."""
+    model = TableModel(hook=gate, context_length=4096, **options)
+    return lambda: AsyncLLM(model, tokenizer=byte_tokenizer(), prefill_chunk_size=16)
+
+
+def ended(demo: Running) -> int:
+    """Requests that ended in any way."""
+    return sum(demo.llm.metrics().finished.values())
+
+
+@pytest.mark.parametrize("count", [20, pytest.param(200, marks=pytest.mark.soak)])
+@pytest.mark.timeout(240)
+def test_random_disconnects_leave_nothing(demo: Running, count: int) -> None:
+    draw = random.Random(0)
+    before = demo.llm.metrics().finished.get("cancelled", 0)
+
+    def visit(seed: int) -> None:
+        mine = random.Random(seed)
+        path, body = mine.choice([("/chat/completions", CHAT), ("/completions", TEXT)])
+        with demo.begin(path, {**body, "stream": mine.random() < 0.6}) as wire:
+            left = mine.randrange(4000)
+            wire.settimeout(mine.random() / 2)
+            try:
+                while left > 0 and (got := wire.recv(left)):
+                    left -= len(got)
+            except TimeoutError:
+                pass
+
+    for _ in range(count // 5):
+        visitors = [threading.Thread(target=visit, args=(draw.random(),)) for _ in range(5)]
+        for visitor in visitors:
+            visitor.start()
+        for visitor in visitors:
+            visitor.join()
+    demo.wait_idle()
+    assert demo.llm.metrics().finished.get("cancelled", 0) - before >= count // 2
+    got = demo.post("/chat/completions", {**CHAT, "max_tokens": 3})
+    assert got.status == 200
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_leaving_in_the_middle_of_a_prompt(stream: bool) -> None:
+    gate = Gate()
+    with running(scripted(gate)) as served:
+        try:
+            prompt = list(range(200))
+            wire = served.begin(
+                "/completions", {"model": "demo", "prompt": prompt, "stream": stream}
+            )
+            gate.allow(2)
+            gate.wait_arrived(3)
+            wire.close()
+            wait_for(lambda: served.gate.count == 0)
+        finally:
+            gate.open()
+        served.wait_idle()
+        assert gate.arrived <= 4, "of thirteen chunks"
+
+
+def test_a_long_wait_is_not_silent() -> None:
+    """The head of a stream and comments go out while the prompt is computed."""
+    gate = Gate()
+    with running(scripted(gate), ping_seconds=0.05) as served:
+        try:
+            wire = served.begin("/completions", {"model": "demo", "prompt": [1], "stream": True})
+            got = b""
+            while got.count(b": still here") < 3:
+                got += wire.recv(1000)
+            assert got.startswith(b"HTTP/1.1 200")
+            assert b"data:" not in got
+        finally:
+            gate.open()
+        while b"[DONE]" not in got:
+            got += wire.recv(1000)
+        wire.close()
+
+
+def test_a_failure_in_the_middle_is_an_event() -> None:
+    def hook(ids: Any, positions: Any) -> None:
+        if int(positions[0, -1]) == 8:
+            raise ValueError("a bug")
+
+    with running(scripted(hook)) as served:  # type: ignore[arg-type]
+        body = {"model": "demo", "prompt": [1, 2, 3], "stream": True}
+        events = served.post("/completions", body).events()
+        assert len(events) > 1
+        assert events[-1]["error"]["type"] == "server_error"
+        assert "[DONE]" not in events
+        whole = served.post("/completions", {**body, "stream": False})
+        assert whole.status == 500
+        assert "a bug" not in whole.error["message"], "the log has it"
+
+
+def test_a_client_that_reads_nothing_is_given_up() -> None:
+    # The engine runs free; what it says outgrows every buffer between the two.
+    with running(scripted(), ping_seconds=0.05, stall_seconds=0.2) as served:
+        body = {
+            "model": "demo",
+            "prompt": ["a"] * 64,
+            "n": 8,
+            "max_tokens": 4000,
+            "temperature": 1,
+            "stream": True,
+            "logprobs": 20,
+        }
+        with served.begin("/completions", body):
+            wait_for(lambda: served.gate.count == 1)
+            wait_for(lambda: served.gate.count == 0)
+        served.wait_idle()
+
+
+@pytest.mark.anyio
+async def test_the_last_write_is_given_up_like_any_other() -> None:
+    body = {"model": "demo", "prompt": [1], "stream": True}
+    head = {"type": "http", "method": "POST", "path": "/v1/completions", "query_string": b""}
+    scope = {**head, "headers": [(b"content-type", b"application/json")]}
+    sent = [{"type": "http.request", "body": json.dumps(body).encode()}]
+
+    async def receive() -> Any:
+        return sent.pop() if sent else await anyio.sleep_forever()
+
+    async def send(message: Any) -> None:
+        if b"[DONE]" in message.get("body", b""):
+            await anyio.sleep_forever()
+
+    async with scripted()() as llm:
+        app = create_app(
+            llm, ServerSettings(model_names=("demo",), ping_seconds=0.05, stall_seconds=0.2)
+        )
+        with anyio.fail_after(30):
+            await app(scope, receive, send)
+        assert app.state.gate.count == 0
+
+
+def test_usage_in_every_chunk(demo: Running) -> None:
+    body = {
+        **CHAT,
+        "max_tokens": 12,
+        "stream": True,
+        "stream_options": {"include_usage": True, "continuous_usage_stats": True},
+    }
+    chunks = demo.post("/chat/completions", body).events()[:-1]
+    counts = [chunk["usage"]["completion_tokens"] for chunk in chunks]
+    assert counts == sorted(counts)
+    assert counts[-1] == 12
+    assert len({chunk["usage"]["prompt_tokens"] for chunk in chunks}) == 1
+
+
+def test_an_error_before_the_beginning_has_a_status(demo: Running) -> None:
+    for stream in (True, False):
+        got = demo.post("/chat/completions", {**CHAT, "max_tokens": 5000, "stream": stream})
+        assert got.status == 400
+        assert got.error["param"] == "max_tokens"
+        assert got.error["code"] == "context_length_exceeded"
+        assert "`max_tokens`" in got.error["message"]
+
+
+def test_a_closed_engine_is_503() -> None:
+    gate = Gate()
+    with running(scripted(gate)) as served:
+        wire = served.begin("/completions", {"model": "demo", "prompt": [1], "max_tokens": 9})
+        gate.wait_arrived(1)
+        served.llm._thread.stop()  # what closing does first: the next step is not to come
+        closing = threading.Thread(target=_close, args=(served,))
+        closing.start()
+        gate.open()
+        got = b""
+        while part := wire.recv(10_000):
+            got += part
+            if b"\r\n\r\n" in got and json_ends(got):
+                break
+        wire.close()
+        closing.join()
+        assert b" 503 " in got.splitlines()[0]
+        assert served.request("GET", "/health").status == 503
+        assert served.request("GET", "/ready").status == 503
+        again = served.post("/completions", {"model": "demo", "prompt": [1]})
+        assert again.status == 503
+        assert again.headers["retry-after"] == "5"
+
+
+def _close(served: Running) -> None:
+    import anyio
+
+    anyio.run(served.llm.aclose)
+
+
+def json_ends(got: bytes) -> bool:
+    """Whether the whole body has come."""
+    try:
+        json.loads(got.partition(b"\r\n\r\n")[2])
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,196 @@
+"""Errors, keys, limits, health, metrics and the headers of browsers, over real HTTP."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from asyncgen import AsyncLLM
+from tests.apps.openai_http.running import running, wait_for
+from tests.apps.openai_http.test_answer import scripted
+from tests.doubles.models import Gate
+
+if TYPE_CHECKING:
+    from tests.apps.openai_http.running import Running
+
+TURN = {"role": "user", "content": "hi"}
+CHAT: dict[str, Any] = {"model": "demo", "messages": [TURN], "max_tokens": 3}
+
+
+@pytest.mark.parametrize(
+    ("changes", "param"),
+    [
+        ({"tools": [{"type": "function"}]}, "tools"),
+        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"temprature": 1}, "temprature"),
+        ({"temperature": -1}, "temperature"),
+        ({"temperature": "1"}, "temperature"),
+        ({"top_p": 2}, "top_p"),
+        ({"n": 0}, "n"),
+        ({"stop": [""]}, "stop"),
+        ({"messages": []}, "messages"),
+        ({"messages": [{"role": "user"}]}, "messages[0].content"),
+        ({"messages": [{"role": "robot", "content": "x"}]}, "messages[0].role"),
+        ({"messages": [{"role": "user", "content": "\ud800"}]}, "messages[0].content"),
+        ({"messages": [{**TURN, "tool_calls": [{}]}]}, "messages[0].tool_calls"),
+        ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
+        ({"top_logprobs": 2}, "top_logprobs"),
+        ({"logit_bias": {"x": 1}}, "logit_bias"),
+        ({"logit_bias": {"5": 101}}, "logit_bias"),
+        ({"logit_bias": {"99999": 1}}, "logit_bias"),
+        ({"max_tokens": 3, "max_completion_tokens": 4}, "max_completion_tokens"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"presence_penalty": 3}, "presence_penalty"),
+        ({"stream_options": {"include_usage": True}}, "stream_options"),
+        ({"stream": True, "stream_options": {"x": 1}}, "stream_options.x"),
+        ({"custom_generate": "x"}, "custom_generate"),
+        ({"assistant_model": "/etc"}, "assistant_model"),
+        ({"trust_remote_code": True}, "trust_remote_code"),
+        ({"forced_eos_token_id": 99999}, "forced_eos_token_id"),
+        ({"model": "other"}, "model"),
+    ],
+)
+def test_refusals_name_the_field(demo: Running, changes: dict[str, Any], param: str) -> None:
+    got = demo.post("/chat/completions", {**CHAT, **changes})
+    assert got.status == (404 if param == "model" else 400), got.body
+    assert got.error["param"] == param
+    assert got.error["type"] == "invalid_request_error"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"tools": None, "tool_choice": "none", "response_format": {"type": "text"}},
+        {"store": False, "service_tier": "auto", "user": None, "parallel_tool_calls": False},
+        {"stream": None, "stop": None, "logit_bias": None, "n": None},
+        {"messages": [{**TURN, "content": [{"type": "text", "text": "hi"}]}]},
+        {"messages": [{"role": "developer", "content": "x"}, TURN]},
+        {"messages": [TURN, {"role": "assistant", "content": "a", "refusal": None}, TURN]},
+        {"temperature": 0, "top_p": 0.5, "top_k": 5},
+    ],
+)
+def test_what_asks_for_nothing_else_is_taken(demo: Running, changes: dict[str, Any]) -> None:
+    got = demo.post("/chat/completions", {**CHAT, **changes})
+    assert got.status == 200, got.body
+
+
+def test_messages_that_the_template_refuses(demo: Running) -> None:
+    got = demo.post("/chat/completions", {**CHAT, "messages": [{"role": "tool", "content": "x"}]})
+    assert got.status == 422
+    assert got.error["param"] == "messages"
+
+
+def test_other_paths_and_methods(demo: Running) -> None:
+    assert demo.request("GET", "/v1/nothing").error["code"] == "not_found"
+    assert demo.request("GET", "/v1/models/gpt").error["code"] == "model_not_found"
+    assert demo.request("GET", "/v1/chat/completions").status == 405
+    got = demo.request("GET", "/v1/models/demo")
+    assert got.status == 200
+    assert got.json()["id"] == "demo"
+
+
+def test_json_must_say_so(demo: Running) -> None:
+    """A page of another origin can only send what does not."""
+    got = demo.request("POST", "/v1/chat/completions", CHAT, {"content-type": "text/plain"})
+    assert got.status == 400
+
+
+def test_health_and_metrics(demo: Running) -> None:
+    demo.post("/chat/completions", CHAT)
+    assert demo.request("GET", "/health").body == b"ok\n"
+    assert demo.request("GET", "/ready").body == b"ok\n"
+    text = demo.request("GET", "/metrics").body.decode()
+    found = {family.name: family for family in text_string_to_metric_families(text)}
+    for name in ("num_requests_running", "num_requests_waiting", "generation_tokens"):
+        assert f"vllm:{name}" in found
+    tokens = found["vllm:generation_tokens"].samples[0]
+    assert tokens.labels == {"model_name": "demo"}
+    assert tokens.value >= 3
+    assert found["vllm:time_to_first_token_seconds"].type == "histogram"
+
+
+def test_request_ids(demo: Running) -> None:
+    given = demo.post("/chat/completions", CHAT, {"X-Request-Id": "abc-1"})
+    assert given.headers["x-request-id"] == "abc-1"
+    assert given.json()["id"] == "chatcmpl-abc-1"
+    made = [demo.request("GET", "/v1/nothing").headers["x-request-id"] for _ in range(2)]
+    assert len(set(made)) == 2
+    bad = demo.request("GET", "/health", headers={"X-Request-Id": "a b\tc"})
+    assert bad.headers["x-request-id"] not in ("a b\tc", "")
+
+
+def test_keys_limits_and_origins() -> None:
+    gate = Gate()
+    page = {"Origin": "https://a.example"}
+    key = {"Authorization": "Bearer key-1"}
+    with running(
+        scripted(gate),
+        api_keys=("key-1",),
+        max_requests=1,
+        max_body_bytes=1000,
+        cors_origins=("https://a.example",),
+    ) as served:
+        for headers in ({}, {"Authorization": "Bearer x"}, {"Authorization": "Basic key-1"}):
+            got = served.post("/completions", {}, headers)
+            assert got.status == 401
+            assert got.headers["www-authenticate"] == "Bearer"
+            assert got.error["code"] == "invalid_api_key"
+        assert served.request("GET", "/health").status == 200
+
+        ask = {**page, "Access-Control-Request-Method": "POST"}
+        allowed = served.request("OPTIONS", "/v1/completions", headers=ask)
+        assert allowed.status == 200
+        assert allowed.headers["access-control-allow-origin"] == "https://a.example"
+        refused = served.post("/completions", {}, page)
+        assert refused.status == 401
+        assert refused.headers["access-control-allow-origin"] == "https://a.example"
+
+        large = {"model": "demo", "prompt": "x" * 2000}
+        assert served.post("/completions", large, key).error["code"] == "request_too_large"
+
+        small = {"model": "demo", "prompt": [1], "max_tokens": 2}
+        first: list[Any] = []
+        visitor = threading.Thread(
+            target=lambda: first.append(served.post("/completions", small, key))
+        )
+        visitor.start()
+        gate.wait_arrived(1)
+        second = served.post("/completions", small, key)
+        gate.open()
+        visitor.join()
+        assert second.status == 429
+        assert second.headers["retry-after"] == "1"
+        assert second.error["type"] == "rate_limit_error"
+        assert first[0].status == 200
+
+
+def test_a_drain_lets_those_inside_finish() -> None:
+    gate = Gate()
+    with running(scripted(gate)) as served:
+        replies: list[Any] = []
+        body = {"model": "demo", "prompt": [1], "max_tokens": 4, "stream": True}
+        visitor = threading.Thread(target=lambda: replies.append(served.post("/completions", body)))
+        visitor.start()
+        gate.wait_arrived(1)
+        served.call(served.server.leave)
+        wait_for(lambda: served.gate.draining)
+        gate.open()
+        visitor.join()
+        assert replies[0].events()[-1] == "[DONE]"
+
+
+def test_a_chunked_body_is_counted() -> None:
+    with running(lambda: AsyncLLM("demo", num_threads=1), max_body_bytes=500) as served:
+        import socket
+
+        with socket.create_connection(("127.0.0.1", served.port), 10) as wire:
+            head = (
+                "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+                "Transfer-Encoding: chunked\r\n\r\n"
+            )
+            wire.sendall(head.encode() + b"190\r\n" + b"x" * 400 + b"\r\n190\r\n" + b"x" * 400)
+            wire.sendall(b"\r\n0\r\n\r\n")
+            assert b" 413 " in wire.recv(1000)

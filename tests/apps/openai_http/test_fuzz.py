@@ -1,0 +1,127 @@
+"""Whatever the server's own document allows, and what it does not: no 5xx, and no hang."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+if TYPE_CHECKING:
+    from tests.apps.openai_http.running import Running
+
+schemathesis = pytest.importorskip("schemathesis")
+
+QUIET = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
+FEW = pytest.mark.timeout(240)
+MANY = [pytest.mark.soak, pytest.mark.timeout(900)]
+
+
+def bounded(body: Any) -> Any:
+    """Ask a model that is there, for little, so that the request gets as far as it can."""
+    if isinstance(body, dict) and "model" in body:
+        body = {**body, "model": "demo"}
+        if isinstance(body.get("n"), int):
+            body["n"] = min(body["n"], 2)
+        names = ("max_tokens", "max_completion_tokens", "max_new_tokens", "max_length")
+        for name in names:
+            if isinstance(body.get(name), int):
+                body[name] = min(body[name], 20)
+        if not any(isinstance(body.get(name), int) for name in names):
+            body["max_tokens"] = 3
+    return body
+
+
+def plausible(body: Any) -> Any:
+    """Leave few enough fields that nothing may be wrong with them: most exclude each other."""
+    if not isinstance(body, dict):
+        return body
+    body = dict(body)
+    needed = {name: body.pop(name) for name in ("model", "messages", "prompt") if name in body}
+    messages = needed.get("messages")
+    for turn in messages if isinstance(messages, list) else []:
+        if isinstance(turn, dict) and isinstance(turn.get("role"), str):
+            turn["role"] = "user"
+    return {**dict(list(body.items())[: len(body) % 4]), **needed}
+
+
+def send_cases(demo: Running, cases: Any, statuses: set[int], examples: int) -> None:
+    """Send what a strategy gives; keep the statuses."""
+
+    @given(case=cases)
+    @settings(
+        max_examples=examples,
+        deadline=None,
+        database=None,
+        derandomize=True,
+        suppress_health_check=QUIET,
+        phases=[Phase.generate],
+    )
+    def send(case: Any) -> None:
+        case.body = bounded(plausible(case.body))
+        got = case.call(base_url=f"http://127.0.0.1:{demo.port}", timeout=15)
+        assert got.status_code < 500, got.content
+        statuses.add(got.status_code)
+
+    send()
+
+
+@pytest.mark.parametrize("examples", [pytest.param(15, marks=FEW), pytest.param(1000, marks=MANY)])
+def test_the_document_holds(demo: Running, examples: int) -> None:
+    schema = schemathesis.openapi.from_dict(json.loads(demo.request("GET", "/openapi.json").body))
+    statuses: dict[str, set[int]] = {}
+    modes = schemathesis.GenerationMode
+    for result in schema.get_all_operations():
+        operation = result.ok()
+        # A route without parameters has nothing to get wrong.
+        wrong = [modes.NEGATIVE] if operation.method == "post" else []
+        for mode in (modes.POSITIVE, *wrong):
+            cases = operation.as_strategy(generation_mode=mode)
+            seen = statuses.setdefault(operation.label, set())
+            send_cases(demo, cases, seen, examples)
+    assert {200, 400} <= statuses["POST /v1/chat/completions"]
+    assert {200, 400} <= statuses["POST /v1/completions"]
+    assert demo.llm.healthy
+    demo.wait_idle()
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=True) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+FIELDS = st.sampled_from(
+    "temperature top_p top_k n seed stop logprobs top_logprobs logit_bias stream stream_options "
+    "min_p repetition_penalty bad_words_ids sequence_bias suppress_tokens eos_token_id max_time "
+    "num_beams penalty_alpha dola_layers exponential_decay_length_penalty priority messages "
+    "presence_penalty frequency_penalty min_tokens guidance_scale forced_eos_token_id".split()
+)
+
+
+@pytest.mark.parametrize("examples", [pytest.param(40, marks=FEW), pytest.param(1500, marks=MANY)])
+def test_any_value_of_any_field(demo: Running, examples: int) -> None:
+    @given(fields=st.dictionaries(FIELDS, JSON | st.integers(-5, 300), max_size=2))
+    @settings(max_examples=examples, deadline=None, database=None, derandomize=True)
+    def send(fields: dict[str, Any]) -> None:
+        turn = {"role": "user", "content": "hi"}
+        body = {"messages": [turn], "max_tokens": 3, **fields, "model": "demo"}
+        got = demo.post("/chat/completions", bounded(body))
+        assert got.status in (200, 400), got.body
+        if got.status == 400:
+            assert got.error["message"]
+
+    send()
+    demo.wait_idle()
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [b"", b"{", b"[]", b'"x"', b"null", b"\xff", b"[" * 100_000, b'{"a":' * 100_000, b"NaN"],
+    ids=lambda raw: raw[:4].hex() or "nothing",
+)
+def test_bodies_that_are_no_request(demo: Running, raw: bytes) -> None:
+    got = demo.post("/chat/completions", raw)
+    assert got.status == 400
+    assert got.error["type"] == "invalid_request_error"

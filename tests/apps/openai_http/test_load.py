@@ -1,0 +1,53 @@
+"""A load tester that people use runs unmodified; where it is not installed, this is skipped.
+
+``pip install guidellm`` brings it; ``GUIDELLM`` names the program where it is installed elsewhere.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import asyncgen
+
+if TYPE_CHECKING:
+    from tests.apps.openai_http.running import Running
+
+REQUESTS, TOKENS = 24, 32
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(300)
+def test_guidellm(demo: Running, tmp_path: Path) -> None:
+    program = os.environ.get("GUIDELLM") or shutil.which("guidellm")
+    if program is None:
+        pytest.skip("guidellm is not installed")
+    folder = Path(asyncgen.__file__).parent / "demo"
+    out = tmp_path / "out.json"
+    options = {
+        "backend": f"kind=openai_http,target=http://127.0.0.1:{demo.port}",
+        "profile": "kind=concurrent,streams=4",
+        "constraint": f"kind=max_requests,count={REQUESTS}",
+        "tokenizer": f"kind=huggingface_auto,model={folder}",
+        "data": f"kind=synthetic_text,prompt_tokens=32,output_tokens={TOKENS}",
+        "output": f"kind=json,path={out}",
+    }
+    command = [program, "run", "--disable-console"]
+    for name, value in options.items():
+        command += [f"--{name}", value]
+    environ = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path)}
+    ran = subprocess.run(
+        command, capture_output=True, text=True, timeout=240, check=False, env=environ
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    metrics = json.loads(out.read_text())["benchmarks"][0]["metrics"]
+    totals = metrics["request_totals"]
+    assert (totals["successful"], totals["errored"], totals["incomplete"]) == (REQUESTS, 0, 0)
+    assert metrics["output_token_count"]["successful"]["mean"] == TOKENS
+    demo.wait_idle()

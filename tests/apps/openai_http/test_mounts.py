@@ -1,0 +1,83 @@
+"""The chat page hangs at ``/``, behind everything else, where there is one."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+from typing import Any
+
+import httpx
+import pytest
+from fastapi import FastAPI
+
+from apps.openai_http import Gate, ServerSettings, create_app, mounts
+from apps.openai_http.page import EndHeartbeats, GatedModel
+from tests.apps.openai_http.test_answer import scripted
+
+
+def test_without_gradio(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mounts, "find_spec", lambda name: None)
+    assert not mounts.has_chat()
+
+
+def test_the_page_is_of_this_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    gradio, chat = ModuleType("gradio"), ModuleType("chat")
+    calls: list[Any] = []
+
+    def mount(app: FastAPI, page: object, path: str, **options: object) -> FastAPI:
+        calls.append((page, path, options))
+        return app
+
+    gradio.mount_gradio_app = mount  # type: ignore[attr-defined]
+    chat.build_chat = lambda model, **rest: ("page of", model)  # type: ignore[attr-defined]
+    chat.launch_options = lambda: {"css": "x"}  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "gradio", gradio)
+    monkeypatch.setitem(sys.modules, mounts.CHAT, chat)
+    app = FastAPI()
+    gate = Gate(1)
+    assert mounts.mount_chat(app, "engine", gate, name="demo") is app  # type: ignore[arg-type]
+    [((_, model), path, options)] = calls
+    assert isinstance(model, GatedModel)
+    assert (path, options) == ("/", {"css": "x"})
+    kinds: list[object] = [each.cls for each in app.user_middleware]
+    assert EndHeartbeats in kinds
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("POST", "/v1/embeddings", 404),
+        ("GET", "/v1/models/demo/x", 404),
+        ("DELETE", "/v1/models/demo", 405),
+        ("GET", "/v1/chat/completions", 405),
+        ("GET", "/v1/models", 200),
+        ("GET", "/page", 200),
+    ],
+)
+async def test_below_v1_the_page_has_no_say(
+    monkeypatch: pytest.MonkeyPatch, method: str, path: str, status: int
+) -> None:
+    def mount(app: FastAPI, page: FastAPI, path: str) -> FastAPI:
+        app.mount(path, page)
+        return app
+
+    gradio, chat = ModuleType("gradio"), ModuleType("chat")
+    page = FastAPI()
+    page.get("/page")(lambda: "the page")
+    gradio.mount_gradio_app = mount  # type: ignore[attr-defined]
+    chat.build_chat = lambda model, **rest: page  # type: ignore[attr-defined]
+    chat.launch_options = dict  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "gradio", gradio)
+    monkeypatch.setitem(sys.modules, mounts.CHAT, chat)
+    async with scripted()() as llm:
+        app = create_app(llm, ServerSettings(model_names=("demo",)))
+        mounts.mount_chat(app, llm, app.state.gate, name="demo")
+        async with httpx.AsyncClient(
+            transport=httpx.ASGITransport(app), base_url="http://server"
+        ) as client:
+            got = await client.request(method, path)
+    assert got.status_code == status
+    if status >= 400:
+        assert got.json()["error"]["type"] == "invalid_request_error"
+    assert ("allow" in got.headers) == (status == 405)

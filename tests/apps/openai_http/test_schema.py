@@ -1,0 +1,79 @@
+"""The shapes of requests: what is taken, and what is refused by name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from apps.openai_http.schema import (
+    NEUTRAL,
+    ChatCompletionRequest,
+    CompletionRequest,
+    GenerationFields,
+)
+from apps.websocket.params import ALLOWED
+from asyncgen import StreamParams
+
+CHAT: dict[str, Any] = {"model": "demo", "messages": [{"role": "user", "content": "hi"}]}
+
+
+def first_error(fields: dict[str, Any]) -> Any:
+    with pytest.raises(ValidationError) as refused:
+        ChatCompletionRequest.model_validate({**CHAT, **fields})
+    return refused.value.errors()[0]
+
+
+@pytest.mark.parametrize("name", NEUTRAL)
+def test_a_field_of_the_api_is_refused_unless_it_asks_for_nothing(name: str) -> None:
+    for value in NEUTRAL[name]:
+        ChatCompletionRequest.model_validate({**CHAT, name: value})
+    error = first_error({name: {"some": "thing"}})
+    assert error["type"] == "extra_forbidden"
+    assert error["loc"] == (name,)
+
+
+def test_one_is_not_true() -> None:
+    assert first_error({"best_of": True})["loc"] == ("best_of",)
+    assert first_error({"store": 0})["loc"] == ("store",)
+
+
+def test_extras_are_parameters_of_a_stream() -> None:
+    aliases = {"min_tokens", "ignore_eos"}
+    assert set(GenerationFields.model_fields) - aliases <= set(StreamParams.__annotations__)
+    alike = {"num_return_sequences"}  # the API calls it n
+    assert ALLOWED - alike <= set(ChatCompletionRequest.model_fields), "as over a WebSocket"
+    dangerous = {"custom_generate", "recipe", "trust_remote_code", "assistant_model"}
+    assert not dangerous & set(ChatCompletionRequest.model_fields)
+
+
+@pytest.mark.parametrize("value", ["1", True, float("nan"), float("inf"), [1], {}])
+def test_numbers_are_numbers(value: object) -> None:
+    assert first_error({"temperature": value})["loc"][0] == "temperature"
+
+
+def test_half_characters_are_refused() -> None:
+    assert first_error({"stop": "a\ud800"})["loc"][0] == "stop"
+
+
+def test_parts_of_a_message_are_lines() -> None:
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    asked = ChatCompletionRequest.model_validate(
+        {**CHAT, "messages": [{"role": "user", "content": parts}]}
+    )
+    assert asked.messages[0].text() == "a\nb"
+    image = [{"type": "image_url", "image_url": {"url": "x"}}]
+    error = first_error({"messages": [{"role": "user", "content": image}]})
+    assert error["loc"][:3] == ("messages", 0, "content")
+
+
+@pytest.mark.parametrize("prompt", ["a", [1, 2], ["a", "b"], [[1], [2, 3]]])
+def test_forms_of_a_prompt(prompt: object) -> None:
+    assert CompletionRequest.model_validate({"model": "m", "prompt": prompt}).prompt == prompt
+
+
+@pytest.mark.parametrize("prompt", [None, [], [1, "a"], {}, 3])
+def test_no_prompt(prompt: object) -> None:
+    with pytest.raises(ValidationError):
+        CompletionRequest.model_validate({"model": "m", "prompt": prompt})

@@ -1,0 +1,68 @@
+"""A socket, signals, and a drain with an end."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from apps.openai_http.server import bind
+from tests.apps.openai_http.running import running, wait_for
+from tests.apps.openai_http.test_answer import scripted
+from tests.doubles.models import Gate
+
+if TYPE_CHECKING:
+    from tests.apps.openai_http.running import Running
+
+BODY = {"model": "demo", "prompt": [1], "max_tokens": 100, "stream": True}
+
+
+def test_a_port_that_is_taken() -> None:
+    with bind("127.0.0.1", 0) as first, pytest.raises(OSError):
+        bind("127.0.0.1", first.getsockname()[1])
+
+
+def test_an_address_with_colons() -> None:
+    try:
+        with bind("::1", 0) as listener:
+            assert listener.family == socket.AF_INET6
+    except OSError:
+        pytest.skip("no IPv6 here")
+
+
+def ask(served: Running, replies: list[Any]) -> threading.Thread:
+    visitor = threading.Thread(target=lambda: replies.append(served.post("/completions", BODY)))
+    visitor.start()
+    return visitor
+
+
+@pytest.mark.parametrize("insist", [False, True])
+def test_a_drain_ends(insist: bool) -> None:
+    """After its time, or when asked again, what still runs ends with an error event."""
+    gate = Gate()
+    replies: list[Any] = []
+    with running(scripted(gate), drain_seconds=60 if insist else 0.05) as served:
+        gate.allow(3)
+        visitor = ask(served, replies)
+        gate.wait_arrived(4)
+        served.call(served.server.leave)
+        wait_for(lambda: served.gate.draining)
+        if insist:
+            served.call(served.server.leave)
+        wait_for(lambda: served.gate.count == 0)
+        gate.open()
+        visitor.join()
+    events = replies[0].events()
+    assert events[-1]["error"]["code"] == "shutting_down"
+
+
+def test_nobody_is_let_in_on_a_drain() -> None:
+    with running(scripted()) as served:
+        served.gate.drain()
+        assert served.request("GET", "/health").status == 200
+        assert served.request("GET", "/ready").status == 503
+        got = served.post("/completions", BODY)
+        assert (got.status, got.error["code"]) == (503, "shutting_down")
+        assert got.headers["retry-after"] == "5"

@@ -1,0 +1,65 @@
+"""Replies look as the API's do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from apps.openai_http.replies import ChatCompletion, TextCompletion
+from apps.openai_http.shapes import ChatShape, Head, TextShape
+from asyncgen import Sample, TokenEvent, TokenLogprob, TopLogprob, Usage
+
+HEAD = Head("id-1", 5, "demo")
+ENTRY = TokenLogprob(7, "ab", -0.5, (TopLogprob(7, "ab", -0.5), TopLogprob(8, "x", -2.0)))
+RARE = TokenLogprob(9, "\ufffd", float("-inf"), (TopLogprob(8, "x", -2.0),))
+SAMPLE = Sample(0, "ab\ufffd", (7, 9), "stop", 2, (ENTRY, RARE))
+
+
+def test_chat() -> None:
+    shape = ChatShape(HEAD, logprobs=True)
+    whole: Any = shape.whole([SAMPLE], Usage(3, 2))
+    ChatCompletion.model_validate(whole)
+    content = whole["choices"][0]["logprobs"]["content"]
+    assert content[0]["bytes"] == [97, 98]
+    assert content[1]["bytes"] is None
+    assert content[1]["logprob"] == -9999.0
+    assert whole["usage"]["total_tokens"] == 5
+    assert whole["choices"][0]["stop_reason"] == 2
+
+
+def test_chunks_of_a_chat() -> None:
+    shape = ChatShape(HEAD)
+    opening: Any = list(shape.opening(2))
+    assert [one["choices"][0]["index"] for one in opening] == [0, 1]
+    assert opening[0]["choices"][0]["delta"]["role"] == "assistant"
+    middle: Any = shape.chunk(1, TokenEvent(0, (1,), "a"))
+    assert middle["choices"] == [
+        {"index": 1, "delta": {"content": "a"}, "logprobs": None, "finish_reason": None}
+    ]
+    end: Any = shape.chunk(0, TokenEvent(0, (), "", finish_reason="length"))
+    assert end["choices"][0]["delta"] == {}
+    assert end["choices"][0]["finish_reason"] == "length"
+    closing: Any = shape.closing(Usage(1, 2))
+    assert closing["choices"] == []
+
+
+def test_text() -> None:
+    whole: Any = TextShape(HEAD, logprobs=True, top=2).whole([SAMPLE], Usage(3, 2))
+    TextCompletion.model_validate(whole)
+    found = whole["choices"][0]["logprobs"]
+    assert found["text_offset"] == [0, 2]
+    assert found["top_logprobs"][1] == {"x": -2.0, "\ufffd": -9999.0}, "the chosen one as well"
+
+
+@pytest.mark.parametrize("top", [0, 2])
+def test_offsets_go_on_from_chunk_to_chunk(top: int) -> None:
+    shape = TextShape(HEAD, logprobs=True, top=top)
+    offsets = []
+    for _ in range(3):
+        chunk: Any = shape.chunk(0, TokenEvent(0, (7,), "ab", (ENTRY,)))
+        found = chunk["choices"][0]["logprobs"]
+        offsets += found["text_offset"]
+        assert (found["top_logprobs"] is None) == (top == 0)
+    assert offsets == [0, 2, 4]
+    assert not list(shape.opening(3))

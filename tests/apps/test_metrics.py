@@ -1,0 +1,140 @@
+"""What Prometheus reads is what the engine counted, under the names that dashboards ask for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import pytest
+
+pytest.importorskip("prometheus_client")
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from apps.metrics import COUNTERS, GAUGES, HISTOGRAMS, EngineCollector
+from asyncgen import AsyncLLM
+from asyncgen.engine.metrics import EngineMetrics
+
+if TYPE_CHECKING:
+    from asyncgen import MetricsSnapshot
+
+
+@dataclass(eq=False)
+class FakeRequest:
+    """As much of a request as is measured."""
+
+    prompt_ids: list[int] = field(default_factory=lambda: [1, 2, 3])
+    accepted_at: float = 0.0
+
+
+@dataclass
+class FakeLLM:
+    """An engine that two requests went through."""
+
+    healthy: bool = True
+    recorder: EngineMetrics = field(default_factory=EngineMetrics)
+
+    def __post_init__(self) -> None:
+        for end in ("stop", "length"):
+            request = FakeRequest()
+            self.recorder.request_queued(request)
+            self.recorder.request_started(request, 0.02)
+            self.recorder.prefix(3, 2)
+            for now in (0.3, 0.4, 0.6):
+                self.recorder.tokens(request, 1, now)
+            self.recorder.request_finished(request, end, 0.7)
+        self.recorder.preempted()
+        self.recorder.step(2, 5, 3, 12, num_tokens=40)
+
+    def metrics(self) -> MetricsSnapshot:
+        return self.recorder.snapshot()
+
+
+Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
+
+
+def scraped(*collectors: EngineCollector) -> tuple[Samples, dict[str, str]]:
+    """All samples by name and labels, and the kind of each family, of the text that is served."""
+    registry = CollectorRegistry()
+    for collector in collectors:
+        registry.register(collector)
+    families = list(text_string_to_metric_families(generate_latest(registry).decode()))
+    samples = {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in families
+        for sample in family.samples
+    }
+    return samples, {family.name: family.type for family in families}
+
+
+def test_every_figure_is_served() -> None:
+    samples, kinds = scraped(EngineCollector(FakeLLM(), model_name="demo"))
+    label = ("model_name", "demo")
+    expected = {
+        "vllm:num_requests_running": 2,
+        "vllm:num_requests_waiting": 5,
+        "vllm:kv_cache_usage_perc": 0.25,
+        "vllm:prefix_cache_queries_total": 6,
+        "vllm:prefix_cache_hits_total": 4,
+        "vllm:num_preemptions_total": 1,
+        "vllm:prompt_tokens_total": 6,
+        "vllm:generation_tokens_total": 6,
+        "vllm:time_to_first_token_seconds_count": 2,
+        "vllm:time_to_first_token_seconds_sum": 0.6,
+        "vllm:inter_token_latency_seconds_count": 4,
+        "vllm:e2e_request_latency_seconds_sum": 1.4,
+        "vllm:request_queue_time_seconds_sum": 0.04,
+        "vllm:request_prefill_time_seconds_sum": 0.56,
+        "vllm:request_decode_time_seconds_sum": 0.6,
+        "vllm:request_prompt_tokens_sum": 6,
+        "vllm:request_generation_tokens_sum": 6,
+        "vllm:iteration_tokens_total_sum": 40,
+    }
+    for name, value in expected.items():
+        assert samples[name, (label,)] == pytest.approx(value), name
+    for reason in ("stop", "length"):
+        assert samples["vllm:request_success_total", (("finished_reason", reason), label)] == 1
+    assert kinds["vllm:num_requests_running"] == "gauge"
+    assert kinds["vllm:generation_tokens"] == "counter"
+    assert kinds["vllm:inter_token_latency_seconds"] == "histogram"
+    assert len(kinds) == len(GAUGES) + len(COUNTERS) + len(HISTOGRAMS) + 1
+
+
+def test_buckets_are_cumulative_and_end_with_all() -> None:
+    samples, _ = scraped(EngineCollector(FakeLLM(), model_name="demo"))
+    buckets = {
+        float(dict(labels)["le"]): value
+        for (name, labels), value in samples.items()
+        if name == "vllm:inter_token_latency_seconds_bucket"
+    }
+    bounds = sorted(buckets)
+    assert [buckets[bound] for bound in bounds] == sorted(buckets.values())
+    assert buckets[0.05] == 0 and buckets[0.25] == 4 and buckets[float("inf")] == 4
+
+
+def test_a_prefix_of_ones_own_and_two_models_side_by_side() -> None:
+    samples, _ = scraped(
+        EngineCollector(FakeLLM(), model_name="a", prefix="asyncgen_"),
+        EngineCollector(FakeLLM(), model_name="b", prefix="asyncgen_"),
+    )
+    for model in "ab":
+        assert samples["asyncgen_num_requests_running", (("model_name", model),)] == 2
+    with pytest.raises(ValueError, match="prefix '1x'"):
+        EngineCollector(FakeLLM(), model_name="a", prefix="1x")
+
+
+def test_nothing_is_served_of_an_engine_that_is_not_there() -> None:
+    llm = FakeLLM(healthy=False)
+    assert scraped(EngineCollector(llm, model_name="demo")) == ({}, {})
+    assert scraped(EngineCollector(AsyncLLM("demo"), model_name="demo")) == ({}, {})
+
+
+@pytest.mark.anyio
+async def test_a_real_engine_is_read() -> None:
+    async with AsyncLLM("demo") as llm:
+        collector = EngineCollector(llm, model_name="demo")
+        await llm.generate("Once upon a time", max_new_tokens=4, do_sample=False)
+        samples, _ = scraped(collector)
+    label = ("model_name", "demo")
+    assert samples["vllm:generation_tokens_total", (label,)] == 4
+    assert samples["vllm:request_success_total", (("finished_reason", "length"), label)] == 1
