@@ -1,0 +1,62 @@
+"""Tells the reasoning of an answer from the answer itself.
+
+Works on the text so far, also while it grows; knows no chat and no screen.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["Parts", "split_thinking"]
+
+OPEN = "<think>"
+CLOSE = "</think>"
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """An answer taken apart.
+
+    Attributes:
+        thought: What stands between the tags; ``None`` if the answer does not begin with them.
+        answer: What follows, or all of it.
+        is_thinking: Whether the closing tag is still to come.
+    """
+
+    thought: str | None
+    answer: str
+    is_thinking: bool = False
+
+
+def split_thinking(text: str) -> Parts:
+    """Split an answer into reasoning and reply.
+
+    The reasoning is what a ``<think>`` at the very beginning opens. Some chat templates write the
+    opening tag into the prompt: then an answer holds a closing tag only. A tag further down is
+    part of the reply, which may well speak of tags.
+
+    Args:
+        text: The answer so far.
+
+    Returns:
+        Its parts; an unfinished tag at the end belongs to neither.
+    """
+    body = text.lstrip()
+    if body and len(body) < len(OPEN) and OPEN.startswith(body):
+        return Parts("", "", is_thinking=True)
+    opened = body.startswith(OPEN)
+    before, closed, after = text.partition(CLOSE)
+    if not opened and (not closed or OPEN in before):
+        return Parts(None, text)
+    thought = before.lstrip()[len(OPEN) :] if opened else before
+    if closed:
+        return Parts(thought.strip(), after.lstrip())
+    return Parts(_without_partial(thought).strip(), "", is_thinking=True)
+
+
+def _without_partial(text: str) -> str:
+    """Leave out the beginning of a closing tag at the end."""
+    for length in range(len(CLOSE) - 1, 0, -1):
+        if text.endswith(CLOSE[:length]):
+            return text[:-length]
+    return text

@@ -1,0 +1,104 @@
+"""An answer grows in its turn, ends with figures or words, and stops when nobody reads it."""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from typing import Any
+
+import pytest
+
+from apps.gradio_chat.answering import answer
+from apps.gradio_chat.conversations import Library
+from apps.gradio_chat.sessions import Session
+from asyncgen import EngineClosedError, EngineDiedError, InvalidRequestError
+from tests.apps.gradio_chat.doubles import ScriptedModel, ScriptedStream
+
+pytestmark = pytest.mark.anyio
+
+
+def _session(question: str = "Who?") -> Session:
+    session = Session(Library.new())
+    session.library.current.ask(question)
+    return session
+
+
+async def test_an_answer_becomes_the_last_turn() -> None:
+    session, model = _session(), ScriptedModel()
+    conversation = session.library.current
+    async for turn in answer(model, session, conversation, {"seed": 3}, "Be kind."):
+        assert conversation.turns[-1] is turn
+    assert turn.text == "An answer."
+    assert turn.figures["ended by"] == "complete"
+    assert len(session.logprobs[turn.key]) == 2
+    assert not session.is_running(conversation)
+    prompt, params = model.asked[0]
+    assert prompt == [
+        {"role": "system", "content": "Be kind."},
+        {"role": "user", "content": "Who?"},
+    ]
+    assert params == {"seed": 3}
+
+
+async def test_the_place_in_the_queue_is_told() -> None:
+    model = ScriptedModel(streams=[ScriptedStream([], waits=True)], waiting=2)
+    session = _session()
+    conversation = session.library.current
+    async with aclosing(answer(model, session, conversation, {}, idle=0.01)) as turns:
+        await anext(turns)
+        assert session.statuses[conversation.key] == "In the queue: 1 ahead"
+        model.waiting = 1
+        await anext(turns)
+        assert session.statuses[conversation.key] == "In the queue: next"
+        model.waiting = 0
+        await anext(turns)
+        assert session.statuses[conversation.key] == "Reading the prompt"
+
+
+async def test_stop_keeps_what_is_there() -> None:
+    stream = ScriptedStream(["An "], waits=True)
+    session, model = _session(), ScriptedModel(streams=[stream])
+    conversation = session.library.current
+    async for _ in answer(model, session, conversation, {}):
+        session.stop(conversation)
+    turn = conversation.turns[-1]
+    assert turn.text == "An "
+    assert turn.figures["ended by"] == "stopped"
+
+
+async def test_leaving_stops_the_model() -> None:
+    stream = ScriptedStream(["An "], waits=True)
+    session, model = _session(), ScriptedModel(streams=[stream])
+    conversation = session.library.current
+    async with aclosing(answer(model, session, conversation, {})) as turns:
+        turn = await anext(turns)
+    assert stream.is_cancelled
+    assert not session.is_running(conversation)
+    assert turn.figures == {"ended by": "stopped"}
+
+
+async def test_a_refused_request_is_an_answer_in_words() -> None:
+    refused = InvalidRequestError("top_p", 3, "from 0 to 1")
+    session, model = _session(), ScriptedModel(streams=[refused])
+    turns = [turn async for turn in answer(model, session, session.library.current, {})]
+    assert len(turns) == 1
+    assert "`top_p` is 3" in turns[0].error
+
+
+async def test_a_dead_engine_says_so_at_once() -> None:
+    class Dead(ScriptedModel):
+        def metrics(self) -> Any:
+            raise EngineClosedError("no model is loaded")
+
+    session, model = _session(), Dead(streams=[EngineDiedError("boom")])
+    turns = [turn async for turn in answer(model, session, session.library.current, {})]
+    assert "must be started again" in turns[-1].error
+
+
+async def test_an_engine_that_dies_leaves_the_text_and_says_so() -> None:
+    dying = ScriptedStream(["An "], fails=EngineDiedError("boom"))
+    session, model = _session(), ScriptedModel(streams=[dying])
+    turns = [turn async for turn in answer(model, session, session.library.current, {})]
+    turn = turns[-1]
+    assert turn.text == "An "
+    assert "must be started again" in turn.error
+    assert not session.running

@@ -1,0 +1,187 @@
+"""The page: what it has, what it takes, and handlers called as Gradio calls them."""
+
+from __future__ import annotations
+
+from functools import cache
+from types import SimpleNamespace
+from typing import Any, cast
+
+import gradio as gr
+import pytest
+
+from apps.gradio_chat import build_chat
+from apps.gradio_chat.chat import _Page
+from apps.gradio_chat.fields import FIELDS
+from apps.gradio_chat.sessions import Sessions
+from tests.apps.gradio_chat.doubles import ScriptedModel, ScriptedStream
+
+pytestmark = pytest.mark.anyio
+
+CHAT, BOX, STORE, PICKER, ANSWERS, HEAT = range(6)
+
+
+def _request(key: str = "a") -> gr.Request:
+    return cast("gr.Request", SimpleNamespace(session_hash=key))
+
+
+@cache
+def _drawn() -> _Page:
+    """A page; drawing one takes longer than most tests."""
+    return _Page(ScriptedModel(), "demo", (), None)
+
+
+def _page(model: ScriptedModel) -> tuple[_Page, list[Any]]:
+    page = _drawn()
+    page._llm, page._sessions = model, Sessions()
+    return page, [page._shown[field.name] for field in FIELDS]
+
+
+async def _frames(frames: Any) -> list[list[Any]]:
+    return [frame async for frame in frames]
+
+
+async def test_the_page_reports_nothing_and_serves_many_at_once() -> None:
+    blocks = build_chat(ScriptedModel(), name="a model")
+    assert blocks.analytics_enabled is False
+    assert blocks.title == "a model"
+    answering = [fn for fn in blocks.fns.values() if fn.queue and fn.types_generator]
+    assert len(answering) == 8
+    assert {fn.concurrency_limit for fn in answering} == {None}
+
+
+async def test_an_answer_is_drawn_kept_and_measured() -> None:
+    page, values = _page(ScriptedModel())
+    frames = await _frames(page._ask(_request(), " Who? ", None, *values))
+    first, last = frames[0], frames[-1]
+    assert first[BOX]["value"] == ""
+    assert last[CHAT][0] == {"role": "user", "content": "Who?"}
+    assert last[CHAT][1] == {"role": "assistant", "content": "An answer."}
+    assert last[BOX]["submit_btn"] is True
+    assert last[STORE]["conversations"][0]["turns"][1]["text"] == "An answer."
+    assert last[PICKER]["choices"][0][0] == "Who?"
+    assert "data-token" in last[HEAT]
+
+
+async def test_while_a_chat_is_answered_no_second_question_is_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    warned: list[str] = []
+    monkeypatch.setattr(gr, "Warning", warned.append)
+    stream = ScriptedStream(["An "], waits=True)
+    page, values = _page(ScriptedModel(streams=[stream]))
+    frames = page._ask(_request(), "Who?", None, *values)
+    frame = await anext(frames)
+    assert (frame[BOX]["submit_btn"], frame[BOX]["stop_btn"]) == (False, True)
+    refused = await _frames(page._ask(_request(), "And?", None, *values))
+    assert len(refused) == 1
+    assert len(warned) == 1
+    await page._stop(_request(), None)
+    rest = await _frames(frames)
+    assert rest[-1][BOX]["submit_btn"] is True
+    assert rest[-1][CHAT][1]["content"] == "An "
+
+
+DOORS: dict[str, Any] = {
+    "_ask_example": {"text": "A story!"},
+    "_ask_example of an option": "A story!",
+    "_retry": None,
+    "_edit": "A story!",
+}
+
+
+@pytest.mark.parametrize("door", DOORS)
+async def test_stop_and_leaving_end_an_answer_however_it_was_asked_for(door: str) -> None:
+    streams = [ScriptedStream(), *(ScriptedStream(["An "], waits=True) for _ in range(2))]
+    page, values = _page(ScriptedModel(streams=[*streams]))
+    await _frames(page._ask(_request(), "Who?", None, *values))
+    event = SimpleNamespace(value=DOORS[door], index=[0])
+    handler = getattr(page, door.split()[0])
+    frames = handler(_request(), event, None, *values)
+    await anext(frames)
+    await page._stop(_request(), None)
+    assert streams[1].is_cancelled
+    assert (await _frames(frames))[-1][BOX]["submit_btn"] is True
+    frames = handler(_request(), event, None, *values)
+    await anext(frames)
+    await frames.aclose()
+    assert streams[2].is_cancelled
+
+
+async def test_an_empty_question_is_none() -> None:
+    model = ScriptedModel()
+    page, values = _page(model)
+    assert len(await _frames(page._ask(_request(), "  ", None, *values))) == 1
+    assert model.asked == []
+
+
+async def test_a_closed_page_stops_its_answer() -> None:
+    stream = ScriptedStream(["An "], waits=True)
+    page, values = _page(ScriptedModel(streams=[stream]))
+    frames = page._ask(_request(), "Who?", None, *values)
+    await anext(frames)
+    await page._unload(_request())
+    assert stream.is_cancelled
+    await _frames(frames)
+
+
+async def test_two_pages_do_not_see_each_other() -> None:
+    page, values = _page(ScriptedModel())
+    await _frames(page._ask(_request("a"), "Who?", None, *values))
+    other = await page._load(_request("b"), None)
+    assert other[CHAT] == []
+
+
+async def test_two_pages_of_one_browser_share_their_chats() -> None:
+    stream = ScriptedStream(["An "], waits=True)
+    page, values = _page(ScriptedModel(streams=[stream]))
+    first = await page._load(_request("a"), None)
+    frames = page._ask(_request("a"), "Who?", first[STORE], *values)
+    await anext(frames)
+    second = await page._load(_request("b"), first[STORE])
+    assert second[CHAT][0]["content"] == "Who?"
+    following = page._follow(_request("b"), None)
+    assert await anext(following) == page._nothing()
+    assert (await anext(following))[CHAT][1]["content"] == "An "
+    begun = await page._begin(_request("b"), None)
+    assert begun[CHAT] == []
+    assert len(begun[STORE]["conversations"]) == 2
+    assert await _frames(following) == []
+    await page._pick(_request("b"), first[PICKER]["value"], None)
+    await page._unload(_request("b"))  # an answer is ended by the page that asked for it
+    assert not stream.is_cancelled
+    third = await page._load(_request("c"), begun[STORE] | {"current": first[PICKER]["value"]})
+    following = page._follow(_request("c"), None)
+    assert third[BOX]["stop_btn"] is True
+    await page._stop(_request("c"), None)
+    await _frames(frames)
+    assert (await _frames(following))[-1] == page._nothing()
+    assert (await page._load(_request("c"), None))[BOX]["stop_btn"] is False
+
+
+async def test_a_chat_removed_on_another_page_is_left() -> None:
+    page, values = _page(ScriptedModel())
+    first = await page._load(_request("a"), None)
+    await _frames(page._ask(_request("a"), "Who?", None, *values))
+    await page._load(_request("b"), first[STORE])
+    await page._remove(_request("a"), None)
+    assert (await page._begin(_request("b"), None))[CHAT] == []
+
+
+async def test_a_damaged_store_still_opens_the_page() -> None:
+    page, _ = _page(ScriptedModel())
+    saved = {"format": 1, "conversations": 3, "settings": {"temperature": "hot", "seed": 4}}
+    loaded = await page._load(_request(), saved)
+    settings = dict(zip((field.name for field in FIELDS), loaded[6:], strict=False))
+    assert settings["temperature"]["value"] == 0.6
+    assert settings["seed"]["value"] == 4
+
+
+async def test_a_full_browser_forgets_the_oldest_and_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told: list[str] = []
+    monkeypatch.setattr(gr, "Info", told.append)
+    page, values = _page(ScriptedModel())
+    await _frames(page._ask(_request(), "x" * 2_000_000, None, *values))
+    await page._begin(_request(), None)
+    assert "was removed" in told[0]

@@ -1,0 +1,129 @@
+"""Conversations: what the model is asked, what is kept, and what survives a damaged store."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from apps.gradio_chat.conversations import Conversation, Library, Turn
+
+
+def _talk() -> Conversation:
+    return Conversation(
+        [Turn("user", "One?"), Turn("assistant", "1"), Turn("user", "Two?"), Turn("assistant", "2")]
+    )
+
+
+def test_the_prompt_is_the_turns_after_the_system_prompt() -> None:
+    conversation = _talk()
+    conversation.ask("Three?")
+    assert [m["content"] for m in conversation.prompt("Count.")] == [
+        "Count.", "One?", "1", "Two?", "2", "Three?",
+    ]  # fmt: skip
+    assert conversation.prompt(" ")[0]["role"] == "user"
+
+
+def test_reasoning_stays_out_of_the_prompt() -> None:
+    conversation = Conversation([Turn("user", "a"), Turn("assistant", "<think>hm</think>b")])
+    assert conversation.prompt()[1] == {"role": "assistant", "content": "b"}
+
+
+def test_a_question_without_an_answer_is_not_asked_again() -> None:
+    turns = [Turn("user", "a"), Turn("assistant", "", error="no"), Turn("user", "b")]
+    assert Conversation(turns).prompt() == [{"role": "user", "content": "b"}]
+
+
+def test_take_back_returns_the_question_of_a_turn() -> None:
+    assert _talk().take_back() == "Two?"
+    conversation = _talk()
+    assert conversation.take_back(1) == "One?"
+    assert conversation.turns == []
+    assert Conversation().take_back() == ""
+
+
+def test_reword_forgets_what_came_after() -> None:
+    conversation = _talk()
+    conversation.reword(2, "Three?")
+    assert [turn.text for turn in conversation.turns] == ["One?", "1", "Three?"]
+    with pytest.raises(IndexError):
+        conversation.reword(1, "no question")
+
+
+def test_the_title_is_one_short_line() -> None:
+    conversation = Conversation()
+    assert conversation.title == "New chat"
+    conversation.ask("Tell me\n a very long story about the foxes of the northern woods")
+    assert conversation.title.startswith("Tell me a very long")
+    assert len(conversation.title) <= 42
+
+
+def test_begin_does_not_pile_up_empty_chats() -> None:
+    library = Library.new()
+    first = library.current
+    assert library.begin() is first
+    first.ask("Hello")
+    second = library.begin()
+    assert second is not first
+    assert library.conversations == [second, first]
+
+
+def test_removing_shows_the_next_one_and_always_leaves_one() -> None:
+    library = Library.new()
+    first = library.current
+    first.ask("Hello")
+    library.remove(library.begin())
+    assert library.current is first
+    library.remove(first)
+    assert library.current.turns == []
+    assert library.conversations == [library.current]
+
+
+def test_trim_forgets_the_oldest_but_never_the_one_shown() -> None:
+    library = Library.new()
+    for name in ("a", "b", "c"):
+        library.begin().ask(name * 1000)
+    library.show(library.conversations[-1].key)
+    dropped = library.trim(2500)
+    assert dropped == ["b" * 41 + "…"]
+    assert library.current.turns[0].text.startswith("a")
+    assert library.trim(1) != []
+    assert library.conversations == [library.current]
+
+
+def test_what_is_kept_comes_back() -> None:
+    library = Library([_talk(), Conversation([Turn("user", "x")])], Conversation())
+    library.current = library.conversations[1]
+    library.settings = {"temperature": 0.3}
+    library.conversations[0].turns[1].figures = {"tokens": "1 token"}
+    library.conversations[0].turns[3].error = "broken"
+    back = Library.restore(json.loads(json.dumps(library.dump())))
+    assert back == library
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(
+                ["format", "conversations", "current", "settings", "turns", "role", "text"]
+            ),
+            inner,
+            max_size=4,
+        )
+    ),
+    max_leaves=12,
+)
+
+
+@given(JSON)
+def test_no_store_keeps_the_user_out(saved: Any) -> None:
+    wrapped = {"format": 1, "conversations": [saved], "settings": saved, "current": saved}
+    for each in (saved, wrapped):
+        library = Library.restore(each)
+        assert library.current in library.conversations
+        assert isinstance(library.settings, dict)

@@ -1,0 +1,9 @@
+"""The package shows what an application needs, and reports nothing."""
+
+from __future__ import annotations
+
+import apps.gradio_chat
+
+
+def test_exports() -> None:
+    assert apps.gradio_chat.__all__ == ["build_chat", "launch_options"]

@@ -1,0 +1,17 @@
+"""What the chat uses is what an ``AsyncLLM`` has."""
+
+from __future__ import annotations
+
+from apps.gradio_chat.model import ChatModel, ChatStream
+from asyncgen import AsyncLLM, TextStream
+
+
+def test_the_library_has_what_the_chat_uses() -> None:
+    for protocol, ours in ((ChatModel, AsyncLLM), (ChatStream, TextStream)):
+        names = {name for name in vars(protocol) if not name.startswith("_")}
+        assert names <= set(dir(ours))
+
+
+def test_an_engine_is_a_model() -> None:
+    model: ChatModel = AsyncLLM("demo")  # the types are checked by mypy
+    assert hasattr(model, "stream")

@@ -1,0 +1,58 @@
+"""The panel has one widget for each field, and shows what the strategy uses."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import gradio as gr
+import pytest
+
+from apps.gradio_chat.fields import FIELDS, GROUPS
+from apps.gradio_chat.panel import Panel
+from apps.gradio_chat.settings import defaults
+from asyncgen import GenerationConfig
+
+pytestmark = pytest.mark.anyio  # outside of a loop Gradio makes one, and leaves it open
+
+SHOWN = defaults(GenerationConfig(do_sample=True, temperature=0.6))
+
+
+@cache
+def _panel() -> Panel:
+    with gr.Blocks(analytics_enabled=False):
+        return Panel(SHOWN, ["sampling", "greedy"])
+
+
+async def test_the_widgets_show_the_models_defaults() -> None:
+    panel = _panel()
+    values = panel.values([widget.value for widget in panel.widgets])
+    assert values == SHOWN
+
+
+def _named(updates: list[Any]) -> dict[str, Any]:
+    names = [field.name for field in FIELDS] + [group for group in GROUPS if group]
+    return dict(zip(names, updates, strict=True))
+
+
+async def test_what_was_chosen_comes_back_over_the_defaults() -> None:
+    updates = _named(_panel().restored({"temperature": 0.3}))
+    assert updates["temperature"]["value"] == 0.3
+    assert updates["top_k"]["value"] == 50
+    assert updates["temperature"]["visible"] is True
+    assert updates["num_beams"]["visible"] is False
+
+
+async def test_a_strategy_that_is_not_there_is_not_restored() -> None:
+    updates = _named(_panel().restored({"strategy": "beams"}))
+    assert updates["strategy"]["value"] == "sampling"
+
+
+async def test_what_has_no_effect_is_hidden_with_its_heading() -> None:
+    updates = _named(_panel()._rearranged("greedy", True))
+    assert updates["temperature"]["visible"] is False
+    assert updates["Sampling"]["visible"] is False
+    assert updates["Length"]["visible"] is True
+    updates = _named(_panel()._rearranged("lookup", True))
+    assert updates["temperature"]["visible"] is updates["Sampling"]["visible"] is True
+    assert updates["draw"]["visible"] is True

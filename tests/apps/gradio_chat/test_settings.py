@@ -1,0 +1,215 @@
+"""The panel shows the model's defaults, sends what differs, and nothing that has no use."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from apps.gradio_chat.fields import AIDED, FIELDS, STRATEGIES
+from apps.gradio_chat.model import encoder
+from apps.gradio_chat.settings import (
+    checked,
+    chosen,
+    defaults,
+    model_strategy,
+    stream_params,
+)
+from asyncgen import AsyncLLM, GenerationConfig, StreamParams, WatermarkingConfig
+
+if TYPE_CHECKING:
+    from apps.gradio_chat.fields import Field
+
+DEMO = GenerationConfig(do_sample=True, temperature=0.6, top_p=0.9)
+
+
+def _params(config: GenerationConfig = DEMO, /, **values: Any) -> StreamParams:
+    shown = defaults(config)
+    return stream_params({**shown, "top_logprobs": 0, **values}, shown, _letters, "draft")
+
+
+def _letters(text: str) -> list[int]:
+    return [ord(letter) for letter in text]
+
+
+def test_the_models_defaults_are_shown_and_not_sent() -> None:
+    shown = defaults(DEMO)
+    assert (shown["temperature"], shown["top_p"], shown["strategy"]) == (0.6, 0.9, "sampling")
+    assert shown["repetition_penalty"] == 1.0
+    assert shown["max_new_tokens"] is None
+    assert _params() == {}
+
+
+def test_stop_strings_of_the_model_are_shown() -> None:
+    assert defaults(GenerationConfig(stop_strings=["END", "FIN"]))["stop"] == "END\nFIN"
+    assert defaults(GenerationConfig(stop_strings="END"))["stop"] == "END"
+
+
+def test_what_differs_is_sent() -> None:
+    assert _params(temperature=0.3, seed=7, stop="END\n\nFIN") == {
+        "temperature": 0.3,
+        "seed": 7,
+        "stop": ["END", "FIN"],
+    }
+    assert _params(top_logprobs=3) == {"top_logprobs": 3}
+
+
+def test_an_empty_field_is_the_default_and_leaves_the_strategy() -> None:
+    assert _params(strategy="beams", num_beams=None)["num_beams"] == 4
+    assert _params(strategy="contrastive", contrastive_k=None)["top_k"] == 4
+
+
+@pytest.mark.parametrize(
+    ("strategy", "params"),
+    [
+        ("greedy", {"do_sample": False}),
+        ("beams", {"do_sample": False, "num_beams": 4}),
+        ("beam_sample", {"do_sample": True, "num_beams": 4}),
+        (
+            "diverse",
+            {"do_sample": False, "num_beams": 4, "num_beam_groups": 2, "diversity_penalty": 1.0},
+        ),
+        ("contrastive", {"do_sample": False, "penalty_alpha": 0.6, "top_k": 4}),
+        ("lookup", {"prompt_lookup_num_tokens": 5}),
+        ("early_exit", {"assistant_early_exit": 1}),
+        ("assistant", {"assistant_model": "draft"}),
+        ("dola", {"dola_layers": "low"}),
+    ],
+)
+def test_a_strategy_is_asked_for_by_its_own_parameters(strategy: str, params: Any) -> None:
+    assert _params(strategy=strategy) == params
+
+
+def test_what_a_strategy_has_no_use_for_is_not_sent() -> None:
+    assert _params(strategy="greedy", temperature=0.3, num_beams=9) == {"do_sample": False}
+    assert _params(strategy="lookup", temperature=0.3)["temperature"] == 0.3
+    assert _params(strategy="beam_sample", temperature=0.3)["temperature"] == 0.3
+
+
+def test_help_can_be_had_without_drawing() -> None:
+    sober = _params(strategy="lookup", draw=False, temperature=0.3)
+    assert sober == {"prompt_lookup_num_tokens": 5, "do_sample": False}
+
+
+BEAMS = GenerationConfig(num_beams=3)
+SAMPLED_BEAMS = GenerationConfig(num_beams=3, do_sample=True)
+DIVERSE = GenerationConfig(num_beams=4, num_beam_groups=2, diversity_penalty=0.5)
+CONTRASTIVE = GenerationConfig(penalty_alpha=0.6, top_k=4)
+
+
+@pytest.mark.parametrize(
+    ("config", "strategy", "leaving"),
+    [
+        (GenerationConfig(), "greedy", {}),
+        (BEAMS, "beams", {"num_beams": 1}),
+        (SAMPLED_BEAMS, "beam_sample", {"num_beams": 1}),
+        (DIVERSE, "diverse", {"num_beams": 1, "num_beam_groups": 1, "diversity_penalty": 0.0}),
+        (CONTRASTIVE, "contrastive", {"penalty_alpha": 0.0}),
+    ],
+)
+def test_the_models_own_strategy_can_be_left(
+    config: GenerationConfig, strategy: str, leaving: Any
+) -> None:
+    assert model_strategy(config) == strategy
+    assert _params(config) == {}
+    assert _params(config, strategy="sampling") == {**leaving, "do_sample": True}
+
+
+def test_the_models_own_strategy_can_be_changed() -> None:
+    assert _params(BEAMS, num_beams=5) == {"do_sample": False, "num_beams": 5}
+
+
+def test_what_the_engine_would_fill_in_is_shown() -> None:
+    shown = defaults(GenerationConfig(do_sample=True))
+    assert shown["top_k"] == 50
+    assert _params(top_k=0)["top_k"] == 0
+
+
+def test_words_are_sent_as_tokens() -> None:
+    assert _params(banned_words="a") == {"bad_words_ids": [[97], [32, 97]]}
+    assert _params(strategy="beams", required_words="a")["force_words_ids"] == [[[97], [32, 97]]]
+    assert _params(required_words="a") == {}
+
+
+def test_parameters_that_are_no_plain_numbers() -> None:
+    assert _params(decay_factor=1.1) == {"exponential_decay_length_penalty": (0, 1.1)}
+    pair = (20, 1.05)
+    own = GenerationConfig(exponential_decay_length_penalty=pair)
+    assert (defaults(own)["decay_start"], defaults(own)["decay_factor"]) == pair
+    assert _params(own, decay_start=5) == {"exponential_decay_length_penalty": (5, 1.05)}
+    assert _params(strategy="beams", early_stopping="impossible")["early_stopping"] == "never"
+    assert defaults(GenerationConfig(early_stopping=True))["early_stopping"] == "enough"
+    assert _params(watermark=True) == {"watermarking_config": WatermarkingConfig()}
+
+
+def test_chosen_is_what_the_browser_keeps() -> None:
+    shown = defaults(DEMO)
+    assert chosen({**shown, "seed": 3, "system": "Be kind."}, shown) == {
+        "seed": 3,
+        "system": "Be kind.",
+    }
+
+
+def test_checked_keeps_what_a_widget_can_show() -> None:
+    good = {"temperature": 1, "seed": None, "stop": "a", "strategy": "greedy", "draw": True}
+    bad = {"top_p": "x", "top_k": 1.5, "min_p": 3, "strategy2": 1, "dola_layers": ["low"]}
+    wrong = {"num_beams": True, "temperature": None}
+    assert checked({**good, **bad}) == good
+    assert checked(wrong) == {}
+    shown = defaults(DEMO)
+    assert checked(shown) == shown
+
+
+OTHER: dict[str, Any] = {
+    "system": "Be kind.",
+    "required_words": "castle",
+    "banned_words": "fox\nOnce",
+    "stop": "the",
+    "early_stopping": "impossible",
+    "max_time": 30.0,
+    "decay_start": 2,
+    "num_assistant_tokens_schedule": "heuristic",
+    "dola_layers": "high",
+    "num_beams": 6,
+    "min_new_tokens": 9,
+}
+
+
+def _other(field: Field) -> Any:
+    """A value that is not the default."""
+    if field.name in OTHER:
+        return OTHER[field.name]
+    if field.kind == "flag":
+        return not field.neutral
+    if field.kind == "slider":
+        return round((field.low or 0) + ((field.high or 1) - (field.low or 0)) * 0.4, 4)
+    return (field.neutral or 0) + 2
+
+
+async def _tokens(llm: AsyncLLM, **given: Any) -> int:
+    """Answer with these settings; return how many tokens came."""
+    shown = defaults(llm.generation_config)
+    values = {**shown, "max_new_tokens": 12, "seed": 1, **given}
+    params = stream_params(values, shown, encoder(llm), "demo")
+    completion = await llm.generate([{"role": "user", "content": "A story!"}], **params)
+    return completion.usage.completion_tokens
+
+
+@pytest.mark.anyio
+async def test_every_strategy_is_served() -> None:
+    async with AsyncLLM("demo", num_threads=1) as llm:
+        for strategy in STRATEGIES:
+            assert await _tokens(llm, strategy=strategy)
+        for strategy in AIDED:
+            assert await _tokens(llm, strategy=strategy, draw=False)
+
+
+@pytest.mark.browser
+@pytest.mark.anyio
+@pytest.mark.timeout(300)
+async def test_every_field_is_served_by_every_strategy_that_shows_it() -> None:
+    async with AsyncLLM("demo", num_threads=1) as llm:
+        for strategy in STRATEGIES:
+            for field in FIELDS:
+                if field.name != "strategy" and field.used_by({"strategy": strategy, "draw": True}):
+                    assert await _tokens(llm, strategy=strategy, **{field.name: _other(field)})
