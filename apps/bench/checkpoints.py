@@ -17,16 +17,24 @@ if TYPE_CHECKING:
 
     import torch
 
-__all__ = ["SHAPES", "Shape", "byte_alphabet", "write_checkpoint"]
+__all__ = ["MADE", "SHAPES", "Shape", "byte_alphabet", "write_checkpoint", "write_description"]
 
 CONTEXT = 2048
+FAINT = 1 / 32
+"""What is left of the output of a layer that adds little."""
+
+DRAFTING = {
+    "num_assistant_tokens": 5,
+    "num_assistant_tokens_schedule": "constant",
+    "assistant_confidence_threshold": 0.0,
+}
 SPACE = "Ġ"
 """How byte-level tokenizers write the space."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Sizes of a Llama model with tied embeddings.
+    """Sizes of a Llama model.
 
     Attributes:
         hidden: Width E of the residual stream.
@@ -35,6 +43,7 @@ class Shape:
         kv_heads: Key and value heads K.
         ffn: Width of the feed-forward layer.
         vocab: Vocabulary size V, at least 512.
+        tied: Whether the output head is the embedding table.
     """
 
     hidden: int
@@ -43,6 +52,7 @@ class Shape:
     kv_heads: int
     ffn: int
     vocab: int
+    tied: bool = True
 
     @property
     def head_dim(self) -> int:
@@ -65,6 +75,8 @@ class Shape:
             yield f"{prefix}.input_layernorm.weight", (self.hidden,)
             yield f"{prefix}.post_attention_layernorm.weight", (self.hidden,)
         yield "model.norm.weight", (self.hidden,)
+        if not self.tied:
+            yield "lm_head.weight", (self.vocab, self.hidden)
 
     @property
     def num_parameters(self) -> int:
@@ -77,22 +89,43 @@ SHAPES = {
     "135m": Shape(hidden=576, layers=30, heads=9, kv_heads=3, ffn=1536, vocab=49152),
 }
 
+MADE = {
+    "8b": Shape(hidden=4096, layers=32, heads=32, kv_heads=8, ffn=14336, vocab=128256, tied=False),
+}
+"""Shapes that are described on disk and drawn on the device: they are too large to store."""
 
-def write_checkpoint(folder: Path, shape: Shape, dtype: str, seed: int = 0) -> None:
+
+def write_checkpoint(
+    folder: Path, shape: Shape, dtype: str, seed: int = 0, *, loud_layers: int | None = None
+) -> None:
     """Write config, weights and tokenizer of a random model.
 
-    It has no end-of-sequence token: every generation runs to its full length.
+    It has no end-of-sequence token: every generation runs to its full length. As a draft model it
+    guesses five tokens each time, whatever its confidence, which random weights do not have. A
+    shallower checkpoint of the same seed has the same weights in the layers that it has.
 
     Args:
         folder: Where to; it must exist.
         shape: Sizes of the model.
         dtype: ``float32`` or ``bfloat16``, of the stored weights.
         seed: Same seed, same bytes.
+        loud_layers: Layers after this many add little to what the first ones say, so that a draft
+            of the first ones is often right; ``None``: all are alike.
     """
     from safetensors.torch import save_file
 
+    write_description(folder, shape, dtype, seed)
+    weights = _weights(shape, dtype, seed)
+    for layer in range(shape.layers if loud_layers is None else loud_layers, shape.layers):
+        for output in ("self_attn.o_proj", "mlp.down_proj"):
+            weights[f"model.layers.{layer}.{output}.weight"].mul_(FAINT)
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def write_description(folder: Path, shape: Shape, dtype: str, seed: int = 0) -> None:
+    """Write config and tokenizer only; arguments as of :func:`write_checkpoint`."""
     (folder / "config.json").write_text(json.dumps(_config(shape, dtype), indent=1))
-    (folder / "generation_config.json").write_text(json.dumps({"pad_token_id": 0}))
+    (folder / "generation_config.json").write_text(json.dumps({"pad_token_id": 0, **DRAFTING}))
     (folder / "tokenizer.json").write_text(json.dumps(_tokenizer(shape.vocab, seed)))
     tokenizer_config = {
         "tokenizer_class": "PreTrainedTokenizerFast",
@@ -100,7 +133,6 @@ def write_checkpoint(folder: Path, shape: Shape, dtype: str, seed: int = 0) -> N
         "model_max_length": CONTEXT,
     }
     (folder / "tokenizer_config.json").write_text(json.dumps(tokenizer_config))
-    save_file(_weights(shape, dtype, seed), folder / "model.safetensors", metadata={"format": "pt"})
 
 
 def _config(shape: Shape, dtype: str) -> dict[str, object]:
@@ -114,7 +146,7 @@ def _config(shape: Shape, dtype: str) -> dict[str, object]:
         "num_key_value_heads": shape.kv_heads,
         "intermediate_size": shape.ffn,
         "vocab_size": shape.vocab,
-        "tie_word_embeddings": True,
+        "tie_word_embeddings": shape.tied,
         "max_position_embeddings": CONTEXT,
         "hidden_act": "silu",
         "rms_norm_eps": 1e-5,

@@ -9,16 +9,19 @@ import json
 import random
 import tempfile
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from apps.bench.checkpoints import SHAPES, write_checkpoint
+from apps.bench.checkpoints import MADE, SHAPES, write_checkpoint, write_description
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["Checkpoint", "checkpoint"]
+__all__ = ["Checkpoint", "Drafted", "checkpoint", "drafted_checkpoint"]
+
+LOUD_LAYERS = 2
+"""Layers of the draft model, and those of the other one that it shares."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +52,56 @@ class Checkpoint:
         draw = random.Random(seed)
         return [draw.randrange(self.vocab // 4, 3 * self.vocab // 4) for _ in range(length)]
 
+    def prompts(self, count: int, lengths: tuple[int, int], seed: int) -> list[list[int]]:
+        """Draw prompts whose lengths lie between the two of ``lengths``, both included."""
+        draw = random.Random(seed)
+        sizes = [draw.randint(*lengths) for _ in range(count)]
+        return [self.prompt(size, draw.randrange(2**32)) for size in sizes]
+
     def floor(self, new_tokens: int) -> dict[str, int]:
         """Return the parameters that keep a generation from ending early."""
         return {"min_new_tokens": new_tokens} if self.has_end else {}
+
+
+@dataclass(frozen=True, slots=True)
+class Drafted:
+    """A checkpoint with smaller ones that draft for it.
+
+    Attributes:
+        target: The checkpoint.
+        draft: Folder of its own first layers; ``None`` where there is none.
+        foreign: Folder of a small model with another tokenizer; ``None`` where there is none.
+    """
+
+    target: Checkpoint
+    draft: Path | None = None
+    foreign: Path | None = None
+
+
+@contextmanager
+def drafted_checkpoint(shape: str, model: Path | None, dtype: str) -> Iterator[Drafted]:
+    """Provide a checkpoint while the block runs, with drafts if it is made on the spot.
+
+    Args:
+        shape: A name in ``SHAPES``, made on the spot, or ``demo``; one in ``MADE`` is described
+            only, without weights.
+        model: A folder, used instead of ``shape``.
+        dtype: Type of the weights that are made.
+    """
+    if model is not None or shape == "demo":
+        yield Drafted(Checkpoint.at(model if model is not None else _demo_folder()))
+        return
+    whole = SHAPES[shape]
+    first = replace(whole, layers=LOUD_LAYERS)
+    with tempfile.TemporaryDirectory(prefix="asyncgen-bench-") as name:
+        target, draft, foreign = (Path(name) / part for part in ("target", "draft", "foreign"))
+        for folder in (target, draft, foreign):
+            folder.mkdir()
+        write_checkpoint(target, whole, dtype, loud_layers=LOUD_LAYERS)
+        write_checkpoint(draft, first, dtype)
+        other = replace(first, vocab=max(512, first.vocab // 2))
+        write_checkpoint(foreign, other, dtype, seed=1)
+        yield Drafted(Checkpoint.at(target), draft, foreign)
 
 
 @contextmanager
@@ -59,7 +109,8 @@ def checkpoint(shape: str, model: Path | None, dtype: str) -> Iterator[Checkpoin
     """Provide a checkpoint while the block runs.
 
     Args:
-        shape: A name in ``SHAPES``, made on the spot, or ``demo``.
+        shape: A name in ``SHAPES``, made on the spot, or ``demo``; one in ``MADE`` is described
+            only, without weights.
         model: A folder, used instead of ``shape``.
         dtype: Type of the weights that are made.
     """
@@ -67,7 +118,10 @@ def checkpoint(shape: str, model: Path | None, dtype: str) -> Iterator[Checkpoin
         yield Checkpoint.at(model if model is not None else _demo_folder())
         return
     with tempfile.TemporaryDirectory(prefix="asyncgen-bench-") as folder:
-        write_checkpoint(Path(folder), SHAPES[shape], dtype)
+        if shape in MADE:
+            write_description(Path(folder), MADE[shape], dtype)
+        else:
+            write_checkpoint(Path(folder), SHAPES[shape], dtype)
         yield Checkpoint.at(Path(folder))
 
 

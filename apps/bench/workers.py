@@ -33,7 +33,10 @@ class BenchError(Exception):
 
 
 class Side(Protocol):
-    """What a worker can do: every public coroutine method answers a request of its name."""
+    """What a worker can do: every public coroutine method answers a request of its name.
+
+    Its event loop is that of asyncio, or of uvloop where an attribute ``use_uvloop`` is true.
+    """
 
     async def aclose(self) -> None:
         """Release the model."""
@@ -137,7 +140,8 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     side = getattr(importlib.import_module(module), name)()
-    anyio.run(serve, side, sys.stdin, answers)
+    options = {"use_uvloop": getattr(side, "use_uvloop", False)}
+    anyio.run(serve, side, sys.stdin, answers, backend_options=options)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from apps.bench.checkpoints import SHAPES
-from apps.bench.models import Checkpoint, checkpoint
+from apps.bench.models import Checkpoint, checkpoint, drafted_checkpoint
 from tests.apps.bench.test_checkpoints import TINY
 
 if TYPE_CHECKING:
@@ -39,3 +42,24 @@ def test_the_bundled_model_is_found() -> None:
     with checkpoint("demo", None, "float32") as found:
         assert (found.folder / "model.safetensors").exists()
         assert found.has_end
+
+
+def test_a_made_shape_comes_with_drafts(monkeypatch: pytest.MonkeyPatch) -> None:
+    deep = replace(TINY, layers=4)
+    monkeypatch.setitem(SHAPES, "5m", deep)
+    with drafted_checkpoint("5m", None, "float32") as found:
+        assert found.draft is not None and found.foreign is not None
+        folders = (found.target.folder, found.draft, found.foreign)
+        target, draft, _ = (load_file(folder / "model.safetensors") for folder in folders)
+        # The draft is the first layers; what the others add is faint.
+        assert all(torch.equal(value, target[name]) for name, value in draft.items())
+        last, first = (target[f"model.layers.{layer}.mlp.down_proj.weight"] for layer in (3, 0))
+        assert last.std() < first.std() / 20
+        words = [(folder / "tokenizer.json").read_bytes() for folder in folders]
+        assert words[0] == words[1] != words[2]
+    assert not found.target.folder.exists()
+
+
+def test_a_given_model_has_no_drafts() -> None:
+    with drafted_checkpoint("demo", None, "float32") as found:
+        assert found.draft is None and found.foreign is None

@@ -1,0 +1,93 @@
+"""The reading end of ``bench serve``: asks a server for many streams at once and notes when.
+
+As little work as a client can do, the same for every server. Knows HTTP, not who answers it.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+import anyio
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from anyio.abc import ByteStream
+
+__all__ = ["Asked", "ask_all"]
+
+BLOCK = 65536
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What one round of requests took.
+
+    Attributes:
+        total: Seconds from the first request to the last byte.
+        first: Seconds to each stream's first text.
+    """
+
+    total: float
+    first: tuple[float, ...]
+
+
+async def ask_all(port: int, bodies: Sequence[Mapping[str, object]], new_tokens: int) -> Asked:
+    """Ask for all completions at once, each on a connection of its own.
+
+    Args:
+        port: Where the server listens on the loopback.
+        bodies: One for each stream, as ``/v1/completions`` takes them.
+        new_tokens: What every stream must have counted at its end.
+
+    Raises:
+        RuntimeError: A reply that is no stream, or of another length.
+    """
+    first = [0.0] * len(bodies)
+    start = perf_counter()
+
+    async def read(index: int) -> None:
+        async with await anyio.connect_tcp("127.0.0.1", port) as wire:
+            await wire.send(_request(bodies[index]))
+            first[index] = await _read(wire, new_tokens) - start
+
+    async with anyio.create_task_group() as tasks:
+        for index in range(len(bodies)):
+            tasks.start_soon(read, index)
+    return Asked(perf_counter() - start, tuple(first))
+
+
+def _request(body: Mapping[str, object]) -> bytes:
+    raw = json.dumps(body).encode()
+    head = (
+        "POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n"
+        f"Content-Type: application/json\r\nContent-Length: {len(raw)}\r\n\r\n"
+    )
+    return head.encode() + raw
+
+
+async def _read(wire: ByteStream, new_tokens: int) -> float:
+    """Read a reply to its end; return when its first text came.
+
+    A model with random weights may say nothing but halves of characters, which servers hold back:
+    then that is the end.
+    """
+    first: float | None = None
+    got = bytearray()
+    try:
+        while True:
+            got += await wire.receive(BLOCK)
+            if first is None and b'"text":"' in got.replace(b'"text":""', b"").replace(b": ", b":"):
+                first = perf_counter()
+    except anyio.EndOfStream:
+        pass
+    status = bytes(got[:200]).split(b"\r\n", 1)[0]
+    if b" 200 " not in status or b"data:" not in got:
+        raise RuntimeError(f"no stream came: {bytes(got[-300:]).decode(errors='replace')}")
+    counted = got.replace(b" ", b"").rpartition(b'"completion_tokens":')[2]
+    if int(counted.partition(b",")[0]) != new_tokens:
+        raise RuntimeError(f"a stream has another length: {bytes(counted[:20])!r}")
+    return perf_counter() if first is None else first
