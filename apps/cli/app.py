@@ -7,6 +7,9 @@ import typer
 from apps.cli.bench import bench
 from apps.cli.chat import chat
 from apps.cli.generate import generate
+from apps.cli.gradio import gradio
+from apps.cli.serve import serve
+from apps.cli.serve_ws import serve_ws
 
 __all__ = ["app"]
 
@@ -19,6 +22,9 @@ app = typer.Typer(
 )
 app.command("chat")(chat)
 app.command("generate")(generate)
+app.command("serve")(serve)
+app.command("serve-ws")(serve_ws)
+app.command("gradio")(gradio)
 app.add_typer(bench, name="bench")
 
 

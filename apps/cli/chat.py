@@ -20,6 +20,7 @@ from apps.cli.arguments import (
 from apps.cli.guard import INTERRUPTED, UserError, one_line_errors
 from apps.cli.options import Settings
 from apps.cli.process import prepare_process
+from apps.cli.remote import KEY_VARIABLE, remote_source
 from apps.cli.session import Session
 from apps.cli.source import Source
 
@@ -38,10 +39,18 @@ class _Look:
 @with_settings
 def chat(
     settings: Settings,
+    context: typer.Context,
     prompt: Annotated[
         str | None, typer.Argument(help="Answer this and end; - reads standard input.")
     ] = None,
     model: Model = "demo",
+    url: Annotated[
+        str | None,
+        typer.Option(
+            help="Talk to a server instead: ws://host:port, or wss://. Its token is --token or "
+            f"{KEY_VARIABLE}.",
+        ),
+    ] = None,
     system: Annotated[str | None, typer.Option(help="System message.")] = None,
     raw: Annotated[bool, typer.Option("--raw", help="No Markdown in the conversation.")] = False,
     stats: Stats = True,
@@ -54,10 +63,14 @@ def chat(
 ) -> None:
     """Chat with a model: answer PROMPT and end, or start a conversation."""
     with one_line_errors(debug):
-        source = Source(model, device, dtype, threads, revision, token)
-        session = Session(model=model, settings=settings, system=system)
+        if url is None:
+            source = Source(model, device, dtype, threads, revision, token)
+        else:
+            source = remote_source(url, context)
+        session = Session(model=source.name, settings=settings, system=system)
         question = _question(prompt)
-        prepare_process(threads)
+        if url is None:
+            prepare_process(threads)
 
         import anyio
 
@@ -109,7 +122,7 @@ async def _converse(source: Source, session: Session, look: _Look) -> int:
     console = Console()
     read_line = line_reader()
     async with opened(source) as llm:
-        note(console, f"{source.model} · /help lists the commands, /exit leaves")
+        note(console, f"{source.name} · /help lists the commands, /exit leaves")
         chat = Chat(
             llm, session, read_line, console, raw=look.raw, stats=look.stats, debug=look.debug
         )

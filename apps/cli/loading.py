@@ -19,7 +19,7 @@ ERASE_LINE = "\r\x1b[2K"
 
 
 @contextmanager
-def loading_line(name: str, out: TextIO | None = None) -> Iterator[None]:
+def loading_line(name: str, out: TextIO | None = None, *, doing: str = "loading") -> Iterator[None]:
     """Show a line while the block runs; nothing without a terminal.
 
     The line is not animated: from the second second on, the library draws its progress bar of
@@ -28,12 +28,13 @@ def loading_line(name: str, out: TextIO | None = None) -> Iterator[None]:
     Args:
         name: The model as the user named it.
         out: Where to; standard error by default.
+        doing: What is done with it.
     """
     out = sys.stderr if out is None else out
     if not out.isatty():
         yield
         return
-    out.write(f"\r\x1b[2mloading {name} …\x1b[0m")
+    out.write(f"\r\x1b[2m{doing} {name} …\x1b[0m")
     out.flush()
     try:
         yield
@@ -46,6 +47,7 @@ def loading_line(name: str, out: TextIO | None = None) -> Iterator[None]:
 async def opened(source: Source) -> AsyncIterator[LLM]:
     """Load a model, with a line in the terminal meanwhile; close it on leaving."""
     async with AsyncExitStack() as stack:
-        with loading_line(source.model):
+        doing = "loading" if source.url is None else "connecting to"
+        with loading_line(source.name, doing=doing):
             llm = await stack.enter_async_context(sources.open_llm(source))
         yield llm

@@ -1,6 +1,6 @@
 """The one place where the command line opens a model; tests put their own in its place.
 
-Importing this module does not import torch, opening a model does.
+Importing this module does not import torch, opening a model of this machine does.
 """
 
 from __future__ import annotations
@@ -15,11 +15,17 @@ if TYPE_CHECKING:
 
     from asyncgen import Completion, Prompt, StreamParams, TokenEvent
 
-__all__ = ["LLM", "LLMStream", "Source", "open_llm"]
+__all__ = ["LLM", "LLMStream", "Source", "open_llm", "examples_of"]
+
+DEMO_EXAMPLES = (
+    "Tell me a story about a fox.",
+    "Make a table of three things and their colours.",
+    "Who are you?",
+)
 
 
 class LLMStream(Protocol):
-    """What the commands use of ``asyncgen.TextStream``."""
+    """What the commands use of ``asyncgen.TextStream``, and of a server's stream."""
 
     @property
     def result(self) -> Completion:
@@ -47,7 +53,7 @@ class LLMStream(Protocol):
 
 
 class LLM(Protocol):
-    """What the commands use of ``asyncgen.AsyncLLM``."""
+    """What the commands use of ``asyncgen.AsyncLLM``, and of a server's client."""
 
     @property
     def healthy(self) -> bool:
@@ -70,7 +76,11 @@ class Source:
         dtype: Data type of the weights; ``None`` takes the checkpoint's.
         threads: Compute threads; ``None`` takes the process's.
         revision: Branch, tag or commit on the hub.
-        token: Token for the hub; never shown.
+        token: Token for the hub, or for the server; never shown.
+        max_running: Most streams that share a step; ``None`` is the library's choice.
+        max_queue_size: Most streams that wait for that; ``None`` is no limit.
+        url: Address of a server that has the model; the fields above, but ``token``, are its own
+            business then.
     """
 
     model: str = "demo"
@@ -79,19 +89,32 @@ class Source:
     threads: int | None = None
     revision: str | None = None
     token: str | None = None
+    max_running: int | None = None
+    max_queue_size: int | None = None
+    url: str | None = None
+
+    @property
+    def name(self) -> str:
+        """What users call it."""
+        return self.model if self.url is None else self.url
 
 
 def open_llm(source: Source) -> AbstractAsyncContextManager[LLM]:
-    """Describe a model to open; entering the result loads it.
+    """Describe a model to open; entering the result loads it, or connects to its server.
 
     Args:
         source: Which one, and how.
 
     Returns:
-        A context manager that closes the model on leaving.
+        A context manager that closes the model, or the connection, on leaving.
     """
+    if source.url is not None:
+        from apps.websocket.client import connect
+
+        return connect(source.url, token=source.token)
     from asyncgen import AsyncLLM
 
+    running = 64 if source.max_running is None else source.max_running
     return AsyncLLM(
         source.model,
         device=source.device,
@@ -99,4 +122,11 @@ def open_llm(source: Source) -> AbstractAsyncContextManager[LLM]:
         num_threads=source.threads,
         revision=source.revision,
         token=source.token,
+        max_running=running,
+        max_queue_size=source.max_queue_size,
     )
+
+
+def examples_of(source: Source) -> tuple[str, ...]:
+    """Questions for an empty chat that the model knows answers to; of the bundled one only."""
+    return DEMO_EXAMPLES if source.model == "demo" else ()

@@ -7,8 +7,12 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from apps.bench import report as reports
+from apps.bench.concurrency import ConcurrencyReport
 from apps.bench.loop import LoopReport
+from apps.bench.scale import ScaleReport
+from apps.bench.strategies import StrategiesReport
 from apps.bench.stream import StreamReport
+from apps.bench.websocket import WebsocketReport
 from apps.bench.workers import BenchError
 from apps.cli.app import app
 
@@ -29,6 +33,10 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
     monkeypatch.setattr(StreamReport, "of", note)
     monkeypatch.setattr(LoopReport, "of", note)
+    monkeypatch.setattr(StrategiesReport, "of", note)
+    monkeypatch.setattr(ConcurrencyReport, "of", note)
+    monkeypatch.setattr(ScaleReport, "of", note)
+    monkeypatch.setattr(WebsocketReport, "of", note)
     monkeypatch.setattr(reports, "emit", lambda report, json, plot: seen.append((json, plot)))
     return seen
 
@@ -58,8 +66,64 @@ def test_options_of_loop(asked: list[Any]) -> None:
     assert files == (None, None)
 
 
+def test_options_of_strategies(asked: list[Any]) -> None:
+    chosen = ["--strategy", "dola", "--strategy", "greedy", "--shape", "5m", "--runs", "1"]
+    assert run("strategies", *chosen, "--dtype", "bfloat16").exit_code == 0
+    bench, _ = asked
+    assert (bench.shape, bench.dtypes, bench.runs) == ("5m", ("bfloat16",), 1)
+    assert [case.name for case in bench.cases] == ["greedy", "dola"]
+
+
 @pytest.mark.usefixtures("asked")
-@pytest.mark.parametrize("command", ["stream", "loop"])
+def test_an_unknown_strategy_is_named_with_those_there_are() -> None:
+    result = run("strategies", "--strategy", "guessing")
+    assert result.exit_code == 1
+    assert "--strategy guessing: must be one of greedy, sampling" in result.stderr
+
+
+def test_options_of_concurrency(asked: list[Any]) -> None:
+    sizes = ["--streams", "1", "--streams", "32", "--prompt-tokens", "4", "8"]
+    others = ["--against", "continuous", "--device", "cuda", "--dtype", "bfloat16"]
+    result = run("concurrency", "--shape", "8b", *sizes, *others)
+    assert result.exit_code == 0, result.stderr
+    bench, files = asked
+    assert (bench.shape, bench.device, bench.dtypes) == ("8b", "cuda", ("bfloat16",))
+    assert (bench.streams, bench.prompt_tokens) == ((1, 32), (4, 8))
+    assert bench.sides == ("asyncgen", "continuous")
+    assert (bench.made, bench.length, files) == (True, 72, (None, None))
+
+
+def test_concurrency_measures_all_sizes_on_both_types_by_default(asked: list[Any]) -> None:
+    assert run("concurrency").exit_code == 0
+    bench = asked[0]
+    assert (bench.shape, bench.streams) == ("135m", (1, 4, 8, 16, 32, 64))
+    assert bench.dtypes == ("float32", "bfloat16")
+    assert (bench.new_tokens, bench.prompt_tokens, bench.device) == (64, (16, 64), "cpu")
+    assert bench.sides == ("asyncgen", "continuous", "padded")
+
+
+@pytest.mark.usefixtures("asked")
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--shape", "8b"], "add --device cuda"),
+        (["--prompt-tokens", "9", "8"], "the shortest prompt comes first"),
+    ],
+)
+def test_mistakes_of_concurrency(arguments: list[str], says: str) -> None:
+    result = run("concurrency", *arguments)
+    assert result.exit_code == 1
+    assert says in result.stderr and result.stderr.count("\n") == 1
+
+
+def test_options_of_scale(asked: list[Any]) -> None:
+    assert run("scale", "--streams", "100", "--streams", "200", "--runs", "2").exit_code == 0
+    bench, _ = asked
+    assert (bench.shape, bench.streams, bench.runs) == ("5m", (100, 200), 2)
+
+
+@pytest.mark.usefixtures("asked")
+@pytest.mark.parametrize("command", ["stream", "loop", "strategies", "concurrency", "scale"])
 @pytest.mark.parametrize("missing", ["transformers", "matplotlib"])
 def test_what_is_not_installed_is_named_with_the_remedy(
     command: str, missing: str, monkeypatch: pytest.MonkeyPatch
@@ -92,3 +156,21 @@ def test_a_side_that_fails_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     result = run("stream")
     assert result.exit_code == 1
     assert result.stderr == "error: TransformersReader.load: OSError: no such file\n"
+
+
+def test_options_of_websocket(asked: list[Any]) -> None:
+    result = run("websocket", "--crowd", "7x3", "--streams", "2", "--no-stall", "--idle", "0")
+    assert result.exit_code == 0, result.stderr
+    bench, _ = asked
+    assert (bench.shape, bench.crowds, bench.streams) == ("5m", ((7, 3),), (2,))
+    assert (bench.stall, bench.idle, bench.delayed, bench.most) == (False, 0, 100, 100)
+
+
+@pytest.mark.usefixtures("asked")
+@pytest.mark.parametrize(
+    ("crowd", "says"), [("7", "as in 50x20"), ("0x1", "as in"), ("1x65", "64")]
+)
+def test_a_crowd_that_cannot_be(crowd: str, says: str) -> None:
+    result = run("websocket", "--crowd", crowd)
+    assert result.exit_code == 1
+    assert f"--crowd {crowd}" in result.stderr and says in result.stderr

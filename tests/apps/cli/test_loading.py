@@ -23,6 +23,12 @@ def test_the_line_is_there_while_loading_and_gone_afterwards() -> None:
     assert out.getvalue().endswith("\r\x1b[2K")
 
 
+def test_a_server_is_connected_to() -> None:
+    out = Terminal()
+    with loading_line("ws://host:1", out, doing="connecting to"):
+        assert "connecting to ws://host:1" in out.getvalue()
+
+
 def test_a_file_gets_no_line() -> None:
     out = io.StringIO()
     with loading_line("demo", out):

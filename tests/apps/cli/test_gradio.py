@@ -1,0 +1,52 @@
+"""``asyncgen gradio``: serves the page until it is told to end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import urllib.request
+
+import pytest
+
+from tests.apps.cli.doubles import run_cli
+
+
+def test_a_login_has_two_parts() -> None:
+    result = run_cli("gradio", "--login", "alone")
+    assert result.exit_code == 1
+    assert "user:password" in result.output
+
+
+def test_without_gradio_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "gradio", None)
+    result = run_cli("gradio")
+    assert result.exit_code == 1
+    assert 'pip install "asyncgen[gradio]"' in result.output
+
+
+@pytest.mark.timeout(90)
+def test_it_serves_and_ends_when_told() -> None:
+    environ = {**os.environ, "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "apps.cli", "gradio"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environ,
+    )
+    with process:
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            url = line.split(" is at ")[1].split()[0]
+            with urllib.request.urlopen(url, timeout=20) as answer:
+                page = answer.read().decode()
+            process.send_signal(signal.SIGTERM)
+            _, errors = process.communicate(timeout=30)
+        finally:
+            process.kill()
+    assert line.startswith("demo is at http://127.0.0.1:")
+    assert '"title":"demo"' in page.replace(" ", "")
+    assert (process.returncode, errors) == (0, "")
