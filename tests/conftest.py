@@ -5,9 +5,21 @@ from __future__ import annotations
 import os
 
 import pytest
+from hypothesis import settings
 
-# One OpenMP team per core is the fastest on an idle machine and the slowest on a busy one.
+# The tests run in as many processes as there are cores: each computes on one.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+
+settings.register_profile("same", derandomize=True)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Examples are the same in every run of the gate; the big counts look for new ones."""
+    if config.option.markexpr != "soak":
+        settings.load_profile("same")
 
 
 @pytest.fixture(params=["asyncio", "trio"])

@@ -1,0 +1,323 @@
+"""What the reference documents name, where it lives here, and which test compares it.
+
+Derived from ``documented.json``, from the package itself and from the tests; the table of the
+README is printed from it. ``python -m tests.reference.registry --write`` renews that table.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import inspect
+import json
+import math
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import asyncgen
+from asyncgen.generation.fields import FIELDS
+from tests.reference.extract import DOCUMENTED, Entry, Parameter
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = [
+    "BEGIN",
+    "COMING",
+    "END",
+    "README",
+    "STRATEGIES",
+    "Row",
+    "StrategyRow",
+    "classes",
+    "comparing",
+    "default_of",
+    "imports",
+    "keywords",
+    "methods",
+    "missing",
+    "rows",
+    "section",
+    "signature",
+]
+
+ROOT = Path(__file__).parents[2]
+README = ROOT / "README.md"
+BEGIN = "<!-- reference: python -m tests.reference.registry --write -->"
+END = "<!-- /reference -->"
+
+COMING: set[str] = set()
+"""Documented names that are not there yet. One that comes leaves this set, or a test fails."""
+
+
+@dataclass(frozen=True, slots=True)
+class StrategyRow:
+    """One decoding strategy of the documents.
+
+    Attributes:
+        name: As the documents call it.
+        asks: The parameters that ask for it.
+        module: Where its generator of steps lives.
+    """
+
+    name: str
+    asks: tuple[str, ...]
+    module: str
+
+
+_HOME = "asyncgen.generation.strategies"
+STRATEGIES = (
+    StrategyRow("Greedy search", ("max_new_tokens",), f"{_HOME}.greedy"),
+    StrategyRow(
+        "Sampling", ("do_sample", "temperature", "top_k", "top_p", "min_p"), f"{_HOME}.sampling"
+    ),
+    StrategyRow(
+        "Beam search",
+        ("num_beams", "early_stopping", "length_penalty", "num_return_sequences"),
+        f"{_HOME}.beam",
+    ),
+    StrategyRow("Beam-search sampling", ("num_beams", "do_sample"), f"{_HOME}.beam"),
+    StrategyRow(
+        "Diverse beam search",
+        ("num_beams", "num_beam_groups", "diversity_penalty"),
+        f"{_HOME}.scored_beams",
+    ),
+    StrategyRow(
+        "Constrained beam search",
+        ("num_beams", "constraints", "force_words_ids"),
+        f"{_HOME}.scored_beams",
+    ),
+    StrategyRow(
+        "Speculative decoding",
+        ("assistant_model", "num_assistant_tokens", "assistant_confidence_threshold"),
+        f"{_HOME}.drafters.assistant",
+    ),
+    StrategyRow(
+        "Prompt lookup",
+        ("prompt_lookup_num_tokens", "max_matching_ngram_size"),
+        f"{_HOME}.drafters.lookup",
+    ),
+    StrategyRow("Early exit", ("assistant_early_exit",), "asyncgen.generation.drafting"),
+    StrategyRow(
+        "Universal assisted decoding",
+        ("assistant_tokenizer", "tokenizer", "target_lookbehind", "assistant_lookbehind"),
+        f"{_HOME}.drafters.universal",
+    ),
+    StrategyRow(
+        "Contrastive search", ("penalty_alpha", "top_k", "low_memory"), f"{_HOME}.contrastive"
+    ),
+    StrategyRow("DoLa", ("dola_layers",), f"{_HOME}.dola"),
+    StrategyRow("Custom decoding", ("custom_generate", "recipe"), "asyncgen.generation.custom"),
+    StrategyRow("Token healing", ("token_healing",), "asyncgen.generation.healing"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row of the table.
+
+    Attributes:
+        family: The heading it stands under.
+        name: A class, a method, a function or a strategy.
+        parameters: Its documented parameters, with defaults.
+        module: Where it is defined; empty while it is not there.
+        test: A test file that compares it with the reference; empty while it is not there.
+    """
+
+    family: str
+    name: str
+    parameters: str
+    module: str
+    test: str
+
+
+@functools.cache
+def _documented() -> dict[str, Any]:
+    return json.loads(DOCUMENTED.read_text(encoding="utf-8"))
+
+
+def classes() -> dict[str, Entry]:
+    """The documented classes by name."""
+    return _documented()["classes"]
+
+
+def imports() -> list[str]:
+    """Further names that the examples import."""
+    return _documented()["imports"]
+
+
+def keywords() -> list[str]:
+    """Keywords that the examples give to `generate`."""
+    return _documented()["keywords"]
+
+
+def missing() -> set[str]:
+    """Documented names and methods that are not there."""
+    return set(COMING)
+
+
+def methods(name: str) -> dict[str, list[Parameter]]:
+    """The documented methods of a class that are there."""
+    found = classes()[name]["methods"]
+    return {key: value for key, value in found.items() if f"{name}.{key}" not in missing()}
+
+
+def signature(value: Any) -> dict[str, inspect.Parameter]:
+    """Parameters of a class or function by name, without ``self``."""
+    function = value.__init__ if inspect.isclass(value) else value
+    found = dict(inspect.signature(function).parameters)
+    found.pop("self", None)
+    return found
+
+
+def default_of(text: str) -> object:
+    """Read a default as the documents write it."""
+    import torch
+
+    named = {
+        "-inf": -math.inf,
+        "torch.float16": torch.float16,
+        "torch.float32": torch.float32,
+        "time.time()": None,
+        "cpu": "cpu",
+    }
+    return named[text] if text in named else ast.literal_eval(text)
+
+
+@functools.cache
+def _compared() -> dict[str, frozenset[str]]:
+    """For each test file that uses the reference: every name and word in its code."""
+    helpers = {path: _words(path) for path in sorted((ROOT / "tests").rglob("*.py"))}
+    using = {
+        ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        for path, (_, modules) in helpers.items()
+        if not path.stem.startswith(("test_", "__")) and _uses_reference(modules)
+    }
+    return {
+        str(path.relative_to(ROOT)): words
+        for path, (words, modules) in helpers.items()
+        if path.stem.startswith("test_")
+        and path.relative_to(ROOT / "tests").parts[0] not in ("apps", "engine", "reference")
+        and (_uses_reference(modules) or modules & using)
+    }
+
+
+def _uses_reference(modules: set[str]) -> bool:
+    """Tell whether code computes with the reference, or reads what it once computed."""
+    return any(module.split(".")[0] == "transformers" for module in modules) or (
+        "fixtures" in modules
+    )
+
+
+def _words(path: Path) -> tuple[frozenset[str], set[str]]:
+    """All names and one-word texts in a file's code, and all modules and texts it refers to."""
+    words: set[str] = set()
+    modules: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        match node:
+            case ast.Name(id=name) | ast.Attribute(attr=name) | ast.keyword(arg=str(name)):
+                words.add(name)
+            case ast.Constant(value=str(text)):
+                words.add(text)
+                if text in ("transformers", "fixtures"):
+                    modules.add(text)
+            case ast.ImportFrom(module=str(module), names=names):
+                modules |= {module, *(f"{module}.{alias.name}" for alias in names)}
+                words |= {alias.name for alias in names}
+            case ast.Import(names=names):
+                modules |= {alias.name for alias in names}
+            case _:
+                pass
+    return frozenset(words), modules
+
+
+def comparing(name: str, module: str = "") -> list[str]:
+    """Test files that use the reference and name ``name``; that of ``module`` is the first."""
+    found = [file for file, words in _compared().items() if name in words]
+    parts = module.split(".")
+    folder = "/".join(parts[1:-1] if parts[0] == "asyncgen" else parts[:-1])
+    own = f"tests/{folder}/test_{parts[-1]}.py".replace("//", "/")
+    return sorted(found, key=lambda file: (file != own, "/parity/" not in file, file))
+
+
+def rows() -> Iterator[Row]:
+    """The rows of the table, families together."""
+    for family in dict.fromkeys(entry["family"] for entry in classes().values()):
+        for name, entry in classes().items():
+            if entry["family"] == family:
+                yield from _class_rows(name, entry)
+    for name in imports():
+        home = getattr(asyncgen, name).__module__
+        yield Row("Loading", f"`{name}`", "", home, comparing(name, home)[0])
+    for strategy in STRATEGIES:
+        listed = ", ".join(f"`{parameter}`" for parameter in strategy.asks)
+        test = comparing(strategy.asks[0], strategy.module)[0]
+        yield Row("Strategies", strategy.name, listed, strategy.module, test)
+
+
+def _class_rows(name: str, entry: Entry) -> Iterator[Row]:
+    """The rows of a class: its constructor, and its methods that have parameters."""
+    if name in missing():
+        yield Row(entry["family"], f"`{name}`", _listed(entry["parameters"]), "", "")
+        return
+    value = getattr(asyncgen, name)
+    home = value.__module__
+    listed = _listed(entry["parameters"])
+    if entry["family"] in ("Outputs", "Logits processors") and not entry["parameters"]:
+        listed = _own(value)
+    if name == "GenerationConfig":
+        listed = ", ".join(f"`{field.name}`" for field in FIELDS)
+    yield Row(entry["family"], f"`{name}`", listed, home, comparing(name, home)[0])
+    for method, parameters in methods(name).items():
+        if parameters:
+            tests = comparing(method, home)
+            yield Row(entry["family"], f"`{name}.{method}`", _listed(parameters), home, tests[0])
+
+
+def _listed(parameters: list[Parameter]) -> str:
+    return ", ".join(
+        f"`{one['name']}`" if one["default"] is None else f"`{one['name']}={one['default']}`"
+        for one in parameters
+    )
+
+
+def _own(value: Any) -> str:
+    """List the parameters of a class whose page names none."""
+    return ", ".join(
+        f"`{name}`"
+        for name, kind in signature(value).items()
+        if kind.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD
+    )
+
+
+def section() -> str:
+    """Render the table as it stands in the README, markers included."""
+    found = list(rows())
+    lines = [BEGIN, "<details>", "<summary>Every documented name</summary>", ""]
+    for family in dict.fromkeys(row.family for row in found):
+        lines += [f"**{family}**", "", "| Name | Parameters | Module | Compared in |"]
+        lines.append("|---|---|---|---|")
+        for row in found:
+            if row.family == family:
+                absent = "not yet" if row.name.strip("`") in COMING else "not here"
+                module = f"`{row.module}`" if row.module else absent
+                test = f"`{row.test.removeprefix('tests/')}`" if row.test else ""
+                lines.append(f"| {row.name} | {row.parameters} | {module} | {test} |")
+        lines.append("")
+    return "\n".join([*lines, "</details>", END])
+
+
+def write() -> None:
+    """Renew the table in the README."""
+    text = README.read_text(encoding="utf-8")
+    before, _, rest = text.partition(BEGIN)
+    after = rest.partition(END)[2]
+    README.write_text(before + section() + after, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] != ["--write"]:
+        sys.exit("usage: python -m tests.reference.registry --write")
+    write()
