@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from asyncgen.errors import InvalidRequestError
-from asyncgen.models.linear import Embedding, Linear, packs
+from asyncgen.models.linear import Embedding, Linear, is_laid_out_anew
 from asyncgen.models.norm import LayerNorm, RMSNorm, Scaler
 from asyncgen.models.rope import Rotary
 from asyncgen.models.weight_map import WeightRule
@@ -269,7 +269,8 @@ class DecoderLM(nn.Module):
 
     def stays_in_file(self) -> str | None:
         """The table of a tied head, where a kernel of the head's own wins: look-ups read little."""
-        if not (self.config.tie_word_embeddings and packs(self.dtype)):
+        is_copied = is_laid_out_anew(self.dtype, self.config.vocab_size)
+        if not (self.config.tie_word_embeddings and is_copied):
             return None
         return "embed_tokens.weight"
 

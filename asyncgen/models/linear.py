@@ -18,19 +18,28 @@ with a column:
 | oneDNN, weight packed            | 8.1  | 7.6  | 8.6  | 9.5  | 12.3 | 28.8 | 97.6  |
 | oneDNN, weight as it lies        | 8.1  | 7.4  | 8.5  | 9.7  | 12.3 | 29.1 | 89.4  |
 
-On Intel's own processors (Sapphire Rapids with AMX; all matrices of 30 such layers and a head of
-49,152) MKL takes other paths, and its plain product is the best for few rows. Beyond six oneDNN is
-about as fast on two threads, and faster on one (78 against 107 for eight rows):
+So there float32 weights stay as they lie. On Intel's own processors (Sapphire Rapids with AMX, two
+threads) MKL takes other paths. Its plain product is good for one row and bad for eight; its batched
+product of a weight that is cut into chunks of 96 outputs, each stored as ``[in, 96]``, is as good
+for one row and the best for most others. Microseconds a matrix, other weights read in between:
 
-| float32 kernel                   | 1    | 2    | 4    | 8    | 16   | 64   | 256   |
-|----------------------------------|------|------|------|------|------|------|-------|
-| `x @ w.T`                        | 21.1 | 23.3 | 39.4 | 52.0 | 54.2 | 96.5 | 262.9 |
-| `x @ w`, weight transposed       | 19.9 | 30.2 | 36.6 | 48.5 | 58.6 | 86.0 | 246.7 |
-| chunks                           | 57.0 |      |      |      |      |      |       |
-| `w @ x.T`                        | 22.0 | 54.6 | 56.7 | 60.3 | 59.2 | 98.4 | 258.8 |
-| oneDNN, weight as it lies        | 34.2 | 42.3 | 42.6 | 49.5 | 57.9 | 102.5| 266.7 |
+| float32, by rows     | 1    | 2    | 4     | 8     | 16    | 32    | 64    | 256   |
+|----------------------|------|------|-------|-------|-------|-------|-------|-------|
+| 3072×576, plain      | 342  | 338  | 531   | 712   | 764   | 955   | 1329  | 3479  |
+| by oneDNN            | 331  | 500  | 561   | 634   | 749   | 1012  | 1454  | 4414  |
+| packed for oneDNN    | 306  | 329  | 349   | 396   | 544   | 691   |       |       |
+| chunks               | 294  | 349  | 381   | 447   | 527   | 823   | 974   | 4633  |
+| 576×1536, plain      | 140  | 143  | 190   | 236   | 415   | 429   | 569   | 1578  |
+| by oneDNN            | 266  | 223  | 260   | 276   | 312   | 428   | 691   | 1706  |
+| packed for oneDNN    | 215  | 218  | 223   | 265   | 302   | 410   |       |       |
+| chunks               | 146  | 188  | 205   | 248   | 278   | 357   | 487   | 1496  |
+| 49152×576, plain     | 4740 | 5022 | 10041 | 16056 | 10658 | 13784 | 20892 | 59495 |
+| by oneDNN            | 4929 | 6932 | 7417  | 8874  | 9893  | 11857 | 17372 | 67150 |
+| packed for oneDNN    | 5104 | 5217 | 5609  | 6270  | 8091  | 10813 |       |       |
+| chunks               | 4756 | 5382 | 6015  | 6916  | 8321  | 10843 | 16370 | 55325 |
 
-So float32 weights stay as they lie on both. At bfloat16 packing wins for any number of rows:
+So weights are chunked there where 96 divides their outputs. At bfloat16 packing wins for any number
+of rows, on all:
 
 | bfloat16 weight    | plain       | transposed  | packed      |
 |--------------------|-------------|-------------|-------------|
@@ -38,8 +47,8 @@ So float32 weights stay as they lie on both. At bfloat16 packing wins for any nu
 | 3072×576           | 171 / 204   | 145 / 171   | 54 / 62     |
 | 49152×576          | 2902 / 3340 | 4157 / 4803 | 1265 / 1357 |
 
-(microseconds for one row / four rows). A tied head computes with the embedding table itself at
-float32; at bfloat16 it needs a packed copy.
+(microseconds for one row / four rows). A tied head that is laid out anew is a copy of the embedding
+table; else it computes with the table itself.
 """
 
 from __future__ import annotations
@@ -52,7 +61,7 @@ from typing import Any, Final, Protocol
 import torch
 from torch import Tensor, nn
 
-__all__ = ["Embedding", "Kernel", "Linear", "packs"]
+__all__ = ["Embedding", "Kernel", "Linear", "is_laid_out_anew"]
 
 FEW_ROWS: Final = 16
 """Up to so many rows a packed product is copied into the caller's buffer: that costs a
@@ -61,8 +70,19 @@ microsecond and saves the caller from making new views of a new tensor."""
 COLUMN_ROWS: Final = 4
 """Up to so many rows a plain float32 weight is multiplied from the left."""
 
-MKL_ROWS: Final = 6
-"""Up to so many rows MKL multiplies faster than oneDNN on a processor of Intel."""
+MKL_ROWS: Final = (8, 4)
+"""Up to so many rows MKL multiplies an unpacked weight faster than oneDNN, on Intel: a small
+weight, and a larger one."""
+
+SMALL_WEIGHT: Final = 1 << 20
+"""Elements of the largest small weight."""
+
+PACKED_FOR_ROWS: Final = 16
+"""Rows that a weight is packed for: such a layout is as fast as any for one row, and faster for
+more than a layout made for one."""
+
+CHUNK: Final = 96
+"""Outputs of a chunk on Intel: MKL's kernels are 48 wide."""
 
 CPU_INFO = Path("/proc/cpuinfo")
 
@@ -122,27 +142,78 @@ class DenseKernel:
 class LyingKernel(DenseKernel):
     """A float32 weight as it lies: MKL's product for few rows, oneDNN's for more."""
 
-    __slots__ = ()
+    __slots__ = ("most",)
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        """See `DenseKernel`."""
+        super().__init__(weight, bias)
+        self.most = MKL_ROWS[weight.numel() > SMALL_WEIGHT]
 
     def product(self, x: Tensor) -> Tensor:
         """See `Kernel`."""
-        if x.shape[0] <= MKL_ROWS:
+        if x.shape[0] <= self.most:
             return super().product(x)
         return _linear(x, self.weight.t(), self.bias, "none", [], "")
 
     def into(self, x: Tensor, out: Tensor) -> Tensor:
         """See `Kernel`."""
-        if x.shape[0] <= MKL_ROWS:
+        if x.shape[0] <= self.most:
             return super().into(x, out)
         product = self.product(x)
         return out.copy_(product) if x.shape[0] <= FEW_ROWS else product
 
     def add_to(self, residual: Tensor, x: Tensor) -> None:
         """See `Kernel`."""
-        if x.shape[0] <= MKL_ROWS:
+        if x.shape[0] <= self.most:
             super().add_to(residual, x)
         else:
             residual.add_(self.product(x))
+
+
+class ChunkedKernel:
+    """A float32 weight cut into chunks of outputs, each transposed: one batched product."""
+
+    __slots__ = ("bias", "shape", "weight")
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        """Lay a weight ``[out, in]`` out as chunks; the caller may drop the original afterwards."""
+        size = weight.shape[1]
+        self.weight = weight.view(-1, CHUNK, size).transpose(1, 2).contiguous()  # [C, in, 96]
+        self.bias = bias
+        self.shape = (self.weight.shape[0], -1, size)
+
+    def product(self, x: Tensor) -> Tensor:
+        """See `Kernel`."""
+        return self.into(x, x.new_empty(x.shape[0], self.weight.shape[0] * CHUNK))
+
+    def into(self, x: Tensor, out: Tensor) -> Tensor:
+        """See `Kernel`."""
+        chunks = self.shape[0]
+        if x.shape[0] == 1:
+            torch.bmm(x.expand(self.shape), self.weight, out=out.view(chunks, 1, CHUNK))
+        else:
+            product = torch.bmm(x.expand(self.shape), self.weight)  # [C, N, 96]
+            out.view(-1, chunks, CHUNK).copy_(product.transpose(0, 1))
+        return out if self.bias is None else out.add_(self.bias)
+
+    def add_to(self, residual: Tensor, x: Tensor) -> None:
+        """See `Kernel`."""
+        chunks = self.shape[0]
+        if x.shape[0] == 1:
+            residual.view(chunks, 1, CHUNK).baddbmm_(x.expand(self.shape), self.weight)
+        else:
+            product = torch.bmm(x.expand(self.shape), self.weight)
+            residual.view(-1, chunks, CHUNK).add_(product.transpose(0, 1))
+        if self.bias is not None:
+            residual.add_(self.bias)
+
+    def dense(self) -> Tensor:
+        """See `Kernel`."""
+        return self.weight.transpose(1, 2).reshape(-1, self.weight.shape[1])
+
+    def __reduce__(self) -> tuple[type[ChunkedKernel], tuple[Tensor, Tensor | None]]:
+        """Copy and pickle by way of the ordinary layout, as the others do."""
+        return ChunkedKernel, (self.dense(), self.bias)
 
 
 class PackedKernel:
@@ -152,7 +223,7 @@ class PackedKernel:
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         """Pack a weight ``[out, in]``; the caller may drop the original afterwards."""
-        self.weight = torch.ops.mkldnn._reorder_linear_weight(weight, 1)
+        self.weight = torch.ops.mkldnn._reorder_linear_weight(weight, PACKED_FOR_ROWS)
         self.bias = bias
 
     def product(self, x: Tensor) -> Tensor:
@@ -275,10 +346,18 @@ def choose_kernel(weight: Tensor, bias: Tensor | None) -> Kernel:
         return DenseKernel(weight.t(), bias)
     if packs(weight.dtype):
         return PackedKernel(weight, bias)
+    if chunks(weight.dtype, weight.shape[0]):
+        return ChunkedKernel(weight.contiguous(), bias)
     if _linear is not None and weight.dtype == torch.float32:
-        weight = weight.contiguous()
-        return LyingKernel(weight.t(), bias) if has_intel_kernels() else PlainKernel(weight, bias)
+        return _kernel_in_place(weight.contiguous(), bias)
     return DenseKernel(weight.t().contiguous(), bias)
+
+
+def _kernel_in_place(weight: Tensor, bias: Tensor | None) -> Kernel:
+    """The fastest kernel that reads a weight ``[out, in]`` as it lies, without a copy."""
+    if weight.device.type != "cpu" or weight.dtype != torch.float32 or _linear is None:
+        return DenseKernel(weight.t(), bias)
+    return LyingKernel(weight.t(), bias) if has_intel_kernels() else PlainKernel(weight, bias)
 
 
 @functools.cache
@@ -293,11 +372,23 @@ def has_intel_kernels() -> bool:
     return "GenuineIntel" in described
 
 
+def is_laid_out_anew(dtype: torch.dtype, out_features: int) -> bool:
+    """Whether the fastest kernel on the CPU wants a copy of such a weight in another layout."""
+    return packs(dtype) or chunks(dtype, out_features)
+
+
 def packs(dtype: torch.dtype) -> bool:
     """Whether a packed copy is the fastest way to compute in ``dtype`` on the CPU."""
     if _linear is None or dtype != torch.bfloat16:
         return False
     return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
+def chunks(dtype: torch.dtype, out_features: int) -> bool:
+    """Whether chunks are the fastest way to compute in ``dtype`` on the CPU."""
+    if dtype != torch.float32 or out_features % CHUNK or not has_intel_kernels():
+        return False
+    return out_features // CHUNK >= torch.get_num_threads()
 
 
 class Linear(nn.Module):
@@ -362,10 +453,7 @@ class Linear(nn.Module):
                 used as it lies.
         """
         self._tied = True
-        if own_copy or (table.device.type == "cpu" and table.dtype == torch.float32):
-            self.kernel = choose_kernel(table, None)
-        else:
-            self.kernel = DenseKernel(table.t(), None)
+        self.kernel = (choose_kernel if own_copy else _kernel_in_place)(table, None)
 
     def forward(self, x: Tensor) -> Tensor:
         """The product of ``[..., in_features]``, as a new tensor ``[..., out_features]``."""

@@ -15,7 +15,7 @@ from asyncgen.models.linear import Embedding, Linear
 if TYPE_CHECKING:
     from pathlib import Path
 
-SIZES = [(8, 6), (67, 6), (300, 70), (1024, 512)]
+SIZES = [(8, 6), (67, 6), (300, 70), (1024, 512), (192, 40)]
 
 
 def layer(out: int, into: int, bias: bool, dtype: torch.dtype = torch.float32) -> Linear:
@@ -87,12 +87,33 @@ def test_few_rows_land_in_the_buffer() -> None:
 
 
 def test_a_float32_weight_stays_where_it_lies(is_intel: bool) -> None:
-    weight = torch.randn(12, 8)
+    weight = torch.randn(8, 12)
     kernel = linear.choose_kernel(weight, None)
     assert isinstance(kernel, linear.LyingKernel if is_intel else linear.PlainKernel)
     assert kernel.dense().data_ptr() == weight.data_ptr()
-    packed = linear.choose_kernel(weight.bfloat16(), None)
-    assert isinstance(packed, linear.PackedKernel) is linear.packs(torch.bfloat16)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "out", "threads"),
+    [
+        (torch.float32, 96, 1),
+        (torch.float32, 96, 2),
+        (torch.float32, 384, 2),
+        (torch.float32, 128, 1),
+        (torch.bfloat16, 96, 1),
+        (torch.float64, 96, 1),
+    ],
+)
+def test_what_is_laid_out_anew(
+    monkeypatch: pytest.MonkeyPatch, is_intel: bool, dtype: torch.dtype, out: int, threads: int
+) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    kernel = linear.choose_kernel(torch.randn(out, 8, dtype=dtype), None)
+    is_chunked = is_intel and dtype == torch.float32 and out % 96 == 0 and out // 96 >= threads
+    assert isinstance(kernel, linear.ChunkedKernel) is is_chunked
+    is_packed = dtype == torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    assert isinstance(kernel, linear.PackedKernel) is is_packed
+    assert linear.is_laid_out_anew(dtype, out) is (is_chunked or is_packed)
 
 
 @pytest.mark.parametrize(
