@@ -99,7 +99,8 @@ class AsyncLLM:
             kv_cache_memory: Memory for all keys and values: bytes (``int``), or a fraction of the
                 device's memory (``float``). ``None``: on CUDA what 90 % of the device leaves beside
                 the model, elsewhere a quarter of the memory that is available after loading, and
-                never more than ``max_running`` full contexts take.
+                never more than ``max_running`` full contexts take. On a CPU, copies of what running
+                streams read may take an eighth beside it.
             page_size: Tokens that a page of that memory holds, at least 1; requests share whole
                 pages. ``None`` is 16, or what the attention kernel needs on CUDA.
             use_cuda_graph: Whether steps that only decode are recorded once and then repeated, for

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import torch
 
 from asyncgen.models.paged_chunks import Chunks
+from asyncgen.models.paged_copied import CopiedRows, CopyMemory, are_worth_copying
 from asyncgen.models.paged_cpu import SingleTokens
 from asyncgen.models.paged_cuda import FusedRows, find_fused_kernel
 from asyncgen.models.paged_plan import PackedRow, PlacedRow, bucket_chunks, place_rows
-from asyncgen.models.paged_single import MOST_COPIED, SingleToken
 from asyncgen.transfer import to_device
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["PackedRow", "PagedAttention"]
 
-Whole: TypeAlias = SingleTokens | SingleToken | FusedRows
+Whole: TypeAlias = SingleTokens | CopiedRows | FusedRows
 """What may compute all rows of a step at once."""
 
 Part: TypeAlias = Chunks | Whole
@@ -36,6 +36,10 @@ Part: TypeAlias = Chunks | Whole
 
 FEW_SHORT_TOKENS: Final = 512
 """Up to so many keys in 16 bits are gathered: torch's batched product is slow on small batches."""
+
+STEPS_TOGETHER: Final = 8
+"""So many steps the same rows must have gone on, alone, before they are copied together: a copy
+costs as much as it saves in about so many."""
 
 
 class PagedAttention:
@@ -61,6 +65,9 @@ class PagedAttention:
         # By window: what computes all rows of the step at once, where there is such a thing.
         self._only: dict[int | None, Whole] = {}
         self._num_tokens = 0
+        self._starts: list[int] = []
+        self._steps_together = 0
+        self._copy_memory = CopyMemory(storage)
         self._slots: Tensor | None = None
         self._fused = find_fused_kernel(config, storage)
         flat = (-1, storage.head_dim)
@@ -77,10 +84,11 @@ class PagedAttention:
         Args:
             rows: At least one; texts differ, but their first pages may be the same.
         """
-        if self._advance(rows):
+        self._count_steps(rows)
+        if self._advance(rows) and self._steps_together != STEPS_TOGETHER:
             return
         for whole in self._only.values():
-            if isinstance(whole, SingleToken):
+            if isinstance(whole, CopiedRows):
                 whole.settle()
         self._only = {}
         placed = place_rows(rows)
@@ -88,8 +96,8 @@ class PagedAttention:
         with torch.inference_mode(False):
             self._parts = {window: self._split(placed, window) for window in set(self._windows)}
             first = next(iter(self._parts.values()))[0]
-            alone = isinstance(first, SingleToken)
-            self._slots = None if alone else self._place_keys(placed)
+            copied = isinstance(first, CopiedRows)
+            self._slots = None if copied else self._place_keys(placed)
             self._only = {
                 window: part
                 for window, parts in self._parts.items()
@@ -101,6 +109,15 @@ class PagedAttention:
                 dtype=self._storage.dtype,
                 device=self._storage.device,
             )
+
+    def _count_steps(self, rows: Sequence[PackedRow]) -> None:
+        """Count the steps in which the same rows went on by one token each."""
+        expected = [start + 1 for start in self._starts]
+        self._starts = [row.start for row in rows]
+        if self._starts == expected and all(row.count == 1 for row in rows):
+            self._steps_together += 1
+        else:
+            self._steps_together = 0
 
     def _advance(self, rows: Sequence[PackedRow]) -> bool:
         """Reuse the last step's layout where each row goes one token further."""
@@ -153,8 +170,8 @@ class PagedAttention:
         if self._fused is not None:
             return [FusedRows(rows, storage, window, group, self._fused)]
         parts: list[Part] = []
-        if storage.heads_first and self._is_alone(rows):
-            return [SingleToken(rows[0], storage, window, group)]
+        if storage.heads_first and self._are_copied(rows):
+            return [CopiedRows(rows, storage, window, group, self._copy_memory)]
         if storage.heads_first:
             singles = [row for row in rows if row.count == 1]
             if singles and self._is_worth_it(singles):
@@ -163,11 +180,13 @@ class PagedAttention:
         buckets = bucket_chunks(rows)
         return parts + [Chunks(bucket, storage, window, group) for bucket in buckets]
 
-    def _is_alone(self, rows: list[PlacedRow]) -> bool:
-        """Whether a single token's keys are copied together; each window would make its copy."""
-        if len(rows) > 1 or rows[0].count > 1 or rows[0].start >= MOST_COPIED:
+    def _are_copied(self, rows: list[PlacedRow]) -> bool:
+        """Whether the rows' keys are copied together; each window would make its copy."""
+        if len(set(self._windows)) > 1 or any(row.count > 1 for row in rows):
             return False
-        return len(set(self._windows)) == 1
+        if len(rows) > 1 and self._steps_together < STEPS_TOGETHER:
+            return False
+        return are_worth_copying(rows, self._storage)
 
     def _is_worth_it(self, rows: list[PlacedRow]) -> bool:
         """Whether single tokens are computed page by page, not as chunks of one token."""
