@@ -220,7 +220,8 @@ def main() -> None:
     from anyio import from_thread
 
     import asyncgen
-    from apps.gradio_chat import build_chat, chat, launch_options
+    from apps.gradio_chat import build_chat, launch_options
+    from apps.gradio_chat import chat as drawn
 
     out = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # whatever else is printed
@@ -228,8 +229,8 @@ def main() -> None:
     with from_thread.start_blocking_portal() as portal:
         portal.call(llm.start)
         model = PacedModel(llm)
-        draw = chat.as_messages
-        chat.as_messages = lambda *given: model.with_options(draw(*given))
+        draw = drawn.as_messages  # type: ignore[attr-defined]
+        drawn.as_messages = lambda *given: model.with_options(draw(*given))  # type: ignore[attr-defined]
         page = build_chat(model, name="demo", examples=[EXAMPLE])
         _, url, _ = page.launch(
             server_name="127.0.0.1", prevent_thread_lock=True, quiet=True, **launch_options()
