@@ -165,7 +165,7 @@ def test_an_answer_goes_on_while_another_chat_is_looked_at(chat: Served, page: C
 
 @pytest.mark.browser
 def test_a_chat_that_comes_late_is_drawn_as_it_is_by_then(chat: Served, page: ChatPage) -> None:
-    chat.set(delay=0.005, max_new_tokens=60, min_new_tokens=60)
+    chat.set(delay=0.4, max_new_tokens=60, min_new_tokens=60)
     page.ask(QUESTION)
     page.wait_longer(3)
     page.page.locator("#new-chat").click()
@@ -176,6 +176,7 @@ def test_a_chat_that_comes_late_is_drawn_as_it_is_by_then(chat: Served, page: Ch
         page.page.locator("#picker label").nth(1).click()
     page.until(lambda: bool(late))
     got = late[0].fetch()  # the answer so far
+    chat.set()  # the rest of it comes at once
     end = page.folded.filter(has_text="60 tokens")
     end.wait_for()  # has overtaken it
     with page.page.expect_request("**/gradio_api/queue/join**"):
