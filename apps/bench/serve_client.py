@@ -47,11 +47,12 @@ async def ask_all(port: int, bodies: Sequence[Mapping[str, object]], new_tokens:
         RuntimeError: A reply that is no stream, or of another length.
     """
     first = [0.0] * len(bodies)
+    requests = [_request(body) for body in bodies]
     start = perf_counter()
 
     async def read(index: int) -> None:
         async with await anyio.connect_tcp("127.0.0.1", port) as wire:
-            await wire.send(_request(bodies[index]))
+            await wire.send(requests[index])
             first[index] = await _read(wire, new_tokens) - start
 
     async with anyio.create_task_group() as tasks:

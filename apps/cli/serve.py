@@ -154,6 +154,7 @@ async def _serve(
     source: Source, plan: _Plan, listeners: "list[socket.socket]", startup: Startup
 ) -> None:
     """Load, warm up, say where, and serve."""
+    import gc
     import logging
 
     from apps.cli.loading import opened
@@ -189,6 +190,9 @@ async def _serve(
                 max_message_bytes=plan.settings.max_body_bytes,
                 verbose=plan.verbose,
             )
+            # What is there by now stays. Looking through it for garbage takes a tenth of a second,
+            # in which every stream would stand still.
+            gc.freeze()
             _announce(plan, listeners, startup)
             await run(server, listener)
 

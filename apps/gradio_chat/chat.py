@@ -155,10 +155,12 @@ class _Page:
         acting: dict[str, Any] = {"outputs": self._views, "queue": False, **QUIET}
         self._box.stop(self._stop, self._store, **acting)
         self._chatbot.undo(self._undo, self._store, **acting)
-        self._new.click(self._begin, self._store, **acting)
-        self._delete.click(self._remove, self._store, **acting)
-        picked = self._picker.input(self._pick, [self._picker, self._store], **acting)
-        picked.then(self._follow, self._store, **asking)
+        for chosen_another in (
+            self._new.click(self._begin, self._store, **acting),
+            self._delete.click(self._remove, self._store, **acting),
+            self._picker.input(self._pick, [self._picker, self._store], **acting),
+        ):
+            chosen_another.then(self._follow, self._store, **asking)
         self._answers.input(
             self._draw_answer, [self._answers, self._store], self._heat, queue=False, **QUIET
         )
@@ -296,10 +298,14 @@ class _Page:
         return [*self._screen(session), *self._panel.restored(settings)]
 
     async def _follow(self, request: gr.Request, saved: Any) -> AsyncGenerator[list[Any], None]:
-        """Draw an answer that grows on another page, until it ends or is looked away from."""
+        """Draw all again, then an answer that grows on another page, until it is looked away from.
+
+        What a click draws comes on a connection of its own: it may reach the browser after later
+        frames of an answer, or before earlier ones. What is drawn here comes after all of them.
+        """
         session = self._sessions.get(request.session_hash, saved)
         conversation = session.library.current
-        yield self._nothing()  # a generator that ends without having given anything empties all
+        yield self._screen(session)
         while session.is_elsewhere(conversation):
             yield [self._messages(session), *self._nothing()[1:]]
             await asyncio.sleep(FOLLOWED_EVERY)

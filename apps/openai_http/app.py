@@ -18,8 +18,15 @@ from starlette.responses import PlainTextResponse, Response
 from apps.metrics import EngineCollector
 from apps.openai_http.failures import SERVER, ApiError, from_exception, from_validation
 from apps.openai_http.gate import Gate
-from apps.openai_http.middleware import REQUEST_ID, Keys, LimitBody, NameRequests, RequireKey
-from apps.openai_http.routes import api_routes
+from apps.openai_http.middleware import (
+    REQUEST_ID,
+    Keys,
+    LimitBody,
+    NameRequests,
+    RequireKey,
+    TakeShortWay,
+)
+from apps.openai_http.routes import Service, api_routes, short_ways
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -59,11 +66,13 @@ def create_app(llm: AsyncLLM, settings: ServerSettings, gate: Gate | None = None
         redoc_url=None,
     )
     app.state.gate = gate
-    app.include_router(api_routes(llm, gate, settings))
+    service = Service(llm, gate, settings)
+    app.include_router(api_routes(service))
     _add_health(app, llm, gate)
     _add_metrics(app, llm, settings.model_names[0])
     _add_errors(app)
     # The last one added is the outermost: also a refusal has an id, and headers for browsers.
+    app.add_middleware(TakeShortWay, answers=short_ways(service))
     app.add_middleware(LimitBody, limit=settings.max_body_bytes, seconds=settings.body_seconds)
     app.add_middleware(RequireKey, keys=Keys(settings.api_keys))
     if settings.cors_origins:

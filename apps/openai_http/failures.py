@@ -43,6 +43,7 @@ _log = logging.getLogger("asyncgen.http")
 
 INVALID = "invalid_request_error"
 SERVER = "server_error"
+NO_OBJECT = "the body is not a JSON object: send one, and `Content-Type: application/json` with it"
 RENAMED = {"num_return_sequences": "n", "stop_strings": "stop"}
 """Where the engine knows a field under another name than the API."""
 
@@ -149,7 +150,7 @@ def from_validation(errors: Sequence[Mapping[str, object]]) -> ApiError:
     if error.get("type") == "json_invalid":
         return ApiError(400, "the body is not JSON", code="invalid_json")
     told = str(error.get("msg", "not valid"))
-    message = f"`{field}`: {told[:1].lower()}{told[1:]}" if field else f"the body: {told}"
+    message = f"`{field}`: {told[:1].lower()}{told[1:]}" if field else NO_OBJECT
     missing = error.get("type") == "missing"
     return ApiError(
         400, message, param=field or None, code="missing_required_parameter" if missing else None

@@ -1,4 +1,4 @@
-"""What stands before the routes: names for requests, keys, and a limit for bodies.
+"""What stands before the routes: names for requests, keys, a limit for bodies, and a short way.
 
 Plain ASGI, so that nothing stands between a stream and its client. Knows no engine.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import json
 import re
 import secrets
 from typing import TYPE_CHECKING
@@ -19,11 +20,14 @@ from apps.openai_http.failures import ApiError
 from apps.openai_http.reply import Reply
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-__all__ = ["Keys", "LimitBody", "NameRequests", "RequireKey", "too_large"]
+    Answers = Mapping[str, Callable[[object, str], ASGIApp]]
+    """For a path, what makes the answer to a JSON body, of a request with this id."""
+
+__all__ = ["Keys", "LimitBody", "NameRequests", "RequireKey", "TakeShortWay", "too_large"]
 
 STREAM_PATH = "/v1/stream"
 REQUEST_ID = "x-request-id"
@@ -154,6 +158,85 @@ class LimitBody:
             return message
 
         await self._app(scope, counted, send)
+
+
+class TakeShortWay:
+    """Answers what is asked as it should be at once; all else is the framework's, errors as well.
+
+    The framework's way to a route takes longer than the rest of a request's, and of many that
+    come at once each waits for all before it.
+    """
+
+    def __init__(self, app: ASGIApp, answers: Answers) -> None:
+        """Wrap an application.
+
+        Args:
+            app: The application; it has routes of the same paths.
+            answers: Raise a ``ValueError`` or an ``ApiError`` for what they do not take; the
+                application then gets the request, and says so.
+        """
+        self._app = app
+        self._answers = answers
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Read the body, and answer it or hand it on."""
+        make = self._answers.get(scope["path"]) if scope["type"] == "http" else None
+        if make is None or scope["method"] != "POST" or not _is_json(scope):
+            await self._app(scope, receive, send)
+            return
+        body = _Body(receive)
+        if await body.read():
+            try:
+                # Too deep to be parsed is not JSON either.
+                answer = make(json.loads(body.content), scope["state"]["request_id"])
+            except (ValueError, RecursionError, ApiError):
+                pass
+            else:
+                await answer(scope, receive, send)
+                return
+        await self._app(scope, body.receive, send)
+
+
+class _Body:
+    """A body that is read here and may be read once more."""
+
+    def __init__(self, receive: Receive) -> None:
+        self._receive = receive
+        self._messages: list[Message] = []
+        self._failure: HTTPException | None = None
+
+    @property
+    def content(self) -> bytes:
+        """What was read."""
+        return b"".join([message.get("body", b"") for message in self._messages])
+
+    async def read(self) -> bool:
+        """Read to the end; return whether it came."""
+        try:
+            while True:
+                message = await self._receive()
+                self._messages.append(message)
+                if message["type"] != "http.request":
+                    return False
+                if not message.get("more_body", False):
+                    return True
+        except HTTPException as failure:
+            self._failure = failure
+            return False
+
+    async def receive(self) -> Message:
+        """Give again what was read, and how it ended; then what comes."""
+        if self._messages:
+            return self._messages.pop(0)
+        if self._failure is not None:
+            raise self._failure
+        return await self._receive()
+
+
+def _is_json(scope: Scope) -> bool:
+    """Whether a body is JSON beyond doubt."""
+    kinds = [value for name, value in scope["headers"] if name == b"content-type"]
+    return len(kinds) == 1 and kinds[0].partition(b";")[0].strip().lower() == b"application/json"
 
 
 def too_large(limit: int) -> ApiError:

@@ -6,7 +6,7 @@ Each turns a checked body into an :class:`~apps.openai_http.answer.Answer`; noth
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from fastapi import APIRouter, Request, Response
@@ -20,21 +20,29 @@ from apps.openai_http.translate import plan
 
 if TYPE_CHECKING:
     from apps.openai_http.gate import Gate
+    from apps.openai_http.middleware import Answers
     from apps.openai_http.settings import ServerSettings
     from apps.openai_http.shapes import Shape
     from asyncgen import AsyncLLM
 
-__all__ = ["api_routes"]
+__all__ = ["Service", "api_routes", "short_ways"]
 
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """What the routes answer with."""
+    """What the routes answer with.
+
+    Attributes:
+        llm: The engine.
+        gate: Lets requests in that generate.
+        settings: Names of the model, among others.
+        since: When the model came to be here, in seconds since 1970.
+    """
 
     llm: AsyncLLM
     gate: Gate
     settings: ServerSettings
-    since: int
+    since: int = field(default_factory=lambda: int(time.time()))
 
     def require_model(self, name: str) -> None:
         """Refuse a model that is not here."""
@@ -47,31 +55,41 @@ class Service:
         """Describe a model as the API does."""
         return {"id": name, "object": "model", "created": self.since, "owned_by": "asyncgen"}
 
-    def answer(
-        self, http: Request, body: ChatCompletionRequest | CompletionRequest, prefix: str
-    ) -> Answer:
-        """Plan the reply to a request."""
+    def answer(self, body: ChatCompletionRequest | CompletionRequest, request_id: str) -> Answer:
+        """Plan the reply to a request.
+
+        Raises:
+            ApiError: It cannot be answered.
+        """
         self.require_model(body.model)
         wishes = _wishes(body)
         planned = plan(body)
-        head = Head(f"{prefix}-{http.state.request_id}", int(time.time()), body.model)
+        is_chat = isinstance(body, ChatCompletionRequest)
+        prefix = "chatcmpl" if is_chat else "cmpl"
+        head = Head(f"{prefix}-{request_id}", int(time.time()), body.model)
         shape: Shape
-        if isinstance(body, ChatCompletionRequest):
+        if is_chat:
             shape = ChatShape(head, planned.logprobs)
         else:
             shape = TextShape(head, planned.logprobs, planned.top_logprobs)
         return Answer(self.llm, self.gate, self.settings, planned, shape, wishes)
 
 
-def api_routes(llm: AsyncLLM, gate: Gate, settings: ServerSettings) -> APIRouter:
-    """Make the routes below ``/v1``.
+def short_ways(service: Service) -> Answers:
+    """What answers bodies that need not go through the routes, by path."""
 
-    Args:
-        llm: The engine.
-        gate: Lets requests in that generate.
-        settings: Names of the model, among others.
-    """
-    service = Service(llm, gate, settings, int(time.time()))
+    def chat(content: object, request_id: str) -> Answer:
+        return service.answer(ChatCompletionRequest.model_validate(content), request_id)
+
+    def text(content: object, request_id: str) -> Answer:
+        return service.answer(CompletionRequest.model_validate(content), request_id)
+
+    return {"/v1/chat/completions": chat, "/v1/completions": text}
+
+
+def api_routes(service: Service) -> APIRouter:
+    """Make the routes below ``/v1``."""
+    settings = service.settings
     router = APIRouter(prefix="/v1", responses=ERRORS)
 
     @router.get("/models", response_model=ModelList)
@@ -88,12 +106,12 @@ def api_routes(llm: AsyncLLM, gate: Gate, settings: ServerSettings) -> APIRouter
     @router.post("/chat/completions", responses=_reply(ChatCompletion))
     async def create_chat_completion(body: ChatCompletionRequest, request: Request) -> Response:
         """Answer a conversation."""
-        return service.answer(request, body, "chatcmpl")
+        return service.answer(body, request.state.request_id)
 
     @router.post("/completions", responses=_reply(TextCompletion))
     async def create_completion(body: CompletionRequest, request: Request) -> Response:
         """Continue a text."""
-        return service.answer(request, body, "cmpl")
+        return service.answer(body, request.state.request_id)
 
     return router
 

@@ -22,6 +22,7 @@ COMPLETION_TOKENS = 16
 """What the API gives ``/v1/completions`` where no length is asked for."""
 MAX_TOP_LOGPROBS = 20
 MAX_STREAMS = 1024
+EXTRAS = tuple(GenerationFields.model_fields)
 SAME = ("seed", "stop", "presence_penalty", "frequency_penalty")
 OTHER_NAMES = {"min_tokens": "min_new_tokens"}
 WITHOUT_DRAWING = ("top_p", "top_k", "min_p")
@@ -112,7 +113,9 @@ def _parts(prompts: list[Prompt], params: dict[str, Any], n: int) -> list[Part]:
 
 def _shared(request: ChatCompletionRequest | CompletionRequest) -> tuple[dict[str, Any], dict]:
     """Parameters that both routes have, and what the client called them."""
-    extras = request.model_dump(include=set(GenerationFields.model_fields), exclude_none=True)
+    given = request.model_fields_set
+    extras = {name: getattr(request, name) for name in EXTRAS if name in given}
+    extras = {name: value for name, value in extras.items() if value is not None}
     params = {name: value for name, value in extras.items() if name not in OTHER_NAMES}
     names: dict[str, str] = {}
     for name, ours in OTHER_NAMES.items():

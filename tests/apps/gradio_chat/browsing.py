@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from playwright.sync_api import Browser, Locator, Page
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 ANSWERS = "#chat .bot [data-testid=bot] > .message-content .prose"
-SECONDS = 15_000
+SECONDS = 45_000
 """Milliseconds: patience with a busy machine."""
 
 
@@ -152,6 +153,25 @@ class ChatPage:
         return self.answers.last.inner_text()
 
     def wait_done(self) -> str:
-        """Wait until the answer has ended; return it."""
+        """Wait until the answer has ended and is drawn; return it.
+
+        The text is drawn later than the button: it is there when a few pictures are alike.
+        """
         self.send.wait_for()
+        self.page.evaluate("window.seen = ['', 0]")
+        self.page.wait_for_function(
+            """(selector) => {
+              const text = [...document.querySelectorAll(selector)].at(-1)?.innerText ?? "";
+              window.seen = [text, text && text === window.seen[0] ? window.seen[1] + 1 : 0];
+              return window.seen[1] >= 3;
+            }""",
+            arg=ANSWERS,
+        )
         return self.answers.last.inner_text()
+
+    def until(self, condition: Callable[[], bool]) -> None:
+        """Wait for something outside of the page, and have the page go on meanwhile."""
+        end = time.monotonic() + SECONDS / 1000
+        while not condition():
+            assert time.monotonic() < end, "it never came"
+            self.page.wait_for_timeout(10)

@@ -30,6 +30,8 @@ RUNNING, WAITING = 2, 2
 """What the engine takes: two answers at once, two more in the queue."""
 LONG = 400
 """Tokens: longer than any test watches."""
+ENDLESS = 1000
+"""Tokens: nearly all that the model's context holds."""
 
 
 class Served:
@@ -63,6 +65,10 @@ class Served:
     def occupy(self, requests: int) -> None:
         """Have so many slow answers under way besides those of pages; 0 ends them."""
         self._tell({"occupied": requests})
+
+    def offer(self, option: str) -> None:
+        """Have every answer drawn until the next ``set`` offer this as what to say next."""
+        self._tell({"option": option})
 
     def die(self) -> None:
         """Have the engine's thread die at the next token of a slow answer."""
@@ -131,6 +137,7 @@ class PacedModel:
     scripted: list[ScriptedStream] = field(default_factory=list)
     deadly: bool = False
     occupying: list[TextStream] = field(default_factory=list)
+    option: str | None = None
 
     @property
     def generation_config(self) -> GenerationConfig:
@@ -166,10 +173,14 @@ class PacedModel:
         return scores
 
     async def occupy(self, requests: int) -> None:
-        """Start slow answers that nobody reads, or end them all."""
+        """Start answers that nobody reads and that outlast any test, or end them all."""
+        import asyncgen
+
         for stream in self.occupying:
             await stream.aclose()
-        self.occupying = [self.llm.stream("Once", **self._slowed({})) for _ in range(requests)]
+        pace = asyncgen.LogitsProcessorList([_dawdle])
+        slowed: dict[str, Any] = {"logits_processor": pace, "min_new_tokens": ENDLESS}
+        self.occupying = [self.llm.stream("Once", **slowed) for _ in range(requests)]
         for stream in self.occupying:
             await stream.__aenter__()
 
@@ -177,7 +188,8 @@ class PacedModel:
         """Follow what the test says."""
         if "delay" in order:
             self.delay, self.says, self.extra = order["delay"], order["says"], order["extra"]
-            self.asked, self.scripted = [], []
+            self.asked, self.scripted, self.option = [], [], None
+        self.option = order.get("option", self.option)
         if "occupied" in order:
             await self.occupy(order["occupied"])
         self.deadly = order.get("deadly", False)
@@ -188,6 +200,20 @@ class PacedModel:
         busy = figures.requests_running + figures.requests_waiting + open_scripts
         return {"busy": busy, "asked": self.asked}
 
+    def with_options(self, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Add the option to the answers among these."""
+        if self.option is None:
+            return messages
+        offered = [{"label": self.option, "value": self.option}]
+        answers = ({**m, "options": offered} if m["role"] == "assistant" else m for m in messages)
+        return list(answers)
+
+
+def _dawdle(input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+    """Two answers of :data:`ENDLESS` tokens take longer than a test may."""
+    time.sleep(0.1)
+    return scores
+
 
 def main() -> None:
     """Serve until standard input ends."""
@@ -195,6 +221,7 @@ def main() -> None:
 
     import asyncgen
     from apps.gradio_chat import build_chat, launch_options
+    from apps.gradio_chat import chat as drawn
 
     out = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # whatever else is printed
@@ -202,6 +229,8 @@ def main() -> None:
     with from_thread.start_blocking_portal() as portal:
         portal.call(llm.start)
         model = PacedModel(llm)
+        draw = drawn.as_messages  # type: ignore[attr-defined]
+        drawn.as_messages = lambda *given: model.with_options(draw(*given))  # type: ignore[attr-defined]
         page = build_chat(model, name="demo", examples=[EXAMPLE])
         _, url, _ = page.launch(
             server_name="127.0.0.1", prevent_thread_lock=True, quiet=True, **launch_options()

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from tests.apps.gradio_chat.serving import Served
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(300)  # the first one starts the server
 
 GREEDY = {"strategy": "greedy", "max_new_tokens": 40}
 

@@ -13,11 +13,11 @@ from tests.apps.gradio_chat.serving import serving
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from playwright.sync_api import Browser
+    from playwright.sync_api import Browser, Route
 
     from tests.apps.gradio_chat.serving import Served
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(300)
 
 QUESTION = "Tell me a story about a fox."
 PHONE = {"width": 375, "height": 780}
@@ -161,6 +161,28 @@ def test_an_answer_goes_on_while_another_chat_is_looked_at(chat: Served, page: C
     page.page.locator("#picker label").nth(1).click()
     assert len(page.wait_longer(100)) > 100
     assert "150 tokens" in page.folded.last.inner_text()
+
+
+@pytest.mark.browser
+def test_a_chat_that_comes_late_is_drawn_as_it_is_by_then(chat: Served, page: ChatPage) -> None:
+    chat.set(delay=0.4, max_new_tokens=60, min_new_tokens=60)
+    page.ask(QUESTION)
+    page.wait_longer(3)
+    page.page.locator("#new-chat").click()
+    page.page.locator("#chat .placeholder").wait_for()
+    late: list[Route] = []
+    page.page.route("**/gradio_api/run/**", lambda route: late.append(route), times=1)
+    with page.page.expect_request("**/gradio_api/run/**"):
+        page.page.locator("#picker label").nth(1).click()
+    page.until(lambda: bool(late))
+    got = late[0].fetch()  # the answer so far
+    chat.set()  # the rest of it comes at once
+    end = page.folded.filter(has_text="60 tokens")
+    end.wait_for()  # has overtaken it
+    with page.page.expect_request("**/gradio_api/queue/join**"):
+        late[0].fulfill(response=got)
+    end.wait_for()
+    page.send.wait_for()
 
 
 @pytest.mark.browser
@@ -319,14 +341,14 @@ def test_markdown_code_mathematics_and_reasoning(chat: Served, page: ChatPage) -
     )
     chat.set(says=text)
     page.ask("Show me.")
-    shown = page.wait_done()
-    assert "costs $5 or $6" in shown
+    page.wait_done()
+    page.page.get_by_text("costs $5 or $6").wait_for()
     assert page.page.locator("#chat .bot strong").inner_text() == "Bold"
     assert page.page.locator("#chat .bot pre code").inner_text().strip() == "x = 1"
-    assert page.page.locator("#chat .bot .katex").count() >= 2
+    page.page.locator("#chat .bot .katex").nth(1).wait_for()
     assert page.page.evaluate("window.broken") is None
     thought = page.page.get_by_text("Let me see.")
-    assert not thought.is_visible()
+    thought.wait_for(state="hidden")  # it folds when the answer has ended
     page.page.get_by_text("Thoughts").click()
     thought.wait_for()
 
@@ -385,3 +407,20 @@ def test_an_example_is_a_question(chat: Served, page: ChatPage) -> None:
     assert chat.wait_idle(2) < 2
     page.wait_done()
     assert page.questions.all_inner_texts() == [QUESTION]
+
+
+@pytest.mark.browser
+def test_stop_ends_the_answer_to_an_option_too(chat: Served, page: ChatPage) -> None:
+    chat.set(max_new_tokens=5)
+    chat.offer("And then?")
+    page.ask(QUESTION)
+    page.wait_done()
+    chat.set(delay=0.02)
+    page.page.get_by_role("button", name="And then?").click()
+    page.page.wait_for_function("document.querySelectorAll('#chat .user.message').length == 2")
+    page.wait_longer(len(page.wait_longer(3)))
+    page.stop.click()
+    assert chat.wait_idle(2) < 2
+    page.wait_done()
+    assert page.questions.all_inner_texts() == [QUESTION, "And then?"]
+    assert "stopped" in page.folded.last.inner_text()

@@ -71,3 +71,9 @@ def test_a_field_is_spelled_as_in_the_body() -> None:
     typed = ("body", "stop", "list[str]", 0)
     assert from_validation([{"type": "x", "loc": typed, "msg": "m"}]).param == "stop"
     assert from_validation([{"type": "json_invalid", "loc": ("body", 3)}]).code == "invalid_json"
+
+
+def test_a_body_that_is_no_object_says_what_to_send() -> None:
+    errors = [{"type": "model_attributes_type", "loc": ("body",), "msg": "Input should be x"}]
+    assert "application/json" in from_validation(errors).message
+    assert from_validation(errors).param is None
