@@ -133,7 +133,7 @@ def test_a_reader_that_leaves_stops_the_producer(byte_level: Case, how: str) -> 
     ids = ids_of(byte_level, TEXT)
     streamer, script = stream_of(byte_level), Script(ids, gate=5)
     thread = script.thread(streamer.run)
-    assert script.waiting.wait(10)
+    assert script.waiting.wait(60)
     match how:
         case "break":
             for _ in streamer:
@@ -183,7 +183,7 @@ def test_a_cancelled_run_does_not_start(byte_level: Case) -> None:
 def test_a_stop_button_leaves_the_reader_what_was_generated(byte_level: Case) -> None:
     streamer, script = stream_of(byte_level), Script(ids_of(byte_level, TEXT), gate=5)
     thread = script.thread(streamer.run)
-    assert script.waiting.wait(10)
+    assert script.waiting.wait(60)
     streamer.cancelled.set()
     script.go.set()
     thread.join()
@@ -204,7 +204,7 @@ def test_readers_see_everything_and_the_last_to_leave_cancels(byte_level: Case) 
     ids = ids_of(byte_level, TEXT)
     streamer, script = stream_of(byte_level), Script(ids, gate=len(ids) - 2)
     thread = script.thread(streamer.run)
-    assert script.waiting.wait(10)
+    assert script.waiting.wait(60)
     one, two, three = streamer.tee(3)
     assert next(one) == next(two)
     one.close()

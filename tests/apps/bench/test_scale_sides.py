@@ -57,11 +57,11 @@ def test_only_the_time_outside_of_the_model_counts() -> None:
         after = meter.read()
         found.append((after[0] - before[0], after[1] - before[1]))
         read.set()
-        go_on.wait(10)
+        go_on.wait(60)
 
     thread = threading.Thread(target=decode_thread)
     thread.start()
-    assert read.wait(10)
+    assert read.wait(60)
     meter.read()  # of another thread
     go_on.set()
     thread.join()

@@ -43,7 +43,6 @@ async def serve_both(folder: str) -> None:
         await server.aclose()
 
 
-@pytest.mark.timeout(60)
 def test_both_ways(tmp_path: Path) -> None:
     write_checkpoint(tmp_path, TINY, "float32")
     anyio.run(serve_both, str(tmp_path))

@@ -64,7 +64,7 @@ def test_a_drain_cut_short_by_a_second_signal(tmp_path: Path) -> None:
             assert message["finish_reason"] in ("aborted", "length", "stop")
             with pytest.raises(Exception, match="1001"):
                 wire.recv()
-        _, told = process.communicate(timeout=30)
+        _, told = process.communicate(timeout=60)
         assert process.returncode == 0, told
     events = [json.loads(line) for line in told.splitlines() if line.startswith("{")]
     assert {"drain", "end", "close"} <= {event["event"] for event in events}
@@ -86,7 +86,7 @@ def test_a_signal_under_load_ends_every_stream_with_a_word() -> None:
             ends: dict[str, str] = {}
             is_told = False
             while len(ends) < len(names):
-                message = json.loads(wire.recv(timeout=40))
+                message = json.loads(wire.recv(timeout=60))
                 if message["type"] == "accepted":
                     accepted.add(message["id"])
                 elif message["type"] == "delta":
@@ -99,8 +99,8 @@ def test_a_signal_under_load_ends_every_stream_with_a_word() -> None:
                     is_told = True
             assert "aborted" in ends.values() and set(ends.values()) <= {"aborted", "length"}
             with pytest.raises(Exception, match="1001"):
-                wire.recv(timeout=40)
-        _, told = process.communicate(timeout=30)
+                wire.recv(timeout=60)
+        _, told = process.communicate(timeout=60)
     assert process.returncode == 0, told
 
 

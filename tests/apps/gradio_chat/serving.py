@@ -114,7 +114,7 @@ def serving() -> Iterator[Served]:
             assert process.stdin is not None
             process.stdin.close()
             try:
-                process.wait(20)
+                process.wait(60)
             except subprocess.TimeoutExpired:
                 process.kill()
 

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
     from tests.apps.gradio_chat.serving import Served
 
-pytestmark = pytest.mark.timeout(60)
-
 GREEDY = {"strategy": "greedy", "max_new_tokens": 40}
 
 

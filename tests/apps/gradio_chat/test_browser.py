@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from tests.apps.gradio_chat.serving import Served
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(180)
 
 QUESTION = "Tell me a story about a fox."
 PHONE = {"width": 375, "height": 780}

@@ -186,7 +186,7 @@ def test_a_chunked_body_is_counted() -> None:
     with running(lambda: AsyncLLM("demo", num_threads=1), max_body_bytes=500) as served:
         import socket
 
-        with socket.create_connection(("127.0.0.1", served.port), 10) as wire:
+        with socket.create_connection(("127.0.0.1", served.port), 60) as wire:
             head = (
                 "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
                 "Transfer-Encoding: chunked\r\n\r\n"

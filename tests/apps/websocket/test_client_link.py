@@ -42,7 +42,7 @@ async def serve_text(peer: Peer, pieces: str = TEXT) -> None:
 
 
 async def read(client: Client) -> str:
-    with anyio.fail_after(30):
+    with anyio.fail_after(60):
         async with client.stream("x") as stream:
             return "".join([text async for text in stream])
 
@@ -179,7 +179,7 @@ async def test_a_server_that_stays_away_fails_the_streams_and_later_ones_try_ane
     with ScriptedServer(script) as server:
         with CuttingProxy(server.port) as proxy:
             async with connect(proxy.url, patience=patience) as client:
-                with anyio.fail_after(30):
+                with anyio.fail_after(60):
                     stream = client.stream("x")
                     assert await anext(stream) == "a"
                     proxy.refuse = True
@@ -246,11 +246,11 @@ async def test_a_stream_left_while_there_is_no_connection_is_cancelled_later() -
                 proxy.refuse = True
                 proxy.cut()
                 stream.cancel()
-                with anyio.fail_after(30):
+                with anyio.fail_after(60):
                     assert [text async for text in stream] == []
                 assert stream.result.finish_reason == "cancelled"
                 proxy.refuse = False
-                assert await anyio.to_thread.run_sync(told.wait, 30)
+                assert await anyio.to_thread.run_sync(told.wait, 60)
         kinds = [message["type"] for message in server.peers[1].heard]
     assert kinds == ["resume", "cancel"]
 
@@ -260,7 +260,7 @@ async def test_no_hello_is_no_connection() -> None:
         peer.pongs = False
         await peer.linger()
 
-    with ScriptedServer(script) as server, anyio.fail_after(30):
+    with ScriptedServer(script) as server, anyio.fail_after(60):
         with pytest.raises(ConnectionLostError, match="did not greet"):
             async with connect(server.url, patience=Patience(open=0.2)):
                 raise AssertionError("connected")
