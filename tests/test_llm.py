@@ -212,8 +212,11 @@ async def test_none_means_not_given() -> None:
 
 async def test_max_time_ends_with_what_there_is() -> None:
     async with make(TableModel(context_length=100_000)) as llm:
-        completion = await llm.generate(PROMPT, max_time=0.05)
-    assert completion.finish_reason == "time"
+        for max_time in (0.05, 0.5, 5.0):
+            completion = await llm.generate(PROMPT, max_time=max_time)
+            assert completion.finish_reason == "time"
+            if completion.usage.completion_tokens:  # none if a busy machine came to it too late
+                break
     assert 0 < completion.usage.completion_tokens < 99_000
 
 
