@@ -179,6 +179,13 @@ async def test_cancel_from_another_thread_ends_the_loop_with_what_there_is() -> 
     assert stream.result.finish_reason == "cancelled"
 
 
+@pytest.fixture
+def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A goodbye takes as long as a slow machine needs."""
+    monkeypatch.setattr("apps.websocket.client_link.CLOSE_SECONDS", 60.0)
+
+
+@pytest.mark.usefixtures("unhurried")
 async def test_leaving_the_client_aborts_what_runs_and_says_goodbye() -> None:
     gone = Told()
 
@@ -209,6 +216,7 @@ async def test_leaving_the_client_aborts_what_runs_and_says_goodbye() -> None:
         assert server.peers[0].connection.close_code == 1000
 
 
+@pytest.mark.usefixtures("unhurried")
 async def test_a_cancelled_block_says_goodbye_too() -> None:
     gone = Told()
 

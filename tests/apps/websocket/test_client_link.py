@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http
 import threading
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -18,12 +19,17 @@ from apps.websocket.client import (
     UnauthorizedError,
     connect,
 )
+from apps.websocket.client_socket import open_socket
 from asyncgen import EngineDiedError, InvalidRequestError, OverloadedError
 from tests.apps.websocket.cutting import CuttingProxy
 from tests.apps.websocket.scripted import Peer, ScriptedServer
 
 if TYPE_CHECKING:
+    from contextlib import AbstractAsyncContextManager
+
     from websockets.http11 import Request
+
+    from apps.websocket.client_socket import Socket
 
 pytestmark = pytest.mark.anyio
 
@@ -102,8 +108,9 @@ async def test_a_silent_server_is_left_and_found_again() -> None:
     with ScriptedServer(script) as server:
         async with connect(server.url, patience=patience) as client:
             assert await read(client) == "abc"
-        assert server.peers[1].heard[0]["type"] == "resume"
-        assert server.peers[1].heard[0]["after"] == 1
+        # On a busy machine the second one may seem to be silent as well.
+        resumed = next(message for peer in server.peers[1:] for message in peer.heard)
+        assert (resumed["type"], resumed["after"]) == ("resume", 1)
 
 
 @pytest.mark.parametrize(
@@ -255,7 +262,11 @@ async def test_a_stream_left_while_there_is_no_connection_is_cancelled_later() -
     assert kinds == ["resume", "cancel"]
 
 
-async def test_no_hello_is_no_connection() -> None:
+async def test_no_hello_is_no_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    # The handshake before it may take as long as it needs.
+    patient = partial(open_socket_in, 60.0)
+    monkeypatch.setattr("apps.websocket.client_link.open_socket", patient)
+
     async def script(peer: Peer) -> None:
         peer.pongs = False
         await peer.linger()
@@ -264,6 +275,11 @@ async def test_no_hello_is_no_connection() -> None:
         with pytest.raises(ConnectionLostError, match="did not greet"):
             async with connect(server.url, patience=Patience(open=0.2)):
                 raise AssertionError("connected")
+
+
+def open_socket_in(seconds: float, url: str, **options: Any) -> AbstractAsyncContextManager[Socket]:
+    """The real one, with more time."""
+    return open_socket(url, **{**options, "open_seconds": seconds})
 
 
 async def test_another_protocol_is_refused() -> None:
