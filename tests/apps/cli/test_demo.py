@@ -17,6 +17,8 @@ ROOT = Path(__file__).parents[3]
 
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
+SLOW = "tests.apps.cli.pacing"
+"""The command with answers of many seconds, which do not end before somebody acts."""
 
 
 def test_chat_tells_a_story_and_its_figures() -> None:
@@ -59,9 +61,9 @@ def test_an_error_is_one_line(arguments: list[str], says: str) -> None:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
 def test_ctrl_c_stops_an_answer_and_keeps_what_came() -> None:
-    options = ["chat", "Tell me a story about a fox.", "--min-new-tokens", "900"]
+    options = ["chat", "Tell me a story about a fox."]
     with subprocess.Popen(
-        [sys.executable, "-m", "apps.cli", *options],
+        [sys.executable, "-m", SLOW, *options],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         cwd=ROOT,
@@ -78,9 +80,9 @@ def test_ctrl_c_stops_an_answer_and_keeps_what_came() -> None:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX pipes")
 def test_a_reader_that_leaves_ends_the_command_quietly() -> None:
-    options = ["chat", "Tell me a story about a fox.", "--min-new-tokens", "900"]
+    options = ["chat", "Tell me a story about a fox."]
     with subprocess.Popen(
-        [sys.executable, "-m", "apps.cli", *options],
+        [sys.executable, "-m", SLOW, *options],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         cwd=ROOT,

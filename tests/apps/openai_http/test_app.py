@@ -169,7 +169,7 @@ def test_keys_limits_and_origins() -> None:
 
 def test_a_drain_lets_those_inside_finish() -> None:
     gate = Gate()
-    with running(scripted(gate)) as served:
+    with running(scripted(gate), drain_seconds=60) as served:
         replies: list[Any] = []
         body = {"model": "demo", "prompt": [1], "max_tokens": 4, "stream": True}
         visitor = threading.Thread(target=lambda: replies.append(served.post("/completions", body)))
