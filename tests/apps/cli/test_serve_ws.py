@@ -27,9 +27,11 @@ ROOT = Path(__file__).parents[3]
 
 
 @contextmanager
-def served(*options: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+def served(
+    *options: str, program: str = "apps.cli"
+) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """Start a server; give the process and its address."""
-    command = [sys.executable, "-m", "apps.cli", "serve-ws", "--port", "0", *options]
+    command = [sys.executable, "-m", program, "serve-ws", "--port", "0", *options]
     with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stderr is not None
@@ -76,7 +78,8 @@ def test_a_signal_under_load_ends_every_stream_with_a_word() -> None:
     """Four streams share the steps, the others queue; the time to finish is over at once."""
     names = [str(number) for number in range(12)]
     params = {"min_new_tokens": 900, "max_new_tokens": 900}
-    with served("--max-running", "4", "--drain-seconds", "0.2") as (process, url):
+    options = ("--max-running", "4", "--drain-seconds", "0.2")
+    with served(*options, program="tests.apps.cli.pacing") as (process, url):
         with connect(url) as wire:
             assert json.loads(wire.recv())["type"] == "hello"
             for name in names:

@@ -35,7 +35,7 @@ def _ask(client: Client, message: str, **arguments: Any) -> Any:
 
 
 def test_the_text_grows_to_the_models_answer(chat: Served, client: Client) -> None:
-    chat.set(delay=0.01, max_new_tokens=40, min_new_tokens=1)
+    chat.set(delay=0.05, max_new_tokens=40, min_new_tokens=1)
     job = _ask(client, "Who are you?", settings={"strategy": "greedy"})
     texts = list(job)
     assert len(texts) > 2
