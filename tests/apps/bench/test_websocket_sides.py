@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import anyio
-import pytest
 
 from apps.bench.checkpoints import write_checkpoint
 from apps.bench.websocket import delays

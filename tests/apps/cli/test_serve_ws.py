@@ -27,9 +27,7 @@ ROOT = Path(__file__).parents[3]
 
 
 @contextmanager
-def served(
-    *options: str, program: str = "apps.cli"
-) -> Iterator[tuple[subprocess.Popen[str], str]]:
+def served(*options: str, program: str = "apps.cli") -> Iterator[tuple[subprocess.Popen[str], str]]:
     """Start a server; give the process and its address."""
     command = [sys.executable, "-m", program, "serve-ws", "--port", "0", *options]
     with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:

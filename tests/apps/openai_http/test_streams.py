@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from tests.apps.openai_http.running import Running
 
 
-
 class Wire:
     """A connection with JSON on it."""
 
