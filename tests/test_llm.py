@@ -8,7 +8,6 @@ import subprocess
 import sys
 import textwrap
 import threading
-import time
 import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -889,7 +888,6 @@ def run_python(code: str, *options: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize("state", ["idle", "streaming", "unread"])
 def test_the_interpreter_leaves_without_a_close(backend: str, state: str) -> None:
     code = f"""
-        import time
         llm = make(context_length=1_000_000)
         async def main():
             await llm.start()
@@ -902,12 +900,9 @@ def test_the_interpreter_leaves_without_a_close(backend: str, state: str) -> Non
             elif {state!r} == "unread":
                 await anext(stream)
         anyio.run(main, backend={backend!r})
-        print(time.time())
     """
-    done = run_python(code)
-    left = time.time()
+    done = run_python(code)  # held up, it would never leave
     assert (done.returncode, done.stderr) == (0, "")
-    assert left - float(done.stdout) < 60  # a busy machine; held up, it would never leave
 
 
 def test_nothing_is_left_unclosed() -> None:

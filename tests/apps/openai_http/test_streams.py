@@ -145,7 +145,9 @@ def test_a_drain_lets_a_stream_finish() -> None:
                 assert closed.value.rcvd.code == 1001
 
 
-def test_a_drain_that_is_cut_short_says_so() -> None:
+def test_a_drain_that_is_cut_short_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    # The last words take as long as a slow machine needs.
+    monkeypatch.setattr("apps.websocket.service.LAST_WORDS", PATIENCE)
     with running(endless, drain_seconds=60) as served:
         with wired(served) as wire:
             wire.hear()

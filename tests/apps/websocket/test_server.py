@@ -548,6 +548,13 @@ async def test_a_drain_lets_streams_finish() -> None:
             assert await client.wait_closed() == 1001
 
 
+@pytest.fixture
+def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last words of a drain take as long as a slow machine needs."""
+    monkeypatch.setattr("apps.websocket.service.LAST_WORDS", PATIENCE)
+
+
+@pytest.mark.usefixtures("unhurried")
 async def test_a_drain_that_is_over_tells_what_there_was() -> None:
     gate = Gate()
     async with served(endless(gate)) as one, one.client() as client:
@@ -585,6 +592,7 @@ async def test_who_waits_in_the_queue_is_drained_like_the_others() -> None:
             assert await client.wait_closed() == 1001
 
 
+@pytest.mark.usefixtures("unhurried")
 async def test_a_drain_that_is_over_ends_the_queue_too() -> None:
     gate = Gate()
     async with (
