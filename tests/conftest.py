@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 # The tests run in as many processes as there are cores: each computes on one.
 if "PYTEST_XDIST_WORKER" in os.environ:
@@ -13,13 +13,15 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 
-settings.register_profile("same", derandomize=True)
+# How long an example takes says more of the machine, which may stand still, than of the code.
+unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("new", unhurried)
+settings.register_profile("same", unhurried, derandomize=True)
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Examples are the same in every run of the gate; the big counts look for new ones."""
-    if config.option.markexpr != "soak":
-        settings.load_profile("same")
+    settings.load_profile("new" if config.option.markexpr == "soak" else "same")
 
 
 @pytest.fixture(params=["asyncio", "trio"])

@@ -135,8 +135,11 @@ async def _until(gate: Gate, count: int) -> None:
 
 async def test_out_of_time_it_gives_the_best_so_far() -> None:
     async with make(TableModel(seed=1)) as llm:
-        done = await llm.generate(PROMPT, max_new_tokens=400, num_beams=3, max_time=0.05)
-    assert done.finish_reason in ("time", "length")
+        for max_time in (0.05, 0.5, 5.0):
+            done = await llm.generate(PROMPT, max_new_tokens=400, num_beams=3, max_time=max_time)
+            assert done.finish_reason in ("time", "length")
+            if done.token_ids:  # none if a busy machine came to it too late
+                break
     assert done.token_ids
 
 

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import textwrap
 import threading
-import time
 import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -212,8 +211,11 @@ async def test_none_means_not_given() -> None:
 
 async def test_max_time_ends_with_what_there_is() -> None:
     async with make(TableModel(context_length=100_000)) as llm:
-        completion = await llm.generate(PROMPT, max_time=0.05)
-    assert completion.finish_reason == "time"
+        for max_time in (0.05, 0.5, 5.0):
+            completion = await llm.generate(PROMPT, max_time=max_time)
+            assert completion.finish_reason == "time"
+            if completion.usage.completion_tokens:  # none if a busy machine came to it too late
+                break
     assert 0 < completion.usage.completion_tokens < 99_000
 
 
@@ -433,11 +435,11 @@ class Processor(Raising):
 
 
 async def with_a_neighbour(llm: AsyncLLM, model: TableModel, fail: Callable[[], Any]) -> None:
-    """Run something that must raise `Planned` within a second, beside a stream that goes on."""
+    """Run something that must raise `Planned`, beside a stream that goes on."""
     neighbour = llm.stream(PROMPT, max_new_tokens=40)
     async with neighbour:
         first = await anext(neighbour)
-        with anyio.fail_after(1), pytest.raises(Planned, match="on purpose"):
+        with anyio.fail_after(PATIENCE), pytest.raises(Planned, match="on purpose"):
             await fail()
         text = first + await read(neighbour)
     ids = greedy_ids(model, PROMPT_IDS, 40)
@@ -539,7 +541,7 @@ async def test_decoding_that_raises_fails_its_request_alone(when: str) -> None:
             if when != "running":
                 second.cancel()
             gate.open()
-            with anyio.fail_after(1):
+            with anyio.fail_after(PATIENCE):
                 try:
                     await read(second)
                 except Planned:
@@ -602,7 +604,7 @@ async def test_a_dead_engine_ends_every_stream_and_refuses_new_ones(
         async with anyio.create_task_group() as group:
             for params in (deadly, {}, {}, {}):
                 group.start_soon(reader, await begun(llm, **params))
-            group.cancel_scope.deadline = anyio.current_time() + 1
+            group.cancel_scope.deadline = anyio.current_time() + PATIENCE
             gate.open()
         assert len(ended) == 4
         assert all(isinstance(error.__cause__, Deadly) for error in ended)
@@ -796,7 +798,8 @@ async def test_closing_while_loading_ends_the_waiters(monkeypatch: pytest.Monkey
 async def test_closing_is_shielded_from_cancellation() -> None:
     gate = Gate()
     with anyio.CancelScope() as scope:
-        async with make(TableModel(hook=gate)) as llm:
+        # So long that it cannot end by itself, however late the scope is cancelled.
+        async with make(TableModel(hook=gate, context_length=1_000_000)) as llm:
             stream = llm.stream(PROMPT)
             async with stream:
                 await in_thread(lambda: gate.wait_arrived(1))
@@ -876,7 +879,7 @@ def run_python(code: str, *options: str) -> subprocess.CompletedProcess[str]:
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=120,
         check=False,
     )
 
@@ -885,7 +888,6 @@ def run_python(code: str, *options: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize("state", ["idle", "streaming", "unread"])
 def test_the_interpreter_leaves_without_a_close(backend: str, state: str) -> None:
     code = f"""
-        import time
         llm = make(context_length=1_000_000)
         async def main():
             await llm.start()
@@ -898,12 +900,9 @@ def test_the_interpreter_leaves_without_a_close(backend: str, state: str) -> Non
             elif {state!r} == "unread":
                 await anext(stream)
         anyio.run(main, backend={backend!r})
-        print(time.time())
     """
-    done = run_python(code)
-    left = time.time()
+    done = run_python(code)  # held up, it would never leave
     assert (done.returncode, done.stderr) == (0, "")
-    assert left - float(done.stdout) < 20  # a busy machine; held up, it would never leave
 
 
 def test_nothing_is_left_unclosed() -> None:

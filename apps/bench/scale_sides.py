@@ -170,7 +170,8 @@ class ScaleSide:
             self._meter.delay = 0.0
         if before is None or after is None:
             return {"bytes": None}
-        return {"bytes": (after - before) / (len(prompts) - first)}
+        # A process may give memory back meanwhile, that of others.
+        return {"bytes": max(0.0, (after - before) / (len(prompts) - first))}
 
     async def aclose(self) -> None:
         """Release the model."""

@@ -374,7 +374,8 @@ class Batch:
             logprobs = (named_logprob(token_id, sampled.logprobs[number], self._tokenizer),)
         self._count_decoding(row)
         if not answer.events.settle(row.index, (token_id,), reason, logprobs):
-            self._end_row(row, evict=not self._manual_eviction)
+            # A cancel that came during the step ends it here, like any other criterion.
+            self._end_row(row, evict=not self._manual_eviction or reason == "cancelled")
             if not answer.rows:
                 self._forget(answer)
 

@@ -304,6 +304,8 @@ def _run(shared: _Shared[L]) -> None:
             shared.failure = _death(error)
         if engine is not None:
             _log.exception("the decode thread died")
+            # Before the readers hear of it, who may look whether it lives or ask it anew at once.
+            shared.stopping = True
             engine.fail_all(_death(error))
     finally:
         shared.stopping = True

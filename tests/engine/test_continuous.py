@@ -401,7 +401,7 @@ print(manager.get_result().generated_tokens)
 
 def test_the_interpreter_leaves_while_it_runs() -> None:
     done = subprocess.run(
-        [sys.executable, "-c", EXIT], capture_output=True, text=True, timeout=15, check=True
+        [sys.executable, "-c", EXIT], capture_output=True, text=True, timeout=120, check=True
     )
     assert done.stdout.startswith("[") and done.stderr == ""
 
@@ -414,7 +414,10 @@ def test_the_context_manager(gate: Gate) -> None:
     assert {output.request_id for output in manager} == {*names}
     with (
         pytest.raises(ZeroDivisionError),
-        BatchModel(hook=gate).continuous_batching_context_manager(max_running=1) as manager,
+        # So long that it cannot end by itself, however late the manager is left.
+        BatchModel(hook=gate, context_length=10**6).continuous_batching_context_manager(
+            max_running=1
+        ) as manager,
     ):
         manager.add_request([1])
         gate.allow(2)
@@ -477,14 +480,19 @@ def test_kept_pages_go_when_their_space_is_needed() -> None:
     manager.stop()
 
 
-@pytest.mark.parametrize("end", ["cancel", "fail"])
-def test_a_request_that_did_not_end_well_keeps_no_pages(end: str) -> None:
-    manager = running(manual_eviction=True)
+@pytest.mark.parametrize("end", ["cancel before", "cancel during", "fail"])
+def test_a_request_that_did_not_end_well_keeps_no_pages(end: str, gate: Gate) -> None:
+    manager = running(TableModel(hook=gate), manual_eviction=True)
     pool = engine_of(manager)._pool
     assert pool is not None
     processors = [Breaks(1)] if end == "fail" else []
     manager.add_request([1, 2], "it", 400, logits_processor=processors)
-    manager.cancel_request("it")
+    if end == "cancel during":
+        gate.allow(2)
+        gate.wait_arrived(3)
+    if end != "fail":
+        manager.cancel_request("it")
+    gate.open()
     assert finished(manager, 1)["it"].error
     in_time(lambda: pool.num_used == 0)
     manager.stop()

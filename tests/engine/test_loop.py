@@ -217,6 +217,29 @@ async def test_death_reaches_everybody(caplog: pytest.LogCaptureFixture) -> None
     assert "decode thread died" in caplog.text
 
 
+async def test_who_hears_of_a_death_finds_it_dead() -> None:
+    found: list[bool] = []
+
+    class Dying(FakeEngine):
+        def fail_all(self, error: BaseException) -> None:
+            # What a reader may do at once, in its own thread.
+            with pytest.raises(EngineDiedError):
+                thread.require_open()
+            found.append(thread.is_alive)
+            super().fail_all(error)
+
+    engine = Dying()
+    thread = thread_over(engine)
+    thread.start()
+    await thread.wait_ready()
+    thread.post(request_for()[0])
+    assert engine.in_step.acquire(timeout=PATIENCE)
+    engine.raises = ZeroDivisionError()
+    engine.go.release()
+    await thread.wait_finished()
+    assert found == [False]
+
+
 async def test_loading_is_told_that_it_should_end() -> None:
     seen = threading.Event()
 

@@ -116,7 +116,7 @@ def managed(library: Any, model: Any, **options: Any) -> list[tuple[str, list[in
         assert name == f"request_{number}"
     finished: list[tuple[str, list[int], bool]] = []
     while len(finished) < len(PROMPTS):
-        result = manager.get_result(timeout=5)
+        result = manager.get_result(timeout=60)
         assert result is not None
         if result.is_finished():
             finished.append((result.request_id, result.generated_tokens, False))
@@ -126,7 +126,7 @@ def managed(library: Any, model: Any, **options: Any) -> list[tuple[str, list[in
         for result in manager.request_id_iter(streamed)
     ]
     manager.cancel_request("unknown")
-    manager.stop(block=True, timeout=10)
+    manager.stop(block=True, timeout=60)
     assert not manager.is_running()
     assert manager.get_result(timeout=0.01) is None
     return sorted(finished)

@@ -66,7 +66,7 @@ class Script:
         for token_id in self.ids:
             if self.steps == self.gate:
                 self.waiting.set()
-                assert self.go.wait(15)
+                assert self.go.wait(60)
             ids.append(token_id)
             streamer.put(torch.tensor([token_id]))
             self.steps += 1

@@ -110,7 +110,7 @@ async def test_timeout_is_timeout_error(byte_level: Case) -> None:
 async def test_a_reader_that_leaves_stops_the_producer(byte_level: Case, how: str) -> None:
     streamer, script = stream_of(byte_level), Script(ids_of(byte_level, TEXT), gate=5)
     thread = script.thread(streamer.run)
-    assert await run_sync(script.waiting.wait, 10)
+    assert await run_sync(script.waiting.wait, 60)
     match how:
         case "break":
             async for _ in streamer:
@@ -196,7 +196,7 @@ async def test_readers_see_everything_and_the_last_to_leave_cancels(byte_level: 
     ids = ids_of(byte_level, TEXT)
     streamer, script = stream_of(byte_level), Script(ids, gate=len(ids) - 2)
     thread = script.thread(streamer.run)
-    assert await run_sync(script.waiting.wait, 10)
+    assert await run_sync(script.waiting.wait, 60)
     one, two, three = streamer.tee(3)
     assert await anext(one) == await anext(two)
     await one.aclose()

@@ -5,10 +5,12 @@ from __future__ import annotations
 import gc
 import queue
 import threading
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from streamers import channel, iterator, readable
 from streamers.errors import ProducerDiedError, ProducerError
 from streamers.iterator import TextIteratorStreamer
 from tests.streamers.producers import Script, ids_of
@@ -106,14 +108,21 @@ def test_timeout_is_queue_empty(byte_level: Case) -> None:
         next(stream_of(byte_level, timeout=0))
 
 
-def test_a_put_without_a_whole_word_is_a_sign_of_life(byte_level: Case) -> None:
+def test_a_put_without_a_whole_word_is_a_sign_of_life(
+    byte_level: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+    clock = SimpleNamespace(monotonic=lambda: now[0])
+    for module in (channel, iterator, readable):
+        monkeypatch.setattr(module, "time", clock)
     streamer = stream_of(byte_level, timeout=0.4)
     step = threading.Event()
 
     def slow() -> None:
         for token_id in ids_of(byte_level, "incomprehensibilities")[:6]:
+            now[0] += 0.3  # a producer that takes its time, but never all of it
             streamer.put([token_id])
-            step.wait(0.1)  # never set: a producer that takes its time
+            step.wait(0.1)  # never set: the reader looks at the clock meanwhile
         streamer.end()
 
     thread = threading.Thread(target=slow)
@@ -133,7 +142,7 @@ def test_a_reader_that_leaves_stops_the_producer(byte_level: Case, how: str) -> 
     ids = ids_of(byte_level, TEXT)
     streamer, script = stream_of(byte_level), Script(ids, gate=5)
     thread = script.thread(streamer.run)
-    assert script.waiting.wait(10)
+    assert script.waiting.wait(60)
     match how:
         case "break":
             for _ in streamer:
@@ -183,7 +192,7 @@ def test_a_cancelled_run_does_not_start(byte_level: Case) -> None:
 def test_a_stop_button_leaves_the_reader_what_was_generated(byte_level: Case) -> None:
     streamer, script = stream_of(byte_level), Script(ids_of(byte_level, TEXT), gate=5)
     thread = script.thread(streamer.run)
-    assert script.waiting.wait(10)
+    assert script.waiting.wait(60)
     streamer.cancelled.set()
     script.go.set()
     thread.join()
@@ -204,7 +213,7 @@ def test_readers_see_everything_and_the_last_to_leave_cancels(byte_level: Case) 
     ids = ids_of(byte_level, TEXT)
     streamer, script = stream_of(byte_level), Script(ids, gate=len(ids) - 2)
     thread = script.thread(streamer.run)
-    assert script.waiting.wait(10)
+    assert script.waiting.wait(60)
     one, two, three = streamer.tee(3)
     assert next(one) == next(two)
     one.close()

@@ -106,13 +106,19 @@ def test_cancelling_stops_a_model_of_transformers() -> None:
 def test_run_works_with_a_model_of_transformers() -> None:
     model, tokenizer = model_and_tokenizer()
     streamer = streamers.TextIteratorStreamer(tokenizer, skip_prompt=True)
-    kwargs = dict(
-        tokenizer(PROMPTS[0], return_tensors="pt"), max_new_tokens=200, min_new_tokens=200
-    )
+    inputs = dict(tokenizer(PROMPTS[0], return_tensors="pt"))
+    left = threading.Event()
+
+    def wait(ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        assert ids.shape[1] < inputs["input_ids"].shape[1] + 100 or left.wait(60)
+        return scores
+
+    kwargs = dict(inputs, max_new_tokens=200, min_new_tokens=200, logits_processor=[wait])
     thread = threading.Thread(target=streamer.run, args=(model.generate,), kwargs=kwargs)
     thread.start()
     for _ in streamer:
         break
+    left.set()
     thread.join()
     assert streamer.cancelled
 

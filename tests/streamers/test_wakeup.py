@@ -16,6 +16,7 @@ import uvloop
 from anyio.lowlevel import checkpoint
 from anyio.to_thread import run_sync
 
+from streamers import wakeup
 from streamers.wakeup import LoopBell, Mailbox
 
 if TYPE_CHECKING:
@@ -178,6 +179,16 @@ async def test_a_waiting_reader_is_rung_for_once(monkeypatch: pytest.MonkeyPatch
 async def test_a_hurried_reader_comes_back_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     bell = Counted()
     monkeypatch.setattr(LoopBell, "current", lambda: bell)
+    naps: list[float] = []
+    rested = anyio.Event()
+
+    async def nap(seconds: float) -> None:
+        naps.append(seconds)
+        await rested.wait()
+
+    # The clock stands still, and a pause is over when the test says so.
+    monkeypatch.setattr(wakeup, "monotonic", lambda: 7.0)
+    monkeypatch.setattr(anyio, "sleep", nap)
     mailbox: Mailbox[int] = Mailbox(pace=0.2)
     for number in (1, 2):  # woken for both, one right after the other
         async with anyio.create_task_group() as group:
@@ -189,7 +200,9 @@ async def test_a_hurried_reader_comes_back_by_itself(monkeypatch: pytest.MonkeyP
     async with anyio.create_task_group() as group:
         group.start_soon(mailbox.wait)
         await anyio.wait_all_tasks_blocked()
+        assert naps == [pytest.approx(0.2)]
         in_threads(lambda: [mailbox.put_nowait(number) for number in (3, 4)])
+        rested.set()
     assert mailbox.drain() == [3, 4]
     assert bell.scheduled == 2
 

@@ -39,8 +39,11 @@ def test_nothing_is_known_without_the_figures(tmp_path: Path) -> None:
 def test_a_busy_neighbour_is_seen() -> None:
     code = "while True: pass"
     with subprocess.Popen([sys.executable, "-c", code]) as neighbour:
-        watch = Neighbours(os.getpid())
-        time.sleep(0.5)
-        cores = watch.cores()
+        for _ in range(20):  # more than once only where the machine stood still meanwhile
+            watch = Neighbours(os.getpid())
+            time.sleep(0.5)
+            cores = watch.cores()
+            if cores is None or cores > 0.2:
+                break
         neighbour.kill()
     assert cores is not None and cores > 0.2

@@ -52,22 +52,22 @@ def test_only_the_time_outside_of_the_model_counts() -> None:
         core.decode(0.0)
         before = meter.read()
         spin(0.02)
-        assert core.decode(0.05) == "logits"
+        assert core.decode(0.2) == "logits"
         spin(0.02)
         after = meter.read()
         found.append((after[0] - before[0], after[1] - before[1]))
         read.set()
-        go_on.wait(10)
+        go_on.wait(60)
 
     thread = threading.Thread(target=decode_thread)
     thread.start()
-    assert read.wait(10)
+    assert read.wait(60)
     meter.read()  # of another thread
     go_on.set()
     thread.join()
     [(outside, inside)] = found
-    assert 0.04 <= outside < 0.06
-    assert inside >= 0.05
+    assert 0.04 <= outside < 0.2
+    assert inside >= 0.2
 
 
 async def test_many_streams_are_measured(tmp_path: Path) -> None:

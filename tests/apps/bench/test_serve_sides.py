@@ -41,7 +41,7 @@ def test_it_is_started_and_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     cpus = frozenset(list(psutil.Process().cpu_affinity() or [])[:1])
     with ServerProcess("fake", WANTED, cpus) as server:
         assert os.sched_getaffinity(server.pid) == cpus
-        with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/x", timeout=5) as got:
+        with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/x", timeout=60) as got:
             assert got.status == 200
         process = psutil.Process(server.pid)
     assert not process.is_running()

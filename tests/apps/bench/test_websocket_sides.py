@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import anyio
-import pytest
 
 from apps.bench.checkpoints import write_checkpoint
 from apps.bench.websocket import delays
@@ -43,7 +42,6 @@ async def serve_both(folder: str) -> None:
         await server.aclose()
 
 
-@pytest.mark.timeout(60)
 def test_both_ways(tmp_path: Path) -> None:
     write_checkpoint(tmp_path, TINY, "float32")
     anyio.run(serve_both, str(tmp_path))

@@ -41,7 +41,7 @@ async def test_requests_are_answered_line_by_line_and_the_side_is_closed() -> No
     asked = [{"do": "repeat", "with": {"text": "a", "times": 2}}, {"do": "fail", "with": {}}]
     requests, answers = io.StringIO("".join(json.dumps(one) + "\n" for one in asked)), io.StringIO()
     side = Echo()
-    with anyio.fail_after(5):
+    with anyio.fail_after(60):
         await serve(side, requests, answers)
     assert [json.loads(line) for line in answers.getvalue().splitlines()] == [
         {"result": {"text": "aa"}},

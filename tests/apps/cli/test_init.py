@@ -24,7 +24,7 @@ def test_without_the_extra_there_is_a_line_with_the_remedy(missing: str) -> None
     code = f"import sys; sys.modules[{missing!r}] = None; from apps.cli import main; main()"
     command = [sys.executable, "-c", code]
     done = subprocess.run(
-        command, capture_output=True, text=True, cwd=Path(__file__).parents[3], timeout=30
+        command, capture_output=True, text=True, cwd=Path(__file__).parents[3], timeout=120
     )
     assert done.returncode == 1
     assert done.stderr == f'error: {missing} is not installed: pip install "asyncgen[apps]"\n'

@@ -111,7 +111,7 @@ async def test_tab_completes_in_the_terminal(
                 await anyio.sleep(0.005)
             pipe.send_text(" 1\r")
 
-        with anyio.fail_after(10):
+        with anyio.fail_after(60):
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(send)
                 assert await line_reader()() == "/set temperature 1"

@@ -65,7 +65,7 @@ finally:
     with ScriptedServer(answer) as server:
         command = [sys.executable, "-c", code, "chat", "--url", server.url, "Hi"]
         done = subprocess.run(
-            command, env=environment, capture_output=True, text=True, timeout=60, check=False
+            command, env=environment, capture_output=True, text=True, timeout=120, check=False
         )
         assert done.returncode == 0, done.stderr
         assert done.stdout == "Hi?\nFalse\n"

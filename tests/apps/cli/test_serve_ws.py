@@ -27,9 +27,9 @@ ROOT = Path(__file__).parents[3]
 
 
 @contextmanager
-def served(*options: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+def served(*options: str, program: str = "apps.cli") -> Iterator[tuple[subprocess.Popen[str], str]]:
     """Start a server; give the process and its address."""
-    command = [sys.executable, "-m", "apps.cli", "serve-ws", "--port", "0", *options]
+    command = [sys.executable, "-m", program, "serve-ws", "--port", "0", *options]
     with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stderr is not None
@@ -64,7 +64,7 @@ def test_a_drain_cut_short_by_a_second_signal(tmp_path: Path) -> None:
             assert message["finish_reason"] in ("aborted", "length", "stop")
             with pytest.raises(Exception, match="1001"):
                 wire.recv()
-        _, told = process.communicate(timeout=30)
+        _, told = process.communicate(timeout=60)
         assert process.returncode == 0, told
     events = [json.loads(line) for line in told.splitlines() if line.startswith("{")]
     assert {"drain", "end", "close"} <= {event["event"] for event in events}
@@ -76,7 +76,8 @@ def test_a_signal_under_load_ends_every_stream_with_a_word() -> None:
     """Four streams share the steps, the others queue; the time to finish is over at once."""
     names = [str(number) for number in range(12)]
     params = {"min_new_tokens": 900, "max_new_tokens": 900}
-    with served("--max-running", "4", "--drain-seconds", "0.2") as (process, url):
+    options = ("--max-running", "4", "--drain-seconds", "0.2")
+    with served(*options, program="tests.apps.cli.pacing") as (process, url):
         with connect(url) as wire:
             assert json.loads(wire.recv())["type"] == "hello"
             for name in names:
@@ -86,7 +87,7 @@ def test_a_signal_under_load_ends_every_stream_with_a_word() -> None:
             ends: dict[str, str] = {}
             is_told = False
             while len(ends) < len(names):
-                message = json.loads(wire.recv(timeout=40))
+                message = json.loads(wire.recv(timeout=60))
                 if message["type"] == "accepted":
                     accepted.add(message["id"])
                 elif message["type"] == "delta":
@@ -99,8 +100,8 @@ def test_a_signal_under_load_ends_every_stream_with_a_word() -> None:
                     is_told = True
             assert "aborted" in ends.values() and set(ends.values()) <= {"aborted", "length"}
             with pytest.raises(Exception, match="1001"):
-                wire.recv(timeout=40)
-        _, told = process.communicate(timeout=30)
+                wire.recv(timeout=60)
+        _, told = process.communicate(timeout=60)
     assert process.returncode == 0, told
 
 

@@ -70,7 +70,7 @@ class Terminal:
         self._process.wait()
         os.close(self._master)
 
-    def wait_for(self, pattern: str, seconds: float = 15) -> str:
+    def wait_for(self, pattern: str, seconds: float = 60) -> str:
         """Read until something new matches; return everything new up to there."""
         deadline = time.monotonic() + seconds
         while (match := re.search(pattern, self.shown)) is None:
@@ -99,7 +99,7 @@ class Terminal:
                     break
             except OSError:
                 break
-        return self._process.wait(timeout=15)
+        return self._process.wait(timeout=60)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 ANSWERS = "#chat .bot [data-testid=bot] > .message-content .prose"
-SECONDS = 45_000
+SECONDS = 60_000
 """Milliseconds: patience with a busy machine."""
 
 

@@ -29,4 +29,4 @@ def chat(_chat: Served) -> Iterator[Served]:
     """The chat over the bundled model, idle before and after."""
     _chat.set()
     yield _chat
-    _chat.wait_idle(5)
+    _chat.wait_idle(60)

@@ -87,6 +87,13 @@ class Served:
             time.sleep(0.01)
         return time.monotonic() - began
 
+    def wait_busy(self) -> None:
+        """Wait until one runs."""
+        began = time.monotonic()
+        while self.busy != 1:
+            assert time.monotonic() - began < 60, "nothing runs"
+            time.sleep(0.01)
+
     def _tell(self, order: dict[str, Any]) -> dict[str, Any]:
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(order) + "\n")
@@ -120,7 +127,7 @@ def serving() -> Iterator[Served]:
             assert process.stdin is not None
             process.stdin.close()
             try:
-                process.wait(20)
+                process.wait(60)
             except subprocess.TimeoutExpired:
                 process.kill()
 

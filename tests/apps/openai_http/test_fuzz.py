@@ -61,7 +61,7 @@ def send_cases(demo: Running, cases: Any, statuses: set[int], examples: int) -> 
     )
     def send(case: Any) -> None:
         case.body = bounded(plausible(case.body))
-        got = case.call(base_url=f"http://127.0.0.1:{demo.port}", timeout=15)
+        got = case.call(base_url=f"http://127.0.0.1:{demo.port}", timeout=60)
         assert got.status_code < 500, got.content
         statuses.add(got.status_code)
 

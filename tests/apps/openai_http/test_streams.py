@@ -14,6 +14,7 @@ from apps.openai_http import ServerSettings
 from apps.openai_http.streams import stream_settings
 from asyncgen import AsyncLLM
 from tests.apps.openai_http.running import PATIENCE, running, wait_for
+from tests.apps.openai_http.test_answer import scripted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
     from websockets.sync.client import ClientConnection
 
     from tests.apps.openai_http.running import Running
-
-ENDLESS = {"max_new_tokens": 900, "eos_token_id": []}
 
 
 class Wire:
@@ -64,8 +63,13 @@ def wired(
         yield Wire(socket)
 
 
-def demo_model(**options: Any) -> AsyncLLM:
-    return AsyncLLM("demo", num_threads=1, **options)
+def demo_model() -> AsyncLLM:
+    return AsyncLLM("demo", num_threads=1)
+
+
+def endless() -> AsyncLLM:
+    """A model that babbles until it is stopped, however late that is."""
+    return scripted(context_length=1_000_000)()
 
 
 def test_the_same_text_on_every_way(demo: Running) -> None:
@@ -86,10 +90,10 @@ def test_the_same_text_on_every_way(demo: Running) -> None:
 
 
 def test_one_limit_for_all() -> None:
-    with running(demo_model, max_requests=1) as served:
+    with running(endless, max_requests=1) as served:
         with wired(served) as wire:
             wire.hear()
-            wire.begin(**ENDLESS)
+            wire.begin()
             assert served.gate.count == 1
             refused = served.post("/completions", {"model": "demo", "prompt": "a"})
             assert refused.status == 429
@@ -141,11 +145,13 @@ def test_a_drain_lets_a_stream_finish() -> None:
                 assert closed.value.rcvd.code == 1001
 
 
-def test_a_drain_that_is_cut_short_says_so() -> None:
-    with running(demo_model, drain_seconds=60) as served:
+def test_a_drain_that_is_cut_short_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    # The last words take as long as a slow machine needs.
+    monkeypatch.setattr("apps.websocket.service.LAST_WORDS", PATIENCE)
+    with running(endless, drain_seconds=60) as served:
         with wired(served) as wire:
             wire.hear()
-            wire.begin(**ENDLESS)
+            wire.begin()
             served.call(served.server.leave)
             wait_for(lambda: served.gate.draining)
             served.call(served.server.leave)

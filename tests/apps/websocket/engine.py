@@ -40,7 +40,7 @@ class RealServer:
 
     def __enter__(self) -> Self:
         self._thread.start()
-        assert self._ready.wait(50)
+        assert self._ready.wait(60)
         return self
 
     def __exit__(
@@ -50,7 +50,7 @@ class RealServer:
         traceback: TracebackType | None,
     ) -> None:
         self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join(30)
+        self._thread.join(60)
         assert not self._thread.is_alive()
 
     def generate(self, prompt: str, **params: Any) -> Completion:

@@ -139,7 +139,7 @@ class ScriptedServer:
 
     def __enter__(self) -> Self:
         self._thread.start()
-        assert self._ready.wait(20)
+        assert self._ready.wait(60)
         return self
 
     def __exit__(
@@ -149,7 +149,7 @@ class ScriptedServer:
         traceback: TracebackType | None,
     ) -> None:
         self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join(20)
+        self._thread.join(60)
         assert not self._thread.is_alive()
         if error is None and self.failures:
             raise self.failures[0]
@@ -169,7 +169,7 @@ class ScriptedServer:
             subprotocols=[Subprotocol("asyncgen.v1")],
             compression=None,
             ping_interval=None,
-            close_timeout=1,
+            close_timeout=60,
             process_request=process,
         ) as server:
             self.port = next(iter(server.sockets)).getsockname()[1]

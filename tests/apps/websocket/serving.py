@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from apps.websocket.server import StreamServer
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 STORY = "There was a fox 🦊 who lived by the sea. " * 4
 """What :func:`teller` says."""
 

@@ -124,7 +124,9 @@ async def test_one_who_reads_nothing_is_dropped() -> None:
         await wait_for(lambda: service.figures.dropped == 1 and not service._streams)
 
 
-async def test_it_drains() -> None:
+async def test_it_drains(monkeypatch: pytest.MonkeyPatch) -> None:
+    # The last words take as long as a slow machine needs.
+    monkeypatch.setattr("apps.websocket.service.LAST_WORDS", PATIENCE)
     async with mounted(endless()) as (peer, service):
         await peer.hear()
         await peer.say(type="generate", id="a", token_ids=[1])

@@ -97,7 +97,7 @@ def connect_through(proxy: CuttingProxy):  # type: ignore[no-untyped-def]
 
 
 async def test_a_few_cuts(server: RealServer, anyio_backend: str) -> None:
-    with anyio.fail_after(50):
+    with anyio.fail_after(60):
         made = await cut_and_compare(
             server, seed=1, cuts=10, streams=4, tokens=60, bytes_between=2000
         )

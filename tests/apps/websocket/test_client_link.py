@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http
 import threading
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -18,12 +19,17 @@ from apps.websocket.client import (
     UnauthorizedError,
     connect,
 )
+from apps.websocket.client_socket import open_socket
 from asyncgen import EngineDiedError, InvalidRequestError, OverloadedError
 from tests.apps.websocket.cutting import CuttingProxy
 from tests.apps.websocket.scripted import Peer, ScriptedServer
 
 if TYPE_CHECKING:
+    from contextlib import AbstractAsyncContextManager
+
     from websockets.http11 import Request
+
+    from apps.websocket.client_socket import Socket
 
 pytestmark = pytest.mark.anyio
 
@@ -42,7 +48,7 @@ async def serve_text(peer: Peer, pieces: str = TEXT) -> None:
 
 
 async def read(client: Client) -> str:
-    with anyio.fail_after(30):
+    with anyio.fail_after(60):
         async with client.stream("x") as stream:
             return "".join([text async for text in stream])
 
@@ -102,8 +108,9 @@ async def test_a_silent_server_is_left_and_found_again() -> None:
     with ScriptedServer(script) as server:
         async with connect(server.url, patience=patience) as client:
             assert await read(client) == "abc"
-        assert server.peers[1].heard[0]["type"] == "resume"
-        assert server.peers[1].heard[0]["after"] == 1
+        # On a busy machine the second one may seem to be silent as well.
+        resumed = next(message for peer in server.peers[1:] for message in peer.heard)
+        assert (resumed["type"], resumed["after"]) == ("resume", 1)
 
 
 @pytest.mark.parametrize(
@@ -179,7 +186,7 @@ async def test_a_server_that_stays_away_fails_the_streams_and_later_ones_try_ane
     with ScriptedServer(script) as server:
         with CuttingProxy(server.port) as proxy:
             async with connect(proxy.url, patience=patience) as client:
-                with anyio.fail_after(30):
+                with anyio.fail_after(60):
                     stream = client.stream("x")
                     assert await anext(stream) == "a"
                     proxy.refuse = True
@@ -246,24 +253,33 @@ async def test_a_stream_left_while_there_is_no_connection_is_cancelled_later() -
                 proxy.refuse = True
                 proxy.cut()
                 stream.cancel()
-                with anyio.fail_after(30):
+                with anyio.fail_after(60):
                     assert [text async for text in stream] == []
                 assert stream.result.finish_reason == "cancelled"
                 proxy.refuse = False
-                assert await anyio.to_thread.run_sync(told.wait, 30)
+                assert await anyio.to_thread.run_sync(told.wait, 60)
         kinds = [message["type"] for message in server.peers[1].heard]
     assert kinds == ["resume", "cancel"]
 
 
-async def test_no_hello_is_no_connection() -> None:
+async def test_no_hello_is_no_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    # The handshake before it may take as long as it needs.
+    patient = partial(open_socket_in, 60.0)
+    monkeypatch.setattr("apps.websocket.client_link.open_socket", patient)
+
     async def script(peer: Peer) -> None:
         peer.pongs = False
         await peer.linger()
 
-    with ScriptedServer(script) as server, anyio.fail_after(30):
+    with ScriptedServer(script) as server, anyio.fail_after(60):
         with pytest.raises(ConnectionLostError, match="did not greet"):
             async with connect(server.url, patience=Patience(open=0.2)):
                 raise AssertionError("connected")
+
+
+def open_socket_in(seconds: float, url: str, **options: Any) -> AbstractAsyncContextManager[Socket]:
+    """The real one, with more time."""
+    return open_socket(url, **{**options, "open_seconds": seconds})
 
 
 async def test_another_protocol_is_refused() -> None:

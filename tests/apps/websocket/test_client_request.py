@@ -137,7 +137,7 @@ def test_a_failure_keeps_what_has_arrived() -> None:
 @pytest.mark.anyio
 async def test_a_waiting_task_is_woken_by_every_change() -> None:
     one, _ = request()
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         async with anyio.create_task_group() as tasks:  # leaving it waits for every one
             changes: list[Callable[[], None]] = [
                 lambda: one.accept("t"),

@@ -63,7 +63,7 @@ async def test_errors_of_the_block_pass_as_they_are() -> None:
 async def test_a_server_that_never_accepts_is_left_in_time() -> None:
     async with await anyio.create_tcp_listener(local_host="127.0.0.1") as listener:
         port = listener.extra(anyio.abc.SocketAttribute.local_port)
-        with anyio.fail_after(20), pytest.raises(SocketError) as caught:
+        with anyio.fail_after(60), pytest.raises(SocketError) as caught:
             async with dial(f"ws://127.0.0.1:{port}/", open_seconds=0.1):
                 raise AssertionError("opened")
     assert isinstance(caught.value.__cause__, TimeoutError)
@@ -76,7 +76,7 @@ async def test_a_dropped_connection_needs_no_answer() -> None:
         peer.connection.transport.pause_reading()
         await peer.connection.wait_closed()
 
-    with ScriptedServer(script) as server, anyio.fail_after(20):
+    with ScriptedServer(script) as server, anyio.fail_after(60):
         async with dial(server.url) as socket:
             await socket.abort()
             with pytest.raises(SocketError):
@@ -92,7 +92,7 @@ async def test_a_connection_with_much_unread_is_dropped_at_once(
             while True:
                 await peer.connection.send("x" * 1000)
 
-    with ScriptedServer(script) as server, anyio.fail_after(20):
+    with ScriptedServer(script) as server, anyio.fail_after(60):
         async with dial(server.url) as socket:
             assert await socket.receive()
             # As many as make the library pause reading: nobody takes them any more.

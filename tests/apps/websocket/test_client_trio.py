@@ -17,7 +17,7 @@ FRAME = Frame(Opcode.TEXT, b"hello")
 async def dropped(*, is_full: bool) -> TrioConnection:
     """A connection that was dropped while its reader waited for bytes, or for space."""
     ours, _theirs = trio.testing.memory_stream_pair()
-    with trio.fail_after(20):
+    with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
             protocol = ClientProtocol(parse_uri("ws://localhost/"))
             connection = TrioConnection(nursery, ours, protocol)

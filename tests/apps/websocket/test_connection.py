@@ -9,8 +9,9 @@ from typing import Any, cast
 import pytest
 
 from apps.websocket.connection import TOGETHER, StreamConnection, Turns
-from tests.apps.websocket.serving import STORY, served, wait_for
+from tests.apps.websocket.serving import STORY, served, teller, wait_for
 from tests.doubles.engine import no_thread_left
+from tests.doubles.models import Gate
 
 __all__ = ["no_thread_left"]
 
@@ -26,7 +27,8 @@ def anyio_backend() -> str:
 async def test_what_is_ready_together_goes_out_together(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async with served() as one, one.client() as client:
+    gate = Gate()
+    async with served(teller(gate)) as one, one.client() as client:
         [connection] = one.server._server.connections
         writes: list[bytes] = []
         real = connection.transport.write
@@ -37,11 +39,14 @@ async def test_what_is_ready_together_goes_out_together(
 
         monkeypatch.setattr(connection, "transport", SimpleNamespace(write=write))
         for number in range(16):
-            await client.send("generate", id=str(number), token_ids=[1])
+            await client.begin(str(number))
+        before = one.server.service.figures.messages_sent
+        writes.clear()
+        gate.open()  # the steps are shared from the next one on, and so is what they say
         ends = 0
         while ends < 16:
             ends += (await client.get())["type"] == "done"
-        frames = one.server.service.figures.messages_sent
+        frames = one.server.service.figures.messages_sent - before
         assert len(writes) * 3 < frames
         monkeypatch.undo()
 

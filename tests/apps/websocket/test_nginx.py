@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 EXAMPLE = Path(apps.__file__).with_name("websocket") / "nginx.conf"
 README = Path(__file__).parents[3] / "README.md"
 NAME = "chat.example.org"
-PATIENCE = 15.0
+PATIENCE = 60.0
 
 
 def _program(name: str, *places: str) -> str:

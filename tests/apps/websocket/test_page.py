@@ -90,6 +90,7 @@ def test_an_answer_survives_a_reload_and_a_cut_and_stop_stops_it(
         assert relay.connections >= 3
         assert model.llm.asked == 1
 
+        model.llm.delay = 0.05  # by itself it would end after more than half a minute
         page.configure(max_new_tokens=800)
         page.ask("And then?")
         page.wait(page.answers.last.inner_text, lambda text: len(text) > 5)

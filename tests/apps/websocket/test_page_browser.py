@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from tests.apps.websocket.web_serving import Model
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(180)]
 
 QUESTION = "Tell me a story about a fox."
 PHONE = {"width": 375, "height": 720}

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import socket
 from contextlib import AsyncExitStack, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.to_thread
 import pytest
 from websockets.asyncio.client import connect
+from websockets.asyncio.server import serve
 from websockets.exceptions import ConnectionClosed, InvalidStatus, NegotiationError
 from websockets.frames import Frame, Opcode
 
@@ -144,7 +146,14 @@ async def test_tokens() -> None:
                 assert await client.wait_closed() == 1008
 
 
-async def test_a_token_must_come_in_time() -> None:
+async def test_a_token_must_come_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    # The handshake before it may take as long as it needs.
+    patient = partial(serve, open_timeout=PATIENCE)
+
+    def serve_patiently(*given: Any, open_timeout: float, **options: Any) -> Any:
+        return patient(*given, **options)
+
+    monkeypatch.setattr("apps.websocket.server.serve", serve_patiently)
     async with served(tokens=("right",), open_seconds=0.2) as one:
         async with one.client(greets=False) as client:
             assert (await client.get())["code"] == "not_authenticated"
@@ -474,12 +483,17 @@ async def test_a_stalled_reader_is_dropped_and_others_go_on() -> None:
 async def test_a_half_open_socket_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("apps.websocket.server.CLOSE_SECONDS", 0.1)
     async with served(endless(), heartbeat_seconds=0.1, grace_seconds=0) as one:
-        async with one.client(ping_interval=None) as client:
-            await client.begin()
-            client.socket.transport.pause_reading()  # as good as gone: no pong, no close
-            await wait_for(lambda: one.server.service.figures.connections == 0)
-            await one.wait_idle()
-            client.kill()
+        has_begun = False
+        while not has_begun:
+            # Where the machine stands still, so do its pongs, and it is noticed too early.
+            with suppress(ConnectionClosed):
+                async with one.client(ping_interval=None) as client:
+                    await client.begin()
+                    has_begun = True
+                    client.socket.transport.pause_reading()  # as good as gone: no pong, no close
+                    await wait_for(lambda: one.server.service.figures.connections == 0)
+                    await one.wait_idle()
+                    client.kill()
 
 
 async def test_the_decode_thread_dies() -> None:
@@ -534,6 +548,13 @@ async def test_a_drain_lets_streams_finish() -> None:
             assert await client.wait_closed() == 1001
 
 
+@pytest.fixture
+def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last words of a drain take as long as a slow machine needs."""
+    monkeypatch.setattr("apps.websocket.service.LAST_WORDS", PATIENCE)
+
+
+@pytest.mark.usefixtures("unhurried")
 async def test_a_drain_that_is_over_tells_what_there_was() -> None:
     gate = Gate()
     async with served(endless(gate)) as one, one.client() as client:
@@ -571,6 +592,7 @@ async def test_who_waits_in_the_queue_is_drained_like_the_others() -> None:
             assert await client.wait_closed() == 1001
 
 
+@pytest.mark.usefixtures("unhurried")
 async def test_a_drain_that_is_over_ends_the_queue_too() -> None:
     gate = Gate()
     async with (

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 HERE = Path(__file__).parent
 TRANSCRIPTS = sorted((HERE / "transcripts").glob("*.json"))
-SECONDS = 60
+SECONDS = 120
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -33,7 +33,7 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 from websockets.typing import Subprotocol
 
-PATIENCE = 30.0
+PATIENCE = 60.0
 SUBPROTOCOL = "asyncgen.v1"
 TYPES: dict[str, tuple[type, ...]] = {
     "string": (str,),

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from asyncgen import Completion, Prompt, TextStream
 
-PATIENCE = 15.0
+PATIENCE = 60.0
 LONG = 800
 """Tokens: longer than any test watches."""
 
