@@ -92,9 +92,10 @@ class Ends:
         Returns:
             As an entry of :meth:`reasons`.
         """
-        own = self._own(row, token_id, stops=stops)
-        if own is not None:
-            return own
+        if stops or token_id in self.eos_token_ids:
+            return "stop"
+        if row in self._stopped:
+            return self._stopped[row]
         if self.max_length is not None and length >= self.max_length:
             return "length"
         return self.interrupted()
