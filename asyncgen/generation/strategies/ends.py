@@ -92,10 +92,9 @@ class Ends:
         Returns:
             As an entry of :meth:`reasons`.
         """
-        if stops or token_id in self.eos_token_ids:
-            return "stop"
-        if row in self._stopped:
-            return self._stopped[row]
+        own = self._own(row, token_id, stops=stops)
+        if own is not None:
+            return own
         if self.max_length is not None and length >= self.max_length:
             return "length"
         return self.interrupted()
