@@ -109,7 +109,7 @@ class PagedStorage:
             # kernel clears them on one thread. Where they touch memory for the first time, two
             # threads take four times as long.
             most = max(_ALONE // self.data[0, 0, 0].numel(), 1)
-            self._parts = self.data.flatten(0, 1).split(most)
+            self._parts = torch.split(self.data.flatten(0, 1), most)
 
     @property
     def nbytes(self) -> int:
