@@ -69,7 +69,9 @@ class TextStream:
         self._num_samples = 1
         self._unread: deque[TokenEvent] = deque()
         self._samples: dict[int, SampleBuilder] = {}
-        self._times: list[float] = []
+        self._first_at: float | None = None
+        self._last_at = 0.0
+        self._num_steps = 0
         self._last: TokenEvent | None = None
         self._failure: BaseException | None = None
         self._reading = False
@@ -207,13 +209,23 @@ class TextStream:
             if self._request is None:
                 await self._start()
             if as_text and self._num_samples > 1:
-                self._leave()
                 raise InvalidRequestError(
                     "num_return_sequences",
                     self._num_samples,
                     "several samples are read through `events()`, told apart by `index`",
                 )
-            await self._wait_for_events()
+            if self._unread or self._ended or len(self._mailbox):
+                # A reader slower than the model never waits; the loop gets its turn all the same.
+                await anyio.lowlevel.checkpoint()
+            else:
+                await self._mailbox.wait()
+            if not self._left:
+                self._collect()
+                # Closed by the sender: the loop it was made in ended before this one read.
+                self._left = self._mailbox.closed
+        except BaseException:
+            self._leave()
+            raise
         finally:
             self._reading = False
         if self._unread:
@@ -232,22 +244,6 @@ class TextStream:
             raise anyio.BusyResourceError("reading from")
         self._reading = True
 
-    async def _wait_for_events(self) -> None:
-        """Return when something is there, or nothing will come any more."""
-        try:
-            if self._unread or self._ended or len(self._mailbox):
-                # A reader slower than the model never waits; the loop gets its turn all the same.
-                await anyio.lowlevel.checkpoint()
-            else:
-                await self._mailbox.wait()
-        except BaseException:
-            self._leave()
-            raise
-        if not self._left:
-            self._collect()
-            # Closed by the sender: the loop that the stream was made in ended before this one read.
-            self._left = self._mailbox.closed
-
     def _collect(self) -> None:
         """Take over what the decode thread has put."""
         for item in self._mailbox.drain():
@@ -260,7 +256,10 @@ class TextStream:
                 sample = self._samples[item.index] = SampleBuilder(item.index)
             sample.add(item)
             if item.token_ids:
-                self._times.append(item.time)
+                if self._first_at is None:
+                    self._first_at = item.time
+                self._last_at = item.time
+                self._num_steps += 1
             if item.usage is not None:
                 self._last = item
 
@@ -296,12 +295,11 @@ class TextStream:
         """Timings of the engine, or what can be said of a stream that was left early."""
         if self._last is not None and self._last.timing is not None:
             return self._last.timing
-        times = self._times
         total = clock() - self._request.accepted_at if self._request is not None else 0.0
-        first, last = (times[0], times[-1]) if times else (None, None)
+        first, last = self._first_at, self._last_at
         rate = None
-        if first is not None and last is not None and last > first:
-            rate = (len(times) - 1) / (last - first)
+        if first is not None and last > first:
+            rate = (self._num_steps - 1) / (last - first)
         return Timing(None, first, total, rate)
 
 

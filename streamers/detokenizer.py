@@ -144,6 +144,8 @@ class _PieceStream:
         return text
 
     def many(self, token_ids: Sequence[int]) -> str:
+        if len(token_ids) == 1:
+            return self.one(token_ids[0])
         return "".join([self.one(token_id) for token_id in token_ids])
 
     def flush(self) -> str:

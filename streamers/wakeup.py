@@ -1,8 +1,9 @@
 """From a computing thread into an event loop, without ever waiting for it.
 
 `LoopBell` schedules callbacks in one loop, at most one wake-up pending at a time; `Mailbox` is a
-buffer that any thread fills and one task empties. They know nothing of tokens or text, and name
-neither asyncio nor trio: the running loop is asked through anyio.
+buffer that any thread fills and one task empties. They know nothing of tokens or text. The running
+loop is asked through anyio; asyncio is asked itself only for what costs a multiple through anyio
+and happens at every wait.
 
 Thread rules:
 
@@ -18,7 +19,6 @@ Thread rules:
 from __future__ import annotations
 
 import weakref
-from collections import deque
 from threading import RLock
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -27,7 +27,7 @@ import anyio
 import anyio.lowlevel
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
 __all__ = ["LoopBell", "Mailbox"]
 
@@ -36,6 +36,9 @@ T = TypeVar("T")
 # A loop that ended is noticed on the way to waking a reader. While nobody waits there is nothing to
 # wake, so every this many unread items the bell is rung for nothing but to hear whether it sounds.
 _PROBE_EVERY = 8
+
+# Callbacks of one turn of the loop: a thousand readers woken at once would hold up its other tasks.
+_TOGETHER = 64
 
 
 class LoopBell:
@@ -56,7 +59,11 @@ class LoopBell:
         self._schedule: Callable[[Callable[[], None]], Any] = (
             getattr(loop, "call_soon_threadsafe", None) or loop.run_sync_soon
         )
+        self._schedule_inside: Callable[[Callable[[], None]], Any] = (
+            getattr(loop, "call_soon", None) or loop.run_sync_soon
+        )
         self._loop_is_closed: Callable[[], bool] = getattr(loop, "is_closed", bool)
+        self._asyncio = _AsyncioLoop(loop) if hasattr(loop, "create_future") else None
         self._lock = RLock()
         self._wakes: list[Callable[[], object]] = []
         self._pending = False
@@ -74,6 +81,14 @@ class LoopBell:
         if bell is None:
             bell = cls._bells.setdefault(loop, cls(loop))
         return bell
+
+    def is_here(self) -> bool:
+        """Whether the caller is a task of this loop; False where only `current` can tell."""
+        return self._asyncio is not None and self._asyncio.is_here()
+
+    def event(self) -> anyio.Event | _FutureEvent:
+        """Return what one task of the loop may wait for; its `set` is to be called in the loop."""
+        return anyio.Event() if self._asyncio is None else _FutureEvent(self._asyncio)
 
     @property
     def gone(self) -> bool:
@@ -103,23 +118,66 @@ class LoopBell:
                     return True
             else:
                 self._pending = True
-                try:
-                    self._schedule(self._answer)
-                except RuntimeError:  # asyncio: "Event loop is closed"; trio: RunFinishedError
-                    pass
-                else:
+                if self._schedule_answer(self._schedule):
                     return True
             self._gone = True
             self._wakes = []
             return False
 
     def _answer(self) -> None:
-        # The flag first: a ring that comes after it schedules again, one before it is in the list.
+        # Under the lock: a ring that comes after it schedules again, one before it is in the list.
         with self._lock:
-            self._pending = False
-            wakes, self._wakes = self._wakes, []
+            wakes, self._wakes = self._wakes[:_TOGETHER], self._wakes[_TOGETHER:]
+            self._pending = bool(self._wakes)
+            if self._pending and not self._schedule_answer(self._schedule_inside):
+                self._gone = True
+                self._wakes = []
         for wake in wakes:
             wake()
+
+    def _schedule_answer(self, schedule: Callable[[Callable[[], None]], Any]) -> bool:
+        try:
+            schedule(self._answer)
+        except RuntimeError:  # asyncio: "Event loop is closed"; trio: RunFinishedError
+            return False
+        return True
+
+
+class _AsyncioLoop:
+    """What is asked of an asyncio or uvloop loop at every wait."""
+
+    __slots__ = ("_current_task", "_loop", "_running_loop", "future")
+
+    def __init__(self, loop: Any) -> None:
+        import asyncio  # which is there, as one of its loops is
+
+        self._loop = loop
+        self._current_task = asyncio.current_task
+        self._running_loop = asyncio.get_running_loop
+        self.future: Callable[[], asyncio.Future[None]] = loop.create_future
+
+    def is_here(self) -> bool:
+        try:
+            # A guest of the loop (trio's guest mode) runs inside of it, but in none of its tasks.
+            return self._running_loop() is self._loop and self._current_task() is not None
+        except RuntimeError:  # no asyncio loop runs in this thread
+            return False
+
+
+class _FutureEvent:
+    """An `anyio.Event` for one task of an asyncio loop, without its two layers and its queue."""
+
+    __slots__ = ("_future",)
+
+    def __init__(self, loop: _AsyncioLoop) -> None:
+        self._future = loop.future()
+
+    def set(self) -> None:
+        if not self._future.done():  # the task was cancelled meanwhile
+            self._future.set_result(None)
+
+    def wait(self) -> Awaitable[None]:
+        return self._future
 
 
 class Mailbox(Generic[T]):
@@ -144,7 +202,7 @@ class Mailbox(Generic[T]):
         self._hurried = False
         self._on_loop_gone = on_loop_gone
         self._lock = RLock()
-        self._items: deque[T] = deque()
+        self._items: list[T] = []
         self._closed = False
         self._wake: Callable[[], None] | None = None
         self._bell: LoopBell | None = None
@@ -202,8 +260,10 @@ class Mailbox(Generic[T]):
             if self._items or self._closed:
                 self._woken_at = monotonic()
                 return
-        bell = LoopBell.current()
-        event = anyio.Event()
+        bell = self._bell
+        if bell is None or not bell.is_here():
+            bell = LoopBell.current()
+        event = bell.event()
         wake = event.set
         with self._lock:
             if self._items or self._closed:
@@ -215,9 +275,10 @@ class Mailbox(Generic[T]):
             await event.wait()
         finally:
             # Unless it was taken to be rung: then it sets an event that nobody looks at.
-            with self._lock:
-                if self._wake is wake:
-                    self._wake = None
+            if self._wake is wake:
+                with self._lock:
+                    if self._wake is wake:
+                        self._wake = None
         now = monotonic()
         self._hurried = now - self._woken_at < self._pace
         self._woken_at = now
@@ -225,8 +286,7 @@ class Mailbox(Generic[T]):
     def drain(self) -> list[T]:
         """Take everything unread, oldest first; an empty list if there is nothing."""
         with self._lock:
-            items = list(self._items)
-            self._items.clear()
+            items, self._items = self._items, []
         return items
 
     def close(self) -> None:

@@ -895,7 +895,7 @@ def test_the_interpreter_leaves_without_a_close(backend: str, state: str) -> Non
             stream = llm.stream("abc")
             if {state!r} == "streaming":
                 async for text in stream:
-                    if len(stream._times) > 3:
+                    if stream._num_steps > 3:
                         return
             elif {state!r} == "unread":
                 await anext(stream)

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 __all__ = ["PagedStorage", "page_bytes"]
 
+_ALONE = 2**15 - 1
+"""Numbers that torch writes on one thread."""
+
 
 def page_bytes(config: ModelConfig, page_size: int, dtype: torch.dtype) -> int:
     """Bytes of one page over all layers.
@@ -102,6 +105,11 @@ class PagedStorage:
             self.layers: tuple[Tensor, ...] = self.data.unbind(0)
             flat = [layer.view(2, -1, *page[1:]) for layer in self.layers]
             self.matrices = [(pair[0], pair[1]) for pair in flat]
+            # Keys and values of some layers each, `[n, P, …page]`: of a page so many that one
+            # kernel clears them on one thread. Where they touch memory for the first time, two
+            # threads take four times as long.
+            most = max(_ALONE // self.data[0, 0, 0].numel(), 1)
+            self._parts = torch.split(self.data.flatten(0, 1), most)
 
     @property
     def nbytes(self) -> int:
@@ -117,9 +125,8 @@ class PagedStorage:
         if not pages:
             return
         if self.device.type == "cpu":
-            # One kernel for all would use all threads, and where they touch memory for the first
-            # time, two of them take four times as long as one.
             for page in pages:
-                torch._foreach_zero_(self.data[:, :, page].flatten(0, 1).unbind(0))
+                for part in self._parts:
+                    part[:, page].zero_()
         else:
             self.data.index_fill_(2, to_device(torch.tensor(pages), self.device), 0)

@@ -211,7 +211,9 @@ class Batch:
         owners = [self._rows[row.state.request_id] for row in ended]
         sampled = self._sample(rows, owners, logits)
         poisoned = self._withdraw_poisoned(logits, owners, sampled)
-        self._scheduler.computed([row for row in rows if row.state not in poisoned])
+        if poisoned:
+            rows = [row for row in rows if row.state not in poisoned]
+        self._scheduler.computed(rows)
         self._settle(owners, sampled)
         return scheduled
 
@@ -229,7 +231,8 @@ class Batch:
         unread = UnreadTokens(picking.tokens(), goes_on)
         self._scheduler.begun(rows)
         for owner in owners:
-            self._count_decoding(owner)
+            if not owner.decodes:
+                self._count_decoding(owner)
         unread.expect()
         self._begun = self._begin_step(unread)
         picking.wait()
@@ -279,9 +282,10 @@ class Batch:
         scheduled = scheduler.schedule_batch(self._num_decoding + self._prefill_chunk, entries)
         for state in scheduler.take_failed():
             self._outgrown(state)
-        rows = []
+        rows, owners = [], self._rows
+        num_owners = len(owners)
         for entry in scheduled:
-            row = self._rows.get(entry.state.request_id)
+            row = owners.get(entry.state.request_id)
             if row is None:  # a neighbour of the same request was interrupted just now
                 continue
             reason = row.answer.request.ends.interrupted()
@@ -294,8 +298,10 @@ class Batch:
             if chunk is not None and entry.count > chunk:
                 entry = ScheduledRow(entry.state, entry.start, chunk, entry.pages, False)
             rows.append(entry)
+        if len(owners) == num_owners:
+            return rows
         # One of several samples may have been scheduled before the other was found interrupted.
-        return [entry for entry in rows if entry.state.request_id in self._rows]
+        return [entry for entry in rows if entry.state.request_id in owners]
 
     def _outgrown(self, state: RequestState) -> None:
         """End the request of a row that the whole pool cannot hold."""
@@ -372,7 +378,8 @@ class Batch:
         logprobs: tuple[TokenLogprob, ...] | None = None
         if sampled.logprobs and number in sampled.logprobs:
             logprobs = (named_logprob(token_id, sampled.logprobs[number], self._tokenizer),)
-        self._count_decoding(row)
+        if not row.decodes:
+            self._count_decoding(row)
         if not answer.events.settle(row.index, (token_id,), reason, logprobs):
             # A cancel that came during the step ends it here, like any other criterion.
             self._end_row(row, evict=not self._manual_eviction or reason == "cancelled")
@@ -380,10 +387,9 @@ class Batch:
                 self._forget(answer)
 
     def _count_decoding(self, row: _Row) -> None:
-        """Take note that a row has a token, or will have one before the next step."""
-        if not row.decodes:
-            row.decodes = True
-            self._num_decoding += 1
+        """Take note that a row has its first token, or will have it before the next step."""
+        row.decodes = True
+        self._num_decoding += 1
 
     def _withdraw_poisoned(
         self, logits: Tensor, owners: Sequence[_Row], sampled: Sampled

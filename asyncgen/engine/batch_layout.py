@@ -7,7 +7,7 @@ vectorised form, and what users wrote, runs row by row in its place.
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
@@ -47,13 +47,16 @@ from asyncgen.generation.watermarking.synthid import SynthIDTextWatermarkLogitsP
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from typing import TypeAlias
 
     from torch import Tensor
 
     from asyncgen.engine.batch_scores import BatchScores
     from asyncgen.engine.sampling_rows import SamplerRow
 
-__all__ = ["BatchLayout"]
+    Processor: TypeAlias = Callable[..., Any]
+
+__all__ = ["BatchLayout", "RowPlan"]
 
 _BEFORE = (
     UnbatchedClassifierFreeGuidanceLogitsProcessor,
@@ -119,37 +122,36 @@ class BatchLayout:
         self.greedy: list[int] = []
         self.drawn: list[int] = []
         self.listed: list[int] = []
-        filters: list[Sequence[Callable[..., Any]]] = []
-        by_stage: dict[tuple[int, type], list[_Placed]] = {}
-        for number, row in enumerate(scores.rows):
-            placed = _placed(number, row)
-            tail = [each for each in placed if each.rank > _USER]
-            if row.draw is None:
-                self.greedy.append(number)
-            elif not row.ends.tensor_criteria and is_listable(
-                [each.part.processor for each in tail], scores.values
-            ):
-                self.listed.append(number)
-                filters.append([each.part.processor for each in tail])
-                placed = placed[: len(placed) - len(tail)]
-            else:
-                self.drawn.append(number)
-            for each in placed:
-                by_stage.setdefault((each.rank, each.stage(scores.size)), []).append(each)
+        self.judged: list[int] = []
+        self.explained: list[int] = []
+        self._rows = list(scores.rows)
+        picked = {"greedy": self.greedy, "drawn": self.drawn, "listed": self.listed}
+        filters: list[list[Processor]] = []
+        by_stage: dict[tuple[int, type], list[tuple[int, _Placed]]] = {}
+        for number, row in enumerate(self._rows):
+            plan = row.plan
+            if plan is None:
+                plan = row.plan = RowPlan(row, scores)
+            picked[plan.picks].append(number)
+            if plan.picks == "listed":
+                filters.append(plan.filters)
+            for each in plan.placed:
+                by_stage.setdefault((each.rank, each.stage), []).append((number, each))
+            if plan.is_judged:
+                self.judged.append(number)
+            if row.top_logprobs is not None:
+                self.explained.append(number)
         self.shortlist = Shortlist(filters)
         # Of one rank are the processors of several kinds only where users wrote them.
-        self._plans = sorted(by_stage.items(), key=lambda item: item[0][0])
+        stages = sorted(by_stage.items(), key=lambda item: item[0][0])
         self.stages: list[Callable[[BatchScores], None]] = [
-            kind([each.part for each in parts], scores)
+            kind([Part(number, each.processor, each.memory) for number, each in placed], scores)
             if kind is not _OneByOne
-            else _OneByOne(parts)
-            for (_, kind), parts in self._plans
+            else _OneByOne(placed)
+            for (_, kind), placed in stages
         ]
-        self._rows = list(scores.rows)
-        self.judged = [at for at, row in enumerate(self._rows) if row.ends.tensor_criteria]
-        self.explained = [at for at, row in enumerate(self._rows) if row.top_logprobs is not None]
         self.needs_host = bool(self.judged or self.explained) or any(
-            kind is _OneByOne for (_, kind), _ in self._plans
+            kind is _OneByOne for (_, kind), _ in stages
         )
 
     def is_for(self, rows: Sequence[SamplerRow]) -> bool:
@@ -157,29 +159,57 @@ class BatchLayout:
         return self._rows == list(rows)  # rows are told apart by identity
 
 
+class RowPlan:
+    """What a row's processors amount to, found out once in its life.
+
+    Attributes:
+        placed: Its processors in their order, without ``filters``.
+        picks: Which list of a `BatchLayout` it belongs to.
+        filters: What works on the shortlist, of a row that is ``"listed"``.
+        is_judged: Whether it has stopping criteria that look at tensors.
+    """
+
+    __slots__ = ("filters", "is_judged", "picks", "placed")
+
+    def __init__(self, row: SamplerRow, scores: BatchScores) -> None:
+        """Look at a row; ``scores`` give size and device of all its steps."""
+        self.placed = _placed(row, scores.size)
+        self.is_judged = bool(row.ends.tensor_criteria)
+        self.filters = [each.processor for each in self.placed if each.rank > _USER]
+        self.picks: Literal["greedy", "drawn", "listed"] = "greedy"
+        if row.draw is not None:
+            listed = not self.is_judged and is_listable(self.filters, scores.values)
+            self.picks = "listed" if listed else "drawn"
+            if listed:
+                self.placed = self.placed[: len(self.placed) - len(self.filters)]
+
+
 class _Placed:
-    """A processor of a row and its place among all kinds."""
+    """A processor of a row, its place among all kinds, and what runs it."""
 
-    __slots__ = ("number", "part", "rank")
+    __slots__ = ("memory", "number", "processor", "rank", "stage")
 
-    def __init__(self, part: Part, number: int, rank: int) -> None:
-        self.part = part
+    def __init__(
+        self, processor: Processor, memory: dict[str, Any], number: int, rank: int, vocab_size: int
+    ) -> None:
+        self.processor = processor
+        self.memory = memory
         self.number = number
         self.rank = rank
+        self.stage = self._stage(vocab_size)
 
-    def stage(self, vocab_size: int) -> type:
-        """Return what runs it."""
-        kind = type(self.part.processor)
+    def _stage(self, vocab_size: int) -> type:
+        kind = type(self.processor)
         if self.rank != _USER:
             if kind in PARAMETERS:
                 return FilterRows
             edit, can_do = EDITS.get(kind, (None, None))
-            if edit is not None and can_do is not None and can_do(self.part.processor, vocab_size):
+            if edit is not None and can_do is not None and can_do(self.processor, vocab_size):
                 return edit
         return _OneByOne
 
 
-def _placed(number: int, row: SamplerRow) -> list[_Placed]:
+def _placed(row: SamplerRow, vocab_size: int) -> list[_Placed]:
     """Find the rank of each processor of a row."""
     users = {id(each) for each in row.request.params.processors}
     ranks = [
@@ -189,8 +219,8 @@ def _placed(number: int, row: SamplerRow) -> list[_Placed]:
         # In an order of its own; then it runs in that order.
         ranks = [_USER] * len(ranks)
     return [
-        _Placed(Part(number, processor, memory), place, rank)
-        for place, (processor, memory, rank) in enumerate(
+        _Placed(processor, memory, number, rank, vocab_size)
+        for number, (processor, memory, rank) in enumerate(
             zip(row.processors, row.memories, ranks, strict=True)
         )
     ]
@@ -199,20 +229,18 @@ def _placed(number: int, row: SamplerRow) -> list[_Placed]:
 class _OneByOne:
     """Runs the processors of rows as they are, each on its own row."""
 
-    def __init__(self, placed: list[_Placed]) -> None:
+    def __init__(self, placed: list[tuple[int, _Placed]]) -> None:
         self._placed = placed
 
     def __call__(self, scores: BatchScores) -> None:
         """Run them; one that raises or spoils its scores fails its row."""
-        for each in self._placed:
-            row = each.part.row
+        for row, each in self._placed:
             if row not in scores.failures and row not in scores.apart:
                 with scores.guarded(row):
-                    self._run(each, scores)
+                    self._run(row, each, scores)
 
     @staticmethod
-    def _run(each: _Placed, scores: BatchScores) -> None:
-        number = each.part.row
+    def _run(number: int, each: _Placed, scores: BatchScores) -> None:
         row = scores.rows[number]
         ids = row.input_ids(scores.logits.device)
         row.processors.begin(ids, scores.raw(number))

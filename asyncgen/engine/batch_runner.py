@@ -5,6 +5,7 @@ It knows tokens and pages; not whose they are, nor what is done with the logits.
 
 from __future__ import annotations
 
+from array import array
 from typing import TYPE_CHECKING, Protocol
 
 import torch
@@ -100,7 +101,8 @@ class BatchRunner:
                 return recorded
         self._attention.lay_out(rows)
         # One tensor, and so one copy to the device.
-        packed = to_device(torch.tensor(ids + positions + last), self._device)
+        numbers = array("q", ids + positions + last)
+        packed = to_device(torch.frombuffer(numbers, dtype=torch.int64), self._device)
         end = 2 * len(ids)
         if insert is not None:
             insert(packed[: len(ids)])

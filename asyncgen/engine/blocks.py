@@ -63,14 +63,20 @@ def argmax(scores: Tensor) -> tuple[Tensor, Tensor]:
     Returns:
         Values [R], NaN where a row holds any, and indices, int64 [R].
     """
-    size = scores.shape[1]
-    if scores.device.type != "cpu" or size < _ARGMAX_BLOCK or scores.numel() < _FEW_SCORES:
+    rows, size = scores.shape
+    count, rest = divmod(size, _ARGMAX_BLOCK)
+    if scores.device.type != "cpu" or not count or scores.numel() < _FEW_SCORES:
         best, index = scores.max(dim=-1)
         return best, index
-    maxima = block_maxima(scores, _ARGMAX_BLOCK)
-    index = members(maxima.argmax(-1, keepdim=True), _ARGMAX_BLOCK, size)
-    best, place = scores.gather(1, index).max(dim=-1)
-    return best, index.gather(1, place[:, None])[:, 0]
+    best, block = block_maxima(scores, _ARGMAX_BLOCK).max(dim=-1)
+    blocks = scores[:, : size - rest].view(rows, count, _ARGMAX_BLOCK)
+    place = blocks[torch.arange(rows), block].argmax(-1)
+    index = block.mul_(_ARGMAX_BLOCK).add_(place)
+    if rest:
+        last, place = scores[:, -rest:].max(dim=-1)
+        wins = (last > best) | (last.isnan() & ~best.isnan())
+        best, index = torch.where(wins, last, best), torch.where(wins, size - rest + place, index)
+    return best, index
 
 
 def largest(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:

@@ -133,7 +133,7 @@ class Engine:
                 "requests wait and the scheduler schedules none of them, though nothing runs; "
                 "look at `schedule_batch` of the `scheduler` that was passed"
             )
-        self._count(sum(row.count for row in rows) or None)
+        self._count(sum([row.count for row in rows]) or None)
         if self._admission is not None:
             self._admission.is_blocked = self.num_waiting > 0
 

@@ -104,7 +104,10 @@ class EventWriter:
             Whether the sample goes on; a stop string in its text ends it too.
         """
         row = self._rows[index]
-        token_ids, text, stop = _add(row.text, token_ids)
+        if len(token_ids) == 1:
+            text, stop = row.text.add(token_ids)
+        else:
+            token_ids, text, stop = _add(row.text, token_ids)
         if logprobs is not None:
             logprobs = logprobs[: len(token_ids)]
         stop_reason: int | str | None = stop
@@ -139,9 +142,9 @@ class EventWriter:
     def _count(self, num_tokens: int, now: float) -> None:
         """Take note of new tokens and their time."""
         self._num_tokens += num_tokens
-        self._last_token = now - self._request.accepted_at
+        self._last_token = since = now - self._request.accepted_at
         if self._first_token is None:
-            self._first_token = self._last_token
+            self._first_token = since
         if self._metrics is not None:
             self._metrics.tokens(self._request, num_tokens, now)
 
@@ -162,25 +165,21 @@ class EventWriter:
         now: float,
     ) -> None:
         """Hand an event to the reader; the last one carries usage and timing."""
-        request, last = self._request, reason is not None and not self._live
-        if last and reason is not None:
+        request, since = self._request, now - self._request.accepted_at
+        if reason is None:
+            request.sink.put_nowait(TokenEvent(index, token_ids, text, logprobs, since))
+            return
+        usage = timing = None
+        if not self._live:
             # Before the reader hears of it, who may look at the figures.
             if request.place is not None:
                 request.place.left()
             if self._metrics is not None:
                 self._metrics.request_finished(request, reason, now)
+            usage, timing = self._usage(), self._timing(now)
+        finish = cast("FinishReason", reason)
         request.sink.put_nowait(
-            TokenEvent(
-                index=index,
-                token_ids=token_ids,
-                text=text,
-                logprobs=logprobs,
-                time=now - request.accepted_at,
-                finish_reason=cast("FinishReason | None", reason),
-                stop_reason=stop_reason,
-                usage=self._usage() if last else None,
-                timing=self._timing(now) if last else None,
-            )
+            TokenEvent(index, token_ids, text, logprobs, since, finish, stop_reason, usage, timing)
         )
 
     def _usage(self) -> Usage:
@@ -199,8 +198,6 @@ def _add(
     text: SampleText | NoText, token_ids: Sequence[int]
 ) -> tuple[Sequence[int], str, str | None]:
     """Add ids one by one; return those up to a stop string, their text, and the stop string."""
-    if len(token_ids) == 1:
-        return token_ids, *text.add(token_ids)
     pieces = []
     for count, token_id in enumerate(token_ids, 1):
         piece, stop = text.add((token_id,))

@@ -219,14 +219,15 @@ class EngineMetrics:
         if trace is None:
             return
         trace.tokens += count
+        last = trace.last
         if trace.first is None:
             trace.first = trace.last = now
             self._prompt_tokens += len(request.prompt_ids)
             self._first_token.observe(now - request.accepted_at)
             if trace.started is not None:
                 self._prefill.observe(now - trace.started)
-        elif now > trace.last:
-            self._between.observe(now - trace.last)
+        elif now > last:
+            self._between.observe(now - last)
             trace.last = now
 
     def request_finished(self, request: Measured, reason: str, now: float) -> None:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from asyncgen.engine.batch_layout import RowPlan
     from asyncgen.engine.request import Request
     from asyncgen.generation.strategies.ends import Ends
 
@@ -63,6 +64,7 @@ class SamplerRow:
         memories: What the sampler keeps of the sequence for each of them.
         draw: Where its tokens come from; None where the likeliest one is taken.
         top_logprobs: Alternatives a token; None where no log-probabilities were asked for.
+        plan: What `BatchLayout` found out about the processors; None before the first step.
     """
 
     def __init__(self, request: Request, index: int) -> None:
@@ -80,6 +82,7 @@ class SamplerRow:
         self.memories: list[dict[str, Any]] = [{} for _ in self.processors]
         self.draw = HashDraw(request.params.seed) if request.params.config.do_sample else None
         self.top_logprobs = request.params.top_logprobs
+        self.plan: RowPlan | None = None
         self._ids = torch.empty(1, 0, dtype=torch.int64)
         self._filled = 0
 

@@ -61,8 +61,9 @@ class SampleText:
 
     def add(self, token_ids: Sequence[int]) -> tuple[str, str | None]:
         """Take in ids; return text that may be shown, and the stop string that was met."""
-        text = self._pending + self._unshown(self._detokenizer.put(token_ids))
-        self._pending = ""
+        text = self._detokenizer.put(token_ids)
+        if self._shown or self._pending:
+            text, self._pending = self._pending + self._unshown(text), ""
         return (text, None) if self._stops is None else self._stops.put(text)
 
     def finish(self) -> tuple[str, str | None]:

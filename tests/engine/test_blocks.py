@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from asyncgen.engine.blocks import argmax, block_maxima, largest, members
 
 SHAPES = st.tuples(st.integers(1, 4), st.integers(70, 5000))
+LARGE_SHAPES = st.tuples(st.integers(1, 4), st.integers(33_000, 33_300))
 
 
 @settings(max_examples=60, deadline=None)
@@ -23,7 +24,7 @@ def test_the_largest_scores(shape: tuple[int, int], seed: int, scale: float, tie
 
 
 @settings(max_examples=60, deadline=None)
-@given(SHAPES, st.integers(0, 99), st.sampled_from([0.0, 1.0, 5.0]))
+@given(SHAPES | LARGE_SHAPES, st.integers(0, 99), st.sampled_from([0.0, 1.0, 5.0]))
 def test_the_first_of_the_highest(shape: tuple[int, int], seed: int, scale: float) -> None:
     scores = (torch.randn(shape, generator=torch.Generator().manual_seed(seed)) * scale).round()
     best, index = argmax(scores)
@@ -40,6 +41,10 @@ def test_nan_is_not_overlooked() -> None:
         scores[0, place] = torch.nan
         assert argmax(scores)[0].isnan().tolist() == [True, False]
         assert largest(scores, 5)[0][0].isnan().any()
+    for place in (0, 20_000, 40_006):
+        scores = torch.zeros(2, 40_007)
+        scores[0, place] = torch.nan
+        assert argmax(scores)[0].isnan().tolist() == [True, False]
 
 
 def test_members_are_all_of_a_block_and_the_rest() -> None:

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import threading
 import weakref
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -91,6 +92,19 @@ async def test_a_ring_after_the_wake_up_schedules_again() -> None:
         bell.ring(event.set)
         await event.wait()
         assert bell.scheduled == n
+
+
+async def test_many_rings_leave_the_loop_its_turns() -> None:
+    bell = LoopBell.current()
+    rung: list[int] = []
+    turn = 0
+    in_threads(lambda: [bell.ring(lambda: rung.append(turn)) for _ in range(500)])
+    while len(rung) < 500:
+        await checkpoint()
+        turn += 1
+    assert rung == sorted(rung)
+    # Trio takes its tasks in any order: two of its turns may follow one another.
+    assert max(Counter(rung).values()) <= 2 * 64
 
 
 @pytest.mark.parametrize("run", [asyncio.run, trio.run, uvloop.run])
@@ -245,6 +259,58 @@ async def test_a_cancelled_wait_loses_nothing() -> None:
             await mailbox.wait()
         mailbox.put_nowait(n)
         assert await read(mailbox, 1) == [n]
+
+
+async def test_a_reader_that_is_rung_for_and_cancelled_loses_nothing() -> None:
+    mailbox: Mailbox[int] = Mailbox()
+    async with anyio.create_task_group() as group:
+        group.start_soon(mailbox.wait)
+        await anyio.wait_all_tasks_blocked()
+        in_threads(lambda: mailbox.put_nowait(1))  # the bell has not been answered yet
+        group.cancel_scope.cancel()
+    await anyio.wait_all_tasks_blocked()
+    assert await read(mailbox, 1) == [1]
+
+
+@pytest.mark.parametrize("first", ["asyncio", "trio"])
+@pytest.mark.parametrize("second", ["asyncio", "trio"])
+def test_a_mailbox_may_be_read_in_another_loop(first: str, second: str) -> None:
+    async def build() -> Mailbox[int]:
+        return Mailbox()
+
+    async def wait(mailbox: Mailbox[int]) -> list[int]:
+        async with anyio.create_task_group() as group:
+            group.start_soon(mailbox.wait)
+            await anyio.wait_all_tasks_blocked()
+            in_threads(lambda: mailbox.put_nowait(1))
+        return mailbox.drain()
+
+    assert anyio.run(wait, anyio.run(build, backend=first), backend=second) == [1]
+
+
+def test_a_guest_of_a_loop_waits_by_its_own_means() -> None:
+    found: list[list[int]] = []
+
+    async def host() -> None:
+        mailbox: Mailbox[int] = Mailbox()
+        loop, done = asyncio.get_running_loop(), asyncio.Event()
+
+        async def guest() -> None:
+            async with anyio.create_task_group() as group:
+                group.start_soon(mailbox.wait)
+                await anyio.wait_all_tasks_blocked()
+                in_threads(lambda: mailbox.put_nowait(1))
+            found.append(mailbox.drain())
+
+        trio.lowlevel.start_guest_run(
+            guest,
+            run_sync_soon_threadsafe=loop.call_soon_threadsafe,
+            done_callback=lambda _: done.set(),
+        )
+        await done.wait()
+
+    asyncio.run(host())
+    assert found == [[1]]
 
 
 async def test_only_one_task_may_wait() -> None:
