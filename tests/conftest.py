@@ -13,7 +13,8 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 
-settings.register_profile("same", derandomize=True)
+# Without a deadline: a machine that is busy with something else is no failure.
+settings.register_profile("same", derandomize=True, deadline=None)
 
 
 def pytest_configure(config: pytest.Config) -> None:
