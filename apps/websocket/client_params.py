@@ -44,11 +44,12 @@ def wire_prompt(prompt: Prompt) -> dict[str, Any]:
         raise InvalidRequestError("prompt", prompt, _FORMS)
     if all(isinstance(item, Mapping) for item in prompt):
         return {"messages": [_plain("prompt", item) for item in prompt]}
-    if all(isinstance(item, int) and not isinstance(item, bool) for item in prompt):
-        beyond = next((one for one in prompt if not 0 <= one < _END_OF_IDS), None)
+    ids = [item for item in prompt if isinstance(item, int) and not isinstance(item, bool)]
+    if len(ids) == len(prompt):
+        beyond = next((one for one in ids if not 0 <= one < _END_OF_IDS), None)
         if beyond is not None:
             raise InvalidRequestError("prompt", beyond, "token ids are from 0, of the vocabulary")
-        return {"token_ids": list(prompt)}
+        return {"token_ids": ids}
     raise InvalidRequestError("prompt", prompt, _FORMS)
 
 

@@ -71,8 +71,8 @@ def check_params(params: Mapping[str, JsonValue]) -> Fault | None:
         if not _is_sane(value):
             message = f"`{name}` holds a number beyond 64 bits, or one that is not finite"
             return Fault("invalid_request", message, param=name)
-        many = name in ("n", "num_return_sequences") and isinstance(value, int)
-        if many and value > MOST_SAMPLES:
+        is_count = name in ("n", "num_return_sequences")
+        if is_count and isinstance(value, int) and value > MOST_SAMPLES:
             message = f"`{name}` is {value}: at most {MOST_SAMPLES} samples of a request"
             return Fault("invalid_request", message, param=name)
     return None

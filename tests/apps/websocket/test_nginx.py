@@ -179,7 +179,7 @@ async def _stream(proxy: Proxy) -> None:
 
 async def _page(proxy: Proxy) -> None:
     request = {"type": "generate", "id": "x", "prompt": "Once", "params": {"max_new_tokens": 8}}
-    kinds = []
+    kinds: list[str] = []
     with anyio.fail_after(PATIENCE):
         async with proxy.page() as socket:
             await socket.send(json.dumps(request))
