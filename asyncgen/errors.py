@@ -143,5 +143,8 @@ class ChatTemplateError(AsyncgenError):
 
 def _shorten(value: object, limit: int = 120) -> str:
     """Render ``value`` for a message without flooding it."""
-    text = repr(value)
+    try:
+        text = repr(value)
+    except RecursionError:
+        text = f"a {type(value).__name__} that is nested very deep"
     return text if len(text) <= limit else f"{text[: limit - 1]}…"

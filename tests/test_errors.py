@@ -58,3 +58,10 @@ def test_errors_cross_to_another_process() -> None:
             assert type(twin) is type(error)
             assert str(twin) == str(error)
             assert vars(twin) == vars(error)
+
+
+def test_a_value_too_deep_to_be_shown() -> None:
+    value: list[object] = []
+    for _ in range(100_000):
+        value = [value]
+    assert "list" in str(InvalidRequestError("stop", value, "texts"))

@@ -18,6 +18,10 @@ __all__ = ["wire_params", "wire_prompt"]
 
 _FORMS = "a non-empty text, list of chat messages, or list of token ids"
 _JSON = "a server takes only what JSON can carry: text, finite numbers, lists, text-keyed objects"
+_END_OF_IDS = 2**31
+_DEEPEST = 100
+"""Levels of a value. A server refuses a frame that is nested too deep without reading whose it is,
+so such a value must not be sent: requests beside it would be taken for the one to blame."""
 
 
 def wire_prompt(prompt: Prompt) -> dict[str, Any]:
@@ -40,8 +44,12 @@ def wire_prompt(prompt: Prompt) -> dict[str, Any]:
         raise InvalidRequestError("prompt", prompt, _FORMS)
     if all(isinstance(item, Mapping) for item in prompt):
         return {"messages": [_plain("prompt", item) for item in prompt]}
-    if all(isinstance(item, int) and not isinstance(item, bool) for item in prompt):
-        return {"token_ids": list(prompt)}
+    ids = [item for item in prompt if isinstance(item, int) and not isinstance(item, bool)]
+    if len(ids) == len(prompt):
+        beyond = next((one for one in ids if not 0 <= one < _END_OF_IDS), None)
+        if beyond is not None:
+            raise InvalidRequestError("prompt", beyond, "token ids are from 0, of the vocabulary")
+        return {"token_ids": ids}
     raise InvalidRequestError("prompt", prompt, _FORMS)
 
 
@@ -61,6 +69,8 @@ def _plain(name: str, value: Any) -> Any:
         plain = json.loads(text.encode())  # encoding refuses half a surrogate pair
     except (TypeError, ValueError, RecursionError):
         raise InvalidRequestError(name, value, _JSON) from None
+    if _is_deeper(plain, _DEEPEST):
+        raise InvalidRequestError(name, value, f"a server takes at most {_DEEPEST} levels")
     if not _text_keyed(value):  # JSON would make texts of other keys, in silence
         raise InvalidRequestError(name, value, _JSON)
     return plain
@@ -77,3 +87,16 @@ def _text_keyed(value: object) -> bool:
     if isinstance(value, Mapping):
         return all(isinstance(key, str) and _text_keyed(item) for key, item in value.items())
     return not isinstance(value, list | tuple) or all(map(_text_keyed, value))
+
+
+def _is_deeper(value: object, levels: int) -> bool:
+    """Whether lists and objects are nested deeper than that."""
+    layer = [value]
+    for _ in range(levels + 1):
+        layer = [
+            item
+            for one in layer
+            if isinstance(one, dict | list)
+            for item in (one.values() if isinstance(one, dict) else one)
+        ]
+    return bool(layer)

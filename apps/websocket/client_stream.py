@@ -60,8 +60,8 @@ class RemoteStream:
         """Read events instead of text: ids, log-probabilities, several samples by index.
 
         An event is what the server sent in one message: more than one decode step where the
-        connection was slower than the model. ``time`` is counted from the server's acceptance by
-        the clock of the client.
+        connection was slower than the model. ``time`` is that of the last of them, in seconds from
+        the acceptance, by the clock of the server.
         """
         return _Reader(self, self._next_event)
 

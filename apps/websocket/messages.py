@@ -134,7 +134,11 @@ class Generate(_Message):
 
     model_config = ConfigDict(
         json_schema_extra={
-            "oneOf": [{"required": [name]} for name in ("prompt", "messages", "token_ids")]
+            # One that is null is not given, as the models have it.
+            "oneOf": [
+                {"required": [name], "properties": {name: {"not": {"type": "null"}}}}
+                for name in ("prompt", "messages", "token_ids")
+            ]
         }
     )
 

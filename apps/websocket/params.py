@@ -1,8 +1,8 @@
 """Which parameters of a stream may come over a network.
 
-A table, not a rule: a new parameter of the library is refused until somebody has decided. Refused
+A table, not a rule: a new parameter of the library fails a test until somebody has decided. Refused
 is what runs code, opens files, or is no JSON. Values are the engine's to judge, apart from numbers
-that no machine word holds.
+that no machine word holds, and from those that cost the server more than they cost a client.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from pydantic import JsonValue
 
-__all__ = ["ALLOWED", "REFUSED", "check_params"]
+__all__ = ["ALLOWED", "MOST_SAMPLES", "REFUSED", "check_params"]
 
 ALLOWED = frozenset(
     """
@@ -46,6 +46,9 @@ REFUSED = frozenset(
     """.split()
 )
 
+MOST_SAMPLES = 128
+"""Rows of one request: each costs the engine memory and a place, whether it gets to run or not."""
+
 _LARGEST = 2**63
 
 
@@ -53,18 +56,24 @@ def check_params(params: Mapping[str, JsonValue]) -> Fault | None:
     """Find the first parameter that may not come from a client.
 
     Args:
-        params: As the client sent them.
+        params: As the client sent them; ``None`` is not given.
 
     Returns:
         What is wrong; ``None`` if nothing is, as far as can be said without the engine. Unknown
         names are left to it: it knows the nearest one.
     """
     for name, value in params.items():
+        if value is None:
+            continue
         if name in REFUSED:
             message = f"`{name}` is not taken from clients: it is for code beside the engine"
             return Fault("invalid_request", message, param=name)
         if not _is_sane(value):
             message = f"`{name}` holds a number beyond 64 bits, or one that is not finite"
+            return Fault("invalid_request", message, param=name)
+        is_count = name in ("n", "num_return_sequences")
+        if is_count and isinstance(value, int) and value > MOST_SAMPLES:
+            message = f"`{name}` is {value}: at most {MOST_SAMPLES} samples of a request"
             return Fault("invalid_request", message, param=name)
     return None
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import math
 from collections import OrderedDict
 from types import MappingProxyType
@@ -8,6 +9,8 @@ from typing import Any
 import pytest
 
 from apps.websocket.client_params import wire_params, wire_prompt
+from apps.websocket.messages import Generate
+from apps.websocket.wire import read
 from asyncgen import InvalidRequestError
 
 
@@ -29,7 +32,20 @@ def test_a_prompt_is_one_of_three_fields(prompt: Any, field: dict[str, Any]) -> 
 
 @pytest.mark.parametrize(
     "prompt",
-    ["", [], b"x", 7, None, [1, "x"], [True], [{"role": "user"}, 1], "half \ud83d", {"a": 1}],
+    [
+        "",
+        [],
+        b"x",
+        7,
+        None,
+        [1, "x"],
+        [True],
+        [{"role": "user"}, 1],
+        "half \ud83d",
+        {"a": 1},
+        [-1],
+        [2**31],
+    ],
 )
 def test_what_is_no_prompt_is_refused_by_name(prompt: Any) -> None:
     with pytest.raises(InvalidRequestError) as caught:
@@ -62,3 +78,25 @@ def test_what_json_cannot_carry_is_refused_by_name(value: Any) -> None:
     with pytest.raises(InvalidRequestError, match="JSON") as caught:
         wire_params({"seed": 1, "sequence_bias": value})
     assert caught.value.parameter == "sequence_bias"
+
+
+def nested(levels: int) -> Any:
+    value: Any = 1
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+def test_what_is_nested_too_deep_for_a_server_is_refused_by_name() -> None:
+    assert wire_params({"bad_words_ids": nested(100)}) == {"bad_words_ids": nested(100)}
+    for levels in (101, 500, 100_000):
+        with pytest.raises(InvalidRequestError) as caught:
+            wire_params({"bad_words_ids": nested(levels)})
+        assert caught.value.parameter == "bad_words_ids"
+
+
+def test_what_goes_out_is_not_nested_too_deep_to_be_read() -> None:
+    deepest = {"role": "user", "content": nested(99)}
+    frame = {"type": "generate", "id": "a", **wire_prompt([deepest])}
+    frame["params"] = wire_params({"bad_words_ids": nested(100)})
+    assert isinstance(read(json.dumps(frame)), Generate)

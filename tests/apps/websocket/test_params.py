@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from apps.websocket.params import ALLOWED, REFUSED, check_params
+from apps.websocket.params import ALLOWED, MOST_SAMPLES, REFUSED, check_params
 from asyncgen import StreamParams
 
 
@@ -27,6 +27,18 @@ def test_numbers_beyond_a_word(value: object) -> None:
     fault = check_params({"seed": value})  # type: ignore[dict-item]
     assert fault is not None
     assert fault.param == "seed"
+
+
+@pytest.mark.parametrize("name", ["n", "num_return_sequences"])
+def test_samples_are_bounded(name: str) -> None:
+    assert check_params({name: MOST_SAMPLES}) is None
+    fault = check_params({name: MOST_SAMPLES + 1})
+    assert fault is not None
+    assert (fault.code, fault.param) == ("invalid_request", name)
+
+
+def test_null_is_not_given() -> None:
+    assert check_params(dict.fromkeys(ALLOWED | REFUSED)) is None
 
 
 def test_the_rest_is_up_to_the_engine() -> None:

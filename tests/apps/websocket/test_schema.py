@@ -22,6 +22,8 @@ def test_the_file_is_fresh() -> None:
     [
         ({"type": "generate", "id": "a", "prompt": "Once"}, True),
         ({"type": "generate", "id": "a", "prompt": "Once", "token_ids": [1]}, False),
+        ({"type": "generate", "id": "a", "prompt": None, "token_ids": [1]}, True),
+        ({"type": "generate", "id": "a", "prompt": None}, False),
         ({"type": "generate", "id": "a"}, False),
         ({"type": "generate", "id": "", "prompt": "Once"}, False),
         ({"type": "resume", "id": "a", "resume_token": "t", "after": 3}, True),

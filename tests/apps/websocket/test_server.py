@@ -264,6 +264,7 @@ BAD: list[tuple[str | bytes, str | None]] = [
     ('{"type":"generate","id":"z","prompt":"x","params":{"tempo":1}}', "invalid_request"),
     ('{"type":"generate","id":"z","prompt":"x","params":{"top_k":-3}}', "invalid_request"),
     ('{"type":"generate","id":"z","token_ids":[99999]}', "invalid_request"),
+    ('{"type":"generate","id":"z","prompt":"x","params":{"n":1000000000}}', "invalid_request"),
     ('{"type":"generate","id":"z","prompt":"' + "x" * 999 + '"}', "context_length"),
     ('{"type":"cancel","id":"never"}', "unknown_id"),
     ('{"type":"resume","id":"z","resume_token":"guess","after":0}', "resume_unknown"),

@@ -45,10 +45,11 @@ class LookupDrafter:
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise InvalidRequestError(name, value, "an integer of at least 1")
         self._count = count
-        self._sizes = range(max_matching_ngram_size, 0, -1)
+        self._longest = max_matching_ngram_size
         self._ends = frozenset(eos_token_ids)
         self._ids: list[int] = []
-        self._first: dict[tuple[int, ...], int] = {}
+        self._index = _Index()
+        self._match, self._size = _ROOT, 0
 
     def propose(self, ids: Tensor, room: int) -> Drafting:
         """See `Drafter`. Done at once."""
@@ -61,20 +62,89 @@ class LookupDrafter:
         """See `Drafter`. The sequence itself is all there is to learn."""
 
     def _extend(self, token_ids: list[int]) -> None:
-        """Index the n-grams that now have a successor, each where it stood first."""
-        known = self._ids
+        """Index what now has a successor, and find the longest last n-gram that is there."""
+        index = self._index
         for token_id in token_ids:
-            for size in self._sizes:
-                if size <= len(known):
-                    self._first.setdefault(tuple(known[-size:]), len(known))
-            known.append(token_id)
+            if self._ids:
+                index.append(self._ids[-1])
+            self._ids.append(token_id)
+            # What matches with this token begins with what has matched without it.
+            state, size = index.widest(self._match, self._size), self._size
+            while state and token_id not in index.following[state]:
+                state = index.shorter[state]
+                size = index.longest[state]
+            if token_id in index.following[state]:
+                state, size = index.following[state][token_id], size + 1
+            self._size = min(size, self._longest)
+            self._match = index.widest(state, self._size)
 
     def _look_up(self) -> list[int]:
         """What follows the first occurrence of the longest n-gram that has one."""
-        for size in self._sizes:
-            place = self._first.get(tuple(self._ids[-size:])) if size <= len(self._ids) else None
-            if place is not None:
-                following = self._ids[place : place + self._count]
-                ends = [i for i, token_id in enumerate(following) if token_id in self._ends]
-                return following[: ends[0]] if ends else following
-        return []
+        if not self._size:
+            return []
+        place = self._index.end[self._match]
+        following = self._ids[place : place + self._count]
+        ends = [i for i, token_id in enumerate(following) if token_id in self._ends]
+        return following[: ends[0]] if ends else following
+
+
+_ROOT = 0
+"""The state of the empty n-gram."""
+
+
+class _Index:
+    """Every n-gram of a sequence, of any size, in memory and time that grow with its length alone.
+
+    The suffix automaton of Blumer et al., "The smallest automaton recognizing the subwords of a
+    text" (1985), section 2. A state stands for n-grams that end at the same places; each is the
+    end of the longest of them.
+
+    Attributes:
+        following: For each state, where one more token leads.
+        shorter: The state of the longest end that occurs at more places; the root has none (-1).
+        longest: Size of the longest n-gram of each state.
+        end: Where the first occurrence of each state ends, exclusive.
+    """
+
+    def __init__(self) -> None:
+        self.following: list[dict[int, int]] = [{}]
+        self.shorter = [-1]
+        self.longest = [0]
+        self.end = [0]
+        self._whole = _ROOT
+
+    def widest(self, state: int, size: int) -> int:
+        """The state of the last ``size`` tokens of a state's n-grams."""
+        while state and size <= self.longest[self.shorter[state]]:
+            state = self.shorter[state]
+        return state
+
+    def append(self, token_id: int) -> None:
+        """Make the sequence longer by a token."""
+        before, length = self._whole, self.longest[self._whole] + 1
+        self._whole = self._add({}, length, length)
+        while before != -1 and token_id not in self.following[before]:
+            self.following[before][token_id] = self._whole
+            before = self.shorter[before]
+        if before == -1:
+            self.shorter[self._whole] = _ROOT
+            return
+        old = self.following[before][token_id]
+        if self.longest[old] > self.longest[before] + 1:
+            # Its shorter n-grams occur here as well, its longer ones do not: they part.
+            both = self._add(dict(self.following[old]), self.longest[before] + 1, self.end[old])
+            self.shorter[both] = self.shorter[old]
+            self.shorter[old] = both
+            while before != -1 and self.following[before].get(token_id) == old:
+                self.following[before][token_id] = both
+                before = self.shorter[before]
+            old = both
+        self.shorter[self._whole] = old
+
+    def _add(self, following: dict[int, int], longest: int, end: int) -> int:
+        """A new state."""
+        self.following.append(following)
+        self.shorter.append(-1)
+        self.longest.append(longest)
+        self.end.append(end)
+        return len(self.end) - 1

@@ -48,7 +48,7 @@ def test_ends_before_an_end_token_and_where_there_is_no_room() -> None:
 @given(
     st.lists(st.lists(st.integers(0, 4), min_size=1, max_size=5), min_size=1, max_size=12),
     st.integers(1, 4),
-    st.integers(1, 4),
+    st.integers(1, 12),
 )
 def test_a_growing_index_finds_what_a_search_finds(
     pieces: list[list[int]], count: int, size: int
@@ -67,3 +67,10 @@ def test_a_growing_index_finds_what_a_search_finds(
 def test_what_is_refused(count: int, size: int, name: str) -> None:
     with pytest.raises(InvalidRequestError, match=name):
         LookupDrafter(count, size)
+
+
+def test_a_size_without_bound_costs_no_more() -> None:
+    ids = [1, 2, 3] * 2000
+    drafter = LookupDrafter(3, 10**15)
+    assert propose(drafter, ids) == [1, 2, 3]
+    assert len(drafter._index.end) <= 2 * len(ids)
