@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from apps.websocket.connection import TOGETHER, StreamConnection, Turns
-from tests.apps.websocket.serving import STORY, served, teller, wait_for
+from tests.apps.websocket.serving import STORY, Served, served, teller, wait_for
 from tests.doubles.engine import no_thread_left
 from tests.doubles.models import Gate
 
@@ -22,6 +23,14 @@ pytestmark = pytest.mark.anyio
 def anyio_backend() -> str:
     """The library's server is of asyncio."""
     return "asyncio"
+
+
+def stand_still(one: Served) -> None:
+    """Block this loop until the engine has said all: by then it is all ready together."""
+    end = time.monotonic() + 60
+    while one.unfinished:
+        assert time.monotonic() < end
+        time.sleep(0.01)
 
 
 async def test_what_is_ready_together_goes_out_together(
@@ -42,7 +51,8 @@ async def test_what_is_ready_together_goes_out_together(
             await client.begin(str(number))
         before = one.server.service.figures.messages_sent
         writes.clear()
-        gate.open()  # the steps are shared from the next one on, and so is what they say
+        gate.open()
+        stand_still(one)
         ends = 0
         while ends < 16:
             ends += (await client.get())["type"] == "done"
