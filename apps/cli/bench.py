@@ -304,10 +304,16 @@ def serve(
     plot: Plot = None,
     debug: Debug = False,
 ) -> None:
-    """Tokens per second and time to first token over HTTP, beside `transformers serve`."""
+    """Tokens per second and time to first token over HTTP, beside `transformers serve`.
+
+    A server has all cores but the last, and the clients have that one. By default one compute
+    thread for each core of the server.
+    """
     with one_line_errors(debug), _worker_errors():
         _check(model, plot)
-        chosen = prepare_process(threads)
+        from apps.bench.serve_sides import cores
+
+        chosen = prepare_process(threads or len(cores()[0]) or None)
         from apps.bench.report import emit
         from apps.bench.serve import ServeBench, ServeReport
 
