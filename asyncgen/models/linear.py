@@ -173,43 +173,61 @@ class LyingKernel(DenseKernel):
 class ChunkedKernel:
     """A float32 weight cut into chunks of outputs, each transposed: one batched product."""
 
-    __slots__ = ("bias", "shape", "weight")
+    __slots__ = ("_results", "_rows", "bias", "count", "shape", "weight")
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         """Lay a weight ``[out, in]`` out as chunks; the caller may drop the original afterwards."""
         size = weight.shape[1]
         self.weight = weight.view(-1, CHUNK, size).transpose(1, 2).contiguous()  # [C, in, 96]
         self.bias = bias
-        self.shape = (self.weight.shape[0], -1, size)
+        self.count = self.weight.shape[0]
+        self.shape = (self.count, -1, size)
+        # A model uses the same memory in every step: the last tensors, and the views of them.
+        self._rows: tuple[Tensor | None, Any] = (None, None)
+        self._results: tuple[Tensor | None, Any] = (None, None)
 
     def product(self, x: Tensor) -> Tensor:
         """See `Kernel`."""
-        return self.into(x, x.new_empty(x.shape[0], self.weight.shape[0] * CHUNK))
+        return self.into(x, x.new_empty(x.shape[0], self.count * CHUNK))
 
     def into(self, x: Tensor, out: Tensor) -> Tensor:
         """See `Kernel`."""
-        chunks = self.shape[0]
         if x.shape[0] == 1:
-            torch.bmm(x.expand(self.shape), self.weight, out=out.view(chunks, 1, CHUNK))
+            torch.bmm(self._spread(x), self.weight, out=self._cut(out))
         else:
             product = torch.bmm(x.expand(self.shape), self.weight)  # [C, N, 96]
-            out.view(-1, chunks, CHUNK).copy_(product.transpose(0, 1))
+            out.view(-1, self.count, CHUNK).copy_(product.transpose(0, 1))
         return out if self.bias is None else out.add_(self.bias)
 
     def add_to(self, residual: Tensor, x: Tensor) -> None:
         """See `Kernel`."""
-        chunks = self.shape[0]
         if x.shape[0] == 1:
-            residual.view(chunks, 1, CHUNK).baddbmm_(x.expand(self.shape), self.weight)
+            self._cut(residual).baddbmm_(self._spread(x), self.weight)
         else:
             product = torch.bmm(x.expand(self.shape), self.weight)
-            residual.view(-1, chunks, CHUNK).add_(product.transpose(0, 1))
+            residual.view(-1, self.count, CHUNK).add_(product.transpose(0, 1))
         if self.bias is not None:
             residual.add_(self.bias)
 
     def dense(self) -> Tensor:
         """See `Kernel`."""
         return self.weight.transpose(1, 2).reshape(-1, self.weight.shape[1])
+
+    def _spread(self, x: Tensor) -> Any:
+        """One row for each chunk, ``[C, 1, in]``."""
+        known, view = self._rows
+        if known is not x:
+            view = x.expand(self.shape)
+            self._rows = (x, view)
+        return view
+
+    def _cut(self, out: Tensor) -> Any:
+        """One row of results by chunks, ``[C, 1, 96]``."""
+        known, view = self._results
+        if known is not out:
+            view = out.view(self.count, 1, CHUNK)
+            self._results = (out, view)
+        return view
 
     def __reduce__(self) -> tuple[type[ChunkedKernel], tuple[Tensor, Tensor | None]]:
         """Copy and pickle by way of the ordinary layout, as the others do."""
