@@ -10,6 +10,9 @@ from asyncgen.generation.watermarking.config import SynthIDTextWatermarkingConfi
 
 __all__ = ["check_beams"]
 
+_STEEPEST = 30
+"""Power of a length that a float can hold, whatever the length."""
+
 
 def check_beams(config: Any) -> None:
     """Refuse what diverse and constrained beam search do not allow.
@@ -46,6 +49,9 @@ def check_beams(config: Any) -> None:
     penalty = config.length_penalty
     if penalty is not None and (isinstance(penalty, bool) or not isinstance(penalty, int | float)):
         raise InvalidRequestError("length_penalty", penalty, "a number")
+    if penalty is not None and not -_STEEPEST <= penalty <= _STEEPEST:
+        allowed = f"a number from {-_STEEPEST} to {_STEEPEST}"
+        raise InvalidRequestError("length_penalty", penalty, allowed)
     _check_constraints(config, beams, groups)
 
 
