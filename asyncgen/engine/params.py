@@ -17,7 +17,7 @@ import torch
 from asyncgen.engine.assistants import refuse_idle_help
 from asyncgen.engine.names import ARGUMENTS, OWN
 from asyncgen.engine.stream_params import StreamParams
-from asyncgen.engine.values import check_callables, check_count, check_text, check_values
+from asyncgen.engine.values import check_callables, check_count, check_stops, check_values
 from asyncgen.errors import ContextLengthError, InvalidRequestError
 from asyncgen.generation.beam_checks import check_beams
 from asyncgen.generation.config import GenerationConfig
@@ -319,7 +319,7 @@ def _stop_strings(stop: str | Sequence[str] | None) -> tuple[str, ...]:
     stops = [stop] if isinstance(stop, str) else [] if stop is None else stop
     if not isinstance(stops, list | tuple) or not all(isinstance(s, str) and s for s in stops):
         raise InvalidRequestError("stop", stop, "a non-empty string or a list of them")
-    check_text("stop", stops)
+    check_stops("stop", stops)
     return tuple(stops)
 
 

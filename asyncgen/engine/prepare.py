@@ -29,6 +29,7 @@ from asyncgen.generation.stopping import StoppingCriteriaList, build_stopping_cr
 from asyncgen.generation.strategies import TAIL_ONLY, strategy_for
 from asyncgen.generation.strategies.ends import Ends
 from asyncgen.recipes import load_recipe
+from streamers import StopStrings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -112,6 +113,7 @@ def prepare_request(
         method=_method(model, params, processors, criteria, cancel),
         alone=alone,
         num_pages=num_pages,
+        stops=StopStrings(params.stop) if params.stop else None,
         place=place,
     )
 

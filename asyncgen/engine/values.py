@@ -7,16 +7,27 @@ error that names it, before any work.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from asyncgen.errors import InvalidRequestError
 
-__all__ = ["MOST_ROWS", "check_callables", "check_count", "check_text", "check_values"]
+__all__ = [
+    "MOST_ROWS",
+    "MOST_STOP_CHARACTERS",
+    "check_callables",
+    "check_count",
+    "check_stops",
+    "check_text",
+    "check_values",
+]
 
 MOST_ROWS = 4096
 """Samples, or beams, of one request. Far beyond what shares a step; a slip of the keyboard must not
 make the engine lay out a thousand million rows while everybody waits."""
+
+MOST_STOP_CHARACTERS = 2**14
+"""Of all stop strings of a request together: they are searched for at every token."""
 
 _WORD = 2**63
 
@@ -96,7 +107,7 @@ def check_values(config: object) -> None:
     stops = getattr(config, "stop_strings", None)
     if not isinstance(stops, str | list | tuple | None):
         raise InvalidRequestError("stop_strings", stops, "a non-empty string or a list of them")
-    check_text("stop_strings", stops if isinstance(stops, list | tuple) else [stops])
+    check_stops("stop_strings", stops if isinstance(stops, list | tuple) else [stops])
 
 
 def check_count(name: str, value: object) -> None:
@@ -131,6 +142,23 @@ def check_text(name: str, texts: Iterable[object]) -> None:
         except UnicodeEncodeError as error:
             allowed = f"no Unicode text: a lone surrogate at position {error.start}"
             raise InvalidRequestError(name, text, allowed) from None
+
+
+def check_stops(name: str, stops: Sequence[object]) -> None:
+    """Refuse stop strings that no text holds, and more of them than a step has time for.
+
+    Args:
+        name: Name of the parameter.
+        stops: Its strings; what is no string is left to others.
+
+    Raises:
+        InvalidRequestError: Names the parameter, and what is wrong.
+    """
+    length = sum(len(stop) for stop in stops if isinstance(stop, str))
+    if length > MOST_STOP_CHARACTERS:
+        allowed = f"{length} characters in all; at most {MOST_STOP_CHARACTERS}"
+        raise InvalidRequestError(name, stops, allowed)
+    check_text(name, stops)
 
 
 def check_callables(name: str, arguments: Mapping[str, Any]) -> list[Callable[..., Any]]:

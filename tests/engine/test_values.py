@@ -7,7 +7,15 @@ from typing import Any
 
 import pytest
 
-from asyncgen.engine.values import MOST_ROWS, RULES, check_callables, check_text, check_values
+from asyncgen.engine.values import (
+    MOST_ROWS,
+    MOST_STOP_CHARACTERS,
+    RULES,
+    check_callables,
+    check_stops,
+    check_text,
+    check_values,
+)
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.config import GenerationConfig
 from asyncgen.generation.fields import DEFAULTS
@@ -83,6 +91,16 @@ def test_numbers_beyond_a_word_are_refused_by_name(name: str, bits: int) -> None
 def test_stop_strings_are_strings(value: object) -> None:
     with pytest.raises(InvalidRequestError, match="stop_strings"):
         check_values(SimpleNamespace(stop_strings=value))
+
+
+@pytest.mark.parametrize("stops", [["a" * 2**14], ["ab"] * 2**13])
+def test_stop_strings_are_short_altogether(stops: list[str]) -> None:
+    assert sum(map(len, stops)) == MOST_STOP_CHARACTERS
+    check_stops("stop", stops)
+    with pytest.raises(InvalidRequestError, match="`stop` is .*16385 characters in all"):
+        check_stops("stop", [*stops, "x"])
+    with pytest.raises(InvalidRequestError, match="stop_strings"):
+        check_values(SimpleNamespace(stop_strings=[*stops, "x"]))
 
 
 def test_text() -> None:
