@@ -41,6 +41,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"force_words_ids": [[-1]], "num_beams": 2}, "force_words_ids"),
     ({"force_words_ids": [[[1], [1, 2]]], "num_beams": 2}, "force_words_ids"),
     ({"constraints": [7], "num_beams": 2}, "constraints"),
+    ({"force_words_ids": [[1]] * 65, "num_beams": 2}, "force_words_ids"),
     ({"num_beams": 2, "length_penalty": "long"}, "length_penalty"),
     ({"num_beams": 2, "length_penalty": 31}, "length_penalty"),
     ({"num_beams": 2, "length_penalty": -(10**400)}, "length_penalty"),
