@@ -58,7 +58,7 @@ class InvalidRequestError(AsyncgenError, ValueError):
             value: The value that was given.
             allowed: What would have been accepted, in words; a remedy where one helps.
         """
-        super().__init__(f"`{parameter}` is {_shorten(value)}: {allowed}")
+        super().__init__(f"`{parameter}` is {shorten(value)}: {allowed}")
         self.parameter = parameter
         self.value = value
         self.allowed = allowed
@@ -141,10 +141,12 @@ class ChatTemplateError(AsyncgenError):
     """The chat template is missing, broken, or refused the messages."""
 
 
-def _shorten(value: object, limit: int = 120) -> str:
+def shorten(value: object, limit: int = 120) -> str:
     """Render ``value`` for a message without flooding it."""
     try:
         text = repr(value)
     except RecursionError:
         text = f"a {type(value).__name__} that is nested very deep"
+    except ValueError:  # Python does not write out integers of thousands of digits
+        text = f"a {type(value).__name__} with a number of thousands of digits"
     return text if len(text) <= limit else f"{text[: limit - 1]}…"

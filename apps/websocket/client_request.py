@@ -99,10 +99,16 @@ class Request:
         self._changed: anyio.Event | None = None
 
     @property
-    def num_samples(self) -> int:
-        """How many samples were asked for, or have been heard of."""
+    def asked(self) -> int:
+        """How many samples were asked for; whether there may be so many is the server's to say."""
         asked = self.params.get("num_return_sequences") or self.params.get("n") or 1
-        return max(asked if isinstance(asked, int) else 1, 1, *(i + 1 for i in self._samples))
+        return max(asked if isinstance(asked, int) else 1, 1)
+
+    @property
+    def num_samples(self) -> int:
+        """How many samples the server has taken up; one as long as it has not."""
+        accepted = 1 if self._accepted_at is None else self.asked
+        return max(accepted, *(index + 1 for index in self._samples), 1)
 
     @property
     def given_up(self) -> bool:

@@ -179,7 +179,7 @@ class RemoteStream:
         raise StopAsyncIteration
 
     def _refuse_samples(self, as_text: bool) -> None:
-        samples = self._request.num_samples
+        samples = self._request.asked
         if as_text and samples > 1:
             self._leave()
             raise InvalidRequestError(

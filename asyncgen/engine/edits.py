@@ -27,7 +27,7 @@ from asyncgen.generation.logits import (
     SuppressTokensAtBeginLogitsProcessor,
     SuppressTokensLogitsProcessor,
 )
-from asyncgen.generation.logits.lengths import rise
+from asyncgen.generation.logits.lengths import growth, rise
 from asyncgen.generation.logits.penalties import penalize_frequency, penalize_presence, weaken
 from asyncgen.transfer import to_device
 
@@ -195,7 +195,7 @@ class _Decay:
             overdue = scores.rows[part.row].position - processor.regulation_start
             if overdue > 0:
                 with scores.guarded(part.row):
-                    share = float(processor.regulation_factor**overdue - 1)
+                    share = float(growth(processor.regulation_factor, overdue))
                     places += [part.row * scores.size + token for token in ends]
                     shares += [share] * len(ends)
         if places:

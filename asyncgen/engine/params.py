@@ -17,7 +17,7 @@ import torch
 from asyncgen.engine.assistants import refuse_idle_help
 from asyncgen.engine.names import ARGUMENTS, OWN
 from asyncgen.engine.stream_params import StreamParams
-from asyncgen.engine.values import check_callables, check_text, check_values
+from asyncgen.engine.values import check_callables, check_count, check_stops, check_values
 from asyncgen.errors import ContextLengthError, InvalidRequestError
 from asyncgen.generation.beam_checks import check_beams
 from asyncgen.generation.config import GenerationConfig
@@ -144,7 +144,7 @@ def resolve_params(
         refuse_idle_help(config, arguments, given, mode)
     except InvalidRequestError:
         raise
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, OverflowError, RecursionError) as error:
         raise _from_value_error(error, given) from error
     _set_length(config, given, prompt_length, context_length)
     return RequestParams(
@@ -249,8 +249,7 @@ def _join_samples(given: dict[str, Any], own: dict[str, Any]) -> None:
     if "n" not in own:
         return
     n = own.pop("n")
-    if isinstance(n, bool) or not isinstance(n, int) or n < 1:
-        raise InvalidRequestError("n", n, "an integer of at least 1")
+    check_count("n", n)
     if given.setdefault("num_return_sequences", n) != n:
         raise InvalidRequestError("n", n, "the same thing as `num_return_sequences`; give one")
 
@@ -320,7 +319,7 @@ def _stop_strings(stop: str | Sequence[str] | None) -> tuple[str, ...]:
     stops = [stop] if isinstance(stop, str) else [] if stop is None else stop
     if not isinstance(stops, list | tuple) or not all(isinstance(s, str) and s for s in stops):
         raise InvalidRequestError("stop", stop, "a non-empty string or a list of them")
-    check_text("stop", stops)
+    check_stops("stop", stops)
     return tuple(stops)
 
 

@@ -17,7 +17,7 @@ from asyncgen.engine.params import RequestParams, fit_room, resolve_params
 from asyncgen.engine.request import Request, Sink, clock
 from asyncgen.engine.routing import num_rows, why_alone
 from asyncgen.engine.token_ids import check_token_ids
-from asyncgen.errors import InvalidRequestError
+from asyncgen.errors import ContextLengthError, InvalidRequestError
 from asyncgen.generation.custom import CustomMethod, helper_arguments
 from asyncgen.generation.drafting import Assistance
 from asyncgen.generation.healing import Healing, plan_healing
@@ -29,6 +29,7 @@ from asyncgen.generation.stopping import StoppingCriteriaList, build_stopping_cr
 from asyncgen.generation.strategies import TAIL_ONLY, strategy_for
 from asyncgen.generation.strategies.ends import Ends
 from asyncgen.recipes import load_recipe
+from streamers import StopStrings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -79,6 +80,7 @@ def prepare_request(
     has_encoder = hasattr(model, "core") and model.config.is_encoder_decoder
     params = _params(model, given, 1 if has_encoder else len(prompt_ids))
     check_token_ids(params.config, given.keys(), model.config.vocab_size)
+    _check_cache_length(model, params)
     if params.method is not None:
         _check_method(model, params)
     elif hasattr(model, "core"):
@@ -111,8 +113,18 @@ def prepare_request(
         method=_method(model, params, processors, criteria, cancel),
         alone=alone,
         num_pages=num_pages,
+        stops=StopStrings(params.stop) if params.stop else None,
         place=place,
     )
+
+
+def _check_cache_length(model: GenerativeModel, params: RequestParams) -> None:
+    """A static cache is allocated whole: no more of it than the model has positions."""
+    length = params.config.max_cache_len
+    context = getattr(model.config, "max_position_embeddings", None)
+    if length is not None and context is not None and length > context:
+        allowed = f"at most the model's context, {context}"
+        raise InvalidRequestError("max_cache_len", length, allowed)
 
 
 def _make_room(
@@ -234,7 +246,7 @@ def _processors(
         )
     except InvalidRequestError:
         raise
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, OverflowError) as error:
         raise InvalidRequestError("generation parameters", params.mode.value, str(error)) from error
 
 
@@ -250,6 +262,10 @@ def _guidance(model: GenerativeModel, params: RequestParams) -> Guidance | None:
     if ids is not None and (int(ids.min()) < 0 or int(ids.max()) >= size):
         allowed = f"token ids are from 0 to {size - 1}"
         raise InvalidRequestError("negative_prompt_ids", ids.tolist(), allowed)
+    context = getattr(model.config, "max_position_embeddings", None)
+    if ids is not None and context is not None and ids.shape[1] >= context:
+        allowed = f"it has {ids.shape[1]} tokens, and the context holds {context}; shorten it"
+        raise ContextLengthError("negative_prompt_ids", ids.tolist(), allowed)
     if not callable(model) or getattr(model.config, "is_encoder_decoder", False):
         return None
     return Guidance(model, ids, params.negative_prompt_attention_mask)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from asyncgen.generation.logits import LogitsProcessorList
     from asyncgen.generation.strategies.ends import Ends
     from asyncgen.types import TokenEvent
+    from streamers import StopStrings
 
 __all__ = ["Request", "Sink", "clock", "fail", "sample_name"]
 
@@ -54,6 +55,7 @@ class Request:
         method: A decoding method that the user wrote, in place of a strategy.
         alone: Why the shared batch cannot serve it; ``None`` where it can.
         num_pages: Pages that all its keys and values could take, if it runs alone.
+        stops: The search for stop strings, ready to be copied for each sample; ``None`` for none.
         place: Its place in the engine's queue; ``None`` where nobody counts.
         id: Short name for logs, and in the batch.
     """
@@ -72,6 +74,7 @@ class Request:
     method: CustomMethod | None = None
     alone: str | None = None
     num_pages: int = 0
+    stops: StopStrings | None = None
     place: Place | None = None
     id: str = field(default_factory=lambda: f"req-{next(_numbers)}")
 

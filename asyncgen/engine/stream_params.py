@@ -19,6 +19,10 @@ class StreamParams(TypedDict, total=False):
 
     The fields of ``GenerationConfig`` (documented there), the documented arguments of
     ``generate`` except ``streamer``, and our own, at the end.
+
+    A request has at most 4096 samples (``n`` or ``num_return_sequences``) and 4096 beams; its
+    ``stop`` and its ``stop_strings`` at most 16,384 characters each, all strings together.
+    Numbers are of 64 bits at most.
     """
 
     max_length: int | None

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from typing import TYPE_CHECKING
 
-from streamers import Detokenizer, StopStrings
+from streamers import Detokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,7 +34,8 @@ class SampleText:
             skip_special_tokens=request.params.skip_special_tokens,
         )
         self._shown = self._pending = ""
-        self._stops = StopStrings(request.params.stop) if request.params.stop else None
+        # Copies search in what was laid out once, before the request reached the decode thread.
+        self._stops = copy.copy(request.stops)
 
     def heal(self, token_id: int, prompt_ids: Sequence[int], shown: str) -> None:
         """Begin anew: the prompt ends with another token than it did.

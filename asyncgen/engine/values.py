@@ -7,22 +7,40 @@ error that names it, before any work.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from asyncgen.errors import InvalidRequestError
 
-__all__ = ["check_callables", "check_text", "check_values"]
+__all__ = [
+    "MOST_ROWS",
+    "MOST_STOP_CHARACTERS",
+    "check_callables",
+    "check_count",
+    "check_stops",
+    "check_text",
+    "check_values",
+]
+
+MOST_ROWS = 4096
+"""Samples, or beams, of one request. Far beyond what shares a step; a slip of the keyboard must not
+make the engine lay out a thousand million rows while everybody waits."""
+
+MOST_STOP_CHARACTERS = 2**14
+"""Of all stop strings of a request together: they are searched for at every token."""
+
+_WORD = 2**63
 
 Rule: TypeAlias = tuple[tuple[str, ...], Callable[[Any], bool], str]
 
 
 def _is_real(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    """A finite number, of a size that a machine computes with."""
+    return isinstance(value, float) and math.isfinite(value) or _is_whole(value)
 
 
 def _is_whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, int) and not isinstance(value, bool) and -_WORD <= value < _WORD
 
 
 def _are_ids(value: Any) -> bool:
@@ -48,10 +66,26 @@ RULES: tuple[Rule, ...] = (
         "a whole number of at least 0",
     ),
     (
-        ("num_return_sequences", "prefill_chunk_size"),
+        ("prefill_chunk_size", "max_cache_len"),
         lambda it: _is_whole(it) and it >= 1,
         "a whole number of at least 1",
     ),
+    (
+        ("num_return_sequences", "num_beams"),
+        lambda it: _is_whole(it) and 1 <= it <= MOST_ROWS,
+        f"a whole number from 1 to {MOST_ROWS}",
+    ),
+    (
+        ("top_k",),
+        lambda it: _is_whole(it) and it >= 0,
+        "a whole number of at least 0; 0 is off",
+    ),
+    (
+        ("temperature",),
+        lambda it: _is_real(it) and it > 0,
+        "a number above 0; for greedy decoding set `do_sample=False`",
+    ),
+    (("guidance_scale",), _is_real, "a finite number"),
     (("eos_token_id",), _are_ids, "a token id or a list of token ids"),
 )
 
@@ -71,7 +105,23 @@ def check_values(config: object) -> None:
             if value is not None and not accepts(value):
                 raise InvalidRequestError(name, value, allowed)
     stops = getattr(config, "stop_strings", None)
-    check_text("stop_strings", stops if isinstance(stops, list | tuple) else [stops])
+    if not isinstance(stops, str | list | tuple | None):
+        raise InvalidRequestError("stop_strings", stops, "a non-empty string or a list of them")
+    check_stops("stop_strings", stops if isinstance(stops, list | tuple) else [stops])
+
+
+def check_count(name: str, value: object) -> None:
+    """Refuse what is no number of samples.
+
+    Args:
+        name: Name of the parameter.
+        value: What was given.
+
+    Raises:
+        InvalidRequestError: It is no whole number from 1 to `MOST_ROWS`.
+    """
+    if not _is_whole(value) or not 1 <= value <= MOST_ROWS:  # type: ignore[operator]
+        raise InvalidRequestError(name, value, f"a whole number from 1 to {MOST_ROWS}")
 
 
 def check_text(name: str, texts: Iterable[object]) -> None:
@@ -92,6 +142,23 @@ def check_text(name: str, texts: Iterable[object]) -> None:
         except UnicodeEncodeError as error:
             allowed = f"no Unicode text: a lone surrogate at position {error.start}"
             raise InvalidRequestError(name, text, allowed) from None
+
+
+def check_stops(name: str, stops: Sequence[object]) -> None:
+    """Refuse stop strings that no text holds, and more of them than a step has time for.
+
+    Args:
+        name: Name of the parameter.
+        stops: Its strings; what is no string is left to others.
+
+    Raises:
+        InvalidRequestError: Names the parameter, and what is wrong.
+    """
+    length = sum(len(stop) for stop in stops if isinstance(stop, str))
+    if length > MOST_STOP_CHARACTERS:
+        allowed = f"{length} characters in all; at most {MOST_STOP_CHARACTERS}"
+        raise InvalidRequestError(name, stops, allowed)
+    check_text(name, stops)
 
 
 def check_callables(name: str, arguments: Mapping[str, Any]) -> list[Callable[..., Any]]:

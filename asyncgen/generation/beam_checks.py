@@ -10,6 +10,12 @@ from asyncgen.generation.watermarking.config import SynthIDTextWatermarkingConfi
 
 __all__ = ["check_beams"]
 
+_MOST_CONSTRAINTS = 64
+"""Each is looked at for every beam and candidate of a step."""
+
+_STEEPEST = 30
+"""Power of a length that a float can hold, whatever the length."""
+
 
 def check_beams(config: Any) -> None:
     """Refuse what diverse and constrained beam search do not allow.
@@ -46,6 +52,9 @@ def check_beams(config: Any) -> None:
     penalty = config.length_penalty
     if penalty is not None and (isinstance(penalty, bool) or not isinstance(penalty, int | float)):
         raise InvalidRequestError("length_penalty", penalty, "a number")
+    if penalty is not None and not -_STEEPEST <= penalty <= _STEEPEST:
+        allowed = f"a number from {-_STEEPEST} to {_STEEPEST}"
+        raise InvalidRequestError("length_penalty", penalty, allowed)
     _check_constraints(config, beams, groups)
 
 
@@ -67,8 +76,13 @@ def _refuse_memory(config: Any) -> None:
 
 
 def _check_constraints(config: Any, beams: int, groups: int) -> None:
-    if not constraints_of(config):
+    constraints = constraints_of(config)
+    if not constraints:
         return
+    if len(constraints) > _MOST_CONSTRAINTS:
+        name = "force_words_ids" if config.force_words_ids is not None else "constraints"
+        allowed = f"{len(constraints)} constraints; at most {_MOST_CONSTRAINTS}"
+        raise InvalidRequestError(name, getattr(config, name), allowed)
     if beams == 1:
         raise InvalidRequestError("num_beams", beams, "must be above 1 for constraints")
     if config.do_sample:

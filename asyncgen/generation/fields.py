@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from asyncgen.errors import InvalidRequestError
+from asyncgen.errors import InvalidRequestError, shorten
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -101,7 +101,7 @@ class Issue:
 
     def __str__(self) -> str:
         """Render as one line of a list."""
-        return f"`{self.name}` is {self.value!r}: {self.reason}"
+        return f"`{self.name}` is {shorten(self.value)}: {self.reason}"
 
 
 def _same(left: object, right: object) -> bool:
@@ -196,7 +196,8 @@ FIELDS: tuple[Field, ...] = (
           " there (arXiv 1909.05858); 1.0 is off.", 1.0, neutral=(1.0,)),
     Field("encoder_repetition_penalty", "The inverse, for tokens of the prompt; 1.0 is off.", 1.0,
           neutral=(1.0,)),
-    Field("length_penalty", "Exponent of the length by which a beam's score is divided.", 1.0,
+    Field("length_penalty", "Exponent of the length by which a beam's score is divided; from -30 to"
+          " 30.", 1.0,
           needs=_BEAMS, neutral=(1.0,)),
     Field("no_repeat_ngram_size", "No n-gram of this size occurs twice; 0 is off.", 0,
           neutral=(0,)),
@@ -314,7 +315,7 @@ def hard_rules(config: Any) -> None:
         try:
             accepted = field.check(value)
         except TypeError as error:
-            message = f"`{field.name}` is {value!r}: must be {field.allowed}"
+            message = f"`{field.name}` is {shorten(value)}: must be {field.allowed}"
             raise TypeError(message) from error
         if not accepted:
             raise InvalidRequestError(field.name, value, f"must be {field.allowed}")
@@ -326,7 +327,7 @@ def _check_returned(config: Any) -> None:
     if count is None:
         return
     if not isinstance(count, int | float):
-        raise TypeError(f"`num_return_sequences` is {count!r}: must be a number")
+        raise TypeError(f"`num_return_sequences` is {shorten(count)}: must be a number")
     if count <= 1:
         return
     if beams is None or beams == 1:

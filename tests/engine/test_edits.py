@@ -10,6 +10,7 @@ import torch
 from asyncgen.engine.batch_scores import BatchScores
 from asyncgen.engine.edits import EDITS, Part
 from asyncgen.engine.sampling_rows import SamplerRow
+from asyncgen.errors import InvalidScoresError
 from asyncgen.generation.logits import (
     ForcedBOSTokenLogitsProcessor,
     ForcedEOSTokenLogitsProcessor,
@@ -89,6 +90,7 @@ def test_a_row_whose_decay_overflows_fails_alone() -> None:
     edit, _ = EDITS[type(original)]
     edit([Part(number, row.originals[0], {}) for number, row in enumerate(rows)], scores)(scores)
     assert list(scores.failures) == [0]
-    assert isinstance(scores.failures[0], OverflowError)
+    assert isinstance(scores.failures[0], InvalidScoresError)
+    assert scores.failures[0].processor == "ExponentialDecayLengthPenalty"
     alone = rows[1].processors[0](torch.tensor([rows[1].token_ids]), logits[1:])
     assert torch.equal(scores.values[1:], alone)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from asyncgen.engine.params import RequestParams, resolve_params
+from asyncgen.engine.values import MOST_ROWS
 from asyncgen.errors import ContextLengthError, InvalidRequestError
 from asyncgen.generation.config import GenerationConfig
 from asyncgen.generation.modes import GenerationMode
@@ -132,6 +133,14 @@ def test_samples() -> None:
     assert resolve({"n": 3, "do_sample": True}).num_samples == 3
     assert resolve({"n": 3, "num_return_sequences": 3, "do_sample": True}).num_samples == 3
     assert resolve({"n": 1}).num_samples == 1
+
+
+@pytest.mark.parametrize("count", [MOST_ROWS + 1, 10**9, 2**63, True, 0])
+@pytest.mark.parametrize("name", ["n", "num_return_sequences"])
+def test_samples_are_bounded(name: str, count: int) -> None:
+    with pytest.raises(InvalidRequestError, match=f"from 1 to {MOST_ROWS}") as caught:
+        resolve({name: count, "do_sample": True})
+    assert caught.value.parameter == name
 
 
 def test_stop_strings() -> None:

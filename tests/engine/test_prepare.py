@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from asyncgen.engine.text import SampleText
 from asyncgen.errors import ChatTemplateError, InvalidRequestError
 from tests.doubles.models import EOS, TableModel, byte_tokenizer
 from tests.engine.requests import request_for
@@ -100,3 +101,48 @@ def test_what_cannot_be_served_is_refused_before_any_work() -> None:
     with pytest.raises(InvalidRequestError, match="num_beam_groups"):
         request_for(model=model, num_beams=3, num_beam_groups=2)
     assert model.num_forwards == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [
+        ("max_cache_len", {"max_cache_len": 10**9, "cache_implementation": "static"}),
+        ("negative_prompt_ids", {"negative_prompt_ids": [1] * 512, "guidance_scale": 2.0}),
+        ("guidance_scale", {"guidance_scale": 2**64}),
+        ("sequence_bias", {"sequence_bias": [[[1], 1e300]]}),
+        ("sequence_bias", {"sequence_bias": [[[1], float("nan")]]}),
+        ("top_k", {"top_k": 2**63}),
+        ("top_k", {"top_k": True}),
+        ("temperature", {"temperature": 10**400}),
+        ("max_time", {"max_time": 10**400}),
+        ("stop", {"stop": ["x" * 100] * 200}),
+        ("stop_strings", {"stop_strings": 5}),
+        ("num_beams", {"num_beams": 10**6, "do_sample": False}),
+    ],
+)
+def test_huge_values_are_refused_before_they_reach_the_engine(
+    name: str, given: dict[str, Any]
+) -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        request_for([1, 2], **given)
+    assert caught.value.parameter == name
+    assert len(str(caught.value)) < 300
+
+
+@pytest.mark.parametrize("name", ["suppress_tokens", "watermarking_config", "stop", "eos_token_id"])
+def test_deep_nesting_is_refused_by_name(name: str) -> None:
+    nested: list[Any] = [1]
+    for _ in range(5000):
+        nested = [nested]
+    with pytest.raises(InvalidRequestError) as caught:
+        request_for([1, 2], **{name: nested})
+    assert caught.value.parameter == name
+
+
+def test_samples_share_one_search_for_stop_strings() -> None:
+    request, _ = request_for([1], stop=["ab"], n=2, do_sample=True)
+    first, second = (SampleText(byte_tokenizer(), request) for _ in range(2))
+    assert first.add([97]) == ("", None)
+    assert second.add([98]) == ("b", None)
+    assert first.add([98]) == ("", "ab")
+    assert request.stops is not None and request.stops.held == ""

@@ -7,7 +7,15 @@ from typing import Any
 
 import pytest
 
-from asyncgen.engine.values import RULES, check_callables, check_text, check_values
+from asyncgen.engine.values import (
+    MOST_ROWS,
+    MOST_STOP_CHARACTERS,
+    RULES,
+    check_callables,
+    check_stops,
+    check_text,
+    check_values,
+)
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.config import GenerationConfig
 from asyncgen.generation.fields import DEFAULTS
@@ -18,9 +26,14 @@ def test_defaults_pass() -> None:
     check_values(SimpleNamespace(**DEFAULTS))
 
 
-@pytest.mark.parametrize("name", [name for names, _, _ in RULES for name in names])
+_NAMES = [name for names, _, _ in RULES for name in names]
+
+
+@pytest.mark.parametrize("name", _NAMES)
 @pytest.mark.parametrize("value", [True, "x", -1, float("nan"), float("inf"), [1.5], {}])
 def test_nonsense_is_refused_everywhere(name: str, value: Any) -> None:
+    if (name, value) == ("guidance_scale", -1):
+        return  # away from the prompt
     with pytest.raises(InvalidRequestError) as caught:
         check_values(SimpleNamespace(**{name: value}))
     assert caught.value.parameter == name
@@ -40,6 +53,15 @@ def test_nonsense_is_refused_everywhere(name: str, value: Any) -> None:
         ("no_repeat_ngram_size", 0, True),
         ("no_repeat_ngram_size", 2.0, False),
         ("num_return_sequences", 0, False),
+        ("num_return_sequences", MOST_ROWS, True),
+        ("num_return_sequences", MOST_ROWS + 1, False),
+        ("num_beams", MOST_ROWS + 1, False),
+        ("top_k", 0, True),
+        ("top_k", 2**63 - 1, True),
+        ("temperature", 1e-300, True),
+        ("temperature", 0, False),
+        ("guidance_scale", 2**63, False),
+        ("max_cache_len", 0, False),
         ("eos_token_id", [], True),
         ("eos_token_id", (1, 2), True),
         ("eos_token_id", [1, "2"], False),
@@ -52,6 +74,33 @@ def test_bounds(name: str, value: Any, passes: bool) -> None:
     else:
         with pytest.raises(InvalidRequestError):
             check_values(config)
+
+
+@pytest.mark.parametrize("name", _NAMES)
+@pytest.mark.parametrize("bits", [63, 64, 1300, 16000], ids=lambda bits: f"{bits} bits")
+def test_numbers_beyond_a_word_are_refused_by_name(name: str, bits: int) -> None:
+    if name == "eos_token_id":
+        return  # ids are held against the vocabulary
+    with pytest.raises(InvalidRequestError) as caught:
+        check_values(SimpleNamespace(**{name: 1 << bits}))
+    assert caught.value.parameter == name
+    assert len(str(caught.value)) < 300
+
+
+@pytest.mark.parametrize("value", [0, 1.5, True, {"a": 1}])
+def test_stop_strings_are_strings(value: object) -> None:
+    with pytest.raises(InvalidRequestError, match="stop_strings"):
+        check_values(SimpleNamespace(stop_strings=value))
+
+
+@pytest.mark.parametrize("stops", [["a" * 2**14], ["ab"] * 2**13])
+def test_stop_strings_are_short_altogether(stops: list[str]) -> None:
+    assert sum(map(len, stops)) == MOST_STOP_CHARACTERS
+    check_stops("stop", stops)
+    with pytest.raises(InvalidRequestError, match="`stop` is .*16385 characters in all"):
+        check_stops("stop", [*stops, "x"])
+    with pytest.raises(InvalidRequestError, match="stop_strings"):
+        check_values(SimpleNamespace(stop_strings=[*stops, "x"]))
 
 
 def test_text() -> None:

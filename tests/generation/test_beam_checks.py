@@ -41,7 +41,11 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"force_words_ids": [[-1]], "num_beams": 2}, "force_words_ids"),
     ({"force_words_ids": [[[1], [1, 2]]], "num_beams": 2}, "force_words_ids"),
     ({"constraints": [7], "num_beams": 2}, "constraints"),
+    ({"force_words_ids": [[1]] * 65, "num_beams": 2}, "force_words_ids"),
     ({"num_beams": 2, "length_penalty": "long"}, "length_penalty"),
+    ({"num_beams": 2, "length_penalty": 31}, "length_penalty"),
+    ({"num_beams": 2, "length_penalty": -(10**400)}, "length_penalty"),
+    ({"num_beams": 2, "length_penalty": float("nan")}, "length_penalty"),
     ({**GROUPS, "guidance_scale": 1.5}, "guidance_scale"),
     ({**GROUPS, "watermarking_config": {"keys": [1], "ngram_len": 2}}, "watermarking_config"),
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -27,6 +28,8 @@ __all__ = [
 ]
 
 TokenIds = int | list[int] | Tensor
+
+_LARGEST_BIAS = torch.finfo(torch.float32).max
 
 
 def suppress(scores: Tensor, token_ids: Tensor) -> Tensor:
@@ -286,5 +289,9 @@ def _bias_pairs(table: Any) -> list[tuple[tuple[int, ...], float]]:
             raise InvalidRequestError("sequence_bias", table, allowed)
         if not isinstance(bias, float):
             raise InvalidRequestError("sequence_bias", table, "every bias must be a float")
+        if not (abs(bias) <= _LARGEST_BIAS or math.isinf(bias)):
+            raise InvalidRequestError(
+                "sequence_bias", table, "every bias must be a number that a score can be"
+            )
         pairs[tuple(tokens)] = bias
     return list(pairs.items())

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from asyncgen.errors import InvalidRequestError
+from asyncgen.errors import InvalidRequestError, InvalidScoresError
 from asyncgen.generation.logits.bans import TokenIds, VocabularyIds, suppress, token_list
 from asyncgen.generation.logits.base import LogitsProcessor, check_count, rounded
 
@@ -22,9 +23,12 @@ __all__ = [
     "MinNewTokensLengthLogitsProcessor",
     "force",
     "forbid_end",
+    "growth",
     "hasten_end",
     "rise",
 ]
+
+_FARTHEST = 2**31
 
 
 def forbid_end(
@@ -73,7 +77,23 @@ def hasten_end(scores: Tensor, end_ids: Tensor, factor: Parameter, overdue: Para
         [B, V].
     """
     ends = scores.index_select(-1, end_ids)
-    return scores.index_add(-1, end_ids, rise(ends, factor**overdue - 1))
+    return scores.index_add(-1, end_ids, rise(ends, growth(factor, overdue)))
+
+
+def growth(factor: Parameter, overdue: Parameter) -> Parameter:
+    """Return ``factor ** overdue - 1``.
+
+    Raises:
+        InvalidScoresError: Of two numbers, where the power is beyond a float.
+    """
+    try:
+        return factor**overdue - 1
+    except OverflowError:
+        raise InvalidScoresError(
+            "ExponentialDecayLengthPenalty",
+            f"ExponentialDecayLengthPenalty: {factor} to the power of {overdue} is beyond a "
+            "number; give `exponential_decay_length_penalty` a factor nearer to 1",
+        ) from None
 
 
 def rise(scores: Tensor, share: Parameter) -> Tensor:
@@ -217,8 +237,16 @@ class ExponentialDecayLengthPenalty(LogitsProcessor):
         if not isinstance(pair, tuple | list) or len(pair) != 2:
             allowed = "must be a pair (start, factor)"
             raise InvalidRequestError("exponential_decay_length_penalty", pair, allowed)
-        self.regulation_start = pair[0] + input_ids_seq_length
-        self.regulation_factor = pair[1]
+        start, factor = pair
+        if isinstance(start, bool) or not isinstance(start, int) or abs(start) > _FARTHEST:
+            allowed = f"its start must be a whole number from {-_FARTHEST} to {_FARTHEST}"
+            raise InvalidRequestError("exponential_decay_length_penalty", pair, allowed)
+        number = isinstance(factor, int | float) and not isinstance(factor, bool)
+        if not number or not abs(factor) <= sys.float_info.max:
+            allowed = "its factor must be a finite number"
+            raise InvalidRequestError("exponential_decay_length_penalty", pair, allowed)
+        self.regulation_start = start + input_ids_seq_length
+        self.regulation_factor = float(factor)
         self.eos_token_id = _ids("eos_token_id", eos_token_id, "cpu")
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:

@@ -6,6 +6,7 @@ Imports no torch; a processor is made when one is asked for.
 from __future__ import annotations
 
 import json
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -33,6 +34,11 @@ __all__ = [
 SEEDING_SCHEMES = ("lefthash", "selfhash")
 
 _LARGEST_TABLE = 2**24
+_LONGEST_NGRAM = 64
+_MOST_KEYS = 64
+_LONGEST_HISTORY = 2**16
+"""Far beyond what is of use; each costs every step of a row its time, and others that wait."""
+_WORD = 2**64
 
 
 class BaseWatermarkingConfig(ABC):
@@ -111,7 +117,7 @@ class WatermarkingConfig(BaseWatermarkingConfig):
     Attributes:
         greenlist_ratio: Share of the vocabulary that is green, strictly between 0 and 1.
         bias: Added to the scores of green tokens.
-        hashing_key: Secret that the choice of green tokens depends on.
+        hashing_key: Secret that the choice of green tokens depends on, below 2**64.
         seeding_scheme: "lefthash", where the last token decides which ones are green, or
             "selfhash", where the candidate itself has a say.
         context_width: Last tokens that have a say, at least 1.
@@ -133,6 +139,8 @@ class WatermarkingConfig(BaseWatermarkingConfig):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float):
                 raise _refused(name, value, "must be a number")
+            if not (-_WORD < value < _WORD if isinstance(value, int) else math.isfinite(value)):
+                raise _refused(name, value, "must be finite, and below 2**64")
         if not 0 < self.greenlist_ratio < 1:
             raise _refused("greenlist_ratio", self.greenlist_ratio, "must be above 0 and below 1")
         if self.seeding_scheme not in SEEDING_SCHEMES:
@@ -160,9 +168,10 @@ class SynthIDTextWatermarkingConfig(BaseWatermarkingConfig):
     """A watermark by tournament sampling (Dathathri et al. 2024, Nature 634, 818-823).
 
     Attributes:
-        ngram_len: Tokens of a hashed n-gram, the new one included; at least 1.
-        keys: Secrets, one for each layer of the tournament.
-        context_history_size: Contexts that are remembered; one that recurs is not watermarked.
+        ngram_len: Tokens of a hashed n-gram, the new one included; from 1 to 64.
+        keys: Secrets, one for each layer of the tournament; at most 64, of 64 bits each.
+        context_history_size: Contexts that are remembered, at most 2**16; one that recurs is not
+            watermarked.
         sampling_table_seed: Seed of the table of g-values.
         sampling_table_size: Size of that table, below 2**24.
         skip_first_ngram_calls: Leave the first ``ngram_len - 1`` tokens without a watermark.
@@ -183,16 +192,16 @@ class SynthIDTextWatermarkingConfig(BaseWatermarkingConfig):
         Raises:
             InvalidRequestError: One of them is out of range.
         """
-        _check_integer("ngram_len", self.ngram_len, 1)
-        _check_integer("context_history_size", self.context_history_size, 0)
+        _check_integer("ngram_len", self.ngram_len, 1, _LONGEST_NGRAM)
+        _check_integer("context_history_size", self.context_history_size, 0, _LONGEST_HISTORY)
         _check_integer("sampling_table_seed", self.sampling_table_seed, 0)
         _check_integer("sampling_table_size", self.sampling_table_size, 1)
         if self.sampling_table_size >= _LARGEST_TABLE:
             raise _refused("sampling_table_size", self.sampling_table_size, "must be below 2**24")
-        if not isinstance(self.keys, list | tuple) or not self.keys:
-            raise _refused("keys", self.keys, "must be a list of at least one integer")
+        if not isinstance(self.keys, list | tuple) or not 1 <= len(self.keys) <= _MOST_KEYS:
+            raise _refused("keys", self.keys, f"must be a list of 1 to {_MOST_KEYS} integers")
         for key in self.keys:
-            _check_integer("keys", key, None)
+            _check_integer("keys", key, -_WORD // 2, _WORD // 2 - 1)
 
     def construct_processor(
         self, vocab_size: int, device: str | torch.device
@@ -239,8 +248,10 @@ def _refused(name: str, value: object, allowed: str) -> InvalidRequestError:
     return InvalidRequestError(f"watermarking_config.{name}", value, allowed)
 
 
-def _check_integer(name: str, value: object, least: int | None) -> None:
+def _check_integer(name: str, value: object, least: int, most: int = _WORD - 1) -> None:
     if isinstance(value, bool) or not isinstance(value, int):
         raise _refused(name, value, "must be an integer")
-    if least is not None and value < least:
+    if value < least:
         raise _refused(name, value, f"must be at least {least}")
+    if value > most:
+        raise _refused(name, value, f"must be at most {most}")

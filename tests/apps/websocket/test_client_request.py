@@ -134,6 +134,17 @@ def test_a_failure_keeps_what_has_arrived() -> None:
     assert (result.text, result.finish_reason) == ("a", "error")
 
 
+@pytest.mark.parametrize("name", ["n", "num_return_sequences"])
+def test_a_refused_number_of_samples_costs_nothing(name: str) -> None:
+    refused, _ = request(**{name: 10**18})
+    refused.fail(ValueError("too many"))
+    assert [sample.finish_reason for sample in refused.build_result().samples] == ["error"]
+    stopped, _ = request(**{name: 10**18})
+    stopped.stop("aborted")
+    assert [event.finish_reason for event in stopped.events] == ["aborted"]
+    assert stopped.asked == 10**18
+
+
 @pytest.mark.anyio
 async def test_a_waiting_task_is_woken_by_every_change() -> None:
     one, _ = request()

@@ -71,6 +71,14 @@ def test_bad_parameters_name_themselves() -> None:
             "exponential_decay_length_penalty",
             lambda: lengths.ExponentialDecayLengthPenalty((1,), 1, 3),  # type: ignore[arg-type]
         ),
+        (
+            "exponential_decay_length_penalty",
+            lambda: lengths.ExponentialDecayLengthPenalty((2**40, 1.1), 1, 3),
+        ),
+        (
+            "exponential_decay_length_penalty",
+            lambda: lengths.ExponentialDecayLengthPenalty((1, 10**400), 1, 3),
+        ),
     ):
         with pytest.raises(InvalidRequestError) as caught:
             make()

@@ -80,6 +80,17 @@ def test_refused_by_both(values: dict[str, Any]) -> None:
         (SynthIDTextWatermarkingConfig(5, []), "keys"),
         (SynthIDTextWatermarkingConfig(5, ["a"]), "keys"),  # type: ignore[list-item]
         (SynthIDTextWatermarkingConfig(5, [1], context_history_size=-1), "context_history_size"),
+        (WatermarkingConfig(bias=float("nan")), "bias"),
+        (WatermarkingConfig(bias=10**400), "bias"),
+        (WatermarkingConfig(hashing_key=2**64), "hashing_key"),
+        (SynthIDTextWatermarkingConfig(65, [1]), "ngram_len"),
+        (SynthIDTextWatermarkingConfig(5, [1] * 65), "keys"),
+        (SynthIDTextWatermarkingConfig(5, [2**63]), "keys"),
+        (SynthIDTextWatermarkingConfig(5, [1], sampling_table_seed=2**64), "sampling_table_seed"),
+        (
+            SynthIDTextWatermarkingConfig(5, [1], context_history_size=2**16 + 1),
+            "context_history_size",
+        ),
     ],
 )
 def test_refused(config: WatermarkingConfig, name: str) -> None:
