@@ -269,8 +269,8 @@ class DecoderLM(nn.Module):
 
     def stays_in_file(self) -> str | None:
         """The table of a tied head, where a kernel of the head's own wins: look-ups read little."""
-        is_copied = is_laid_out_anew(self.dtype, self.config.vocab_size)
-        if not (self.config.tie_word_embeddings and is_copied):
+        sizes = self.config.vocab_size, self.config.hidden_size
+        if not (self.config.tie_word_embeddings and is_laid_out_anew(self.dtype, *sizes)):
             return None
         return "embed_tokens.weight"
 

@@ -38,8 +38,10 @@ for one row and the best for most others. Microseconds a matrix, other weights r
 | packed for oneDNN    | 5104 | 5217 | 5609  | 6270  | 8091  | 10813 |       |       |
 | chunks               | 4756 | 5382 | 6015  | 6916  | 8321  | 10843 | 16370 | 55325 |
 
-So weights are chunked there where 96 divides their outputs. At bfloat16 packing wins for any number
-of rows, on all:
+So there large weights are chunked, which are most of a model; small ones stay as they lie, since a
+single row must not pay for many. All of them use MKL: a step that goes to and fro between MKL and
+oneDNN takes a quarter longer, as if each woke threads of its own. Only where 96 does not divide the
+outputs oneDNN multiplies more than a few rows. At bfloat16 packing wins for any number, on all:
 
 | bfloat16 weight    | plain       | transposed  | packed      |
 |--------------------|-------------|-------------|-------------|
@@ -83,6 +85,10 @@ more than a layout made for one."""
 
 CHUNK: Final = 96
 """Outputs of a chunk on Intel: MKL's kernels are 48 wide."""
+
+LEAST_CHUNKED: Final = 1 << 20
+"""Elements of a weight that is worth chunks: for a single row the calls of smaller ones cost more
+than their products gain."""
 
 CPU_INFO = Path("/proc/cpuinfo")
 
@@ -364,7 +370,7 @@ def choose_kernel(weight: Tensor, bias: Tensor | None) -> Kernel:
         return DenseKernel(weight.t(), bias)
     if packs(weight.dtype):
         return PackedKernel(weight, bias)
-    if chunks(weight.dtype, weight.shape[0]):
+    if chunks(weight.dtype, *weight.shape):
         return ChunkedKernel(weight.contiguous(), bias)
     if _linear is not None and weight.dtype == torch.float32:
         return _kernel_in_place(weight.contiguous(), bias)
@@ -375,7 +381,9 @@ def _kernel_in_place(weight: Tensor, bias: Tensor | None) -> Kernel:
     """The fastest kernel that reads a weight ``[out, in]`` as it lies, without a copy."""
     if weight.device.type != "cpu" or weight.dtype != torch.float32 or _linear is None:
         return DenseKernel(weight.t(), bias)
-    return LyingKernel(weight.t(), bias) if has_intel_kernels() else PlainKernel(weight, bias)
+    if not has_intel_kernels():
+        return PlainKernel(weight, bias)
+    return (LyingKernel if weight.shape[0] % CHUNK else DenseKernel)(weight.t(), bias)
 
 
 @functools.cache
@@ -390,9 +398,9 @@ def has_intel_kernels() -> bool:
     return "GenuineIntel" in described
 
 
-def is_laid_out_anew(dtype: torch.dtype, out_features: int) -> bool:
+def is_laid_out_anew(dtype: torch.dtype, out_features: int, in_features: int) -> bool:
     """Whether the fastest kernel on the CPU wants a copy of such a weight in another layout."""
-    return packs(dtype) or chunks(dtype, out_features)
+    return packs(dtype) or chunks(dtype, out_features, in_features)
 
 
 def packs(dtype: torch.dtype) -> bool:
@@ -402,9 +410,11 @@ def packs(dtype: torch.dtype) -> bool:
     return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
-def chunks(dtype: torch.dtype, out_features: int) -> bool:
+def chunks(dtype: torch.dtype, out_features: int, in_features: int) -> bool:
     """Whether chunks are the fastest way to compute in ``dtype`` on the CPU."""
-    if dtype != torch.float32 or out_features % CHUNK or not has_intel_kernels():
+    if dtype != torch.float32 or not has_intel_kernels():
+        return False
+    if out_features % CHUNK or out_features * in_features < LEAST_CHUNKED:
         return False
     return out_features // CHUNK >= torch.get_num_threads()
 

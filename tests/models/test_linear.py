@@ -15,7 +15,7 @@ from asyncgen.models.linear import Embedding, Linear
 if TYPE_CHECKING:
     from pathlib import Path
 
-SIZES = [(8, 6), (67, 6), (300, 70), (1024, 512), (192, 40)]
+SIZES = [(8, 6), (67, 6), (300, 70), (1024, 512), (2112, 512)]
 
 
 def layer(out: int, into: int, bias: bool, dtype: torch.dtype = torch.float32) -> Linear:
@@ -87,33 +87,41 @@ def test_few_rows_land_in_the_buffer() -> None:
 
 
 def test_a_float32_weight_stays_where_it_lies(is_intel: bool) -> None:
-    weight = torch.randn(8, 12)
-    kernel = linear.choose_kernel(weight, None)
-    assert isinstance(kernel, linear.LyingKernel if is_intel else linear.PlainKernel)
-    assert kernel.dense().data_ptr() == weight.data_ptr()
+    for out, on_intel in ((8, linear.LyingKernel), (96, linear.DenseKernel)):
+        weight = torch.randn(out, 200)
+        kernel = linear.choose_kernel(weight, None)
+        assert type(kernel) is (on_intel if is_intel else linear.PlainKernel)
+        assert kernel.dense().data_ptr() == weight.data_ptr()
 
 
 @pytest.mark.parametrize(
-    ("dtype", "out", "threads"),
+    ("dtype", "out", "into", "threads", "is_chunked"),
     [
-        (torch.float32, 96, 1),
-        (torch.float32, 96, 2),
-        (torch.float32, 384, 2),
-        (torch.float32, 128, 1),
-        (torch.bfloat16, 96, 1),
-        (torch.float64, 96, 1),
+        (torch.float32, 96, 10_923, 1, True),
+        (torch.float32, 96, 10_922, 1, False),  # too small
+        (torch.float32, 96, 10_923, 2, False),  # one chunk for two threads
+        (torch.float32, 384, 4096, 2, True),
+        (torch.float32, 128, 10_000, 1, False),  # not divided
+        (torch.bfloat16, 96, 10_923, 1, False),
+        (torch.float64, 96, 10_923, 1, False),
     ],
 )
 def test_what_is_laid_out_anew(
-    monkeypatch: pytest.MonkeyPatch, is_intel: bool, dtype: torch.dtype, out: int, threads: int
+    monkeypatch: pytest.MonkeyPatch,
+    is_intel: bool,
+    dtype: torch.dtype,
+    out: int,
+    into: int,
+    threads: int,
+    is_chunked: bool,
 ) -> None:
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
-    kernel = linear.choose_kernel(torch.randn(out, 8, dtype=dtype), None)
-    is_chunked = is_intel and dtype == torch.float32 and out % 96 == 0 and out // 96 >= threads
+    kernel = linear.choose_kernel(torch.randn(out, into, dtype=dtype), None)
+    is_chunked = is_chunked and is_intel
     assert isinstance(kernel, linear.ChunkedKernel) is is_chunked
     is_packed = dtype == torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported()
     assert isinstance(kernel, linear.PackedKernel) is is_packed
-    assert linear.is_laid_out_anew(dtype, out) is (is_chunked or is_packed)
+    assert linear.is_laid_out_anew(dtype, out, into) is (is_chunked or is_packed)
 
 
 @pytest.mark.parametrize(
