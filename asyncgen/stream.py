@@ -18,8 +18,7 @@ from asyncgen.engine.request import clock
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.cancel import CancelCriteria
 from asyncgen.types import Completion, SampleBuilder, Timing, TokenEvent, Usage
-from streamers import Mailbox
-from streamers.reader import Reader
+from streamers import Mailbox, Reader
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping

@@ -13,7 +13,7 @@ import anyio.lowlevel
 
 from apps.websocket.client_request import Phase
 from asyncgen import InvalidRequestError
-from streamers.reader import Reader
+from streamers import Reader
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
