@@ -8,7 +8,7 @@ an exception in the loop's body, or simply being dropped.
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self
 
 import anyio
 import anyio.lowlevel
@@ -18,10 +18,10 @@ from asyncgen.engine.request import clock
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.cancel import CancelCriteria
 from asyncgen.types import Completion, SampleBuilder, Timing, TokenEvent, Usage
-from streamers import Mailbox
+from streamers import Mailbox, Reader
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+    from collections.abc import AsyncIterator, Mapping
     from types import TracebackType
 
     from asyncgen.engine.admission import Admission, Place
@@ -36,8 +36,6 @@ READER_PACE = 0.008
 """Seconds, half a frame of a screen. The reader of a model that is faster than this is not
 woken for each token: at 800 tokens a second that would cost the decode thread a tenth of its time.
 """
-
-T_co = TypeVar("T_co", covariant=True)
 
 
 class TextStream:
@@ -80,11 +78,11 @@ class TextStream:
 
     def __aiter__(self) -> AsyncIterator[str]:
         """Read text. Dropping the iterator (a ``break``) cancels the stream."""
-        return _Reader(self, self._next_text)
+        return Reader(self._next_text, self._leave, self._abandon)
 
     def events(self) -> AsyncIterator[TokenEvent]:
         """Read events instead of text: ids, log-probabilities, several samples by index."""
-        return _Reader(self, self._next_event)
+        return Reader(self._next_event, self._leave, self._abandon)
 
     async def __anext__(self) -> str:
         """The text since the last read, at least one character.
@@ -301,27 +299,6 @@ class TextStream:
         if first is not None and last > first:
             rate = (self._num_steps - 1) / (last - first)
         return Timing(None, first, total, rate)
-
-
-class _Reader(Generic[T_co]):
-    """What a loop holds: dropping it is leaving the loop, and leaving is cancelling."""
-
-    def __init__(self, stream: TextStream, read: Callable[[], Awaitable[T_co]]) -> None:
-        self._stream = stream
-        self._read = read
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> T_co:
-        return await self._read()
-
-    async def aclose(self) -> None:
-        """Leave the stream."""
-        self._stream._leave()
-
-    def __del__(self) -> None:
-        self._stream._abandon()
 
 
 def _prepare(

@@ -2,8 +2,8 @@
 
 The streamers work under any `generate(streamer=…)` that calls `put` and `end`. The parts they are
 made of serve by themselves: `Detokenizer` turns ids into exact text step by step, `StopStrings`
-ends it at a stop string, `Mailbox` and `LoopBell` carry items from a thread into an event loop.
-Knows nothing of models.
+ends it at a stop string, `Mailbox` and `LoopBell` carry items from a thread into an event loop,
+and `Reader` steps through what comes. Knows nothing of models.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from streamers.base import BaseStreamer, RowText
 from streamers.detokenizer import Detokenizer
 from streamers.errors import ProducerDiedError, ProducerError, StreamerError
 from streamers.iterator import TextIteratorStreamer
+from streamers.reader import Reader
 from streamers.text import TextStreamer
 from streamers.text_filter import StopStrings
 from streamers.wakeup import LoopBell, Mailbox
@@ -25,6 +26,7 @@ __all__ = [
     "Mailbox",
     "ProducerDiedError",
     "ProducerError",
+    "Reader",
     "RowText",
     "StopStrings",
     "StreamerError",

@@ -6,13 +6,14 @@ scope, an exception in the loop's body, or simply being dropped cancel the reque
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Generic, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Protocol, Self
 
 import anyio
 import anyio.lowlevel
 
 from apps.websocket.client_request import Phase
 from asyncgen import InvalidRequestError
+from streamers import Reader
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
     from asyncgen import Completion, TokenEvent
 
 __all__ = ["Attendant", "RemoteStream"]
-
-T_co = TypeVar("T_co", covariant=True)
 
 
 class Attendant(Protocol):
@@ -54,7 +53,7 @@ class RemoteStream:
 
     def __aiter__(self) -> AsyncIterator[str]:
         """Read text. Dropping the iterator (a ``break``) cancels the stream."""
-        return _Reader(self, self._next_text)
+        return Reader(self._next_text, self._leave, self._abandon)
 
     def events(self) -> AsyncIterator[TokenEvent]:
         """Read events instead of text: ids, log-probabilities, several samples by index.
@@ -63,7 +62,7 @@ class RemoteStream:
         connection was slower than the model. ``time`` is that of the last of them, in seconds from
         the acceptance, by the clock of the server.
         """
-        return _Reader(self, self._next_event)
+        return Reader(self._next_event, self._leave, self._abandon)
 
     async def __anext__(self) -> str:
         """The text since the last read, at least one character.
@@ -216,24 +215,3 @@ class RemoteStream:
         request.left = True
         if self._started:
             self._attendant.attend_soon(request)
-
-
-class _Reader(Generic[T_co]):
-    """What a loop holds: dropping it is leaving the loop, and leaving is cancelling."""
-
-    def __init__(self, stream: RemoteStream, read: Callable[[], Awaitable[T_co]]) -> None:
-        self._stream = stream
-        self._read = read
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> T_co:
-        return await self._read()
-
-    async def aclose(self) -> None:
-        """Leave the stream."""
-        self._stream._leave()
-
-    def __del__(self) -> None:
-        self._stream._abandon()

@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from asyncgen.errors import InvalidRequestError
-from asyncgen.models.linear import Embedding, Linear, is_laid_out_anew
+from asyncgen.models.kernels import is_laid_out_anew
+from asyncgen.models.linear import Embedding, Linear
 from asyncgen.models.norm import LayerNorm, RMSNorm, Scaler
 from asyncgen.models.rope import Rotary
 from asyncgen.models.weight_map import WeightRule

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from asyncgen.models import linear
+from asyncgen.models import kernels
 from asyncgen.models.linear import Embedding, Linear
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SIZES = [(8, 6), (67, 6), (300, 70), (1024, 512), (2112, 512)]
 
@@ -30,10 +26,9 @@ def tolerance(dtype: torch.dtype) -> float:
 
 
 @pytest.fixture(autouse=True, params=[False, True], ids=["other", "intel"])
-def is_intel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+def is_intel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernels of both kinds of processors, on any."""
-    monkeypatch.setattr(linear, "has_intel_kernels", lambda: request.param)
-    return bool(request.param)
+    monkeypatch.setattr(kernels, "has_intel_kernels", lambda: request.param)
 
 
 @pytest.fixture(autouse=True)
@@ -86,44 +81,6 @@ def test_few_rows_land_in_the_buffer() -> None:
         assert made.ready().into(torch.randn(1, into), buffer) is buffer
 
 
-def test_a_float32_weight_stays_where_it_lies(is_intel: bool) -> None:
-    for out, on_intel in ((8, linear.LyingKernel), (96, linear.DenseKernel)):
-        weight = torch.randn(out, 200)
-        kernel = linear.choose_kernel(weight, None)
-        assert type(kernel) is (on_intel if is_intel else linear.PlainKernel)
-        assert kernel.dense().data_ptr() == weight.data_ptr()
-
-
-@pytest.mark.parametrize(
-    ("dtype", "out", "into", "threads", "is_chunked"),
-    [
-        (torch.float32, 96, 10_923, 1, True),
-        (torch.float32, 96, 10_922, 1, False),  # too small
-        (torch.float32, 96, 10_923, 2, False),  # one chunk for two threads
-        (torch.float32, 384, 4096, 2, True),
-        (torch.float32, 128, 10_000, 1, False),  # not divided
-        (torch.bfloat16, 96, 10_923, 1, False),
-        (torch.float64, 96, 10_923, 1, False),
-    ],
-)
-def test_what_is_laid_out_anew(
-    monkeypatch: pytest.MonkeyPatch,
-    is_intel: bool,
-    dtype: torch.dtype,
-    out: int,
-    into: int,
-    threads: int,
-    is_chunked: bool,
-) -> None:
-    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
-    kernel = linear.choose_kernel(torch.randn(out, into, dtype=dtype), None)
-    is_chunked = is_chunked and is_intel
-    assert isinstance(kernel, linear.ChunkedKernel) is is_chunked
-    is_packed = dtype == torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported()
-    assert isinstance(kernel, linear.PackedKernel) is is_packed
-    assert linear.is_laid_out_anew(dtype, out, into) is (is_chunked or is_packed)
-
-
 @pytest.mark.parametrize(
     ("out", "threads", "chunks"), [(8, 1, 2), (8, 3, 4), (9, 2, 3), (7, 16, 7), (67, 2, 1)]
 )
@@ -131,33 +88,11 @@ def test_a_weight_is_cut_into_equal_chunks_one_a_thread_at_least(
     monkeypatch: pytest.MonkeyPatch, out: int, threads: int, chunks: int
 ) -> None:
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
-    monkeypatch.setattr(linear, "has_intel_kernels", lambda: False)
+    monkeypatch.setattr(kernels, "has_intel_kernels", lambda: False)
     made = layer(out, 5, True)
     made.prepare()
-    assert isinstance(made.kernel, linear.PlainKernel)
+    assert isinstance(made.kernel, kernels.PlainKernel)
     assert made.kernel.chunks.shape == (chunks, out // chunks, 5)
-
-
-@pytest.mark.parametrize(
-    ("maker", "mkl", "expected"),
-    [
-        ("GenuineIntel", True, True),
-        ("AuthenticAMD", True, False),
-        ("GenuineIntel", False, False),
-    ],
-)
-def test_whose_processor_it_is(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, maker: str, mkl: bool, expected: bool
-) -> None:
-    monkeypatch.undo()
-    monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: mkl)
-    (tmp_path / "cpuinfo").write_text(f"processor\t: 0\nvendor_id\t: {maker}\n")
-    monkeypatch.setattr(linear, "CPU_INFO", tmp_path / "cpuinfo")
-    ask = linear.has_intel_kernels.__wrapped__
-    assert ask() is expected
-    monkeypatch.setattr(linear, "CPU_INFO", tmp_path / "absent")
-    monkeypatch.setattr("platform.processor", lambda: f"Family 6, {maker}")
-    assert ask() is expected
 
 
 def test_a_strided_row_is_read_as_it_is() -> None:
@@ -170,12 +105,12 @@ def test_a_strided_row_is_read_as_it_is() -> None:
 def test_without_the_packed_operator_everything_still_works(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(linear, "_linear", None)
+    monkeypatch.setattr(kernels, "_linear", None)
     made = layer(1024, 512, True)
     x = torch.randn(2, 512)
     expected = made(x)
     made.prepare()
-    assert isinstance(made.kernel, linear.DenseKernel)
+    assert isinstance(made.kernel, kernels.DenseKernel)
     torch.testing.assert_close(made(x), expected, atol=1e-4, rtol=0)
 
 
