@@ -1,0 +1,69 @@
+"""Our own kernels for the CPU, in C++: optional, and faster where they run.
+
+They are compiled when the package is installed (``hatch_build.py``), for Linux on x86-64 with a C++
+compiler at hand, and chosen when a model is loaded, where the processor has AVX-512. Everywhere else
+torch's kernels compute the same. ``ASYNCGEN_KERNELS=torch`` in the environment chooses those, too.
+
+What sets them apart, besides speed: the result of a row is one sum in one order, whatever the other
+rows of a step are. So a text does not depend on its company in a batch, to the last bit.
+
+The functions take pointers and sizes and check nothing: only this package calls them.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Final
+
+import torch  # first: its OpenMP threads are then ours as well
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+
+__all__ = ["PANEL", "TILE_INPUTS", "Use", "kernels", "linear", "supports"]
+
+PANEL: Final = 32
+"""Outputs that lie together in a weight."""
+
+TILE_INPUTS: Final = 32
+"""Inputs of a weight in bfloat16 come in so many."""
+
+
+class Use:
+    """What becomes of a product; numbers as in ``src/kernels.h``."""
+
+    STORE: Final = 0
+    ADD: Final = 1
+    GATE_SILU: Final = 2
+
+
+def _find() -> ModuleType | None:
+    if os.environ.get("ASYNCGEN_KERNELS", "") == "torch":
+        return None
+    try:
+        from asyncgen.native import _kernels
+    except ImportError:  # not compiled
+        return None
+    return _kernels if _kernels.features()["avx512"] else None
+
+
+kernels = _find()
+"""The compiled module, or ``None`` where it is missing or the processor is not made for it."""
+
+
+def supports(dtype: torch.dtype) -> bool:
+    """Whether there are kernels for a dtype here."""
+    if kernels is None:
+        return False
+    if dtype == torch.bfloat16:
+        return bool(kernels.features()["avx512_bf16"])
+    return dtype == torch.float32
+
+
+def linear(dtype: torch.dtype) -> Callable[..., None]:
+    """The product for a dtype that is supported."""
+    assert kernels is not None
+    if dtype == torch.float32:
+        return kernels.linear_f32
+    return kernels.linear_bf16_amx if kernels.features()["amx_bf16"] else kernels.linear_bf16

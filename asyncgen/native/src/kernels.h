@@ -1,0 +1,29 @@
+// What the Python module offers. Memory is the caller's: contiguous where no stride is given,
+// sizes in elements. Nothing is checked here: asyncgen/native/__init__.py and its callers know
+// their shapes. Every function runs on torch's team of OpenMP threads.
+#pragma once
+
+#include <cstdint>
+
+using bf16 = std::uint16_t;  // the upper half of a float's bits
+
+// What becomes of a product.
+enum Use : std::int64_t {
+  STORE = 0,     // out = product
+  ADD = 1,       // out += product
+  GATE_SILU = 2  // out = silu(product of even halves of a panel) * product of odd ones
+};
+
+// Outputs of a panel: weights lie in panels, and within a panel by inputs.
+constexpr std::int64_t PANEL = 32;
+
+// x [rows, inputs], weight in panels, bias [panels * PANEL] or null, out [rows, outputs].
+void linear_f32(const float* x, std::int64_t x_stride, std::int64_t rows, std::int64_t inputs,
+                std::int64_t outputs, const float* weight, const float* bias, float* out,
+                std::int64_t out_stride, std::int64_t use);
+void linear_bf16_amx(const bf16* x, std::int64_t x_stride, std::int64_t rows, std::int64_t inputs,
+                     std::int64_t outputs, const bf16* weight, const float* bias, bf16* out,
+                     std::int64_t out_stride, std::int64_t use);
+void linear_bf16(const bf16* x, std::int64_t x_stride, std::int64_t rows, std::int64_t inputs,
+                 std::int64_t outputs, const bf16* weight, const float* bias, bf16* out,
+                 std::int64_t out_stride, std::int64_t use);
