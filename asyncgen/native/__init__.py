@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import ModuleType
 
-__all__ = ["PANEL", "TILE_INPUTS", "Use", "kernels", "linear", "supports"]
+__all__ = ["PANEL", "TILE_INPUTS", "Use", "kernels", "linear", "rms_norm", "rotate", "supports"]
 
 PANEL: Final = 32
 """Outputs that lie together in a weight."""
@@ -59,6 +59,18 @@ def supports(dtype: torch.dtype) -> bool:
     if dtype == torch.bfloat16:
         return bool(kernels.features()["avx512_bf16"])
     return dtype == torch.float32
+
+
+def rms_norm(dtype: torch.dtype) -> Callable[..., None]:
+    """The root-mean-square norm for a dtype that is supported."""
+    assert kernels is not None
+    return kernels.rms_norm_f32 if dtype == torch.float32 else kernels.rms_norm_bf16
+
+
+def rotate(dtype: torch.dtype) -> Callable[..., None]:
+    """Rotary positions for a dtype that is supported."""
+    assert kernels is not None
+    return kernels.rotate_f32 if dtype == torch.float32 else kernels.rotate_bf16
 
 
 def linear(dtype: torch.dtype) -> Callable[..., None]:

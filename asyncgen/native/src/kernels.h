@@ -27,3 +27,21 @@ void linear_bf16_amx(const bf16* x, std::int64_t x_stride, std::int64_t rows, st
 void linear_bf16(const bf16* x, std::int64_t x_stride, std::int64_t rows, std::int64_t inputs,
                  std::int64_t outputs, const bf16* weight, const float* bias, bf16* out,
                  std::int64_t out_stride, std::int64_t use);
+
+// Root-mean-square norm of `groups` times `features` values of each row, with weights for each of
+// them; `out` may be `x`.
+void rms_norm_f32(const float* x, std::int64_t x_stride, float* out, std::int64_t out_stride,
+                  const float* weight, std::int64_t rows, std::int64_t groups,
+                  std::int64_t features, float eps);
+void rms_norm_bf16(const bf16* x, std::int64_t x_stride, bf16* out, std::int64_t out_stride,
+                   const float* weight, std::int64_t rows, std::int64_t groups,
+                   std::int64_t features, float eps);
+
+// Rotary positions of the first `turned` heads of each token, in place. Cosines and sines are
+// [tokens, 2, head_dim / 2], the sines of first halves negated.
+void rotate_f32(float* heads, std::int64_t stride, const float* cosines, const float* sines,
+                std::int64_t angle_stride, std::int64_t tokens, std::int64_t turned,
+                std::int64_t head_dim);
+void rotate_bf16(bf16* heads, std::int64_t stride, const bf16* cosines, const bf16* sines,
+                 std::int64_t angle_stride, std::int64_t tokens, std::int64_t turned,
+                 std::int64_t head_dim);

@@ -44,7 +44,7 @@ struct __attribute__((packed)) TileConfig {
   std::uint8_t rows[16] = {};
 };
 
-// A thread's tiles for a number of rows up to 32.
+// A thread's tiles for a number of rows up to 32. Nobody knows what shape they have at first.
 class Tiles {
  public:
   ~Tiles() {
@@ -156,8 +156,8 @@ void linear_bf16_amx(const bf16* x, std::int64_t x_stride, std::int64_t rows, st
                      std::int64_t outputs, const bf16* weight, const float* bias, bf16* out,
                      std::int64_t out_stride, std::int64_t use) {
   const Product product{x, x_stride, inputs, outputs, weight, bias, out, out_stride, use};
-  for_panels(rows, outputs, [&](std::int64_t first, std::int64_t count, std::int64_t panel) {
-    thread_local Tiles tiles;
+  for_panels<Tiles>(rows, outputs, [&](Tiles& tiles, std::int64_t first, std::int64_t count,
+                                       std::int64_t panel) {
     for (std::int64_t begin = 0; begin < count; begin += 2 * TILE_ROWS) {
       const std::int64_t left = count - begin;
       const std::int64_t size = left < 2 * TILE_ROWS ? left : 2 * TILE_ROWS;
@@ -175,7 +175,9 @@ void linear_bf16(const bf16* x, std::int64_t x_stride, std::int64_t rows, std::i
                  std::int64_t outputs, const bf16* weight, const float* bias, bf16* out,
                  std::int64_t out_stride, std::int64_t use) {
   const Product product{x, x_stride, inputs, outputs, weight, bias, out, out_stride, use};
-  for_panels(rows, outputs, [&](std::int64_t first, std::int64_t count, std::int64_t panel) {
+  struct Nothing {};
+  for_panels<Nothing>(rows, outputs, [&](Nothing&, std::int64_t first, std::int64_t count,
+                                         std::int64_t panel) {
     const std::int64_t blocks = (count + MOST_ROWS - 1) / MOST_ROWS;
     for (std::int64_t number = 0; number < blocks; ++number) {
       const std::int64_t begin = count * number / blocks, end = count * (number + 1) / blocks;

@@ -60,6 +60,10 @@ PyMethodDef methods[] = {
     KERNEL(linear_f32),
     KERNEL(linear_bf16),
     KERNEL(linear_bf16_amx),
+    KERNEL(rms_norm_f32),
+    KERNEL(rms_norm_bf16),
+    KERNEL(rotate_f32),
+    KERNEL(rotate_bf16),
     {nullptr, nullptr, 0, nullptr},
 };
 

@@ -32,19 +32,21 @@ inline void use_result(f32x16 low, f32x16 high, const float* bias, T* out, std::
   store(out + column + LANES, second, high);
 }
 
-// Calls `compute(first row, rows, panel)` for all panels and chunks of rows, on all threads.
-template <typename Compute>
+// Calls `compute(state, first row, rows, panel)` for all panels and chunks of rows, on all threads,
+// each of which has a state of its own meanwhile.
+template <typename State, typename Compute>
 inline void for_panels(std::int64_t rows, std::int64_t outputs, Compute compute) {
   const std::int64_t panels = (outputs + PANEL - 1) / PANEL;
   const std::int64_t chunks = (rows + CHUNK_ROWS - 1) / CHUNK_ROWS;
 #pragma omp parallel
   {
     const std::int64_t thread = omp_get_thread_num(), threads = omp_get_num_threads();
+    State state;
     const std::int64_t end = panels * chunks * (thread + 1) / threads;
     for (std::int64_t task = panels * chunks * thread / threads; task < end; ++task) {
       const std::int64_t first = task / panels * CHUNK_ROWS;
       const std::int64_t left = rows - first;
-      compute(first, left < CHUNK_ROWS ? left : CHUNK_ROWS, task % panels);
+      compute(state, first, left < CHUNK_ROWS ? left : CHUNK_ROWS, task % panels);
     }
   }
 }
