@@ -18,7 +18,14 @@ from setuptools import Distribution, Extension
 
 MODULE = "asyncgen.native._kernels"
 SOURCES = "asyncgen/native/src"
-FLAGS = ["-std=c++17", "-O3", "-fopenmp", "-fvisibility=hidden", "-Wall", "-Wno-maybe-uninitialized"]
+FLAGS = [
+    "-std=c++17",
+    "-O3",
+    "-fopenmp",
+    "-fvisibility=hidden",
+    "-Wall",
+    "-Wno-maybe-uninitialized",
+]
 
 
 class NativeKernels(BuildHookInterface):

@@ -39,7 +39,10 @@ class Use:
 
 
 def _find() -> ModuleType | None:
-    if os.environ.get("ASYNCGEN_KERNELS", "") == "torch":
+    chosen = os.environ.get("ASYNCGEN_KERNELS", "")
+    if chosen not in ("", "torch"):
+        raise ValueError(f"ASYNCGEN_KERNELS is {chosen!r} and must be unset or 'torch'")
+    if chosen == "torch":
         return None
     try:
         from asyncgen.native import _kernels
