@@ -105,7 +105,8 @@ def _rows_in_order(rows: Tensor, is_gated: bool) -> Tensor:
     """
     if not is_gated:
         return _filled(rows, PANEL)
-    gate, up = (_filled(half, HALF).unflatten(0, (-1, HALF)) for half in rows.chunk(2))
+    parts = [_filled(half, HALF) for half in rows.chunk(2)]
+    gate, up = (part.view(-1, HALF, *part.shape[1:]) for part in parts)
     return torch.stack((gate, up), 1).flatten(0, 2)
 
 
@@ -113,7 +114,7 @@ def _rows_as_given(rows: Tensor, outputs: int, is_gated: bool) -> Tensor:
     """The opposite of `_rows_in_order`."""
     if not is_gated:
         return rows[:outputs]
-    gate, up = rows.unflatten(0, (-1, 2, HALF)).unbind(1)
+    gate, up = rows.view(-1, 2, HALF, *rows.shape[1:]).unbind(1)
     return torch.cat((gate.flatten(0, 1)[: outputs // 2], up.flatten(0, 1)[: outputs // 2]))
 
 
@@ -125,8 +126,9 @@ def _filled(rows: Tensor, multiple: int) -> Tensor:
 def _lay_out(weight: Tensor) -> Tensor:
     """Panels of ``[out, in]``: by inputs, or by tiles of 16 pairs of inputs and 16 outputs."""
     if weight.dtype == torch.float32:
-        return weight.unflatten(0, (-1, PANEL)).transpose(1, 2).contiguous()
-    parts = weight.unflatten(1, (-1, TILE_INPUTS // 2, 2)).unflatten(0, (-1, 2, HALF))
+        return weight.reshape(-1, PANEL, weight.shape[1]).transpose(1, 2).contiguous()
+    tiles = weight.shape[1] // TILE_INPUTS
+    parts = weight.reshape(-1, 2, HALF, tiles, TILE_INPUTS // 2, 2)
     return parts.permute(0, 3, 1, 4, 2, 5).contiguous()
 
 

@@ -1,8 +1,9 @@
 """Our own kernels for the CPU, in C++: optional, and faster where they run.
 
-They are compiled when the package is installed (``hatch_build.py``), for Linux on x86-64 with a C++
-compiler at hand, and chosen when a model is loaded, where the processor has AVX-512. Everywhere else
-torch's kernels compute the same. ``ASYNCGEN_KERNELS=torch`` in the environment chooses those, too.
+They are compiled when the package is installed (``hatch_build.py``), for Linux on x86-64 with a
+C++ compiler at hand, and chosen when a model is loaded, where the processor has AVX-512. Everywhere
+else torch's kernels compute the same. ``ASYNCGEN_KERNELS=torch`` in the environment chooses those,
+too.
 
 What sets them apart, besides speed: the result of a row is one sum in one order, whatever the other
 rows of a step are. So a text does not depend on its company in a batch, to the last bit.

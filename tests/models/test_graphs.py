@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from asyncgen.cache.paged import PagedStorage
 from asyncgen import native
+from asyncgen.cache.paged import PagedStorage
 from asyncgen.models.graphs import CudaRecorder, DecodeGraphs, page_sizes, row_sizes
 from asyncgen.models.paged import PagedAttention
 from asyncgen.models.paged_cuda import FusedKernel, find_fused_kernel

@@ -5,7 +5,7 @@
 
 #include <omp.h>
 
-// Rows that are multiplied by one panel after another while they stay in the cache.
+// At most so many rows are multiplied by one panel after another, while they stay in the cache.
 constexpr std::int64_t CHUNK_ROWS = 256;
 
 // Two halves of a panel's outputs for one row. A result never depends on how many rows there are:
@@ -42,11 +42,12 @@ inline void for_panels(std::int64_t rows, std::int64_t outputs, Compute compute)
   {
     const std::int64_t thread = omp_get_thread_num(), threads = omp_get_num_threads();
     State state;
-    const std::int64_t end = panels * chunks * (thread + 1) / threads;
-    for (std::int64_t task = panels * chunks * thread / threads; task < end; ++task) {
-      const std::int64_t first = task / panels * CHUNK_ROWS;
-      const std::int64_t left = rows - first;
-      compute(state, first, left < CHUNK_ROWS ? left : CHUNK_ROWS, task % panels);
+    const std::int64_t begin = panels * thread / threads, end = panels * (thread + 1) / threads;
+    for (std::int64_t chunk = 0; chunk < chunks; ++chunk) {
+      const std::int64_t first = rows * chunk / chunks, next = rows * (chunk + 1) / chunks;
+      for (std::int64_t panel = begin; panel < end; ++panel) {
+        compute(state, first, next - first, panel);
+      }
     }
   }
 }
