@@ -12,6 +12,7 @@ from torch.nn.functional import pad
 
 from asyncgen import native
 from asyncgen.native import PANEL, TILE_INPUTS, Use
+from asyncgen.native.memory import empty
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -125,11 +126,13 @@ def _filled(rows: Tensor, multiple: int) -> Tensor:
 
 def _lay_out(weight: Tensor) -> Tensor:
     """Panels of ``[out, in]``: by inputs, or by tiles of 16 pairs of inputs and 16 outputs."""
+    inputs = weight.shape[1]
     if weight.dtype == torch.float32:
-        return weight.reshape(-1, PANEL, weight.shape[1]).transpose(1, 2).contiguous()
-    tiles = weight.shape[1] // TILE_INPUTS
-    parts = weight.reshape(-1, 2, HALF, tiles, TILE_INPUTS // 2, 2)
-    return parts.permute(0, 3, 1, 4, 2, 5).contiguous()
+        panels = weight.reshape(-1, PANEL, inputs).transpose(1, 2)
+    else:
+        parts = weight.reshape(-1, 2, HALF, inputs // TILE_INPUTS, TILE_INPUTS // 2, 2)
+        panels = parts.permute(0, 3, 1, 4, 2, 5)
+    return empty(panels.shape, weight.dtype).copy_(panels)
 
 
 def _take_apart(panels: Tensor, inputs: int) -> Tensor:
