@@ -18,7 +18,7 @@ from setuptools import Distribution, Extension
 
 MODULE = "asyncgen.native._kernels"
 SOURCES = "asyncgen/native/src"
-FLAGS = ["-std=c++17", "-O3", "-fopenmp", "-fvisibility=hidden", "-Wall"]
+FLAGS = ["-std=c++17", "-O3", "-fopenmp", "-fvisibility=hidden", "-g0", "-Wall"]
 # GCC 12 takes its own intrinsics for uses of what was never set.
 QUIET = ["-Wno-maybe-uninitialized", "-Wno-uninitialized"]
 
