@@ -60,6 +60,8 @@ PyMethodDef methods[] = {
     KERNEL(linear_f32),
     KERNEL(linear_bf16),
     KERNEL(linear_bf16_amx),
+    KERNEL(attend_f32),
+    KERNEL(attend_bf16),
     {nullptr, nullptr, 0, nullptr},
 };
 
