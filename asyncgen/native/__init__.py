@@ -77,4 +77,4 @@ def attention(dtype: torch.dtype) -> Callable[..., None]:
     assert kernels is not None
     if dtype == torch.float32:
         return kernels.attend_f32
-    return kernels.attend_bf16
+    return kernels.attend_bf16_amx if kernels.features()["amx_bf16"] else kernels.attend_bf16

@@ -62,6 +62,7 @@ PyMethodDef methods[] = {
     KERNEL(linear_bf16_amx),
     KERNEL(attend_f32),
     KERNEL(attend_bf16),
+    KERNEL(attend_bf16_amx),
     {nullptr, nullptr, 0, nullptr},
 };
 
