@@ -60,17 +60,21 @@ class Vectors {
     }
   }
 
-  void score(const Reader<T>& keys, std::int64_t at, std::int64_t count, float* scores) {
-    const T* block = keys.block(at, memory_->block);
+  void score(const Reader<T>& keys, std::int64_t base, Range range, std::int64_t count,
+             float* scores) {
     const Columns columns{memory_->floats};
-    columns.keep(block, width_, 0);
-    columns.keep(block + LANES * width_, width_, LANES);
     const std::int64_t groups = parts(count, SCORED);
-    for (std::int64_t group = 0; group < groups; ++group) {
-      const std::int64_t first = count * group / groups, end = count * (group + 1) / groups;
-      with_count<SCORED>(end - first, [&](auto rows) {
-        score_some<rows>(memory_->queries + first * width_, scores + first * SPLIT);
-      });
+    for (std::int64_t at = range.first; at < range.end; at += BLOCK) {
+      const T* block = keys.block(base + at, memory_->block);
+      if (at + BLOCK < range.end) keys.fetch(base + at + BLOCK);
+      columns.keep(block, width_, 0);
+      columns.keep(block + LANES * width_, width_, LANES);
+      for (std::int64_t group = 0; group < groups; ++group) {
+        const std::int64_t first = count * group / groups, end = count * (group + 1) / groups;
+        with_count<SCORED>(end - first, [&](auto rows) {
+          score_some<rows>(memory_->queries + first * width_, scores + first * SPLIT + at);
+        });
+      }
     }
   }
 
@@ -82,6 +86,7 @@ class Vectors {
     const std::int64_t groups = parts(count, GATHERED);
     for (std::int64_t at = range.first; at < range.end; at += BLOCK) {
       const float* block = widened(values.block(base + at, memory_->block));
+      if (at + BLOCK < range.end) values.fetch(base + at + BLOCK);
       for (std::int64_t group = 0; group < groups; ++group) {
         const std::int64_t first = count * group / groups, end = count * (group + 1) / groups;
         for (std::int64_t column = 0; column < width_; column += VECTORS * LANES) {

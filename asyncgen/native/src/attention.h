@@ -254,12 +254,7 @@ void attend_split(const Step<T>& step, const Task& task, std::int64_t split, Eng
   const std::int64_t end = parts(least(task.seen.end - base, SPLIT), BLOCK) * BLOCK;
   const Reader<T> keys{step, task, step.keys, engine.width()};
   const Reader<T> values{step, task, step.values, engine.width()};
-  keys.fetch(base + first);
-  for (std::int64_t at = first; at < end; at += BLOCK) {
-    if (at + BLOCK < end) keys.fetch(base + at + BLOCK);
-    values.fetch(base + at);
-    engine.score(keys, base + at, task.count, space.scores + at);
-  }
+  engine.score(keys, base, {first, end}, task.count, space.scores);
   for (std::int64_t query = 0; query < task.count; ++query) {
     const Range seen = step.seen(step.position(*task.row, task.first + query));
     weigh(space.scores + query * SPLIT, {first, end}, {seen.first - base, seen.end - base},

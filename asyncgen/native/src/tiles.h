@@ -1,7 +1,11 @@
-// The tiles of AMX for the time of a computation.
+// The tiles of AMX for the time of a computation: all of 16 rows of 64 bytes.
 #pragma once
 
 #include "vectors.h"
+
+constexpr std::int64_t TILE_ROWS = 16;
+constexpr std::int64_t TILE_WIDTH = 32;  // numbers in a row, in bfloat16
+constexpr std::int64_t TILE = TILE_ROWS * TILE_WIDTH;
 
 struct __attribute__((packed)) TileConfig {
   std::uint8_t palette = 1, start_row = 0, reserved[14] = {};
@@ -9,32 +13,27 @@ struct __attribute__((packed)) TileConfig {
   std::uint8_t rows[16] = {};
 };
 
-// Tiles 0 to 5 have a number of rows up to 16, tiles 6 and 7 have 16. What the thread's tiles were
-// before comes back in the end: others may count on it.
+// The intrinsics do not tell the compiler all that they read and write.
+inline void settle_memory(const void* pointer) { asm volatile("" ::"r"(pointer) : "memory"); }
+
+// What the thread's tiles were before comes back in the end: others may count on it.
 class Tiles {
  public:
   Tiles() {
     _tile_storeconfig(&before_);
-    asm volatile("" ::"r"(&before_) : "memory");
+    settle_memory(&before_);
+    TileConfig config;
+    for (int tile = 0; tile < 8; ++tile) {
+      config.row_bytes[tile] = 64;
+      config.rows[tile] = TILE_ROWS;
+    }
+    settle_memory(&config);
+    _tile_loadconfig(&config);
   }
   ~Tiles() { _tile_loadconfig(&before_); }
   Tiles(const Tiles&) = delete;
   Tiles& operator=(const Tiles&) = delete;
 
-  void shape(std::int64_t rows) {
-    if (rows == rows_) return;
-    rows_ = rows;
-    TileConfig config;
-    for (int tile = 0; tile < 8; ++tile) {
-      config.row_bytes[tile] = 64;
-      config.rows[tile] = tile < 6 ? static_cast<std::uint8_t>(rows) : 16;
-    }
-    // The intrinsic names the first eight bytes only, and the compiler may forget the rest.
-    asm volatile("" ::"r"(&config) : "memory");
-    _tile_loadconfig(&config);
-  }
-
  private:
   TileConfig before_;
-  std::int64_t rows_ = 0;
 };
