@@ -61,12 +61,13 @@ class Vectors {
   }
 
   void score(const Reader<T>& keys, std::int64_t base, Range range, std::int64_t count,
-             float* scores) {
+             float* scores, Ahead<T>& ahead) {
     const Columns columns{memory_->floats};
     const std::int64_t groups = parts(count, SCORED);
     for (std::int64_t at = range.first; at < range.end; at += BLOCK) {
       const T* block = keys.block(base + at, memory_->block);
       if (at + BLOCK < range.end) keys.fetch(base + at + BLOCK);
+      ahead.fetch();
       columns.keep(block, width_, 0);
       columns.keep(block + LANES * width_, width_, LANES);
       for (std::int64_t group = 0; group < groups; ++group) {
@@ -79,14 +80,15 @@ class Vectors {
   }
 
   void gather(const Reader<T>& values, std::int64_t base, Range range, std::int64_t count,
-              const float* weights, float* sums, std::int64_t stride) {
+              const float* weights, float* sums, std::int64_t stride,
+              Ahead<T>& ahead) {
     for (std::int64_t query = 0; query < count; ++query) {
       std::memset(sums + query * stride, 0, width_ * sizeof(float));
     }
     const std::int64_t groups = parts(count, GATHERED);
     for (std::int64_t at = range.first; at < range.end; at += BLOCK) {
       const float* block = widened(values.block(base + at, memory_->block));
-      if (at + BLOCK < range.end) values.fetch(base + at + BLOCK);
+      ahead.fetch();
       for (std::int64_t group = 0; group < groups; ++group) {
         const std::int64_t first = count * group / groups, end = count * (group + 1) / groups;
         for (std::int64_t column = 0; column < width_; column += VECTORS * LANES) {

@@ -23,6 +23,10 @@ constexpr std::int64_t MOST_SIZE = 256; // of a head
 // at once; rows of more have work for all threads without.
 constexpr std::int64_t FEW_TASKS = 64;
 
+// From so many tasks for each thread on, up to so many are handed out together.
+constexpr std::int64_t MANY_TASKS = 16;
+constexpr std::int64_t MOST_TOGETHER = 8;
+
 constexpr float MINUS_INFINITY = -__builtin_inff();
 
 // What a query gathered of some keys: the largest score, the sum of all weights, and from SUMS on
@@ -90,6 +94,13 @@ struct Task {
   const Row* row;
   std::int64_t head, first, count;
   Range seen, splits;
+
+  // Positions of the blocks that hold what is seen of a split; none if nothing is.
+  Range blocks(std::int64_t split) const {
+    const std::int64_t base = split * SPLIT;
+    return {most(seen.first, base) / BLOCK * BLOCK,
+            parts(least(seen.end, base + SPLIT), BLOCK) * BLOCK};
+  }
 };
 
 // How a row is cut into tasks.
@@ -193,6 +204,22 @@ struct Reader {
   }
 };
 
+// Blocks that will be read soon, asked for one by one while others are computed.
+template <typename T>
+struct Ahead {
+  Reader<T> reader;
+  Range left;
+
+  Ahead(const Step<T>& step, const Task& task, const T* from, std::int64_t split)
+      : reader{step, task, from, step.size}, left(task.blocks(split)) {}
+
+  void fetch() {
+    if (left.first >= left.end) return;
+    reader.fetch(left.first);
+    left.first += BLOCK;
+  }
+};
+
 // Turns a query's scores of `range` within its split into weights and notes their maximum and sum.
 // Only those of `seen` count; the others get no weight.
 inline void weigh(float* scores, Range range, Range seen, float scale, float* record) {
@@ -245,39 +272,57 @@ struct Space {
   alignas(64) float later[QUERIES * RECORD];
 };
 
-// One split of a task: a record for each query, `stride` floats apart.
+// What a task does with its queries and keys.
 template <typename T, typename Engine>
-void attend_split(const Step<T>& step, const Task& task, std::int64_t split, Engine& engine,
-                  Space& space, float* records, std::int64_t stride) {
-  const std::int64_t base = split * SPLIT;
-  const std::int64_t first = most(task.seen.first - base, 0) / BLOCK * BLOCK;
-  const std::int64_t end = parts(least(task.seen.end - base, SPLIT), BLOCK) * BLOCK;
-  const Reader<T> keys{step, task, step.keys, engine.width()};
-  const Reader<T> values{step, task, step.values, engine.width()};
-  engine.score(keys, base, {first, end}, task.count, space.scores);
-  for (std::int64_t query = 0; query < task.count; ++query) {
-    const Range seen = step.seen(step.position(*task.row, task.first + query));
-    weigh(space.scores + query * SPLIT, {first, end}, {seen.first - base, seen.end - base},
-          step.scale, records + query * stride);
-  }
-  engine.gather(values, base, {first, end}, task.count, space.scores, records + SUMS, stride);
-}
+struct Attending {
+  const Step<T>& step;
+  const Task& task;
+  const Task* next;  // of the same thread, or null
+  Engine& engine;
+  Space& space;
 
-template <typename T, typename Engine>
-void attend_together(const Step<T>& step, const Task& task, Engine& engine, Space& space) {
-  for (std::int64_t split = task.splits.first; split < task.splits.end; ++split) {
-    const bool is_first = split == task.splits.first;
-    float* records = is_first ? space.gathered : space.later;
-    attend_split(step, task, split, engine, space, records, RECORD);
-    for (std::int64_t query = 0; !is_first && query < task.count; ++query) {
-      merge(space.gathered + query * RECORD, space.later + query * RECORD, step.size);
+  // One split: a record for each query, `stride` floats apart.
+  void split(std::int64_t split, float* records, std::int64_t stride) const {
+    const std::int64_t base = split * SPLIT;
+    const Range blocks = task.blocks(split), range{blocks.first - base, blocks.end - base};
+    const Reader<T> keys{step, task, step.keys, engine.width()};
+    const Reader<T> values{step, task, step.values, engine.width()};
+    Ahead<T> own(step, task, step.values, split), following = after(split);
+    engine.score(keys, base, range, task.count, space.scores, own);
+    for (std::int64_t query = 0; query < task.count; ++query) {
+      const Range seen = step.seen(step.position(*task.row, task.first + query));
+      weigh(space.scores + query * SPLIT, range, {seen.first - base, seen.end - base}, step.scale,
+            records + query * stride);
+    }
+    engine.gather(values, base, range, task.count, space.scores, records + SUMS, stride, following);
+  }
+
+  // All splits, and the results.
+  void all() const {
+    for (std::int64_t number = task.splits.first; number < task.splits.end; ++number) {
+      const bool is_first = number == task.splits.first;
+      split(number, is_first ? space.gathered : space.later, RECORD);
+      for (std::int64_t query = 0; !is_first && query < task.count; ++query) {
+        merge(space.gathered + query * RECORD, space.later + query * RECORD, step.size);
+      }
+    }
+    for (std::int64_t query = 0; query < task.count; ++query) {
+      write_result(space.gathered + query * RECORD, step.size,
+                   step.result(*task.row, task.head, task.first + query));
     }
   }
-  for (std::int64_t query = 0; query < task.count; ++query) {
-    write_result(space.gathered + query * RECORD, step.size,
-                 step.result(*task.row, task.head, task.first + query));
+
+ private:
+  // The keys that come after a split's values.
+  Ahead<T> after(std::int64_t split) const {
+    const bool is_last = split + 1 == task.splits.end;
+    if (!is_last) return Ahead<T>(step, task, step.keys, split + 1);
+    const Task& other = next == nullptr ? task : *next;
+    Ahead<T> ahead(step, other, step.keys, other.splits.first);
+    if (next == nullptr) ahead.left.first = ahead.left.end;
+    return ahead;
   }
-}
+};
 
 // Merges a query's records, which lie one after another for all splits of its row.
 template <typename T>
@@ -294,6 +339,68 @@ void merge_row(const Step<T>& step, const Row& row, const Cuts<T>& cuts, float* 
     write_result(own, step.size, step.result(row, head, query));
   }
 }
+
+// A task, and where its records go: null for a task that has all splits.
+template <typename T>
+struct Turn {
+  Task task;
+  float* records;
+  std::int64_t stride;
+};
+
+// Hands the tasks of a step out; each thread has its own and all share the tickets. Where there are
+// many tasks a ticket is for several, one after another: key heads of a page lie side by side.
+template <typename T>
+class Walk {
+ public:
+  Walk(const Step<T>& step, std::atomic<std::int64_t>& tickets, std::int64_t tasks, float* records)
+      : step_(step), tickets_(tickets), tasks_(tasks), row_(step.rows), cuts_(step, *row_),
+        records_(records) {
+    const bool are_many = tasks >= MANY_TASKS * omp_get_num_threads();
+    each_ = are_many ? least(step.kv_heads, MOST_TOGETHER) : 1;
+  }
+
+  // The next task for this thread, if there is one.
+  bool take(Turn<T>& turn) {
+    while (number_ < end_ || draw()) {
+      const std::int64_t ticket = number_++;
+      while (ticket - before_ >= cuts_.tasks) {
+        before_ += cuts_.tasks;
+        records_ += cuts_.records(step_, *row_) * RECORD;
+        cuts_ = Cuts<T>(step_, *++row_);
+      }
+      turn.task = cuts_.task(step_, *row_, ticket - before_);
+      if (turn.task.splits.first >= turn.task.splits.end) continue;
+      place_records(turn);
+      return true;
+    }
+    return false;
+  }
+
+ private:
+  bool draw() {
+    number_ = tickets_.fetch_add(each_);
+    end_ = least(number_ + each_, tasks_);
+    return number_ < end_;
+  }
+
+  void place_records(Turn<T>& turn) const {
+    turn.records = nullptr;
+    if (cuts_.together) return;
+    const Task& task = turn.task;
+    const std::int64_t each = cuts_.splits.end - cuts_.splits.first;
+    const std::int64_t query = task.head * step_.queries(*row_) + task.first;
+    turn.records = records_ + (query * each + task.splits.first - cuts_.splits.first) * RECORD;
+    turn.stride = each * RECORD;
+  }
+
+  const Step<T>& step_;
+  std::atomic<std::int64_t>& tickets_;
+  std::int64_t tasks_, each_, number_ = 0, end_ = 0, before_ = 0;
+  const Row* row_;
+  Cuts<T> cuts_;
+  float* records_;
+};
 
 template <typename Engine, typename T>
 void attend_step(const Step<T>& step) {
@@ -318,32 +425,26 @@ void attend_step(const Step<T>& step) {
 #pragma omp barrier
     static thread_local Space space;
     Engine engine(step);
-    const Row* row = step.rows;
-    Cuts<T> cuts(step, *row);
-    std::int64_t before = 0;
-    float* records = all_records;
-    for (std::int64_t ticket; (ticket = tickets.fetch_add(1)) < num_tasks;) {
-      while (ticket - before >= cuts.tasks) {
-        before += cuts.tasks;
-        records += cuts.records(step, *row) * RECORD;
-        cuts = Cuts<T>(step, *++row);
-      }
-      const Task task = cuts.task(step, *row, ticket - before);
-      if (task.splits.first >= task.splits.end) continue;
-      engine.take(task);
-      if (cuts.together) {
-        attend_together(step, task, engine, space);
+    Walk<T> walk(step, tickets, num_tasks, all_records);
+    // One task in advance, whose keys are asked for in time.
+    Turn<T> turn, next;
+    bool is_there = walk.take(turn);
+    while (is_there) {
+      const bool is_next = walk.take(next);
+      engine.take(turn.task);
+      const Attending<T, Engine> attending{step, turn.task, is_next ? &next.task : nullptr, engine,
+                                           space};
+      if (turn.records == nullptr) {
+        attending.all();
       } else {
-        const std::int64_t each = cuts.splits.end - cuts.splits.first;
-        const std::int64_t query = task.head * step.queries(*row) + task.first;
-        const std::int64_t number = query * each + task.splits.first - cuts.splits.first;
-        attend_split(step, task, task.splits.first, engine, space, records + number * RECORD,
-                     each * RECORD);
+        attending.split(turn.task.splits.first, turn.records, turn.stride);
       }
+      turn = next;
+      is_there = is_next;
     }
     if (num_records > 0) {
 #pragma omp barrier
-      records = all_records;
+      float* records = all_records;
       for (std::int64_t number = 0; number < step.num_rows; ++number) {
         const Cuts<T> own(step, step.rows[number]);
         if (own.together) continue;

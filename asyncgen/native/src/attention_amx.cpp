@@ -45,10 +45,11 @@ class TileEngine {
   }
 
   void score(const Reader<bf16>& keys, std::int64_t base, Range range, std::int64_t count,
-             float* scores) {
+             float* scores, Ahead<bf16>& ahead) {
     for (std::int64_t at = range.first; at < range.end; at += BLOCK) {
       const bf16* block = keys.block(base + at, memory_->block);
       if (at + BLOCK < range.end) keys.fetch(base + at + BLOCK);
+      ahead.fetch();
       settle_memory(memory_);
       for (std::int64_t first = 0; first < count; first += TILE_ROWS) {
         score_block(block, memory_->queries + first * width_, memory_->by_key + first * SPLIT + at * LANES);
@@ -67,10 +68,11 @@ class TileEngine {
   }
 
   void gather(const Reader<bf16>& values, std::int64_t base, Range range, std::int64_t count,
-              const float* weights, float* sums, std::int64_t stride) {
+              const float* weights, float* sums, std::int64_t stride,
+              Ahead<bf16>& ahead) {
     for (std::int64_t at = range.first; at < range.end; at += BLOCK) {
       const bf16* block = values.block(base + at, memory_->block);
-      if (at + BLOCK < range.end) values.fetch(base + at + BLOCK);
+      ahead.fetch();
       keep_pairs(block, memory_->values + at * width_);
     }
     for (std::int64_t query = 0; query < count; ++query) {
