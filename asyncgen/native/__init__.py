@@ -22,13 +22,27 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import ModuleType
 
-__all__ = ["PANEL", "TILE_INPUTS", "Use", "kernels", "linear", "rms_norm", "rotate", "supports"]
+__all__ = [
+    "MOST_HEAD_DIM",
+    "PANEL",
+    "TILE_INPUTS",
+    "Use",
+    "attention",
+    "kernels",
+    "linear",
+    "rms_norm",
+    "rotate",
+    "supports",
+]
 
 PANEL: Final = 32
 """Outputs that lie together in a weight."""
 
 TILE_INPUTS: Final = 32
 """Inputs of a weight in bfloat16 come in so many."""
+
+MOST_HEAD_DIM: Final = 256
+"""The largest heads that attention is computed for."""
 
 
 class Use:
@@ -83,3 +97,11 @@ def linear(dtype: torch.dtype) -> Callable[..., None]:
     if dtype == torch.float32:
         return kernels.linear_f32
     return kernels.linear_bf16_amx if kernels.features()["amx_bf16"] else kernels.linear_bf16
+
+
+def attention(dtype: torch.dtype) -> Callable[..., None]:
+    """The attention over pages for a dtype that is supported."""
+    assert kernels is not None
+    if dtype == torch.float32:
+        return kernels.attend_f32
+    return kernels.attend_bf16_amx if kernels.features()["amx_bf16"] else kernels.attend_bf16

@@ -264,7 +264,7 @@ def test_what_an_earlier_text_left_in_a_page_does_no_harm(heads_first: bool) -> 
 
 @pytest.mark.parametrize("few", [0, 512])
 def test_bfloat16_is_near_float32(few: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("asyncgen.models.paged.FEW_SHORT_TOKENS", few)
+    monkeypatch.setattr("asyncgen.models.paged_torch.FEW_SHORT_TOKENS", few)
     rows: list[list[Row]] = []
     results = []
     for dtype in (torch.float32, torch.bfloat16):

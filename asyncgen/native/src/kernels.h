@@ -45,3 +45,22 @@ void rotate_f32(float* heads, std::int64_t stride, const float* cosines, const f
 void rotate_bf16(bf16* heads, std::int64_t stride, const bf16* cosines, const bf16* sines,
                  std::int64_t angle_stride, std::int64_t tokens, std::int64_t turned,
                  std::int64_t head_dim);
+
+// Writes the keys and values of a step's tokens into their pages, and attends for all of them.
+//
+// heads [tokens, num_heads + 2 * kv_heads, size]; out [tokens, num_heads * size]; keys and values
+// [pages, kv_heads, page_size, size]; rows: for each text its first token in the step, how many
+// there are, the position of the first and where its page table begins in `pages`; window: keys
+// that a query sees, itself included, or 0 for all. Sizes of heads are at most 256.
+void attend_f32(const float* heads, float* out, float* keys, float* values,
+                const std::int64_t* rows, const std::int64_t* pages, std::int64_t num_rows,
+                std::int64_t num_heads, std::int64_t kv_heads, std::int64_t size,
+                std::int64_t page_size, std::int64_t window, float scale);
+void attend_bf16(const bf16* heads, bf16* out, bf16* keys, bf16* values, const std::int64_t* rows,
+                 const std::int64_t* pages, std::int64_t num_rows, std::int64_t num_heads,
+                 std::int64_t kv_heads, std::int64_t size, std::int64_t page_size,
+                 std::int64_t window, float scale);
+void attend_bf16_amx(const bf16* heads, bf16* out, bf16* keys, bf16* values, const std::int64_t* rows,
+                     const std::int64_t* pages, std::int64_t num_rows, std::int64_t num_heads,
+                     std::int64_t kv_heads, std::int64_t size, std::int64_t page_size,
+                     std::int64_t window, float scale);

@@ -64,6 +64,9 @@ PyMethodDef methods[] = {
     KERNEL(rms_norm_bf16),
     KERNEL(rotate_f32),
     KERNEL(rotate_bf16),
+    KERNEL(attend_f32),
+    KERNEL(attend_bf16),
+    KERNEL(attend_bf16_amx),
     {nullptr, nullptr, 0, nullptr},
 };
 
