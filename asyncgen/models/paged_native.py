@@ -59,9 +59,7 @@ class NativeAttention:
         """Whether there is a kernel for these pages on this machine."""
         is_here = storage.device.type == "cpu" and storage.heads_first
         return (
-            is_here
-            and native.supports(storage.dtype)
-            and storage.head_dim <= native.MOST_HEAD_DIM
+            is_here and native.supports(storage.dtype) and storage.head_dim <= native.MOST_HEAD_DIM
         )
 
     def lay_out(self, rows: Sequence[PackedRow]) -> None:
