@@ -28,6 +28,7 @@ __all__ = [
     "TILE_INPUTS",
     "Use",
     "attention",
+    "cpu_kernels",
     "kernels",
     "linear",
     "rms_norm",
@@ -68,6 +69,20 @@ def _find() -> ModuleType | None:
 
 kernels = _find()
 """The compiled module, or ``None`` where it is missing or the processor is not made for it."""
+
+
+def cpu_kernels() -> str:
+    """Say whose kernels models compute with on this CPU, for people: in which instructions.
+
+    Returns:
+        ``"asyncgen (…)"``, or ``"torch"`` where our own are not compiled, not made for the
+        processor, or turned off by ``ASYNCGEN_KERNELS=torch``.
+    """
+    if kernels is None:
+        return "torch"
+    found = kernels.features()
+    tiles = "AMX" if found["amx_bf16"] else "AVX-512"
+    return f"asyncgen (float32: AVX-512, bfloat16: {tiles if found['avx512_bf16'] else 'torch'})"
 
 
 def supports(dtype: torch.dtype) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -45,3 +46,16 @@ def test_kernels_count_their_arguments() -> None:
         native.kernels.linear_f32(1, 2)
     with pytest.raises(TypeError):
         native.kernels.linear_f32(*"abcdefghij")
+
+
+def test_people_are_told_whose_kernels_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native, "kernels", None)
+    assert native.cpu_kernels() == "torch"
+    for features, said in (
+        ({"avx512_bf16": True, "amx_bf16": True}, "bfloat16: AMX"),
+        ({"avx512_bf16": True, "amx_bf16": False}, "bfloat16: AVX-512"),
+        ({"avx512_bf16": False, "amx_bf16": False}, "bfloat16: torch"),
+    ):
+        fake = SimpleNamespace(features=lambda features=features: {"avx512": True, **features})
+        monkeypatch.setattr(native, "kernels", fake)
+        assert said in native.cpu_kernels()
