@@ -21,7 +21,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import ModuleType
 
-__all__ = ["MOST_HEAD_DIM", "PANEL", "TILE_INPUTS", "Use", "attention", "kernels", "linear", "supports"]
+__all__ = [
+    "MOST_HEAD_DIM",
+    "PANEL",
+    "TILE_INPUTS",
+    "Use",
+    "attention",
+    "kernels",
+    "linear",
+    "supports",
+]
 
 PANEL: Final = 32
 """Outputs that lie together in a weight."""
