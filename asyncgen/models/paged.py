@@ -54,7 +54,7 @@ class PagedAttention:
 
     def begin(self, rows: int, length: int) -> None:
         """See `AttentionContext`; the step's rows are those that were laid out."""
-        assert rows * length == self._chosen.num_tokens, "lay out the rows of this step first"
+        self._chosen.begin(rows, length)
 
     def attend(self, layer: int, heads: Tensor) -> Tensor:
         """See `AttentionContext`."""

@@ -49,7 +49,7 @@ class NativeAttention:
             scale = 1 / math.sqrt(size) if scales is None else scales[layer]
             options = (*sizes, config.window(layer) or 0, scale)
             self._layers.append(((keys.data_ptr(), values.data_ptr()), options))
-        self.num_tokens = 0
+        self._num_tokens = 0
         self._numbers = self._pages = array("q")
         self._memory = torch.empty(0, dtype=storage.dtype)
         self._lay_out_results(0)
@@ -75,18 +75,12 @@ class NativeAttention:
         # Kept: the kernel knows their addresses only.
         self._numbers, self._pages = array("q", numbers), array("q", pages)
         self._rows = (self._numbers.buffer_info()[0], self._pages.buffer_info()[0], len(rows))
-        if token != self.num_tokens:
+        if token != self._num_tokens:
             self._lay_out_results(token)
 
-    def _lay_out_results(self, tokens: int) -> None:
-        """Make room for the results of so many tokens, unless there is."""
-        self.num_tokens = tokens
-        count = tokens * self._width
-        # Memory made in inference mode could not be written to outside of it later on.
-        with torch.inference_mode(False):
-            if self._memory.numel() < count:
-                self._memory = torch.empty(count, dtype=self._storage.dtype)
-            self._out = self._memory[:count].view(tokens, self._width)
+    def begin(self, rows: int, length: int) -> None:
+        """See `AttentionContext`; the step's rows are those that were laid out."""
+        assert rows * length == self._num_tokens, "lay out the rows of this step first"
 
     def attend(self, layer: int, heads: Tensor) -> Tensor:
         """See `AttentionContext`."""
@@ -94,3 +88,13 @@ class NativeAttention:
         places, options = self._layers[layer]
         self._kernel(heads.data_ptr(), self._memory.data_ptr(), *places, *self._rows, *options)
         return self._out
+
+    def _lay_out_results(self, tokens: int) -> None:
+        """Make room for the results of so many tokens, unless there is."""
+        self._num_tokens = tokens
+        count = tokens * self._width
+        # Memory made in inference mode could not be written to outside of it later on.
+        with torch.inference_mode(False):
+            if self._memory.numel() < count:
+                self._memory = torch.empty(count, dtype=self._storage.dtype)
+            self._out = self._memory[:count].view(tokens, self._width)

@@ -71,9 +71,9 @@ class TorchAttention:
         self._flat = [layer.view(flat) for layer in storage.layers]
 
     @property
-    def num_tokens(self) -> int:
-        """Tokens of the rows that were laid out."""
-        return self._num_tokens
+    def storage(self) -> PagedStorage:
+        """Where keys and values are."""
+        return self._storage
 
     def lay_out(self, rows: Sequence[PackedRow]) -> None:
         """See `PagedAttention`."""
@@ -139,6 +139,10 @@ class TorchAttention:
         """
         begun = [row.begun_page(self._storage.page_size) for row in rows]
         self._storage.clear([page for page in begun if page is not None])
+
+    def begin(self, rows: int, length: int) -> None:
+        """See `AttentionContext`; the step's rows are those that were laid out."""
+        assert rows * length == self._num_tokens, "lay out the rows of this step first"
 
     def attend(self, layer: int, heads: Tensor) -> Tensor:
         """See `AttentionContext`."""

@@ -142,7 +142,7 @@ def random_heads(shape: Shape, length: int, seed: int) -> Tensor:
 def plainly(shape: Shape, heads: Tensor) -> Tensor:
     """What a text's queries get, in float64, ``[T, H * D]``."""
     parts = [shape.num_heads, shape.kv_heads, shape.kv_heads]
-    queries, keys, values = heads.double().transpose(0, 1).split(parts)
+    queries, keys, values = torch.split(heads.double().transpose(0, 1), parts)
     keys, values = (part.repeat_interleave(shape.group, dim=0) for part in (keys, values))
     positions = torch.arange(len(heads))
     behind = positions[:, None] - positions

@@ -1,9 +1,10 @@
 // Attention in float32 arithmetic, whatever the pages hold.
 
 #include "attention.h"
-#include "transpose.h"
 
 #include <type_traits>
+
+#include "transpose.h"
 
 namespace {
 
@@ -80,8 +81,7 @@ class Vectors {
   }
 
   void gather(const Reader<T>& values, std::int64_t base, Range range, std::int64_t count,
-              const float* weights, float* sums, std::int64_t stride,
-              Ahead<T>& ahead) {
+              const float* weights, float* sums, std::int64_t stride, Ahead<T>& ahead) {
     for (std::int64_t query = 0; query < count; ++query) {
       std::memset(sums + query * stride, 0, width_ * sizeof(float));
     }
@@ -136,7 +136,8 @@ class Vectors {
                    std::int64_t stride) const {
     f32x16 all[ROWS][COLUMNS];
     for (int row = 0; row < ROWS; ++row) {
-      for (int i = 0; i < COLUMNS; ++i) all[row][i] = _mm512_loadu_ps(sums + row * stride + i * LANES);
+      for (int i = 0; i < COLUMNS; ++i)
+        all[row][i] = _mm512_loadu_ps(sums + row * stride + i * LANES);
     }
     for (std::int64_t key = 0; key < BLOCK; ++key, block += width_) {
       f32x16 value[COLUMNS];
@@ -146,11 +147,13 @@ class Vectors {
       for (int row = 0; row < ROWS; ++row) {
         const f32x16 weight = _mm512_set1_ps(weights[row * SPLIT + key]);
 #pragma GCC unroll 4
-        for (int i = 0; i < COLUMNS; ++i) all[row][i] = _mm512_fmadd_ps(weight, value[i], all[row][i]);
+        for (int i = 0; i < COLUMNS; ++i)
+          all[row][i] = _mm512_fmadd_ps(weight, value[i], all[row][i]);
       }
     }
     for (int row = 0; row < ROWS; ++row) {
-      for (int i = 0; i < COLUMNS; ++i) _mm512_storeu_ps(sums + row * stride + i * LANES, all[row][i]);
+      for (int i = 0; i < COLUMNS; ++i)
+        _mm512_storeu_ps(sums + row * stride + i * LANES, all[row][i]);
     }
   }
 

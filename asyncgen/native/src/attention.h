@@ -6,18 +6,18 @@
 // beside which other queries changes nothing.
 #pragma once
 
-#include "vectors.h"
-
 #include <omp.h>
 
 #include <atomic>
 #include <cstring>
 #include <vector>
 
-constexpr std::int64_t BLOCK = 32;      // keys that are read together
-constexpr std::int64_t SPLIT = 256;     // keys of one softmax, a few blocks
-constexpr std::int64_t QUERIES = 32;    // at most so many are computed together
-constexpr std::int64_t MOST_SIZE = 256; // of a head
+#include "vectors.h"
+
+constexpr std::int64_t BLOCK = 32;       // keys that are read together
+constexpr std::int64_t SPLIT = 256;      // keys of one softmax, a few blocks
+constexpr std::int64_t QUERIES = 32;     // at most so many are computed together
+constexpr std::int64_t MOST_SIZE = 256;  // of a head
 
 // Rows of at most so many blocks of queries and key heads attend to their splits on several threads
 // at once; rows of more have work for all threads without.
@@ -45,7 +45,9 @@ struct Range {
 
 inline std::int64_t least(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
 inline std::int64_t most(std::int64_t a, std::int64_t b) { return a > b ? a : b; }
-inline std::int64_t parts(std::int64_t count, std::int64_t size) { return (count + size - 1) / size; }
+inline std::int64_t parts(std::int64_t count, std::int64_t size) {
+  return (count + size - 1) / size;
+}
 
 template <typename T>
 struct Step {
@@ -106,9 +108,9 @@ struct Task {
 // How a row is cut into tasks.
 template <typename T>
 struct Cuts {
-  std::int64_t blocks;    // of queries
-  Range splits;           // of keys
-  bool together;          // one task has all splits
+  std::int64_t blocks;  // of queries
+  Range splits;         // of keys
+  bool together;        // one task has all splits
   std::int64_t tasks;
 
   Cuts(const Step<T>& step, const Row& row) {
@@ -177,16 +179,16 @@ struct Reader {
     const bool whole = at >= task.seen.first && at + BLOCK <= task.seen.end;
     const bool one_page = at / step.page_size == (at + BLOCK - 1) / step.page_size;
     if (whole && one_page && width == step.size) return from + step.place(row, task.head, at);
-    for (std::int64_t key = 0; key < BLOCK; ++key, space += width) {
-      const std::int64_t position = at + key;
-      const bool is_seen = position >= task.seen.first && position < task.seen.end;
-      const std::int64_t size = is_seen ? step.size : 0;
-      if (is_seen) {
-        std::memcpy(space, from + step.place(row, task.head, position), size * sizeof(T));
-      }
-      std::memset(space + size, 0, (width - size) * sizeof(T));
+    std::memset(space, 0, BLOCK * width * sizeof(T));
+    const std::int64_t end = least(at + BLOCK, task.seen.end);
+    for (std::int64_t position = most(at, task.seen.first); position < end;) {
+      const std::int64_t in_page = step.page_size - position % step.page_size;
+      const std::int64_t last = least(end, position + in_page);
+      const T* key = from + step.place(row, task.head, position);
+      for (; position < last; ++position, key += step.size)
+        copy(key, space + (position - at) * width);
     }
-    return space - BLOCK * width;
+    return space;
   }
 
   // Asks for what `block` will read.
@@ -194,12 +196,19 @@ struct Reader {
     const std::int64_t first = most(at, task.seen.first);
     const std::int64_t end = least(at + BLOCK, task.seen.end);
     for (std::int64_t begin = first; begin < end;) {
-      const std::int64_t count =
-          least(end - begin, step.page_size - begin % step.page_size);
-      const char* byte = reinterpret_cast<const char*>(from + step.place(*task.row, task.head, begin));
+      const std::int64_t count = least(end - begin, step.page_size - begin % step.page_size);
+      const char* byte =
+          reinterpret_cast<const char*>(from + step.place(*task.row, task.head, begin));
       const char* last = byte + count * step.size * sizeof(T);
       for (; byte < last; byte += 64) _mm_prefetch(byte, _MM_HINT_T0);
       begin += count;
+    }
+  }
+
+ private:
+  void copy(const T* key, T* to) const {
+    for (std::int64_t number = 0; number < step.size; number += LANES) {
+      copy_lanes(key + number, first_lanes(step.size - number), to + number);
     }
   }
 };
@@ -354,7 +363,11 @@ template <typename T>
 class Walk {
  public:
   Walk(const Step<T>& step, std::atomic<std::int64_t>& tickets, std::int64_t tasks, float* records)
-      : step_(step), tickets_(tickets), tasks_(tasks), row_(step.rows), cuts_(step, *row_),
+      : step_(step),
+        tickets_(tickets),
+        tasks_(tasks),
+        row_(step.rows),
+        cuts_(step, *row_),
         records_(records) {
     const bool are_many = tasks >= MANY_TASKS * omp_get_num_threads();
     each_ = are_many ? least(step.kv_heads, MOST_TOGETHER) : 1;

@@ -52,7 +52,8 @@ class TileEngine {
       ahead.fetch();
       settle_memory(memory_);
       for (std::int64_t first = 0; first < count; first += TILE_ROWS) {
-        score_block(block, memory_->queries + first * width_, memory_->by_key + first * SPLIT + at * LANES);
+        score_block(block, memory_->queries + first * width_,
+                    memory_->by_key + first * SPLIT + at * LANES);
       }
     }
     for (std::int64_t first = 0; first < count; first += TILE_ROWS) {
@@ -68,8 +69,7 @@ class TileEngine {
   }
 
   void gather(const Reader<bf16>& values, std::int64_t base, Range range, std::int64_t count,
-              const float* weights, float* sums, std::int64_t stride,
-              Ahead<bf16>& ahead) {
+              const float* weights, float* sums, std::int64_t stride, Ahead<bf16>& ahead) {
     for (std::int64_t at = range.first; at < range.end; at += BLOCK) {
       const bf16* block = values.block(base + at, memory_->block);
       ahead.fetch();
@@ -173,7 +173,8 @@ class TileEngine {
         const float* from = memory_->sums[0] + query * LANES;
         float* to = sums + query * stride + column;
         keep_sums(from, lower, TILE_ROWS * LANES, to);
-        if (both) keep_sums(from + 2 * TILE_ROWS * LANES, lower, TILE_ROWS * LANES, to + TILE_WIDTH);
+        if (both)
+          keep_sums(from + 2 * TILE_ROWS * LANES, lower, TILE_ROWS * LANES, to + TILE_WIDTH);
       }
     }
   }

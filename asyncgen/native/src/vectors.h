@@ -41,6 +41,14 @@ inline void store(bf16* to, __mmask16 lanes, f32x16 value) {
   _mm256_mask_storeu_epi16(to, lanes, _mm512_cvtepi32_epi16(all));
 }
 
+inline void copy_lanes(const float* from, __mmask16 lanes, float* to) {
+  _mm512_mask_storeu_ps(to, lanes, _mm512_maskz_loadu_ps(lanes, from));
+}
+
+inline void copy_lanes(const bf16* from, __mmask16 lanes, bf16* to) {
+  _mm256_mask_storeu_epi16(to, lanes, _mm256_maskz_loadu_epi16(lanes, from));
+}
+
 // e^x to about one unit in the last place: x = n ln 2 + r, and a polynomial for |r| <= ln 2 / 2.
 inline f32x16 exponential(f32x16 x) {
   const f32x16 n = _mm512_roundscale_ps(_mm512_mul_ps(x, _mm512_set1_ps(1.44269504f)),
