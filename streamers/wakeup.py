@@ -121,7 +121,8 @@ class LoopBell:
         if _gathering.bells is not None:  # an outer block will do it
             yield
             return
-        _gathering.bells = bells = set()
+        bells: set[LoopBell] = set()
+        _gathering.bells = bells
         try:
             yield
         finally:
