@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
@@ -10,10 +11,12 @@ from torch import Tensor
 
 from asyncgen import native
 from asyncgen.cache.paged import PagedStorage
-from asyncgen.models import DecoderLM
 from asyncgen.models.paged import PagedAttention
 from tests.models.build import random_config, random_model
 from tests.models.test_paged import VARIANTS, Row, make_rows, packed, run
+
+if TYPE_CHECKING:
+    from asyncgen.models import DecoderLM
 
 pytestmark = pytest.mark.skipif(
     native.kernels is None, reason="torch's kernels promise rounding at best"
