@@ -178,7 +178,7 @@ void attend_f32(const float* heads, float* out, float* keys, float* values,
                 std::int64_t page_size, std::int64_t window, float scale) {
   attend_step<Vectors<float>>(Step<float>{heads, out, keys, values,
                                           reinterpret_cast<const Row*>(rows), pages, num_rows,
-                                          num_heads, kv_heads, size, page_size, window, scale});
+                                          num_heads, kv_heads, size, page_size, window, scale, 1});
 }
 
 void attend_bf16(const bf16* heads, bf16* out, bf16* keys, bf16* values, const std::int64_t* rows,
@@ -187,5 +187,5 @@ void attend_bf16(const bf16* heads, bf16* out, bf16* keys, bf16* values, const s
                  std::int64_t window, float scale) {
   attend_step<Vectors<bf16>>(Step<bf16>{heads, out, keys, values,
                                         reinterpret_cast<const Row*>(rows), pages, num_rows,
-                                        num_heads, kv_heads, size, page_size, window, scale});
+                                        num_heads, kv_heads, size, page_size, window, scale, 1});
 }

@@ -19,9 +19,8 @@ constexpr std::int64_t SPLIT = 256;      // keys of one softmax, a few blocks
 constexpr std::int64_t QUERIES = 32;     // at most so many are computed together
 constexpr std::int64_t MOST_SIZE = 256;  // of a head
 
-// Rows of at most so many blocks of queries and key heads attend to their splits on several threads
-// at once; rows of more have work for all threads without.
-constexpr std::int64_t FEW_TASKS = 64;
+// No task shall take more than a thread's share of the work divided by this.
+constexpr std::int64_t TASKS_OF_THREAD = 4;
 
 // From so many tasks for each thread on, up to so many are handed out together.
 constexpr std::int64_t MANY_TASKS = 16;
@@ -32,7 +31,7 @@ constexpr float MINUS_INFINITY = -__builtin_inff();
 // What a query gathered of some keys: the largest score, the sum of all weights, and from SUMS on
 // the weighted sum of the values.
 constexpr std::int64_t SUMS = LANES;
-constexpr std::int64_t RECORD = SUMS + MOST_SIZE;
+constexpr std::int64_t MOST_RECORD = SUMS + MOST_SIZE;
 
 // One line of the table of rows.
 struct Row {
@@ -57,6 +56,9 @@ struct Step {
   const std::int64_t* pages;
   std::int64_t num_rows, num_heads, kv_heads, size, page_size, window;
   float scale;
+  std::int64_t most_splits;  // of keys that one task has; of texts with more, each has its own
+
+  std::int64_t record() const { return SUMS + parts(size, BLOCK) * BLOCK; }
 
   std::int64_t group() const { return num_heads / kv_heads; }
   std::int64_t token_size() const { return (num_heads + 2 * kv_heads) * size; }
@@ -118,7 +120,7 @@ struct Cuts {
     blocks = parts(queries, QUERIES);
     const Range seen = step.seen(row, 0, queries);
     splits = {seen.first / SPLIT, parts(seen.end, SPLIT)};
-    together = splits.end - splits.first == 1 || blocks * step.kv_heads > FEW_TASKS;
+    together = splits.end - splits.first <= step.most_splits;
     tasks = blocks * step.kv_heads * (together ? 1 : splits.end - splits.first);
   }
 
@@ -277,8 +279,8 @@ void write_result(const float* record, std::int64_t size, T* out) {
 // Memory of a thread.
 struct Space {
   alignas(64) float scores[QUERIES * SPLIT];
-  alignas(64) float gathered[QUERIES * RECORD];
-  alignas(64) float later[QUERIES * RECORD];
+  alignas(64) float gathered[QUERIES * MOST_RECORD];
+  alignas(64) float later[QUERIES * MOST_RECORD];
 };
 
 // What a task does with its queries and keys.
@@ -310,13 +312,14 @@ struct Attending {
   void all() const {
     for (std::int64_t number = task.splits.first; number < task.splits.end; ++number) {
       const bool is_first = number == task.splits.first;
-      split(number, is_first ? space.gathered : space.later, RECORD);
+      split(number, is_first ? space.gathered : space.later, step.record());
       for (std::int64_t query = 0; !is_first && query < task.count; ++query) {
-        merge(space.gathered + query * RECORD, space.later + query * RECORD, step.size);
+        merge(space.gathered + query * step.record(), space.later + query * step.record(),
+              step.size);
       }
     }
     for (std::int64_t query = 0; query < task.count; ++query) {
-      write_result(space.gathered + query * RECORD, step.size,
+      write_result(space.gathered + query * step.record(), step.size,
                    step.result(*task.row, task.head, task.first + query));
     }
   }
@@ -341,10 +344,11 @@ void merge_row(const Step<T>& step, const Row& row, const Cuts<T>& cuts, float* 
   for (std::int64_t number = thread; number < queries * step.kv_heads; number += threads) {
     const std::int64_t head = number / queries, query = number % queries;
     const Range seen = step.seen(step.position(row, query));
-    float* all = records + number * each * RECORD;
-    float* own = all + (seen.first / SPLIT - cuts.splits.first) * RECORD;
-    float* end = all + (parts(seen.end, SPLIT) - cuts.splits.first) * RECORD;
-    for (float* later = own + RECORD; later < end; later += RECORD) merge(own, later, step.size);
+    float* all = records + number * each * step.record();
+    float* own = all + (seen.first / SPLIT - cuts.splits.first) * step.record();
+    float* end = all + (parts(seen.end, SPLIT) - cuts.splits.first) * step.record();
+    for (float* later = own + step.record(); later < end; later += step.record())
+      merge(own, later, step.size);
     write_result(own, step.size, step.result(row, head, query));
   }
 }
@@ -379,7 +383,7 @@ class Walk {
       const std::int64_t ticket = number_++;
       while (ticket - before_ >= cuts_.tasks) {
         before_ += cuts_.tasks;
-        records_ += cuts_.records(step_, *row_) * RECORD;
+        records_ += cuts_.records(step_, *row_) * step_.record();
         cuts_ = Cuts<T>(step_, *++row_);
       }
       turn.task = cuts_.task(step_, *row_, ticket - before_);
@@ -403,8 +407,9 @@ class Walk {
     const Task& task = turn.task;
     const std::int64_t each = cuts_.splits.end - cuts_.splits.first;
     const std::int64_t query = task.head * step_.queries(*row_) + task.first;
-    turn.records = records_ + (query * each + task.splits.first - cuts_.splits.first) * RECORD;
-    turn.stride = each * RECORD;
+    turn.records =
+        records_ + (query * each + task.splits.first - cuts_.splits.first) * step_.record();
+    turn.stride = each * step_.record();
   }
 
   const Step<T>& step_;
@@ -415,8 +420,21 @@ class Walk {
   float* records_;
 };
 
+// How many splits of a text one task has. Where there are enough texts it has all: who computes
+// what does not change the results.
+template <typename T>
+std::int64_t share_of_task(Step<T> step) {
+  std::int64_t work = 0;
+  step.most_splits = 1;
+  for (std::int64_t number = 0; number < step.num_rows; ++number) {
+    work += Cuts<T>(step, step.rows[number]).tasks;
+  }
+  return most(work / (TASKS_OF_THREAD * omp_get_max_threads()), 1);
+}
+
 template <typename Engine, typename T>
-void attend_step(const Step<T>& step) {
+void attend_step(Step<T> step) {
+  step.most_splits = share_of_task(step);
   std::int64_t tokens = 0, num_records = 0, num_tasks = 0;
   for (std::int64_t number = 0; number < step.num_rows; ++number) {
     const Row& row = step.rows[number];
@@ -426,8 +444,8 @@ void attend_step(const Step<T>& step) {
     num_tasks += cuts.tasks;
   }
   static thread_local std::vector<float> memory;  // of the thread that calls
-  if (memory.size() < static_cast<std::size_t>(num_records * RECORD)) {
-    memory.resize(num_records * RECORD);
+  if (memory.size() < static_cast<std::size_t>(num_records * step.record())) {
+    memory.resize(num_records * step.record());
   }
   float* const all_records = memory.data();
   std::atomic<std::int64_t> tickets{0};
@@ -462,7 +480,7 @@ void attend_step(const Step<T>& step) {
         const Cuts<T> own(step, step.rows[number]);
         if (own.together) continue;
         merge_row(step, step.rows[number], own, records, thread, threads);
-        records += own.records(step, step.rows[number]) * RECORD;
+        records += own.records(step, step.rows[number]) * step.record();
       }
     }
   }

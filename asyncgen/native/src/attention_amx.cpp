@@ -241,5 +241,5 @@ void attend_bf16_amx(const bf16* heads, bf16* out, bf16* keys, bf16* values,
                      std::int64_t page_size, std::int64_t window, float scale) {
   attend_step<TileEngine>(Step<bf16>{heads, out, keys, values, reinterpret_cast<const Row*>(rows),
                                      pages, num_rows, num_heads, kv_heads, size, page_size, window,
-                                     scale});
+                                     scale, 1});
 }
