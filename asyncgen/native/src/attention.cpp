@@ -2,20 +2,9 @@
 
 #include "attention.h"
 
-#include <type_traits>
-
 #include "transpose.h"
 
 namespace {
-
-// Calls `use` with a count of 1 to MOST that is known when it is compiled.
-template <int MOST, typename Use>
-inline void with_count(std::int64_t count, Use use) {
-  if constexpr (MOST > 1) {
-    if (count < MOST) return with_count<MOST - 1>(count, use);
-  }
-  use(std::integral_constant<int, MOST>{});
-}
 
 // Queries whose sums are in registers at the same time: of scores, two vectors each, and of values,
 // up to four.

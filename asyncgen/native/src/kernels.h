@@ -60,7 +60,7 @@ void attend_bf16(const bf16* heads, bf16* out, bf16* keys, bf16* values, const s
                  const std::int64_t* pages, std::int64_t num_rows, std::int64_t num_heads,
                  std::int64_t kv_heads, std::int64_t size, std::int64_t page_size,
                  std::int64_t window, float scale);
-void attend_bf16_amx(const bf16* heads, bf16* out, bf16* keys, bf16* values, const std::int64_t* rows,
-                     const std::int64_t* pages, std::int64_t num_rows, std::int64_t num_heads,
-                     std::int64_t kv_heads, std::int64_t size, std::int64_t page_size,
-                     std::int64_t window, float scale);
+void attend_bf16_amx(const bf16* heads, bf16* out, bf16* keys, bf16* values,
+                     const std::int64_t* rows, const std::int64_t* pages, std::int64_t num_rows,
+                     std::int64_t num_heads, std::int64_t kv_heads, std::int64_t size,
+                     std::int64_t page_size, std::int64_t window, float scale);

@@ -4,15 +4,12 @@
 // Before any declaration: a function belongs to the instructions it was first declared with.
 #pragma GCC target("avx512bf16,amx-tile,amx-bf16")
 
-#include "products.h"
-
 #include <cstring>
 
-namespace {
+#include "products.h"
+#include "tiles.h"
 
-constexpr std::int64_t TILE_ROWS = 16;
-constexpr std::int64_t TILE_INPUTS = 32;
-constexpr std::int64_t TILE = TILE_INPUTS * LANES;  // elements of a tile of a weight
+namespace {
 
 // How far ahead of its use a panel is fetched, in elements.
 constexpr std::int64_t AHEAD = 4096;
@@ -37,35 +34,22 @@ struct Product {
   }
 };
 
-// Tiles 0 to 3 are sums (rows by outputs), 4 and 5 rows of x, 6 and 7 of the weight.
-struct __attribute__((packed)) TileConfig {
-  std::uint8_t palette = 1, start_row = 0, reserved[14] = {};
-  std::uint16_t row_bytes[16] = {};
-  std::uint8_t rows[16] = {};
-};
-
-// A thread's tiles for a number of rows up to 32. Nobody knows what shape they have at first.
-class Tiles {
+// The tiles of up to 32 rows: 0 to 3 are sums (rows by outputs), 4 and 5 rows of x, 6 and 7 of the
+// weight.
+class RowTiles {
  public:
-  ~Tiles() {
-    if (rows_ != 0) _tile_release();
-  }
-
   void shape(std::int64_t rows) {
     if (rows == rows_) return;
     rows_ = rows;
-    const std::int64_t upper = rows < TILE_ROWS ? rows : TILE_ROWS;
-    const std::int64_t lower = rows > TILE_ROWS ? rows - TILE_ROWS : TILE_ROWS;
-    const std::int64_t counts[8] = {upper, upper, lower, lower, upper, lower, TILE_ROWS, TILE_ROWS};
-    TileConfig config;
-    for (int tile = 0; tile < 8; ++tile) {
-      config.row_bytes[tile] = 64;
-      config.rows[tile] = static_cast<std::uint8_t>(counts[tile]);
-    }
-    _tile_loadconfig(&config);
+    const std::uint8_t full = TILE_ROWS;
+    const std::uint8_t upper = static_cast<std::uint8_t>(rows < full ? rows : full);
+    const std::uint8_t lower = static_cast<std::uint8_t>(rows > full ? rows - full : full);
+    const std::uint8_t counts[8] = {upper, upper, lower, lower, upper, lower, full, full};
+    tiles_.shape(counts);
   }
 
  private:
+  Tiles tiles_;
   std::int64_t rows_ = 0;
 };
 
@@ -81,7 +65,7 @@ void block_amx(const Product& product, std::int64_t first, std::int64_t rows, st
     _tile_zero(2);
     _tile_zero(3);
   }
-  for (std::int64_t k = 0; k < product.inputs; k += TILE_INPUTS, w += 2 * TILE) {
+  for (std::int64_t k = 0; k < product.inputs; k += TILE_WIDTH, w += 2 * TILE) {
     for (std::int64_t at = 0; at < 2 * TILE; at += 32) _mm_prefetch(w + AHEAD + at, _MM_HINT_T1);
     _tile_loadd(4, upper + k, stride);
     _tile_loadd(6, w, 64);
@@ -113,8 +97,8 @@ void block_vectors(const Product& product, std::int64_t first, std::int64_t pane
   for (int row = 0; row < ROWS; ++row) low[row] = high[row] = _mm512_setzero_ps();
   const bf16* from = product.x + first * product.x_stride;
   const bf16* w = product.panel_at(panel);
-  for (std::int64_t k = 0; k < product.inputs; k += TILE_INPUTS, w += 2 * TILE) {
-    for (std::int64_t pair = 0; pair < TILE_INPUTS / 2; ++pair) {
+  for (std::int64_t k = 0; k < product.inputs; k += TILE_WIDTH, w += 2 * TILE) {
+    for (std::int64_t pair = 0; pair < TILE_WIDTH / 2; ++pair) {
       const bf16* at = w + pair * 2 * LANES;
       _mm_prefetch(at + AHEAD / 4, _MM_HINT_T0);
       _mm_prefetch(at + TILE + AHEAD / 4, _MM_HINT_T0);
@@ -133,42 +117,26 @@ void block_vectors(const Product& product, std::int64_t first, std::int64_t pane
   product.use_rows(low, high, first, ROWS, 1, panel);
 }
 
-void vectors_of(std::int64_t rows, const Product& product, std::int64_t first, std::int64_t panel) {
-  switch (rows) {
-    case 1: return block_vectors<1>(product, first, panel);
-    case 2: return block_vectors<2>(product, first, panel);
-    case 3: return block_vectors<3>(product, first, panel);
-    case 4: return block_vectors<4>(product, first, panel);
-    case 5: return block_vectors<5>(product, first, panel);
-    case 6: return block_vectors<6>(product, first, panel);
-    case 7: return block_vectors<7>(product, first, panel);
-    case 8: return block_vectors<8>(product, first, panel);
-    case 9: return block_vectors<9>(product, first, panel);
-    case 10: return block_vectors<10>(product, first, panel);
-    case 11: return block_vectors<11>(product, first, panel);
-    default: return block_vectors<MOST_ROWS>(product, first, panel);
-  }
-}
-
 }  // namespace
 
 void linear_bf16_amx(const bf16* x, std::int64_t x_stride, std::int64_t rows, std::int64_t inputs,
                      std::int64_t outputs, const bf16* weight, const float* bias, bf16* out,
                      std::int64_t out_stride, std::int64_t use) {
   const Product product{x, x_stride, inputs, outputs, weight, bias, out, out_stride, use};
-  for_panels<Tiles>(rows, outputs, [&](Tiles& tiles, std::int64_t first, std::int64_t count,
-                                       std::int64_t panel) {
-    for (std::int64_t begin = 0; begin < count; begin += 2 * TILE_ROWS) {
-      const std::int64_t left = count - begin;
-      const std::int64_t size = left < 2 * TILE_ROWS ? left : 2 * TILE_ROWS;
-      tiles.shape(size);
-      if (size > TILE_ROWS) {
-        block_amx<true>(product, first + begin, size, panel);
-      } else {
-        block_amx<false>(product, first + begin, size, panel);
-      }
-    }
-  });
+  for_panels<RowTiles>(
+      rows, outputs,
+      [&](RowTiles& tiles, std::int64_t first, std::int64_t count, std::int64_t panel) {
+        for (std::int64_t begin = 0; begin < count; begin += 2 * TILE_ROWS) {
+          const std::int64_t left = count - begin;
+          const std::int64_t size = left < 2 * TILE_ROWS ? left : 2 * TILE_ROWS;
+          tiles.shape(size);
+          if (size > TILE_ROWS) {
+            block_amx<true>(product, first + begin, size, panel);
+          } else {
+            block_amx<false>(product, first + begin, size, panel);
+          }
+        }
+      });
 }
 
 void linear_bf16(const bf16* x, std::int64_t x_stride, std::int64_t rows, std::int64_t inputs,
@@ -176,12 +144,13 @@ void linear_bf16(const bf16* x, std::int64_t x_stride, std::int64_t rows, std::i
                  std::int64_t out_stride, std::int64_t use) {
   const Product product{x, x_stride, inputs, outputs, weight, bias, out, out_stride, use};
   struct Nothing {};
-  for_panels<Nothing>(rows, outputs, [&](Nothing&, std::int64_t first, std::int64_t count,
-                                         std::int64_t panel) {
-    const std::int64_t blocks = (count + MOST_ROWS - 1) / MOST_ROWS;
-    for (std::int64_t number = 0; number < blocks; ++number) {
-      const std::int64_t begin = count * number / blocks, end = count * (number + 1) / blocks;
-      vectors_of(end - begin, product, first + begin, panel);
-    }
-  });
+  for_panels<Nothing>(
+      rows, outputs, [&](Nothing&, std::int64_t first, std::int64_t count, std::int64_t panel) {
+        const std::int64_t blocks = (count + MOST_ROWS - 1) / MOST_ROWS;
+        for (std::int64_t number = 0; number < blocks; ++number) {
+          const std::int64_t begin = count * number / blocks, end = count * (number + 1) / blocks;
+          with_count<MOST_ROWS>(
+              end - begin, [&](auto size) { block_vectors<size>(product, first + begin, panel); });
+        }
+      });
 }

@@ -41,23 +41,6 @@ struct Product {
                  outputs, use);
     }
   }
-
-  void block_of(std::int64_t rows, std::int64_t first, std::int64_t panel) const {
-    switch (rows) {
-      case 1: return block<1>(first, panel);
-      case 2: return block<2>(first, panel);
-      case 3: return block<3>(first, panel);
-      case 4: return block<4>(first, panel);
-      case 5: return block<5>(first, panel);
-      case 6: return block<6>(first, panel);
-      case 7: return block<7>(first, panel);
-      case 8: return block<8>(first, panel);
-      case 9: return block<9>(first, panel);
-      case 10: return block<10>(first, panel);
-      case 11: return block<11>(first, panel);
-      default: return block<MOST_ROWS>(first, panel);
-    }
-  }
 };
 
 }  // namespace
@@ -67,13 +50,14 @@ void linear_f32(const float* x, std::int64_t x_stride, std::int64_t rows, std::i
                 std::int64_t out_stride, std::int64_t use) {
   const Product product{x, x_stride, inputs, outputs, weight, bias, out, out_stride, use};
   struct Nothing {};
-  for_panels<Nothing>(rows, outputs, [&](Nothing&, std::int64_t first, std::int64_t count,
-                                         std::int64_t panel) {
-    // Blocks of nearly the same size: a block of one row would wait for its own sums.
-    const std::int64_t blocks = (count + MOST_ROWS - 1) / MOST_ROWS;
-    for (std::int64_t number = 0; number < blocks; ++number) {
-      const std::int64_t begin = count * number / blocks, end = count * (number + 1) / blocks;
-      product.block_of(end - begin, first + begin, panel);
-    }
-  });
+  for_panels<Nothing>(
+      rows, outputs, [&](Nothing&, std::int64_t first, std::int64_t count, std::int64_t panel) {
+        // Blocks of nearly the same size: a block of one row would wait for its own sums.
+        const std::int64_t blocks = (count + MOST_ROWS - 1) / MOST_ROWS;
+        for (std::int64_t number = 0; number < blocks; ++number) {
+          const std::int64_t begin = count * number / blocks, end = count * (number + 1) / blocks;
+          with_count<MOST_ROWS>(end - begin,
+                                [&](auto size) { product.block<size>(first + begin, panel); });
+        }
+      });
 }

@@ -28,10 +28,8 @@ template <auto kernel, typename... Args, std::size_t... I>
 PyObject* run(PyObject* const* args, void (*)(Args...), std::index_sequence<I...>) {
   std::tuple<Args...> numbers{number<Args>(args[I])...};
   if (PyErr_Occurred()) return nullptr;
-  Py_BEGIN_ALLOW_THREADS
-  kernel(std::get<I>(numbers)...);
-  Py_END_ALLOW_THREADS
-  Py_RETURN_NONE;
+  Py_BEGIN_ALLOW_THREADS kernel(std::get<I>(numbers)...);
+  Py_END_ALLOW_THREADS Py_RETURN_NONE;
 }
 
 template <auto kernel, typename... Args>
@@ -70,8 +68,8 @@ PyMethodDef methods[] = {
     {nullptr, nullptr, 0, nullptr},
 };
 
-PyModuleDef module = {PyModuleDef_HEAD_INIT, "_kernels", nullptr, 0, methods,
-                      nullptr,               nullptr,    nullptr, nullptr};
+PyModuleDef module = {
+    PyModuleDef_HEAD_INIT, "_kernels", nullptr, 0, methods, nullptr, nullptr, nullptr, nullptr};
 
 }  // namespace
 

@@ -1,9 +1,9 @@
 // What products of either dtype share: the work of each thread, and what becomes of a result.
 #pragma once
 
-#include "vectors.h"
-
 #include <omp.h>
+
+#include "vectors.h"
 
 // At most so many rows are multiplied by one panel after another, while they stay in the cache.
 constexpr std::int64_t CHUNK_ROWS = 256;

@@ -1,4 +1,4 @@
-// The tiles of AMX for the time of a computation: all of 16 rows of 64 bytes.
+// The tiles of AMX for the time of a computation: of rows of 64 bytes, 16 of them at first.
 #pragma once
 
 #include "vectors.h"
@@ -22,17 +22,23 @@ class Tiles {
   Tiles() {
     _tile_storeconfig(&before_);
     settle_memory(&before_);
-    TileConfig config;
-    for (int tile = 0; tile < 8; ++tile) {
-      config.row_bytes[tile] = 64;
-      config.rows[tile] = TILE_ROWS;
-    }
-    settle_memory(&config);
-    _tile_loadconfig(&config);
+    const std::uint8_t rows[8] = {16, 16, 16, 16, 16, 16, 16, 16};
+    shape(rows);
   }
   ~Tiles() { _tile_loadconfig(&before_); }
   Tiles(const Tiles&) = delete;
   Tiles& operator=(const Tiles&) = delete;
+
+  // Gives each tile its number of rows; what was in them is lost.
+  void shape(const std::uint8_t (&rows)[8]) {
+    TileConfig config;
+    for (int tile = 0; tile < 8; ++tile) {
+      config.row_bytes[tile] = 64;
+      config.rows[tile] = rows[tile];
+    }
+    settle_memory(&config);
+    _tile_loadconfig(&config);
+  }
 
  private:
   TileConfig before_;

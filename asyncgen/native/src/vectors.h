@@ -5,6 +5,8 @@
 
 #include <immintrin.h>
 
+#include <type_traits>
+
 #include "kernels.h"
 
 constexpr std::int64_t LANES = 16;
@@ -74,4 +76,13 @@ inline f32x16 exponential(f32x16 x) {
 inline f32x16 silu(f32x16 x) {
   const f32x16 minus = _mm512_sub_ps(_mm512_setzero_ps(), x);
   return _mm512_div_ps(x, _mm512_add_ps(_mm512_set1_ps(1.0f), exponential(minus)));
+}
+
+// Calls `use` with a count of 1 to MOST that is known when it is compiled.
+template <int MOST, typename Use>
+inline void with_count(std::int64_t count, Use use) {
+  if constexpr (MOST > 1) {
+    if (count < MOST) return with_count<MOST - 1>(count, use);
+  }
+  use(std::integral_constant<int, MOST>{});
 }
