@@ -189,6 +189,7 @@ if TYPE_CHECKING:
     from asyncgen.llm import AsyncLLM as AsyncLLM
     from asyncgen.llm import TextStream as TextStream
     from asyncgen.models.config import ModelConfig as ModelConfig
+    from asyncgen.native import cpu_kernels as cpu_kernels
     from asyncgen.pretrained import PreTrainedModel as PreTrainedModel
     from asyncgen.pretrained import load_model as load_model
     from asyncgen.pretrained import load_tokenizer as load_tokenizer
@@ -360,6 +361,7 @@ _REST = {
         "WatermarkingConfig",
     ),
     "asyncgen.models.config": ("ModelConfig",),
+    "asyncgen.native": ("cpu_kernels",),
     "asyncgen.pretrained": ("PreTrainedModel",),
     "asyncgen.tokenizer": ("Tokenizer",),
     "asyncgen.types": (
@@ -513,6 +515,7 @@ __all__ = [
     "WatermarkingConfig",
     "WhisperTimeStampLogitsProcessor",
     "__version__",
+    "cpu_kernels",
     "load_model",
     "load_tokenizer",
     "set_seed",

@@ -19,7 +19,8 @@ Thread rules:
 from __future__ import annotations
 
 import weakref
-from threading import RLock
+from contextlib import contextmanager
+from threading import RLock, local
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -27,7 +28,7 @@ import anyio
 import anyio.lowlevel
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Iterator
 
 __all__ = ["LoopBell", "Mailbox"]
 
@@ -39,6 +40,15 @@ _PROBE_EVERY = 8
 
 # Callbacks of one turn of the loop: a thousand readers woken at once would hold up its other tasks.
 _TOGETHER = 64
+
+
+class _Gathering(local):
+    """The bells that a thread has yet to sound, while it is `LoopBell.together`."""
+
+    bells: set[LoopBell] | None = None
+
+
+_gathering = _Gathering()
 
 
 class LoopBell:
@@ -99,6 +109,27 @@ class LoopBell:
         """Whether the loop may still run; cheap, and not always up to date as `ring` is."""
         return not (self._gone or self._loop_is_closed())
 
+    @staticmethod
+    @contextmanager
+    def together() -> Iterator[None]:
+        """Gather this thread's rings, and wake each loop once at the end.
+
+        For a thread that has something for many readers: woken by the first ring, a loop would
+        take the interpreter from it, sleep again and be woken for the next. A loop that is found
+        ended only then refuses the rings that come later.
+        """
+        if _gathering.bells is not None:  # an outer block will do it
+            yield
+            return
+        bells: set[LoopBell] = set()
+        _gathering.bells = bells
+        try:
+            yield
+        finally:
+            _gathering.bells = None
+            for bell in bells:
+                bell._sound()
+
     def ring(self, wake: Callable[[], object]) -> bool:
         """Have `wake` called in the loop soon, from any thread, without waiting.
 
@@ -116,26 +147,36 @@ class LoopBell:
                 # A loop may close with our wake-up still queued; nothing else would tell us.
                 if not self._loop_is_closed():
                     return True
-            else:
-                self._pending = True
-                if self._schedule_answer(self._schedule):
-                    return True
-            self._gone = True
-            self._wakes = []
+            elif _gathering.bells is not None and not self._loop_is_closed():
+                _gathering.bells.add(self)
+                return True
+            elif self._schedule_answer(self._schedule):
+                return True
+            self._die()
             return False
+
+    def _sound(self) -> None:
+        """Wake the loop for what was gathered, unless it was woken meanwhile."""
+        with self._lock:
+            if self._wakes and not self._pending and not self._schedule_answer(self._schedule):
+                self._die()
+
+    def _die(self) -> None:
+        self._gone = True
+        self._wakes = []
 
     def _answer(self) -> None:
         # Under the lock: a ring that comes after it schedules again, one before it is in the list.
         with self._lock:
             wakes, self._wakes = self._wakes[:_TOGETHER], self._wakes[_TOGETHER:]
-            self._pending = bool(self._wakes)
-            if self._pending and not self._schedule_answer(self._schedule_inside):
-                self._gone = True
-                self._wakes = []
+            self._pending = False
+            if self._wakes and not self._schedule_answer(self._schedule_inside):
+                self._die()
         for wake in wakes:
             wake()
 
     def _schedule_answer(self, schedule: Callable[[Callable[[], None]], Any]) -> bool:
+        self._pending = True
         try:
             schedule(self._answer)
         except RuntimeError:  # asyncio: "Event loop is closed"; trio: RunFinishedError

@@ -18,6 +18,7 @@ LAYERS = (
         "asyncgen.types",
         "asyncgen.progress",
         "asyncgen.hub",
+        "asyncgen.native",
         "asyncgen.recipes",
         "asyncgen.chat_template",
         "asyncgen.batch_encoding",

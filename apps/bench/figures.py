@@ -47,9 +47,16 @@ def overhead(seconds: Sequence[float], baseline: Sequence[float]) -> float:
 
 
 def hardware() -> dict[str, object]:
-    """Describe the processor."""
+    """Describe the processor, and whose kernels use it."""
+    from asyncgen import cpu_kernels  # loads torch
+
     available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return {"cpu": _cpu_model(), "cores": available, "system": platform.platform()}
+    return {
+        "cpu": _cpu_model(),
+        "cores": available,
+        "kernels": cpu_kernels(),
+        "system": platform.platform(),
+    }
 
 
 def _cpu_model() -> str:

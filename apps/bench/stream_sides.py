@@ -45,35 +45,43 @@ class AsyncgenReader:
 
 
 class AsyncgenLoop:
-    """Drains the same steps without any streaming: ``model.generate`` on the main thread.
+    """Drains the same steps without any streaming: a manager, asked for the whole answer.
 
-    Model and computation stay on one thread here as they do behind ``AsyncLLM``, so both have
-    one team of OpenMP threads; what is left between them is the streaming layer.
+    The thread that loads the model ends, so that the manager's alone has OpenMP threads; what is
+    left between the two sides is the streaming layer.
     """
 
     def __init__(self) -> None:
         """Nothing is loaded yet."""
-        self._model: Any = None
+        self._manager: Any = None
 
     async def load(self, folder: str, dtype: str) -> None:
-        """Load the model on the thread that will compute."""
+        """Load the model and start the manager."""
+        loading = Thread(target=self._load, args=(folder, dtype))
+        loading.start()
+        loading.join()
+
+    def _load(self, folder: str, dtype: str) -> None:
         from asyncgen import load_model
 
-        self._model = load_model(folder, dtype=dtype)
+        self._manager = load_model(folder, dtype=dtype).init_continuous_batching()
+        self._manager.start()
 
     async def run(self, prompt: list[int], new_tokens: int, **floor: int) -> dict[str, object]:
         """Generate one greedy answer."""
-        import torch
-
         start = perf_counter()
-        ids = torch.tensor([prompt])
-        output = self._model.generate(ids, max_new_tokens=new_tokens, do_sample=False, **floor)
+        name = self._manager.add_request(
+            prompt, max_new_tokens=new_tokens, do_sample=False, **floor
+        )
+        result = self._manager.get_result(name)
         end = perf_counter()
-        assert output.shape[1] == len(prompt) + new_tokens
+        assert len(result.generated_tokens) == new_tokens
         return _answer(start, end, end, "")
 
     async def aclose(self) -> None:
-        """Nothing to release before the process ends."""
+        """Release the model."""
+        if self._manager is not None:
+            self._manager.stop()
 
 
 class TransformersReader:

@@ -207,7 +207,10 @@ def _announce(plan: _Plan, listeners: "list[socket.socket]", startup: Startup) -
     where, *others = [_place(listener) for listener in listeners]
     names = ", ".join(plan.settings.model_names)
     if plan.verbose:
+        from asyncgen import cpu_kernels
+
         _say(startup.line())
+        _say(f"kernels on the CPU: {cpu_kernels()}")
     chat = f", chat at http://{where}" if plan.settings.with_chat else ""
     streams = "".join(f", streams at ws://{other}/v1/stream" for other in others)
     _say(f"serving {names} at http://{where}/v1{chat}{streams}")

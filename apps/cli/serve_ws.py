@@ -267,7 +267,10 @@ def _set_up_log(form: str | None) -> None:
 def _announce(plan: _Plan, server: "StreamServer", startup: Startup) -> None:
     """Say where the server is."""
     if plan.verbose:
+        from asyncgen import cpu_kernels
+
         _say(startup.line())
+        _say(f"kernels on the CPU: {cpu_kernels()}")
     page = "http" + server.url.removeprefix("ws").removesuffix("/v1/stream")
     _say(f"serving {plan.settings.model_name} at {server.url}, page at {page}")
 

@@ -19,6 +19,7 @@ from asyncgen.engine.sampling_rows import SamplerRow
 from asyncgen.engine.scheduler import ScheduledRow
 from asyncgen.engine.state import RequestState
 from asyncgen.errors import InvalidRequestError
+from streamers import LoopBell
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -357,6 +358,10 @@ class Batch:
 
     def _settle(self, owners: Sequence[_Row], sampled: Sampled) -> None:
         """Append the tokens, tell the readers, end what has ended."""
+        with LoopBell.together():
+            self._settle_rows(owners, sampled)
+
+    def _settle_rows(self, owners: Sequence[_Row], sampled: Sampled) -> None:
         for number, row in enumerate(owners):
             if row.state.request_id not in self._rows:  # a sample of the same request has failed
                 continue

@@ -19,8 +19,8 @@ from torch.nn import functional as F
 from asyncgen.errors import InvalidRequestError
 from asyncgen.models.kernels import is_laid_out_anew
 from asyncgen.models.linear import Embedding, Linear
-from asyncgen.models.norm import LayerNorm, RMSNorm, Scaler
-from asyncgen.models.rope import Rotary
+from asyncgen.models.norm import LayerNorm, RMSNorm, make_scaler
+from asyncgen.models.rope import Rotary, turner
 from asyncgen.models.weight_map import WeightRule
 
 if TYPE_CHECKING:
@@ -104,7 +104,8 @@ class DecoderLayer(nn.Module):
         self.k_norm = RMSNorm(self.head_dim, self.eps, dtype=dtype) if qk_norm else None
         self.output = Linear(queries, hidden, config.attention_output_bias, dtype=dtype)
         self.post_norm = RMSNorm(hidden, self.eps, dtype=dtype)
-        self.gate_up = Linear(hidden, 2 * self.width, config.mlp_bias, dtype=dtype)
+        gates = ACTIVATIONS[config.hidden_act] is ACTIVATIONS["silu"]
+        self.gate_up = Linear(hidden, 2 * self.width, config.mlp_bias, dtype=dtype, gates=gates)
         self.down = Linear(self.width, hidden, config.mlp_bias, dtype=dtype)
         self.activate = ACTIVATIONS[config.hidden_act]
         self._plan: tuple[Any, ...] | None = None
@@ -119,16 +120,19 @@ class DecoderLayer(nn.Module):
                 self.q_norm.weight.expand(self.num_heads, size),
                 self.k_norm.weight.expand(self.num_turned - self.num_heads, size),
             )
-            scaler = Scaler(torch.cat(weights).detach(), size, self.eps)
+            scaler = make_scaler(torch.cat(weights).detach(), size, self.eps)
+        gate_up = self.gate_up.ready()
         # Lookups of submodules go through `nn.Module.__getattr__`, which costs as much as a
         # small operator; a tuple is unpacked in one instruction.
         self._plan = (
             self.input_norm.scaler.into,
             self.qkv.ready().into,
             scaler,
+            turner(self.input_norm.weight),
             self.output.ready().add_to,
             self.post_norm.scaler.into,
-            self.gate_up.ready().into,
+            gate_up.is_gated,
+            gate_up.into,
             self.down.ready().add_to,
         )
 
@@ -152,7 +156,7 @@ class DecoderLayer(nn.Module):
         if self._plan is None:
             self.prepare()
         assert self._plan is not None
-        input_norm, qkv_into, scaler, add_output, post_norm, gate_up_into, add_down = self._plan
+        input_norm, qkv_into, scaler, turn, add_output, post_norm, *feed_forward = self._plan
         qkv = qkv_into(input_norm(x, space.normed), space.qkv)
         if qkv is space.qkv:
             heads, turned = space.heads, space.turned
@@ -162,10 +166,14 @@ class DecoderLayer(nn.Module):
         if scaler is not None:
             unturned = heads[:, : self.num_turned]
             scaler.into(unturned, unturned)
-        swapped = turned.flip(-2)
-        turned.mul_(cos).addcmul_(swapped, sin)
+        turn(turned, cos, sin)
         add_output(x, attention.attend(self.index, heads))
-        gate_up = gate_up_into(post_norm(x, space.normed), space.gate_up)
+        normed = post_norm(x, space.normed)
+        is_gated, gate_up_into, add_down = feed_forward
+        if is_gated:
+            add_down(x, gate_up_into(normed, space.activated))
+            return
+        gate_up = gate_up_into(normed, space.gate_up)
         if gate_up is space.gate_up:
             gate, up = space.gate, space.up
         else:

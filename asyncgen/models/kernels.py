@@ -63,6 +63,9 @@ from typing import Any, Final, Protocol
 import torch
 from torch import Tensor
 
+from asyncgen.models.native_linear import NativeKernel
+from asyncgen.models.native_linear import fits as native_fits
+
 __all__ = [
     "DenseKernel",
     "Kernel",
@@ -103,7 +106,13 @@ MOST_CHUNKS: Final = 64
 
 
 class Kernel(Protocol):
-    """A weight ``[out, in]`` in the layout of one kernel, and its bias."""
+    """A weight ``[out, in]`` in the layout of one kernel, and its bias.
+
+    Attributes:
+        is_gated: Whether `product` and `into` give ``silu(gate) * up`` ``[N, out / 2]`` instead.
+    """
+
+    is_gated: bool
 
     def product(self, x: Tensor) -> Tensor:
         """``x @ weight.T + bias`` of ``[N, in]``, as a new tensor ``[N, out]``."""
@@ -122,6 +131,7 @@ class DenseKernel:
     """torch's own product on a weight that is seen transposed, ``[in, out]``."""
 
     __slots__ = ("bias", "weight")
+    is_gated = False
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         """Take the weight as ``[in, out]``, of any strides, and the bias ``[out]``."""
@@ -186,6 +196,7 @@ class ChunkedKernel:
     """A float32 weight cut into chunks of outputs, each transposed: one batched product."""
 
     __slots__ = ("_results", "_rows", "bias", "count", "shape", "weight")
+    is_gated = False
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         """Lay a weight ``[out, in]`` out as chunks; the caller may drop the original afterwards."""
@@ -250,6 +261,7 @@ class PackedKernel:
     """oneDNN's product on a weight in its blocked layout, as inductor's freezing uses it."""
 
     __slots__ = ("bias", "weight")
+    is_gated = False
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         """Pack a weight ``[out, in]``; the caller may drop the original afterwards."""
@@ -282,6 +294,7 @@ class PlainKernel:
     """Products on a float32 weight that stays as it lies, by number of rows."""
 
     __slots__ = ("bias", "chunks", "columns", "weight")
+    is_gated = False
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         """Share a contiguous weight ``[out, in]`` with its owner."""
@@ -370,10 +383,19 @@ def _find_packed_linear() -> Any:
 _linear = _find_packed_linear()
 
 
-def choose_kernel(weight: Tensor, bias: Tensor | None) -> Kernel:
-    """Lay out a weight ``[out, in]`` for the kernel that suits its device and dtype."""
+def choose_kernel(weight: Tensor, bias: Tensor | None, *, gates: bool = False) -> Kernel:
+    """Lay out a weight ``[out, in]`` for the kernel that suits its device and dtype.
+
+    Args:
+        weight: ``[out, in]``.
+        bias: ``[out]``, or ``None``.
+        gates: Whether the weight is that of a gate with SiLU, and of what it lets through, one
+            below the other. A kernel may compute ``silu(gate) * up`` then; see `Kernel.is_gated`.
+    """
     if weight.device.type != "cpu":
         return DenseKernel(weight.t(), bias)
+    if native_fits(weight.dtype, weight.shape[1]):
+        return NativeKernel(weight, bias, gates)
     if packs(weight.dtype):
         return PackedKernel(weight, bias)
     if chunks(weight.dtype, *weight.shape):
@@ -406,7 +428,9 @@ def has_intel_kernels() -> bool:
 
 def is_laid_out_anew(dtype: torch.dtype, out_features: int, in_features: int) -> bool:
     """Whether the fastest kernel on the CPU wants a copy of such a weight in another layout."""
-    return packs(dtype) or chunks(dtype, out_features, in_features)
+    return (
+        native_fits(dtype, in_features) or packs(dtype) or chunks(dtype, out_features, in_features)
+    )
 
 
 def packs(dtype: torch.dtype) -> bool:

@@ -37,6 +37,7 @@ class Linear(nn.Module):
         bias: bool = False,
         *,
         dtype: torch.dtype | None = None,
+        gates: bool = False,
     ) -> None:
         """Make the parameters, uninitialised, on the current default device.
 
@@ -45,10 +46,13 @@ class Linear(nn.Module):
             out_features: Size of an output row.
             bias: Whether a bias is added.
             dtype: Of weight and bias; ``None``: torch's default.
+            gates: Whether the outputs are those of a gate with SiLU and, behind them, what it
+                lets through: a kernel may join them, see `choose_kernel`.
         """
         super().__init__()
         self.in_features = in_features
         self.out_features = out_features
+        self.gates = gates
         self.weight = _parameter(torch.empty(out_features, in_features, dtype=dtype))
         self.register_parameter(
             "bias", _parameter(torch.empty(out_features, dtype=dtype)) if bias else None
@@ -66,7 +70,7 @@ class Linear(nn.Module):
         if weight is None or weight.is_meta:
             return
         self.weight = None
-        self.kernel = choose_kernel(weight.detach(), _detached(self.bias))
+        self.kernel = choose_kernel(weight.detach(), _detached(self.bias), gates=self.gates)
 
     def tie(self, table: Tensor, *, own_copy: bool) -> None:
         """Compute with another module's weight.

@@ -13,7 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-__all__ = ["LayerNorm", "RMSNorm"]
+from asyncgen import native
+
+__all__ = ["LayerNorm", "RMSNorm", "make_scaler"]
 
 
 class RMSNorm(nn.Module):
@@ -35,23 +37,24 @@ class RMSNorm(nn.Module):
         self.eps = eps
         self.features = features
         self.weight = nn.Parameter(torch.empty(features, dtype=dtype), requires_grad=False)
-        self._scaler: Scaler | None = None
+        self._scaler: NativeScaler | Scaler | None = None
 
     def prepare(self) -> None:
         """Derive what `into` computes with; call it again when the weight has changed."""
         if not self.weight.is_meta:
-            self._scaler = Scaler(self.weight.detach(), self.features, self.eps)
+            self._scaler = make_scaler(self.weight.detach(), self.features, self.eps)
 
     @property
-    def scaler(self) -> Scaler:
+    def scaler(self) -> NativeScaler | Scaler:
         """The computation on the weight as it was when it was prepared (or first used)."""
         if self._scaler is None:
-            self._scaler = Scaler(self.weight.detach(), self.features, self.eps)
+            self._scaler = make_scaler(self.weight.detach(), self.features, self.eps)
         return self._scaler
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalise ``[..., features]`` into a new tensor."""
-        return self.scaler.into(x, torch.empty_like(x))
+        rows = x.reshape(-1, self.features)
+        return self.scaler.into(rows, torch.empty_like(rows)).view(x.shape)
 
     def _apply(self, fn: Any, recurse: bool = True) -> RMSNorm:
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
@@ -59,19 +62,54 @@ class RMSNorm(nn.Module):
         return self
 
 
+def make_scaler(weight: Tensor, features: int, eps: float) -> NativeScaler | Scaler:
+    """The arithmetic of one `RMSNorm`, also for several weights side by side.
+
+    Args:
+        weight: ``[features]``, or ``[heads, features]`` for rows ``[N, heads, features]``.
+        features: Size of what is normalised.
+        eps: Added to the mean square.
+    """
+    fits = weight.device.type == "cpu" and native.supports(weight.dtype)
+    return (NativeScaler if fits else Scaler)(weight, features, eps)
+
+
+class NativeScaler:
+    """The norm by our own kernel."""
+
+    __slots__ = ("_eps", "_features", "_groups", "_run", "_weight", "_weight_at")
+
+    def __init__(self, weight: Tensor, features: int, eps: float) -> None:
+        """See `make_scaler`."""
+        self._weight = weight.float().contiguous()
+        self._weight_at = self._weight.data_ptr()
+        self._groups = weight.numel() // features
+        self._features, self._eps = features, eps
+        self._run = native.rms_norm(weight.dtype)
+
+    def into(self, x: Tensor, out: Tensor) -> Tensor:
+        """Normalise the rows of ``x`` into ``out`` of the same shape (it may be ``x`` itself)."""
+        self._run(
+            x.data_ptr(),
+            x.stride(0),
+            out.data_ptr(),
+            out.stride(0),
+            self._weight_at,
+            x.shape[0],
+            self._groups,
+            self._features,
+            self._eps,
+        )
+        return out
+
+
 class Scaler:
-    """The arithmetic of one `RMSNorm`, also for several weights side by side."""
+    """The norm in torch's operators."""
 
     __slots__ = ("_features", "_floor", "_reduced", "_shrink", "_weight")
 
     def __init__(self, weight: Tensor, features: int, eps: float) -> None:
-        """Fold what can be folded.
-
-        Args:
-            weight: ``[..., features]``, broadcast against the rows.
-            features: Size of a row.
-            eps: Added to the mean square.
-        """
+        """Fold what can be folded; see `make_scaler`."""
         self._features = features
         self._reduced = weight.dtype not in (torch.float32, torch.float64)
         root = math.sqrt(features)

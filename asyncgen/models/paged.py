@@ -1,22 +1,15 @@
 """Attention over pages: the tokens of many texts packed into one step.
 
-It knows pages and positions, not requests; who may read which page is decided before. New keys
-and values are written to their pages first, then every row reads its own.
+It knows pages and positions, not requests; who may read which page is decided before.
 """
 
 from __future__ import annotations
 
-from itertools import chain
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING
 
-import torch
-
-from asyncgen.models.paged_chunks import Chunks
-from asyncgen.models.paged_copied import CopiedRows, CopyMemory, are_worth_copying
-from asyncgen.models.paged_cpu import SingleTokens
-from asyncgen.models.paged_cuda import FusedRows, find_fused_kernel
-from asyncgen.models.paged_plan import PackedRow, PlacedRow, bucket_chunks, place_rows
-from asyncgen.transfer import to_device
+from asyncgen.models.paged_native import NativeAttention
+from asyncgen.models.paged_plan import PackedRow
+from asyncgen.models.paged_torch import TorchAttention
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,19 +20,6 @@ if TYPE_CHECKING:
     from asyncgen.models.config import ModelConfig
 
 __all__ = ["PackedRow", "PagedAttention"]
-
-Whole: TypeAlias = SingleTokens | CopiedRows | FusedRows
-"""What may compute all rows of a step at once."""
-
-Part: TypeAlias = Chunks | Whole
-"""What computes some rows of a step."""
-
-FEW_SHORT_TOKENS: Final = 512
-"""Up to so many keys in 16 bits are gathered: torch's batched product is slow on small batches."""
-
-STEPS_TOGETHER: Final = 8
-"""So many steps the same rows must have gone on, alone, before they are copied together: a copy
-costs as much as it saves in about so many."""
 
 
 class PagedAttention:
@@ -56,22 +36,8 @@ class PagedAttention:
             storage: Its pages; made for the same configuration.
         """
         self._storage = storage
-        self._group = config.num_attention_heads // config.num_key_value_heads
-        self._heads = config.num_attention_heads
-        self._scales = config.attention_scales
-        windows = [config.window(layer) for layer in range(config.num_hidden_layers)]
-        self._windows = windows
-        self._parts: dict[int | None, list[Part]] = {}
-        # By window: what computes all rows of the step at once, where there is such a thing.
-        self._only: dict[int | None, Whole] = {}
-        self._num_tokens = 0
-        self._starts: list[int] = []
-        self._steps_together = 0
-        self._copy_memory = CopyMemory(storage)
-        self._slots: Tensor | None = None
-        self._fused = find_fused_kernel(config, storage)
-        flat = (-1, storage.head_dim)
-        self._flat = [layer.view(flat) for layer in storage.layers]
+        chosen = NativeAttention if NativeAttention.serves(storage) else TorchAttention
+        self._chosen: NativeAttention | TorchAttention = chosen(config, storage)
 
     @property
     def storage(self) -> PagedStorage:
@@ -84,124 +50,12 @@ class PagedAttention:
         Args:
             rows: At least one; texts differ, but their first pages may be the same.
         """
-        self._count_steps(rows)
-        if self._advance(rows) and self._steps_together != STEPS_TOGETHER:
-            return
-        for whole in self._only.values():
-            if isinstance(whole, CopiedRows):
-                whole.settle()
-        self._only = {}
-        placed = place_rows(rows)
-        self._clear_begun(placed)
-        with torch.inference_mode(False):
-            self._parts = {window: self._split(placed, window) for window in set(self._windows)}
-            first = next(iter(self._parts.values()))[0]
-            copied = isinstance(first, CopiedRows)
-            self._slots = None if copied else self._place_keys(placed)
-            self._only = {
-                window: part
-                for window, parts in self._parts.items()
-                if len(parts) == 1 and not isinstance(part := parts[0], Chunks) and part.is_whole
-            }
-            self._num_tokens = placed[-1].token + placed[-1].count
-            self._out = torch.empty(
-                (self._num_tokens, self._heads * self._storage.head_dim),
-                dtype=self._storage.dtype,
-                device=self._storage.device,
-            )
-
-    def _count_steps(self, rows: Sequence[PackedRow]) -> None:
-        """Count the steps in which the same rows went on by one token each."""
-        expected = [start + 1 for start in self._starts]
-        self._starts = [row.start for row in rows]
-        if self._starts == expected and all(row.count == 1 for row in rows):
-            self._steps_together += 1
-        else:
-            self._steps_together = 0
-
-    def _advance(self, rows: Sequence[PackedRow]) -> bool:
-        """Reuse the last step's layout where each row goes one token further."""
-        # Whether one window's layout can go on does not tell of another's.
-        if len(self._only) != 1 or self._num_tokens != len(rows):
-            return False
-        if any(row.count != 1 for row in rows):
-            return False
-        if not all(part.advance(rows) for part in self._only.values()):
-            return False
-        if self._slots is None:  # it writes its keys itself
-            return True
-        self._slots.add_(1)
-        size = self._storage.page_size
-        begun = [token for token, row in enumerate(rows) if row.start % size == 0]
-        if begun:
-            placed = [PlacedRow(token, rows[token].start, 1, rows[token].pages) for token in begun]
-            self._clear_begun(placed)
-            self._slots[begun] = self._place_keys(placed)
-        return True
-
-    def _clear_begun(self, rows: list[PlacedRow]) -> None:
-        """Zero the pages that rows begin and do not fill.
-
-        What is left of an earlier text may be NaN, and zero times NaN is NaN.
-        """
-        begun = [row.begun_page(self._storage.page_size) for row in rows]
-        self._storage.clear([page for page in begun if page is not None])
+        self._chosen.lay_out(rows)
 
     def begin(self, rows: int, length: int) -> None:
         """See `AttentionContext`; the step's rows are those that were laid out."""
-        assert rows * length == self._num_tokens, "lay out the rows of this step first"
+        self._chosen.begin(rows, length)
 
     def attend(self, layer: int, heads: Tensor) -> Tensor:
         """See `AttentionContext`."""
-        if self._slots is not None:
-            self._flat[layer].index_put_((self._slots,), heads[:, self._heads :])
-        scale = None if self._scales is None else self._scales[layer]
-        window = self._windows[layer]
-        only = self._only.get(window)
-        if only is not None:
-            return only.compute(layer, heads, scale)
-        for part in self._parts[window]:
-            part.attend(layer, heads, self._out, scale)
-        return self._out
-
-    def _split(self, rows: list[PlacedRow], window: int | None) -> list[Part]:
-        """Which kernel computes which rows."""
-        storage, group = self._storage, self._group
-        if self._fused is not None:
-            return [FusedRows(rows, storage, window, group, self._fused)]
-        parts: list[Part] = []
-        if storage.heads_first and self._are_copied(rows):
-            return [CopiedRows(rows, storage, window, group, self._copy_memory)]
-        if storage.heads_first:
-            singles = [row for row in rows if row.count == 1]
-            if singles and self._is_worth_it(singles):
-                parts.append(SingleTokens(singles, storage, window, group))
-                rows = [row for row in rows if row.count > 1]
-        buckets = bucket_chunks(rows)
-        return parts + [Chunks(bucket, storage, window, group) for bucket in buckets]
-
-    def _are_copied(self, rows: list[PlacedRow]) -> bool:
-        """Whether the rows' keys are copied together; each window would make its copy."""
-        if len(set(self._windows)) > 1 or any(row.count > 1 for row in rows):
-            return False
-        if len(rows) > 1 and self._steps_together < STEPS_TOGETHER:
-            return False
-        return are_worth_copying(rows, self._storage)
-
-    def _is_worth_it(self, rows: list[PlacedRow]) -> bool:
-        """Whether single tokens are computed page by page, not as chunks of one token."""
-        if self._storage.dtype == torch.float32:
-            return True
-        return sum(row.start + 1 for row in rows) > FEW_SHORT_TOKENS
-
-    def _place_keys(self, rows: list[PlacedRow]) -> Tensor:
-        """Where each token's keys and values go: rows of ``[2 * P * K * page_size, D]``."""
-        storage = self._storage
-        size, kv_heads, device = storage.page_size, storage.num_kv_heads, storage.device
-        cells = torch.tensor(list(chain.from_iterable(row.cells(size) for row in rows)))[:, None]
-        kinds = torch.arange(2)[:, None] * (storage.num_pages * size * kv_heads)
-        heads = torch.arange(kv_heads)
-        if storage.heads_first:
-            cells = cells // size * (size * kv_heads) + cells % size
-            return to_device(cells + (kinds + heads * size).flatten(), device)  # [N, 2K]
-        return to_device(cells * kv_heads + (kinds + heads).flatten(), device)
+        return self._chosen.attend(layer, heads)

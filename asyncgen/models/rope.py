@@ -15,14 +15,17 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from asyncgen import native
 from asyncgen.errors import InvalidRequestError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from torch import Tensor
 
     from asyncgen.models.config import ModelConfig, RopeConfig
 
-__all__ = ["Rotary", "attention_factor", "inverse_frequencies"]
+__all__ = ["Rotary", "attention_factor", "inverse_frequencies", "turner"]
 
 _FIRST_TABLE = 512
 """Positions in the first table; it doubles as longer texts come."""
@@ -97,6 +100,29 @@ def _yarn(plain: Tensor, rope: RopeConfig, head_dim: int) -> Tensor:
     pairs = torch.arange(head_dim // 2, dtype=torch.float32, device="cpu")
     stretched = ((pairs - low) / width).clamp(0.0, 1.0)
     return plain / rope.factor * stretched + plain * (1 - stretched)
+
+
+def turner(like: Tensor) -> Callable[[Tensor, Tensor, Tensor], None]:
+    """What turns heads seen as halves ``[N, heads, 2, D / 2]`` by `Rotary.rows`, in place.
+
+    Args:
+        like: Something of the dtype and on the device of the heads.
+    """
+    if like.device.type != "cpu" or not native.supports(like.dtype):
+        return _turn
+    rotate = native.rotate(like.dtype)
+
+    def turn(heads: Tensor, cos: Tensor, sin: Tensor) -> None:
+        tokens, turned, _, half = heads.shape
+        at, angles = heads.data_ptr(), (cos.data_ptr(), sin.data_ptr(), cos.stride(0))
+        rotate(at, heads.stride(0), *angles, tokens, turned, 2 * half)
+
+    return turn
+
+
+def _turn(heads: Tensor, cos: Tensor, sin: Tensor) -> None:
+    swapped = heads.flip(-2)
+    heads.mul_(cos).addcmul_(swapped, sin)
 
 
 class Rotary:

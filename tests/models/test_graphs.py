@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from asyncgen import native
 from asyncgen.cache.paged import PagedStorage
 from asyncgen.models.graphs import CudaRecorder, DecodeGraphs, page_sizes, row_sizes
 from asyncgen.models.paged import PagedAttention
@@ -119,6 +120,12 @@ def check(decoded: Decoded, rows: list[Row], expected: list[Tensor], chooser: ra
             wanted = expected[number][rows[number].start - 1]
             torch.testing.assert_close(found, wanted, atol=1e-5, rtol=0)
     raise AssertionError
+
+
+@pytest.fixture(autouse=True)
+def torch_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tape records what torch computes, as an accelerator does: there are no other kernels."""
+    monkeypatch.setattr(native, "kernels", None)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

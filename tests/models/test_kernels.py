@@ -7,10 +7,17 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
+from asyncgen import native
 from asyncgen.models import kernels
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+
+@pytest.fixture(autouse=True)
+def torch_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where our own kernels do not run."""
+    monkeypatch.setattr(native, "kernels", None)
 
 
 @pytest.fixture(params=[False, True], ids=["other", "intel"])

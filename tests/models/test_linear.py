@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from asyncgen import native
 from asyncgen.models import kernels
 from asyncgen.models.linear import Embedding, Linear
 
@@ -25,10 +26,15 @@ def tolerance(dtype: torch.dtype) -> float:
     return 1e-4 if dtype == torch.float32 else 0.5
 
 
-@pytest.fixture(autouse=True, params=[False, True], ids=["other", "intel"])
-def is_intel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kernels of both kinds of processors, on any."""
-    monkeypatch.setattr(kernels, "has_intel_kernels", lambda: request.param)
+@pytest.fixture(autouse=True, params=["other", "intel", "native"])
+def maker(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The kernels of both kinds of processors, on any; and our own, where they run."""
+    if request.param != "native":
+        monkeypatch.setattr(native, "kernels", None)
+    elif native.kernels is None:
+        pytest.skip("our own kernels do not run here")
+    monkeypatch.setattr(kernels, "has_intel_kernels", lambda: request.param == "intel")
+    return str(request.param)
 
 
 @pytest.fixture(autouse=True)
@@ -88,6 +94,7 @@ def test_a_weight_is_cut_into_equal_chunks_one_a_thread_at_least(
     monkeypatch: pytest.MonkeyPatch, out: int, threads: int, chunks: int
 ) -> None:
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    monkeypatch.setattr(native, "kernels", None)
     monkeypatch.setattr(kernels, "has_intel_kernels", lambda: False)
     made = layer(out, 5, True)
     made.prepare()
@@ -106,6 +113,7 @@ def test_without_the_packed_operator_everything_still_works(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(kernels, "_linear", None)
+    monkeypatch.setattr(native, "kernels", None)
     made = layer(1024, 512, True)
     x = torch.randn(2, 512)
     expected = made(x)

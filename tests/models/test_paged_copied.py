@@ -11,8 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asyncgen.cache.paged import PagedStorage
-from asyncgen.models import PagedAttention
-from asyncgen.models.paged import STEPS_TOGETHER
 from asyncgen.models.paged_copied import (
     MOST_COPIED,
     MOST_COPIED_TOGETHER,
@@ -21,6 +19,7 @@ from asyncgen.models.paged_copied import (
     are_worth_copying,
 )
 from asyncgen.models.paged_plan import PlacedRow
+from asyncgen.models.paged_torch import STEPS_TOGETHER, TorchAttention
 from tests.models.build import all_logits, random_ids, random_pair
 
 if TYPE_CHECKING:
@@ -49,7 +48,7 @@ class Texts:
         self._alone = [all_logits(core, text[None])[0] for text in texts]
         storage = PagedStorage(core.config, pages, page_size)
         storage.data.fill_(torch.nan)
-        self.attention = PagedAttention(core.config, storage)
+        self.attention = TorchAttention(core.config, storage)
         self._next = [0] * len(texts)
         # Neighbours in a text are no neighbours in the pool.
         needs = -(-max(len(text) for text in texts) // page_size)
@@ -160,7 +159,7 @@ def test_alone_and_among_others_the_logits_are_the_same(
     for count in (1, 2):  # alone, then beside another text
         storage = PagedStorage(core.config, 12, size, dtype=dtype)
         storage.data.fill_(torch.nan)
-        attention = PagedAttention(core.config, storage)
+        attention = TorchAttention(core.config, storage)
         found = []
         for start, end in [(0, 6), *((place, place + 1) for place in range(6, length))]:
             rows = [Row(start, end - start, table) for table in tables[:count]]
@@ -180,7 +179,7 @@ def test_what_was_written_alone_is_read_by_others() -> None:
     _, core = random_pair("llama")
     ids = random_ids(1, 11)[0]
     storage = PagedStorage(core.config, 6, 4)
-    attention = PagedAttention(core.config, storage)
+    attention = TorchAttention(core.config, storage)
     for place in range(10):
         attention.lay_out([Row(place, 1, [2, 0, 5])])
         core.decode_packed(
@@ -196,7 +195,7 @@ def test_what_was_written_alone_is_read_by_others() -> None:
 def test_a_step_goes_on_where_the_last_one_ended() -> None:
     _, core = random_pair("llama")
     storage = PagedStorage(core.config, 8, 4)
-    attention = PagedAttention(core.config, storage)
+    attention = TorchAttention(core.config, storage)
     pages = [3, 1, 4]
     attention.lay_out([Row(5, 1, pages)])
     part = attention._only[None]
@@ -215,7 +214,7 @@ def test_what_is_left_of_a_page_is_no_nan_to_others() -> None:
     _, core = random_pair("llama")
     storage = PagedStorage(core.config, 8, 4)
     storage.data.fill_(torch.nan)
-    attention = PagedAttention(core.config, storage)
+    attention = TorchAttention(core.config, storage)
     one = torch.tensor([0])
     for place in range(30):
         attention.lay_out([Row(place, 1, list(range(place // 4 + 1)))])
@@ -227,7 +226,7 @@ def test_what_is_left_of_a_page_is_no_nan_to_others() -> None:
 def test_a_long_text_is_not_copied() -> None:
     _, core = random_pair("llama", max_position_embeddings=2 * MOST_COPIED)
     storage = PagedStorage(core.config, MOST_COPIED // 64 + 1, 64)
-    attention = PagedAttention(core.config, storage)
+    attention = TorchAttention(core.config, storage)
     pages = list(range(storage.num_pages))
     attention.lay_out([Row(MOST_COPIED - 1, 1, pages)])
     assert isinstance(attention._only[None], CopiedRows)

@@ -65,7 +65,7 @@ def test_fused_rows_equal_each_text_alone(
     variant: str, reads_pages: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kernel = FusedKernel(written_out, reads_pages)
-    monkeypatch.setattr("asyncgen.models.paged.find_fused_kernel", lambda *_: kernel)
+    monkeypatch.setattr("asyncgen.models.paged_torch.find_fused_kernel", lambda *_: kernel)
     core = model(variant)
     storage = PagedStorage(core.config, 60, 8, heads_first=False)
     rows = make_rows([30, 1, 17, 40], 8, random.Random(3).sample(range(60), 60))
@@ -103,7 +103,7 @@ def test_a_cuda_device_gives_what_a_cpu_gives(
     variant: str, page_size: int, fused: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not fused:
-        monkeypatch.setattr("asyncgen.models.paged.find_fused_kernel", lambda *_: None)
+        monkeypatch.setattr("asyncgen.models.paged_torch.find_fused_kernel", lambda *_: None)
     lengths = [30, 1, 17, 300]
     core = model(variant, max_position_embeddings=512)
     expected = [alone(core, row.ids) for row in make_rows(lengths, page_size, list(range(60)))]

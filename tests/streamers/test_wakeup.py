@@ -107,6 +107,71 @@ async def test_many_rings_leave_the_loop_its_turns() -> None:
     assert max(Counter(rung).values()) <= 2 * 64
 
 
+async def test_gathered_rings_are_one_wake_up_at_the_end() -> None:
+    bell = Counted()
+    rung: list[int] = []
+    woken_early: list[int] = []
+    done = anyio.Event()
+
+    def job() -> None:
+        with LoopBell.together():
+            for n in range(50):
+                with LoopBell.together():  # the outer block decides
+                    assert bell.ring(lambda n=n: rung.append(n))  # type: ignore[misc]
+                woken_early.append(bell.scheduled)
+            bell.ring(done.set)
+        assert bell.scheduled == 1
+
+    await run_sync(job)
+    await done.wait()
+    assert not any(woken_early)
+    assert rung == list(range(50))
+    event = anyio.Event()
+    bell.ring(event.set)  # nothing is gathered any more
+    assert bell.scheduled == 2
+    await event.wait()
+
+
+async def test_another_threads_ring_takes_the_gathered_ones_along() -> None:
+    bell = Counted()
+    rung: list[str] = []
+    done = anyio.Event()
+
+    def job() -> None:
+        with LoopBell.together():
+            bell.ring(lambda: rung.append("gathered"))
+            in_threads(lambda: bell.ring(done.set))
+            assert bell.scheduled == 1
+
+    await run_sync(job)
+    await done.wait()
+    assert rung == ["gathered"]
+    assert bell.scheduled == 1
+
+
+async def test_an_error_does_not_swallow_gathered_rings() -> None:
+    bell, event = LoopBell.current(), anyio.Event()
+
+    def job() -> None:
+        with pytest.raises(KeyError), LoopBell.together():
+            bell.ring(event.set)
+            raise KeyError
+
+    await run_sync(job)
+    await event.wait()
+
+
+def test_a_loop_that_closes_before_gathered_rings_sound() -> None:
+    loop = asyncio.new_event_loop()
+    bell = LoopBell(loop)
+    with LoopBell.together():
+        assert bell.ring(lambda: None)
+        loop.close()
+    assert bell.gone
+    with LoopBell.together():
+        assert not bell.ring(lambda: None)
+
+
 @pytest.mark.parametrize("run", [asyncio.run, trio.run, uvloop.run])
 def test_a_loop_that_ended_is_told(run: Callable[[Any], Any]) -> None:
     bells: list[LoopBell] = []

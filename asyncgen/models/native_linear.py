@@ -1,0 +1,142 @@
+"""Products by our own kernels: weights in panels of 32 outputs, whatever the number of rows.
+
+See `asyncgen.native` for what they promise, and ``asyncgen/native/src/linear_*.cpp`` for how.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import torch
+from torch.nn.functional import pad
+
+from asyncgen import native
+from asyncgen.native import PANEL, TILE_INPUTS, Use
+from asyncgen.native.memory import empty
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["NativeKernel", "fits"]
+
+HALF: Final = PANEL // 2
+
+
+def fits(dtype: torch.dtype, in_features: int) -> bool:
+    """Whether our kernels multiply weights of a dtype and size on this CPU."""
+    if not native.supports(dtype):
+        return False
+    return dtype == torch.float32 or in_features % TILE_INPUTS == 0
+
+
+class NativeKernel:
+    """A weight ``[out, in]`` in panels, and its bias; see `Kernel` for the methods.
+
+    Attributes:
+        is_gated: Whether the weight is a gate's and an up-projection's, one below the other, and
+            `into` gives ``silu(gate) * up``, ``[N, out / 2]``.
+    """
+
+    __slots__ = (
+        "_bias",
+        "_bias_at",
+        "_inputs",
+        "_outputs",
+        "_run",
+        "_weight",
+        "_weight_at",
+        "is_gated",
+    )
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, is_gated: bool = False) -> None:
+        """Lay a weight out; the caller may drop the original afterwards."""
+        self._outputs, self._inputs = weight.shape
+        self.is_gated = is_gated
+        self._weight = _lay_out(_rows_in_order(weight, is_gated))
+        self._bias = None if bias is None else _rows_in_order(bias.float(), is_gated).contiguous()
+        self._weight_at = self._weight.data_ptr()
+        self._bias_at = 0 if self._bias is None else self._bias.data_ptr()
+        self._run = native.linear(weight.dtype)
+
+    def product(self, x: Tensor) -> Tensor:
+        """See `Kernel`."""
+        return self.into(x, x.new_empty(x.shape[0], self._outputs >> self.is_gated))
+
+    def into(self, x: Tensor, out: Tensor) -> Tensor:
+        """See `Kernel`."""
+        self._multiply(x, out, Use.GATE_SILU if self.is_gated else Use.STORE)
+        return out
+
+    def add_to(self, residual: Tensor, x: Tensor) -> None:
+        """See `Kernel`."""
+        self._multiply(x, residual, Use.ADD)
+
+    def _multiply(self, x: Tensor, out: Tensor, use: int) -> None:
+        if x.stride(1) != 1:
+            x = x.contiguous()
+        self._run(
+            x.data_ptr(),
+            x.stride(0),
+            x.shape[0],
+            self._inputs,
+            self._outputs,
+            self._weight_at,
+            self._bias_at,
+            out.data_ptr(),
+            out.stride(0),
+            use,
+        )
+
+    def dense(self) -> Tensor:
+        """See `Kernel`."""
+        return _rows_as_given(_take_apart(self._weight, self._inputs), self._outputs, self.is_gated)
+
+    def __reduce__(self) -> tuple[type[NativeKernel], tuple[Tensor, Tensor | None, bool]]:
+        """Copy and pickle by way of the ordinary layout, as the others do."""
+        bias = self._bias
+        if bias is not None:
+            bias = _rows_as_given(bias, self._outputs, self.is_gated)
+        return NativeKernel, (self.dense(), bias, self.is_gated)
+
+
+def _rows_in_order(rows: Tensor, is_gated: bool) -> Tensor:
+    """Outputs in the order of panels, filled up with zeros: ``[out, ...]``.
+
+    A panel of a gated weight holds 16 outputs of the gate and the same ones of the other.
+    """
+    if not is_gated:
+        return _filled(rows, PANEL)
+    parts = [_filled(half, HALF) for half in rows.chunk(2)]
+    gate, up = (part.view(-1, HALF, *part.shape[1:]) for part in parts)
+    return torch.stack((gate, up), 1).flatten(0, 2)
+
+
+def _rows_as_given(rows: Tensor, outputs: int, is_gated: bool) -> Tensor:
+    """The opposite of `_rows_in_order`."""
+    if not is_gated:
+        return rows[:outputs]
+    gate, up = rows.view(-1, 2, HALF, *rows.shape[1:]).unbind(1)
+    return torch.cat((gate.flatten(0, 1)[: outputs // 2], up.flatten(0, 1)[: outputs // 2]))
+
+
+def _filled(rows: Tensor, multiple: int) -> Tensor:
+    missing = -len(rows) % multiple
+    return pad(rows, (0, 0) * (rows.dim() - 1) + (0, missing)) if missing else rows
+
+
+def _lay_out(weight: Tensor) -> Tensor:
+    """Panels of ``[out, in]``: by inputs, or by tiles of 16 pairs of inputs and 16 outputs."""
+    inputs = weight.shape[1]
+    if weight.dtype == torch.float32:
+        panels = weight.reshape(-1, PANEL, inputs).transpose(1, 2)
+    else:
+        parts = weight.reshape(-1, 2, HALF, inputs // TILE_INPUTS, TILE_INPUTS // 2, 2)
+        panels = parts.permute(0, 3, 1, 4, 2, 5)
+    return empty(panels.shape, weight.dtype).copy_(panels)
+
+
+def _take_apart(panels: Tensor, inputs: int) -> Tensor:
+    """The opposite of `_lay_out`."""
+    if panels.dtype == torch.float32:
+        return panels.transpose(1, 2).reshape(-1, inputs)
+    return panels.permute(0, 2, 4, 1, 3, 5).reshape(-1, inputs)

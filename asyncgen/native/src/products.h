@@ -1,0 +1,53 @@
+// What products of either dtype share: the work of each thread, and what becomes of a result.
+#pragma once
+
+#include <omp.h>
+
+#include "vectors.h"
+
+// At most so many rows are multiplied by one panel after another, while they stay in the cache.
+constexpr std::int64_t CHUNK_ROWS = 256;
+
+// Two halves of a panel's outputs for one row. A result never depends on how many rows there are:
+// each is one sum, in the order of the inputs.
+template <typename T>
+inline void use_result(f32x16 low, f32x16 high, const float* bias, T* out, std::int64_t column,
+                       std::int64_t outputs, std::int64_t use) {
+  if (bias != nullptr) {
+    low = _mm512_add_ps(low, _mm512_loadu_ps(bias));
+    high = _mm512_add_ps(high, _mm512_loadu_ps(bias + LANES));
+  }
+  if (use == GATE_SILU) {
+    const __mmask16 lanes = first_lanes(outputs / 2 - column / 2);
+    store(out + column / 2, lanes, _mm512_mul_ps(silu(low), high));
+    return;
+  }
+  const __mmask16 first = first_lanes(outputs - column);
+  const __mmask16 second = first_lanes(outputs - column - LANES);
+  if (use == ADD) {
+    low = _mm512_add_ps(low, load(out + column, first));
+    high = _mm512_add_ps(high, load(out + column + LANES, second));
+  }
+  store(out + column, first, low);
+  store(out + column + LANES, second, high);
+}
+
+// Calls `compute(state, first row, rows, panel)` for all panels and chunks of rows, on all threads,
+// each of which has a state of its own meanwhile.
+template <typename State, typename Compute>
+inline void for_panels(std::int64_t rows, std::int64_t outputs, Compute compute) {
+  const std::int64_t panels = (outputs + PANEL - 1) / PANEL;
+  const std::int64_t chunks = (rows + CHUNK_ROWS - 1) / CHUNK_ROWS;
+#pragma omp parallel
+  {
+    const std::int64_t thread = omp_get_thread_num(), threads = omp_get_num_threads();
+    State state;
+    const std::int64_t begin = panels * thread / threads, end = panels * (thread + 1) / threads;
+    for (std::int64_t chunk = 0; chunk < chunks; ++chunk) {
+      const std::int64_t first = rows * chunk / chunks, next = rows * (chunk + 1) / chunks;
+      for (std::int64_t panel = begin; panel < end; ++panel) {
+        compute(state, first, next - first, panel);
+      }
+    }
+  }
+}

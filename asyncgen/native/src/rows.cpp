@@ -1,0 +1,91 @@
+// What is done to each row by itself: normalisation and rotary positions.
+
+#include "vectors.h"
+
+namespace {
+
+// Fewer elements are done sooner by one thread than handed out to many.
+constexpr std::int64_t WORTH_THREADS = 1 << 15;
+
+// x / sqrt(mean(x^2) + eps) * weight, for one row.
+template <typename T>
+void normalise(const T* x, T* out, const float* weight, std::int64_t features, float eps) {
+  f32x16 squares = _mm512_setzero_ps();
+  for (std::int64_t at = 0; at < features; at += LANES) {
+    const f32x16 values = load(x + at, first_lanes(features - at));
+    squares = _mm512_fmadd_ps(values, values, squares);
+  }
+  const float mean = _mm512_reduce_add_ps(squares) / static_cast<float>(features);
+  const f32x16 factor = _mm512_set1_ps(1.0f / __builtin_sqrtf(mean + eps));
+  for (std::int64_t at = 0; at < features; at += LANES) {
+    const __mmask16 lanes = first_lanes(features - at);
+    const f32x16 scaled = _mm512_mul_ps(load(x + at, lanes), factor);
+    store(out + at, lanes, _mm512_mul_ps(scaled, load(weight + at, lanes)));
+  }
+}
+
+template <typename T>
+void rms_norm(const T* x, std::int64_t x_stride, T* out, std::int64_t out_stride,
+              const float* weight, std::int64_t rows, std::int64_t groups, std::int64_t features,
+              float eps) {
+#pragma omp parallel for collapse(2) if (rows * groups * features >= WORTH_THREADS)
+  for (std::int64_t row = 0; row < rows; ++row) {
+    for (std::int64_t group = 0; group < groups; ++group) {
+      const std::int64_t at = group * features;
+      normalise(x + row * x_stride + at, out + row * out_stride + at, weight + at, features, eps);
+    }
+  }
+}
+
+// Turns the pairs (first half, second half) of one head; the sines of first halves are negated.
+template <typename T>
+void turn(T* head, const T* cosines, const T* sines, std::int64_t half) {
+  for (std::int64_t at = 0; at < half; at += LANES) {
+    const __mmask16 lanes = first_lanes(half - at);
+    const f32x16 first = load(head + at, lanes), second = load(head + half + at, lanes);
+    const f32x16 first_part = _mm512_mul_ps(second, load(sines + at, lanes));
+    const f32x16 second_part = _mm512_mul_ps(first, load(sines + half + at, lanes));
+    store(head + at, lanes, _mm512_fmadd_ps(first, load(cosines + at, lanes), first_part));
+    store(head + half + at, lanes,
+          _mm512_fmadd_ps(second, load(cosines + half + at, lanes), second_part));
+  }
+}
+
+template <typename T>
+void rotate(T* heads, std::int64_t stride, const T* cosines, const T* sines,
+            std::int64_t angle_stride, std::int64_t tokens, std::int64_t turned,
+            std::int64_t head_dim) {
+#pragma omp parallel for collapse(2) if (tokens * turned * head_dim >= WORTH_THREADS)
+  for (std::int64_t token = 0; token < tokens; ++token) {
+    for (std::int64_t head = 0; head < turned; ++head) {
+      const std::int64_t angle = token * angle_stride;
+      turn(heads + token * stride + head * head_dim, cosines + angle, sines + angle, head_dim / 2);
+    }
+  }
+}
+
+}  // namespace
+
+void rms_norm_f32(const float* x, std::int64_t x_stride, float* out, std::int64_t out_stride,
+                  const float* weight, std::int64_t rows, std::int64_t groups,
+                  std::int64_t features, float eps) {
+  rms_norm(x, x_stride, out, out_stride, weight, rows, groups, features, eps);
+}
+
+void rms_norm_bf16(const bf16* x, std::int64_t x_stride, bf16* out, std::int64_t out_stride,
+                   const float* weight, std::int64_t rows, std::int64_t groups,
+                   std::int64_t features, float eps) {
+  rms_norm(x, x_stride, out, out_stride, weight, rows, groups, features, eps);
+}
+
+void rotate_f32(float* heads, std::int64_t stride, const float* cosines, const float* sines,
+                std::int64_t angle_stride, std::int64_t tokens, std::int64_t turned,
+                std::int64_t head_dim) {
+  rotate(heads, stride, cosines, sines, angle_stride, tokens, turned, head_dim);
+}
+
+void rotate_bf16(bf16* heads, std::int64_t stride, const bf16* cosines, const bf16* sines,
+                 std::int64_t angle_stride, std::int64_t tokens, std::int64_t turned,
+                 std::int64_t head_dim) {
+  rotate(heads, stride, cosines, sines, angle_stride, tokens, turned, head_dim);
+}

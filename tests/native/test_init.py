@@ -1,0 +1,61 @@
+"""Where our own kernels run, and how they are turned off; what they compute is tested in models."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from asyncgen import native
+
+
+def test_without_kernels_no_dtype_is_supported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native, "kernels", None)
+    assert not native.supports(torch.float32)
+    assert not native.supports(torch.bfloat16)
+
+
+@pytest.mark.parametrize(("chosen", "allowed"), [("torch", False), ("", True)])
+def test_the_environment_turns_them_off(chosen: str, allowed: bool) -> None:
+    code = "from asyncgen import native; print(native.kernels is not None)"
+    environ = {**os.environ, "ASYNCGEN_KERNELS": chosen}
+    found = subprocess.run(
+        [sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=True
+    )
+    assert found.stdout.strip() == str(allowed and native.kernels is not None)
+
+
+def test_other_values_are_refused() -> None:
+    environ = {**os.environ, "ASYNCGEN_KERNELS": "fast"}
+    code = "from asyncgen import native"
+    found = subprocess.run(
+        [sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=False
+    )
+    assert found.returncode != 0
+    assert "ASYNCGEN_KERNELS" in found.stderr
+
+
+@pytest.mark.skipif(native.kernels is None, reason="our own kernels do not run here")
+def test_kernels_count_their_arguments() -> None:
+    assert native.kernels is not None
+    with pytest.raises(TypeError, match="10 numbers expected, got 2"):
+        native.kernels.linear_f32(1, 2)
+    with pytest.raises(TypeError):
+        native.kernels.linear_f32(*"abcdefghij")
+
+
+def test_people_are_told_whose_kernels_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native, "kernels", None)
+    assert native.cpu_kernels() == "torch"
+    for features, said in (
+        ({"avx512_bf16": True, "amx_bf16": True}, "bfloat16: AMX"),
+        ({"avx512_bf16": True, "amx_bf16": False}, "bfloat16: AVX-512"),
+        ({"avx512_bf16": False, "amx_bf16": False}, "bfloat16: torch"),
+    ):
+        fake = SimpleNamespace(features=lambda features=features: {"avx512": True, **features})
+        monkeypatch.setattr(native, "kernels", fake)
+        assert said in native.cpu_kernels()
