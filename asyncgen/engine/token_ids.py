@@ -14,12 +14,14 @@ from asyncgen.errors import InvalidRequestError
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
-__all__ = ["check_token_ids"]
+__all__ = ["check_token_ids", "join_equal_ids"]
 
 _ONE = "pad_token_id bos_token_id forced_bos_token_id".split()
 _SOME = (
     "eos_token_id forced_eos_token_id decoder_start_token_id suppress_tokens begin_suppress_tokens"
 ).split()
+_SETS = "eos_token_id forced_eos_token_id suppress_tokens begin_suppress_tokens".split()
+"""Lists in which naming an id twice asks for nothing more."""
 _SEQUENCES = "bad_words_ids sequence_bias".split()
 _WRITTEN = frozenset({"forced_bos_token_id", "forced_eos_token_id"})
 """Ids that are put into the output, wherever they were asked for."""
@@ -53,6 +55,19 @@ def check_token_ids(config: object, given: Collection[str], vocab_size: int) -> 
             if not 0 <= token_id < vocab_size:
                 allowed = f"token ids are from 0 to {vocab_size - 1}"
                 raise InvalidRequestError(name, token_id, allowed)
+
+
+def join_equal_ids(config: object) -> None:
+    """Name every id once where the order alone tells nothing: a step looks at each of them.
+
+    Args:
+        config: Has the fields of ``GenerationConfig`` as attributes; its lists are replaced, never
+            changed. What is no list of whole numbers is left to `check_token_ids`.
+    """
+    for name in _SETS:
+        value = getattr(config, name, None)
+        if isinstance(value, list | tuple) and all(map(_is_id, value)):
+            setattr(config, name, list(dict.fromkeys(value)))
 
 
 def _ids(name: str, value: Any) -> Iterator[int]:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from asyncgen.engine.token_ids import check_token_ids
+from asyncgen.engine.token_ids import check_token_ids, join_equal_ids
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.config import GenerationConfig
 from tests.engine.requests import request_for
@@ -85,6 +85,31 @@ def test_an_empty_list_forces_nothing() -> None:
     check("eos_token_id", [])
     with pytest.raises(InvalidRequestError, match="forced_eos_token_id"):
         check("forced_eos_token_id", [])
+
+
+@pytest.mark.parametrize("name", [*LISTS, "eos_token_id", "forced_eos_token_id"])
+def test_an_id_that_is_named_often_is_looked_at_once(name: str) -> None:
+    given = [7, 3, 7, 7, 3]
+    config = SimpleNamespace(**{name: given})
+    join_equal_ids(config)
+    assert getattr(config, name) == [7, 3], "the first is the first"
+    assert len(given) == 5
+    for other in (None, 3, [[1], [1]], "aa", [True, 1]):
+        setattr(config, name, other)
+        join_equal_ids(config)
+        assert getattr(config, name) is other
+
+
+def test_start_ids_are_one_for_each_row() -> None:
+    config = SimpleNamespace(decoder_start_token_id=[0, 0])
+    join_equal_ids(config)
+    assert config.decoder_start_token_id == [0, 0]
+
+
+def test_a_request_names_each_id_once() -> None:
+    request, _ = request_for(eos_token_id=[5] * 1000, suppress_tokens=[6] * 1000)
+    assert request.params.config.eos_token_id == [5]
+    assert request.params.config.suppress_tokens == [6]
 
 
 @pytest.mark.parametrize(
