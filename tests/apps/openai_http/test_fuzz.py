@@ -118,10 +118,24 @@ def test_any_value_of_any_field(demo: Running, examples: int) -> None:
 
 @pytest.mark.parametrize(
     "raw",
-    [b"", b"{", b"[]", b'"x"', b"null", b"\xff", b"[" * 100_000, b'{"a":' * 100_000, b"NaN"],
-    ids=lambda raw: raw[:4].hex() or "nothing",
+    [
+        *(b"", b"{", b"[]", b'"x"', b"null", b"\xff", b"[" * 100_000, b'{"a":' * 100_000, b"NaN"),
+        b'{"seed":1' + b"0" * 5000 + b"}",
+    ],
+    ids=lambda raw: raw[:8].hex() or "nothing",
 )
 def test_bodies_that_are_no_request(demo: Running, raw: bytes) -> None:
     got = demo.post("/chat/completions", raw)
     assert got.status == 400
     assert got.error["type"] == "invalid_request_error"
+    assert "the body" in got.error["message"]
+
+
+@pytest.mark.parametrize(
+    "fields", [{"x" * 100_000: 1}, {"model": "x" * 100_000}, {"logit_bias": {"x" * 100_000: 1}}]
+)
+def test_words_of_any_length_are_not_repeated(demo: Running, fields: dict[str, Any]) -> None:
+    turn = {"role": "user", "content": "hi"}
+    got = demo.post("/chat/completions", {"model": "demo", "messages": [turn], **fields})
+    assert got.status in (400, 404)
+    assert len(got.body) < 1000
