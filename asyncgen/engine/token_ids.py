@@ -22,7 +22,7 @@ _SOME = (
 ).split()
 _SETS = "eos_token_id forced_eos_token_id suppress_tokens begin_suppress_tokens".split()
 """Lists in which naming an id twice asks for nothing more."""
-_SEQUENCES = "bad_words_ids sequence_bias".split()
+_SEQUENCES = "bad_words_ids sequence_bias force_words_ids".split()
 _WRITTEN = frozenset({"forced_bos_token_id", "forced_eos_token_id"})
 """Ids that are put into the output, wherever they were asked for."""
 _NEVER_EMPTY = frozenset({"forced_eos_token_id"})
@@ -90,10 +90,17 @@ def _of_sequences(name: str, value: Any) -> Iterator[int]:
     """Ids of words and biases, whose form is checked by those who use them."""
     if name == "sequence_bias" and isinstance(value, list | tuple):
         value = [pair[0] for pair in value if isinstance(pair, list | tuple) and pair]
+    if name == "force_words_ids" and isinstance(value, list):
+        value = [form for word in value for form in _forms(word)]
     for word in value if isinstance(value, dict | list | tuple) else ():
         for token_id in word if isinstance(word, list | tuple) else ():
             if _is_id(token_id):
                 yield token_id
+
+
+def _forms(word: Any) -> list[Any]:
+    """A word to be forced, or each of its forms."""
+    return word if isinstance(word, list) and word and isinstance(word[0], list) else [word]
 
 
 def _is_id(value: object) -> bool:

@@ -63,6 +63,8 @@ def test_what_is_no_id_is_refused_also_as_a_default(name: str, value: Any) -> No
         ("bad_words_ids", [[1], [2, SIZE]]),
         ("sequence_bias", [[[1, SIZE], 1.0]]),
         ("sequence_bias", {(1, SIZE): 1.0}),
+        ("force_words_ids", [[1], [2, SIZE]]),
+        ("force_words_ids", [[1], [[2], [3, SIZE]]]),
     ],
 )
 def test_ids_in_words(name: str, value: Any) -> None:
@@ -120,9 +122,10 @@ def test_a_request_names_each_id_once() -> None:
         ("forced_bos_token_id", "a"),
         ("suppress_tokens", [260]),
         ("bad_words_ids", [[260]]),
+        ("force_words_ids", [[2**63 - 1]]),
     ],
 )
 def test_a_request_is_checked(name: str, value: Any) -> None:
     with pytest.raises(InvalidRequestError) as caught:
-        request_for(**{name: value})
+        request_for(**{name: value}, **({"num_beams": 2} if "force_words" in name else {}))
     assert caught.value.parameter == name
