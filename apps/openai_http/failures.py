@@ -24,6 +24,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from apps.blame import parameter_of
 from asyncgen import (
     ChatTemplateError,
     ContextLengthError,
@@ -118,7 +119,9 @@ def from_exception(error: Exception, names: Mapping[str, str] | None = None) -> 
         case ChatTemplateError():
             return ApiError(422, str(error), param="messages", code="chat_template_refused")
         case InvalidScoresError() if error.processor is not None:
-            return ApiError(400, str(error), code="no_token_left")
+            blamed = parameter_of(error) or ""
+            blamed = (names or {}).get(blamed, blamed)
+            return ApiError(400, str(error), param=blamed or None, code="no_token_left")
         case OverloadedError():
             return ApiError(
                 429,

@@ -125,6 +125,8 @@ def _shared(request: ChatCompletionRequest | CompletionRequest) -> tuple[dict[st
         value = getattr(request, name)
         if value is not None:
             params[name] = value
+    if "stop_strings" in params and request.stop is None:
+        names["stop_strings"] = "stop_strings"  # as this client has called it
     if params.pop("ignore_eos", False):
         _join(params, names, "eos_token_id", "ignore_eos", [])
     if "sequence_bias" in params:

@@ -9,6 +9,7 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from apps.blame import parameter_of
 from asyncgen import (
     ChatTemplateError,
     ContextLengthError,
@@ -84,7 +85,7 @@ def from_exception(error: Exception, given: frozenset[str] = frozenset()) -> Fau
         case ChatTemplateError():
             return Fault("invalid_request", str(error), param="messages")
         case InvalidScoresError() if error.processor is not None:
-            return Fault("invalid_request", str(error))
+            return Fault("invalid_request", str(error), param=parameter_of(error))
         case OverloadedError():
             return Fault("overloaded", str(error), retry_after=error.retry_after)
         case EngineDiedError() | EngineClosedError():

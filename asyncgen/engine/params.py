@@ -301,7 +301,7 @@ def _set_length(
         raise ContextLengthError(
             name, value, f"counts the prompt, which has {prompt_length} tokens; give more"
         )
-    if "min_length" in given and config.min_length > end:
+    if "min_length" in given and (config.min_length or 0) > end:
         allowed = f"the text ends at {end} tokens, prompt included; ask for less, or allow more"
         raise InvalidRequestError("min_length", config.min_length, allowed)
     config.max_length, config.max_new_tokens = end, None

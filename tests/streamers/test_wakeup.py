@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
+import time
 import weakref
 from collections import Counter
 from typing import TYPE_CHECKING, Any
@@ -240,7 +241,7 @@ async def test_a_hurried_reader_that_is_dropped_is_gone_at_once() -> None:
 
     mailbox: Mailbox[int] = Mailbox(pace=0.01)
     assert await read(mailbox_after(mailbox, [1]), 1) == [1]
-    mailbox._hurried, mailbox._woken_at = True, wakeup.monotonic()
+    mailbox._hurried, mailbox._woken_at = True, time.monotonic()
     reader = Reader()
     gone = weakref.ref(reader)
     gc.disable()

@@ -27,6 +27,7 @@ from asyncgen import (
         (ContextLengthError("prompt", 9, "up to 8"), "context_length", "prompt"),
         (ChatTemplateError("no roles"), "invalid_request", "messages"),
         (InvalidScoresError("TopK", "nothing is left"), "invalid_request", None),
+        (InvalidScoresError("TemperatureLogitsWarper", "NaN"), "invalid_request", "temperature"),
         (InvalidScoresError(None, "NaN"), "internal", None),
         (OverloadedError("full", 2.5), "overloaded", None),
         (EngineDiedError("dead"), "engine_dead", None),
