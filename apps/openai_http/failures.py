@@ -24,7 +24,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from apps.blame import parameter_of
+from apps.websocket.failures import parameter_of
 from asyncgen import (
     ChatTemplateError,
     ContextLengthError,
