@@ -298,6 +298,10 @@ class Mailbox(Generic[T]):
             return
         if self._hurried:
             await anyio.sleep(max(0.0, self._woken_at + self._pace - monotonic()))
+            if not (self._bell and self._bell.is_here()):
+                # trio holds what ended the sleep, an exception with all frames of the reader, until
+                # the task yields once more; dropped before that, a reader would go on unseen.
+                await anyio.lowlevel.checkpoint()
             if self._items or self._closed:
                 self._woken_at = monotonic()
                 return

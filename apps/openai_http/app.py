@@ -45,6 +45,7 @@ CODES = {
     413: "request_too_large",
 }
 """Words for what the framework refuses."""
+UNREADABLE = "the body cannot be read: nested too deep, or a number of thousands of digits"
 
 
 def create_app(llm: AsyncLLM, settings: ServerSettings, gate: Gate | None = None) -> FastAPI:
@@ -131,6 +132,8 @@ def _add_errors(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     async def http(request: Request, error: HTTPException) -> Response:
+        if error.status_code == 400:  # the framework says nothing else with it
+            return _reply(ApiError(400, UNREADABLE, code="invalid_json"))
         kind = SERVER if error.status_code >= 500 else "invalid_request_error"
         told = ApiError(
             error.status_code, str(error.detail), kind, code=CODES.get(error.status_code)

@@ -24,6 +24,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from apps.websocket.failures import parameter_of
 from asyncgen import (
     ChatTemplateError,
     ContextLengthError,
@@ -37,7 +38,7 @@ from asyncgen import (
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["ApiError", "from_exception", "from_validation"]
+__all__ = ["ApiError", "clipped", "from_exception", "from_validation"]
 
 _log = logging.getLogger("asyncgen.http")
 
@@ -46,6 +47,7 @@ SERVER = "server_error"
 NO_OBJECT = "the body is not a JSON object: send one, and `Content-Type: application/json` with it"
 RENAMED = {"num_return_sequences": "n", "stop_strings": "stop"}
 """Where the engine knows a field under another name than the API."""
+LONGEST_WORD = 100
 
 
 @dataclass(eq=False)
@@ -117,7 +119,9 @@ def from_exception(error: Exception, names: Mapping[str, str] | None = None) -> 
         case ChatTemplateError():
             return ApiError(422, str(error), param="messages", code="chat_template_refused")
         case InvalidScoresError() if error.processor is not None:
-            return ApiError(400, str(error), code="no_token_left")
+            blamed = parameter_of(error) or ""
+            blamed = (names or {}).get(blamed, blamed)
+            return ApiError(400, str(error), param=blamed or None, code="no_token_left")
         case OverloadedError():
             return ApiError(
                 429,
@@ -143,18 +147,25 @@ def from_validation(errors: Sequence[Mapping[str, object]]) -> ApiError:
     """
     located = [(_field(error.get("loc")), error) for error in errors]
     unknown = [entry for entry in located if entry[1].get("type") == "extra_forbidden"]
-    field, error = (unknown or located)[0]
+    # Where a field takes one thing or a list of them, a list that is too long says so itself.
+    long = [entry for entry in located if entry[1].get("type") == "too_long"]
+    field, error = (unknown or long or located)[0]
     if unknown:
         message = f"`{field}` is not supported by this server"
         return ApiError(400, message, param=field, code="unsupported_parameter")
     if error.get("type") == "json_invalid":
         return ApiError(400, "the body is not JSON", code="invalid_json")
-    told = str(error.get("msg", "not valid"))
+    told = str(error.get("msg", "not valid")).removeprefix("Value error, ")
     message = f"`{field}`: {told[:1].lower()}{told[1:]}" if field else NO_OBJECT
     missing = error.get("type") == "missing"
     return ApiError(
         400, message, param=field or None, code="missing_required_parameter" if missing else None
     )
+
+
+def clipped(word: str) -> str:
+    """What is repeated of a word of the client's, which may be as long as a body."""
+    return word if len(word) <= LONGEST_WORD else f"{word[:LONGEST_WORD]}…"
 
 
 def _field(location: object) -> str:
@@ -165,7 +176,8 @@ def _field(location: object) -> str:
         if isinstance(part, int):
             path += f"[{part}]"
         elif isinstance(part, str) and part.isidentifier():
-            path += f".{part}" if path else part
+            word = clipped(part)
+            path += f".{word}" if path else word
         else:
             break  # from here on it names types, not fields
     return path

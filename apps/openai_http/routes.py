@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from fastapi import APIRouter, Request, Response
 
 from apps.openai_http.answer import Answer, StreamWishes
-from apps.openai_http.failures import ApiError
+from apps.openai_http.failures import ApiError, clipped
 from apps.openai_http.replies import ERRORS, ChatCompletion, Model, ModelList, TextCompletion
 from apps.openai_http.schema import ChatCompletionRequest, CompletionRequest
 from apps.openai_http.shapes import ChatShape, Head, TextShape
@@ -48,7 +48,7 @@ class Service:
         """Refuse a model that is not here."""
         if name not in self.settings.model_names:
             known = ", ".join(self.settings.model_names)
-            message = f"the model {name!r} does not exist here; there is: {known}"
+            message = f"the model {clipped(name)!r} does not exist here; there is: {known}"
             raise ApiError(404, message, param="model", code="model_not_found")
 
     def model(self, name: str) -> dict[str, object]:

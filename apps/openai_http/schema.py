@@ -8,7 +8,14 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    model_validator,
+)
 
 __all__ = [
     "NEUTRAL",
@@ -48,6 +55,13 @@ NEUTRAL: dict[str, tuple[object, ...]] = {
 
 MAX_CHOICES = 128
 MAX_PROMPTS = 1024
+MAX_IDS = 2**18
+"""Of one list: as many as the largest vocabularies have."""
+MAX_SEQUENCES = 2**15
+"""Of token ids, in one field: checking and laying them out holds everybody up."""
+MAX_SETTINGS = 32
+MAX_WORDS = 1024
+"""To be forced, or forms of one: each takes part in every step of every beam."""
 
 
 def _encodable(text: str) -> str:
@@ -63,13 +77,57 @@ Text = Annotated[str, AfterValidator(_encodable)]
 Integer = Annotated[int, Field(strict=True, ge=-(2**63), lt=2**64)]
 Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 Boolean = Annotated[bool, Field(strict=True)]
-TokenIds = list[Integer]
+
+# Lists end at the first entry that does not fit: only one complaint is told, and a million of them
+# would hold up everybody.
+TokenIds = Annotated[list[Integer], Field(fail_fast=True, max_length=MAX_IDS)]
+Sequences = Annotated[list[TokenIds], Field(fail_fast=True, max_length=MAX_SEQUENCES)]
+Biases = Annotated[list[tuple[TokenIds, Number]], Field(fail_fast=True, max_length=MAX_SEQUENCES)]
+Forms = Annotated[list[TokenIds], Field(fail_fast=True, max_length=MAX_WORDS)]
+Words = Annotated[list[TokenIds | Forms], Field(fail_fast=True, max_length=MAX_WORDS)]
+Texts = Annotated[list[Text], Field(fail_fast=True)]
+Setting = Boolean | Integer | Number | Text | TokenIds
+
+
+def _first_wrong(biases: Any) -> Any:
+    """Of a table with values that do not fit, leave the first of them: it is all that is told."""
+    if isinstance(biases, dict):
+        for token, bias in biases.items():
+            if type(bias) not in (int, float):
+                return {token: bias}
+    return biases
+
+
+def _few(settings: Any) -> Any:
+    """Refuse a table that is too long to be one of settings."""
+    if isinstance(settings, dict) and len(settings) > MAX_SETTINGS:
+        raise ValueError(f"{len(settings)} entries: at most {MAX_SETTINGS}")
+    return settings
 
 
 class Strict(BaseModel):
     """Refuses what it does not know."""
 
     model_config = ConfigDict(extra="forbid")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_one(cls, data: Any) -> Any:
+        """Of the names that are unknown, leave the first: it is all that is told."""
+        if not isinstance(data, dict):
+            return data
+        known = {name: value for name, value in data.items() if name in cls.model_fields}
+        if len(known) == len(data):
+            return data
+        for name, value in data.items():
+            if name not in known and not cls._is_idle(name, value):
+                return {**known, name: value}
+        return known
+
+    @classmethod
+    def _is_idle(cls, name: object, value: object) -> bool:
+        """Whether an unknown field asks for nothing, and may be left out."""
+        return False
 
 
 class StreamOptions(Strict):
@@ -95,12 +153,12 @@ class GenerationFields(Strict):
     min_new_tokens: Integer | None = None
     early_stopping: Boolean | Literal["never"] | None = None
     max_time: Number | None = None
-    stop_strings: Text | list[Text] | None = None
+    stop_strings: Text | Texts | None = None
     do_sample: Boolean | None = None
-    num_beams: Integer | None = None
+    num_beams: Annotated[Integer, Field(le=MAX_CHOICES)] | None = None
     num_beam_groups: Integer | None = None
     diversity_penalty: Number | None = None
-    force_words_ids: list[TokenIds | list[TokenIds]] | None = None
+    force_words_ids: Words | None = None
     use_cache: Boolean | None = None
     prefill_chunk_size: Integer | None = None
     top_k: Integer | None = None
@@ -114,7 +172,7 @@ class GenerationFields(Strict):
     length_penalty: Number | None = None
     no_repeat_ngram_size: Integer | None = None
     encoder_no_repeat_ngram_size: Integer | None = None
-    bad_words_ids: list[TokenIds] | None = None
+    bad_words_ids: Sequences | None = None
     renormalize_logits: Boolean | None = None
     forced_bos_token_id: Integer | None = None
     forced_eos_token_id: Integer | TokenIds | None = None
@@ -122,12 +180,12 @@ class GenerationFields(Strict):
     exponential_decay_length_penalty: tuple[Integer, Number] | None = None
     suppress_tokens: TokenIds | None = None
     begin_suppress_tokens: TokenIds | None = None
-    sequence_bias: list[tuple[TokenIds, Number]] | None = None
+    sequence_bias: Biases | None = None
     token_healing: Boolean | None = None
     guidance_scale: Number | None = None
     negative_prompt_ids: TokenIds | None = None
     negative_prompt_attention_mask: TokenIds | None = None
-    watermarking_config: dict[str, Boolean | Integer | Number | Text | TokenIds] | None = None
+    watermarking_config: Annotated[dict[str, Setting], BeforeValidator(_few)] | None = None
     bos_token_id: Integer | None = None
     pad_token_id: Integer | None = None
     decoder_start_token_id: Integer | TokenIds | None = None
@@ -160,7 +218,7 @@ class RequestFields(GenerationFields):
         None, description="Choices for each prompt."
     )
     seed: Integer | None = None
-    stop: Text | list[Text] | None = Field(None, description="Ends the text before itself.")
+    stop: Text | Texts | None = Field(None, description="Ends the text before itself.")
     max_tokens: Integer | None = None
     temperature: Number | None = Field(
         None, description="0 takes the most probable token; not given: the model's default."
@@ -168,27 +226,15 @@ class RequestFields(GenerationFields):
     top_p: Number | None = None
     presence_penalty: Number | None = None
     frequency_penalty: Number | None = None
-    logit_bias: dict[str, Number] | None = Field(
+    logit_bias: Annotated[dict[str, Number], BeforeValidator(_first_wrong)] | None = Field(
         None, description="Added to the score of a token id, -100 to 100."
     )
 
-    @model_validator(mode="before")
     @classmethod
-    def _drop_neutral(cls, data: Any) -> Any:
-        """Leave out fields of the API that ask for nothing; the rest of them is refused below."""
-        if not isinstance(data, dict):
-            return data
-        return {
-            name: value
-            for name, value in data.items()
-            if name in cls.model_fields or not _is_neutral(name, value)
-        }
-
-
-def _is_neutral(name: object, value: object) -> bool:
-    """Compare by type as well: JSON's 1 and true are not the same."""
-    wanted = NEUTRAL.get(name, ()) if isinstance(name, str) else ()
-    return any(type(value) is type(one) and value == one for one in wanted)
+    def _is_idle(cls, name: object, value: object) -> bool:
+        """Compare by type as well: JSON's 1 and true are not the same."""
+        wanted = NEUTRAL.get(name, ()) if isinstance(name, str) else ()
+        return any(type(value) is type(one) and value == one for one in wanted)
 
 
 class TextPart(Strict):
@@ -202,21 +248,14 @@ class ChatMessage(Strict):
     """One turn of a conversation."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: Text | Annotated[list[TextPart], Field(min_length=1)]
+    content: Text | Annotated[list[TextPart], Field(fail_fast=True, min_length=1)]
     name: Text | None = Field(None, description="Read by some chat templates.")
 
-    @model_validator(mode="before")
     @classmethod
-    def _drop_empty(cls, data: Any) -> Any:
+    def _is_idle(cls, name: object, value: object) -> bool:
         """Clients send back the answers they got, with the empty fields that came along."""
-        if not isinstance(data, dict):
-            return data
-        empty = {"refusal", "tool_calls", "function_call", "audio", "annotations"}
-        return {
-            name: value
-            for name, value in data.items()
-            if not (name in empty and value in (None, []))
-        }
+        empty = ("refusal", "tool_calls", "function_call", "audio", "annotations")
+        return name in empty and value in (None, [])
 
     def text(self) -> str:
         """The text of the turn; several parts stand on lines of their own."""
@@ -228,7 +267,7 @@ class ChatMessage(Strict):
 class ChatCompletionRequest(RequestFields):
     """Body of ``POST /v1/chat/completions``."""
 
-    messages: Annotated[list[ChatMessage], Field(min_length=1)]
+    messages: Annotated[list[ChatMessage], Field(fail_fast=True, min_length=1)]
     max_completion_tokens: Integer | None = None
     logprobs: Boolean | None = None
     top_logprobs: Integer | None = None
@@ -240,7 +279,7 @@ class CompletionRequest(RequestFields):
     prompt: (
         Text
         | Annotated[TokenIds, Field(min_length=1)]
-        | Annotated[list[Text], Field(min_length=1, max_length=MAX_PROMPTS)]
-        | Annotated[list[TokenIds], Field(min_length=1, max_length=MAX_PROMPTS)]
+        | Annotated[list[Text], Field(fail_fast=True, min_length=1, max_length=MAX_PROMPTS)]
+        | Annotated[list[TokenIds], Field(fail_fast=True, min_length=1, max_length=MAX_PROMPTS)]
     ) = Field(description="A text, a list of token ids, or several of one kind.")
     logprobs: Integer | None = Field(None, description="Alternatives of each token.")

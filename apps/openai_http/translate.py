@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
-from apps.openai_http.failures import ApiError
+from apps.openai_http.failures import ApiError, clipped
 from apps.openai_http.schema import ChatCompletionRequest, CompletionRequest, GenerationFields
 
 if TYPE_CHECKING:
@@ -125,6 +125,8 @@ def _shared(request: ChatCompletionRequest | CompletionRequest) -> tuple[dict[st
         value = getattr(request, name)
         if value is not None:
             params[name] = value
+    if "stop_strings" in params and request.stop is None:
+        names["stop_strings"] = "stop_strings"  # as this client has called it
     if params.pop("ignore_eos", False):
         _join(params, names, "eos_token_id", "ignore_eos", [])
     if "sequence_bias" in params:
@@ -194,7 +196,8 @@ def _bias(given: dict[str, float]) -> list[list[object]]:
     found: list[list[object]] = []
     for token, bias in given.items():
         if not (token.isascii() and token.isdecimal() and len(token) < 19):
-            raise ApiError(400, f"`logit_bias` has {token!r}: not a token id", param="logit_bias")
+            message = f"`logit_bias` has {clipped(token)!r}: not a token id"
+            raise ApiError(400, message, param="logit_bias")
         if not -100 <= bias <= 100:
             message = f"`logit_bias` is {bias} for token {token}: from -100 to 100"
             raise ApiError(400, message, param="logit_bias")

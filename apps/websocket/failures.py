@@ -22,7 +22,23 @@ from asyncgen import (
 if TYPE_CHECKING:
     from apps.websocket.messages import ErrorCode
 
-__all__ = ["Fault", "from_exception"]
+__all__ = ["PARAMETERS", "Fault", "from_exception", "parameter_of"]
+
+PARAMETERS = {
+    "EncoderNoRepeatNGramLogitsProcessor": "encoder_no_repeat_ngram_size",
+    "EncoderRepetitionPenaltyLogitsProcessor": "encoder_repetition_penalty",
+    "ExponentialDecayLengthPenalty": "exponential_decay_length_penalty",
+    "HammingDiversityLogitsProcessor": "diversity_penalty",
+    "NoBadWordsLogitsProcessor": "bad_words_ids",
+    "NoRepeatNGramLogitsProcessor": "no_repeat_ngram_size",
+    "RepetitionPenaltyLogitsProcessor": "repetition_penalty",
+    "SequenceBiasLogitsProcessor": "sequence_bias",
+    "SuppressTokensAtBeginLogitsProcessor": "begin_suppress_tokens",
+    "SuppressTokensLogitsProcessor": "suppress_tokens",
+    "TemperatureLogitsWarper": "temperature",
+    "UnbatchedClassifierFreeGuidanceLogitsProcessor": "guidance_scale",
+}
+"""The parameter that each processor comes from."""
 
 _log = logging.getLogger("asyncgen.websocket")
 
@@ -84,10 +100,15 @@ def from_exception(error: Exception, given: frozenset[str] = frozenset()) -> Fau
         case ChatTemplateError():
             return Fault("invalid_request", str(error), param="messages")
         case InvalidScoresError() if error.processor is not None:
-            return Fault("invalid_request", str(error))
+            return Fault("invalid_request", str(error), param=parameter_of(error))
         case OverloadedError():
             return Fault("overloaded", str(error), retry_after=error.retry_after)
         case EngineDiedError() | EngineClosedError():
             return Fault("engine_dead", str(error), retry_after=RESTART_SECONDS)
     _log.error("a request failed", exc_info=error)
     return Fault("internal", f"{type(error).__name__}: the server's log has more")
+
+
+def parameter_of(error: InvalidScoresError) -> str | None:
+    """Name the parameter that is to blame; ``None`` where no single one is."""
+    return PARAMETERS.get(error.processor or "")

@@ -145,9 +145,12 @@ class Generate(_Message):
     type: Literal["generate"] = "generate"
     id: RequestId
     prompt: Annotated[str, Field(min_length=1)] | None = None
-    messages: Annotated[list[dict[str, JsonValue]], Field(min_length=1)] | None = None
+    messages: Annotated[list[dict[str, JsonValue]], Field(min_length=1, fail_fast=True)] | None = (
+        None
+    )
     token_ids: (
-        Annotated[list[Annotated[int, Field(ge=0, lt=2**31)]], Field(min_length=1)] | None
+        Annotated[list[Annotated[int, Field(ge=0, lt=2**31)]], Field(min_length=1, fail_fast=True)]
+        | None
     ) = None
     params: dict[str, JsonValue] = Field(default_factory=dict)
     events: Literal["text", "tokens"] = "text"

@@ -71,9 +71,9 @@ def check_params(params: Mapping[str, JsonValue]) -> Fault | None:
         if not _is_sane(value):
             message = f"`{name}` holds a number beyond 64 bits, or one that is not finite"
             return Fault("invalid_request", message, param=name)
-        is_count = name in ("n", "num_return_sequences")
+        is_count = name in ("n", "num_return_sequences", "num_beams")
         if is_count and isinstance(value, int) and value > MOST_SAMPLES:
-            message = f"`{name}` is {value}: at most {MOST_SAMPLES} samples of a request"
+            message = f"`{name}` is {value}: at most {MOST_SAMPLES} rows of a request"
             return Fault("invalid_request", message, param=name)
     return None
 

@@ -17,7 +17,13 @@ import torch
 from asyncgen.engine.assistants import refuse_idle_help
 from asyncgen.engine.names import ARGUMENTS, OWN
 from asyncgen.engine.stream_params import StreamParams
-from asyncgen.engine.values import check_callables, check_count, check_stops, check_values
+from asyncgen.engine.values import (
+    check_callables,
+    check_count,
+    check_stops,
+    check_types,
+    check_values,
+)
 from asyncgen.errors import ContextLengthError, InvalidRequestError
 from asyncgen.generation.beam_checks import check_beams
 from asyncgen.generation.config import GenerationConfig
@@ -130,6 +136,7 @@ def resolve_params(
     config = copy.deepcopy(base)
     if "generation_config" in arguments:
         _fill(config, defaults.to_dict(), keep_length=True)
+    check_types(given)
     _imply_sampling(given)
     _join_samples(given, own)
     try:
@@ -294,6 +301,9 @@ def _set_length(
         raise ContextLengthError(
             name, value, f"counts the prompt, which has {prompt_length} tokens; give more"
         )
+    if "min_length" in given and (config.min_length or 0) > end:
+        allowed = f"the text ends at {end} tokens, prompt included; ask for less, or allow more"
+        raise InvalidRequestError("min_length", config.min_length, allowed)
     config.max_length, config.max_new_tokens = end, None
     _floor_of_new_tokens(config, prompt_length)
 
@@ -351,13 +361,17 @@ def _negative_prompt(
         return None
     if config.guidance_scale in (None, 1):
         raise InvalidRequestError(name, value, "needs a `guidance_scale` other than 1")
-    allowed = "token ids as a list, or as a tensor [1, S] or [S]"
+    is_mask = name == "negative_prompt_attention_mask"
+    what = "zeros and ones" if is_mask else "token ids"
+    allowed = f"{what} as a list, or as a tensor [1, S] or [S]"
     try:
         row = torch.as_tensor(value)
     except (TypeError, ValueError, RuntimeError) as error:
         raise InvalidRequestError(name, value, allowed) from error
     row = row[None] if row.dim() == 1 else row
     if row.dim() != 2 or row.shape[0] != 1 or row.shape[1] == 0 or row.is_floating_point():
+        raise InvalidRequestError(name, value, allowed)
+    if ((row != 0) & (row != 1)).any() if is_mask else row.dtype == torch.bool:
         raise InvalidRequestError(name, value, allowed)
     return row
 

@@ -16,7 +16,7 @@ from asyncgen.engine.names import is_messages
 from asyncgen.engine.params import RequestParams, fit_room, resolve_params
 from asyncgen.engine.request import Request, Sink, clock
 from asyncgen.engine.routing import num_rows, why_alone
-from asyncgen.engine.token_ids import check_token_ids
+from asyncgen.engine.token_ids import check_token_ids, join_equal_ids
 from asyncgen.errors import ContextLengthError, InvalidRequestError
 from asyncgen.generation.custom import CustomMethod, helper_arguments
 from asyncgen.generation.drafting import Assistance
@@ -159,12 +159,14 @@ def _situation(
 
 def _params(model: GenerativeModel, given: Mapping[str, Any], prompt_length: int) -> RequestParams:
     """Checked parameters for a prompt."""
-    return resolve_params(
+    params = resolve_params(
         given,
         model.generation_config,
         prompt_length=prompt_length,
         context_length=getattr(model.config, "max_position_embeddings", None),
     )
+    join_equal_ids(params.config)
+    return params
 
 
 def _heal(

@@ -14,13 +14,15 @@ from asyncgen.errors import InvalidRequestError
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
-__all__ = ["check_token_ids"]
+__all__ = ["check_token_ids", "join_equal_ids"]
 
 _ONE = "pad_token_id bos_token_id forced_bos_token_id".split()
 _SOME = (
     "eos_token_id forced_eos_token_id decoder_start_token_id suppress_tokens begin_suppress_tokens"
 ).split()
-_SEQUENCES = "bad_words_ids sequence_bias".split()
+_SETS = "eos_token_id forced_eos_token_id suppress_tokens begin_suppress_tokens".split()
+"""Lists in which naming an id twice asks for nothing more."""
+_SEQUENCES = "bad_words_ids sequence_bias force_words_ids".split()
 _WRITTEN = frozenset({"forced_bos_token_id", "forced_eos_token_id"})
 """Ids that are put into the output, wherever they were asked for."""
 _NEVER_EMPTY = frozenset({"forced_eos_token_id"})
@@ -55,6 +57,19 @@ def check_token_ids(config: object, given: Collection[str], vocab_size: int) -> 
                 raise InvalidRequestError(name, token_id, allowed)
 
 
+def join_equal_ids(config: object) -> None:
+    """Name every id once where the order alone tells nothing: a step looks at each of them.
+
+    Args:
+        config: Has the fields of ``GenerationConfig`` as attributes; its lists are replaced, never
+            changed. What is no list of whole numbers is left to `check_token_ids`.
+    """
+    for name in _SETS:
+        value = getattr(config, name, None)
+        if isinstance(value, list | tuple) and all(map(_is_id, value)):
+            setattr(config, name, list(dict.fromkeys(value)))
+
+
 def _ids(name: str, value: Any) -> Iterator[int]:
     """All ids of a field, each of them a whole number."""
     if name in _SEQUENCES:
@@ -75,10 +90,17 @@ def _of_sequences(name: str, value: Any) -> Iterator[int]:
     """Ids of words and biases, whose form is checked by those who use them."""
     if name == "sequence_bias" and isinstance(value, list | tuple):
         value = [pair[0] for pair in value if isinstance(pair, list | tuple) and pair]
+    if name == "force_words_ids" and isinstance(value, list):
+        value = [form for word in value for form in _forms(word)]
     for word in value if isinstance(value, dict | list | tuple) else ():
         for token_id in word if isinstance(word, list | tuple) else ():
             if _is_id(token_id):
                 yield token_id
+
+
+def _forms(word: Any) -> list[Any]:
+    """A word to be forced, or each of its forms."""
+    return word if isinstance(word, list) and word and isinstance(word[0], list) else [word]
 
 
 def _is_id(value: object) -> bool:

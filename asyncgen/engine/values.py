@@ -19,6 +19,7 @@ __all__ = [
     "check_count",
     "check_stops",
     "check_text",
+    "check_types",
     "check_values",
 ]
 
@@ -88,6 +89,46 @@ RULES: tuple[Rule, ...] = (
     (("guidance_scale",), _is_real, "a finite number"),
     (("eos_token_id",), _are_ids, "a token id or a list of token ids"),
 )
+
+
+TYPES: tuple[Rule, ...] = (
+    (
+        (
+            *("do_sample", "use_cache", "low_memory", "token_healing"),
+            *("renormalize_logits", "remove_invalid_values"),
+        ),
+        lambda it: isinstance(it, bool),
+        "True or False",
+    ),
+    (
+        ("early_stopping",),
+        lambda it: isinstance(it, bool) or isinstance(it, str) and it == "never",
+        'True, False or "never"',
+    ),
+    (("min_p", "top_h", "diversity_penalty", "penalty_alpha"), _is_real, "a finite number"),
+    (
+        ("pad_token_id",),
+        lambda it: hasattr(it, "tolist") or isinstance(it, int) and not isinstance(it, bool),
+        "a token id",
+    ),
+)
+"""What is compared or taken for true before anybody looks at its type."""
+
+
+def check_types(given: Mapping[str, Any]) -> None:
+    """Refuse what would be reinterpreted in silence, or fail under another name.
+
+    Args:
+        given: Fields of ``GenerationConfig`` that a request itself gave.
+
+    Raises:
+        InvalidRequestError: Names the field, its value and what is allowed.
+    """
+    for names, accepts, allowed in TYPES:
+        for name in names:
+            value = given.get(name)
+            if value is not None and not accepts(value):
+                raise InvalidRequestError(name, value, allowed)
 
 
 def check_values(config: object) -> None:

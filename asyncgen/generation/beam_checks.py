@@ -5,13 +5,20 @@ from __future__ import annotations
 from typing import Any
 
 from asyncgen.errors import InvalidRequestError
-from asyncgen.generation.constraints import constraints_of
+from asyncgen.generation.constraints import (
+    Constraint,
+    DisjunctiveConstraint,
+    constraints_of,
+)
 from asyncgen.generation.watermarking.config import SynthIDTextWatermarkingConfig, watermark_from
 
 __all__ = ["check_beams"]
 
 _MOST_CONSTRAINTS = 64
 """Each is looked at for every beam and candidate of a step."""
+
+_MOST_CANDIDATES = 2**13
+"""Forms of words, times beams: each may be a candidate of a step."""
 
 _STEEPEST = 30
 """Power of a length that a float can hold, whatever the length."""
@@ -85,7 +92,17 @@ def _check_constraints(config: Any, beams: int, groups: int) -> None:
         raise InvalidRequestError(name, getattr(config, name), allowed)
     if beams == 1:
         raise InvalidRequestError("num_beams", beams, "must be above 1 for constraints")
+    forms = sum(map(_num_forms, constraints))
+    if forms * beams > _MOST_CANDIDATES:
+        name = "force_words_ids" if config.force_words_ids is not None else "constraints"
+        allowed = f"{forms} words and forms for {beams} beams; at most {_MOST_CANDIDATES // beams}"
+        raise InvalidRequestError(name, getattr(config, name), allowed)
     if config.do_sample:
         raise InvalidRequestError("do_sample", True, "must be False for constraints")
     if groups > 1:
         raise InvalidRequestError("num_beam_groups", groups, "must be 1 for constraints")
+
+
+def _num_forms(constraint: Constraint) -> int:
+    """How many tokens a constraint may want at once."""
+    return len(constraint.token_ids) if isinstance(constraint, DisjunctiveConstraint) else 1

@@ -7,6 +7,7 @@ N19-1090, for constraints that are alternatives).
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
@@ -152,9 +153,9 @@ class PhrasalConstraint(Constraint):
 
     def copy(self, stateful: bool = False) -> PhrasalConstraint:
         """See `Constraint`."""
-        twin = PhrasalConstraint(self.token_ids)
-        if stateful:
-            twin.fulfilled_idx, twin.completed = self.fulfilled_idx, self.completed
+        twin = copy.copy(self)  # checked once; the ids never change
+        if not stateful:
+            twin.reset()
         return twin
 
 
@@ -216,9 +217,11 @@ class DisjunctiveConstraint(Constraint):
 
     def copy(self, stateful: bool = False) -> DisjunctiveConstraint:
         """See `Constraint`."""
-        twin = DisjunctiveConstraint(self.token_ids)
+        twin = copy.copy(self)  # shares the tree, which never changes
         if stateful:
-            twin.current_seq, twin.completed = list(self.current_seq), self.completed
+            twin.current_seq = list(self.current_seq)
+        else:
+            twin.reset()
         return twin
 
     def _place(self) -> dict[int, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 
 from asyncgen.engine.params import RequestParams, resolve_params
 from asyncgen.engine.values import MOST_ROWS
@@ -133,6 +134,31 @@ def test_samples() -> None:
     assert resolve({"n": 3, "do_sample": True}).num_samples == 3
     assert resolve({"n": 3, "num_return_sequences": 3, "do_sample": True}).num_samples == 3
     assert resolve({"n": 1}).num_samples == 1
+
+
+@pytest.mark.parametrize("length", [11, 2**31, 2**63 - 1])
+def test_a_least_length_beyond_the_end_is_refused(length: int) -> None:
+    assert resolve({"max_length": 10, "min_length": 10}).config.min_length == 10
+    with pytest.raises(InvalidRequestError, match="ends at 10 tokens") as caught:
+        resolve({"max_length": 10, "min_length": length})
+    assert caught.value.parameter == "min_length"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("negative_prompt_ids", [True]),
+        ("negative_prompt_ids", torch.ones(1, 2, dtype=torch.bool)),
+        ("negative_prompt_attention_mask", [-1]),
+        ("negative_prompt_attention_mask", [[0, 2**63 - 1]]),
+    ],
+)
+def test_a_prompt_to_lead_away_from_is_ids_and_a_mask_of_bits(name: str, value: Any) -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        resolve({"guidance_scale": 1.5, name: value})
+    assert caught.value.parameter == name
+    passing = {"negative_prompt_ids": [3, 0], "negative_prompt_attention_mask": [True, False]}
+    assert resolve({"guidance_scale": 1.5, **passing}).negative_prompt_ids is not None
 
 
 @pytest.mark.parametrize("count", [MOST_ROWS + 1, 10**9, 2**63, True, 0])

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from asyncgen.engine.token_ids import check_token_ids
+from asyncgen.engine.token_ids import check_token_ids, join_equal_ids
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.config import GenerationConfig
 from tests.engine.requests import request_for
@@ -63,6 +63,8 @@ def test_what_is_no_id_is_refused_also_as_a_default(name: str, value: Any) -> No
         ("bad_words_ids", [[1], [2, SIZE]]),
         ("sequence_bias", [[[1, SIZE], 1.0]]),
         ("sequence_bias", {(1, SIZE): 1.0}),
+        ("force_words_ids", [[1], [2, SIZE]]),
+        ("force_words_ids", [[1], [[2], [3, SIZE]]]),
     ],
 )
 def test_ids_in_words(name: str, value: Any) -> None:
@@ -87,6 +89,31 @@ def test_an_empty_list_forces_nothing() -> None:
         check("forced_eos_token_id", [])
 
 
+@pytest.mark.parametrize("name", [*LISTS, "eos_token_id", "forced_eos_token_id"])
+def test_an_id_that_is_named_often_is_looked_at_once(name: str) -> None:
+    given = [7, 3, 7, 7, 3]
+    config = SimpleNamespace(**{name: given})
+    join_equal_ids(config)
+    assert getattr(config, name) == [7, 3], "the first is the first"
+    assert len(given) == 5
+    for other in (None, 3, [[1], [1]], "aa", [True, 1]):
+        setattr(config, name, other)
+        join_equal_ids(config)
+        assert getattr(config, name) is other
+
+
+def test_start_ids_are_one_for_each_row() -> None:
+    config = SimpleNamespace(decoder_start_token_id=[0, 0])
+    join_equal_ids(config)
+    assert config.decoder_start_token_id == [0, 0]
+
+
+def test_a_request_names_each_id_once() -> None:
+    request, _ = request_for(eos_token_id=[5] * 1000, suppress_tokens=[6] * 1000)
+    assert request.params.config.eos_token_id == [5]
+    assert request.params.config.suppress_tokens == [6]
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [
@@ -95,9 +122,10 @@ def test_an_empty_list_forces_nothing() -> None:
         ("forced_bos_token_id", "a"),
         ("suppress_tokens", [260]),
         ("bad_words_ids", [[260]]),
+        ("force_words_ids", [[2**63 - 1]]),
     ],
 )
 def test_a_request_is_checked(name: str, value: Any) -> None:
     with pytest.raises(InvalidRequestError) as caught:
-        request_for(**{name: value})
+        request_for(**{name: value}, **({"num_beams": 2} if "force_words" in name else {}))
     assert caught.value.parameter == name

@@ -6,14 +6,17 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from asyncgen.engine.values import (
     MOST_ROWS,
     MOST_STOP_CHARACTERS,
     RULES,
+    TYPES,
     check_callables,
     check_stops,
     check_text,
+    check_types,
     check_values,
 )
 from asyncgen.errors import InvalidRequestError
@@ -85,6 +88,33 @@ def test_numbers_beyond_a_word_are_refused_by_name(name: str, bits: int) -> None
         check_values(SimpleNamespace(**{name: 1 << bits}))
     assert caught.value.parameter == name
     assert len(str(caught.value)) < 300
+
+
+_TYPED = [name for names, _, _ in TYPES for name in names]
+
+
+@pytest.mark.parametrize("name", _TYPED)
+@pytest.mark.parametrize("value", ["false", "", [], [[1]], {"a": 1}, float("nan"), object()])
+def test_a_value_of_another_type_is_refused_by_name(name: str, value: object) -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        check_types({name: value})
+    assert (caught.value.parameter, caught.value.value) == (name, value)
+
+
+@pytest.mark.parametrize("name", _TYPED)
+def test_a_switch_is_no_number_and_a_number_no_switch(name: str) -> None:
+    is_switch = name in {*TYPES[0][0], *TYPES[1][0]}
+    switches, numbers = (True, False), (0, 1)
+    for wrong in numbers if is_switch else switches:
+        with pytest.raises(InvalidRequestError, match=f"`{name}` is {wrong}: "):
+            check_types({name: wrong})
+    for right in switches if is_switch else numbers:
+        check_types({name: right})
+    check_types({name: None})
+
+
+def test_types_that_pass() -> None:
+    check_types({"early_stopping": "never", "min_p": 0.5, "pad_token_id": torch.tensor(3)})
 
 
 @pytest.mark.parametrize("value", [0, 1.5, True, {"a": 1}])

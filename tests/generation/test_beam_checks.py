@@ -90,3 +90,13 @@ def test_more_sequences_than_beams(returned: int) -> None:
             prompt_length=2,
             context_length=99,
         )
+
+
+def test_forms_of_words_are_bounded_by_the_beams() -> None:
+    forms = [[number] for number in range(2**12)]
+    check_beams(GenerationConfig(num_beams=2, force_words_ids=[forms]))
+    for beams, words in ((4, [forms]), (2, [forms, [5000, 5001]])):
+        config = GenerationConfig(num_beams=beams, force_words_ids=words)
+        with pytest.raises(InvalidRequestError, match=f"for {beams} beams; at most") as caught:
+            check_beams(config)
+        assert caught.value.parameter == "force_words_ids"

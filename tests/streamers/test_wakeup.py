@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
+import time
 import weakref
 from collections import Counter
 from typing import TYPE_CHECKING, Any
@@ -296,6 +297,33 @@ async def test_a_hurried_reader_of_a_slow_sender_is_rung_for_again() -> None:
             await checkpoint()
         in_threads(lambda: mailbox.put_nowait(3))
     assert mailbox.drain() == [3]
+
+
+async def test_a_hurried_reader_that_is_dropped_is_gone_at_once() -> None:
+    class Reader:
+        async def read(self) -> None:
+            await mailbox.wait()
+
+    mailbox: Mailbox[int] = Mailbox(pace=0.01)
+    assert await read(mailbox_after(mailbox, [1]), 1) == [1]
+    mailbox._hurried, mailbox._woken_at = True, time.monotonic()
+    reader = Reader()
+    gone = weakref.ref(reader)
+    gc.disable()
+    try:
+        async with anyio.create_task_group() as group:
+
+            async def drop() -> None:
+                nonlocal reader
+                await reader.read()
+                del reader
+                assert gone() is None
+
+            group.start_soon(drop)
+            await checkpoint()
+            mailbox.put_nowait(2)
+    finally:
+        gc.enable()
 
 
 def mailbox_after(mailbox: Mailbox[int], items: list[int]) -> Mailbox[int]:

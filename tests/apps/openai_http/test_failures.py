@@ -28,6 +28,7 @@ from asyncgen import (
         (EngineDiedError("dead"), 503, None),
         (EngineClosedError("closed"), 503, None),
         (InvalidScoresError("Bans", "nothing left"), 400, None),
+        (InvalidScoresError("TemperatureLogitsWarper", "NaN"), 400, "temperature"),
         (InvalidScoresError(None, "NaN"), 500, None),
         (RuntimeError("secret"), 500, None),
     ],

@@ -118,10 +118,69 @@ def test_any_value_of_any_field(demo: Running, examples: int) -> None:
 
 @pytest.mark.parametrize(
     "raw",
-    [b"", b"{", b"[]", b'"x"', b"null", b"\xff", b"[" * 100_000, b'{"a":' * 100_000, b"NaN"],
-    ids=lambda raw: raw[:4].hex() or "nothing",
+    [
+        *(b"", b"{", b"[]", b'"x"', b"null", b"\xff", b"[" * 100_000, b'{"a":' * 100_000, b"NaN"),
+        b'{"seed":1' + b"0" * 5000 + b"}",
+    ],
+    ids=lambda raw: raw[:8].hex() or "nothing",
 )
 def test_bodies_that_are_no_request(demo: Running, raw: bytes) -> None:
     got = demo.post("/chat/completions", raw)
     assert got.status == 400
     assert got.error["type"] == "invalid_request_error"
+    assert "the body" in got.error["message"]
+
+
+@pytest.mark.parametrize(
+    "fields", [{"x" * 100_000: 1}, {"model": "x" * 100_000}, {"logit_bias": {"x" * 100_000: 1}}]
+)
+def test_words_of_any_length_are_not_repeated(demo: Running, fields: dict[str, Any]) -> None:
+    turn = {"role": "user", "content": "hi"}
+    got = demo.post("/chat/completions", {"model": "demo", "messages": [turn], **fields})
+    assert got.status in (400, 404)
+    assert len(got.body) < 1000
+
+
+HOSTILE = [
+    ("temperature", 5e-324, "temperature"),
+    ("guidance_scale", 1e308, "guidance_scale"),
+    ("force_words_ids", [[2**63 - 1]], "force_words_ids"),
+    ("min_length", 2**63 - 1, "min_length"),
+    ("seed", 2**64, "seed"),
+    ("max_tokens", 2**63, "max_tokens"),
+    ("logit_bias", {"1": float("nan")}, "logit_bias"),
+    ("top_k", True, "top_k"),
+    ("stop_strings", [""], "stop_strings"),
+    ("negative_prompt_ids", [10**400], "negative_prompt_ids[0]"),
+]
+
+
+def test_hostile_values_are_refused_by_name_beside_a_stream(demo: Running) -> None:
+    story = {"model": "demo", "prompt": "Once", "max_tokens": 40, "temperature": 0}
+    alone = demo.post("/completions", story).json()["choices"]
+    wire = demo.begin("/completions", story)
+    try:
+        for name, value, param in HOSTILE:
+            fields: dict[str, Any] = {"max_tokens": 4, name: value}
+            if name == "force_words_ids":
+                fields |= {"num_beams": 2, "do_sample": False}
+            got = demo.post("/completions", {"model": "demo", "prompt": "Once", **fields})
+            assert (got.status, got.error["param"]) == (400, param), got.body
+        reply = b""
+        while b'"usage"' not in reply:
+            piece = wire.recv(65536)
+            assert piece
+            reply += piece
+    finally:
+        wire.close()
+    assert json.dumps(alone[0]["text"]).encode() in reply
+    assert demo.llm.healthy
+    demo.wait_idle()
+
+
+def test_end_tokens_named_often_cost_a_step_nothing(demo: Running) -> None:
+    fields = {"eos_token_id": [3] * 2**18, "suppress_tokens": [4] * 2**18}
+    asked = {"model": "demo", "prompt": "Once", "seed": 1, **fields, "max_tokens": 40}
+    few = {name: value[:1] for name, value in fields.items()}
+    text = demo.post("/completions", asked).json()["choices"][0]["text"]
+    assert text == demo.post("/completions", {**asked, **few}).json()["choices"][0]["text"]

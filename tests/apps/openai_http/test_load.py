@@ -24,15 +24,20 @@ REQUESTS, TOKENS = 24, 32
 
 @pytest.mark.soak
 @pytest.mark.timeout(300)
-def test_guidellm(demo: Running, tmp_path: Path) -> None:
+@pytest.mark.parametrize("route", ["/v1/chat/completions", "/v1/completions"])
+@pytest.mark.parametrize(
+    "profile",
+    ["kind=synchronous", "kind=concurrent,streams=4", "kind=throughput,max_concurrency=16"],
+)
+def test_guidellm(demo: Running, tmp_path: Path, route: str, profile: str) -> None:
     program = os.environ.get("GUIDELLM") or shutil.which("guidellm")
     if program is None:
         pytest.skip("guidellm is not installed")
     folder = Path(asyncgen.__file__).parent / "demo"
     out = tmp_path / "out.json"
     options = {
-        "backend": f"kind=openai_http,target=http://127.0.0.1:{demo.port}",
-        "profile": "kind=concurrent,streams=4",
+        "backend": f"kind=openai_http,target=http://127.0.0.1:{demo.port},request_format={route}",
+        "profile": profile,
         "constraint": f"kind=max_requests,count={REQUESTS}",
         "tokenizer": f"kind=huggingface_auto,model={folder}",
         "data": f"kind=synthetic_text,prompt_tokens=32,output_tokens={TOKENS}",

@@ -7,7 +7,12 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from apps.openai_http.failures import from_validation
 from apps.openai_http.schema import (
+    MAX_CHOICES,
+    MAX_IDS,
+    MAX_SEQUENCES,
+    MAX_WORDS,
     NEUTRAL,
     ChatCompletionRequest,
     CompletionRequest,
@@ -77,3 +82,57 @@ def test_forms_of_a_prompt(prompt: object) -> None:
 def test_no_prompt(prompt: object) -> None:
     with pytest.raises(ValidationError):
         CompletionRequest.model_validate({"model": "m", "prompt": prompt})
+
+
+MILLION = 1_000_000
+MANY: dict[str, dict[str, Any]] = {
+    "no ids": {"suppress_tokens": ["a"] * MILLION},
+    "no sequences": {"bad_words_ids": [1] * MILLION},
+    "no words": {"force_words_ids": [1] * MILLION},
+    "no forms": {"force_words_ids": [[None] * MILLION]},
+    "no biases": {"sequence_bias": [1] * MILLION},
+    "no texts": {"stop": [1] * MILLION},
+    "no messages": {"messages": [1] * MILLION},
+    "no parts": {"messages": [{"role": "user", "content": [1] * MILLION}]},
+    "no numbers": {"logit_bias": {str(number): "x" for number in range(MILLION // 10)}},
+    "no settings": {
+        "watermarking_config": {str(number): [None] for number in range(MILLION // 10)}
+    },
+    "no fields": {f"x{number}": 1 for number in range(MILLION // 10)},
+    "no fields of a message": {
+        "messages": [
+            {"role": "user", "content": "a", **{str(one): 1 for one in range(MILLION // 10)}}
+        ]
+    },
+}
+
+
+@pytest.mark.parametrize("fields", MANY.values(), ids=MANY)
+def test_of_a_million_mistakes_one_is_told(fields: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError) as refused:
+        ChatCompletionRequest.model_validate({**CHAT, **fields})
+    assert refused.value.error_count() < 10
+    assert refused.value.errors()[0]["loc"][0] == next(iter(fields))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("suppress_tokens", [1] * (MAX_IDS + 1)),
+        ("eos_token_id", [1] * (MAX_IDS + 1)),
+        ("bad_words_ids", [[1]] * (MAX_SEQUENCES + 1)),
+        ("sequence_bias", [[[1], 1.0]] * (MAX_SEQUENCES + 1)),
+        ("force_words_ids", [[1]] * (MAX_WORDS + 1)),
+        ("force_words_ids", [[[1]] * (MAX_WORDS + 1)]),
+        ("num_beams", MAX_CHOICES + 1),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_lists_that_hold_everybody_up_are_refused(name: str, value: Any) -> None:
+    with pytest.raises(ValidationError) as refused:
+        ChatCompletionRequest.model_validate({**CHAT, name: value})
+    told = from_validation(refused.value.errors())
+    assert (told.param or "").startswith(name)
+    assert "at most" in told.message or "less than or equal" in told.message
+    less = value - 1 if isinstance(value, int) else value[:-1] or [value[0][:-1]]
+    ChatCompletionRequest.model_validate({**CHAT, name: less})

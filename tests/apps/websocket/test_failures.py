@@ -6,7 +6,8 @@ import logging
 
 import pytest
 
-from apps.websocket.failures import Fault, from_exception
+import asyncgen
+from apps.websocket.failures import PARAMETERS, Fault, from_exception, parameter_of
 from apps.websocket.messages import SERVER_MESSAGE
 from apps.websocket.wire import encode
 from asyncgen import (
@@ -17,6 +18,7 @@ from asyncgen import (
     InvalidRequestError,
     InvalidScoresError,
     OverloadedError,
+    StreamParams,
 )
 
 
@@ -27,6 +29,7 @@ from asyncgen import (
         (ContextLengthError("prompt", 9, "up to 8"), "context_length", "prompt"),
         (ChatTemplateError("no roles"), "invalid_request", "messages"),
         (InvalidScoresError("TopK", "nothing is left"), "invalid_request", None),
+        (InvalidScoresError("TemperatureLogitsWarper", "NaN"), "invalid_request", "temperature"),
         (InvalidScoresError(None, "NaN"), "internal", None),
         (OverloadedError("full", 2.5), "overloaded", None),
         (EngineDiedError("dead"), "engine_dead", None),
@@ -54,3 +57,15 @@ def test_what_is_not_expected_is_logged(caplog: pytest.LogCaptureFixture) -> Non
     with caplog.at_level(logging.ERROR, "asyncgen.websocket"):
         from_exception(ZeroDivisionError("oh"))
     assert caplog.records[0].exc_info is not None
+
+
+@pytest.mark.parametrize("name", PARAMETERS)
+def test_a_processor_has_a_parameter(name: str) -> None:
+    assert getattr(asyncgen, name).__name__ == name
+    assert PARAMETERS[name] in StreamParams.__annotations__
+    assert parameter_of(InvalidScoresError(name, "no token is left")) == PARAMETERS[name]
+
+
+@pytest.mark.parametrize("name", [None, "Mine"])
+def test_nobody_alone_is_to_blame(name: str | None) -> None:
+    assert parameter_of(InvalidScoresError(name, "no token is left")) is None

@@ -29,8 +29,8 @@ def test_numbers_beyond_a_word(value: object) -> None:
     assert fault.param == "seed"
 
 
-@pytest.mark.parametrize("name", ["n", "num_return_sequences"])
-def test_samples_are_bounded(name: str) -> None:
+@pytest.mark.parametrize("name", ["n", "num_return_sequences", "num_beams"])
+def test_rows_are_bounded(name: str) -> None:
     assert check_params({name: MOST_SAMPLES}) is None
     fault = check_params({name: MOST_SAMPLES + 1})
     assert fault is not None
