@@ -23,6 +23,7 @@ from torch import nn
 
 from asyncgen.errors import InvalidRequestError, ModelLoadError
 from asyncgen.hub import is_pointer, read_json
+from asyncgen.native.memory import passing
 from asyncgen.progress import Progress
 
 if TYPE_CHECKING:
@@ -332,7 +333,7 @@ class _Reader:
             return torch.cat([matrix.t() for matrix in whole]).contiguous()
         first = sources[0].shape
         shape = (sum(source.shape[0] for source in sources), *first[1:]) if first else first
-        joined = torch.empty(shape, dtype=dtype)
+        joined = passing(tuple(shape), dtype)
         flat = joined.view(-1)
         start = 0
         for source in sources:

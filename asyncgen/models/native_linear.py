@@ -52,8 +52,9 @@ class NativeKernel:
         """Lay a weight out; the caller may drop the original afterwards."""
         self._outputs, self._inputs = weight.shape
         self.is_gated = is_gated
-        self._weight = _lay_out(_rows_in_order(weight, is_gated))
-        self._bias = None if bias is None else _rows_in_order(bias.float(), is_gated).contiguous()
+        self._weight = _lay_out(weight, is_gated)
+        # [panels, 2, 16]
+        self._bias = None if bias is None else torch.stack(_halves(bias.float(), is_gated), 1)
         self._weight_at = self._weight.data_ptr()
         self._bias_at = 0 if self._bias is None else self._bias.data_ptr()
         self._run = native.linear(weight.dtype)
@@ -89,54 +90,62 @@ class NativeKernel:
 
     def dense(self) -> Tensor:
         """See `Kernel`."""
-        return _rows_as_given(_take_apart(self._weight, self._inputs), self._outputs, self.is_gated)
+        halves = _take_apart(self._weight, self._inputs)
+        return _whole(halves, self._outputs, self.is_gated).contiguous()
 
     def __reduce__(self) -> tuple[type[NativeKernel], tuple[Tensor, Tensor | None, bool]]:
         """Copy and pickle by way of the ordinary layout, as the others do."""
         bias = self._bias
         if bias is not None:
-            bias = _rows_as_given(bias, self._outputs, self.is_gated)
+            bias = _whole(bias, self._outputs, self.is_gated)
         return NativeKernel, (self.dense(), bias, self.is_gated)
 
 
-def _rows_in_order(rows: Tensor, is_gated: bool) -> Tensor:
-    """Outputs in the order of panels, filled up with zeros: ``[out, ...]``.
+def _halves(rows: Tensor, is_gated: bool) -> tuple[Tensor, Tensor]:
+    """Outputs ``[out, ...]`` as both halves of each panel, ``[panels, 16, ...]``.
 
-    A panel of a gated weight holds 16 outputs of the gate and the same ones of the other.
+    They are filled up with zeros. A panel of a gated weight holds 16 outputs of the gate and the
+    same ones of the other.
     """
-    if not is_gated:
-        return _filled(rows, PANEL)
-    parts = [_filled(half, HALF) for half in rows.chunk(2)]
-    gate, up = (part.view(-1, HALF, *part.shape[1:]) for part in parts)
-    return torch.stack((gate, up), 1).flatten(0, 2)
+    if is_gated:
+        gate, up = (_filled(half, HALF).view(-1, HALF, *rows.shape[1:]) for half in rows.chunk(2))
+        return gate, up
+    first, second = _filled(rows, PANEL).view(-1, 2, HALF, *rows.shape[1:]).unbind(1)
+    return first, second
 
 
-def _rows_as_given(rows: Tensor, outputs: int, is_gated: bool) -> Tensor:
-    """The opposite of `_rows_in_order`."""
+def _whole(halves: Tensor, outputs: int, is_gated: bool) -> Tensor:
+    """The opposite of `_halves`: ``[panels, 2, 16, ...]`` as ``[out, ...]``."""
     if not is_gated:
-        return rows[:outputs]
-    gate, up = rows.view(-1, 2, HALF, *rows.shape[1:]).unbind(1)
-    return torch.cat((gate.flatten(0, 1)[: outputs // 2], up.flatten(0, 1)[: outputs // 2]))
+        return halves.flatten(0, 2)[:outputs]
+    gate, up = (half.flatten(0, 1)[: outputs // 2] for half in halves.unbind(1))
+    return torch.cat((gate, up))
 
 
 def _filled(rows: Tensor, multiple: int) -> Tensor:
     missing = -len(rows) % multiple
+    rows = rows.contiguous()
     return pad(rows, (0, 0) * (rows.dim() - 1) + (0, missing)) if missing else rows
 
 
-def _lay_out(weight: Tensor) -> Tensor:
+def _lay_out(weight: Tensor, is_gated: bool) -> Tensor:
     """Panels of ``[out, in]``: by inputs, or by tiles of 16 pairs of inputs and 16 outputs."""
-    inputs = weight.shape[1]
+    halves = _halves(weight, is_gated)
+    count, inputs = len(halves[0]), weight.shape[1]
     if weight.dtype == torch.float32:
-        panels = weight.reshape(-1, PANEL, inputs).transpose(1, 2)
-    else:
-        parts = weight.reshape(-1, 2, HALF, inputs // TILE_INPUTS, TILE_INPUTS // 2, 2)
-        panels = parts.permute(0, 3, 1, 4, 2, 5)
-    return empty(panels.shape, weight.dtype).copy_(panels)
+        panels = empty((count, inputs, 2, HALF), weight.dtype)
+        for number, half in enumerate(halves):
+            panels[:, :, number] = half.transpose(1, 2)
+        return panels
+    tiles, pairs = inputs // TILE_INPUTS, TILE_INPUTS // 2
+    panels = empty((count, tiles, 2, pairs, HALF, 2), weight.dtype)
+    for number, half in enumerate(halves):
+        panels[:, :, number] = half.view(count, HALF, tiles, pairs, 2).permute(0, 2, 3, 1, 4)
+    return panels
 
 
 def _take_apart(panels: Tensor, inputs: int) -> Tensor:
-    """The opposite of `_lay_out`."""
+    """The opposite of `_lay_out`: halves of panels, ``[panels, 2, 16, in]``."""
     if panels.dtype == torch.float32:
-        return panels.transpose(1, 2).reshape(-1, inputs)
-    return panels.permute(0, 2, 4, 1, 3, 5).reshape(-1, inputs)
+        return panels.permute(0, 2, 3, 1)
+    return panels.permute(0, 2, 4, 1, 3, 5).reshape(len(panels), 2, HALF, inputs)

@@ -1,4 +1,4 @@
-"""Memory for weights, in pages of two megabytes where the system has such.
+"""Memory for weights: in pages of two megabytes where the system has such, and given back at once.
 
 A step reads every weight once. In pages of four kilobytes the processor would look up an address
 for every 64 lines that it reads: float32 products lose a tenth to that.
@@ -7,6 +7,7 @@ for every 64 lines that it reads: float32 products lose a tenth to that.
 from __future__ import annotations
 
 import mmap
+import sys
 import threading
 import weakref
 from math import prod
@@ -17,13 +18,16 @@ import torch
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["empty"]
+__all__ = ["empty", "passing"]
 
 CHUNK: Final = 256 << 20
 """Bytes of address space that weights share; memory is taken as it is written to."""
 
 LINE: Final = 64
 """Every weight begins at such a multiple: the size of a cache line."""
+
+LARGE: Final = 1 << 16
+"""Bytes of a passing tensor that are worth a mapping of their own."""
 
 _lock = threading.Lock()
 _chunk: weakref.ref[mmap.mmap] | None = None  # gone with the last weight that lies in it
@@ -43,9 +47,29 @@ def empty(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     with _lock:
         chunk = None if _chunk is None else _chunk()
         if chunk is None or _used + size > len(chunk):
-            chunk = mmap.mmap(-1, max(CHUNK, size), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            chunk = _map(max(CHUNK, size))
             if hasattr(mmap, "MADV_HUGEPAGE"):
                 chunk.madvise(mmap.MADV_HUGEPAGE)
             _chunk, _used = weakref.ref(chunk), 0
         offset, _used = _used, _used + size
     return torch.frombuffer(chunk, dtype=dtype, count=count, offset=offset).view(shape)
+
+
+def passing(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """A tensor with anything in it, whose memory the system has back as soon as it is dropped.
+
+    What an allocator gets back between others it may neither return nor fit the next one into:
+    a checkpoint read tensor by tensor took twice its size.
+
+    Args:
+        shape: Any.
+        dtype: Its type.
+    """
+    count = prod(shape)
+    if count * dtype.itemsize < LARGE or sys.platform == "win32":
+        return torch.empty(shape, dtype=dtype)
+    return torch.frombuffer(_map(count * dtype.itemsize), dtype=dtype, count=count).view(shape)
+
+
+def _map(size: int) -> mmap.mmap:
+    return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)

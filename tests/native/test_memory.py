@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import gc
-from typing import TYPE_CHECKING
 
+import pytest
 import torch
 
 from asyncgen.native import memory
-
-if TYPE_CHECKING:
-    import pytest
 
 
 def test_tensors_lie_side_by_side_and_do_not_overlap() -> None:
@@ -45,3 +42,11 @@ def test_a_full_chunk_is_followed_by_another(monkeypatch: pytest.MonkeyPatch) ->
     made.append(memory.empty((5000,), torch.float32).fill_(9))
     for number, tensor in enumerate(made):
         assert (tensor == number).all()
+
+
+@pytest.mark.parametrize("shape", [(), (0, 3), (5,), (600, 500)])
+def test_passing_tensors(shape: tuple[int, ...]) -> None:
+    made = memory.passing(shape, torch.float32)
+    assert made.shape == shape
+    assert made.dtype == torch.float32
+    assert (made.fill_(2) == 2).all()
