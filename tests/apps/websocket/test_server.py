@@ -462,7 +462,7 @@ def stalled(port: int) -> socket.socket:
 
 
 async def test_a_stalled_reader_is_dropped_and_others_go_on() -> None:
-    async with served(endless(), send_seconds=0.3, grace_seconds=0, max_requests=64) as one:
+    async with served(endless(), send_seconds=1.0, grace_seconds=0, max_requests=64) as one:
         wire = stalled(one.server.port)
         try:
             for number in range(32):
