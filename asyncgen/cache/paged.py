@@ -42,7 +42,8 @@ class PagedStorage:
 
     The memory is asked for at once and not written: on a CPU a page that was never used takes
     none. What it holds before the first write is arbitrary, so whoever begins a page without
-    filling it calls `clear` first (`PagedAttention` does).
+    filling it calls `clear` first (`TorchAttention` does; our own kernel reads no further than a
+    text).
 
     Attributes:
         device: Where the pages lie.

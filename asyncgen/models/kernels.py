@@ -5,6 +5,8 @@ the winner wants the weight in a layout of its own. All of that stays in this fi
 function of those five alone: nothing is timed at load, so two loads of one checkpoint compute
 alike.
 
+Where our own kernels fit (`native_linear`) they are chosen before all of these, which are torch's.
+
 On a CPU that is not Intel's (Zen 4, torch 2.13, two threads), milliseconds for all matrices of ten
 layers of 576 and 1536 features, by rows; *chunks* is a batched product of the weight, cut in two,
 with a column:

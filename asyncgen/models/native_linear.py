@@ -40,6 +40,7 @@ class NativeKernel:
     __slots__ = (
         "_bias",
         "_bias_at",
+        "_dtype",
         "_inputs",
         "_outputs",
         "_run",
@@ -52,6 +53,7 @@ class NativeKernel:
         """Lay a weight out; the caller may drop the original afterwards."""
         self._outputs, self._inputs = weight.shape
         self.is_gated = is_gated
+        self._dtype = weight.dtype
         self._weight = _lay_out(weight, is_gated)
         # [panels, 2, 16]
         self._bias = None if bias is None else torch.stack(_halves(bias.float(), is_gated), 1)
@@ -73,6 +75,12 @@ class NativeKernel:
         self._multiply(x, residual, Use.ADD)
 
     def _multiply(self, x: Tensor, out: Tensor, use: int) -> None:
+        # The kernel knows an address only: what does not fit would be read all the same.
+        if x.dtype is not self._dtype or x.shape[1] != self._inputs or not x.is_cpu:
+            raise ValueError(
+                f"rows are {tuple(x.shape)} {x.dtype} on {x.device}; "
+                f"this weight takes [N, {self._inputs}] {self._dtype} on cpu"
+            )
         if x.stride(1) != 1:
             x = x.contiguous()
         self._run(

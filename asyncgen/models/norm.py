@@ -77,7 +77,7 @@ def make_scaler(weight: Tensor, features: int, eps: float) -> NativeScaler | Sca
 class NativeScaler:
     """The norm by our own kernel."""
 
-    __slots__ = ("_eps", "_features", "_groups", "_run", "_weight", "_weight_at")
+    __slots__ = ("_dtype", "_eps", "_features", "_groups", "_run", "_weight", "_weight_at")
 
     def __init__(self, weight: Tensor, features: int, eps: float) -> None:
         """See `make_scaler`."""
@@ -85,10 +85,17 @@ class NativeScaler:
         self._weight_at = self._weight.data_ptr()
         self._groups = weight.numel() // features
         self._features, self._eps = features, eps
+        self._dtype = weight.dtype
         self._run = native.rms_norm(weight.dtype)
 
     def into(self, x: Tensor, out: Tensor) -> Tensor:
         """Normalise the rows of ``x`` into ``out`` of the same shape (it may be ``x`` itself)."""
+        # The kernel knows an address only: what does not fit would be read all the same.
+        if x.dtype is not self._dtype or x.shape[-1] != self._features or not x.is_cpu:
+            raise ValueError(
+                f"rows are {tuple(x.shape)} {x.dtype} on {x.device}; "
+                f"this norm takes [..., {self._features}] {self._dtype} on cpu"
+            )
         self._run(
             x.data_ptr(),
             x.stride(0),

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from asyncgen import native
 from asyncgen.models.native_linear import NativeKernel, fits
+from asyncgen.models.norm import make_scaler
 
 pytestmark = pytest.mark.skipif(native.kernels is None, reason="our own kernels do not run here")
 
@@ -125,3 +126,19 @@ def test_what_fits() -> None:
     assert not fits(torch.bfloat16, 48)
     assert not fits(torch.float64, 64)
     assert not fits(torch.float16, 64)
+
+
+@pytest.mark.parametrize(
+    "x",
+    [
+        torch.randn(3, 64, dtype=torch.float64),
+        torch.randn(3, 64, dtype=torch.bfloat16),
+        torch.randn(3, 63),
+        torch.randn(3, 64, device="meta"),
+    ],
+)
+def test_rows_that_do_not_fit_are_refused(x: torch.Tensor) -> None:
+    with pytest.raises(ValueError, match="this weight takes"):
+        NativeKernel(torch.randn(8, 64), None).product(x)
+    with pytest.raises(ValueError, match="this norm takes"):
+        make_scaler(torch.ones(64), 64, 1e-6).into(x, torch.empty(3, 64))

@@ -143,14 +143,7 @@ void linear_bf16(const bf16* x, std::int64_t x_stride, std::int64_t rows, std::i
                  std::int64_t outputs, const bf16* weight, const float* bias, bf16* out,
                  std::int64_t out_stride, std::int64_t use) {
   const Product product{x, x_stride, inputs, outputs, weight, bias, out, out_stride, use};
-  struct Nothing {};
-  for_panels<Nothing>(
-      rows, outputs, [&](Nothing&, std::int64_t first, std::int64_t count, std::int64_t panel) {
-        const std::int64_t blocks = (count + MOST_ROWS - 1) / MOST_ROWS;
-        for (std::int64_t number = 0; number < blocks; ++number) {
-          const std::int64_t begin = count * number / blocks, end = count * (number + 1) / blocks;
-          with_count<MOST_ROWS>(
-              end - begin, [&](auto size) { block_vectors<size>(product, first + begin, panel); });
-        }
-      });
+  for_blocks<MOST_ROWS>(rows, outputs, [&](auto size, std::int64_t first, std::int64_t panel) {
+    block_vectors<size>(product, first, panel);
+  });
 }

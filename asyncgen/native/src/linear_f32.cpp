@@ -49,15 +49,7 @@ void linear_f32(const float* x, std::int64_t x_stride, std::int64_t rows, std::i
                 std::int64_t outputs, const float* weight, const float* bias, float* out,
                 std::int64_t out_stride, std::int64_t use) {
   const Product product{x, x_stride, inputs, outputs, weight, bias, out, out_stride, use};
-  struct Nothing {};
-  for_panels<Nothing>(
-      rows, outputs, [&](Nothing&, std::int64_t first, std::int64_t count, std::int64_t panel) {
-        // Blocks of nearly the same size: a block of one row would wait for its own sums.
-        const std::int64_t blocks = (count + MOST_ROWS - 1) / MOST_ROWS;
-        for (std::int64_t number = 0; number < blocks; ++number) {
-          const std::int64_t begin = count * number / blocks, end = count * (number + 1) / blocks;
-          with_count<MOST_ROWS>(end - begin,
-                                [&](auto size) { product.block<size>(first + begin, panel); });
-        }
-      });
+  for_blocks<MOST_ROWS>(rows, outputs, [&](auto size, std::int64_t first, std::int64_t panel) {
+    product.block<size>(first, panel);
+  });
 }

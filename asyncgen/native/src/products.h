@@ -51,3 +51,19 @@ inline void for_panels(std::int64_t rows, std::int64_t outputs, Compute compute)
     }
   }
 }
+
+// The same for products that keep the sums of at most MOST rows in registers: calls
+// `compute(count, first row, panel)` with a count that is known when it is compiled.
+template <int MOST, typename Compute>
+inline void for_blocks(std::int64_t rows, std::int64_t outputs, Compute compute) {
+  struct Nothing {};
+  for_panels<Nothing>(
+      rows, outputs, [&](Nothing&, std::int64_t first, std::int64_t count, std::int64_t panel) {
+        // Blocks of nearly the same size: a block of one row would wait for its own sums.
+        const std::int64_t blocks = (count + MOST - 1) / MOST;
+        for (std::int64_t number = 0; number < blocks; ++number) {
+          const std::int64_t begin = count * number / blocks, end = count * (number + 1) / blocks;
+          with_count<MOST>(end - begin, [&](auto size) { compute(size, first + begin, panel); });
+        }
+      });
+}
