@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from asyncgen.engine.core import Engine
+from asyncgen.engine.devices import kind_of
 from asyncgen.engine.request import clock
 from asyncgen.engine.side_lane import SideLane
 from asyncgen.errors import InvalidRequestError
@@ -17,7 +18,6 @@ from asyncgen.errors import InvalidRequestError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from asyncgen.cache.paged import PagedStorage
     from asyncgen.engine.admission import Admission
     from asyncgen.engine.batch import Batch
     from asyncgen.engine.memory import CacheRoom
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from asyncgen.engine.scheduler import Scheduler
     from asyncgen.engine.side_lane import Run
     from asyncgen.models.graphs import DecodeGraphs
+    from asyncgen.models.paged import PagedAttention
     from asyncgen.tokenizer import Tokenizer
 
 __all__ = ["EngineOptions", "assemble", "check_count", "plan_room"]
@@ -35,9 +36,8 @@ _log = logging.getLogger("asyncgen.engine")
 
 SCHEDULERS = ("fifo", "prefill_first")
 
-_CPU_PAGE_SIZE = 32
-_CUDA_PAGE_SIZE = 256
-"""What ``varlen_attn`` asks of a page of a block table."""
+_GATHERED_SHARE = 64
+"""One part in so many of a device's memory may hold keys that recorded steps copy together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,9 +127,7 @@ def plan_room(model: Any, options: EngineOptions) -> CacheRoom:
     from asyncgen.cache.paged import page_bytes
     from asyncgen.engine.memory import CacheRoom, plan_pages
 
-    size = options.page_size
-    if size is None:
-        size = _CUDA_PAGE_SIZE if model.device.type == "cuda" else _CPU_PAGE_SIZE
+    size = options.page_size or kind_of(model.device).page_size
     config = model.core.config
     positions = getattr(config, "max_position_embeddings", None)
     spare = int(_records(model, options))
@@ -146,12 +144,12 @@ def plan_room(model: Any, options: EngineOptions) -> CacheRoom:
 
 def _records(model: Any, options: EngineOptions) -> bool:
     """Whether decode steps are to be recorded, as far as the device goes."""
-    is_cuda = model.device.type == "cuda"
-    if options.use_cuda_graph and not is_cuda:
+    is_able = kind_of(model.device).recorder is not None
+    if options.use_cuda_graph and not is_able:
         raise InvalidRequestError(
             "use_cuda_graph", True, f"the model computes on {model.device}, which has no such thing"
         )
-    return is_cuda and options.use_cuda_graph is not False
+    return is_able and options.use_cuda_graph is not False
 
 
 def assemble(
@@ -205,18 +203,24 @@ def _make_batch(
     from asyncgen.engine.batch_runner import BatchRunner
     from asyncgen.engine.batch_sampler import BatchSampler
     from asyncgen.engine.events import EventWriter
+    from asyncgen.models.paged import PagedAttention
 
-    core = model.core
-    num_pages = room.num_pages + room.num_spare
+    core, kind = model.core, kind_of(model.device)
     storage = PagedStorage(
-        core.config, num_pages, room.page_size, device=model.device, dtype=model.dtype
+        core.config,
+        room.num_pages + room.num_spare,
+        room.page_size,
+        device=model.device,
+        dtype=model.dtype,
+        heads_first=kind.heads_first,
     )
+    attention = PagedAttention(core.config, storage)
     runs_ahead = options.use_async_batching
     if runs_ahead is None:
-        runs_ahead = model.device.type == "cuda"
+        runs_ahead = kind.runs_ahead
     return Batch(
         _make_scheduler(options, pool),
-        BatchRunner(core, storage, _make_graphs(model, storage, options, room)),
+        BatchRunner(core, attention, _make_graphs(model, attention, options, room)),
         BatchSampler(core.config.vocab_size, model.device),
         start_events=lambda request: EventWriter(request, tokenizer, clock, metrics),
         tokenizer=tokenizer,
@@ -229,37 +233,33 @@ def _make_batch(
 
 
 def _make_graphs(
-    model: Any, storage: PagedStorage, options: EngineOptions, room: CacheRoom
+    model: Any, attention: PagedAttention, options: EngineOptions, room: CacheRoom
 ) -> DecodeGraphs | None:
     """Recordings of decode steps, where they are wanted and possible."""
     if not _records(model, options):
         return None
-    from asyncgen.models.graphs import (
-        CudaRecorder,
-        DecodeGraphs,
-        page_sizes,
-        row_sizes,
-        why_not,
-    )
-    from asyncgen.models.paged_cuda import find_fused_kernel
+    from asyncgen.engine.memory import device_memory
+    from asyncgen.models.graphs import DecodeGraphs, page_sizes, row_sizes, why_not
 
-    core = model.core
-    kernel = find_fused_kernel(core.config, storage)
+    core, kernel = model.core, attention.fused
     reason = why_not(core, kernel) if room.num_spare else "`kv_cache_memory` pays for one page"
     if kernel is None or reason is not None:
         level = logging.WARNING if options.use_cuda_graph else logging.INFO
         _log.log(level, "decode steps run without CUDA graphs: %s", reason)
         return None
+    make_recorder = kind_of(model.device).recorder
+    assert make_recorder is not None
     positions = getattr(core.config, "max_position_embeddings", None)
     most = room.num_pages if positions is None else min(room.pages(positions), room.num_pages)
     return DecodeGraphs(
         core,
-        storage,
+        attention.storage,
         kernel,
-        CudaRecorder(storage.device),
+        make_recorder(model.device),
         rows=row_sizes(options.max_running, options.num_q_padding_intervals),
         pages=page_sizes(most, room.page_size, options.num_kv_padding_intervals),
         scratch=room.num_pages,
+        most_gathered=device_memory(model.device)[1] // _GATHERED_SHARE,
     )
 
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Protocol
 
 import torch
 
-from asyncgen.models.paged import PagedAttention
 from asyncgen.transfer import to_device
 
 if TYPE_CHECKING:
@@ -18,12 +17,12 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from asyncgen.cache.paged import PagedStorage
     from asyncgen.engine.ahead import UnreadTokens
     from asyncgen.engine.scheduler import ScheduledRow
     from asyncgen.models.attention import AttentionContext
     from asyncgen.models.config import ModelConfig
     from asyncgen.models.graphs import DecodeGraphs
+    from asyncgen.models.paged import PagedAttention
 
 __all__ = ["BatchRunner", "PackedDecoder"]
 
@@ -43,20 +42,19 @@ class BatchRunner:
     """A model over pages."""
 
     def __init__(
-        self, core: PackedDecoder, storage: PagedStorage, graphs: DecodeGraphs | None = None
+        self, core: PackedDecoder, attention: PagedAttention, graphs: DecodeGraphs | None = None
     ) -> None:
-        """Join a model and the memory of its keys and values.
+        """Join a model and its attention over pages.
 
         Args:
             core: The model.
-            storage: Made for its configuration.
+            attention: Over pages that were made for its configuration.
             graphs: Recordings of steps that only decode, over the same; ``None``: all steps are
                 computed as they come.
         """
         self._core = core
-        self._storage = storage
-        self._device = storage.device
-        self._attention = PagedAttention(core.config, storage)
+        self._device = attention.storage.device
+        self._attention = attention
         self._graphs = graphs
 
     def warm(self) -> None:

@@ -164,6 +164,7 @@ class DecodeGraphs:
         rows: Sequence[int],
         pages: Sequence[int],
         scratch: int,
+        most_gathered: int,
         after: int = PATIENCE,
     ) -> None:
         """Prepare; nothing is recorded yet.
@@ -171,11 +172,13 @@ class DecodeGraphs:
         Args:
             core: The model; computes packed rows.
             storage: Its pages.
-            kernel: Reads pages.
+            kernel: What computes attention.
             recorder: Records.
             rows: Numbers of rows, ascending.
             pages: Numbers of pages a row, ascending.
             scratch: A page of the storage that no request gets.
+            most_gathered: Bytes of a layer's keys and values that a step may copy together, where
+                the kernel takes no table of pages; larger steps are not recorded.
             after: Steps of a size that run as they are before it is recorded.
         """
         self._core = core
@@ -185,7 +188,10 @@ class DecodeGraphs:
         self._rows, self._pages = list(rows), list(pages)
         self._scratch = scratch
         self._after = after
+        page_bytes = storage.data[0, :, 0].nbytes
+        self._most_pages = None if kernel.reads_pages else most_gathered // page_bytes
         self._recorded: dict[tuple[int, int], _Recorded] = {}
+        self._too_large: set[tuple[int, int]] = set()
         self._asked: Counter[tuple[int, int]] = Counter()
         self._out: Tensor | None = None
         storage.clear([scratch])
@@ -242,13 +248,17 @@ class DecodeGraphs:
         found = self._recorded.get((rows, pages))
         if found is not None or self.failure is not None:
             return found
+        if self._most_pages is not None and rows * pages > self._most_pages:
+            return None
+        if (rows, pages) in self._too_large:
+            return None
         self._asked[rows, pages] += 1
         if self._asked[rows, pages] <= self._after and not at_once:
             return None
         try:
             found = self._record(rows, pages)
         except Exception as error:
-            self._give_up(error)
+            self._give_up(_cause(error), rows, pages)
             return None
         self._recorded[rows, pages] = found
         return found
@@ -274,18 +284,33 @@ class DecodeGraphs:
         repeat = self._recorder.record(lambda: out.copy_(compute()))
         return _Recorded(fixed, repeat, core.take_workspace(rows))
 
-    def _give_up(self, error: BaseException) -> None:
-        """Go on without recordings, and say why, once."""
-        while error.__context__ is not None:
-            # The end of a recording that has failed fails as well, of less interest.
-            error = error.__context__
-        self.failure = f"{type(error).__name__}: {error}"
+    def _give_up(self, error: BaseException, rows: int, pages: int) -> None:
+        """Go on without this recording, or without any, and say why, once."""
+        reason = f"{type(error).__name__}: {error}"
+        if isinstance(error, torch.OutOfMemoryError):
+            self._too_large.add((rows, pages))
+            _log.warning(
+                "decode steps of %d rows of up to %d tokens run without a CUDA graph: %s; a "
+                "smaller `kv_cache_memory` leaves more room",
+                rows,
+                pages * self._storage.page_size,
+                reason,
+            )
+            return
+        self.failure = reason
         self._recorded.clear()
         _log.warning(
             "decode steps run without CUDA graphs, and so slower with few streams, since "
             "recording one failed: %s",
-            self.failure,
+            reason,
         )
+
+
+def _cause(error: BaseException) -> BaseException:
+    """What went wrong first: the end of a recording that has failed fails as well."""
+    while error.__context__ is not None:
+        error = error.__context__
+    return error
 
 
 def why_not(core: Any, kernel: FusedKernel | None) -> str | None:
@@ -299,8 +324,8 @@ def why_not(core: Any, kernel: FusedKernel | None) -> str | None:
         return "dynamic rope looks at the positions of every step"
     if kernel is None:
         return "torch.nn.attention.varlen has no kernel for this device, dtype and page size"
-    if not kernel.reads_pages:
-        return "torch.nn.attention.varlen takes no table of pages on this device"
+    if not kernel.is_recordable:
+        return "torch.nn.attention.varlen computes no rows of fixed memory on this device"
     return None
 
 

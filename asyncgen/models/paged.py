@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from asyncgen.cache.paged import PagedStorage
     from asyncgen.models.config import ModelConfig
+    from asyncgen.models.paged_cuda import FusedKernel
 
 __all__ = ["PackedRow", "PagedAttention"]
 
@@ -43,6 +44,11 @@ class PagedAttention:
     def storage(self) -> PagedStorage:
         """Where keys and values are."""
         return self._storage
+
+    @property
+    def fused(self) -> FusedKernel | None:
+        """The accelerator's kernel, where that is what computes."""
+        return self._chosen.fused
 
     def lay_out(self, rows: Sequence[PackedRow]) -> None:
         """Get ready for a forward pass of these rows, whose tokens lie one row after another.

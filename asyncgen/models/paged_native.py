@@ -30,6 +30,8 @@ __all__ = ["NativeAttention"]
 class NativeAttention:
     """The `AttentionContext` of packed rows on processors that have the kernel."""
 
+    fused = None
+
     def __init__(self, config: ModelConfig, storage: PagedStorage) -> None:
         """Attend over a storage.
 

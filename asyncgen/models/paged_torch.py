@@ -13,8 +13,9 @@ import torch
 from asyncgen.models.paged_chunks import Chunks
 from asyncgen.models.paged_copied import CopiedRows, CopyMemory, are_worth_copying
 from asyncgen.models.paged_cpu import SingleTokens
-from asyncgen.models.paged_cuda import FusedRows, find_fused_kernel
+from asyncgen.models.paged_cuda import FusedRows
 from asyncgen.models.paged_plan import PlacedRow, bucket_chunks, place_rows
+from asyncgen.models.paged_trial import find_fused_kernel
 from asyncgen.transfer import to_device
 
 if TYPE_CHECKING:
@@ -43,7 +44,11 @@ costs as much as it saves in about so many."""
 
 
 class TorchAttention:
-    """The `AttentionContext` of packed rows on any device; see `PagedAttention`."""
+    """The `AttentionContext` of packed rows on any device; see `PagedAttention`.
+
+    Attributes:
+        fused: What computes all rows at once on an accelerator that can.
+    """
 
     def __init__(self, config: ModelConfig, storage: PagedStorage) -> None:
         """Attend over a storage.
@@ -66,7 +71,7 @@ class TorchAttention:
         self._steps_together = 0
         self._copy_memory = CopyMemory(storage)
         self._slots: Tensor | None = None
-        self._fused = find_fused_kernel(config, storage)
+        self.fused = find_fused_kernel(config, storage)
         flat = (-1, storage.head_dim)
         self._flat = [layer.view(flat) for layer in storage.layers]
 
@@ -160,8 +165,8 @@ class TorchAttention:
     def _split(self, rows: list[PlacedRow], window: int | None) -> list[Part]:
         """Which kernel computes which rows."""
         storage, group = self._storage, self._group
-        if self._fused is not None:
-            return [FusedRows(rows, storage, window, group, self._fused)]
+        if self.fused is not None:
+            return [FusedRows(rows, storage, window, self.fused)]
         parts: list[Part] = []
         if storage.heads_first and self._are_copied(rows):
             return [CopiedRows(rows, storage, window, group, self._copy_memory)]

@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["CallRecorder", "NoRecorder", "TapeRecorder", "paged_attention"]
+__all__ = ["CallRecorder", "NoRecorder", "TapeRecorder"]
 
 
 class CallRecorder:
@@ -97,38 +97,3 @@ class _Tape(TorchDispatchMode):
 
 def _tensors(made: Any) -> list[Tensor]:
     return [each for each in tree_leaves(made) if isinstance(each, Tensor)]
-
-
-def paged_attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    cu_seq_q: Tensor,
-    cu_seq_k: Tensor | None,
-    max_q: int,
-    max_k: int,
-    *,
-    scale: float | None,
-    window_size: tuple[int, int],
-    seqused_k: Tensor,
-    block_table: Tensor,
-    enable_gqa: bool = False,
-) -> Tensor:
-    """What `varlen_attn` is documented to do for single tokens, in operators alone."""
-    assert max_q == 1 and cu_seq_k is None and len(cu_seq_q) == len(query) + 1
-    rows, heads, size = query.shape
-    assert block_table.dtype == seqused_k.dtype == cu_seq_q.dtype == torch.int32
-    tables = block_table.long()
-    keys, values = (part[tables].flatten(1, 2)[:, :max_k] for part in (key, value))  # [B, T, K, D]
-    group = heads // keys.shape[2]
-    assert enable_gqa == (group > 1)
-    keys, values = (part.repeat_interleave(group, 2).transpose(1, 2) for part in (keys, values))
-    scores = (query[:, :, None] @ keys.transpose(2, 3)) * (size**-0.5 if scale is None else scale)
-    places = torch.arange(keys.shape[2])[None]
-    hidden = places >= seqused_k[:, None]
-    if window_size[0] >= 0:
-        hidden = hidden | (places < seqused_k[:, None] - 1 - window_size[0])
-    weights = scores.masked_fill(hidden[:, None, None], -torch.inf).softmax(-1)
-    # Behind the keys in use there may be anything.
-    values = values.masked_fill(hidden[:, None, :, None], 0.0)
-    return (weights @ values).reshape(rows, heads, size)

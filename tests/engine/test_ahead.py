@@ -19,10 +19,12 @@ from asyncgen.generation.logits import LogitsProcessorList
 from asyncgen.generation.stopping import StoppingCriteriaList
 from asyncgen.modeling import PreTrainedModel
 from asyncgen.models.graphs import DecodeGraphs
+from asyncgen.models.paged import PagedAttention
 from asyncgen.models.paged_cuda import FusedKernel
 from tests.doubles.engine import greedy_ids, sampled_ids
 from tests.doubles.models import EOS, TableModel
-from tests.doubles.recorders import TapeRecorder, paged_attention
+from tests.doubles.recorders import TapeRecorder
+from tests.doubles.varlen import varlen_attn
 from tests.engine.batches import Bench, ids_of
 from tests.engine.test_batch import MODEL, Failing, Planned, run_mix
 from tests.models.build import random_config, random_model
@@ -271,14 +273,15 @@ def test_recorded_steps_that_run_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
             graphs = DecodeGraphs(
                 core,
                 storage,
-                FusedKernel(paged_attention, True),
+                FusedKernel(varlen_attn, True, options={"enable_gqa": True}),
                 TapeRecorder(),
                 rows=[1, 2, 4],
                 pages=[4, 16],
                 scratch=bench.pool.num_pages,
+                most_gathered=0,
                 after=3,
             )
-            bench.batch._runner = BatchRunner(core, storage, graphs)
+            bench.batch._runner = BatchRunner(core, PagedAttention(core.config, storage), graphs)
             bench.engine.warm()
             assert graphs.sizes == [(4, 4), (2, 4), (1, 4)]
         sinks = []

@@ -15,9 +15,11 @@ from asyncgen.engine.memory import CacheRoom
 from asyncgen.engine.metrics import EngineMetrics
 from asyncgen.engine.schedulers import FIFOScheduler, PrefillFirstScheduler
 from asyncgen.errors import InvalidRequestError
+from asyncgen.models.paged import PagedAttention
 from asyncgen.models.paged_cuda import FusedKernel
 from tests.doubles.models import TableModel
-from tests.doubles.recorders import CallRecorder, paged_attention
+from tests.doubles.recorders import CallRecorder
+from tests.doubles.varlen import varlen_attn
 
 if TYPE_CHECKING:
     from asyncgen.engine.core import Engine
@@ -130,16 +132,23 @@ def test_a_recording_takes_a_page_that_was_planned(monkeypatch: pytest.MonkeyPat
     assert plan_room(model, off) == CacheRoom(5, 256, 0)
 
 
+def over_pages(model: OnCuda) -> PagedAttention:
+    """Attention over nine pages, as a device has them."""
+    return PagedAttention(
+        model.core.config, PagedStorage(model.core.config, 9, 256, heads_first=False)
+    )
+
+
 @pytest.mark.parametrize("asked", [True, None])
 def test_what_cannot_be_recorded_is_said(
     asked: bool | None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """In 32 bits there is no attention that reads pages."""
+    """In 32 bits there is no fused attention."""
     model = OnCuda()
     options = EngineOptions(use_cuda_graph=asked)
-    storage = PagedStorage(model.core.config, 3, 256, heads_first=False)
+    attention = over_pages(model)
     with caplog.at_level(logging.INFO, "asyncgen.engine"):
-        assert assembly._make_graphs(model, storage, options, CacheRoom(2, 256, 1)) is None
+        assert assembly._make_graphs(model, attention, options, CacheRoom(8, 256, 1)) is None
     [record] = caplog.records
     assert record.levelno == (logging.WARNING if asked else logging.INFO)
     assert "has no kernel" in record.getMessage()
@@ -148,13 +157,13 @@ def test_what_cannot_be_recorded_is_said(
 def test_recordings_are_made_for_the_rows_and_lengths_there_are(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    kernel = FusedKernel(paged_attention, True)
-    monkeypatch.setattr("asyncgen.models.paged_cuda.find_fused_kernel", lambda *_: kernel)
+    kernel = FusedKernel(varlen_attn, True)
+    monkeypatch.setattr("asyncgen.models.paged_torch.find_fused_kernel", lambda *_: kernel)
     monkeypatch.setattr("asyncgen.models.graphs.CudaRecorder", lambda device: CallRecorder())
+    monkeypatch.setattr("asyncgen.engine.memory.device_memory", lambda device: (10**9, 10**9))
     model = OnCuda()
-    storage = PagedStorage(model.core.config, 9, 256, heads_first=False)
     options = EngineOptions(max_running=6, num_kv_padding_intervals=2)
-    graphs = assembly._make_graphs(model, storage, options, CacheRoom(8, 256, 1))
+    graphs = assembly._make_graphs(model, over_pages(model), options, CacheRoom(8, 256, 1))
     assert graphs is not None
     graphs.warm()
     assert graphs.sizes == [(6, 2), (4, 2), (2, 2), (1, 2)]  # of the 4 pages of a context

@@ -13,6 +13,7 @@ from asyncgen.engine.batch_runner import BatchRunner
 from asyncgen.engine.scheduler import ScheduledRow
 from asyncgen.engine.state import RequestState
 from asyncgen.models.attention import DenseAttention
+from asyncgen.models.paged import PagedAttention
 from tests.models.build import random_config, random_model
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ def expected(core: DecoderLM, ids: list[int]) -> torch.Tensor:
 @pytest.mark.parametrize("model_type", ["llama", "gpt2"])
 def test_chunks_and_single_tokens_in_one_pass(model_type: str) -> None:
     core = random_model(random_config(model_type))
-    runner = BatchRunner(core, PagedStorage(core.config, 16, 4))
+    runner = BatchRunner(core, PagedAttention(core.config, PagedStorage(core.config, 16, 4)))
     first = RequestState("first", [1, 2, 3, 4, 5], pages=[0, 1])
     second = RequestState("second", [9, 8, 7, 6, 5, 4, 3], pages=[2, 3])
     logits = runner.logits(
@@ -52,6 +53,6 @@ def test_chunks_and_single_tokens_in_one_pass(model_type: str) -> None:
 
 def test_a_pass_without_an_end() -> None:
     core = random_model(random_config("llama"))
-    runner = BatchRunner(core, PagedStorage(core.config, 4, 4))
+    runner = BatchRunner(core, PagedAttention(core.config, PagedStorage(core.config, 4, 4)))
     state = RequestState("only", [1, 2, 3, 4], pages=[0])
     assert runner.logits([ScheduledRow(state, 0, 2, [0], False)]).shape[0] == 0

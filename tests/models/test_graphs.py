@@ -14,14 +14,17 @@ from asyncgen import native
 from asyncgen.cache.paged import PagedStorage
 from asyncgen.models.graphs import CudaRecorder, DecodeGraphs, page_sizes, row_sizes
 from asyncgen.models.paged import PagedAttention
-from asyncgen.models.paged_cuda import FusedKernel, find_fused_kernel
-from tests.doubles.recorders import CallRecorder, NoRecorder, TapeRecorder, paged_attention
+from asyncgen.models.paged_cuda import FusedKernel
+from asyncgen.models.paged_trial import find_fused_kernel
+from tests.doubles.recorders import CallRecorder, NoRecorder, TapeRecorder
+from tests.doubles.varlen import varlen_attn
 from tests.models.test_paged import VARIANTS, Row, alone, make_rows, model, packed
 
 if TYPE_CHECKING:
     from asyncgen.models import DecoderLM
 
-KERNEL = FusedKernel(paged_attention, True)
+KERNEL = FusedKernel(varlen_attn, True, options={"enable_gqa": True})
+GATHERING = FusedKernel(varlen_attn, False, options={"enable_gqa": True})
 PAGE = 4
 
 
@@ -68,6 +71,7 @@ class Decoded:
         kernel: FusedKernel = KERNEL,
         page_size: int = PAGE,
         num_pages: int = 80,
+        most_gathered: int = 2**30,
         after: int = 0,
     ) -> None:
         self.core = core
@@ -90,6 +94,7 @@ class Decoded:
             rows=rows,
             pages=pages,
             scratch=num_pages,
+            most_gathered=most_gathered,
             after=after,
         )
 
@@ -130,9 +135,12 @@ def torch_alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("recorder", [CallRecorder, TapeRecorder])
-def test_recorded_steps_equal_each_text_alone(variant: str, recorder: type) -> None:
+@pytest.mark.parametrize("kernel", [KERNEL, GATHERING], ids=["pages", "gathered"])
+def test_recorded_steps_equal_each_text_alone(
+    variant: str, recorder: type, kernel: FusedKernel
+) -> None:
     core, chooser = model(variant), random.Random(1)
-    decoded = Decoded(core, recorder(), rows=[1, 2, 4], pages=[3, 12])
+    decoded = Decoded(core, recorder(), rows=[1, 2, 4], pages=[3, 12], kernel=kernel)
     rows = make_rows([30, 9, 17, 40, 12], PAGE, chooser.sample(range(80), 80))
     expected = [alone(core, row.ids) for row in rows]
     decoded.prefill(rows, [7, 1, 16, 5, 11])
@@ -234,6 +242,39 @@ def test_a_device_that_cannot_record_is_told_of_once(caplog: pytest.LogCaptureFi
     assert decoded.graphs.failure is not None and decoded.graphs.sizes == []
 
 
+def test_steps_that_would_copy_too_much_are_not_recorded() -> None:
+    core = model("llama")
+    page = 2 * PAGE * core.config.num_key_value_heads * core.config.head_dim * 4
+    options: Any = {"rows": [1, 2], "pages": [3], "most_gathered": 5 * page}
+    for kernel, expected in ((GATHERING, [(1, 3)]), (KERNEL, [(2, 3), (1, 3)])):
+        decoded = Decoded(core, CallRecorder(), kernel=kernel, **options)
+        decoded.graphs.warm()
+        assert decoded.graphs.sizes == expected and decoded.graphs.failure is None
+
+
+class ShortOfMemory(CallRecorder):
+    """Has no memory for a step of several rows."""
+
+    def record(self, function: Any) -> Any:
+        """Fail as a device does, and again when the recording is ended."""
+        if len(function()) == 1:
+            return super().record(function)
+        try:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        finally:
+            raise RuntimeError("capture was invalidated")
+
+
+def test_a_size_that_memory_does_not_allow_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    decoded = Decoded(model("llama"), ShortOfMemory(), rows=[1, 2], pages=[3])
+    with caplog.at_level(logging.WARNING):
+        for _ in range(2):
+            decoded.graphs.warm()
+    assert decoded.graphs.sizes == [(1, 3)] and decoded.graphs.failure is None
+    [record] = caplog.records
+    assert "2 rows of up to 12 tokens" in record.getMessage()
+
+
 @pytest.mark.cuda
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_a_cuda_device_records_what_it_computes(variant: str) -> None:
@@ -247,8 +288,7 @@ def test_a_cuda_device_records_what_it_computes(variant: str) -> None:
     core = core.to("cuda", torch.bfloat16)
     probe = PagedStorage(core.config, 4, 256, device="cuda", dtype=torch.bfloat16)
     kernel = find_fused_kernel(core.config, probe)
-    if kernel is None or not kernel.reads_pages:
-        pytest.skip("varlen_attn reads no pages here")
+    assert kernel is not None and kernel.is_recordable
     decoded = Decoded(
         core,
         CudaRecorder(torch.device("cuda")),

@@ -1,0 +1,32 @@
+"""How an engine uses a device is a row of a table."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from asyncgen.engine.devices import kind_of
+from tests.doubles.recorders import CallRecorder
+
+if TYPE_CHECKING:
+    import pytest
+
+
+def test_a_cpu_records_nothing_and_waits_for_its_tokens() -> None:
+    kind = kind_of(torch.device("cpu"))
+    assert (kind.page_size, kind.heads_first) == (32, True)
+    assert kind.recorder is None and not kind.runs_ahead
+
+
+def test_cuda_has_pages_as_its_kernels_read_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    kind = kind_of(torch.device("cuda", 1))
+    assert (kind.page_size, kind.heads_first, kind.runs_ahead) == (256, False, True)
+    monkeypatch.setattr("asyncgen.models.graphs.CudaRecorder", lambda device: CallRecorder())
+    assert kind.recorder is not None
+    assert isinstance(kind.recorder(torch.device("cuda", 1)), CallRecorder)
+
+
+def test_any_other_device_has_tokens_first() -> None:
+    kind = kind_of(torch.device("mps"))
+    assert (kind.page_size, kind.heads_first, kind.recorder) == (32, False, None)
