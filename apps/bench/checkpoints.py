@@ -44,6 +44,7 @@ class Shape:
         ffn: Width of the feed-forward layer.
         vocab: Vocabulary size V, at least 512.
         tied: Whether the output head is the embedding table.
+        context: Tokens of the longest text.
     """
 
     hidden: int
@@ -53,6 +54,7 @@ class Shape:
     ffn: int
     vocab: int
     tied: bool = True
+    context: int = CONTEXT
 
     @property
     def head_dim(self) -> int:
@@ -90,7 +92,19 @@ SHAPES = {
 }
 
 MADE = {
-    "8b": Shape(hidden=4096, layers=32, heads=32, kv_heads=8, ffn=14336, vocab=128256, tied=False),
+    "1b": Shape(
+        hidden=2048, layers=16, heads=32, kv_heads=8, ffn=8192, vocab=128256, context=16384
+    ),
+    "8b": Shape(
+        hidden=4096,
+        layers=32,
+        heads=32,
+        kv_heads=8,
+        ffn=14336,
+        vocab=128256,
+        tied=False,
+        context=16384,
+    ),
 }
 """Shapes that are described on disk and drawn on the device: they are too large to store."""
 
@@ -130,7 +144,7 @@ def write_description(folder: Path, shape: Shape, dtype: str, seed: int = 0) -> 
     tokenizer_config = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "clean_up_tokenization_spaces": False,
-        "model_max_length": CONTEXT,
+        "model_max_length": shape.context,
     }
     (folder / "tokenizer_config.json").write_text(json.dumps(tokenizer_config))
 
@@ -147,7 +161,7 @@ def _config(shape: Shape, dtype: str) -> dict[str, object]:
         "intermediate_size": shape.ffn,
         "vocab_size": shape.vocab,
         "tie_word_embeddings": shape.tied,
-        "max_position_embeddings": CONTEXT,
+        "max_position_embeddings": shape.context,
         "hidden_act": "silu",
         "rms_norm_eps": 1e-5,
         "rope_theta": 10000.0,

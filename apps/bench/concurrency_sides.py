@@ -33,6 +33,7 @@ class AsyncgenStreams:
         self._stack = AsyncExitStack()
         self._llm: Any = None
         self._model: Any = None
+        self._made_of: tuple[str, ...] = ()
 
     async def load(
         self,
@@ -42,8 +43,9 @@ class AsyncgenStreams:
         length: int,
         device: str = "cpu",
         made: bool = False,
+        **options: Any,
     ) -> None:
-        """Open the model.
+        """Open the model; again, to open it with other options.
 
         Args:
             folder: A checkpoint, or with ``made`` only the description of one.
@@ -52,17 +54,21 @@ class AsyncgenStreams:
             length: Most tokens of a stream, prompt included.
             device: Where to compute.
             made: Whether the weights are drawn on the device.
+            **options: Of ``AsyncLLM``.
         """
         from asyncgen import AsyncLLM
 
+        await self._stack.aclose()
         if made:
             from apps.bench.random_models import asyncgen_model, asyncgen_tokenizer
 
-            self._model = await _in_thread(partial(asyncgen_model, folder, dtype, device))
+            if self._made_of != (folder, dtype, device):
+                self._model = await _in_thread(partial(asyncgen_model, folder, dtype, device))
+                self._made_of = (folder, dtype, device)
             tokenizer = asyncgen_tokenizer(folder)
-            llm = AsyncLLM(self._model, tokenizer=tokenizer, max_running=streams)
+            llm = AsyncLLM(self._model, tokenizer=tokenizer, max_running=streams, **options)
         else:
-            llm = AsyncLLM(folder, dtype=dtype, device=device, max_running=streams)
+            llm = AsyncLLM(folder, dtype=dtype, device=device, max_running=streams, **options)
         self._llm = await self._stack.enter_async_context(llm)
 
     async def run(

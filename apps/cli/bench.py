@@ -26,11 +26,12 @@ class Shape(StrEnum):
 
 
 class ConcurrencyShape(StrEnum):
-    """Checkpoints that need no download; the large one is drawn on an accelerator."""
+    """Checkpoints that need no download; the large ones are drawn on an accelerator."""
 
     SMALL = "5m"
     MEDIUM = "135m"
-    LARGE = "8b"
+    LARGE = "1b"
+    LARGER = "8b"
     DEMO = "demo"
 
 

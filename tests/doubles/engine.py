@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from asyncgen.llm import AsyncLLM
-    from asyncgen.types import TokenEvent
     from tests.doubles.models import TableModel
 
 THREAD = "asyncgen-decode"
@@ -100,25 +99,3 @@ def no_assistants() -> Assistants:
         raise AssertionError(f"{source} was to be loaded")
 
     return Assistants(load, load)
-
-
-class RecordingSink:
-    """A sink that keeps what it is given."""
-
-    def __init__(self) -> None:
-        self.items: list[TokenEvent | BaseException] = []
-
-    def put_nowait(self, item: TokenEvent | BaseException, /) -> None:
-        """Keep it."""
-        self.items.append(item)
-
-    @property
-    def events(self) -> list[TokenEvent]:
-        """The events; fails if there is an exception."""
-        assert not any(isinstance(item, BaseException) for item in self.items), self.items
-        return [item for item in self.items if not isinstance(item, BaseException)]
-
-    @property
-    def text(self) -> str:
-        """All text so far."""
-        return "".join(event.text for event in self.events)

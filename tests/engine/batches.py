@@ -8,8 +8,8 @@ from asyncgen.engine.admission import Admission
 from asyncgen.engine.prepare import prepare_request
 from asyncgen.generation.cancel import CancelCriteria
 from asyncgen.opening import ModelSource, open_engine
-from tests.doubles.engine import RecordingSink
 from tests.doubles.models import TableModel, byte_tokenizer
+from tests.doubles.sinks import RecordingSink
 
 if TYPE_CHECKING:
     from asyncgen.engine.batch import Batch

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from asyncgen.engine.prepare import prepare_request
 from asyncgen.generation.cancel import CancelCriteria
-from tests.doubles.engine import RecordingSink
 from tests.doubles.models import TableModel, byte_tokenizer
+from tests.doubles.sinks import RecordingSink
 
 if TYPE_CHECKING:
     from asyncgen.engine.request import Request

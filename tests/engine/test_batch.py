@@ -20,7 +20,7 @@ from tests.engine.batches import Bench, alone, ids_of
 
 if TYPE_CHECKING:
     from asyncgen.engine.request import Request
-    from tests.doubles.engine import RecordingSink
+    from tests.doubles.sinks import RecordingSink
 
 MODEL = TableModel(eos_bias=0.5)
 

@@ -13,7 +13,7 @@ from tests.doubles.models import EOS, byte_tokenizer
 from tests.engine.requests import Clock, request_for
 
 if TYPE_CHECKING:
-    from tests.doubles.engine import RecordingSink
+    from tests.doubles.sinks import RecordingSink
 
 
 def writer(**given: Any) -> tuple[EventWriter, RecordingSink, Clock]:

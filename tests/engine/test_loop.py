@@ -15,7 +15,7 @@ import pytest
 
 from asyncgen.engine.loop import DecodeThread, Stop
 from asyncgen.errors import EngineClosedError, EngineDiedError, ModelLoadError
-from tests.doubles.engine import RecordingSink, decode_threads, join_decode_threads, no_thread_left
+from tests.doubles.engine import decode_threads, join_decode_threads, no_thread_left
 from tests.doubles.models import PATIENCE
 from tests.engine.requests import request_for
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from asyncgen.engine.request import Request
+    from tests.doubles.sinks import RecordingSink
 
 __all__ = ["no_thread_left"]
 

@@ -24,7 +24,7 @@ from tests.models.build import random_config, random_model
 
 if TYPE_CHECKING:
     from asyncgen.engine.request import Request
-    from tests.doubles.engine import RecordingSink
+    from tests.doubles.sinks import RecordingSink
 
 TOLERANCE = 1e-4
 

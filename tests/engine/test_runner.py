@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from asyncgen.engine.runner import StepRun
 from asyncgen.generation.logits import LogitsProcessorList
-from tests.doubles.engine import RecordingSink, greedy_ids, no_assistants, sampled_ids
+from tests.doubles.engine import greedy_ids, no_assistants, sampled_ids
 from tests.doubles.models import EOS, TableModel, byte_tokenizer
 from tests.engine.requests import Clock, request_for
+
+if TYPE_CHECKING:
+    from tests.doubles.sinks import RecordingSink
 
 
 def run_for(

@@ -13,7 +13,7 @@ from tests.engine.requests import request_for
 
 if TYPE_CHECKING:
     from asyncgen.engine.request import Request
-    from tests.doubles.engine import RecordingSink
+    from tests.doubles.sinks import RecordingSink
 
 
 class FakeRun:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import pytest
 import torch
 from torch import Tensor, nn
 
@@ -42,6 +41,8 @@ def random_config(model_type: str, **overrides: Any) -> dict[str, Any]:
 
 def reference_model(raw: Mapping[str, Any], seed: int) -> Any:
     """A transformers model in float32 whose every weight is random, norms and biases too."""
+    import pytest
+
     transformers = pytest.importorskip("transformers")
     settings = {key: value for key, value in raw.items() if key != "model_type"}
     config = transformers.AutoConfig.for_model(raw["model_type"], **settings)

@@ -13,7 +13,7 @@ from asyncgen import native
 from asyncgen.cache.paged import PagedStorage
 from asyncgen.models.paged import PagedAttention
 from tests.models.build import random_config, random_model
-from tests.models.test_paged import VARIANTS, Row, make_rows, packed, run
+from tests.models.packing import VARIANTS, Row, make_rows, packed, run
 
 if TYPE_CHECKING:
     from asyncgen.models import DecoderLM

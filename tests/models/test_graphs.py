@@ -18,7 +18,7 @@ from asyncgen.models.paged_cuda import FusedKernel
 from asyncgen.models.paged_trial import find_fused_kernel
 from tests.doubles.recorders import CallRecorder, NoRecorder, TapeRecorder
 from tests.doubles.varlen import varlen_attn
-from tests.models.test_paged import VARIANTS, Row, alone, make_rows, model, packed
+from tests.models.packing import VARIANTS, Row, alone, make_rows, model, packed
 
 if TYPE_CHECKING:
     from asyncgen.models import DecoderLM

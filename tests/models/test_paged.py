@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
@@ -19,26 +18,11 @@ from asyncgen.errors import InvalidRequestError
 from asyncgen.models import DecoderLM, DenseAttention
 from asyncgen.models.paged import PagedAttention
 from asyncgen.models.paged_native import NativeAttention
-from asyncgen.models.paged_torch import TorchAttention
-from tests.models.build import all_logits, random_config, random_ids, random_model
+from tests.models.build import random_config, random_ids, random_model
+from tests.models.packing import VARIANTS, Row, alone, make_rows, model, packed, run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-Attention: TypeAlias = PagedAttention | TorchAttention
-
-VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
-    "llama": ("llama", {}),
-    "one-head": ("llama", {"num_key_value_heads": 1}),
-    "no-groups": ("llama", {"num_key_value_heads": 6}),
-    "mistral": ("mistral", {"sliding_window": 7}),
-    "qwen2": ("qwen2", {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 1}),
-    "qwen3": ("qwen3", {"head_dim": 16}),
-    "gpt2": (
-        "gpt2",
-        {"num_key_value_heads": ..., "head_dim": ..., "scale_attn_by_inverse_layer_idx": True},
-    ),
-}
 
 
 @pytest.fixture(scope="module", params=["chosen", "torch"], autouse=True)
@@ -50,72 +34,6 @@ def _attention(request: pytest.FixtureRequest) -> Iterator[None]:
                 pytest.skip("chosen anyway")
             patch.setattr(NativeAttention, "serves", lambda storage: False)
         yield
-
-
-@dataclass
-class Row:
-    """A text on its way through a storage."""
-
-    ids: Tensor
-    pages: list[int]
-    start: int = 0
-    count: int = 0
-
-
-def model(variant: str, dtype: torch.dtype = torch.float32, **more: int) -> DecoderLM:
-    model_type, overrides = VARIANTS[variant]
-    return random_model(random_config(model_type, **overrides, **more), seed=3, dtype=dtype)
-
-
-def alone(core: DecoderLM, ids: Tensor) -> Tensor:
-    """Logits ``[T, V]`` of a text in a dense cache of its own."""
-    return all_logits(core, ids[None])[0]
-
-
-def packed(core: DecoderLM, attention: Attention, rows: list[Row]) -> list[Tensor]:
-    """One step; each row's logits ``[count, V]``."""
-    attention.lay_out(rows)
-    ids = torch.cat([row.ids[row.start : row.start + row.count] for row in rows])
-    positions = torch.cat([torch.arange(row.start, row.start + row.count) for row in rows])
-    last = torch.arange(len(ids), device=ids.device)
-    logits = core.decode_packed(ids, positions.to(ids.device), last, attention)
-    return list(torch.split(logits, [row.count for row in rows]))
-
-
-def run(
-    core: DecoderLM,
-    attention: Attention,
-    rows: list[Row],
-    chooser: random.Random,
-    most: int = 9,
-) -> list[Tensor]:
-    """Bring all rows to their ends in random mixes of chunks and single tokens."""
-    found: list[list[Tensor]] = [[] for _ in rows]
-    while True:
-        left = [n for n, row in enumerate(rows) if row.start < len(row.ids)]
-        if not left:
-            return [torch.cat(pieces) if pieces else torch.empty(0) for pieces in found]
-        chosen = chooser.sample(left, chooser.randint(1, len(left)))
-        for number in chosen:
-            row = rows[number]
-            room = len(row.ids) - row.start
-            row.count = 1 if chooser.random() < 0.6 else chooser.randint(1, min(room, most))
-        for number, logits in zip(
-            chosen, packed(core, attention, [rows[n] for n in chosen]), strict=True
-        ):
-            found[number].append(logits)
-            rows[number].start += rows[number].count
-
-
-def make_rows(lengths: list[int], page_size: int, pages: list[int], seed: int = 0) -> list[Row]:
-    """Texts of these lengths, each on the next pages of a list."""
-    rows, taken = [], 0
-    for number, length in enumerate(lengths):
-        need = -(-length // page_size)
-        ids = random_ids(1, length, seed + number)[0]
-        rows.append(Row(ids, pages[taken : taken + need]))
-        taken += need
-    return rows
 
 
 def close(ours: Tensor, theirs: Tensor) -> None:

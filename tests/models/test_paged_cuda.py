@@ -11,7 +11,8 @@ from asyncgen.cache.paged import PagedStorage
 from asyncgen.models.paged import PagedAttention
 from asyncgen.models.paged_cuda import FusedKernel
 from tests.doubles.varlen import varlen_attn
-from tests.models.test_paged import VARIANTS, alone, close, make_rows, model, run
+from tests.models.packing import VARIANTS, alone, make_rows, model, run
+from tests.models.test_paged import close
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

@@ -7,7 +7,7 @@ from asyncgen.models.paged_cuda import FusedKernel
 from asyncgen.models.paged_fixed import FixedRows
 from asyncgen.models.paged_plan import PlacedRow
 from tests.doubles.varlen import varlen_attn
-from tests.models.test_paged import model
+from tests.models.packing import model
 
 
 def test_rows_are_placed_and_the_rest_is_padding() -> None:

@@ -11,7 +11,7 @@ from asyncgen.cache.paged import PagedStorage
 from asyncgen.models.paged_chunks import Chunks
 from asyncgen.models.paged_cpu import SingleTokens
 from asyncgen.models.paged_torch import TorchAttention
-from tests.models.test_paged import Row, make_rows, model, run
+from tests.models.packing import Row, make_rows, model, run
 
 
 @pytest.mark.parametrize("few", [0, 512])

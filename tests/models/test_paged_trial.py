@@ -15,7 +15,7 @@ from asyncgen.models import paged_trial
 from asyncgen.models.paged_cuda import FusedKernel
 from asyncgen.models.paged_trial import find_fused_kernel
 from tests.doubles.varlen import before_pages, varlen_attn, with_unwritten_rows
-from tests.models.test_paged import model
+from tests.models.packing import model
 
 if TYPE_CHECKING:
     from collections.abc import Callable
