@@ -5,6 +5,7 @@ They run in processes of their own; times are in seconds, from the first request
 
 from __future__ import annotations
 
+import inspect
 from contextlib import AsyncExitStack
 from functools import partial
 from time import perf_counter
@@ -141,9 +142,10 @@ class TransformersContinuous:
             # Left to itself it takes 60 % of the memory, and minutes to fill it with zeros.
             # Half as much again, because it holds a part of the pages back.
             pages = 64 + tokens * 3 // (2 * PAGE_SIZE)
-            config = ContinuousBatchingConfig(
-                page_size=PAGE_SIZE, num_blocks=pages, max_batch_tokens=512
-            )
+            # Up to transformers 5.17 a page was a block.
+            known = inspect.signature(ContinuousBatchingConfig).parameters
+            size = {"page_size" if "page_size" in known else "block_size": PAGE_SIZE}
+            config = ContinuousBatchingConfig(**size, num_blocks=pages, max_batch_tokens=512)
         else:
             config = ContinuousBatchingConfig()
         self._manager = model.init_continuous_batching(

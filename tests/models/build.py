@@ -124,6 +124,7 @@ def all_logits(
     cache = DynamicCache() if cache is None else cache
     start = cache.get_seq_length()
     if positions is None:
-        positions = torch.arange(start, start + input_ids.shape[1])[None]
+        end = start + input_ids.shape[1]
+        positions = torch.arange(start, end, device=input_ids.device)[None]
     attention = DenseAttention(core.config, cache, attention_mask)
     return core.project(core.hidden(core.embed(input_ids), positions, attention))

@@ -1,0 +1,164 @@
+"""Tokens per second of this library and of transformers, over streams and lengths of prompts.
+
+The sides are those of ``asyncgen bench concurrency``: the same prompts, all at once, greedily, each
+side with the device to itself.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from statistics import median
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from apps.bench.checkpoints import MADE, SHAPES, write_description
+from apps.bench.concurrency_sides import (
+    AsyncgenStreams,
+    TransformersContinuous,
+    TransformersPadded,
+)
+from apps.bench.models import Checkpoint
+from apps.bench.random_models import bandwidth, bytes_per_token
+from tests.device.context import Finding
+
+if TYPE_CHECKING:
+    from tests.device.context import Context
+    from tests.device.plan import Item
+
+__all__ = ["checkpoint_of", "continuous", "ours", "padded"]
+
+WARM_TOKENS = 20
+"""A size of a step is recorded when it has been wanted 17 times."""
+
+LARGEST_WARMED = 2**17
+"""Tokens of prompts that are computed twice, to record the steps behind them first."""
+
+OTHERWISE: dict[str, tuple[dict[str, Any], int]] = {
+    "plain": ({}, 0),
+    "use_cuda_graph": ({"use_cuda_graph": False}, 2),
+    "use_async_batching": ({"use_async_batching": False}, 2),
+    "prefill_chunk_size": ({"prefill_chunk_size": 2048}, 0),
+}
+"""Options of ``AsyncLLM``, and how many of the cells they are tried on; 0: all that matter."""
+
+
+def checkpoint_of(context: Context, shape: str) -> Checkpoint:
+    """The description of a network, to be drawn on the device."""
+    folder = context.folder / shape
+    if not folder.exists():
+        folder.mkdir()
+        write_description(folder, {**SHAPES, **MADE}[shape], context.sizes.dtype)
+    return Checkpoint.at(folder)
+
+
+def _cells(context: Context) -> list[tuple[int, int]]:
+    """Streams and tokens of their prompts: the cheap ones first."""
+    sizes = context.sizes
+    cells = [(streams, prompt) for prompt in sizes.prompts for streams in sizes.streams]
+    return sorted(cells, key=lambda cell: cell[0] * cell[1])
+
+
+def ours(context: Context, item: Item) -> Finding:
+    """This library, with the options that the item names."""
+    side: AsyncgenStreams = context.kept.setdefault(f"{item.shape} side", AsyncgenStreams())
+    options, count = OTHERWISE[item.argument]
+    cells = _cells(context)
+    if item.argument == "prefill_chunk_size":
+        cells = [cell for cell in cells if cell[1] == max(context.sizes.prompts)][:2]
+    figures = anyio.run(partial(_measure, context, item, side, cells[: count or None], options))
+    if item.argument == "plain":
+        found = {"bytes_per_token": bytes_per_token(side._model)}
+        found["bytes_per_second"] = int(bandwidth(context.device, context.sizes.megabytes))
+        alone = [cell for cell in figures["cells"] if cell["streams"] == 1]
+        if alone:
+            used = found["bytes_per_token"] / (alone[0]["gap_ms"] / 1000)
+            figures["share_of_bandwidth"] = used / found["bytes_per_second"]
+        figures |= found
+    return _finding(figures)
+
+
+def continuous(context: Context, item: Item) -> Finding:
+    """The continuous batching of transformers."""
+    side, cells = TransformersContinuous(), _cells(context)
+    return _finding(anyio.run(partial(_measure, context, item, side, cells, {})))
+
+
+def padded(context: Context, item: Item) -> Finding:
+    """One ``generate`` of transformers over all prompts."""
+    side, cells = TransformersPadded(), _cells(context)
+    return _finding(anyio.run(partial(_measure, context, item, side, cells, {})))
+
+
+async def _measure(
+    context: Context, item: Item, side: Any, cells: list[tuple[int, int]], options: dict[str, Any]
+) -> dict[str, Any]:
+    """Load and run every cell for which there is time."""
+    start, sizes = perf_counter(), context.sizes
+    found = checkpoint_of(context, item.shape)
+    await side.load(
+        folder=str(found.folder),
+        dtype=sizes.dtype,
+        streams=max(sizes.streams),
+        length=max(sizes.prompts) + sizes.answers,
+        device=context.device,
+        made=True,
+        **options,
+    )
+    figures: dict[str, Any] = {"load_seconds": perf_counter() - start, "cells": [], "without": []}
+    expected = 0.0
+    try:
+        for number, (streams, prompt) in enumerate(cells):
+            left = context.seconds - (perf_counter() - start)
+            if left < 2 * expected:
+                figures["without"].append(f"{streams} x {prompt}: {left:.0f} s left")
+                continue
+            begun = perf_counter()
+            try:
+                figures["cells"].append(await _cell(context, side, found, streams, prompt, number))
+            except Exception as error:
+                said = next(iter(str(error).splitlines()), "")[:200]
+                figures["without"].append(f"{streams} x {prompt}: {type(error).__name__}: {said}")
+                if "manager has ended" in said:
+                    break
+            expected = perf_counter() - begun
+    finally:
+        await side.aclose()
+    return figures
+
+
+async def _cell(
+    context: Context, side: Any, found: Checkpoint, streams: int, prompt: int, number: int
+) -> dict[str, Any]:
+    """One number of streams with prompts of one length: once to warm up, once to be measured."""
+    answers = context.sizes.answers
+
+    async def run(new_tokens: int, seed: int) -> dict[str, Any]:
+        prompts = found.prompts(streams, (prompt, prompt), seed)
+        return await side.run(prompts=prompts, new_tokens=new_tokens, **found.floor(new_tokens))
+
+    if streams * prompt <= LARGEST_WARMED:
+        await run(min(WARM_TOKENS, answers), 1000 + number)
+    got = await run(answers, 2000 + number)
+    cell: dict[str, Any] = {"streams": streams, "prompt": prompt, "seconds": got["total"]}
+    cell["tokens_per_second"] = streams * answers / got["total"]
+    if got.get("first"):
+        cell["first_ms"] = 1000 * median(got["first"])
+        cell["gap_ms"] = 1000 * median(got["gaps"])
+        cell["decoded_per_second"] = streams * 1000 / cell["gap_ms"]
+    return cell
+
+
+def _finding(figures: dict[str, Any]) -> Finding:
+    """Figures and what they say in a line."""
+    said = [
+        f"{cell['streams']} x {cell['prompt']}: {cell['tokens_per_second']:.1f}"
+        for cell in figures["cells"]
+    ]
+    line = f"tokens/s of streams x prompts: {', '.join(said)}" if said else "nothing was measured"
+    if "share_of_bandwidth" in figures:
+        line += f"; one stream reads {100 * figures['share_of_bandwidth']:.0f} % of the bandwidth"
+    if figures["without"]:
+        line += f"; without {'; '.join(figures['without'])}"
+    return Finding(None, line, figures)
