@@ -219,8 +219,9 @@ def concurrency(
         _check(model, plot)
         if prompt_tokens[0] > prompt_tokens[1]:
             raise UserError("--prompt-tokens: the shortest prompt comes first")
-        if shape is ConcurrencyShape.LARGE and model is None and device is Device.CPU:
-            raise UserError("--shape 8b: a CPU takes too long; add --device cuda")
+        is_drawn = shape in (ConcurrencyShape.LARGE, ConcurrencyShape.LARGER)
+        if is_drawn and model is None and device is Device.CPU:
+            raise UserError(f"--shape {shape.value}: a CPU takes too long; add --device cuda")
         chosen = prepare_process(threads)
         from apps.bench.concurrency import ConcurrencyBench, ConcurrencyReport
         from apps.bench.report import emit

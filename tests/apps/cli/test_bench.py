@@ -107,6 +107,7 @@ def test_concurrency_measures_all_sizes_on_both_types_by_default(asked: list[Any
     ("arguments", "says"),
     [
         (["--shape", "8b"], "add --device cuda"),
+        (["--shape", "1b"], "--shape 1b: a CPU takes too long"),
         (["--prompt-tokens", "9", "8"], "the shortest prompt comes first"),
     ],
 )
