@@ -257,7 +257,12 @@ def _make_graphs(
         kernel,
         make_recorder(model.device),
         rows=row_sizes(options.max_running, options.num_q_padding_intervals),
-        pages=page_sizes(most, room.page_size, options.num_kv_padding_intervals),
+        pages=page_sizes(
+            most,
+            room.page_size,
+            options.num_kv_padding_intervals,
+            copied=not kernel.reads_pages,
+        ),
         scratch=room.num_pages,
         most_gathered=device_memory(model.device)[1] // _GATHERED_SHARE,
     )

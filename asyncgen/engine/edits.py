@@ -83,7 +83,8 @@ class _Ban:
                 offset = part.row * scores.size
                 places += [offset + token for token in self._banned(part, scores)]
         if places:
-            scores.flat[scores.tensor(places)] = -torch.inf
+            # An assignment would send the number, and wait for the device.
+            scores.flat.index_fill_(0, scores.tensor(places), -torch.inf)
 
     def _banned(self, part: Part, scores: BatchScores) -> Any:
         raise AssertionError
@@ -110,7 +111,7 @@ class _BanAlways(_Ban):
 
     def __call__(self, scores: BatchScores) -> None:
         """Ban the same tokens at every step."""
-        scores.flat[self._places] = -torch.inf
+        scores.flat.index_fill_(0, self._places, -torch.inf)
 
 
 class _BanAtBegin(_Ban):
@@ -149,8 +150,8 @@ class _Force:
                 due = length == processor.max_length - 1
                 tokens = processor.eos_token_id.tolist() if due else []
             if due:
-                scores.values[part.row] = -torch.inf
-                scores.values[part.row, tokens] = 0.0
+                row = scores.values[part.row].fill_(-torch.inf)
+                row.index_fill_(0, scores.tensor(tokens), 0.0)
 
 
 class _Bias:

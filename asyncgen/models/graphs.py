@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import torch
@@ -65,15 +66,23 @@ def row_sizes(most: int, intervals: int = 0) -> list[int]:
     return _spread(most, intervals) if intervals else _doubled(1, most)
 
 
-def page_sizes(most: int, page_size: int, intervals: int = 0) -> list[int]:
+def page_sizes(most: int, page_size: int, intervals: int = 0, *, copied: bool = False) -> list[int]:
     """Numbers of pages a row to record; arguments and result as of `row_sizes`.
 
     Kernels decide by the longest text that there may be how they share the work out, so one
     recording for all lengths would be slow for the short ones.
+
+    Args:
+        most: Pages of the longest text.
+        page_size: Tokens of a page.
+        intervals: As of `row_sizes`.
+        copied: Whether a step copies all pages that its rows may have: then the short texts have
+            sizes of their own as well.
     """
     if intervals:
         return _spread(most, intervals)
-    return _doubled(min(most, max(FEWEST_KEYS // page_size, 1)), most)
+    first = 1 if copied else max(FEWEST_KEYS // page_size, 1)
+    return _doubled(min(most, first), most)
 
 
 def _doubled(first: int, most: int) -> list[int]:
@@ -127,28 +136,46 @@ class CudaRecorder:
         with _one_at_a_time, torch.cuda.device(self._device):
             if self._stream is None:
                 self._stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
+            if self._pool is None:
                 self._pool = torch.cuda.graph_pool_handle()
             here = torch.cuda.current_stream(self._device)
             self._stream.wait_stream(here)
             graph = torch.cuda.CUDAGraph()
-            # A recording that fails inside `torch.cuda.graph` leaves its stream the current one;
-            # this block takes the thread back to its own in any case.
-            with torch.cuda.stream(self._stream):
-                # Libraries set themselves up in their first calls, which cannot be recorded.
-                for _ in range(2):
-                    function()
-                # Other threads of the application may use the device meanwhile.
-                with torch.cuda.graph(
-                    graph, self._pool, self._stream, capture_error_mode="thread_local"
-                ):
-                    made = function()
-            here.wait_stream(self._stream)
+            try:
+                # A recording that fails inside `torch.cuda.graph` leaves its stream the current
+                # one; this block takes the thread back to its own in any case.
+                with torch.cuda.stream(self._stream):
+                    # Libraries set themselves up in their first calls, which cannot be recorded.
+                    for _ in range(2):
+                        function()
+                    # Other threads of the application may use the device meanwhile.
+                    with torch.cuda.graph(
+                        graph, self._pool, self._stream, capture_error_mode="thread_local"
+                    ):
+                        made = function()
+            except BaseException:
+                self._leave_pool()
+                raise
+            finally:
+                here.wait_stream(self._stream)
 
         def repeat() -> Tensor:
             graph.replay()
             return made
 
         return repeat
+
+    def _leave_pool(self) -> None:
+        """Let go of the pool of a recording that failed.
+
+        torch 2.11 still counts it as recording, and would give no memory back any more (pytorch
+        pull request 180395).
+        """
+        pool, self._pool = self._pool, None
+        leave = getattr(torch._C, "_cuda_endAllocateToPool", None)
+        if leave is not None:
+            with suppress(RuntimeError):  # it was left already
+                leave(torch.cuda.current_device(), pool)
 
 
 class DecodeGraphs:

@@ -131,11 +131,12 @@ class Scaler:
     def into(self, x: Tensor, out: Tensor) -> Tensor:
         """Normalise the rows of ``x`` into ``out`` of the same shape (it may be ``x`` itself)."""
         if self._reduced:
-            # A single row: a divisor without dimensions keeps its float32 value in a division
-            # that computes in x's dtype; one with dimensions makes torch convert x first.
+            # A single row on a CPU: a divisor without dimensions keeps its float32 value in a
+            # division that computes in x's dtype (on CUDA it is rounded); one with dimensions
+            # makes torch convert x first.
             norm = (
                 torch.linalg.vector_norm(x, dtype=torch.float32)
-                if x.numel() == self._features
+                if x.numel() == self._features and x.is_cpu
                 else torch.linalg.vector_norm(x, 2, -1, True, dtype=torch.float32)
             )
             divisor = norm.mul_(self._shrink).hypot_(self._floor)

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from asyncgen.models.paged_plan import PlacedRow
 from asyncgen.transfer import to_device
 
 if TYPE_CHECKING:
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from asyncgen.cache.paged import PagedStorage
-    from asyncgen.models.paged_plan import PackedRow
+    from asyncgen.models.paged_plan import PackedRow, PlacedRow
 
 __all__ = ["FusedKernel", "FusedRows", "Reads", "attend_gathered", "attend_pages"]
 
@@ -166,31 +165,35 @@ class FusedRows:
         self._storage, self._kernel, self._window = storage, kernel, window
         size = storage.page_size
         counts = [row.count for row in rows]
-        ends = [row.start + row.count for row in rows]
+        # Keys are counted from the first page that is read. What lies before a window is read by
+        # nobody, but a table of pages has to begin at the beginning.
         spans = [row.visible_pages(size, window) for row in rows]
-        queries = [0, *accumulate(counts)]
-        if kernel.reads_pages:
-            most = max(end for _, end in spans)
-            table = [
-                [*row.pages[:end], *[row.pages[0]] * (most - end)]
-                for row, (_, end) in zip(rows, spans, strict=True)
-            ]
-            lists = [queries, [0, *accumulate(ends)], ends, list(chain.from_iterable(table))]
-            starts, key_ends, self._used, pages = self._send(lists)
-            self._table = pages.view(len(rows), most)
-            most_keys = max(ends)
-        else:
-            # What lies before a window is not gathered: positions count from its first page.
-            begins = [first * size for first, _ in spans]
-            lengths = [end - begin for end, begin in zip(ends, begins, strict=True)]
-            cells = [
-                PlacedRow(0, begin, length, row.pages).cells(size)
-                for row, begin, length in zip(rows, begins, lengths, strict=True)
-            ]
-            lists = [queries, [0, *accumulate(lengths)], list(chain.from_iterable(cells))]
-            starts, key_ends, self._cells = self._send(lists)
-            most_keys = max(lengths)
-        self._reads = Reads(starts, key_ends, max(counts), most_keys)
+        firsts = [0 if kernel.reads_pages else first for first, _ in spans]
+        lengths = [
+            row.start + row.count - first * size for row, first in zip(rows, firsts, strict=True)
+        ]
+        tables = [
+            row.pages[first:end] for row, first, (_, end) in zip(rows, firsts, spans, strict=True)
+        ]
+        most = max(map(len, tables))
+        padded = chain.from_iterable(
+            [*table, *[table[0]] * (most - len(table))] for table in tables
+        )
+        starts, ends, self._used, pages = self._send(
+            [[0, *accumulate(counts)], [0, *accumulate(lengths)], lengths, list(padded)]
+        )
+        self._table = pages.view(len(rows), most)
+        self._reads = Reads(starts, ends, max(counts), max(lengths))
+        if not kernel.reads_pages:
+            self._cells = self._find_cells(sum(lengths))
+
+    def _find_cells(self, count: int) -> Tensor:
+        """Where the keys of all rows are, int64 ``[count]``, found without waiting."""
+        size, used = self._storage.page_size, self._used
+        rows = torch.arange(len(used), device=used.device)
+        row_of = torch.repeat_interleave(rows, used, output_size=count)
+        offsets = torch.arange(count, device=used.device) - self._reads.keys[:-1][row_of]
+        return self._table[row_of, offsets // size].long() * size + offsets % size
 
     def advance(self, rows: Sequence[PackedRow]) -> bool:
         """Whether this serves the next step as well: never."""

@@ -6,7 +6,7 @@ import argparse
 import multiprocessing
 import os
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, time
 from typing import TYPE_CHECKING, Any
 
 from tests.device.plan import Item, Pace, items_for, keep_to
@@ -21,10 +21,13 @@ __all__ = ["main", "run"]
 ROOT = Path(__file__).parents[2]
 
 PATIENCE = 4.0
-"""An item that takes so many times as long as said, here, is ended."""
+"""An item that takes so many times as long as said is ended, and later on a slow machine."""
 
-LEAST = 45.0
-"""Seconds that any item may take: its process loads libraries first."""
+LEAST = 60.0
+"""Seconds that any item may take."""
+
+START = 90.0
+"""Seconds more for the first item of a process, which loads libraries, from a cold disk maybe."""
 
 FINISH = 3.0
 """Seconds kept for the end."""
@@ -43,7 +46,7 @@ class Process:
 
     def find_out(self, item: Item, seconds: float) -> dict[str, Any]:
         """The answer of an item, which has so many seconds; never raises."""
-        if self._process is None or item.group != self._group:
+        if self.is_new_for(item):
             self.end()
             self._orders, theirs = self._context.Pipe()
             self._process = self._context.Process(target=serve, args=(theirs, self._device))
@@ -52,7 +55,7 @@ class Process:
             self._group = item.group
         start = perf_counter()
         try:
-            self._orders.send((item, seconds))
+            self._orders.send((item, time() + seconds))
             if self._orders.poll(seconds):
                 answer: dict[str, Any] = self._orders.recv()
                 return answer
@@ -62,6 +65,10 @@ class Process:
             said = f"its process ended with {self._process.exitcode}"
         self._kill()
         return {"verdict": "error", "says": said, "seconds": perf_counter() - start}
+
+    def is_new_for(self, item: Item) -> bool:
+        """Whether an item will have to wait for a process to start."""
+        return self._process is None or item.group != self._group
 
     def end(self) -> None:
         """Let the process go, at once if it does not go by itself."""
@@ -106,7 +113,8 @@ def run(
         while kept := keep_to(left, end - perf_counter(), pace.factor):
             item = kept[0]
             left.remove(item)
-            allowed = max(item.seconds * pace.factor * PATIENCE, LEAST)
+            allowed = max(item.seconds * max(pace.factor, 1.0) * PATIENCE, LEAST)
+            allowed += START * process.is_new_for(item)
             answer = process.find_out(item, min(allowed, end - perf_counter()))
             pace.add(item, answer["seconds"])
             report.add(item, answer)

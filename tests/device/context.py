@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -105,14 +106,20 @@ class Context:
     Attributes:
         device: Its name, ``cuda`` or ``cpu``.
         folder: For files that go with the process.
-        seconds: That the item may take.
+        deadline: When the item is ended, on the clock of this process; its caller's may be a
+            little ahead.
         kept: What items of a group leave for the next.
     """
 
     device: str
     folder: Path
-    seconds: float = 60.0
+    deadline: float = 0.0
     kept: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def seconds_left(self) -> float:
+        """That the item may still take."""
+        return self.deadline - perf_counter()
 
     @property
     def sizes(self) -> Sizes:

@@ -63,7 +63,9 @@ def network(context: Context, model_type: str = "llama", **more: Any) -> Decoder
         heads |= {"num_key_value_heads": ..., "head_dim": ...}  # type: ignore[dict-item]
     sizes = {"hidden_size": hidden, "intermediate_size": 2 * hidden, **heads}
     sizes |= {"max_position_embeddings": context.sizes.long + 1024, "vocab_size": 512}
-    return random_model(random_config(model_type, **{**sizes, **more}), seed=3)
+    # Sums over more features are larger: a wide network would be chaotic in 16 bits.
+    spread = 0.1 * (64 / hidden) ** 0.5
+    return random_model(random_config(model_type, **{**sizes, **more}), seed=3, spread=spread)
 
 
 def kind(context: Context) -> DeviceKind:
@@ -213,7 +215,7 @@ def recorded(context: Context, item: Item) -> Finding:
     figures = {"steps": steps, "equal": equal, "deviation": worst, "sizes": len(graphs.sizes)}
     said = f"{steps} steps of {len(graphs.sizes)} sizes, {equal} equal to the last bit"
     said += f", largest deviation {worst:.1e} std; attention {_kernel_name(kernel)}"
-    return Finding(worst < 0.05, said, figures)
+    return Finding(worst < SHORT[torch.bfloat16], said, figures)
 
 
 def seeds(context: Context, item: Item) -> Finding:

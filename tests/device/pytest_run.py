@@ -6,7 +6,7 @@ import importlib.util
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
 from tests.device.context import Finding, Skipped
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 __all__ = ["run"]
 
 ROOT = Path(__file__).parents[2]
+MARGIN = 5
+"""Seconds by which they end before this process would be."""
+
 NAMED = 6
 """Failures that the line names."""
 
@@ -33,9 +36,10 @@ def run(context: Context, item: Item) -> Finding:
     # The settings name plugins that may not be here.
     command += ["-c", "/dev/null", "--rootdir", str(ROOT), "-p", "no:cacheprovider"]
     command += [f"--junitxml={report}", *_files()]
-    ended = subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, timeout=context.seconds, check=False
-    )
+    # It must not outlive this process, which is ended when its time is up.
+    left = max(context.seconds_left - MARGIN, 1)
+    options: dict[str, Any] = {"cwd": ROOT, "timeout": left, "check": False}
+    ended = subprocess.run(command, capture_output=True, text=True, **options)
     if not report.exists():
         lines = (ended.stdout + ended.stderr).strip().splitlines()
         raise RuntimeError(lines[-1] if lines else f"pytest ended with {ended.returncode}")

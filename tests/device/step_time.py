@@ -92,14 +92,16 @@ def _profiled(context: Context, bench: Bench) -> dict[str, Any]:
             bench.engine.step()
         wait(context.device)
     own = "self_cpu_time_total" if is_cpu else "self_device_time_total"
-    times = {each.key: float(getattr(each, own)) for each in seen.key_averages()}
+    # An operator has the time of its kernels as well, so on a device only those count.
+    events = [each for each in seen.key_averages() if is_cpu or each.device_type.name != "CPU"]
+    times = {each.key: float(getattr(each, own)) for each in events}
     busy = sum(times.values()) or 1.0
     waited = sum(
         float(each.self_cpu_time_total)
         for each in seen.key_averages()
         if each.key.endswith("Synchronize")
     )
-    calls = {each.key: each.count for each in seen.key_averages()}
+    calls = {each.key: each.count for each in events}
     top = sorted(times, key=lambda name: -times[name])[:TOP]
     per_step = 1000 * STEPS // 2  # microseconds of all steps to milliseconds of one
     return {

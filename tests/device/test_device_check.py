@@ -109,6 +109,7 @@ def scripted(orders: Connection, device: str) -> None:
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tests.device.command.serve", scripted)
     monkeypatch.setattr("tests.device.command.LEAST", 2.0)
+    monkeypatch.setattr("tests.device.command.START", 8.0)
     monkeypatch.setattr("tests.device.command.FINISH", 0.0)
 
 

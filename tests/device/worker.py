@@ -10,7 +10,7 @@ import importlib
 import tempfile
 import traceback
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, time
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -25,18 +25,19 @@ OURS = ("tests", "asyncgen", "streamers", "apps")
 
 
 def serve(orders: Connection, device: str) -> None:
-    """Do what is ordered: pairs of an item and the seconds that it may take; ``None`` ends.
+    """Do what is ordered: pairs of an item and the time when it is ended; ``None`` ends.
 
-    Each is answered with a dictionary for JSON.
+    Each is answered with a dictionary for JSON. Times are those of `time.time`, which all
+    processes share.
     """
     with tempfile.TemporaryDirectory(prefix="device-check-") as folder:
         context: Any = None
         while (order := orders.recv()) is not None:
-            item, seconds = order
+            item, end = order
             start = perf_counter()
             if context is None:
                 context = _context(device, Path(folder))
-            context.seconds = seconds
+            context.deadline = perf_counter() + end - time()
             answer = _answer(context, item)
             orders.send({**answer, "seconds": perf_counter() - start})
 

@@ -64,6 +64,7 @@ def test_every_token_is_a_likeliest_one(model_type: str, options: dict[str, Any]
     if options.get("use_cuda_graph", True):
         assert graphs is not None and graphs.failure is None and graphs.sizes
     for prompt, sink in sinks:
+        assert sink.events[-1].finish_reason is not None and ids_of(sink)
         ids = prompt + ids_of(sink)
         attention = DenseAttention(model.core.config, DynamicCache())
         places = torch.arange(len(ids), device="cuda")[None]
@@ -91,8 +92,9 @@ def test_in_32_bits_the_tokens_are_the_same() -> None:
             bench.step()
         bench.run()
         bench.require_empty()
+        assert all(sink.events[-1].finish_reason for sink in sinks)
         results.append([ids_of(sink) for sink in sinks])
-    assert results[0] == results[1]
+    assert results[0] == results[1] and all(results[0])
 
 
 @pytest.mark.parametrize("options", [OPTIONS[1], OPTIONS[3]], ids=str)
@@ -106,8 +108,11 @@ def test_a_decode_step_waits_for_its_tokens_alone(options: dict[str, Any]) -> No
         {"do_sample": True, "min_p": 0.05, "presence_penalty": 0.3},
         {"no_repeat_ngram_size": 3, "min_new_tokens": 50},
     ]
-    for number, given in enumerate(parameters):
-        bench.add([number, 1, 2], max_new_tokens=60, eos_token_id=2, **given)
+    parameters += [{"suppress_tokens": [5, 6]}, {"sequence_bias": [[[7], 2.0], [[8, 9], -2.0]]}]
+    sinks = [
+        bench.add([number, 1, 2], max_new_tokens=60, eos_token_id=2, **given)[1]
+        for number, given in enumerate(parameters)
+    ]
     for _ in range(5):
         bench.step()
     torch.cuda.set_sync_debug_mode("error")
@@ -118,3 +123,5 @@ def test_a_decode_step_waits_for_its_tokens_alone(options: dict[str, Any]) -> No
         torch.cuda.set_sync_debug_mode("default")
     bench.run()
     bench.require_empty()
+    # What raises in a step fails its requests, and would be told to them alone.
+    assert all(sink.events[-1].finish_reason for sink in sinks)

@@ -61,3 +61,13 @@ def test_rows_fit_the_room(num_pages: int, page_size: int, rows: int) -> None:
     room = CacheRoom(num_pages, page_size)
     positions = room.positions(rows)
     assert rows * room.pages(positions) <= num_pages < rows * room.pages(positions + 1) + rows
+
+
+def test_what_torch_keeps_for_nobody_is_given_back_before_it_is_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The pages of an engine that was closed are free for the next one."""
+    free = [3]
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: free.append(90))
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free[-1], 100))
+    assert device_memory(torch.device("cuda")) == (90, 100)

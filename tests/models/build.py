@@ -93,15 +93,26 @@ def random_pair(model_type: str, seed: int = 0, **overrides: Any) -> tuple[Any, 
 
 
 def random_model(
-    raw: Mapping[str, Any], seed: int = 0, dtype: torch.dtype = torch.float32
+    raw: Mapping[str, Any],
+    seed: int = 0,
+    dtype: torch.dtype = torch.float32,
+    spread: float = 0.1,
 ) -> DecoderLM:
-    """Our model of a configuration with random weights, without a reference beside it."""
+    """Our model of a configuration with random weights, without a reference beside it.
+
+    Args:
+        raw: The content of a ``config.json``.
+        seed: Of the weights.
+        dtype: Of the weights.
+        spread: Standard deviation of the weights of products.
+    """
     config = ModelConfig.from_hf(raw)
     core = MODELS[config.model_type](config, dtype=dtype)
     generator = torch.Generator().manual_seed(seed)
     for name, parameter in core.named_parameters():
         center = 1.0 if "norm" in name and name.endswith("weight") else 0.0
-        parameter.copy_(center + 0.1 * torch.randn(parameter.shape, generator=generator))
+        own = spread if parameter.dim() > 1 and not name.startswith("embed") else 0.1
+        parameter.copy_(center + own * torch.randn(parameter.shape, generator=generator))
     core.prepare()
     return core
 
