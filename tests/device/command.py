@@ -153,7 +153,7 @@ def main(arguments: Sequence[str] | None = None, say: Callable[[str], object] = 
     parser.add_argument("--only", action="append", help="items whose names begin so")
     given = parser.parse_args(arguments)
     shapes = given.shape or ["8b", "1b"]
-    items = items_for(shapes)
+    items = items_for(shapes, given.device)
     if given.only:
         items = [item for item in items if item.name.startswith(tuple(given.only))]
         if not items:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -45,12 +45,18 @@ class Item:
     argument: str = ""
 
 
-def items_for(shapes: Sequence[str]) -> list[Item]:
-    """All items for these shapes, in order; the first shape is the one that counts."""
-    items = [item for item in ITEMS if item.section in ("machine", "correctness")]
+def items_for(shapes: Sequence[str], device: str = "cuda") -> list[Item]:
+    """All items for these shapes, in order; the first shape is the one that counts.
+
+    A CPU has no faults that others must be kept from: there, two processes do.
+    """
+    items = list(ITEMS)
     for number, shape in enumerate(shapes):
         items += _speed(shape, number)
-    return items + _step(shapes[0])
+    items += _step(shapes[0])
+    if device != "cpu":
+        return items
+    return [replace(item, group="others" if "transformers" in item.says else "") for item in items]
 
 
 def _checks(module: str, group: str, *rows: tuple[str, str, float, int]) -> list[Item]:

@@ -37,7 +37,7 @@ def test_it_runs_on_a_cpu_from_anywhere(tmp_path: Path) -> None:
     assert ended.returncode == 0, ended.stdout + ended.stderr
     found = json.loads((tmp_path / "found" / "report.json").read_text())
     rows = {row["name"]: row for row in found["items"]}
-    assert list(rows) == [item.name for item in items_for(["5m"])]
+    assert list(rows) == [item.name for item in items_for(["5m"], "cpu")]
     verdicts = {name: row["verdict"] for name, row in rows.items()}
     assert {name for name, verdict in verdicts.items() if verdict == "left out"} == {"pytest"}
     checks = {item.name for item in ITEMS if item.section == "correctness"} - {"pytest"}
