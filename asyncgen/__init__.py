@@ -35,17 +35,17 @@ if TYPE_CHECKING:
     from asyncgen.cache import SinkCache as SinkCache
     from asyncgen.cache import SlidingWindowCache as SlidingWindowCache
     from asyncgen.cache import StaticCache as StaticCache
-    from asyncgen.engine.continuous import ContinuousBatchingManager as ContinuousBatchingManager
-    from asyncgen.engine.continuous_mixin import ContinuousMixin as ContinuousMixin
     from asyncgen.engine.metrics import HistogramSnapshot as HistogramSnapshot
     from asyncgen.engine.metrics import MetricsSnapshot as MetricsSnapshot
-    from asyncgen.engine.scheduler import Scheduler as Scheduler
-    from asyncgen.engine.schedulers import FIFOScheduler as FIFOScheduler
-    from asyncgen.engine.schedulers import PrefillFirstScheduler as PrefillFirstScheduler
-    from asyncgen.engine.state import GenerationOutput as GenerationOutput
-    from asyncgen.engine.state import RequestState as RequestState
-    from asyncgen.engine.state import RequestStatus as RequestStatus
-    from asyncgen.engine.stream_params import StreamParams as StreamParams
+    from asyncgen.engine.requests.stream_params import StreamParams as StreamParams
+    from asyncgen.engine.scheduling.scheduler import Scheduler as Scheduler
+    from asyncgen.engine.scheduling.schedulers import FIFOScheduler as FIFOScheduler
+    from asyncgen.engine.scheduling.schedulers import PrefillFirstScheduler as PrefillFirstScheduler
+    from asyncgen.engine.scheduling.state import GenerationOutput as GenerationOutput
+    from asyncgen.engine.scheduling.state import RequestState as RequestState
+    from asyncgen.engine.scheduling.state import RequestStatus as RequestStatus
+    from asyncgen.engine.sync.manager import ContinuousBatchingManager as ContinuousBatchingManager
+    from asyncgen.engine.sync.mixin import ContinuousMixin as ContinuousMixin
     from asyncgen.errors import AsyncgenError as AsyncgenError
     from asyncgen.errors import ChatTemplateError as ChatTemplateError
     from asyncgen.errors import ContextLengthError as ContextLengthError
@@ -57,18 +57,10 @@ if TYPE_CHECKING:
     from asyncgen.errors import ModelLoadError as ModelLoadError
     from asyncgen.errors import OverloadedError as OverloadedError
     from asyncgen.errors import UnsupportedModelError as UnsupportedModelError
-    from asyncgen.generation.beam_scorers import BeamHypotheses as BeamHypotheses
-    from asyncgen.generation.beam_scorers import BeamScorer as BeamScorer
-    from asyncgen.generation.beam_scorers import BeamSearchScorer as BeamSearchScorer
-    from asyncgen.generation.beam_scorers import (
-        ConstrainedBeamSearchScorer as ConstrainedBeamSearchScorer,
-    )
     from asyncgen.generation.config import CompileConfig as CompileConfig
     from asyncgen.generation.config import GenerationConfig as GenerationConfig
-    from asyncgen.generation.constraints import Constraint as Constraint
-    from asyncgen.generation.constraints import ConstraintListState as ConstraintListState
-    from asyncgen.generation.constraints import DisjunctiveConstraint as DisjunctiveConstraint
-    from asyncgen.generation.constraints import PhrasalConstraint as PhrasalConstraint
+    from asyncgen.generation.config.modes import GenerationMode as GenerationMode
+    from asyncgen.generation.generate.mixin import GenerationMixin as GenerationMixin
     from asyncgen.generation.logits import (
         AlternatingCodebooksLogitsProcessor as AlternatingCodebooksLogitsProcessor,
     )
@@ -142,29 +134,45 @@ if TYPE_CHECKING:
     from asyncgen.generation.logits import (
         WhisperTimeStampLogitsProcessor as WhisperTimeStampLogitsProcessor,
     )
-    from asyncgen.generation.mixin import GenerationMixin as GenerationMixin
-    from asyncgen.generation.modes import GenerationMode as GenerationMode
     from asyncgen.generation.outputs import BaseModelOutput as BaseModelOutput
-    from asyncgen.generation.outputs import CausalLMOutputWithPast as CausalLMOutputWithPast
+    from asyncgen.generation.outputs import (
+        CausalLMOutputWithPast as CausalLMOutputWithPast,
+    )
     from asyncgen.generation.outputs import (
         GenerateBeamDecoderOnlyOutput as GenerateBeamDecoderOnlyOutput,
     )
     from asyncgen.generation.outputs import (
         GenerateBeamEncoderDecoderOutput as GenerateBeamEncoderDecoderOutput,
     )
-    from asyncgen.generation.outputs import GenerateDecoderOnlyOutput as GenerateDecoderOnlyOutput
+    from asyncgen.generation.outputs import (
+        GenerateDecoderOnlyOutput as GenerateDecoderOnlyOutput,
+    )
     from asyncgen.generation.outputs import (
         GenerateEncoderDecoderOutput as GenerateEncoderDecoderOutput,
     )
     from asyncgen.generation.outputs import ModelOutput as ModelOutput
     from asyncgen.generation.outputs import Seq2SeqLMOutput as Seq2SeqLMOutput
-    from asyncgen.generation.stopping import CancelCriteria as CancelCriteria
-    from asyncgen.generation.stopping import EosTokenCriteria as EosTokenCriteria
-    from asyncgen.generation.stopping import MaxLengthCriteria as MaxLengthCriteria
-    from asyncgen.generation.stopping import MaxTimeCriteria as MaxTimeCriteria
-    from asyncgen.generation.stopping import StoppingCriteria as StoppingCriteria
-    from asyncgen.generation.stopping import StoppingCriteriaList as StoppingCriteriaList
-    from asyncgen.generation.stopping import StopStringCriteria as StopStringCriteria
+    from asyncgen.generation.stopping.criteria import CancelCriteria as CancelCriteria
+    from asyncgen.generation.stopping.criteria import EosTokenCriteria as EosTokenCriteria
+    from asyncgen.generation.stopping.criteria import MaxLengthCriteria as MaxLengthCriteria
+    from asyncgen.generation.stopping.criteria import MaxTimeCriteria as MaxTimeCriteria
+    from asyncgen.generation.stopping.criteria import StoppingCriteria as StoppingCriteria
+    from asyncgen.generation.stopping.criteria import StoppingCriteriaList as StoppingCriteriaList
+    from asyncgen.generation.stopping.criteria import StopStringCriteria as StopStringCriteria
+    from asyncgen.generation.strategies.beam_scorers import BeamHypotheses as BeamHypotheses
+    from asyncgen.generation.strategies.beam_scorers import BeamScorer as BeamScorer
+    from asyncgen.generation.strategies.beam_scorers import BeamSearchScorer as BeamSearchScorer
+    from asyncgen.generation.strategies.beam_scorers import (
+        ConstrainedBeamSearchScorer as ConstrainedBeamSearchScorer,
+    )
+    from asyncgen.generation.strategies.constraints import Constraint as Constraint
+    from asyncgen.generation.strategies.constraints import (
+        ConstraintListState as ConstraintListState,
+    )
+    from asyncgen.generation.strategies.constraints import (
+        DisjunctiveConstraint as DisjunctiveConstraint,
+    )
+    from asyncgen.generation.strategies.constraints import PhrasalConstraint as PhrasalConstraint
     from asyncgen.generation.watermarking import BaseWatermarkingConfig as BaseWatermarkingConfig
     from asyncgen.generation.watermarking import BayesianDetectorConfig as BayesianDetectorConfig
     from asyncgen.generation.watermarking import BayesianDetectorModel as BayesianDetectorModel
@@ -270,22 +278,22 @@ _REST = {
         "SlidingWindowCache",
         "StaticCache",
     ),
-    "asyncgen.engine.continuous": ("ContinuousBatchingManager",),
-    "asyncgen.engine.continuous_mixin": ("ContinuousMixin",),
+    "asyncgen.engine.sync.manager": ("ContinuousBatchingManager",),
+    "asyncgen.engine.sync.mixin": ("ContinuousMixin",),
     "asyncgen.engine.metrics": ("HistogramSnapshot", "MetricsSnapshot"),
-    "asyncgen.engine.scheduler": ("Scheduler",),
-    "asyncgen.engine.schedulers": ("FIFOScheduler", "PrefillFirstScheduler"),
-    "asyncgen.engine.state": ("GenerationOutput", "RequestState", "RequestStatus"),
-    "asyncgen.engine.stream_params": ("StreamParams",),
+    "asyncgen.engine.scheduling.scheduler": ("Scheduler",),
+    "asyncgen.engine.scheduling.schedulers": ("FIFOScheduler", "PrefillFirstScheduler"),
+    "asyncgen.engine.scheduling.state": ("GenerationOutput", "RequestState", "RequestStatus"),
+    "asyncgen.engine.requests.stream_params": ("StreamParams",),
     "asyncgen.errors": ("InvalidScoresError",),
-    "asyncgen.generation.beam_scorers": (
+    "asyncgen.generation.strategies.beam_scorers": (
         "BeamHypotheses",
         "BeamScorer",
         "BeamSearchScorer",
         "ConstrainedBeamSearchScorer",
     ),
     "asyncgen.generation.config": ("CompileConfig",),
-    "asyncgen.generation.constraints": (
+    "asyncgen.generation.strategies.constraints": (
         "Constraint",
         "ConstraintListState",
         "DisjunctiveConstraint",
@@ -326,8 +334,8 @@ _REST = {
         "UnbatchedClassifierFreeGuidanceLogitsProcessor",
         "WhisperTimeStampLogitsProcessor",
     ),
-    "asyncgen.generation.mixin": ("GenerationMixin",),
-    "asyncgen.generation.modes": ("GenerationMode",),
+    "asyncgen.generation.generate.mixin": ("GenerationMixin",),
+    "asyncgen.generation.config.modes": ("GenerationMode",),
     "asyncgen.generation.outputs": (
         "BaseModelOutput",
         "CausalLMOutputWithPast",
@@ -338,7 +346,7 @@ _REST = {
         "ModelOutput",
         "Seq2SeqLMOutput",
     ),
-    "asyncgen.generation.stopping": (
+    "asyncgen.generation.stopping.criteria": (
         "CancelCriteria",
         "EosTokenCriteria",
         "MaxLengthCriteria",

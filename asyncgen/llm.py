@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Self
 
 import anyio
 
-from asyncgen.engine.admission import Admission
 from asyncgen.engine.loop import DecodeThread
-from asyncgen.engine.names import check_names, check_prompt
+from asyncgen.engine.requests.admission import Admission
+from asyncgen.engine.requests.names import check_names, check_prompt
 from asyncgen.errors import EngineClosedError
 from asyncgen.opening import ModelSource, Opened, open_engine
 from asyncgen.stream import TextStream
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     import torch
 
     from asyncgen.engine.metrics import MetricsSnapshot
-    from asyncgen.engine.scheduler import Scheduler
-    from asyncgen.engine.stream_params import StreamParams
+    from asyncgen.engine.requests.stream_params import StreamParams
+    from asyncgen.engine.scheduling.scheduler import Scheduler
     from asyncgen.generation.config import GenerationConfig
     from asyncgen.models.config import ModelConfig
     from asyncgen.tokenizer import Tokenizer

@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from asyncgen.cache import Cache, DynamicCache
-from asyncgen.engine.continuous_mixin import ContinuousMixin
+from asyncgen.engine.sync.mixin import ContinuousMixin
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.config import GenerationConfig
-from asyncgen.generation.mixin import GenerationMixin
+from asyncgen.generation.generate.mixin import GenerationMixin
 from asyncgen.generation.outputs import CausalLMOutputWithPast
 from asyncgen.models import DenseAttention
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from asyncgen.engine.assembly import EngineOptions, assemble, check_count, plan_room
 from asyncgen.engine.metrics import EngineMetrics
-from asyncgen.engine.request import clock
+from asyncgen.engine.requests.request import clock
 from asyncgen.errors import InvalidRequestError
 
 if TYPE_CHECKING:
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
     import torch
 
-    from asyncgen.engine.admission import Admission
     from asyncgen.engine.core import Engine
+    from asyncgen.engine.lane.lane import Run
     from asyncgen.engine.memory import CacheRoom
-    from asyncgen.engine.request import Request
-    from asyncgen.engine.side_lane import Run
+    from asyncgen.engine.requests.admission import Admission
+    from asyncgen.engine.requests.request import Request
     from asyncgen.pretrained import PreTrainedModel
     from asyncgen.tokenizer import Tokenizer
 
@@ -161,9 +161,9 @@ def _runs(
     opened: Opened, source: ModelSource, is_closing: Callable[[], bool]
 ) -> Callable[[Request], Run]:
     """How a request is taken up: steps of our own strategies, or a foreign ``generate``."""
-    from asyncgen.engine.assistants import Assistants
-    from asyncgen.engine.foreign import ForeignRun
-    from asyncgen.engine.runner import StepRun
+    from asyncgen.engine.lane.assistants import Assistants
+    from asyncgen.engine.lane.foreign_run import ForeignRun
+    from asyncgen.engine.lane.strategy_run import StepRun
 
     arguments: dict[str, Any] = {
         "model": opened.model,

@@ -9,16 +9,16 @@ from torch.nn import functional as F
 
 from asyncgen.cache import DynamicCache, EncoderDecoderCache
 from asyncgen.errors import InvalidRequestError
+from asyncgen.generation.generate.prompts import decoder_start
 from asyncgen.generation.outputs import BaseModelOutput, Seq2SeqLMOutput
-from asyncgen.generation.prompts import decoder_start
 from asyncgen.modeling import PreTrainedModel, check_cache, check_mask, embeddings_of
-from asyncgen.models.cross_attention import Encoded
+from asyncgen.models.attention.cross import Encoded
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from asyncgen.cache import Cache
-    from asyncgen.models.t5 import T5
+    from asyncgen.models.arch.t5 import T5
 
 __all__ = ["Encoder", "Seq2SeqModel"]
 

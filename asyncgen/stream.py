@@ -14,9 +14,9 @@ import anyio
 import anyio.lowlevel
 import anyio.to_thread
 
-from asyncgen.engine.request import clock
+from asyncgen.engine.requests.request import clock
 from asyncgen.errors import InvalidRequestError
-from asyncgen.generation.cancel import CancelCriteria
+from asyncgen.generation.stopping.cancel import CancelCriteria
 from asyncgen.types import Completion, SampleBuilder, Timing, TokenEvent, Usage
 from streamers import Mailbox, Reader
 
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
     from types import TracebackType
 
-    from asyncgen.engine.admission import Admission, Place
     from asyncgen.engine.loop import DecodeThread
-    from asyncgen.engine.request import Request
+    from asyncgen.engine.requests.admission import Admission, Place
+    from asyncgen.engine.requests.request import Request
     from asyncgen.opening import Opened
     from asyncgen.types import FinishReason, Prompt
 
@@ -310,7 +310,7 @@ def _prepare(
     place: Place,
 ) -> Request:
     """Runs on a worker thread. Imported late, because it brings torch."""
-    from asyncgen.engine.prepare import prepare_request
+    from asyncgen.engine.requests.prepare import prepare_request
 
     return prepare_request(
         opened.model,

@@ -17,7 +17,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 # The folder of this file, which Python puts first, has packages of names that others have.
-sys.path[:] = [str(ROOT), *(path for path in sys.path if Path(path) != ROOT / "tests")]
+others = [path for path in sys.path if Path(path) != ROOT / "tests"]
+sys.path[:] = [str(ROOT), str(ROOT / "apps"), *others]
 
 if __name__ == "__main__":
     from tests.device.command import main

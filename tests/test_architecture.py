@@ -29,58 +29,35 @@ LAYERS = (
         "asyncgen.weights",
     ),
     (
-        "asyncgen.generation.beam_checks",
-        "asyncgen.generation.beam_scorers",
-        "asyncgen.generation.cancel",
         "asyncgen.generation.config",
-        "asyncgen.generation.config_files",
-        "asyncgen.generation.config_forms",
-        "asyncgen.generation.constraints",
-        "asyncgen.generation.fields",
-        "asyncgen.generation.healing",
         "asyncgen.generation.logits",
-        "asyncgen.generation.modes",
         "asyncgen.generation.outputs",
-        "asyncgen.generation.signatures",
-        "asyncgen.generation.stop_strings",
         "asyncgen.generation.stopping",
         "asyncgen.generation.watermarking",
-        "asyncgen.generation.transitions",
     ),
     ("asyncgen.cache", "asyncgen.models"),
-    (
-        "asyncgen.generation.call",
-        "asyncgen.generation.custom",
-        "asyncgen.generation.defaults",
-        "asyncgen.generation.drafting",
-        "asyncgen.generation.feed",
-        "asyncgen.generation.mixin",
-        "asyncgen.generation.mode_checks",
-        "asyncgen.generation.prepare",
-        "asyncgen.generation.prompts",
-        "asyncgen.generation.results",
-        "asyncgen.generation.rows",
-        "asyncgen.generation.strategies",
-    ),
+    ("asyncgen.generation.strategies", "asyncgen.generation.generate"),
     ("asyncgen.engine",),
     ("asyncgen.modeling", "asyncgen.seq2seq", "asyncgen.pretrained", "asyncgen.auto"),
     ("asyncgen.opening", "asyncgen.stream", "asyncgen.llm"),
     ("asyncgen",),
-    ("apps",),
+    ("asyncgen_apps",),
 )
 PACKAGES = {"asyncgen.generation"}  # empty inits: no layer of their own
+
+FOLDERS = {"streamers": ROOT, "asyncgen": ROOT, "asyncgen_apps": ROOT / "apps"}
+"""Where each package lies."""
 
 
 def _sources() -> list[Path]:
     return sorted(
-        path
-        for package in ("streamers", "asyncgen", "apps")
-        for path in (ROOT / package).rglob("*.py")
+        path for package, folder in FOLDERS.items() for path in (folder / package).rglob("*.py")
     )
 
 
 def _module(path: Path) -> str:
-    parts = path.relative_to(ROOT).with_suffix("").parts
+    path = path.relative_to(ROOT)
+    parts = path.with_suffix("").parts[path.parts[0] == "apps" :]
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
@@ -107,7 +84,7 @@ def _imports(path: Path) -> set[str]:
             for alias in node.names:
                 deeper = f"{node.module}.{alias.name}"
                 found.add(deeper if deeper in modules else node.module)
-    return {name for name in found if name.split(".")[0] in {"asyncgen", "streamers", "apps"}}
+    return {name for name in found if name.split(".")[0] in FOLDERS}
 
 
 @pytest.mark.parametrize("path", _sources(), ids=_module)
@@ -123,7 +100,7 @@ def test_imports_run_downwards(path: Path) -> None:
 def test_apps_import_only_public_names() -> None:
     private: dict[str, set[str]] = {}
     for path in _sources():
-        if _module(path).split(".")[0] == "apps":
+        if _module(path).split(".")[0] == "asyncgen_apps":
             deep = {
                 name
                 for name in _imports(path)
@@ -149,6 +126,7 @@ def test_every_source_file_has_its_test() -> None:
             continue
         relative = path.relative_to(ROOT)
         parts = relative.parts[1:] if relative.parts[0] == "asyncgen" else relative.parts
+        parts = tuple(part for part in parts if part != "asyncgen_apps")
         name = "init" if path.name == "__init__.py" else path.stem
         if not (ROOT / "tests" / Path(*parts[:-1]) / f"test_{name}.py").exists():
             missing.append(str(relative))

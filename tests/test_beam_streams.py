@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from asyncgen.errors import InvalidRequestError
-from asyncgen.generation.constraints import PhrasalConstraint
+from asyncgen.generation.strategies.constraints import PhrasalConstraint
 from asyncgen.llm import AsyncLLM
 from tests.doubles.engine import no_thread_left, probe
 from tests.doubles.models import EOS, Gate, TableModel, byte_tokenizer

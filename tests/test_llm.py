@@ -28,7 +28,7 @@ from asyncgen.errors import (
 )
 from asyncgen.generation.config import GenerationConfig
 from asyncgen.generation.logits import LogitsProcessorList
-from asyncgen.generation.stopping import StoppingCriteriaList
+from asyncgen.generation.stopping.criteria import StoppingCriteriaList
 from asyncgen.llm import AsyncLLM
 from asyncgen.opening import open_engine
 from tests.doubles.engine import (

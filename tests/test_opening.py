@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from asyncgen.engine.foreign import ForeignRun
-from asyncgen.engine.runner import StepRun
+from asyncgen.engine.lane.foreign_run import ForeignRun
+from asyncgen.engine.lane.strategy_run import StepRun
 from asyncgen.errors import AsyncgenError, InvalidRequestError
 from asyncgen.opening import ModelSource, open_engine
 from tests.doubles.models import TableModel, byte_tokenizer
-from tests.engine.requests import request_for
+from tests.engine.making import request_for
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -29,18 +29,3 @@ def test_the_gate_runs_the_documented_commands() -> None:
     for part in ("torch==2.13.0", '-e ".[test]"'):
         assert part in tests
         assert part in gate
-
-
-def test_the_tree_is_complete() -> None:
-    """Every file of the packages stands in the annotated tree, and nothing else does."""
-    tree = re.search(r"^```text\n(asyncgen/ .*?)^```", README, re.MULTILINE | re.DOTALL)
-    assert tree is not None
-    named = set(re.findall(r"[\w.]+\.py\b", tree.group(1)))
-    there = {
-        path.name
-        for package in ("asyncgen", "streamers", "apps")
-        for path in (ROOT / package).rglob("*.py")
-        if path.name != "__init__.py"
-    }
-    assert there - named == set()
-    assert named - there == set()

@@ -10,7 +10,7 @@ import anyio
 import pytest
 import torch
 
-from asyncgen.engine.schedulers import FIFOScheduler
+from asyncgen.engine.scheduling.schedulers import FIFOScheduler
 from asyncgen.errors import ContextLengthError, InvalidRequestError, OverloadedError
 from asyncgen.llm import AsyncLLM
 from asyncgen.modeling import PreTrainedModel

@@ -16,7 +16,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asyncgen.engine.pages import PagePool
+from asyncgen.engine.scheduling.pages import PagePool
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.logits import LogitsProcessorList
 from asyncgen.llm import AsyncLLM, TextStream

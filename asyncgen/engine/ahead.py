@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from asyncgen.engine.page_keys import UNREAD
+from asyncgen.engine.scheduling.page_keys import UNREAD
 from asyncgen.transfer import to_device
 
 if TYPE_CHECKING:
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from asyncgen.engine.scheduler import ScheduledRow
-    from asyncgen.engine.state import RequestState
+    from asyncgen.engine.scheduling.scheduler import ScheduledRow
+    from asyncgen.engine.scheduling.state import RequestState
 
 __all__ = ["BegunStep", "UnreadTokens"]
 

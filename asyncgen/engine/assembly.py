@@ -11,23 +11,23 @@ from typing import TYPE_CHECKING, Any
 
 from asyncgen.engine.core import Engine
 from asyncgen.engine.devices import kind_of
-from asyncgen.engine.request import clock
-from asyncgen.engine.side_lane import SideLane
+from asyncgen.engine.lane.lane import SideLane
+from asyncgen.engine.requests.request import clock
 from asyncgen.errors import InvalidRequestError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from asyncgen.engine.admission import Admission
     from asyncgen.engine.batch import Batch
+    from asyncgen.engine.lane.lane import Run
     from asyncgen.engine.memory import CacheRoom
     from asyncgen.engine.metrics import EngineMetrics
-    from asyncgen.engine.pages import PagePool
-    from asyncgen.engine.request import Request
-    from asyncgen.engine.scheduler import Scheduler
-    from asyncgen.engine.side_lane import Run
+    from asyncgen.engine.requests.admission import Admission
+    from asyncgen.engine.requests.request import Request
+    from asyncgen.engine.scheduling.pages import PagePool
+    from asyncgen.engine.scheduling.scheduler import Scheduler
+    from asyncgen.models.attention.paged.attention import PagedAttention
     from asyncgen.models.graphs import DecodeGraphs
-    from asyncgen.models.paged import PagedAttention
     from asyncgen.tokenizer import Tokenizer
 
 __all__ = ["EngineOptions", "assemble", "check_count", "plan_room"]
@@ -178,7 +178,7 @@ def assemble(
     """
     pool = None
     if room is not None:
-        from asyncgen.engine.pages import PagePool
+        from asyncgen.engine.scheduling.pages import PagePool
 
         pool = PagePool(room.num_pages, room.page_size, sharing=options.page_sharing)
     batch = None
@@ -201,9 +201,9 @@ def _make_batch(
     from asyncgen.cache.paged import PagedStorage
     from asyncgen.engine.batch import Batch
     from asyncgen.engine.batch_runner import BatchRunner
-    from asyncgen.engine.batch_sampler import BatchSampler
     from asyncgen.engine.events import EventWriter
-    from asyncgen.models.paged import PagedAttention
+    from asyncgen.engine.sampling.sampler import BatchSampler
+    from asyncgen.models.attention.paged.attention import PagedAttention
 
     core, kind = model.core, kind_of(model.device)
     storage = PagedStorage(
@@ -270,8 +270,8 @@ def _make_graphs(
 
 def _make_scheduler(options: EngineOptions, pool: PagePool) -> Scheduler:
     """The scheduler that was asked for."""
-    from asyncgen.engine.scheduler import Scheduler
-    from asyncgen.engine.schedulers import FIFOScheduler, PrefillFirstScheduler
+    from asyncgen.engine.scheduling.scheduler import Scheduler
+    from asyncgen.engine.scheduling.schedulers import FIFOScheduler, PrefillFirstScheduler
 
     named: dict[str, type[Scheduler]] = {
         "fifo": FIFOScheduler,

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 import torch
 
 from asyncgen.engine.ahead import BegunStep, UnreadTokens
-from asyncgen.engine.logprobs import named_logprob
-from asyncgen.engine.request import fail, sample_name
-from asyncgen.engine.sampling_rows import SamplerRow
-from asyncgen.engine.scheduler import ScheduledRow
-from asyncgen.engine.state import RequestState
+from asyncgen.engine.requests.request import fail, sample_name
+from asyncgen.engine.sampling.logprobs import named_logprob
+from asyncgen.engine.sampling.row import SamplerRow
+from asyncgen.engine.scheduling.scheduler import ScheduledRow
+from asyncgen.engine.scheduling.state import RequestState
 from asyncgen.errors import InvalidRequestError
 from streamers import LoopBell
 
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from asyncgen.engine.batch_runner import BatchRunner
-    from asyncgen.engine.batch_sampler import BatchSampler, Sampled
     from asyncgen.engine.events import EventWriter
     from asyncgen.engine.metrics import EngineMetrics
-    from asyncgen.engine.request import Request
-    from asyncgen.engine.scheduler import Scheduler
+    from asyncgen.engine.requests.request import Request
+    from asyncgen.engine.sampling.sampler import BatchSampler, Sampled
+    from asyncgen.engine.scheduling.scheduler import Scheduler
     from asyncgen.tokenizer import Tokenizer
     from asyncgen.types import TokenLogprob
 

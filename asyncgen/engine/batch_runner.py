@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from asyncgen.engine.ahead import UnreadTokens
-    from asyncgen.engine.scheduler import ScheduledRow
-    from asyncgen.models.attention import AttentionContext
+    from asyncgen.engine.scheduling.scheduler import ScheduledRow
+    from asyncgen.models.attention.dense import AttentionContext
+    from asyncgen.models.attention.paged.attention import PagedAttention
     from asyncgen.models.config import ModelConfig
     from asyncgen.models.graphs import DecodeGraphs
-    from asyncgen.models.paged import PagedAttention
 
 __all__ = ["BatchRunner", "PackedDecoder"]
 

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 from asyncgen.engine.metrics import EngineMetrics
 
 if TYPE_CHECKING:
-    from asyncgen.engine.admission import Admission
     from asyncgen.engine.batch import Batch
-    from asyncgen.engine.pages import PagePool
-    from asyncgen.engine.request import Request
-    from asyncgen.engine.side_lane import SideLane
+    from asyncgen.engine.lane.lane import SideLane
+    from asyncgen.engine.requests.admission import Admission
+    from asyncgen.engine.requests.request import Request
+    from asyncgen.engine.scheduling.pages import PagePool
 
 __all__ = ["Engine"]
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from asyncgen.engine.metrics import EngineMetrics
-    from asyncgen.engine.request import Request
+    from asyncgen.engine.requests.request import Request
     from asyncgen.tokenizer import Tokenizer
 
 __all__ = ["EventWriter"]

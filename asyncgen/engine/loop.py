@@ -23,7 +23,7 @@ from asyncgen.errors import EngineClosedError, EngineDiedError
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from asyncgen.engine.request import Request
+    from asyncgen.engine.requests.request import Request
 
 __all__ = ["Abort", "Add", "DecodeThread", "Evict", "Stop"]
 

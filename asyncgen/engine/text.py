@@ -10,7 +10,7 @@ from streamers import Detokenizer
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from asyncgen.engine.request import Request
+    from asyncgen.engine.requests.request import Request
     from asyncgen.tokenizer import Tokenizer
 
 __all__ = ["NoText", "SampleText"]

@@ -17,16 +17,16 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from asyncgen.errors import InvalidRequestError
-from asyncgen.models.kernels import is_laid_out_anew
-from asyncgen.models.linear import Embedding, Linear
-from asyncgen.models.norm import LayerNorm, RMSNorm, make_scaler
-from asyncgen.models.rope import Rotary, turner
+from asyncgen.models.kernels.linear import Embedding, Linear
+from asyncgen.models.kernels.norm import LayerNorm, RMSNorm, make_scaler
+from asyncgen.models.kernels.products import is_laid_out_anew
+from asyncgen.models.kernels.rope import Rotary, turner
 from asyncgen.models.weight_map import WeightRule
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from asyncgen.models.attention import AttentionContext
+    from asyncgen.models.attention.dense import AttentionContext
     from asyncgen.models.config import ModelConfig
 
 __all__ = ["ACTIVATIONS", "DecoderLM", "DecoderLayer", "Workspace"]

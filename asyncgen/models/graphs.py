@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import torch
 
-from asyncgen.models.paged_fixed import FixedRows
-from asyncgen.models.paged_plan import place_rows
+from asyncgen.models.attention.paged.fixed import FixedRows
+from asyncgen.models.attention.paged.plan import place_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from asyncgen.cache.paged import PagedStorage
-    from asyncgen.models.paged_cuda import FusedKernel
-    from asyncgen.models.paged_plan import PackedRow
+    from asyncgen.models.attention.paged.fused import FusedKernel
+    from asyncgen.models.attention.paged.plan import PackedRow
 
 __all__ = [
     "CudaRecorder",

@@ -11,9 +11,9 @@ pytest.importorskip("prometheus_client")
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from apps.metrics import COUNTERS, GAUGES, HISTOGRAMS, EngineCollector
 from asyncgen import AsyncLLM
 from asyncgen.engine.metrics import EngineMetrics
+from asyncgen_apps.metrics import COUNTERS, GAUGES, HISTOGRAMS, EngineCollector
 
 if TYPE_CHECKING:
     from asyncgen import MetricsSnapshot

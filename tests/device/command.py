@@ -161,7 +161,7 @@ def main(arguments: Sequence[str] | None = None, say: Callable[[str], object] = 
     settings = {"device": given.device, "shapes": " ".join(shapes), "minutes": given.minutes}
     report = Report(given.out, settings)
     # Children find the project as this process does, whatever the folder they start in.
-    paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
+    paths = [str(ROOT), str(ROOT / "apps"), os.environ.get("PYTHONPATH", "")]
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("HF_HUB_OFFLINE", "1")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from apps.bench.random_models import bandwidth as memory_bandwidth
+from asyncgen_apps.bench.random_models import bandwidth as memory_bandwidth
 from tests.device.context import Finding
 
 if TYPE_CHECKING:

@@ -9,12 +9,12 @@ import torch
 
 from asyncgen.cache.paged import PagedStorage
 from asyncgen.engine import assembly
-from asyncgen.engine.batch_sampler import BatchSampler
-from asyncgen.engine.sampling_rows import SamplerRow
+from asyncgen.engine.sampling.row import SamplerRow
+from asyncgen.engine.sampling.sampler import BatchSampler
 from asyncgen.generation.config import GenerationConfig
 from asyncgen.modeling import PreTrainedModel
+from asyncgen.models.attention.paged.attention import PagedAttention
 from asyncgen.models.graphs import DecodeGraphs
-from asyncgen.models.paged import PagedAttention
 from tests.device.context import Finding
 from tests.engine.batches import Bench
 from tests.models.build import random_config, random_model
@@ -23,7 +23,7 @@ from tests.models.packing import alone, make_rows, packed, run
 if TYPE_CHECKING:
     from asyncgen.engine.devices import DeviceKind
     from asyncgen.models import DecoderLM
-    from asyncgen.models.paged_cuda import FusedKernel
+    from asyncgen.models.attention.paged.fused import FusedKernel
     from tests.device.context import Context
     from tests.device.plan import Item
 

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from apps.bench.checkpoints import MADE, SHAPES, write_description
-from apps.bench.concurrency_sides import (
+from asyncgen_apps.bench.checkpoints import MADE, SHAPES, write_description
+from asyncgen_apps.bench.concurrency_sides import (
     AsyncgenStreams,
     TransformersContinuous,
     TransformersPadded,
 )
-from apps.bench.models import Checkpoint
-from apps.bench.random_models import bandwidth, bytes_per_token
+from asyncgen_apps.bench.models import Checkpoint
+from asyncgen_apps.bench.random_models import bandwidth, bytes_per_token
 from tests.device.context import Finding, Skipped
 
 if TYPE_CHECKING:

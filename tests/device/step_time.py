@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.profiler import ProfilerActivity
 
-from apps.bench.random_models import asyncgen_model
 from asyncgen.cache.paged import PagedStorage
-from asyncgen.engine.draws import HashDraws
+from asyncgen.engine.sampling.draws import HashDraws
 from asyncgen.generation.logits.filters import keep_top_p
-from asyncgen.models.norm import make_scaler
-from asyncgen.models.paged_cuda import FusedRows
-from asyncgen.models.paged_plan import PlacedRow
-from asyncgen.models.paged_trial import find_fused_kernel
-from asyncgen.models.rope import turner
+from asyncgen.models.attention.paged.fused import FusedRows
+from asyncgen.models.attention.paged.plan import PlacedRow
+from asyncgen.models.attention.paged.trial import find_fused_kernel
+from asyncgen.models.kernels.norm import make_scaler
+from asyncgen.models.kernels.rope import turner
+from asyncgen_apps.bench.random_models import asyncgen_model
 from tests.device.context import Finding
 from tests.device.machine import timed, wait
 from tests.device.speed import checkpoint_of

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["serve"]
 
-OURS = ("tests", "asyncgen", "streamers", "apps")
+OURS = ("tests", "asyncgen", "streamers", "asyncgen_apps")
 """Packages of the checkout; all others may be missing."""
 
 

@@ -10,8 +10,8 @@ import anyio.to_thread
 import pytest
 import torch
 
-from asyncgen.engine.assistants import Assistants
-from asyncgen.engine.sampler import gumbel_noise, mix64
+from asyncgen.engine.lane.assistants import Assistants
+from asyncgen.engine.sampling.gumbel import gumbel_noise, mix64
 from tests.doubles.models import EOS, PATIENCE
 
 if TYPE_CHECKING:

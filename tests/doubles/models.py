@@ -14,14 +14,14 @@ from tokenizers import AddedToken, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
 from asyncgen.generation.config import GenerationConfig
-from asyncgen.generation.mixin import GenerationMixin
+from asyncgen.generation.generate.mixin import GenerationMixin
 from asyncgen.models.config import ModelConfig
 from asyncgen.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from asyncgen.models.attention import AttentionContext
+    from asyncgen.models.attention.dense import AttentionContext
 
     Hook = Callable[[torch.Tensor, torch.Tensor], object]
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from asyncgen.engine.state import RequestState
+from asyncgen.engine.scheduling.state import RequestState
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from asyncgen.engine.scheduler import ScheduledRow, Scheduler
+    from asyncgen.engine.scheduling.scheduler import ScheduledRow, Scheduler
 
 VOCAB = 7
 _MASK = (1 << 61) - 1

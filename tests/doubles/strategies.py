@@ -13,7 +13,7 @@ import torch
 from tokenizers import AddedToken, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
-from asyncgen.generation.modes import GenerationMode
+from asyncgen.generation.config.modes import GenerationMode
 from asyncgen.generation.strategies import STRATEGIES
 from asyncgen.models import MODELS, ModelConfig
 from asyncgen.pretrained import PreTrainedModel

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from asyncgen.engine.admission import Admission
-from asyncgen.engine.prepare import prepare_request
-from asyncgen.generation.cancel import CancelCriteria
+from asyncgen.engine.requests.admission import Admission
+from asyncgen.engine.requests.prepare import prepare_request
+from asyncgen.generation.stopping.cancel import CancelCriteria
 from asyncgen.opening import ModelSource, open_engine
 from tests.doubles.models import TableModel, byte_tokenizer
 from tests.doubles.sinks import RecordingSink
 
 if TYPE_CHECKING:
     from asyncgen.engine.batch import Batch
-    from asyncgen.engine.pages import PagePool
-    from asyncgen.engine.request import Request
+    from asyncgen.engine.requests.request import Request
+    from asyncgen.engine.scheduling.pages import PagePool
 
 PAGE_BYTES = 16
 """Keys and values of one position of a :class:`TableModel`."""

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from asyncgen.engine.continuous import ContinuousBatchingManager
-from asyncgen.engine.continuous_mixin import ContinuousMixin
-from asyncgen.engine.scheduler import ScheduledRow, Scheduler
+from asyncgen.engine.scheduling.scheduler import ScheduledRow, Scheduler
+from asyncgen.engine.sync.manager import ContinuousBatchingManager
+from asyncgen.engine.sync.mixin import ContinuousMixin
 from tests.doubles.models import PATIENCE, TableModel
 
 if TYPE_CHECKING:
     import torch
 
-    from asyncgen.engine.state import GenerationOutput
+    from asyncgen.engine.scheduling.state import GenerationOutput
 
 PROMPTS = [[1, 2, 3], [7], list(range(40)), [5, 6]]
 

@@ -12,15 +12,15 @@ from asyncgen import native
 from asyncgen.cache.paged import PagedStorage
 from asyncgen.engine.ahead import BegunStep, UnreadTokens
 from asyncgen.engine.batch_runner import BatchRunner
-from asyncgen.engine.page_keys import UNREAD
-from asyncgen.engine.scheduler import ScheduledRow
-from asyncgen.engine.state import RequestState
+from asyncgen.engine.scheduling.page_keys import UNREAD
+from asyncgen.engine.scheduling.scheduler import ScheduledRow
+from asyncgen.engine.scheduling.state import RequestState
 from asyncgen.generation.logits import LogitsProcessorList
-from asyncgen.generation.stopping import StoppingCriteriaList
+from asyncgen.generation.stopping.criteria import StoppingCriteriaList
 from asyncgen.modeling import PreTrainedModel
+from asyncgen.models.attention.paged.attention import PagedAttention
+from asyncgen.models.attention.paged.fused import FusedKernel
 from asyncgen.models.graphs import DecodeGraphs
-from asyncgen.models.paged import PagedAttention
-from asyncgen.models.paged_cuda import FusedKernel
 from tests.doubles.engine import greedy_ids, sampled_ids
 from tests.doubles.models import EOS, TableModel
 from tests.doubles.recorders import TapeRecorder

@@ -13,10 +13,10 @@ from asyncgen.engine import assembly
 from asyncgen.engine.assembly import EngineOptions, assemble, check_count, plan_room
 from asyncgen.engine.memory import CacheRoom
 from asyncgen.engine.metrics import EngineMetrics
-from asyncgen.engine.schedulers import FIFOScheduler, PrefillFirstScheduler
+from asyncgen.engine.scheduling.schedulers import FIFOScheduler, PrefillFirstScheduler
 from asyncgen.errors import InvalidRequestError
-from asyncgen.models.paged import PagedAttention
-from asyncgen.models.paged_cuda import FusedKernel
+from asyncgen.models.attention.paged.attention import PagedAttention
+from asyncgen.models.attention.paged.fused import FusedKernel
 from tests.doubles.models import TableModel
 from tests.doubles.recorders import CallRecorder
 from tests.doubles.varlen import varlen_attn
@@ -158,7 +158,9 @@ def test_recordings_are_made_for_the_rows_and_lengths_there_are(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     kernel = FusedKernel(varlen_attn, True)
-    monkeypatch.setattr("asyncgen.models.paged_torch.find_fused_kernel", lambda *_: kernel)
+    monkeypatch.setattr(
+        "asyncgen.models.attention.paged.by_torch.find_fused_kernel", lambda *_: kernel
+    )
     monkeypatch.setattr("asyncgen.models.graphs.CudaRecorder", lambda device: CallRecorder())
     monkeypatch.setattr("asyncgen.engine.memory.device_memory", lambda device: (10**9, 10**9))
     model = OnCuda()

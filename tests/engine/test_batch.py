@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from asyncgen.engine.schedulers import FIFOScheduler
+from asyncgen.engine.scheduling.schedulers import FIFOScheduler
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.logits import LogitsProcessorList
-from asyncgen.generation.stopping import StoppingCriteriaList
+from asyncgen.generation.stopping.criteria import StoppingCriteriaList
 from tests.doubles.engine import greedy_ids, raw_logits, sampled_ids
 from tests.doubles.models import EOS, TableModel
 from tests.engine.batches import Bench, alone, ids_of
 
 if TYPE_CHECKING:
-    from asyncgen.engine.request import Request
+    from asyncgen.engine.requests.request import Request
     from tests.doubles.sinks import RecordingSink
 
 MODEL = TableModel(eos_bias=0.5)

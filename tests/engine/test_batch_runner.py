@@ -10,10 +10,10 @@ import torch
 from asyncgen.cache import DynamicCache
 from asyncgen.cache.paged import PagedStorage
 from asyncgen.engine.batch_runner import BatchRunner
-from asyncgen.engine.scheduler import ScheduledRow
-from asyncgen.engine.state import RequestState
-from asyncgen.models.attention import DenseAttention
-from asyncgen.models.paged import PagedAttention
+from asyncgen.engine.scheduling.scheduler import ScheduledRow
+from asyncgen.engine.scheduling.state import RequestState
+from asyncgen.models.attention.dense import DenseAttention
+from asyncgen.models.attention.paged.attention import PagedAttention
 from tests.models.build import random_config, random_model
 
 if TYPE_CHECKING:

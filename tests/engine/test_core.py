@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from asyncgen.engine.core import Engine
-from asyncgen.engine.side_lane import SideLane
+from asyncgen.engine.lane.lane import SideLane
 from asyncgen.errors import ContextLengthError, EngineDiedError, InvalidRequestError
 from asyncgen.generation.logits import LogitsProcessorList
 from tests.doubles.engine import greedy_ids
 from tests.doubles.models import TableModel
 from tests.engine.batches import Bench, ids_of
-from tests.engine.requests import request_for
+from tests.engine.making import request_for
 
 
 class FakeRun:

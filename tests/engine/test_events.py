@@ -10,7 +10,7 @@ from asyncgen.engine.events import EventWriter
 from asyncgen.engine.metrics import EngineMetrics
 from asyncgen.types import Timing, TokenLogprob
 from tests.doubles.models import EOS, byte_tokenizer
-from tests.engine.requests import Clock, request_for
+from tests.engine.making import Clock, request_for
 
 if TYPE_CHECKING:
     from tests.doubles.sinks import RecordingSink

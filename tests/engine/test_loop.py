@@ -17,12 +17,12 @@ from asyncgen.engine.loop import DecodeThread, Stop
 from asyncgen.errors import EngineClosedError, EngineDiedError, ModelLoadError
 from tests.doubles.engine import decode_threads, join_decode_threads, no_thread_left
 from tests.doubles.models import PATIENCE
-from tests.engine.requests import request_for
+from tests.engine.making import request_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from asyncgen.engine.request import Request
+    from asyncgen.engine.requests.request import Request
     from tests.doubles.sinks import RecordingSink
 
 __all__ = ["no_thread_left"]

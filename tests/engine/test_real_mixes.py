@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from asyncgen.cache import page_bytes
-from asyncgen.engine.sampler import gumbel_noise, mix64
+from asyncgen.engine.sampling.gumbel import gumbel_noise, mix64
 from asyncgen.generation.logits import LogitsProcessorList
 from asyncgen.modeling import PreTrainedModel
 from asyncgen.pretrained import load_model
@@ -23,7 +23,7 @@ from tests.engine.batches import Bench, alone, ids_of
 from tests.models.build import random_config, random_model
 
 if TYPE_CHECKING:
-    from asyncgen.engine.request import Request
+    from asyncgen.engine.requests.request import Request
     from tests.doubles.sinks import RecordingSink
 
 TOLERANCE = 1e-4

@@ -6,7 +6,7 @@ from typing import Any
 
 from asyncgen.engine.text import NoText, SampleText
 from tests.doubles.models import byte_tokenizer
-from tests.engine.requests import request_for
+from tests.engine.making import request_for
 
 
 def sample(prompt: Any = "abc", **given: Any) -> SampleText:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import transformers
 
-from asyncgen.generation import config
+from asyncgen.generation.config import generation_config as config
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 from torch import Tensor
 
-from asyncgen.models.paged import PagedAttention
-from asyncgen.models.paged_torch import TorchAttention
+from asyncgen.models.attention.paged.attention import PagedAttention
+from asyncgen.models.attention.paged.by_torch import TorchAttention
 from tests.models.build import all_logits, random_config, random_ids, random_model
 
 if TYPE_CHECKING:

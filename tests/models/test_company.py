@@ -11,7 +11,7 @@ from torch import Tensor
 
 from asyncgen import native
 from asyncgen.cache.paged import PagedStorage
-from asyncgen.models.paged import PagedAttention
+from asyncgen.models.attention.paged.attention import PagedAttention
 from tests.models.build import random_config, random_model
 from tests.models.packing import VARIANTS, Row, make_rows, packed, run
 

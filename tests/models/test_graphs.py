@@ -12,10 +12,10 @@ from torch import Tensor
 
 from asyncgen import native
 from asyncgen.cache.paged import PagedStorage
+from asyncgen.models.attention.paged.attention import PagedAttention
+from asyncgen.models.attention.paged.fused import FusedKernel
+from asyncgen.models.attention.paged.trial import find_fused_kernel
 from asyncgen.models.graphs import CudaRecorder, DecodeGraphs, page_sizes, row_sizes
-from asyncgen.models.paged import PagedAttention
-from asyncgen.models.paged_cuda import FusedKernel
-from asyncgen.models.paged_trial import find_fused_kernel
 from tests.doubles.recorders import CallRecorder, NoRecorder, TapeRecorder
 from tests.doubles.varlen import varlen_attn
 from tests.models.packing import VARIANTS, Row, alone, make_rows, model, packed

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from asyncgen.cache import PagedStorage
-    from asyncgen.models.paged_plan import PlacedRow
+    from asyncgen.models.attention.paged.plan import PlacedRow
 
 
 def attend_plainly(

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from asyncgen.generation.config import GenerationConfig
-from asyncgen.generation.mixin import GenerationMixin
+from asyncgen.generation.generate.mixin import GenerationMixin
 from asyncgen.pretrained import load_model
-from tests.generation.test_custom import DOCUMENTED
+from tests.generation.generate.test_custom import DOCUMENTED
 from tests.models.build import random_config, random_ids, reference_model
 from tests.test_recipes import write
 

@@ -10,7 +10,7 @@ import torch
 
 from asyncgen.cache import DynamicCache
 from asyncgen.errors import InvalidRequestError
-from asyncgen.generation.cancel import CancelCriteria
+from asyncgen.generation.stopping.cancel import CancelCriteria
 from asyncgen.llm import AsyncLLM
 from tests.doubles.engine import no_thread_left
 from tests.doubles.models import EOS, byte_tokenizer

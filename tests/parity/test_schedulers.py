@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import asyncgen
-from asyncgen.engine.pages import PagePool
-from asyncgen.engine.state import RequestState
+from asyncgen.engine.scheduling.pages import PagePool
+from asyncgen.engine.scheduling.state import RequestState
 
 transformers = pytest.importorskip("transformers")
 

@@ -10,7 +10,7 @@ import torch
 
 from asyncgen.errors import InvalidRequestError, InvalidScoresError
 from asyncgen.generation.logits import LogitsProcessorList
-from asyncgen.generation.stopping import StoppingCriteriaList
+from asyncgen.generation.stopping.criteria import StoppingCriteriaList
 from asyncgen.llm import AsyncLLM
 from asyncgen.tokenizer import Tokenizer
 from tests.doubles.engine import no_thread_left

@@ -228,7 +228,7 @@ async def test_a_broken_processor_fails_its_own_request_alone(
 
 def test_a_foreign_model_gets_the_penalties() -> None:
     """`tests/engine` has the rest of foreign models; here only what a stream adds."""
-    from asyncgen.engine import foreign
+    from asyncgen.engine.lane import foreign_run as foreign
 
     processors = LogitsProcessorList([third_is_nan])
     request: Any = SimpleNamespace(

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import asyncgen
-from asyncgen.generation.fields import FIELDS
+from asyncgen.generation.config.fields import FIELDS
 from tests.reference.extract import DOCUMENTED, Entry, Parameter
 
 if TYPE_CHECKING:
@@ -99,7 +99,9 @@ STRATEGIES = (
         ("prompt_lookup_num_tokens", "max_matching_ngram_size"),
         f"{_HOME}.drafters.lookup",
     ),
-    StrategyRow("Early exit", ("assistant_early_exit",), "asyncgen.generation.drafting"),
+    StrategyRow(
+        "Early exit", ("assistant_early_exit",), "asyncgen.generation.strategies.drafters.drafting"
+    ),
     StrategyRow(
         "Universal assisted decoding",
         ("assistant_tokenizer", "tokenizer", "target_lookbehind", "assistant_lookbehind"),
@@ -109,8 +111,10 @@ STRATEGIES = (
         "Contrastive search", ("penalty_alpha", "top_k", "low_memory"), f"{_HOME}.contrastive"
     ),
     StrategyRow("DoLa", ("dola_layers",), f"{_HOME}.dola"),
-    StrategyRow("Custom decoding", ("custom_generate", "recipe"), "asyncgen.generation.custom"),
-    StrategyRow("Token healing", ("token_healing",), "asyncgen.generation.healing"),
+    StrategyRow(
+        "Custom decoding", ("custom_generate", "recipe"), "asyncgen.generation.generate.custom"
+    ),
+    StrategyRow("Token healing", ("token_healing",), "asyncgen.generation.strategies.healing"),
 )
 
 
@@ -199,7 +203,8 @@ def _compared() -> dict[str, frozenset[str]]:
         str(path.relative_to(ROOT)): words
         for path, (words, modules) in helpers.items()
         if path.stem.startswith("test_")
-        and path.relative_to(ROOT / "tests").parts[0] not in ("apps", "engine", "reference")
+        and path.relative_to(ROOT / "tests").parts[0]
+        not in ("asyncgen_apps", "engine", "reference")
         and (_uses_reference(modules) or modules & using)
     }
 

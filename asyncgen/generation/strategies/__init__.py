@@ -6,7 +6,7 @@ A new strategy is one file and one row in :data:`STRATEGIES`.
 from __future__ import annotations
 
 from asyncgen.errors import InvalidRequestError
-from asyncgen.generation.modes import GenerationMode
+from asyncgen.generation.config.modes import GenerationMode
 from asyncgen.generation.strategies.assisted import assisted
 from asyncgen.generation.strategies.beam import beam_sample, beam_search
 from asyncgen.generation.strategies.contrastive import contrastive
@@ -65,7 +65,7 @@ def strategy_for(mode: GenerationMode) -> Strategy:
     """Find the strategy of a mode.
 
     Args:
-        mode: As resolved by :func:`asyncgen.generation.modes.generation_mode`.
+        mode: As resolved by :func:`asyncgen.generation.config.modes.generation_mode`.
 
     Returns:
         The generator function.

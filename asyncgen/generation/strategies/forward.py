@@ -13,15 +13,15 @@ import torch
 from asyncgen.cache import EncoderDecoderCache
 from asyncgen.errors import ContextLengthError
 from asyncgen.generation.strategies.record import Inside
-from asyncgen.models.attention import DenseAttention
-from asyncgen.models.cross_attention import Encoded
+from asyncgen.models.attention.cross import Encoded
+from asyncgen.models.attention.dense import DenseAttention
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from asyncgen.cache import Cache
     from asyncgen.generation.strategies.step import EncoderInput, Plan
-    from asyncgen.models.attention import AttentionContext
+    from asyncgen.models.attention.dense import AttentionContext
     from asyncgen.models.config import ModelConfig
 
 __all__ = ["Decoder", "EncoderDecoder", "Forward", "LayeredDecoder"]

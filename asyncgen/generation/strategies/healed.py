@@ -1,6 +1,6 @@
 """Chooses the last token of every prompt again, then hands over to a strategy.
 
-See :mod:`asyncgen.generation.healing`; this is the part that runs the model.
+See :mod:`asyncgen.generation.strategies.healing`; this is the part that runs the model.
 """
 
 from __future__ import annotations

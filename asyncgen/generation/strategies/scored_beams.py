@@ -11,19 +11,22 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from asyncgen.generation.beam_scorers import BeamSearchScorer, ConstrainedBeamSearchScorer
-from asyncgen.generation.constraints import constraints_of
 from asyncgen.generation.strategies.beam import beam_rules
 from asyncgen.generation.strategies.beam_rows import BeamRows
+from asyncgen.generation.strategies.beam_scorers import (
+    BeamSearchScorer,
+    ConstrainedBeamSearchScorer,
+)
 from asyncgen.generation.strategies.beam_stream import BeamStream, Result, common_length
+from asyncgen.generation.strategies.constraints import constraints_of
 from asyncgen.generation.strategies.finite import require_finite
 from asyncgen.generation.strategies.step import Outcome
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from asyncgen.generation.beam_scorers.ranked import RankedScorer
     from asyncgen.generation.strategies.beam_pool import BeamRules
+    from asyncgen.generation.strategies.beam_scorers.ranked import RankedScorer
     from asyncgen.generation.strategies.step import Plan, Steps
 
 __all__ = ["constrained_beam_search", "group_beam_search"]

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from asyncgen.cache import Cache
     from asyncgen.generation.config import GenerationConfig
     from asyncgen.generation.logits import LogitsProcessorList
+    from asyncgen.generation.stopping.ends import Ends
     from asyncgen.generation.strategies.drafters.drafter import Drafter
-    from asyncgen.generation.strategies.ends import Ends
     from asyncgen.generation.strategies.forward import Decoder
     from asyncgen.generation.strategies.record import Record
-    from asyncgen.models.cross_attention import Encoded
+    from asyncgen.models.attention.cross import Encoded
 
 __all__ = ["Draw", "EncoderInput", "Outcome", "Plan", "Step", "Steps", "Strategy"]
 

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import inspect
 
-from apps.bench.cases import CASES, GREEDY, GROUNDED_GREEDY
 from asyncgen import GenerationConfig, GenerationMixin
+from asyncgen_apps.bench.cases import CASES, GREEDY, GROUNDED_GREEDY
 
 
 def test_names_are_unique() -> None:

@@ -8,7 +8,7 @@ import torch
 from safetensors import safe_open
 from tokenizers import Tokenizer, pre_tokenizers
 
-from apps.bench.checkpoints import SHAPES, Shape, byte_alphabet, write_checkpoint
+from asyncgen_apps.bench.checkpoints import SHAPES, Shape, byte_alphabet, write_checkpoint
 
 if TYPE_CHECKING:
     from pathlib import Path

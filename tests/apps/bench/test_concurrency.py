@@ -7,9 +7,9 @@ import pytest
 from matplotlib.figure import Figure
 from rich.console import Console
 
-from apps.bench import concurrency
-from apps.bench.checkpoints import write_checkpoint
-from apps.bench.concurrency import Cell, ConcurrencyBench, ConcurrencyReport, Run, target
+from asyncgen_apps.bench import concurrency
+from asyncgen_apps.bench.checkpoints import write_checkpoint
+from asyncgen_apps.bench.concurrency import Cell, ConcurrencyBench, ConcurrencyReport, Run, target
 from tests.apps.bench.test_checkpoints import TINY
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from apps.bench.checkpoints import write_checkpoint, write_description
-from apps.bench.concurrency_sides import (
+from asyncgen_apps.bench.checkpoints import write_checkpoint, write_description
+from asyncgen_apps.bench.concurrency_sides import (
     AsyncgenStreams,
     TransformersContinuous,
     TransformersPadded,
@@ -69,6 +69,6 @@ async def test_what_fails_in_the_loading_thread_is_raised() -> None:
 
 
 def test_workers_are_light_until_they_load() -> None:
-    names = Path(__file__).parents[3] / "apps/bench/concurrency_sides.py"
+    names = Path(__file__).parents[3] / "apps/asyncgen_apps/bench/concurrency_sides.py"
     head = names.read_text().split("class ")[0]
     assert "import torch" not in head and "import transformers" not in head

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from apps.bench.figures import hardware, overhead, percentile, versions
+from asyncgen_apps.bench.figures import hardware, overhead, percentile, versions
 
 samples = st.lists(st.floats(0, 1e6), min_size=1, max_size=50)
 

@@ -7,10 +7,10 @@ import pytest
 from matplotlib.figure import Figure
 from rich.console import Console
 
-from apps.bench import loop
-from apps.bench.checkpoints import SHAPES
-from apps.bench.loop import LoopBench, LoopReport
-from apps.bench.loop_sides import PHASES
+from asyncgen_apps.bench import loop
+from asyncgen_apps.bench.checkpoints import SHAPES
+from asyncgen_apps.bench.loop import LoopBench, LoopReport
+from asyncgen_apps.bench.loop_sides import PHASES
 from tests.apps.bench.test_checkpoints import TINY
 
 BENCH = LoopBench("5m", None, "float32", 8, 2, 2)

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from apps.bench import loop_sides
-from apps.bench.checkpoints import write_checkpoint
-from apps.bench.loop_sides import PHASES, AsyncgenApplication, TransformersApplication
+from asyncgen_apps.bench import loop_sides
+from asyncgen_apps.bench.checkpoints import write_checkpoint
+from asyncgen_apps.bench.loop_sides import PHASES, AsyncgenApplication, TransformersApplication
 from tests.apps.bench.test_checkpoints import TINY
 
 pytestmark = pytest.mark.anyio

@@ -8,8 +8,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from apps.bench.checkpoints import SHAPES
-from apps.bench.models import Checkpoint, checkpoint, drafted_checkpoint
+from asyncgen_apps.bench.checkpoints import SHAPES
+from asyncgen_apps.bench.models import Checkpoint, checkpoint, drafted_checkpoint
 from tests.apps.bench.test_checkpoints import TINY
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from apps.bench.neighbours import Neighbours
+from asyncgen_apps.bench.neighbours import Neighbours
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,7 +23,7 @@ def write(proc: Path, busy: int, own: int) -> None:
 
 def test_only_what_others_used_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter([10.0, 12.0])
-    monkeypatch.setattr("apps.bench.neighbours.perf_counter", lambda: next(clock))
+    monkeypatch.setattr("asyncgen_apps.bench.neighbours.perf_counter", lambda: next(clock))
     write(tmp_path, busy=1000, own=100)
     watch = Neighbours(7, tmp_path)
     ticks = os.sysconf("SC_CLK_TCK")

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
-from apps.bench.checkpoints import MADE, Shape, write_checkpoint, write_description
-from apps.bench.random_models import (
+from asyncgen_apps.bench.checkpoints import MADE, Shape, write_checkpoint, write_description
+from asyncgen_apps.bench.random_models import (
     asyncgen_model,
     asyncgen_tokenizer,
     bandwidth,

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from apps.bench.report import Report, as_object, emit
-from apps.bench.stream import StreamReport
+from asyncgen_apps.bench.report import Report, as_object, emit
+from asyncgen_apps.bench.stream import StreamReport
 from tests.apps.bench.test_loop import report as loop_report
 from tests.apps.bench.test_stream import BENCH, comparison
 

@@ -7,9 +7,9 @@ import pytest
 from matplotlib.figure import Figure
 from rich.console import Console
 
-from apps.bench import scale
-from apps.bench.checkpoints import write_checkpoint
-from apps.bench.scale import Level, ScaleBench, ScaleReport
+from asyncgen_apps.bench import scale
+from asyncgen_apps.bench.checkpoints import write_checkpoint
+from asyncgen_apps.bench.scale import Level, ScaleBench, ScaleReport
 from tests.apps.bench.test_checkpoints import TINY
 
 if TYPE_CHECKING:

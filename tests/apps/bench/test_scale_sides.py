@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from apps.bench.checkpoints import write_checkpoint
-from apps.bench.scale_sides import ForwardMeter, ScaleSide
+from asyncgen_apps.bench.checkpoints import write_checkpoint
+from asyncgen_apps.bench.scale_sides import ForwardMeter, ScaleSide
 from tests.apps.bench.test_checkpoints import TINY
 
 if TYPE_CHECKING:

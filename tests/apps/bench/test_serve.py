@@ -10,9 +10,9 @@ import pytest
 from matplotlib.figure import Figure
 from rich.console import Console
 
-from apps.bench.checkpoints import write_checkpoint
-from apps.bench.serve import IN_PROCESS, Cell, Round, ServeBench, ServeReport
-from apps.bench.workers import BenchError
+from asyncgen_apps.bench.checkpoints import write_checkpoint
+from asyncgen_apps.bench.serve import IN_PROCESS, Cell, Round, ServeBench, ServeReport
+from asyncgen_apps.bench.workers import BenchError
 from tests.apps.bench.test_checkpoints import TINY
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import anyio
 import pytest
 
-from apps.bench.serve_client import ask_all
+from asyncgen_apps.bench.serve_client import ask_all
 from tests.apps.openai_http.running import running
 from tests.apps.openai_http.test_answer import scripted
 

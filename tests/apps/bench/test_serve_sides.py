@@ -10,8 +10,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from apps.bench.serve_sides import SERVERS, ServerProcess, Wanted, cores
-from apps.bench.workers import BenchError
+from asyncgen_apps.bench.serve_sides import SERVERS, ServerProcess, Wanted, cores
+from asyncgen_apps.bench.workers import BenchError
 
 WANTED = Wanted(Path("folder"), "float32", 1, 8, 64)
 PROGRAM = """

@@ -7,11 +7,11 @@ import pytest
 from matplotlib.figure import Figure
 from rich.console import Console
 
-from apps.bench import strategies
-from apps.bench.cases import CASES, GREEDY, GROUNDED_GREEDY
-from apps.bench.checkpoints import SHAPES, write_checkpoint
-from apps.bench.strategies import Answer, Comparison, StrategiesBench, StrategiesReport
-from apps.bench.workers import BenchError
+from asyncgen_apps.bench import strategies
+from asyncgen_apps.bench.cases import CASES, GREEDY, GROUNDED_GREEDY
+from asyncgen_apps.bench.checkpoints import SHAPES, write_checkpoint
+from asyncgen_apps.bench.strategies import Answer, Comparison, StrategiesBench, StrategiesReport
+from asyncgen_apps.bench.workers import BenchError
 from tests.apps.bench.test_checkpoints import TINY
 
 if TYPE_CHECKING:

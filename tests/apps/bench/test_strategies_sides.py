@@ -4,15 +4,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from apps.bench.checkpoints import SHAPES
-from apps.bench.models import drafted_checkpoint
-from apps.bench.strategies_sides import AsyncgenCaller, TransformersCaller
+from asyncgen_apps.bench.checkpoints import SHAPES
+from asyncgen_apps.bench.models import drafted_checkpoint
+from asyncgen_apps.bench.strategies_sides import AsyncgenCaller, TransformersCaller
 from tests.apps.bench.test_checkpoints import TINY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from apps.bench.models import Drafted
+    from asyncgen_apps.bench.models import Drafted
 
 pytestmark = pytest.mark.anyio
 PROMPT = [300, 301, 302, 303]

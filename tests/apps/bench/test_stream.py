@@ -7,9 +7,9 @@ import pytest
 from matplotlib.figure import Figure
 from rich.console import Console
 
-from apps.bench import stream
-from apps.bench.checkpoints import write_checkpoint
-from apps.bench.stream import Comparison, Run, StreamBench, StreamReport
+from asyncgen_apps.bench import stream
+from asyncgen_apps.bench.checkpoints import write_checkpoint
+from asyncgen_apps.bench.stream import Comparison, Run, StreamBench, StreamReport
 from tests.apps.bench.test_checkpoints import TINY
 
 if TYPE_CHECKING:

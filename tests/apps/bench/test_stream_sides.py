@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from apps.bench.checkpoints import write_checkpoint
-from apps.bench.stream_sides import AsyncgenLoop, AsyncgenReader, TransformersReader
+from asyncgen_apps.bench.checkpoints import write_checkpoint
+from asyncgen_apps.bench.stream_sides import AsyncgenLoop, AsyncgenReader, TransformersReader
 from tests.apps.bench.test_checkpoints import TINY
 
 pytestmark = pytest.mark.anyio
@@ -53,6 +53,6 @@ async def test_both_readers_get_the_same_text(folder: str) -> None:
 
 
 def test_workers_are_light_until_they_load() -> None:
-    names = Path(__file__).parents[3] / "apps/bench/stream_sides.py"
+    names = Path(__file__).parents[3] / "apps/asyncgen_apps/bench/stream_sides.py"
     head = names.read_text().split("class ")[0]
     assert "import torch" not in head

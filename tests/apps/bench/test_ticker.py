@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from apps.bench.ticker import PERIOD, missed_ticks, ticking
+from asyncgen_apps.bench.ticker import PERIOD, missed_ticks, ticking
 
 
 def test_a_stall_owes_every_tick_it_swallowed() -> None:

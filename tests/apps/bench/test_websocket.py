@@ -9,9 +9,16 @@ import pytest
 from matplotlib.figure import Figure
 from rich.console import Console
 
-from apps.bench.checkpoints import write_checkpoint
-from apps.bench.websocket import Crowd, Pair, Stall, WebsocketBench, WebsocketReport, delays
-from apps.bench.workers import BenchError
+from asyncgen_apps.bench.checkpoints import write_checkpoint
+from asyncgen_apps.bench.websocket import (
+    Crowd,
+    Pair,
+    Stall,
+    WebsocketBench,
+    WebsocketReport,
+    delays,
+)
+from asyncgen_apps.bench.workers import BenchError
 from tests.apps.bench.test_checkpoints import TINY
 
 if TYPE_CHECKING:

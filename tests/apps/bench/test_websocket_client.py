@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from apps.bench.websocket_client import Wire, tell
+from asyncgen_apps.bench.websocket_client import Wire, tell
 
 
 def delta(seq: int, text: str, **more: Any) -> tuple[float, dict[str, Any]]:

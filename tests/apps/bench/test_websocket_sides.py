@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from apps.bench.checkpoints import write_checkpoint
-from apps.bench.websocket import delays
-from apps.bench.websocket_client import ClientSide
-from apps.bench.websocket_sides import ServerSide
+from asyncgen_apps.bench.checkpoints import write_checkpoint
+from asyncgen_apps.bench.websocket import delays
+from asyncgen_apps.bench.websocket_client import ClientSide
+from asyncgen_apps.bench.websocket_sides import ServerSide
 from tests.apps.bench.test_checkpoints import TINY
 
 if TYPE_CHECKING:

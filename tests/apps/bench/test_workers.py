@@ -8,7 +8,7 @@ import sys
 import anyio
 import pytest
 
-from apps.bench.workers import BenchError, Worker, serve
+from asyncgen_apps.bench.workers import BenchError, Worker, serve
 
 HERE = "tests.apps.bench.test_workers"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from apps.cli import source
+from asyncgen_apps.cli import source
 from tests.apps.cli.doubles import ScriptedLLM
 
 

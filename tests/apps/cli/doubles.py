@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any, Self
 import anyio
 from typer.testing import CliRunner, Result
 
-from apps.cli.app import app
 from asyncgen import Completion, FinishReason, Prompt, Sample, Timing, TokenEvent, Usage
+from asyncgen_apps.cli.app import app
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
     from types import TracebackType
 
-    from apps.cli.source import Source
+    from asyncgen_apps.cli.source import Source
 
 
 def completion(text: str, reason: FinishReason = "stop", tokens: int = 3) -> Completion:
@@ -134,7 +134,7 @@ class ScriptedLLM:
         return Completion(samples, first.usage, first.timing)
 
     def open(self, source: Source) -> Self:
-        """Take the place of ``apps.cli.source.open_llm``."""
+        """Take the place of ``asyncgen_apps.cli.source.open_llm``."""
         self.source = source
         return self
 

@@ -26,7 +26,7 @@ def _wait(input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
 def main() -> None:
     """Slow the streams down and run the command."""
     import asyncgen
-    from apps.cli import main as run
+    from asyncgen_apps.cli import main as run
 
     fast = asyncgen.AsyncLLM.stream
 

@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[3]
 
 @contextmanager
 def served(
-    *options: str, program: str = "apps.cli"
+    *options: str, program: str = "asyncgen_apps.cli"
 ) -> Iterator[tuple[subprocess.Popen[str], str, list[str]]]:
     """Start a server; give the process, its address and what it said.
 

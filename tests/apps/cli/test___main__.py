@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def test_the_module_is_the_command() -> None:
-    command = [sys.executable, "-m", "apps.cli", "nonsense"]
+    command = [sys.executable, "-m", "asyncgen_apps.cli", "nonsense"]
     done = subprocess.run(
         command, capture_output=True, text=True, cwd=Path(__file__).parents[3], timeout=120
     )

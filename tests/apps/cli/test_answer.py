@@ -4,7 +4,7 @@ import signal
 
 import pytest
 
-from apps.cli.answer import Interrupts, show_answer
+from asyncgen_apps.cli.answer import Interrupts, show_answer
 from tests.apps.cli.doubles import Answer, ScriptedStream
 
 pytestmark = pytest.mark.anyio

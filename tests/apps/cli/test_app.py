@@ -25,7 +25,7 @@ def test_version() -> None:
 def test_the_command_line_starts_without_torch(tmp_path: Path) -> None:
     code = (
         "import sys\n"
-        "from apps.cli.app import app\n"
+        "from asyncgen_apps.cli.app import app\n"
         "heavy = {'torch', 'transformers', 'matplotlib', 'prompt_toolkit', 'tokenizers'}\n"
         "assert not heavy & sys.modules.keys(), heavy & sys.modules.keys()\n"
     )

@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from apps.bench import report as reports
-from apps.bench.concurrency import ConcurrencyReport
-from apps.bench.loop import LoopReport
-from apps.bench.scale import ScaleReport
-from apps.bench.strategies import StrategiesReport
-from apps.bench.stream import StreamReport
-from apps.bench.websocket import WebsocketReport
-from apps.bench.workers import BenchError
-from apps.cli.app import app
+from asyncgen_apps.bench import report as reports
+from asyncgen_apps.bench.concurrency import ConcurrencyReport
+from asyncgen_apps.bench.loop import LoopReport
+from asyncgen_apps.bench.scale import ScaleReport
+from asyncgen_apps.bench.strategies import StrategiesReport
+from asyncgen_apps.bench.stream import StreamReport
+from asyncgen_apps.bench.websocket import WebsocketReport
+from asyncgen_apps.bench.workers import BenchError
+from asyncgen_apps.cli.app import app
 
 if TYPE_CHECKING:
     from collections.abc import Callable

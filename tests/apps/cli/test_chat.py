@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from apps.cli import source
 from asyncgen import ModelLoadError
+from asyncgen_apps.cli import source
 from tests.apps.cli.doubles import Answer, ScriptedLLM, run_cli
 
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from apps.cli.commands import (
+from asyncgen_apps.cli.commands import (
     COMMANDS,
     Complain,
     Leave,
@@ -13,8 +13,8 @@ from apps.cli.commands import (
     run_command,
     unescape,
 )
-from apps.cli.options import SETTINGS
-from apps.cli.session import Session
+from asyncgen_apps.cli.options import SETTINGS
+from asyncgen_apps.cli.session import Session
 from tests.apps.cli.doubles import completion
 
 

@@ -24,7 +24,7 @@ SLOW = "tests.apps.cli.pacing"
 def test_chat_tells_a_story_and_its_figures() -> None:
     options = ["chat", "Tell me a story about a fox.", "--greedy", "--max-new-tokens", "24"]
     done = subprocess.run(
-        [sys.executable, "-m", "apps.cli", *options],
+        [sys.executable, "-m", "asyncgen_apps.cli", *options],
         capture_output=True,
         text=True,
         cwd=ROOT,

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from apps.cli.figures import seconds, statistics_line
 from asyncgen import Timing
+from asyncgen_apps.cli.figures import seconds, statistics_line
 from tests.apps.cli.doubles import completion
 
 

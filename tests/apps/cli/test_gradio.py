@@ -30,7 +30,7 @@ def test_without_gradio_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -
 def test_it_serves_and_ends_when_told() -> None:
     environ = {**os.environ, "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(
-        [sys.executable, "-m", "apps.cli", "gradio"],
+        [sys.executable, "-m", "asyncgen_apps.cli", "gradio"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

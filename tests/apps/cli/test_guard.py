@@ -3,9 +3,9 @@ from __future__ import annotations
 import pytest
 import typer
 
-from apps.cli.guard import UserError, describe, one_line_errors
-from apps.cli.options import SettingError
 from asyncgen import InvalidRequestError
+from asyncgen_apps.cli.guard import UserError, describe, one_line_errors
+from asyncgen_apps.cli.options import SettingError
 
 
 @pytest.mark.parametrize(

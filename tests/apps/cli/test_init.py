@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from apps.cli import main
+from asyncgen_apps.cli import main
 
 
 def test_the_entry_point_runs_the_command_line(
@@ -21,7 +21,9 @@ def test_the_entry_point_runs_the_command_line(
 
 @pytest.mark.parametrize("missing", ["typer", "rich"])
 def test_without_the_extra_there_is_a_line_with_the_remedy(missing: str) -> None:
-    code = f"import sys; sys.modules[{missing!r}] = None; from apps.cli import main; main()"
+    code = (
+        f"import sys; sys.modules[{missing!r}] = None; from asyncgen_apps.cli import main; main()"
+    )
     command = [sys.executable, "-c", code]
     done = subprocess.run(
         command, capture_output=True, text=True, cwd=Path(__file__).parents[3], timeout=120

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 from rich.console import Console
 
-from apps.cli.interactive import Chat
-from apps.cli.session import Session
 from asyncgen import ContextLengthError, EngineDiedError, InvalidRequestError
+from asyncgen_apps.cli.interactive import Chat
+from asyncgen_apps.cli.session import Session
 from tests.apps.cli.doubles import Answer, ScriptedLLM
 
 if TYPE_CHECKING:

@@ -4,9 +4,9 @@ import io
 
 import pytest
 
-from apps.cli import source
-from apps.cli.loading import loading_line, opened
-from apps.cli.source import Source
+from asyncgen_apps.cli import source
+from asyncgen_apps.cli.loading import loading_line, opened
+from asyncgen_apps.cli.source import Source
 from tests.apps.cli.doubles import ScriptedLLM
 
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.markdown import Markdown
 
-from apps.cli.markdown import GrowingMarkdown
+from asyncgen_apps.cli.markdown import GrowingMarkdown
 
 DOCUMENT = """# Title
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from apps.cli.options import SETTINGS, Setting, SettingError, Settings, Value, find_setting
 from asyncgen import StreamParams
+from asyncgen_apps.cli.options import SETTINGS, Setting, SettingError, Settings, Value, find_setting
 
 
 def test_every_setting_is_a_parameter_of_stream() -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from apps.cli.process import prepare_process, usable_cores
+from asyncgen_apps.cli.process import prepare_process, usable_cores
 
 if TYPE_CHECKING:
     from pathlib import Path

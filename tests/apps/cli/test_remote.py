@@ -10,7 +10,7 @@ import pytest
 from websockets.datastructures import Headers
 from websockets.http11 import Request, Response
 
-from apps.cli import remote
+from asyncgen_apps.cli import remote
 from tests.apps.cli.doubles import run_cli
 from tests.apps.websocket.scripted import Peer, ScriptedServer
 
@@ -56,7 +56,7 @@ def test_the_token_of_the_hub_goes_to_no_server() -> None:
     environment.pop("ASYNCGEN_API_KEY", None)
     code = """
 import sys
-from apps.cli import main
+from asyncgen_apps.cli import main
 try:
     main()
 finally:

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from apps.cli.render import MarkdownView, PlainView, error_line, printable
+from asyncgen_apps.cli.render import MarkdownView, PlainView, error_line, printable
 from tests.apps.cli.screen import Screen
 
 

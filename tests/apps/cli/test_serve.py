@@ -13,7 +13,7 @@ import urllib.request
 import pytest
 from typer.testing import CliRunner
 
-from apps.cli.app import app
+from asyncgen_apps.cli.app import app
 from tests.apps.cli.serving import ROOT, served
 
 
@@ -68,7 +68,7 @@ def test_options_that_cannot_be(options: list[str], said: str) -> None:
 
 
 def test_a_chat_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    from apps.openai_http import mounts
+    from asyncgen_apps.openai_http import mounts
 
     monkeypatch.setattr(mounts, "has_chat", lambda: False)
     got = CliRunner().invoke(app, ["serve", "--port", "0", "--chat"])

@@ -16,9 +16,9 @@ import pytest
 from typer.testing import CliRunner
 from websockets.sync.client import connect
 
-from apps.cli.app import app
-from apps.cli.guard import UserError
-from apps.cli.serve_ws import read_keys
+from asyncgen_apps.cli.app import app
+from asyncgen_apps.cli.guard import UserError
+from asyncgen_apps.cli.serve_ws import read_keys
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,7 +27,9 @@ ROOT = Path(__file__).parents[3]
 
 
 @contextmanager
-def served(*options: str, program: str = "apps.cli") -> Iterator[tuple[subprocess.Popen[str], str]]:
+def served(
+    *options: str, program: str = "asyncgen_apps.cli"
+) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """Start a server; give the process and its address."""
     command = [sys.executable, "-m", program, "serve-ws", "--port", "0", *options]
     with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as process:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from apps.cli.session import ConversationError, Session
+from asyncgen_apps.cli.session import ConversationError, Session
 from tests.apps.cli.doubles import completion
 
 texts = st.text(max_size=20)

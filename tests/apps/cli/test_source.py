@@ -5,8 +5,8 @@ import inspect
 import pytest
 
 import asyncgen
-from apps.cli.source import LLM, LLMStream, Source, examples_of, open_llm
-from apps.websocket.client import Client, RemoteStream
+from asyncgen_apps.cli.source import LLM, LLMStream, Source, examples_of, open_llm
+from asyncgen_apps.websocket.client.client import Client, RemoteStream
 
 
 def test_what_the_commands_use_is_there() -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from apps.cli.startup import Startup, process_age
+from asyncgen_apps.cli.startup import Startup, process_age
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from apps.cli.session import ConversationError, Session
-from apps.cli.storage import read_conversation, write_conversation
+from asyncgen_apps.cli.session import ConversationError, Session
+from asyncgen_apps.cli.storage import read_conversation, write_conversation
 from tests.apps.cli.doubles import completion
 
 if TYPE_CHECKING:

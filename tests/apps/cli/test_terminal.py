@@ -22,7 +22,8 @@ PROMPT = r"\x1b\[\?2004h"
 """Bracketed paste is switched on when, and only when, a line begins to be read."""
 SCRIPT = """
 import sys
-from apps.cli import main, source
+from asyncgen_apps.cli import source
+from asyncgen_apps.cli import main
 from tests.apps.cli.doubles import Answer, ScriptedLLM
 long = Answer([f"Paragraph {n} of the answer.\\n\\n" for n in range(40)])
 llm = ScriptedLLM([Answer(("Hello ", "**there**.")), Answer(("Half",), waits=True), long])

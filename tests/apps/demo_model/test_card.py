@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from apps.demo_model.card import card
-from apps.demo_model.export import export
-from apps.demo_model.network import Network, NetworkConfig
-from apps.demo_model.tokenizer import train_tokenizer
+from asyncgen_apps.demo_model.card import card
+from asyncgen_apps.demo_model.export import export
+from asyncgen_apps.demo_model.network import Network, NetworkConfig
+from asyncgen_apps.demo_model.tokenizer import train_tokenizer
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,7 +23,7 @@ def test_it_shows_the_figures_and_the_samples(tmp_path: Path) -> None:
     config = NetworkConfig(vocab_size=600, hidden_size=32, intermediate_size=48, layers=1, heads=4)
     export(Network(config), train_tokenizer(1, 600, 40), tmp_path)
     training: dict[str, Any] = {
-        "command": "python -m apps.demo_model.train --seed 7 --steps 3 --out DIR",
+        "command": "python -m asyncgen_apps.demo_model.train --seed 7 --steps 3 --out DIR",
         "parameters": 123456,
         "tokens": 789000,
         "steps": 3,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 
-from apps.demo_model import chat, phrases
-from apps.demo_model.stories import tell
+from asyncgen_apps.demo_model import chat, phrases
+from asyncgen_apps.demo_model.stories import tell
 
 
 def test_roles_alternate() -> None:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from apps.demo_model import corpus
-from apps.demo_model.tokenizer import train_tokenizer
-from apps.demo_model.world import mentions_held_out
+from asyncgen_apps.demo_model import corpus
+from asyncgen_apps.demo_model.tokenizer import train_tokenizer
+from asyncgen_apps.demo_model.world import mentions_held_out
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

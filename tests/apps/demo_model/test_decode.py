@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from apps.demo_model.decode import CUT_OFF, Cached, answerer, complete, pick
-from apps.demo_model.network import Network, NetworkConfig
-from apps.demo_model.tokenizer import train_tokenizer
+from asyncgen_apps.demo_model.decode import CUT_OFF, Cached, answerer, complete, pick
+from asyncgen_apps.demo_model.network import Network, NetworkConfig
+from asyncgen_apps.demo_model.tokenizer import train_tokenizer
 
 CONFIG = NetworkConfig(
     vocab_size=600, hidden_size=32, intermediate_size=48, layers=2, heads=4, kv_heads=2, context=64

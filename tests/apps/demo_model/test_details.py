@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from apps.demo_model.details import ANY_NOTES, KIND_NOTES, KINDS, notes
+from asyncgen_apps.demo_model.details import ANY_NOTES, KIND_NOTES, KINDS, notes
 
 
 def test_every_kind_has_notes() -> None:

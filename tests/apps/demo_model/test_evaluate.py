@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from apps.demo_model import evaluate
-from apps.demo_model.decode import one_by_one
-from apps.demo_model.world import held_out
+from asyncgen_apps.demo_model import evaluate
+from asyncgen_apps.demo_model.decode import one_by_one
+from asyncgen_apps.demo_model.world import held_out
 
 if TYPE_CHECKING:
-    from apps.demo_model.chat import Message
+    from asyncgen_apps.demo_model.chat import Message
 
 PROMPTS = [
     evaluate.Prompt("Tell me a story about a fox and a key.", "fox", "key", "hill"),

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
-from apps.demo_model.export import export, load
-from apps.demo_model.network import Network, NetworkConfig
-from apps.demo_model.tokenizer import train_tokenizer
+from asyncgen_apps.demo_model.export import export, load
+from asyncgen_apps.demo_model.network import Network, NetworkConfig
+from asyncgen_apps.demo_model.tokenizer import train_tokenizer
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import re
 
-from apps.demo_model import facts
+from asyncgen_apps.demo_model import facts
 
 SIGNS = {"+": 1, "plus": 1, "-": -1, "minus": -1}
 

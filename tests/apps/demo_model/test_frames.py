@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from apps.demo_model import frames
+from asyncgen_apps.demo_model import frames
 
 
 def test_openings_introduce_the_hero_in_the_place() -> None:

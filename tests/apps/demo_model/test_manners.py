@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 
-from apps.demo_model import manners
+from asyncgen_apps.demo_model import manners
 
 
 def test_code_compiles() -> None:

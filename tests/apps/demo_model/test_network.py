@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from apps.demo_model.network import Network, NetworkConfig
+from asyncgen_apps.demo_model.network import Network, NetworkConfig
 
 CONFIG = NetworkConfig(
     vocab_size=300, hidden_size=32, intermediate_size=48, layers=2, heads=4, kv_heads=2, context=64

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from apps.demo_model import phrases
-from apps.demo_model.plots import PLOTS
+from asyncgen_apps.demo_model import phrases
+from asyncgen_apps.demo_model.plots import PLOTS
 
 
 def test_requests_have_one_subject() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from apps.demo_model.plot import plot_losses
+from asyncgen_apps.demo_model.plot import plot_losses
 
 if TYPE_CHECKING:
     from pathlib import Path

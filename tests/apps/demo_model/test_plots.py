@@ -6,8 +6,8 @@ from string import Formatter
 
 import pytest
 
-from apps.demo_model import frames
-from apps.demo_model.plots import PLOTS
+from asyncgen_apps.demo_model import frames
+from asyncgen_apps.demo_model.plots import PLOTS
 
 SLOTS = set(
     "intro h he him his kintro k kname khe khim khis ao o noun p pl q ql day time weather mood "

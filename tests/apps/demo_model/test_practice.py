@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 import re
 
-from apps.demo_model.practice import recall, repeat
-from apps.demo_model.world import mentions_held_out
+from asyncgen_apps.demo_model.practice import recall, repeat
+from asyncgen_apps.demo_model.world import mentions_held_out
 
 
 def test_repeated_words_stand_in_the_request_in_order() -> None:

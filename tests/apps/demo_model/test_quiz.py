@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 
-from apps.demo_model import facts, quiz
-from apps.demo_model.decode import one_by_one
+from asyncgen_apps.demo_model import facts, quiz
+from asyncgen_apps.demo_model.decode import one_by_one
 
 
 def test_sums_agree_in_any_form() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from apps.demo_model.run import Run
+from asyncgen_apps.demo_model.run import Run
 
 
 def test_the_rate_warms_up_holds_and_falls() -> None:

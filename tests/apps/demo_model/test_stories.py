@@ -7,9 +7,9 @@ import re
 
 import pytest
 
-from apps.demo_model import plots
-from apps.demo_model.stories import Wish, capitalise, plot_for, tell
-from apps.demo_model.world import named, unnamed
+from asyncgen_apps.demo_model import plots
+from asyncgen_apps.demo_model.stories import Wish, capitalise, plot_for, tell
+from asyncgen_apps.demo_model.world import named, unnamed
 
 
 @pytest.mark.parametrize("plot", plots.PLOTS)

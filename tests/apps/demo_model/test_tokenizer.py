@@ -10,8 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from apps.demo_model import corpus
-from apps.demo_model.tokenizer import CHAT_TEMPLATE, SPECIALS, save_tokenizer, train_tokenizer
+from asyncgen_apps.demo_model import corpus
+from asyncgen_apps.demo_model.tokenizer import (
+    CHAT_TEMPLATE,
+    SPECIALS,
+    save_tokenizer,
+    train_tokenizer,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path

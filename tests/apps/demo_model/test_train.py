@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from apps.demo_model.export import load
-from apps.demo_model.network import NetworkConfig
-from apps.demo_model.run import Run
-from apps.demo_model.train import train
+from asyncgen_apps.demo_model.export import load
+from asyncgen_apps.demo_model.network import NetworkConfig
+from asyncgen_apps.demo_model.run import Run
+from asyncgen_apps.demo_model.train import train
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,7 +32,9 @@ def test_three_steps_end_to_end(tmp_path: Path) -> None:
     record = json.loads((tmp_path / "model" / "training.json").read_text(encoding="utf-8"))
     assert record["finished"]
     assert record["tokens"] == 3 * 512
-    assert record["command"].startswith("python -m apps.demo_model.train --seed 1 --steps 3 ")
+    assert record["command"].startswith(
+        "python -m asyncgen_apps.demo_model.train --seed 1 --steps 3 "
+    )
     assert [step for step, _ in record["held_out"]] == [2, 3]
     assert (tmp_path / "model" / "loss.png").stat().st_size < 60_000
 

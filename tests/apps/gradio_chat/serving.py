@@ -227,8 +227,8 @@ def main() -> None:
     from anyio import from_thread
 
     import asyncgen
-    from apps.gradio_chat import build_chat, launch_options
-    from apps.gradio_chat import chat as drawn
+    from asyncgen_apps.gradio_chat import build_chat, launch_options
+    from asyncgen_apps.gradio_chat import chat as drawn
 
     out = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # whatever else is printed

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from apps.gradio_chat.answering import answer
-from apps.gradio_chat.conversations import Library
-from apps.gradio_chat.sessions import Session
 from asyncgen import EngineClosedError, EngineDiedError, InvalidRequestError
+from asyncgen_apps.gradio_chat.answering import answer
+from asyncgen_apps.gradio_chat.conversations import Library
+from asyncgen_apps.gradio_chat.sessions import Session
 from tests.apps.gradio_chat.doubles import ScriptedModel, ScriptedStream
 
 pytestmark = pytest.mark.anyio

@@ -9,10 +9,10 @@ from typing import Any, cast
 import gradio as gr
 import pytest
 
-from apps.gradio_chat import build_chat
-from apps.gradio_chat.chat import _Page
-from apps.gradio_chat.fields import FIELDS
-from apps.gradio_chat.sessions import Sessions
+from asyncgen_apps.gradio_chat import build_chat
+from asyncgen_apps.gradio_chat.chat import _Page
+from asyncgen_apps.gradio_chat.fields import FIELDS
+from asyncgen_apps.gradio_chat.sessions import Sessions
 from tests.apps.gradio_chat.doubles import ScriptedModel, ScriptedStream
 
 pytestmark = pytest.mark.anyio

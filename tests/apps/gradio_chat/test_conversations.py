@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from apps.gradio_chat.conversations import Conversation, Library, Turn
+from asyncgen_apps.gradio_chat.conversations import Conversation, Library, Turn
 
 
 def _talk() -> Conversation:

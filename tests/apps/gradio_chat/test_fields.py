@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from apps.gradio_chat.fields import AIDED, FIELDS, GROUPS, STRATEGIES, draws
 from asyncgen import StreamParams
+from asyncgen_apps.gradio_chat.fields import AIDED, FIELDS, GROUPS, STRATEGIES, draws
 
 
 def test_every_field_is_a_parameter_of_a_stream() -> None:

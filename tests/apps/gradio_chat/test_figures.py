@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from apps.gradio_chat.figures import describe, figures
 from asyncgen import (
     Completion,
     ContextLengthError,
@@ -16,6 +15,7 @@ from asyncgen import (
     Timing,
     Usage,
 )
+from asyncgen_apps.gradio_chat.figures import describe, figures
 
 
 def test_figures_of_an_answer() -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import apps.gradio_chat
+import asyncgen_apps.gradio_chat
 
 
 def test_exports() -> None:
-    assert apps.gradio_chat.__all__ == ["build_chat", "launch_options"]
+    assert asyncgen_apps.gradio_chat.__all__ == ["build_chat", "launch_options"]

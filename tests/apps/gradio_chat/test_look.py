@@ -7,7 +7,7 @@ import re
 
 import gradio as gr
 
-from apps.gradio_chat.look import ON_LOAD, TOGGLE_THEME, launch_options, theme
+from asyncgen_apps.gradio_chat.look import ON_LOAD, TOGGLE_THEME, launch_options, theme
 
 
 def test_launch_and_mount_take_every_option() -> None:

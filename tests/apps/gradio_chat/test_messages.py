@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from apps.gradio_chat.conversations import Conversation, Turn
-from apps.gradio_chat.messages import as_messages, turn_number
+from asyncgen_apps.gradio_chat.conversations import Conversation, Turn
+from asyncgen_apps.gradio_chat.messages import as_messages, turn_number
 
 FIGURES = {"tokens": "9 tokens", "speed": "42 tokens/s", "ended by": "complete", "in all": "1.0 s"}
 

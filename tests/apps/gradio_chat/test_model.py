@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from apps.gradio_chat.model import ChatModel, ChatStream
 from asyncgen import AsyncLLM, TextStream
+from asyncgen_apps.gradio_chat.model import ChatModel, ChatStream
 
 
 def test_the_library_has_what_the_chat_uses() -> None:

@@ -8,10 +8,10 @@ from typing import Any
 import gradio as gr
 import pytest
 
-from apps.gradio_chat.fields import FIELDS, GROUPS
-from apps.gradio_chat.panel import Panel
-from apps.gradio_chat.settings import defaults
 from asyncgen import GenerationConfig
+from asyncgen_apps.gradio_chat.fields import FIELDS, GROUPS
+from asyncgen_apps.gradio_chat.panel import Panel
+from asyncgen_apps.gradio_chat.settings import defaults
 
 pytestmark = pytest.mark.anyio  # outside of a loop Gradio makes one, and leaves it open
 

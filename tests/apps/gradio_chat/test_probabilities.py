@@ -10,7 +10,7 @@ from math import log
 from hypothesis import given
 from hypothesis import strategies as st
 
-from apps.gradio_chat.probabilities import EMPTY, SCRIPT, STYLE, heat_map
+from asyncgen_apps.gradio_chat.probabilities import EMPTY, SCRIPT, STYLE, heat_map
 from tests.apps.gradio_chat.doubles import logprob
 
 

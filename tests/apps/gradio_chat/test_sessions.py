@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from apps.gradio_chat.conversations import Library, Turn
-from apps.gradio_chat.sessions import KEPT_ANSWERS, Session, Sessions
+from asyncgen_apps.gradio_chat.conversations import Library, Turn
+from asyncgen_apps.gradio_chat.sessions import KEPT_ANSWERS, Session, Sessions
 from tests.apps.gradio_chat.doubles import ScriptedStream, logprob
 
 

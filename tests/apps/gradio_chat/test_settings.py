@@ -6,19 +6,19 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from apps.gradio_chat.fields import AIDED, FIELDS, STRATEGIES
-from apps.gradio_chat.model import encoder
-from apps.gradio_chat.settings import (
+from asyncgen import AsyncLLM, GenerationConfig, StreamParams, WatermarkingConfig
+from asyncgen_apps.gradio_chat.fields import AIDED, FIELDS, STRATEGIES
+from asyncgen_apps.gradio_chat.model import encoder
+from asyncgen_apps.gradio_chat.settings import (
     checked,
     chosen,
     defaults,
     model_strategy,
     stream_params,
 )
-from asyncgen import AsyncLLM, GenerationConfig, StreamParams, WatermarkingConfig
 
 if TYPE_CHECKING:
-    from apps.gradio_chat.fields import Field
+    from asyncgen_apps.gradio_chat.fields import Field
 
 DEMO = GenerationConfig(do_sample=True, temperature=0.6, top_p=0.9)
 

@@ -7,7 +7,7 @@ from contextlib import aclosing
 
 import pytest
 
-from apps.gradio_chat.streaming import read_paced
+from asyncgen_apps.gradio_chat.streaming import read_paced
 from tests.apps.gradio_chat.doubles import ScriptedStream
 
 pytestmark = pytest.mark.anyio

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from apps.gradio_chat.thinking import Parts, split_thinking
+from asyncgen_apps.gradio_chat.thinking import Parts, split_thinking
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from apps.gradio_chat.waiting import Place
 from asyncgen import EngineDiedError
+from asyncgen_apps.gradio_chat.waiting import Place
 from tests.apps.gradio_chat.doubles import ScriptedModel
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from apps.gradio_chat.words import banned, required
+from asyncgen_apps.gradio_chat.words import banned, required
 
 
 def _letters(text: str) -> list[int]:

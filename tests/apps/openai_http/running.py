@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from apps.openai_http import Gate, ServerSettings, create_app
-from apps.openai_http.server import Server, bind
-from apps.openai_http.streams import stream_settings, with_streams
+from asyncgen_apps.openai_http import Gate, ServerSettings, create_app
+from asyncgen_apps.openai_http.server import Server, bind
+from asyncgen_apps.openai_http.streams import stream_settings, with_streams
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

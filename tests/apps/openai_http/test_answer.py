@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import pytest
 
-from apps.openai_http import ServerSettings, create_app
 from asyncgen import AsyncLLM
+from asyncgen_apps.openai_http import ServerSettings, create_app
 from tests.apps.openai_http.running import running, wait_for
 from tests.doubles.models import Gate, TableModel, byte_tokenizer
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from apps.openai_http.failures import ApiError, from_exception, from_validation
 from asyncgen import (
     ChatTemplateError,
     ContextLengthError,
@@ -14,6 +13,7 @@ from asyncgen import (
     InvalidScoresError,
     OverloadedError,
 )
+from asyncgen_apps.openai_http.failures import ApiError, from_exception, from_validation
 
 
 @pytest.mark.parametrize(

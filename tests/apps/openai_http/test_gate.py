@@ -5,8 +5,8 @@ from __future__ import annotations
 import anyio
 import pytest
 
-from apps.openai_http.failures import ApiError
-from apps.openai_http.gate import Gate
+from asyncgen_apps.openai_http.failures import ApiError
+from asyncgen_apps.openai_http.gate import Gate
 
 pytestmark = pytest.mark.anyio
 

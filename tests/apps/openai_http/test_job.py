@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from apps.openai_http.job import Job
-from apps.openai_http.translate import Part
 from asyncgen import AsyncLLM, InvalidRequestError
+from asyncgen_apps.openai_http.job import Job
+from asyncgen_apps.openai_http.translate import Part
 from tests.doubles.models import TableModel, byte_tokenizer
 
 if TYPE_CHECKING:

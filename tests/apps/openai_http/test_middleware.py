@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from starlette.exceptions import HTTPException
 
-from apps.openai_http.failures import ApiError
-from apps.openai_http.middleware import Keys, TakeShortWay
+from asyncgen_apps.openai_http.failures import ApiError
+from asyncgen_apps.openai_http.middleware import Keys, TakeShortWay
 from tests.apps.openai_http.running import running
 from tests.apps.openai_http.test_answer import scripted
 

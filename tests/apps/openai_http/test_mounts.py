@@ -10,8 +10,8 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
-from apps.openai_http import Gate, ServerSettings, create_app, mounts
-from apps.openai_http.page import EndHeartbeats, GatedModel
+from asyncgen_apps.openai_http import Gate, ServerSettings, create_app, mounts
+from asyncgen_apps.openai_http.page import EndHeartbeats, GatedModel
 from tests.apps.openai_http.test_answer import scripted
 
 

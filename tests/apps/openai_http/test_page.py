@@ -18,10 +18,10 @@ import anyio
 import pytest
 from websockets.sync.client import connect
 
-from apps.openai_http.failures import SERVER, ApiError
-from apps.openai_http.gate import Gate
-from apps.openai_http.page import EndHeartbeats, GatedModel
 from asyncgen import AsyncLLM, EngineClosedError, InvalidRequestError, OverloadedError
+from asyncgen_apps.openai_http.failures import SERVER, ApiError
+from asyncgen_apps.openai_http.gate import Gate
+from asyncgen_apps.openai_http.page import EndHeartbeats, GatedModel
 from tests.apps.cli.serving import served
 from tests.apps.gradio_chat.browsing import ChatPage, chromium
 

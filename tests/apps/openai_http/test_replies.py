@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from apps.openai_http.replies import ERRORS, ChatCompletion, ErrorReply, ModelList, TextCompletion
+from asyncgen_apps.openai_http.replies import (
+    ERRORS,
+    ChatCompletion,
+    ErrorReply,
+    ModelList,
+    TextCompletion,
+)
 
 if TYPE_CHECKING:
     from tests.apps.openai_http.running import Running

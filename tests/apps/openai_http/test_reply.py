@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from apps.openai_http.failures import ApiError
-from apps.openai_http.reply import Reply
+from asyncgen_apps.openai_http.failures import ApiError
+from asyncgen_apps.openai_http.reply import Reply
 
 if TYPE_CHECKING:
     from starlette.types import Message

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from apps.openai_http.failures import from_validation
-from apps.openai_http.schema import (
+from asyncgen import StreamParams
+from asyncgen_apps.openai_http.failures import from_validation
+from asyncgen_apps.openai_http.schema import (
     MAX_CHOICES,
     MAX_IDS,
     MAX_SEQUENCES,
@@ -18,8 +19,7 @@ from apps.openai_http.schema import (
     CompletionRequest,
     GenerationFields,
 )
-from apps.websocket.params import ALLOWED
-from asyncgen import StreamParams
+from asyncgen_apps.websocket.params import ALLOWED
 
 CHAT: dict[str, Any] = {"model": "demo", "messages": [{"role": "user", "content": "hi"}]}
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from apps.openai_http.server import bind
+from asyncgen_apps.openai_http.server import bind
 from tests.apps.openai_http.running import running, wait_for
 from tests.apps.openai_http.test_answer import scripted
 from tests.doubles.models import Gate

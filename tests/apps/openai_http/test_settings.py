@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from apps.openai_http.settings import ServerSettings
+from asyncgen_apps.openai_http.settings import ServerSettings
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from apps.openai_http.replies import ChatCompletion, TextCompletion
-from apps.openai_http.shapes import ChatShape, Head, TextShape
 from asyncgen import Sample, TokenEvent, TokenLogprob, TopLogprob, Usage
+from asyncgen_apps.openai_http.replies import ChatCompletion, TextCompletion
+from asyncgen_apps.openai_http.shapes import ChatShape, Head, TextShape
 
 HEAD = Head("id-1", 5, "demo")
 ENTRY = TokenLogprob(7, "ab", -0.5, (TopLogprob(7, "ab", -0.5), TopLogprob(8, "x", -2.0)))

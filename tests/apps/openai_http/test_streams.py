@@ -10,9 +10,9 @@ import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
-from apps.openai_http import ServerSettings
-from apps.openai_http.streams import stream_settings
 from asyncgen import AsyncLLM
+from asyncgen_apps.openai_http import ServerSettings
+from asyncgen_apps.openai_http.streams import stream_settings
 from tests.apps.openai_http.running import PATIENCE, running, wait_for
 from tests.apps.openai_http.test_answer import scripted
 
@@ -147,7 +147,7 @@ def test_a_drain_lets_a_stream_finish() -> None:
 
 def test_a_drain_that_is_cut_short_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     # The last words take as long as a slow machine needs.
-    monkeypatch.setattr("apps.websocket.service.LAST_WORDS", PATIENCE)
+    monkeypatch.setattr("asyncgen_apps.websocket.service.LAST_WORDS", PATIENCE)
     with running(endless, drain_seconds=60) as served:
         with wired(served) as wire:
             wire.hear()

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from apps.openai_http.failures import ApiError
-from apps.openai_http.schema import ChatCompletionRequest, CompletionRequest
-from apps.openai_http.translate import Plan, plan
+from asyncgen_apps.openai_http.failures import ApiError
+from asyncgen_apps.openai_http.schema import ChatCompletionRequest, CompletionRequest
+from asyncgen_apps.openai_http.translate import Plan, plan
 
 TURN = {"role": "user", "content": "hi"}
 

@@ -7,14 +7,14 @@ import contextvars
 import threading
 from typing import TYPE_CHECKING, Any, Self
 
-from apps.websocket import StreamSettings, serve_websocket
 from asyncgen import AsyncLLM
+from asyncgen_apps.websocket import StreamSettings, serve_websocket
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from apps.websocket import StreamServer
     from asyncgen import Completion
+    from asyncgen_apps.websocket import StreamServer
 
 
 class RealServer:

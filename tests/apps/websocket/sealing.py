@@ -10,9 +10,9 @@ import hashlib
 import re
 from pathlib import Path
 
-import apps
+import asyncgen_apps
 
-PAGE = Path(apps.__file__).with_name("websocket") / "page.html"
+PAGE = Path(asyncgen_apps.__file__).with_name("websocket") / "page.html"
 
 
 def sealed(page: str) -> str:

@@ -11,10 +11,10 @@ import anyio
 import anyio.to_thread
 from websockets.asyncio.client import connect
 
-from apps.websocket.messages import SERVER_MESSAGE, SUBPROTOCOL
-from apps.websocket.server import serve_websocket
-from apps.websocket.settings import StreamSettings
 from asyncgen import AsyncLLM
+from asyncgen_apps.websocket.messages import SERVER_MESSAGE, SUBPROTOCOL
+from asyncgen_apps.websocket.server import serve_websocket
+from asyncgen_apps.websocket.settings import StreamSettings
 from tests.doubles.models import TableModel, byte_tokenizer
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from websockets.asyncio.client import ClientConnection
 
-    from apps.websocket.server import StreamServer
+    from asyncgen_apps.websocket.server import StreamServer
 
 PATIENCE = 60.0
 STORY = "There was a fox 🦊 who lived by the sea. " * 4

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from apps.websocket.answers import Registry
-from apps.websocket.core import Channel
-from apps.websocket.failures import Fault
-from apps.websocket.replay import Piece
-from apps.websocket.settings import StreamSettings
+from asyncgen_apps.websocket.answers import Registry
+from asyncgen_apps.websocket.core import Channel
+from asyncgen_apps.websocket.failures import Fault
+from asyncgen_apps.websocket.replay import Piece
+from asyncgen_apps.websocket.settings import StreamSettings
 
 
 def start() -> tuple[Registry, Channel]:

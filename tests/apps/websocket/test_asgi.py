@@ -11,10 +11,10 @@ import anyio
 import pytest
 from starlette.applications import Starlette
 
-from apps.websocket.asgi import stream_route
-from apps.websocket.service import StreamService
-from apps.websocket.settings import StreamSettings
 from asyncgen import AsyncLLM
+from asyncgen_apps.websocket.asgi import stream_route
+from asyncgen_apps.websocket.service import StreamService
+from asyncgen_apps.websocket.settings import StreamSettings
 from tests.apps.websocket.serving import PATIENCE, STORY, endless, teller, wait_for
 from tests.doubles.engine import no_thread_left
 from tests.doubles.models import byte_tokenizer
@@ -126,7 +126,7 @@ async def test_one_who_reads_nothing_is_dropped() -> None:
 
 async def test_it_drains(monkeypatch: pytest.MonkeyPatch) -> None:
     # The last words take as long as a slow machine needs.
-    monkeypatch.setattr("apps.websocket.service.LAST_WORDS", PATIENCE)
+    monkeypatch.setattr("asyncgen_apps.websocket.service.LAST_WORDS", PATIENCE)
     async with mounted(endless()) as (peer, service):
         await peer.hear()
         await peer.say(type="generate", id="a", token_ids=[1])

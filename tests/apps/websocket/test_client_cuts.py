@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import pytest
 
-from apps.websocket.client import Client, Patience, connect
+from asyncgen_apps.websocket.client.client import Client, Patience, connect
 from tests.apps.websocket.cutting import CuttingProxy
 from tests.apps.websocket.engine import RealServer
 

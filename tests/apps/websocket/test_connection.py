@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from apps.websocket.connection import TOGETHER, StreamConnection, Turns
+from asyncgen_apps.websocket.connection import TOGETHER, StreamConnection, Turns
 from tests.apps.websocket.serving import STORY, Served, served, teller, wait_for
 from tests.doubles.engine import no_thread_left
 from tests.doubles.models import Gate

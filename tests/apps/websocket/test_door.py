@@ -6,9 +6,9 @@ import hmac
 
 import pytest
 
-from apps.websocket.door import Door, is_loopback
-from apps.websocket.failures import Fault
-from apps.websocket.settings import StreamSettings
+from asyncgen_apps.websocket.door import Door, is_loopback
+from asyncgen_apps.websocket.failures import Fault
+from asyncgen_apps.websocket.settings import StreamSettings
 
 
 def door(**settings: object) -> Door:

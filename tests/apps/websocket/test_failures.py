@@ -7,9 +7,6 @@ import logging
 import pytest
 
 import asyncgen
-from apps.websocket.failures import PARAMETERS, Fault, from_exception, parameter_of
-from apps.websocket.messages import SERVER_MESSAGE
-from apps.websocket.wire import encode
 from asyncgen import (
     ChatTemplateError,
     ContextLengthError,
@@ -20,6 +17,9 @@ from asyncgen import (
     OverloadedError,
     StreamParams,
 )
+from asyncgen_apps.websocket.failures import PARAMETERS, Fault, from_exception, parameter_of
+from asyncgen_apps.websocket.messages import SERVER_MESSAGE
+from asyncgen_apps.websocket.wire import encode
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, generate_latest
 
-from apps.websocket.answers import Registry
-from apps.websocket.figures import Figures, FiguresCollector
-from apps.websocket.settings import StreamSettings
+from asyncgen_apps.websocket.answers import Registry
+from asyncgen_apps.websocket.figures import Figures, FiguresCollector
+from asyncgen_apps.websocket.settings import StreamSettings
 
 
 def test_figures() -> None:

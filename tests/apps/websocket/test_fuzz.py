@@ -11,12 +11,12 @@ import pytest
 from websockets.exceptions import ConnectionClosed
 from websockets.frames import Frame, Opcode
 
-from apps.websocket.answers import Registry
-from apps.websocket.core import Begin, Channel, Close, Stop
-from apps.websocket.messages import SERVER_MESSAGE
-from apps.websocket.replay import Piece
-from apps.websocket.settings import StreamSettings
-from apps.websocket.wire import encode, read
+from asyncgen_apps.websocket.answers import Registry
+from asyncgen_apps.websocket.core import Begin, Channel, Close, Stop
+from asyncgen_apps.websocket.messages import SERVER_MESSAGE
+from asyncgen_apps.websocket.replay import Piece
+from asyncgen_apps.websocket.settings import StreamSettings
+from asyncgen_apps.websocket.wire import encode, read
 from tests.apps.websocket.serving import STORY, Served, served
 from tests.doubles.engine import no_thread_left
 
@@ -170,7 +170,7 @@ def test_the_core_takes_anything() -> None:
 @pytest.mark.anyio
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
 async def test_the_server_takes_anything(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("apps.websocket.server.CLOSE_SECONDS", 0.2)
+    monkeypatch.setattr("asyncgen_apps.websocket.server.CLOSE_SECONDS", 0.2)
     await fuzz_server(sockets=3, count=500)
 
 

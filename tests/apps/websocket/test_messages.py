@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from apps.websocket.messages import CLIENT_MESSAGE, SERVER_MESSAGE, Generate, Resume
+from asyncgen_apps.websocket.messages import CLIENT_MESSAGE, SERVER_MESSAGE, Generate, Resume
 
 
 def test_a_prompt_in_each_form() -> None:

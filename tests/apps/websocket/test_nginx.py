@@ -20,8 +20,8 @@ from websockets.asyncio.client import connect as connect_raw
 from websockets.exceptions import InvalidStatus
 from websockets.typing import Origin, Subprotocol
 
-import apps
-from apps.websocket import connect
+import asyncgen_apps
+from asyncgen_apps.websocket import connect
 from tests.apps.gradio_chat.browsing import chromium
 from tests.apps.websocket.web_page import WebPage
 from tests.apps.websocket.web_serving import paced_model
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from contextlib import AbstractAsyncContextManager
 
-    from apps.websocket import Client
+    from asyncgen_apps.websocket import Client
 
-EXAMPLE = Path(apps.__file__).with_name("websocket") / "nginx.conf"
+EXAMPLE = Path(asyncgen_apps.__file__).with_name("websocket") / "nginx.conf"
 README = Path(__file__).parents[3] / "README.md"
 NAME = "chat.example.org"
 PATIENCE = 60.0

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from apps.websocket.params import ALLOWED, MOST_SAMPLES, REFUSED, check_params
 from asyncgen import StreamParams
+from asyncgen_apps.websocket.params import ALLOWED, MOST_SAMPLES, REFUSED, check_params
 
 
 def test_every_parameter_was_decided() -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
-from apps.websocket.plain import PlainReplies
-from apps.websocket.service import StreamService
+from asyncgen_apps.websocket.plain import PlainReplies
+from asyncgen_apps.websocket.service import StreamService
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,7 +6,7 @@ import json
 import logging
 from typing import TYPE_CHECKING
 
-from apps.websocket.records import JsonLines, say
+from asyncgen_apps.websocket.records import JsonLines, say
 
 if TYPE_CHECKING:
     import pytest

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from apps.websocket.replay import LONGEST, Piece, Replay
 from asyncgen import TokenLogprob, TopLogprob
+from asyncgen_apps.websocket.replay import LONGEST, Piece, Replay
 
 PIECES = st.lists(
     st.tuples(st.integers(0, 2), st.text("aé🦊", min_size=1, max_size=4), st.booleans()),

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from apps.websocket.messages import SERVER_MESSAGE, Done
-from apps.websocket.results import done_message, piece_of
-from apps.websocket.wire import encode
 from asyncgen import Completion, FinishReason, Sample, Timing, TokenEvent, Usage
+from asyncgen_apps.websocket.messages import SERVER_MESSAGE, Done
+from asyncgen_apps.websocket.results import done_message, piece_of
+from asyncgen_apps.websocket.wire import encode
 
 
 def completion(*reasons: FinishReason) -> Completion:

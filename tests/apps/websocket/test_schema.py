@@ -7,13 +7,13 @@ import json
 import jsonschema_rs
 import pytest
 
-from apps.websocket.messages import CLIENT_MESSAGE
-from apps.websocket.schema import FILE, protocol_schema, render
+from asyncgen_apps.websocket.messages import CLIENT_MESSAGE
+from asyncgen_apps.websocket.schema import FILE, protocol_schema, render
 
 
 def test_the_file_is_fresh() -> None:
     assert FILE.read_text(encoding="utf-8") == render(), (
-        "run `python -m apps.websocket.schema --write`"
+        "run `python -m asyncgen_apps.websocket.schema --write`"
     )
 
 

@@ -16,9 +16,9 @@ from websockets.asyncio.server import serve
 from websockets.exceptions import ConnectionClosed, InvalidStatus, NegotiationError
 from websockets.frames import Frame, Opcode
 
-from apps.websocket.server import serve_websocket
-from apps.websocket.settings import StreamSettings
 from asyncgen import AsyncLLM
+from asyncgen_apps.websocket.server import serve_websocket
+from asyncgen_apps.websocket.settings import StreamSettings
 from tests.apps.websocket.serving import (
     PATIENCE,
     STORY,
@@ -153,7 +153,7 @@ async def test_a_token_must_come_in_time(monkeypatch: pytest.MonkeyPatch) -> Non
     def serve_patiently(*given: Any, open_timeout: float, **options: Any) -> Any:
         return patient(*given, **options)
 
-    monkeypatch.setattr("apps.websocket.server.serve", serve_patiently)
+    monkeypatch.setattr("asyncgen_apps.websocket.server.serve", serve_patiently)
     async with served(tokens=("right",), open_seconds=0.2) as one:
         async with one.client(greets=False) as client:
             assert (await client.get())["code"] == "not_authenticated"
@@ -482,7 +482,7 @@ async def test_a_stalled_reader_is_dropped_and_others_go_on() -> None:
 
 
 async def test_a_half_open_socket_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("apps.websocket.server.CLOSE_SECONDS", 0.1)
+    monkeypatch.setattr("asyncgen_apps.websocket.server.CLOSE_SECONDS", 0.1)
     async with served(endless(), heartbeat_seconds=0.1, grace_seconds=0) as one:
         has_begun = False
         while not has_begun:
@@ -552,7 +552,7 @@ async def test_a_drain_lets_streams_finish() -> None:
 @pytest.fixture
 def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """The last words of a drain take as long as a slow machine needs."""
-    monkeypatch.setattr("apps.websocket.service.LAST_WORDS", PATIENCE)
+    monkeypatch.setattr("asyncgen_apps.websocket.service.LAST_WORDS", PATIENCE)
 
 
 @pytest.mark.usefixtures("unhurried")

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 import anyio
 import pytest
 
-from apps.websocket.service import StreamService
-from apps.websocket.settings import StreamSettings
 from asyncgen import AsyncLLM
+from asyncgen_apps.websocket.service import StreamService
+from asyncgen_apps.websocket.settings import StreamSettings
 from tests.apps.websocket.serving import STORY, endless, teller, wait_for
 from tests.doubles.engine import no_thread_left
 from tests.doubles.models import byte_tokenizer
 
 if TYPE_CHECKING:
-    from apps.websocket.session import Session
+    from asyncgen_apps.websocket.session import Session
 
 __all__ = ["no_thread_left"]
 

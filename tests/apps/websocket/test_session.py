@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
-from apps.websocket.service import StreamService
-from apps.websocket.session import MOST_BACKLOG
-from apps.websocket.settings import StreamSettings
+from asyncgen_apps.websocket.service import StreamService
+from asyncgen_apps.websocket.session import MOST_BACKLOG
+from asyncgen_apps.websocket.settings import StreamSettings
 
 if TYPE_CHECKING:
     from asyncgen import AsyncLLM

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from apps.websocket.settings import StreamSettings
+from asyncgen_apps.websocket.settings import StreamSettings
 
 
 @pytest.mark.parametrize(

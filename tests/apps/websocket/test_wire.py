@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from apps.websocket.failures import Fault
-from apps.websocket.messages import SERVER_MESSAGE, Cancel, Error
-from apps.websocket.wire import encode, read
 from asyncgen import TokenLogprob, TopLogprob
+from asyncgen_apps.websocket.failures import Fault
+from asyncgen_apps.websocket.messages import SERVER_MESSAGE, Cancel, Error
+from asyncgen_apps.websocket.wire import encode, read
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),

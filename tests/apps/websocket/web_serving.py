@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from anyio.from_thread import start_blocking_portal
 
-from apps.websocket.server import serve_websocket
-from apps.websocket.settings import StreamSettings
 from asyncgen import AsyncLLM, LogitsProcessorList
+from asyncgen_apps.websocket.server import serve_websocket
+from asyncgen_apps.websocket.settings import StreamSettings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

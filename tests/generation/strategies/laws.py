@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from asyncgen.generation.cancel import CancelCriteria
+from asyncgen.generation.stopping.cancel import CancelCriteria
 from streamers import BaseStreamer
 
 if TYPE_CHECKING:

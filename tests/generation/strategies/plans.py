@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from asyncgen.generation.config import GenerationConfig
+from asyncgen.generation.generate.plan import make_plan
 from asyncgen.generation.logits import LogitsProcessorList
-from asyncgen.generation.prepare import make_plan
-from asyncgen.generation.stopping import (
+from asyncgen.generation.stopping.criteria import (
     EosTokenCriteria,
     MaxLengthCriteria,
     StoppingCriteriaList,
 )
-from asyncgen.generation.strategies.ends import Ends
+from asyncgen.generation.stopping.ends import Ends
 from asyncgen.generation.strategies.sampling import multinomial_draw
 from tests.doubles.models import EOS, PAD, TableModel
 

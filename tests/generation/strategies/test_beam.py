@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from asyncgen.generation.cancel import CancelCriteria
 from asyncgen.generation.logits import LogitsProcessorList
-from asyncgen.generation.stopping import MaxTimeCriteria
+from asyncgen.generation.stopping.cancel import CancelCriteria
+from asyncgen.generation.stopping.criteria import MaxTimeCriteria
 from asyncgen.generation.strategies.beam import beam_rules, beam_search
 from asyncgen.generation.strategies.greedy import greedy
 from tests.doubles.models import EOS, PAD, TableModel

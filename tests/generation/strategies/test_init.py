@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from asyncgen.errors import InvalidRequestError
-from asyncgen.generation.modes import GenerationMode
+from asyncgen.generation.config.modes import GenerationMode
 from asyncgen.generation.strategies import STRATEGIES, strategy_for
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from asyncgen.engine.sampler import HashDraw
+from asyncgen.engine.sampling.gumbel import HashDraw
 from asyncgen.generation.logits import LogitsProcessorList
 from asyncgen.generation.strategies.drafters import Proposal
 from asyncgen.generation.strategies.sampling import TorchDraw

@@ -1,0 +1,199 @@
+"""``bench loop``: how late an event loop is beside a model at work, ours and transformers'.
+
+Interleaves the runs of the sides and turns them into figures; measures nothing itself.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from rich.table import Table
+
+from asyncgen_apps.bench.checkpoints import Shape, write_checkpoint
+from asyncgen_apps.bench.figures import percentile
+from asyncgen_apps.bench.loop_sides import PHASES
+from asyncgen_apps.bench.models import checkpoint
+from asyncgen_apps.bench.ticker import PERIOD
+from asyncgen_apps.bench.workers import Worker
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from matplotlib.figure import Figure
+
+    from asyncgen_apps.bench.models import Checkpoint
+
+__all__ = ["LoopBench", "LoopReport"]
+
+SIDES = {
+    "asyncgen": "asyncgen_apps.bench.loop_sides:AsyncgenApplication",
+    "transformers": "asyncgen_apps.bench.loop_sides:TransformersApplication",
+}
+SHARES = {"p50": 0.5, "p99": 0.99, "p99.9": 0.999, "max": 1.0}
+CHARACTERS = 200_000
+PREFILL_TOKENS = 1000
+PROMPT_TOKENS = 32
+WARM_UP = Shape(hidden=32, layers=1, heads=4, kv_heads=2, ffn=32, vocab=512)
+
+
+@dataclass(frozen=True, slots=True)
+class LoopBench:
+    """What to measure.
+
+    Attributes:
+        shape: Name of a made checkpoint, or ``demo``.
+        model: A folder instead.
+        dtype: Type of the weights.
+        new_tokens: Tokens of the decoding phase.
+        runs: Runs of each side; every run loads anew.
+        threads: Compute threads of each side, for the record; the environment sets them.
+    """
+
+    shape: str
+    model: Path | None
+    dtype: str
+    new_tokens: int
+    runs: int
+    threads: int
+
+
+@dataclass(slots=True)
+class LoopReport:
+    """The lateness of every tick.
+
+    Attributes:
+        bench: What was measured.
+        runs: For each side its runs; a run is the lateness in seconds for each phase.
+    """
+
+    bench: LoopBench
+    runs: dict[str, list[dict[str, list[float]]]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, bench: LoopBench, progress: Callable[[str], None] = lambda text: None) -> Self:
+        """Run a benchmark.
+
+        Args:
+            bench: What to measure.
+            progress: Told in a few words what comes next.
+
+        Raises:
+            BenchError: A side failed.
+        """
+        report = cls(bench, {side: [] for side in SIDES})
+        progress("loading")
+        with checkpoint(bench.shape, bench.model, bench.dtype) as found, ExitStack() as stack:
+            workers = {side: stack.enter_context(Worker(name)) for side, name in SIDES.items()}
+            _warm_up(workers.values())
+            arguments = _arguments(bench, found)
+            for number in range(bench.runs):
+                for side, worker in workers.items():
+                    progress(f"run {number + 1} of {bench.runs}: {side}")
+                    report.runs[side].append(worker.call("phases", **arguments))
+        return report
+
+    @property
+    def kind(self) -> str:
+        """Name of the benchmark."""
+        return "loop"
+
+    def settings(self) -> dict[str, object]:
+        """Return what was measured, for JSON."""
+        fixed = {"period": PERIOD, "characters": CHARACTERS, "prefill_tokens": PREFILL_TOKENS}
+        model = str(self.bench.model) if self.bench.model else None
+        return {**asdict(self.bench), "model": model, **fixed}
+
+    def results(self) -> object:
+        """Return figures and all ticks of all runs, for JSON."""
+        return {
+            side: {
+                "lateness_ms": {phase: self.lateness_ms(side, phase) for phase in PHASES},
+                "runs": runs,
+            }
+            for side, runs in self.runs.items()
+        }
+
+    def ticks(self, side: str, phase: str) -> list[float]:
+        """Return the ticks of all runs of a side in a phase, in seconds."""
+        return [tick for run in self.runs[side] for tick in run[phase]]
+
+    def lateness_ms(self, side: str, phase: str) -> dict[str, float]:
+        """Return p50, p99, p99.9 and the maximum of a side in a phase, in milliseconds."""
+        ticks = self.ticks(side, phase)
+        return {name: 1000 * percentile(ticks, share) for name, share in SHARES.items()}
+
+    def table(self) -> Table:
+        """Lay the percentiles out, both sides of a phase below each other."""
+        bench = self.bench
+        name = bench.shape if bench.model is None else bench.model.name
+        title = (
+            f"lateness of a {PERIOD * 1000:.0f} ms ticker, ms: {name} {bench.dtype}, "
+            f"{bench.threads} threads, {bench.runs} runs"
+        )
+        table = Table("phase", "", title=title)
+        for column in ("ticks", *SHARES):
+            table.add_column(column, justify="right")
+        for phase in PHASES:
+            for side in self.runs:
+                late = self.lateness_ms(side, phase)
+                shown = (f"{late[share]:.2f}" for share in SHARES)
+                table.add_row(phase, side, str(len(self.ticks(side, phase))), *shown)
+            table.add_section()
+        return table
+
+    def draw(self, figure: Figure) -> None:
+        """Draw p50 to maximum of each phase as a line with dots, on a logarithmic axis."""
+        axes = figure.subplots()
+        markers = dict(zip(SHARES, ("o", "s", "D", "^"), strict=True))
+        for offset, side, color in (
+            (0.15, "asyncgen", "#1f6feb"),
+            (-0.15, "transformers", "#9aa5b1"),
+        ):
+            for place, phase in enumerate(PHASES):
+                late = self.lateness_ms(side, phase)
+                # A tick cannot be early, but it can be on time to the microsecond.
+                values = [max(value, 0.01) for value in late.values()]
+                heights = [offset - place] * len(values)
+                label = side if place == 0 else None
+                axes.plot(values, heights, color=color, linewidth=2, label=label)
+                for value, height, marker in zip(values, heights, markers.values(), strict=True):
+                    axes.plot(value, height, marker, color=color, markersize=7)
+        axes.set_xscale("log")
+        axes.xaxis.set_major_formatter("{x:g}")
+        axes.set_yticks([-place for place in range(len(PHASES))], PHASES)
+        axes.axvline(50, color="#d1242f", linewidth=1, linestyle=":")
+        axes.set_xlabel("lateness in ms, logarithmic: p50 ● p99 ■ p99.9 ◆ maximum ▲; dotted: 50 ms")
+        axes.set_title("How late is the event loop while a model works?")
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.legend(frameon=False)
+
+
+def _warm_up(workers: Iterable[Worker]) -> None:
+    """Let both sides import what they import late, with a model of next to no size."""
+    with tempfile.TemporaryDirectory(prefix="asyncgen-bench-") as folder:
+        write_checkpoint(Path(folder), WARM_UP, "float32")
+        for worker in workers:
+            worker.call("warm_up", folder=folder)
+
+
+def _arguments(bench: LoopBench, found: Checkpoint) -> dict[str, object]:
+    """Return what both sides are asked to do."""
+    words = found.prompt(CHARACTERS // 2, seed=3)
+    # Letters and spaces in the proportions of a text; what they mean does not matter here.
+    text = " ".join(f"{word:x}".translate(LETTERS) for word in words)[:CHARACTERS]
+    return {
+        "folder": str(found.folder),
+        "dtype": bench.dtype,
+        "text": text,
+        "long_prompt": found.prompt(PREFILL_TOKENS, seed=1),
+        "prompt": found.prompt(PROMPT_TOKENS, seed=2),
+        "new_tokens": bench.new_tokens,
+        **found.floor(bench.new_tokens),
+    }
+
+
+LETTERS = str.maketrans("0123456789abcdef", "etaoinshrdlucmfw")

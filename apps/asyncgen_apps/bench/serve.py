@@ -1,0 +1,357 @@
+"""``bench serve``: our server beside ``transformers serve``, and beside no server at all.
+
+All sides answer the same prompts from the same checkpoint, in turns; the client has a core of its
+own, every server the same others. Turns the runs into figures; measures nothing itself.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Self
+
+import anyio
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+
+from asyncgen_apps.bench.figures import median, percentile
+from asyncgen_apps.bench.models import checkpoint
+from asyncgen_apps.bench.neighbours import Neighbours
+from asyncgen_apps.bench.serve_client import ask_all
+from asyncgen_apps.bench.serve_sides import ServerProcess, Wanted, cores, pin
+from asyncgen_apps.bench.workers import BenchError, Worker
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from matplotlib.figure import Figure
+
+    from asyncgen_apps.bench.models import Checkpoint
+
+__all__ = ["Cell", "Round", "ServeBench", "ServeReport"]
+
+IN_PROCESS = "in process"
+WORKER = "asyncgen_apps.bench.concurrency_sides:AsyncgenStreams"
+WARM_UP_TOKENS = 4
+TARGETS = {8: 2.0, 32: 2.0}
+"""How many times as fast as the faster of the two ways of transformers, from so many clients on."""
+SHARE = 0.9
+"""Of the tokens per second without a server, what is to be left with one."""
+DISTURBING = 0.15
+COLORS = {"asyncgen": "#1f6feb", "continuous": "#9aa5b1", "plain": "#d4a72c", IN_PROCESS: "#8250df"}
+
+
+@dataclass(frozen=True, slots=True)
+class ServeBench:
+    """What to measure.
+
+    Attributes:
+        shape: Name of a made checkpoint.
+        model: A folder instead; its model must not end by itself.
+        dtype: Type of the weights.
+        clients: Numbers of clients at a time.
+        in_process: Streams of the comparison without a server; 0 leaves it out.
+        new_tokens: Tokens of each answer.
+        prompt_tokens: Tokens of each prompt, about.
+        runs: Rounds of each side.
+        threads: Compute threads of each side.
+        against: Ways of ``transformers serve``: ``continuous``, ``plain``.
+    """
+
+    shape: str
+    model: Path | None
+    dtype: str
+    clients: tuple[int, ...]
+    in_process: int
+    new_tokens: int
+    prompt_tokens: int
+    runs: int
+    threads: int
+    against: tuple[str, ...]
+
+    @property
+    def most(self) -> int:
+        """Most streams at a time."""
+        return max(*self.clients, self.in_process)
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """All clients of one side, once.
+
+    Attributes:
+        total: Seconds from the first request to the last byte.
+        first: Seconds to each stream's first text.
+        others: Cores that other processes used meanwhile; ``None`` if not known.
+    """
+
+    total: float
+    first: tuple[float, ...]
+    others: float | None = None
+
+
+@dataclass(slots=True)
+class Cell:
+    """The rounds of all sides with one number of clients.
+
+    Attributes:
+        clients: Clients at a time.
+        new_tokens: Tokens of each stream.
+        rounds: For each side its rounds.
+    """
+
+    clients: int
+    new_tokens: int
+    rounds: dict[str, list[Round]] = field(default_factory=dict)
+
+    def rate(self, side: str) -> float:
+        """Median tokens per second of all streams of a side together."""
+        return self.clients * self.new_tokens / median(one.total for one in self.rounds[side])
+
+    def first_ms(self, side: str, share: float = 0.5) -> float:
+        """Milliseconds to the first text that this share of a side's streams needed at most."""
+        return 1000 * percentile([t for one in self.rounds[side] for t in one.first], share)
+
+    def ratio(self) -> float | None:
+        """How many times as fast as the faster way of transformers; ``None`` without one."""
+        others = [self.rate(side) for side in self.rounds if side in ("continuous", "plain")]
+        return self.rate("asyncgen") / max(others) if others else None
+
+    def share(self) -> float | None:
+        """What our server leaves of the tokens per second without one; median of the pairs."""
+        if IN_PROCESS not in self.rounds:
+            return None
+        pairs = zip(self.rounds["asyncgen"], self.rounds[IN_PROCESS], strict=True)
+        return median(inside.total / served.total for served, inside in pairs)
+
+    def data(self) -> dict[str, object]:
+        """Return figures and rounds for JSON; first texts as percentiles only."""
+        return {
+            "clients": self.clients,
+            "tokens_per_second": {side: self.rate(side) for side in self.rounds},
+            "first_ms_p50": {side: self.first_ms(side) for side in self.rounds},
+            "first_ms_p99": {side: self.first_ms(side, 0.99) for side in self.rounds},
+            "ratio": self.ratio(),
+            "share_of_in_process": self.share(),
+            "rounds": {
+                side: [{"total": one.total, "others": one.others} for one in rounds]
+                for side, rounds in self.rounds.items()
+            },
+        }
+
+
+@dataclass(slots=True)
+class ServeReport:
+    """The cells of one benchmark.
+
+    Attributes:
+        bench: What was measured.
+        cells: One for each number of clients.
+    """
+
+    bench: ServeBench
+    cells: list[Cell] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, bench: ServeBench, progress: Callable[[str], None] = lambda text: None) -> Self:
+        """Run a benchmark.
+
+        Args:
+            bench: What to measure.
+            progress: Told in a few words what comes next.
+
+        Raises:
+            BenchError: A side failed.
+        """
+        report = cls(bench)
+        with checkpoint(bench.shape, bench.model, bench.dtype) as found:
+            if found.has_end:
+                raise BenchError("this model ends by itself: bench serve needs equal lengths")
+            with _Sides(bench, found, progress) as sides:
+                report.cells += sides.measure()
+        return report
+
+    @property
+    def kind(self) -> str:
+        """Name of the benchmark."""
+        return "serve"
+
+    def settings(self) -> dict[str, object]:
+        """Return what was measured, for JSON."""
+        return {**asdict(self.bench), "model": str(self.bench.model) if self.bench.model else None}
+
+    def results(self) -> object:
+        """Return figures and rounds, for JSON."""
+        return [cell.data() for cell in self.cells]
+
+    def table(self) -> Table:
+        """Lay the medians out."""
+        bench = self.bench
+        name = bench.shape if bench.model is None else bench.model.name
+        title = (
+            f"{name} {bench.dtype}, {bench.threads} threads, prompts of {bench.prompt_tokens} "
+            f"tokens, {bench.new_tokens} new each, medians of {bench.runs} runs"
+        )
+        table = Table(title=title, caption=self._caption(), box=SIMPLE_HEAD, padding=0)
+        for column in ("clients", "", "tokens/s", "first ms\np50/p99", "asyncgen is"):
+            table.add_column(column, justify="left" if column == "" else "right")
+        for cell in self.cells:
+            for number, side in enumerate(cell.rounds):
+                first = f"{cell.first_ms(side):.0f}/{cell.first_ms(side, 0.99):.0f}"
+                clients = "" if number else str(cell.clients)
+                told = _told(cell, side)
+                table.add_row(clients, _title(side), f"{cell.rate(side):.1f}", first, told)
+            table.add_section()
+        return table
+
+    def _caption(self) -> str:
+        rounds = [one for cell in self.cells for side in cell.rounds.values() for one in side]
+        busy = [one for one in rounds if one.others is not None and one.others > DISTURBING]
+        lines = [f"wanted: {SHARE:.0%} of in process, {TARGETS[8]:.0f} × transformers from 8 on"]
+        if busy:
+            lines.append(f"{len(busy)} of {len(rounds)} runs shared the cores with others")
+        return "\n".join(lines)
+
+    def draw(self, figure: Figure) -> None:
+        """Draw the rate and the time to the first text of each side over the clients."""
+        rates, firsts = figure.subplots(1, 2)
+        for side in dict.fromkeys(side for cell in self.cells for side in cell.rounds):
+            cells = [cell for cell in self.cells if side in cell.rounds]
+            places = [cell.clients for cell in cells]
+            style = {"color": COLORS[side], "label": _title(side), "linewidth": 2}
+            rates.plot(places, [cell.rate(side) for cell in cells], "o-", **style)
+            firsts.plot(places, [cell.first_ms(side) for cell in cells], "o-", **style)
+        for axes, label in ((rates, "tokens per second"), (firsts, "ms to the first text, p50")):
+            axes.set_xscale("log", base=2)
+            axes.set_xlabel("clients at a time")
+            axes.set_ylabel(label)
+            axes.spines[["top", "right"]].set_visible(False)
+        firsts.set_yscale("log")
+        rates.set_ylim(bottom=0)
+        rates.legend(frameon=False)
+
+
+class _Sides:
+    """The servers, loaded side by side; all but one of them wait at any time."""
+
+    def __init__(
+        self, bench: ServeBench, found: Checkpoint, progress: Callable[[str], None]
+    ) -> None:
+        self._bench = bench
+        self._found = found
+        self._progress = progress
+        self._stack = ExitStack()
+        self._servers: dict[str, ServerProcess] = {}
+        self._worker: Worker | None = None
+
+    def __enter__(self) -> Self:
+        bench, found = self._bench, self._found
+        server_cpus, client_cpus = cores()
+        length = 2 * bench.prompt_tokens + bench.new_tokens
+        wanted = Wanted(found.folder, bench.dtype, bench.threads, bench.most, length)
+        with ExitStack() as stack:
+            for name in ("asyncgen", *bench.against):
+                self._progress(f"starting {_title(name)}")
+                server = stack.enter_context(ServerProcess(name, wanted, server_cpus))
+                self._servers[name] = server
+            if bench.in_process:
+                self._progress("loading in process")
+                self._worker = stack.enter_context(Worker(WORKER))
+                pin(self._worker.pid, server_cpus)
+                self._worker.call(
+                    "load",
+                    folder=str(found.folder),
+                    dtype=bench.dtype,
+                    streams=bench.most,
+                    length=length,
+                )
+            if client_cpus:
+                stack.callback(pin, 0, frozenset(os.sched_getaffinity(0)))
+                pin(0, client_cpus)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *details: object) -> None:
+        self._stack.close()
+
+    def measure(self) -> list[Cell]:
+        """Run all sides again and again, each number of clients in each round."""
+        bench = self._bench
+        counts = sorted({*bench.clients, *([bench.in_process] if bench.in_process else [])})
+        cells = {count: Cell(count, bench.new_tokens) for count in counts}
+        for count in (max(counts), 1):
+            for side in self._of(count):
+                self._round(side, count, WARM_UP_TOKENS, seed=0)
+        for number in range(bench.runs):
+            for count in counts:
+                self._progress(f"run {number + 1} of {bench.runs}, {count} clients")
+                for side in self._of(count):
+                    one = self._round(side, count, bench.new_tokens, 1000 * (number + 1) + count)
+                    cells[count].rounds.setdefault(side, []).append(one)
+        return list(cells.values())
+
+    def _of(self, count: int) -> list[str]:
+        """Sides that take part with so many clients."""
+        bench = self._bench
+        others = bench.against if count in bench.clients or count == 1 else ()
+        inside = (IN_PROCESS,) if self._worker is not None and count == bench.in_process else ()
+        return ["asyncgen", *others, *inside]
+
+    def _round(self, side: str, count: int, new_tokens: int, seed: int) -> Round:
+        """Answer the prompts of one seed; all sides get the same."""
+        texts, prompts = _prompts(self._found, self._bench.prompt_tokens, count, seed)
+        if side == IN_PROCESS:
+            assert self._worker is not None
+            neighbours = Neighbours(self._worker.pid)
+            got = self._worker.call("run", prompts=prompts, new_tokens=new_tokens)
+            return Round(got["total"], tuple(got["first"]), neighbours.cores())
+        server = self._servers[side]
+        bodies = [_body(side, self._found, text, new_tokens) for text in texts]
+        try:
+            asked = anyio.run(partial(ask_all, server.port, bodies, new_tokens))
+        except* (RuntimeError, OSError) as errors:
+            raise BenchError(f"{_title(side)}: {errors.exceptions[0]}") from errors
+        return Round(asked.total, asked.first)
+
+
+def _prompts(
+    found: Checkpoint, length: int, count: int, seed: int
+) -> tuple[list[str], list[list[int]]]:
+    """Draw prompts as texts, which all servers take, and as the ids that those texts have."""
+    from asyncgen import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(str(found.folder))
+    drawn = found.prompts(count, (length, length), seed)
+    texts = [tokenizer.decode(ids) for ids in drawn]
+    return texts, [tokenizer.encode(text) for text in texts]
+
+
+def _body(side: str, found: Checkpoint, text: str, new_tokens: int) -> dict[str, object]:
+    """One request, in the API's words."""
+    ours = {"stream_options": {"include_usage": True}} if side == "asyncgen" else {}
+    body = {"model": str(found.folder), "prompt": text, "max_tokens": new_tokens}
+    return {**body, "temperature": 0, "stream": True, **ours}
+
+
+def _told(cell: Cell, side: str) -> str:
+    """What the figures of a side say about ours."""
+    if side == "asyncgen":
+        ratio = cell.ratio()
+        if ratio is None:
+            return ""
+        wanted = max((v for least, v in TARGETS.items() if cell.clients >= least), default=None)
+        color = "bold" if wanted is None else "bold green" if ratio >= wanted else "bold red"
+        return f"[{color}]{ratio:.2f} × transformers[/]"
+    if side != IN_PROCESS:
+        return ""
+    share = cell.share()
+    assert share is not None
+    return f"[bold {'green' if share >= SHARE else 'red'}]{share:.0%} of it[/]"
+
+
+def _title(side: str) -> str:
+    names = {"asyncgen": "asyncgen serve", "plain": "transformers serve", IN_PROCESS: "no server"}
+    return names.get(side, "transformers serve, continuous")

@@ -1,0 +1,129 @@
+"""``asyncgen chat``: one answer to one prompt, or a conversation in the terminal."""
+
+import sys
+from dataclasses import dataclass
+from typing import Annotated
+
+import typer
+
+from asyncgen_apps.cli.arguments import (
+    Debug,
+    Device,
+    Dtype,
+    Model,
+    Revision,
+    Stats,
+    Threads,
+    Token,
+    with_settings,
+)
+from asyncgen_apps.cli.guard import INTERRUPTED, UserError, one_line_errors
+from asyncgen_apps.cli.options import Settings
+from asyncgen_apps.cli.process import prepare_process
+from asyncgen_apps.cli.remote import KEY_VARIABLE, remote_source
+from asyncgen_apps.cli.session import Session
+from asyncgen_apps.cli.source import Source
+
+__all__ = ["chat"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """How a chat is shown."""
+
+    raw: bool
+    stats: bool
+    debug: bool
+
+
+@with_settings
+def chat(
+    settings: Settings,
+    context: typer.Context,
+    prompt: Annotated[
+        str | None, typer.Argument(help="Answer this and end; - reads standard input.")
+    ] = None,
+    model: Model = "demo",
+    url: Annotated[
+        str | None,
+        typer.Option(
+            help="Talk to a server instead: ws://host:port, or wss://. Its token is --token or "
+            f"{KEY_VARIABLE}.",
+        ),
+    ] = None,
+    system: Annotated[str | None, typer.Option(help="System message.")] = None,
+    raw: Annotated[bool, typer.Option("--raw", help="No Markdown in the conversation.")] = False,
+    stats: Stats = True,
+    device: Device = None,
+    dtype: Dtype = None,
+    threads: Threads = None,
+    revision: Revision = None,
+    token: Token = None,
+    debug: Debug = False,
+) -> None:
+    """Chat with a model: answer PROMPT and end, or start a conversation."""
+    with one_line_errors(debug):
+        if url is None:
+            source = Source(model, device, dtype, threads, revision, token)
+        else:
+            source = remote_source(url, context)
+        session = Session(model=source.name, settings=settings, system=system)
+        question = _question(prompt)
+        if url is None:
+            prepare_process(threads)
+
+        import anyio
+
+        look = _Look(raw, stats, debug)
+        if question is not None:
+            raise typer.Exit(anyio.run(_answer_once, source, session, question, look))
+        if not sys.stdout.isatty():
+            raise UserError("standard output is no terminal: give a PROMPT to get one answer")
+        raise typer.Exit(anyio.run(_converse, source, session, look))
+
+
+def _question(prompt: str | None) -> str | None:
+    """Return what to answer once, ``None`` for a conversation."""
+    if prompt is None and sys.stdin.isatty():
+        return None
+    question = sys.stdin.read() if prompt in (None, "-") else prompt
+    if not question or not question.strip():
+        raise UserError("the prompt is empty: give some text, or pipe it in")
+    return question.rstrip("\n") if prompt in (None, "-") else question
+
+
+async def _answer_once(source: Source, session: Session, question: str, look: _Look) -> int:
+    """Print one answer, and its statistics on standard error."""
+    from rich.console import Console
+
+    from asyncgen_apps.cli.answer import Interrupts, show_answer
+    from asyncgen_apps.cli.figures import statistics_line
+    from asyncgen_apps.cli.loading import opened
+    from asyncgen_apps.cli.render import PlainView, note
+
+    interrupts = Interrupts()
+    async with opened(source) as llm:
+        stream = llm.stream(session.prompt(question), **session.settings.params())
+        completion = await show_answer(stream, PlainView(), interrupts)
+    if look.stats:
+        note(Console(stderr=True), statistics_line(completion))
+    return INTERRUPTED if interrupts.count else 0
+
+
+async def _converse(source: Source, session: Session, look: _Look) -> int:
+    """Hold a conversation in the terminal."""
+    from rich.console import Console
+
+    from asyncgen_apps.cli.interactive import Chat
+    from asyncgen_apps.cli.lines import line_reader
+    from asyncgen_apps.cli.loading import opened
+    from asyncgen_apps.cli.render import note
+
+    console = Console()
+    read_line = line_reader()
+    async with opened(source) as llm:
+        note(console, f"{source.name} · /help lists the commands, /exit leaves")
+        chat = Chat(
+            llm, session, read_line, console, raw=look.raw, stats=look.stats, debug=look.debug
+        )
+        return await chat.run()

@@ -1,0 +1,206 @@
+"""The slash commands of a chat: they change the session and say what is left to do.
+
+Knows no terminal and no file: a command that needs one returns the request for it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, TypeAlias
+
+from asyncgen_apps.cli.figures import statistics_line, totals_line
+from asyncgen_apps.cli.options import SettingError, find_setting
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from asyncgen_apps.cli.options import Value
+    from asyncgen_apps.cli.session import Session
+
+__all__ = [
+    "COMMANDS",
+    "Complain",
+    "Effect",
+    "Leave",
+    "Load",
+    "Save",
+    "Say",
+    "is_command",
+    "run_command",
+    "unescape",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Say:
+    """Show a text."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Complain:
+    """Show a mistake of the user, with the remedy."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Save:
+    """Write the conversation to a file."""
+
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Replace the conversation by the one in a file."""
+
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """End the chat."""
+
+
+Effect: TypeAlias = Say | Complain | Save | Load | Leave
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One slash command.
+
+    Attributes:
+        usage: Name and arguments as shown by ``/help``.
+        help: What it does, in a line.
+        run: Takes the session and the rest of the line.
+    """
+
+    usage: str
+    help: str
+    run: Callable[[Session, str], Effect]
+
+
+def is_command(line: str) -> bool:
+    """Whether a line is for the program; ``//`` starts a text for the model with a slash."""
+    return line.startswith("/") and not line.startswith("//")
+
+
+def unescape(line: str) -> str:
+    """Return the text for the model that a line stands for."""
+    return line[1:] if line.startswith("//") else line
+
+
+def run_command(session: Session, line: str) -> Effect:
+    """Carry out a line that starts with a slash."""
+    name, _, argument = line[1:].partition(" ")
+    name = name.strip()
+    command = COMMANDS.get(ALIASES.get(name.lower(), name.lower()))
+    if command is not None:
+        return command.run(session, argument.strip())
+    near = get_close_matches(name.lower(), COMMANDS, n=1)
+    hint = f"did you mean /{near[0]}?" if near else "/help lists the commands"
+    return Complain(f"unknown command /{name}: {hint}")
+
+
+def _help(session: Session, argument: str) -> Effect:
+    """List the commands and keys."""
+    width = max(len(command.usage) for command in COMMANDS.values())
+    lines = [f"{command.usage:<{width}}  {command.help}" for command in COMMANDS.values()]
+    keys = (
+        "Enter sends; Alt+Enter, or a backslash before Enter, starts a new line;",
+        'text between """ and """ may hold any lines; // sends a text that starts with a slash.',
+        "Ctrl-C stops an answer; at the prompt, Ctrl-C or Ctrl-D leaves.",
+    )
+    return Say("\n".join([*lines, "", *keys]))
+
+
+def _set(session: Session, argument: str) -> Effect:
+    """Show all settings, show one, or choose a value."""
+    if not argument:
+        return Say(_settings_table(session))
+    name, _, text = argument.partition("=" if "=" in argument.split()[0] else " ")
+    try:
+        setting = find_setting(name)
+        if not text.strip():
+            shown = show_value(session.settings.values.get(setting.name))
+            return Say(f"{setting.name} = {shown}: {setting.help} Takes {setting.allowed}.")
+        value = None if text.strip() in ("default", "none") else setting.parse(text)
+        session.settings.set(setting.name, value)
+    except SettingError as error:
+        return Complain(str(error))
+    return Say(f"{setting.name} = {show_value(value)}")
+
+
+def _settings_table(session: Session) -> str:
+    """Lay the settings out in columns."""
+    rows = [(s.name, show_value(value), s.help) for s, value in session.settings]
+    first, second = (max(len(row[column]) for row in rows) for column in (0, 1))
+    lines = [f"{name:<{first}}  {value:<{second}}  {text}" for name, value, text in rows]
+    return "\n".join([*lines, "", "/set name value chooses; /set name default goes back."])
+
+
+def show_value(value: Value | None) -> str:
+    """Render a chosen value as it would be typed."""
+    if value is None:
+        return "default"
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if isinstance(value, list):
+        return " ".join('"' + item.replace("\n", "\\n").replace('"', '\\"') + '"' for item in value)
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _system(session: Session, argument: str) -> Effect:
+    """Show, choose or remove the system message."""
+    if not argument:
+        return Say(session.system or "no system message; /system TEXT sets one")
+    session.system = None if argument == "none" else argument
+    return Say("system message removed" if session.system is None else "system message set")
+
+
+def _clear(session: Session, argument: str) -> Effect:
+    """Forget the turns."""
+    session.clear()
+    return Say("conversation cleared")
+
+
+def _save(session: Session, argument: str) -> Effect:
+    """Ask for the conversation to be written."""
+    return Save(argument) if argument else Complain("/save needs a file name: /save chat.json")
+
+
+def _load(session: Session, argument: str) -> Effect:
+    """Ask for a conversation to be read."""
+    return Load(argument) if argument else Complain("/load needs a file name: /load chat.json")
+
+
+def _stats(session: Session, argument: str) -> Effect:
+    """Show the figures of the last answer and of the session."""
+    if session.last is None:
+        return Say("no answer yet")
+    last = statistics_line(session.last)
+    return Say(f"last answer  {last}\nsession      {totals_line(session.totals)}")
+
+
+def _exit(session: Session, argument: str) -> Effect:
+    """Leave."""
+    return Leave()
+
+
+COMMANDS: dict[str, Command] = {
+    "help": Command("/help", "this list", _help),
+    "set": Command("/set [name [value]]", "show or choose settings", _set),
+    "system": Command(
+        "/system [TEXT | none]", "show, choose or remove the system message", _system
+    ),
+    "clear": Command("/clear", "forget the conversation; the system message stays", _clear),
+    "save": Command("/save FILE", "write messages and settings as JSON", _save),
+    "load": Command("/load FILE", "go on with a saved conversation", _load),
+    "stats": Command("/stats", "tokens, times and speed", _stats),
+    "exit": Command("/exit", "leave", _exit),
+}
+
+ALIASES = {"quit": "exit", "bye": "exit", "?": "help"}

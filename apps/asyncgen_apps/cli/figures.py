@@ -1,0 +1,53 @@
+"""Figures of an answer in words.
+
+Knows the values of a completion, no terminal.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from asyncgen import Completion
+    from asyncgen_apps.cli.session import Totals
+
+__all__ = ["seconds", "statistics_line", "totals_line"]
+
+SEPARATOR = " · "
+
+
+def seconds(value: float) -> str:
+    """Render a duration with a unit that suits its size."""
+    if value < 1:
+        return f"{value * 1000:.0f} ms"
+    return f"{value:.2f} s" if value < 60 else f"{value / 60:.1f} min"
+
+
+def statistics_line(completion: Completion) -> str:
+    """Render tokens, time to first token, speed and the reason of the end in a line."""
+    usage, timing = completion.usage, completion.timing
+    parts = [_tokens(usage.completion_tokens)]
+    if timing.first_token is not None:
+        parts.append(f"first after {seconds(timing.first_token)}")
+    if timing.tokens_per_second is not None:
+        parts.append(f"{timing.tokens_per_second:.1f} tokens/s")
+    reasons = dict.fromkeys(sample.finish_reason for sample in completion.samples)
+    parts.extend((f"prompt {_tokens(usage.prompt_tokens)}", "ended by " + ", ".join(reasons)))
+    return SEPARATOR.join(parts)
+
+
+def totals_line(totals: Totals) -> str:
+    """Render the figures of a session in a line."""
+    answers = f"{totals.answers} answer" + ("" if totals.answers == 1 else "s")
+    parts = [
+        answers,
+        _tokens(totals.completion_tokens),
+        f"prompts {_tokens(totals.prompt_tokens)}",
+        f"{seconds(totals.seconds)} of generation",
+    ]
+    return SEPARATOR.join(parts)
+
+
+def _tokens(count: int) -> str:
+    """Render a token count."""
+    return f"{count} token" + ("" if count == 1 else "s")

@@ -1,0 +1,145 @@
+"""``asyncgen generate``: continues a text as it stands, without a chat template."""
+
+import json
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, cast
+
+import typer
+
+from asyncgen_apps.cli.arguments import (
+    Debug,
+    Device,
+    Dtype,
+    Model,
+    Revision,
+    Stats,
+    Threads,
+    Token,
+    with_settings,
+)
+from asyncgen_apps.cli.guard import INTERRUPTED, UserError, one_line_errors
+from asyncgen_apps.cli.options import Settings
+from asyncgen_apps.cli.process import prepare_process
+from asyncgen_apps.cli.source import Source
+
+if TYPE_CHECKING:
+    from asyncgen import Completion, StreamParams
+
+__all__ = ["generate"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Output:
+    """What is asked for beyond the settings, and how it is written."""
+
+    n: int
+    as_json: bool
+    stream: bool
+    logprobs: bool
+    top_logprobs: int | None
+    stats: bool
+
+
+@with_settings
+def generate(
+    settings: Settings,
+    prompt: Annotated[str, typer.Argument(help="Text to continue; - reads standard input.")],
+    model: Model = "demo",
+    n: Annotated[int, typer.Option("--n", "-n", min=1, help="How many continuations.")] = 1,
+    as_json: Annotated[bool, typer.Option("--json", help="Write one JSON object.")] = False,
+    stream: Annotated[bool, typer.Option(help="Write text as it comes, or at the end.")] = True,
+    logprobs: Annotated[bool, typer.Option("--logprobs", help="Needs --json.")] = False,
+    top_logprobs: Annotated[
+        int | None, typer.Option(min=0, max=100, help="Alternatives a token. Needs --logprobs.")
+    ] = None,
+    stats: Stats = True,
+    device: Device = None,
+    dtype: Dtype = None,
+    threads: Threads = None,
+    revision: Revision = None,
+    token: Token = None,
+    debug: Debug = False,
+) -> None:
+    """Continue PROMPT as it stands, without a chat template."""
+    with one_line_errors(debug):
+        if logprobs and not as_json:
+            raise UserError("--logprobs is only written as JSON: add --json")
+        if top_logprobs is not None and not logprobs:
+            raise UserError("--top-logprobs needs --logprobs")
+        text = sys.stdin.read() if prompt == "-" else prompt
+        if not text:
+            raise UserError("the prompt is empty: give some text, or pipe it in with -")
+        source = Source(model, device, dtype, threads, revision, token)
+        output = _Output(n, as_json, stream, logprobs, top_logprobs, stats)
+        prepare_process(threads)
+
+        import anyio
+
+        raise typer.Exit(anyio.run(_generate, source, text, settings, output))
+
+
+async def _generate(source: Source, text: str, settings: Settings, output: _Output) -> int:
+    """Run the request, write what it gives."""
+    from rich.console import Console
+
+    from asyncgen_apps.cli.answer import Interrupts, show_answer
+    from asyncgen_apps.cli.figures import statistics_line
+    from asyncgen_apps.cli.loading import opened
+    from asyncgen_apps.cli.render import PlainView, note
+
+    params = _params(settings, output)
+    interrupts = Interrupts()
+    async with opened(source) as llm:
+        if output.stream and not output.as_json and output.n == 1:
+            completion = await show_answer(llm.stream(text, **params), PlainView(), interrupts)
+        else:
+            completion = await llm.generate(text, **params)
+            _write(source, text, completion, output)
+    if output.stats and not output.as_json:
+        note(Console(stderr=True), statistics_line(completion))
+    return INTERRUPTED if interrupts.count else 0
+
+
+def _params(settings: Settings, output: _Output) -> "StreamParams":
+    """Join the settings with what only this command offers."""
+    params = dict(settings.params())
+    if output.n > 1:
+        params["n"] = output.n
+    if output.logprobs:
+        params["logprobs"] = True
+        params["top_logprobs"] = output.top_logprobs or 0
+    return cast("StreamParams", params)
+
+
+def _write(source: Source, text: str, completion: "Completion", output: _Output) -> None:
+    """Write a finished completion to standard output."""
+    if output.as_json:
+        sys.stdout.write(json.dumps(as_object(source.model, text, completion), ensure_ascii=False))
+        sys.stdout.write("\n")
+        return
+    from asyncgen_apps.cli.render import PlainView
+
+    for sample in completion.samples:
+        view = PlainView()
+        if output.n > 1:
+            view.feed(f"--- {sample.index + 1} of {output.n}\n")
+        view.feed(sample.text)
+        view.close()
+
+
+def as_object(model: str, prompt: str, completion: "Completion") -> dict[str, object]:
+    """Return a completion as an object for JSON.
+
+    The fields of the first sample stand at the top; several samples are under ``samples`` as well.
+    Times are in seconds.
+    """
+    from dataclasses import asdict
+
+    samples = [asdict(sample) for sample in completion.samples]
+    first = {name: value for name, value in samples[0].items() if name != "index"}
+    several = {"samples": samples} if len(samples) > 1 else {}
+    usage = {**asdict(completion.usage), "total_tokens": completion.usage.total_tokens}
+    timing = asdict(completion.timing)
+    head = {"model": model, "prompt": prompt}
+    return {**head, **first, **several, "usage": usage, "timing": timing}

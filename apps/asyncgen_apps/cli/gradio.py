@@ -1,0 +1,132 @@
+"""``asyncgen gradio``: a chat in the browser."""
+
+import os
+import signal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, cast
+
+import typer
+
+from asyncgen_apps.cli.arguments import Debug, Device, Dtype, Model, Revision, Threads, Token
+from asyncgen_apps.cli.guard import UserError, one_line_errors
+from asyncgen_apps.cli.process import prepare_process
+from asyncgen_apps.cli.source import Source, examples_of
+
+if TYPE_CHECKING:
+    from asyncgen_apps.gradio_chat.model import ChatModel
+
+__all__ = ["gradio"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where the page is served, and to whom.
+
+    Attributes:
+        host: Address to listen on.
+        port: Port; ``None`` takes the first free one from 7860 on.
+        share: Whether to open a public link through Gradio's servers.
+        login: User and password; ``None`` lets everybody in.
+        is_opened: Whether to open it in a browser here.
+    """
+
+    host: str
+    port: int | None
+    share: bool
+    login: tuple[str, str] | None
+    is_opened: bool
+
+
+def gradio(
+    model: Model = "demo",
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; 0.0.0.0 lets the network in.")
+    ] = "127.0.0.1",
+    port: Annotated[
+        int | None,
+        typer.Option(min=0, max=65535, help="The first free one from 7860 if not given."),
+    ] = None,
+    browser: Annotated[bool, typer.Option(help="Open the page in a browser here.")] = False,
+    login: Annotated[
+        str | None,
+        typer.Option(envvar="ASYNCGEN_LOGIN", help="user:password that the page asks for."),
+    ] = None,
+    share: Annotated[
+        bool, typer.Option("--share", help="Open a public link, through Gradio's servers.")
+    ] = False,
+    assistant: Annotated[
+        str | None, typer.Option(help="A draft model for assisted generation: a folder or hub id.")
+    ] = None,
+    device: Device = None,
+    dtype: Dtype = None,
+    threads: Threads = None,
+    revision: Revision = None,
+    token: Token = None,
+    debug: Debug = False,
+) -> None:
+    """Chat with a model in the browser."""
+    with one_line_errors(debug):
+        source = Source(model, device, dtype, threads, revision, token)
+        place = _Place(host, port, share, _login(login), browser)
+        prepare_process(threads)
+        _require_gradio()
+
+        import anyio
+
+        anyio.run(_serve, source, place, assistant)
+
+
+def _login(text: str | None) -> tuple[str, str] | None:
+    """Read ``user:password``."""
+    if text is None:
+        return None
+    user, colon, password = text.partition(":")
+    if not (user and colon and password):
+        raise UserError("--login takes user:password, both not empty")
+    return user, password
+
+
+def _require_gradio() -> None:
+    """Say how to install Gradio where it is missing, and keep it from reporting anything."""
+    os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
+    try:
+        import gradio  # noqa: F401
+    except ModuleNotFoundError as error:
+        if error.name != "gradio":
+            raise
+        raise UserError('gradio is not installed: pip install "asyncgen[gradio]"') from None
+
+
+async def _serve(source: Source, place: _Place, assistant: str | None) -> None:
+    """Serve the page until Ctrl-C or SIGTERM."""
+    import anyio
+
+    from asyncgen_apps.cli.loading import opened
+    from asyncgen_apps.gradio_chat import build_chat, launch_options
+
+    async with opened(source) as llm:
+        name = os.path.basename(source.model.rstrip("/")) or source.model
+        page = build_chat(
+            cast("ChatModel", llm),
+            name=name,
+            examples=examples_of(source),
+            assistant_model=assistant,
+        )
+        # The receiver comes first: whoever reads the line below may send a signal at once.
+        with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+            try:
+                _, local, public = page.launch(
+                    server_name=place.host,
+                    server_port=place.port,
+                    share=place.share,
+                    auth=place.login,
+                    inbrowser=place.is_opened,
+                    prevent_thread_lock=True,
+                    quiet=True,
+                    **launch_options(),
+                )
+                typer.echo(f"{name} is at {public or local} · Ctrl-C ends")
+                async for _ in signals:
+                    break
+            finally:
+                page.close(verbose=False)

@@ -1,0 +1,68 @@
+"""Turns an exception into one line with the remedy and an exit code.
+
+Knows no command; each command runs inside :func:`one_line_errors`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import typer
+from rich.console import Console
+
+from asyncgen_apps.cli.options import SettingError
+from asyncgen_apps.cli.render import error_line
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["FAILED", "INTERRUPTED", "USAGE", "UserError", "describe", "one_line_errors"]
+
+FAILED = 1
+USAGE = 2
+INTERRUPTED = 130
+BROKEN_PIPE = 141
+
+
+class UserError(Exception):
+    """A mistake in how a command was called, with the remedy."""
+
+
+@contextmanager
+def one_line_errors(debug: bool = False) -> Iterator[None]:
+    """Run a command; an error becomes a line on standard error and an exit code.
+
+    Args:
+        debug: Let the traceback through instead.
+
+    Raises:
+        typer.Exit: With 1 after an error, 130 after Ctrl-C, 141 if nobody reads the output.
+    """
+    try:
+        yield
+    except typer.Exit:
+        raise
+    except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None
+    except BrokenPipeError:
+        # Python flushes standard output once more at exit, and would complain then.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit(BROKEN_PIPE) from None
+    except Exception as error:
+        if debug:
+            raise
+        error_line(Console(stderr=True), describe(error))
+        raise typer.Exit(FAILED) from None
+
+
+def describe(error: Exception) -> str:
+    """Say an error in words; an unexpected one also by its type and where to see more."""
+    from asyncgen import AsyncgenError
+
+    if isinstance(error, AsyncgenError | SettingError | UserError):
+        return str(error)
+    name = type(error).__name__
+    return f"{name}: {error} (--debug shows the traceback)" if str(error) else name

@@ -1,0 +1,67 @@
+"""A model behind a WebSocket in place of one of this machine: ``asyncgen chat --url``.
+
+Decides what of the command line is meant for the server; opens nothing and imports no torch.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from asyncgen_apps.cli.guard import UserError
+from asyncgen_apps.cli.source import Source
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import typer
+
+__all__ = ["KEY_VARIABLE", "remote_source"]
+
+KEY_VARIABLE = "ASYNCGEN_API_KEY"
+"""Holds the token, here as for the servers. ``HF_TOKEN`` is for the hub and goes nowhere else."""
+
+_LOCAL = ("model", "device", "dtype", "threads", "revision")
+NEEDED = ("websockets", "pydantic")
+
+
+def remote_source(
+    url: str, context: typer.Context, environ: Mapping[str, str] | None = None
+) -> Source:
+    """Describe the server to talk to.
+
+    Args:
+        url: Where it is.
+        context: The command line.
+        environ: Where the token may be; the process's own by default.
+
+    Raises:
+        UserError: An option has no effect with a server, several tokens are in the environment, or
+            something is not installed.
+    """
+    _check_installed()
+    for name in _LOCAL:
+        if _is_typed(context, name):
+            raise UserError(
+                f"--{name} together with --url: the server has loaded its model already"
+            )
+    if _is_typed(context, "token"):
+        return Source(url=url, token=context.params["token"])
+    tokens = (os.environ if environ is None else environ).get(KEY_VARIABLE, "").split()
+    if len(tokens) > 1:
+        raise UserError(f"{KEY_VARIABLE} holds {len(tokens)} tokens: choose one with --token")
+    return Source(url=url, token=tokens[0] if tokens else None)
+
+
+def _is_typed(context: typer.Context, name: str) -> bool:
+    """Whether an option stands on the command line itself."""
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
+
+
+def _check_installed() -> None:
+    from importlib.util import find_spec
+
+    missing = [name for name in NEEDED if find_spec(name) is None]
+    if missing:
+        raise UserError(f'{" and ".join(missing)} not installed: pip install "asyncgen[websocket]"')

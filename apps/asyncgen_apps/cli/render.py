@@ -1,0 +1,175 @@
+"""How an answer looks while it arrives: plain text, or Markdown that grows.
+
+Both views have ``feed``, ``refresh`` and ``close``; they know no model and no session.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from typing import IO, TYPE_CHECKING, Protocol
+
+from rich.live import Live
+from rich.markdown import Markdown
+from rich.segment import Segment
+from rich.spinner import Spinner
+from rich.text import Text
+
+from asyncgen_apps.cli.markdown import GrowingMarkdown
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderResult
+
+__all__ = ["MarkdownView", "PlainView", "View", "error_line", "note", "printable"]
+
+# Everything that moves a cursor, changes a colour or rings: C0 but tab and newline, DEL, C1.
+CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+REFRESH_SECONDS = 0.08
+
+
+class View(Protocol):
+    """Where an answer goes."""
+
+    def feed(self, piece: str) -> None:
+        """Take the next piece of text."""
+
+    def refresh(self) -> None:
+        """Bring the screen up to date; called every ``REFRESH_SECONDS``."""
+
+    def close(self) -> None:
+        """The answer is over: leave the screen in its final state."""
+
+
+def printable(text: str) -> str:
+    """Replace control characters: what a model writes must not drive the terminal."""
+    return CONTROL.sub("�", text.replace("\r\n", "\n"))
+
+
+def error_line(console: Console, text: str) -> None:
+    """Print an error as one line, not wrapped and not marked up."""
+    line = Text("error: ", style="bold red").append(" ".join(text.split()), style="not bold")
+    console.print(line, soft_wrap=True)
+
+
+def note(console: Console, text: str) -> None:
+    """Print something that is not part of an answer."""
+    console.print(Text(text, style="dim"), soft_wrap=True)
+
+
+class PlainView:
+    """Writes each piece as it comes, and a line end at the end if there is none."""
+
+    def __init__(self, out: IO[str] | None = None) -> None:
+        """Write to ``out``, standard output by default."""
+        self._out = sys.stdout if out is None else out
+        self._is_terminal = self._out.isatty()
+        self._last = "\n"
+
+    def feed(self, piece: str) -> None:
+        """Write and flush; control characters are kept where no terminal reads them."""
+        if piece:
+            self._out.write(printable(piece) if self._is_terminal else piece)
+            self._out.flush()
+            self._last = piece[-1]
+
+    def refresh(self) -> None:
+        """Do nothing: everything is out already."""
+
+    def close(self) -> None:
+        """End the last line."""
+        if self._last != "\n":
+            self._out.write("\n")
+            self._out.flush()
+
+
+class MarkdownView:
+    """Prints settled blocks for good and redraws only the block that is still growing.
+
+    What is printed scrolls away as usual; what is redrawn never exceeds the screen, because a
+    terminal cannot take back lines that have scrolled off.
+    """
+
+    def __init__(self, console: Console) -> None:
+        """Show a spinner until the first text."""
+        self._console = console
+        self._growing = GrowingMarkdown()
+        self._printed_any = False
+        self._changed = False
+        self._live = Live(
+            Spinner("dots", style="dim"),
+            console=console,
+            auto_refresh=False,
+            transient=True,
+            vertical_overflow="crop",
+        )
+        self._live.start()
+
+    def feed(self, piece: str) -> None:
+        """Take text; the screen follows at the next refresh."""
+        settled = self._growing.feed(printable(piece))
+        if settled.strip():
+            self._print(settled)
+        self._changed = True
+
+    def refresh(self) -> None:
+        """Redraw the growing block, or turn the spinner."""
+        if self._growing.open.strip():
+            if self._changed:
+                growing = _Block(self._growing.open, space_before=self._printed_any, crop=True)
+                self._live.update(growing, refresh=True)
+        elif not self._printed_any:
+            self._live.refresh()
+        self._changed = False
+
+    def close(self) -> None:
+        """Replace the growing block by its final form, below everything printed before."""
+        rest = self._growing.finish()
+        if rest.strip():
+            self._print(rest)
+        self._live.update(Text(""))
+        self._live.stop()
+
+    def _print(self, block: str) -> None:
+        """Print blocks for good, one empty line after the earlier ones.
+
+        The live region below moves on to what is still open in the same write, so nothing is
+        seen twice or goes missing in between.
+        """
+        settled = _Block(block, space_before=self._printed_any)
+        self._printed_any = True
+        self._live.update(_Block(self._growing.open, space_before=True, crop=True))
+        self._console.print(settled, end="")
+
+
+class _Block:
+    """Markdown without the empty lines around it that rich gives to some kinds of blocks.
+
+    Args:
+        text: One block or several.
+        space_before: Begin with an empty line of our own.
+        crop: Show no more than the last lines that the screen holds.
+    """
+
+    def __init__(self, text: str, *, space_before: bool, crop: bool = False) -> None:
+        self._text = text
+        self._space_before = space_before
+        self._crop = crop
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        if not self._text.strip():
+            return
+        lines = console.render_lines(Markdown(self._text.strip("\n")), options, pad=False)
+        shown = [number for number, line in enumerate(lines) if _has_text(line)]
+        lines = lines[shown[0] : shown[-1] + 1] if shown else []
+        if self._space_before:
+            lines.insert(0, [])
+        # One line stays free: a newline on the last row would scroll the region away.
+        for line in lines[-max(1, console.height - 2) :] if self._crop else lines:
+            yield from line
+            yield Segment.line()
+
+
+def _has_text(line: list[Segment]) -> bool:
+    """Whether there is anything to see in a rendered line."""
+    return any(segment.text.strip() for segment in line)

@@ -1,0 +1,246 @@
+"""``asyncgen serve``: a model behind the API of OpenAI, for any client that speaks it."""
+
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from asyncgen_apps.cli.arguments import Debug, Device, Dtype, Model, Revision, Threads, Token
+from asyncgen_apps.cli.guard import UserError, one_line_errors
+from asyncgen_apps.cli.process import prepare_process
+from asyncgen_apps.cli.source import Source, examples_of
+from asyncgen_apps.cli.startup import Startup
+
+if TYPE_CHECKING:
+    import socket
+
+    from asyncgen import AsyncLLM
+    from asyncgen_apps.openai_http import ServerSettings
+    from asyncgen_apps.websocket import StreamSettings
+
+__all__ = ["serve"]
+
+MEBIBYTE = 1024 * 1024
+NEEDED = ("fastapi", "uvicorn", "websockets")
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What is served, beyond the model.
+
+    Attributes:
+        settings: For the application.
+        streams: For the streams over WebSocket.
+        drain_seconds: How long requests may go on after a signal.
+        verbose: Print where the time of the start went, and every request.
+    """
+
+    settings: "ServerSettings"
+    streams: "StreamSettings"
+    drain_seconds: float
+    verbose: bool
+
+
+def serve(
+    model: Model = "demo",
+    host: Annotated[str, typer.Option(help="Address; 0.0.0.0 is every one.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", "-p", min=0, max=65535, help="0 chooses.")] = 8000,
+    ws_port: Annotated[
+        int | None,
+        typer.Option(
+            min=0, max=65535, help="Port for WebSockets alone, with a page; 0 chooses one."
+        ),
+    ] = None,
+    name: Annotated[
+        list[str] | None, typer.Option(help="Name of the model in requests; repeatable.")
+    ] = None,
+    api_key: Annotated[
+        list[str] | None,
+        typer.Option(
+            envvar="ASYNCGEN_API_KEY",
+            show_envvar=True,
+            help="Key that opens /v1; repeatable. The variable holds them apart by spaces.",
+        ),
+    ] = None,
+    cors_origin: Annotated[
+        list[str] | None, typer.Option(help="Origin whose pages may call, or *; repeatable.")
+    ] = None,
+    chat: Annotated[
+        bool | None,
+        typer.Option(
+            "--chat/--no-chat",
+            help="The chat page at /; if not given: with gradio and without keys, as keys do not "
+            "guard it.",
+        ),
+    ] = None,
+    max_requests: Annotated[
+        int, typer.Option(min=1, help="Most requests at a time; one more gets 429.")
+    ] = 1024,
+    max_running: Annotated[
+        int | None, typer.Option(min=1, help="Most streams that share a step; others queue.")
+    ] = None,
+    max_queue: Annotated[
+        int | None, typer.Option(min=1, help="Most streams that queue; one more gets 429.")
+    ] = None,
+    max_body: Annotated[int, typer.Option(min=1, help="Largest request body, MiB.")] = 8,
+    drain: Annotated[
+        float, typer.Option(min=0, help="Seconds that requests may go on after SIGTERM.")
+    ] = 30.0,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Say where the start went; log requests.")
+    ] = False,
+    device: Device = None,
+    dtype: Dtype = None,
+    threads: Threads = None,
+    revision: Revision = None,
+    token: Token = None,
+    debug: Debug = False,
+) -> None:
+    """Serve a model over HTTP, in the way of OpenAI's API."""
+    with one_line_errors(debug):
+        _check_installed()
+        prepare_process(threads)
+        source = Source(model, device, dtype, threads, revision, token, max_running, max_queue)
+        startup = Startup()
+
+        from asyncgen_apps.openai_http import ServerSettings
+        from asyncgen_apps.openai_http.streams import stream_settings
+
+        try:
+            settings = ServerSettings(
+                model_names=tuple(name or [model]),
+                api_keys=tuple(api_key or ()),
+                cors_origins=tuple(cors_origin or ()),
+                max_body_bytes=max_body * MEBIBYTE,
+                max_requests=max_requests,
+                with_chat=_with_chat(chat, bool(api_key)),
+            )
+            plan = _Plan(settings, stream_settings(settings, drain), drain, verbose)
+        except ValueError as error:
+            raise UserError(str(error)) from None
+        listeners = [_bind(host, port)]
+        if ws_port is not None:
+            listeners.append(_bind(host, ws_port))
+        _run(source, plan, listeners, startup)
+
+
+def _bind(host: str, port: int) -> "socket.socket":
+    """Open a socket; clients may connect from now on, and wait."""
+    from asyncgen_apps.openai_http.server import bind
+
+    try:
+        return bind(host, port)
+    except OSError as error:
+        message = f"cannot listen on {host}:{port}: {error.strerror}; see --host and --port"
+        raise UserError(message) from None
+
+
+def _run(source: Source, plan: _Plan, listeners: "list[socket.socket]", startup: Startup) -> None:
+    """Run the loop; with uvloop where it is installed, which costs a stream half as much."""
+    from contextlib import ExitStack
+    from importlib.util import find_spec
+
+    import anyio
+
+    fast = find_spec("uvloop") is not None
+    with ExitStack() as stack:
+        for listener in listeners:
+            stack.enter_context(listener)
+        anyio.run(_serve, source, plan, listeners, startup, backend_options={"use_uvloop": fast})
+
+
+async def _serve(
+    source: Source, plan: _Plan, listeners: "list[socket.socket]", startup: Startup
+) -> None:
+    """Load, warm up, say where, and serve."""
+    import gc
+    import logging
+
+    from asyncgen_apps.cli.loading import opened
+    from asyncgen_apps.openai_http import create_app
+    from asyncgen_apps.openai_http.server import Server
+    from asyncgen_apps.openai_http.server import serve as run
+    from asyncgen_apps.openai_http.streams import with_streams
+
+    import torch  # noqa: F401  # isort: skip - counted as an import, not as loading
+
+    startup.lap("import")
+    if plan.verbose:
+        logging.basicConfig(format="%(levelname)s:  %(name)s: %(message)s", level=logging.INFO)
+    async with opened(source) as opened_llm:
+        llm: AsyncLLM = opened_llm  # type: ignore[assignment]
+        startup.lap("load")
+        await _warm_up(llm)
+        startup.lap("first token")
+        app = create_app(llm, plan.settings)
+        gate, (listener, *others) = app.state.gate, listeners
+        async with with_streams(app, llm, gate, plan.streams, *others) as drain_streams:
+            if plan.settings.with_chat:
+                from asyncgen_apps.openai_http.mounts import mount_chat
+
+                name = plan.settings.model_names[0]
+                app = mount_chat(app, llm, gate, name=name, examples=examples_of(source))
+                startup.lap("chat page")
+            server = Server(
+                app,
+                gate,
+                drain_seconds=plan.drain_seconds,
+                drain_streams=drain_streams,
+                max_message_bytes=plan.settings.max_body_bytes,
+                verbose=plan.verbose,
+            )
+            # What is there by now stays. Looking through it for garbage takes a tenth of a second,
+            # in which every stream would stand still.
+            gc.freeze()
+            _announce(plan, listeners, startup)
+            await run(server, listener)
+
+
+async def _warm_up(llm: "AsyncLLM") -> None:
+    """Have one token made, so that the first client does not pay for what is made at first use."""
+    await llm.generate([1], max_new_tokens=1)
+
+
+def _announce(plan: _Plan, listeners: "list[socket.socket]", startup: Startup) -> None:
+    """Say where the server is."""
+    where, *others = [_place(listener) for listener in listeners]
+    names = ", ".join(plan.settings.model_names)
+    if plan.verbose:
+        from asyncgen import cpu_kernels
+
+        _say(startup.line())
+        _say(f"kernels on the CPU: {cpu_kernels()}")
+    chat = f", chat at http://{where}" if plan.settings.with_chat else ""
+    streams = "".join(f", streams at ws://{other}/v1/stream" for other in others)
+    _say(f"serving {names} at http://{where}/v1{chat}{streams}")
+
+
+def _place(listener: "socket.socket") -> str:
+    host, port = listener.getsockname()[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(text + "\n")
+    sys.stderr.flush()
+
+
+def _with_chat(wanted: bool | None, guarded: bool) -> bool:
+    """Whether to mount the chat page; asked for by name, it must be there."""
+    if wanted is False:
+        return False
+    from asyncgen_apps.openai_http.mounts import has_chat
+
+    if wanted and not has_chat():
+        raise UserError('--chat: gradio is not installed: pip install "asyncgen[gradio]"')
+    return has_chat() and (wanted is True or not guarded)
+
+
+def _check_installed() -> None:
+    """Find out before any work whether all that is needed is there."""
+    from importlib.util import find_spec
+
+    missing = [name for name in NEEDED if find_spec(name) is None]
+    if missing:
+        raise UserError(f'{" and ".join(missing)} not installed: pip install "asyncgen[serve]"')

@@ -1,0 +1,289 @@
+"""``asyncgen serve-ws``: a model's token streams over WebSocket, and a page that chats."""
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from asyncgen_apps.cli.arguments import Debug, Device, Dtype, Model, Revision, Threads, Token
+from asyncgen_apps.cli.guard import UserError, one_line_errors
+from asyncgen_apps.cli.process import prepare_process
+from asyncgen_apps.cli.source import Source
+from asyncgen_apps.cli.startup import Startup
+
+if TYPE_CHECKING:
+    import signal
+    import socket
+    from collections.abc import AsyncIterator, Mapping
+
+    from asyncgen import AsyncLLM
+    from asyncgen_apps.websocket import StreamServer, StreamSettings
+
+__all__ = ["read_keys", "serve_ws"]
+
+KEY_VARIABLE = "ASYNCGEN_API_KEY"
+NEEDED = ("websockets", "pydantic", "prometheus_client")
+KIBIBYTE = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What is served, beyond the model.
+
+    Attributes:
+        settings: For the server.
+        allow_anonymous: Serve everybody who reaches the address.
+        log: Form of the log; ``None`` for warnings only.
+        verbose: Print where the time of the start went.
+    """
+
+    settings: "StreamSettings"
+    allow_anonymous: bool
+    log: str | None
+    verbose: bool
+
+
+def serve_ws(
+    model: Model = "demo",
+    host: Annotated[str, typer.Option(help="Address; 0.0.0.0 is every one.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", "-p", min=0, max=65535, help="0 chooses.")] = 8765,
+    name: Annotated[str | None, typer.Option(help="Name of the model in `hello`.")] = None,
+    api_key_file: Annotated[
+        Path | None,
+        typer.Option(
+            help=f"File of keys that let clients in, one a line. Or {KEY_VARIABLE}, which holds "
+            "them apart by spaces.",
+        ),
+    ] = None,
+    no_auth: Annotated[
+        bool, typer.Option("--no-auth", help="No key, also where other machines reach it.")
+    ] = False,
+    origin: Annotated[
+        list[str] | None,
+        typer.Option(help="Origin whose pages may connect beside our own, or *; repeatable."),
+    ] = None,
+    max_connections: Annotated[
+        int, typer.Option(min=1, help="Most connections; one more is closed with 1013.")
+    ] = 1024,
+    max_requests: Annotated[
+        int, typer.Option(min=1, help="Most requests at a time on a connection.")
+    ] = 64,
+    max_message: Annotated[int, typer.Option(min=1, help="Longest message, KiB.")] = 1024,
+    max_prompt: Annotated[
+        int | None, typer.Option(min=1, help="Longest prompt, in tokens; else the context.")
+    ] = None,
+    max_running: Annotated[
+        int | None, typer.Option(min=1, help="Most streams that share a step; others queue.")
+    ] = None,
+    max_queue: Annotated[
+        int | None, typer.Option(min=1, help="Most streams that queue; one more is refused.")
+    ] = None,
+    grace_seconds: Annotated[
+        float, typer.Option(min=0, help="How long a request outlives its connection, or its end.")
+    ] = 30.0,
+    replay: Annotated[
+        int, typer.Option(min=1, help="Most of a request that is kept to be sent again, KiB.")
+    ] = 1024,
+    heartbeat_seconds: Annotated[
+        float, typer.Option(min=0.1, help="Seconds between pings.")
+    ] = 20.0,
+    send_seconds: Annotated[
+        float, typer.Option(min=0.1, help="A client that reads nothing for so long is dropped.")
+    ] = 20.0,
+    drain_seconds: Annotated[
+        float, typer.Option(min=0, help="How long streams may go on after SIGTERM.")
+    ] = 30.0,
+    log: Annotated[
+        Literal["plain", "json"] | None, typer.Option(help="Log connections and requests.")
+    ] = None,
+    log_prompts: Annotated[
+        bool, typer.Option("--log-prompts", help="Also what the clients ask.")
+    ] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Say where the start went; --log plain.")
+    ] = False,
+    device: Device = None,
+    dtype: Dtype = None,
+    threads: Threads = None,
+    revision: Revision = None,
+    token: Token = None,
+    debug: Debug = False,
+) -> None:
+    """Serve token streams over WebSocket."""
+    with one_line_errors(debug):
+        _check_installed()
+        prepare_process(threads)
+        source = Source(model, device, dtype, threads, revision, token, max_running, max_queue)
+        startup = Startup()
+
+        import os
+
+        from asyncgen_apps.websocket import StreamSettings
+
+        try:
+            settings = StreamSettings(
+                model_name=name or model,
+                tokens=read_keys(api_key_file, os.environ),
+                origins=tuple(origin or ()),
+                max_connections=max_connections,
+                max_requests=max_requests,
+                max_message_bytes=max_message * KIBIBYTE,
+                max_prompt_tokens=max_prompt,
+                replay_bytes=replay * KIBIBYTE,
+                grace_seconds=grace_seconds,
+                heartbeat_seconds=heartbeat_seconds,
+                send_seconds=send_seconds,
+                drain_seconds=drain_seconds,
+                log_prompts=log_prompts,
+            )
+        except ValueError as error:
+            raise UserError(str(error)) from None
+        _check_reach(host, settings, no_auth)
+        if log is None and (verbose or log_prompts):
+            log = "plain"
+        _run(source, _Plan(settings, no_auth, log, verbose), _bind(host, port), startup)
+
+
+def read_keys(file: Path | None, environ: "Mapping[str, str]") -> tuple[str, ...]:
+    """Collect the keys of a file and of the environment. Neither shows in a list of processes.
+
+    Args:
+        file: One key a line; empty lines and those that begin with ``#`` are skipped.
+        environ: Where the variable may be.
+
+    Raises:
+        UserError: The file cannot be read, or has no key in it.
+    """
+    keys = environ.get(KEY_VARIABLE, "").split()
+    if file is None:
+        return tuple(keys)
+    try:
+        lines = [line.strip() for line in file.read_text(encoding="utf-8").splitlines()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"--api-key-file {file}: {error}") from None
+    found = [line for line in lines if line and not line.startswith("#")]
+    if not found:
+        raise UserError(f"--api-key-file {file}: no key in it, one a line")
+    return (*keys, *found)
+
+
+def _check_reach(host: str, settings: "StreamSettings", no_auth: bool) -> None:
+    """Refuse to serve a network without a key, before a model is loaded."""
+    from asyncgen_apps.websocket.door import is_loopback
+
+    if settings.tokens and no_auth:
+        raise UserError("--no-auth together with keys: leave one of them out")
+    if not settings.tokens and not no_auth and not is_loopback(host):
+        raise UserError(
+            f"{host} is reached by other machines: give --api-key-file or {KEY_VARIABLE}, "
+            "or say --no-auth"
+        )
+
+
+def _bind(host: str, port: int) -> "socket.socket":
+    """Open the socket; clients may connect from now on, and wait."""
+    import socket
+
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=1024)
+    except OSError as error:
+        message = f"cannot listen on {host}:{port}: {error.strerror}; see --host and --port"
+        raise UserError(message) from None
+
+
+def _run(source: Source, plan: _Plan, listener: "socket.socket", startup: Startup) -> None:
+    """Run the loop; with uvloop where it is installed, which costs a stream half as much."""
+    from importlib.util import find_spec
+
+    import anyio
+
+    fast = find_spec("uvloop") is not None
+    with listener:
+        anyio.run(_serve, source, plan, listener, startup, backend_options={"use_uvloop": fast})
+
+
+async def _serve(source: Source, plan: _Plan, listener: "socket.socket", startup: Startup) -> None:
+    """Load, warm up, say where, and serve until a signal comes."""
+
+    from asyncgen_apps.cli.loading import opened
+    from asyncgen_apps.websocket import serve_websocket
+
+    import torch  # noqa: F401  # isort: skip - counted as an import, not as loading
+
+    startup.lap("import")
+    _set_up_log(plan.log)
+    async with opened(source) as opened_llm:
+        llm: AsyncLLM = opened_llm  # type: ignore[assignment]
+        startup.lap("load")
+        await llm.generate([1], max_new_tokens=1)  # what is made at first use is made now
+        startup.lap("first token")
+        async with serve_websocket(
+            llm, settings=plan.settings, allow_anonymous=plan.allow_anonymous, sock=listener
+        ) as server:
+            await _until_signal(plan, server, startup)
+
+
+async def _until_signal(plan: _Plan, server: "StreamServer", startup: Startup) -> None:
+    """Say where it is, and on a signal let it drain; a second one ends it at once."""
+    import signal
+
+    import anyio
+
+    # Before anything is said: who reads it may send a signal at once.
+    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as received:
+        _announce(plan, server, startup)
+        await anext(received)
+        async with anyio.create_task_group() as group:
+            group.start_soon(_hurry, received, server)
+            await server.drain()
+            group.cancel_scope.cancel()
+
+
+async def _hurry(received: "AsyncIterator[signal.Signals]", server: "StreamServer") -> None:
+    """A second signal ends what still runs."""
+    async for _ in received:
+        await server.drain(0)
+
+
+def _set_up_log(form: str | None) -> None:
+    """Send the log to standard error."""
+    import logging
+
+    from asyncgen_apps.websocket.records import JsonLines
+
+    handler = logging.StreamHandler(sys.stderr)
+    plain = logging.Formatter("%(levelname)s:  %(name)s: %(message)s")
+    handler.setFormatter(JsonLines() if form == "json" else plain)
+    log = logging.getLogger("asyncgen")
+    log.addHandler(handler)
+    log.setLevel(logging.INFO if form else logging.WARNING)
+    # The library tells of every connection what ours tells better.
+    logging.getLogger("asyncgen.websocket.library").setLevel(logging.WARNING)
+
+
+def _announce(plan: _Plan, server: "StreamServer", startup: Startup) -> None:
+    """Say where the server is."""
+    if plan.verbose:
+        from asyncgen import cpu_kernels
+
+        _say(startup.line())
+        _say(f"kernels on the CPU: {cpu_kernels()}")
+    page = "http" + server.url.removeprefix("ws").removesuffix("/v1/stream")
+    _say(f"serving {plan.settings.model_name} at {server.url}, page at {page}")
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(text + "\n")
+    sys.stderr.flush()
+
+
+def _check_installed() -> None:
+    """Find out before any work whether all that is needed is there."""
+    from importlib.util import find_spec
+
+    missing = [name for name in NEEDED if find_spec(name) is None]
+    if missing:
+        raise UserError(f'{" and ".join(missing)} not installed: pip install "asyncgen[websocket]"')

@@ -1,0 +1,142 @@
+"""A chat as data: the messages, the settings, the figures, and what may be said next.
+
+Knows no terminal, no file and no model; :mod:`asyncgen_apps.cli.commands` changes it, the
+interactive loop shows it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from asyncgen_apps.cli.options import SettingError, Settings
+
+if TYPE_CHECKING:
+    from asyncgen import Completion
+
+__all__ = ["ConversationError", "Session", "Totals"]
+
+FORMAT = "asyncgen.chat"
+VERSION = 1
+ROLES = ("system", "user", "assistant", "tool")
+
+
+class ConversationError(ValueError):
+    """A saved conversation that cannot be understood."""
+
+
+@dataclass(slots=True)
+class Totals:
+    """Figures over all answers of a session."""
+
+    answers: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    seconds: float = 0.0
+
+    def add(self, completion: Completion) -> None:
+        """Count one answer."""
+        self.answers += 1
+        self.prompt_tokens += completion.usage.prompt_tokens
+        self.completion_tokens += completion.usage.completion_tokens
+        self.seconds += completion.timing.total
+
+
+@dataclass(slots=True)
+class Session:
+    """One conversation with one model.
+
+    Attributes:
+        model: What the model was opened from; recorded in saved conversations.
+        settings: Generation parameters of the answers to come.
+        system: The system message, if any.
+        messages: The turns so far, without the system message.
+        last: The latest answer.
+        totals: Figures over all answers.
+    """
+
+    model: str
+    settings: Settings = field(default_factory=Settings)
+    system: str | None = None
+    messages: list[dict[str, Any]] = field(default_factory=list)
+    last: Completion | None = None
+    totals: Totals = field(default_factory=Totals)
+
+    def prompt(self, question: str) -> list[dict[str, Any]]:
+        """Return what the model is asked: everything so far, and ``question``.
+
+        The session itself does not change: a question that fails leaves no trace.
+        """
+        return [*self.transcript(), {"role": "user", "content": question}]
+
+    def keep(self, question: str, completion: Completion) -> None:
+        """Take a question and its answer, complete or stopped early, into the conversation."""
+        self.messages.append({"role": "user", "content": question})
+        self.messages.append({"role": "assistant", "content": completion.text})
+        self.last = completion
+        self.totals.add(completion)
+
+    def clear(self) -> None:
+        """Forget the turns; system message, settings and figures stay."""
+        self.messages.clear()
+
+    def transcript(self) -> list[dict[str, Any]]:
+        """Return the messages, the system message first."""
+        head = [] if self.system is None else [{"role": "system", "content": self.system}]
+        return [*head, *self.messages]
+
+    def dump(self) -> dict[str, Any]:
+        """Return the conversation as an object for a JSON file."""
+        return {
+            "format": FORMAT,
+            "version": VERSION,
+            "model": self.model,
+            "messages": self.transcript(),
+            "settings": dict(self.settings.values),
+        }
+
+    def restore(self, saved: object) -> None:
+        """Replace messages and settings by those of a saved conversation.
+
+        The model stays the one that is loaded.
+
+        Raises:
+            ConversationError: The object is not a saved conversation; nothing has changed.
+        """
+        if not isinstance(saved, dict) or saved.get("format") != FORMAT:
+            raise ConversationError('not a saved conversation: "format" is not asyncgen.chat')
+        if saved.get("version") != VERSION:
+            raise ConversationError(
+                f"saved in version {saved.get('version')}, this program reads {VERSION}"
+            )
+        messages = _checked_messages(saved.get("messages"))
+        settings = _checked_settings(saved.get("settings"))
+        has_system = bool(messages) and messages[0]["role"] == "system"
+        self.system = messages[0]["content"] if has_system else None
+        self.messages = messages[1:] if has_system else messages
+        self.settings = settings
+
+
+def _checked_messages(messages: object) -> list[dict[str, Any]]:
+    """Return the messages of a file, each with a known role and a text."""
+    if not isinstance(messages, list):
+        raise ConversationError('"messages" must be a list')
+    for number, message in enumerate(messages, start=1):
+        if not isinstance(message, dict) or message.get("role") not in ROLES:
+            raise ConversationError(f'message {number}: "role" must be one of {", ".join(ROLES)}')
+        if not isinstance(message.get("content"), str):
+            raise ConversationError(f'message {number}: "content" must be a string')
+    return messages
+
+
+def _checked_settings(values: object) -> Settings:
+    """Return the settings of a file, each known and in range."""
+    if not isinstance(values, dict):
+        raise ConversationError('"settings" must be an object')
+    settings = Settings()
+    for name, value in values.items():
+        try:
+            settings.set(name, value)
+        except SettingError as error:
+            raise ConversationError(str(error)) from None
+    return settings

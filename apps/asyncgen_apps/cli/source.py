@@ -1,0 +1,132 @@
+"""The one place where the command line opens a model; tests put their own in its place.
+
+Importing this module does not import torch, opening a model of this machine does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, Self, Unpack
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from contextlib import AbstractAsyncContextManager
+    from types import TracebackType
+
+    from asyncgen import Completion, Prompt, StreamParams, TokenEvent
+
+__all__ = ["LLM", "LLMStream", "Source", "open_llm", "examples_of"]
+
+DEMO_EXAMPLES = (
+    "Tell me a story about a fox.",
+    "Make a table of three things and their colours.",
+    "Who are you?",
+)
+
+
+class LLMStream(Protocol):
+    """What the commands use of ``asyncgen.TextStream``, and of a server's stream."""
+
+    @property
+    def result(self) -> Completion:
+        """Everything generated so far; final when the stream has ended."""
+
+    async def __aenter__(self) -> Self:
+        """Return the stream."""
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool | None:
+        """Cancel what still runs."""
+
+    def __aiter__(self) -> AsyncIterator[str]:
+        """Read pieces of text."""
+
+    def events(self) -> AsyncIterator[TokenEvent]:
+        """Read what each step settled."""
+
+    def cancel(self) -> None:
+        """Stop the work at the next step."""
+
+
+class LLM(Protocol):
+    """What the commands use of ``asyncgen.AsyncLLM``, and of a server's client."""
+
+    @property
+    def healthy(self) -> bool:
+        """Whether new requests can be served."""
+
+    def stream(self, prompt: Prompt, **params: Unpack[StreamParams]) -> LLMStream:
+        """Start a request."""
+
+    async def generate(self, prompt: Prompt, **params: Unpack[StreamParams]) -> Completion:
+        """Run a request to its end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Which model to open, and how.
+
+    Attributes:
+        model: ``demo``, a folder, or a hub id.
+        device: Where to compute; ``None`` chooses.
+        dtype: Data type of the weights; ``None`` takes the checkpoint's.
+        threads: Compute threads; ``None`` takes the process's.
+        revision: Branch, tag or commit on the hub.
+        token: Token for the hub, or for the server; never shown.
+        max_running: Most streams that share a step; ``None`` is the library's choice.
+        max_queue_size: Most streams that wait for that; ``None`` is no limit.
+        url: Address of a server that has the model; the fields above, but ``token``, are its own
+            business then.
+    """
+
+    model: str = "demo"
+    device: str | None = None
+    dtype: str | None = None
+    threads: int | None = None
+    revision: str | None = None
+    token: str | None = None
+    max_running: int | None = None
+    max_queue_size: int | None = None
+    url: str | None = None
+
+    @property
+    def name(self) -> str:
+        """What users call it."""
+        return self.model if self.url is None else self.url
+
+
+def open_llm(source: Source) -> AbstractAsyncContextManager[LLM]:
+    """Describe a model to open; entering the result loads it, or connects to its server.
+
+    Args:
+        source: Which one, and how.
+
+    Returns:
+        A context manager that closes the model, or the connection, on leaving.
+    """
+    if source.url is not None:
+        from asyncgen_apps.websocket.client.client import connect
+
+        return connect(source.url, token=source.token)
+    from asyncgen import AsyncLLM
+
+    running = 64 if source.max_running is None else source.max_running
+    return AsyncLLM(
+        source.model,
+        device=source.device,
+        dtype=source.dtype,
+        num_threads=source.threads,
+        revision=source.revision,
+        token=source.token,
+        max_running=running,
+        max_queue_size=source.max_queue_size,
+    )
+
+
+def examples_of(source: Source) -> tuple[str, ...]:
+    """Questions for an empty chat that the model knows answers to; of the bundled one only."""
+    return DEMO_EXAMPLES if source.model == "demo" else ()

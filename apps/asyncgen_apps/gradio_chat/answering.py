@@ -1,0 +1,97 @@
+"""Answers the last question of a conversation: a request in, a growing turn out.
+
+Moves what a stream gives into the conversation; draws nothing, and knows no Gradio.
+"""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from typing import TYPE_CHECKING
+
+from asyncgen_apps.gradio_chat.conversations import Turn
+from asyncgen_apps.gradio_chat.figures import describe, figures
+from asyncgen_apps.gradio_chat.streaming import IDLE, read_paced
+from asyncgen_apps.gradio_chat.waiting import Place
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from asyncgen import StreamParams
+    from asyncgen_apps.gradio_chat.conversations import Conversation
+    from asyncgen_apps.gradio_chat.model import ChatModel
+    from asyncgen_apps.gradio_chat.sessions import Session
+    from asyncgen_apps.gradio_chat.streaming import Reading
+
+__all__ = ["answer"]
+
+READING = "Reading the prompt"
+STOPPED = {"ended by": "stopped"}
+
+
+async def answer(
+    model: ChatModel,
+    session: Session,
+    conversation: Conversation,
+    params: StreamParams,
+    system: str = "",
+    *,
+    idle: float = IDLE,
+) -> AsyncGenerator[Turn, None]:
+    """Answer the last question; leaving the loop stops the model.
+
+    Args:
+        model: Who answers.
+        session: The page that asks; its ``running`` holds the stream meanwhile.
+        conversation: Ends with a question; the answer becomes its last turn.
+        params: Parameters of the stream.
+        system: The system prompt, if any.
+        idle: Most seconds between two updates.
+
+    Yields:
+        The answer, at most ten times a second, further on each time; the last time with its
+        figures, or with what went wrong.
+    """
+    prompt = conversation.prompt(system)
+    turn = Turn("assistant", "")
+    conversation.turns.append(turn)
+    try:
+        stream = model.stream(prompt, **params)
+        place = Place(model)  # the request is posted at the first read
+    except Exception as error:
+        turn.error = describe(error)
+        yield turn
+        return
+    session.start(conversation, stream)
+    try:
+        async with aclosing(read_paced(stream, idle=idle)) as readings:
+            async for reading in readings:
+                turn.text = reading.text
+                if reading.ended:
+                    _finish(session, turn, reading)
+                    session.end(conversation)
+                else:
+                    session.statuses[conversation.key] = _status(reading, place)
+                yield turn
+    finally:
+        session.end(conversation)
+        if not turn.figures and not turn.error:
+            turn.figures = dict(STOPPED)
+
+
+def _finish(session: Session, turn: Turn, reading: Reading) -> None:
+    """Write down how an answer ended."""
+    if reading.failure is not None:
+        turn.error = describe(reading.failure)
+    if reading.completion is not None:
+        turn.figures = figures(reading.completion)
+    session.record(turn.key, reading.logprobs)
+
+
+def _status(reading: Reading, place: Place) -> str:
+    """Say what an answer is doing."""
+    ahead = None if reading.is_begun else place.ahead()
+    if ahead is None:
+        return READING
+    if ahead == 0:
+        return "In the queue: next"
+    return f"In the queue: {ahead} ahead"

@@ -1,0 +1,96 @@
+"""The chat as a function that programs call: ``/chat`` of ``gradio_client``.
+
+One question in, the text so far out, each time further on. Settings are those of the panel and no
+others: what ``AsyncLLM.stream`` takes beyond them can name files and code.
+"""
+
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from typing import Any
+
+import gradio as gr
+
+from asyncgen_apps.gradio_chat.fields import FIELDS, Values
+from asyncgen_apps.gradio_chat.figures import describe
+from asyncgen_apps.gradio_chat.model import ChatModel, encoder
+from asyncgen_apps.gradio_chat.settings import checked, stream_params
+from asyncgen_apps.gradio_chat.streaming import read_paced
+
+__all__ = ["chat_function"]
+
+ROLES = ("system", "user", "assistant")
+
+
+def chat_function(
+    llm: ChatModel, shown: Values, assistant_model: object | None
+) -> Callable[[str, list | None, dict | None], AsyncGenerator[str, None]]:
+    """Make the function.
+
+    Args:
+        llm: Who answers.
+        shown: The model's defaults.
+        assistant_model: The draft model that users may choose to use, if there is one.
+
+    Returns:
+        An async generator function for ``gr.api``.
+    """
+
+    encode = encoder(llm)
+
+    async def chat(
+        message: str, history: list | None = None, settings: dict | None = None
+    ) -> AsyncGenerator[str, None]:
+        """Answer a message.
+
+        Args:
+            message: The question.
+            history: Earlier messages, each with `role` and `content`.
+            settings: Values by name, as in the settings panel, such as `max_new_tokens`.
+
+        Yields:
+            The text so far.
+        """
+        prompt = [*_messages(history or []), {"role": "user", "content": message}]
+        values = {**shown, "top_logprobs": 0, **_settings(settings or {})}
+        if values["strategy"] == "assistant" and assistant_model is None:
+            raise gr.Error("`strategy` is assistant: there is no draft model here")
+        if values["system"]:
+            prompt.insert(0, {"role": "system", "content": values["system"]})
+        try:
+            params = stream_params(values, shown, encode, assistant_model)
+            stream = llm.stream(prompt, **params)
+        except Exception as error:
+            raise gr.Error(describe(error), print_exception=False) from error
+        async with aclosing(read_paced(stream)) as readings:
+            async for reading in readings:
+                yield reading.text
+                if reading.failure is not None:
+                    message = describe(reading.failure)
+                    raise gr.Error(message, print_exception=False) from reading.failure
+
+    return chat
+
+
+def _messages(history: list) -> list[dict[str, Any]]:
+    """Return the messages, each with a known role and a text."""
+    for each in history:
+        known = isinstance(each, dict) and each.get("role") in ROLES
+        if not known or not isinstance(each.get("content"), str):
+            raise gr.Error(
+                f"`history` holds {each!r}: a `role` of {', '.join(ROLES)} and a text as `content`",
+                print_exception=False,
+            )
+    return [{"role": each["role"], "content": each["content"]} for each in history]
+
+
+def _settings(settings: dict) -> Values:
+    """Return the settings if all of them are known and in range."""
+    known = checked(settings)
+    for name, value in settings.items():
+        if name not in known:
+            names = ", ".join(each.name for each in FIELDS)
+            raise gr.Error(
+                f"`settings` has {name!r} as {value!r}: unknown, or out of range. Known: {names}",
+                print_exception=False,
+            )
+    return known

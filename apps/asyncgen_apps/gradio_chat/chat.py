@@ -1,0 +1,358 @@
+"""The chat page: what is on it, and what happens when something is clicked."""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from typing import Any
+
+import gradio as gr
+from gradio.events import api
+
+from asyncgen_apps.gradio_chat.answering import READING, answer
+from asyncgen_apps.gradio_chat.api import chat_function
+from asyncgen_apps.gradio_chat.conversations import Conversation
+from asyncgen_apps.gradio_chat.fields import STRATEGIES
+from asyncgen_apps.gradio_chat.look import CLOSE_ON_PHONE, ON_LOAD, TOGGLE_THEME
+from asyncgen_apps.gradio_chat.messages import as_messages, turn_number
+from asyncgen_apps.gradio_chat.model import ChatModel, encoder
+from asyncgen_apps.gradio_chat.panel import Panel
+from asyncgen_apps.gradio_chat.probabilities import EMPTY, SCRIPT, STYLE, heat_map
+from asyncgen_apps.gradio_chat.sessions import Session, Sessions
+from asyncgen_apps.gradio_chat.settings import checked, chosen, defaults, stream_params
+
+__all__ = ["build_chat"]
+
+FOLLOWED_EVERY = 0.3
+"""Seconds between two looks at an answer that grows on another page."""
+SAVED_EVERY = 2.0
+"""Seconds between two times that a growing answer is given to the browser to keep."""
+
+LATEX: list[dict[str, str | bool]] = [
+    {"left": "$$", "right": "$$", "display": True},
+    {"left": "\\[", "right": "\\]", "display": True},
+    {"left": "\\(", "right": "\\)", "display": False},
+]
+"""Without the single dollar, which stands for money as often as for mathematics."""
+
+QUIET: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private"}
+
+
+def build_chat(
+    llm: ChatModel,
+    *,
+    name: str = "asyncgen",
+    examples: Sequence[str] = (),
+    assistant_model: object | None = None,
+) -> gr.Blocks:
+    """Make the chat page of a model.
+
+    Args:
+        llm: A loaded ``AsyncLLM``; it stays the caller's, who closes it.
+        name: What the page is called.
+        examples: Questions that an empty chat offers.
+        assistant_model: A draft model, a folder or a hub id, for assisted generation. Users cannot
+            name one: it would be loaded from this machine's disk, or the network.
+
+    Returns:
+        The page. Launch it, or mount it, with ``launch_options()``.
+    """
+    return _Page(llm, name, examples, assistant_model).blocks
+
+
+class _Page:
+    """The widgets and their handlers. All handlers are async: they share one event loop."""
+
+    def __init__(
+        self, llm: ChatModel, name: str, examples: Sequence[str], assistant_model: object | None
+    ) -> None:
+        self._llm = llm
+        self._examples = examples
+        self._assistant = assistant_model
+        self._shown = defaults(llm.generation_config)
+        self._encode = encoder(llm)
+        self._sessions = Sessions()
+        with gr.Blocks(
+            title=name, analytics_enabled=False, fill_height=True, fill_width=True
+        ) as self.blocks:
+            self._draw(name)
+            self._wire()
+
+    def _draw(self, name: str) -> None:
+        strategies = [s for s in STRATEGIES if s != "assistant" or self._assistant is not None]
+        self._store = gr.BrowserState(None, storage_key="asyncgen.chat", secret="asyncgen.chat")
+        with gr.Sidebar(width=280, elem_id="conversations"):
+            with gr.Row(elem_id="brand"):
+                gr.Markdown(f"## {name}")
+                self._theme = gr.Button("◐", size="sm", min_width=0, elem_id="theme")
+            self._new = gr.Button("New chat", variant="primary", elem_id="new-chat")
+            self._picker = gr.Radio(
+                [], show_label=False, container=False, interactive=True, elem_id="picker"
+            )
+            self._delete = gr.Button("Delete this chat", size="sm", elem_id="delete-chat")
+        with gr.Sidebar(width=330, position="right", open=False, elem_id="settings"):
+            gr.Markdown("### Settings")
+            self._panel = Panel(self._shown, strategies)
+        with gr.Tabs(elem_id="main"):
+            with gr.Tab("Chat", scale=1, id="chat", elem_id="chat-tab"):
+                self._draw_chat(name)
+            with gr.Tab("Probabilities", id="probabilities"):
+                self._draw_probabilities()
+
+    def _draw_chat(self, name: str) -> None:
+        self._chatbot = gr.Chatbot(
+            show_label=False,
+            container=False,
+            scale=1,
+            height=None,
+            editable="user",
+            buttons=["copy"],
+            placeholder=f"## {name}\nWhat would you like to know?",
+            examples=[{"text": text} for text in self._examples],
+            latex_delimiters=LATEX,
+            elem_id="chat",
+        )
+        self._box = gr.Textbox(
+            placeholder="Ask something",
+            show_label=False,
+            container=False,
+            lines=1,
+            max_lines=10,
+            submit_btn=True,
+            autofocus=True,
+            elem_id="box",
+        )
+
+    def _draw_probabilities(self) -> None:
+        with gr.Column(elem_id="probabilities"):
+            self._answers = gr.Dropdown(
+                [], label="Answer", interactive=True, filterable=False, visible=False
+            )
+            self._heat = gr.HTML(EMPTY, css_template=STYLE, js_on_load=SCRIPT, elem_id="heat")
+
+    @property
+    def _views(self) -> list[Any]:
+        """What a handler may change, in the order of what it returns."""
+        return [
+            self._chatbot,
+            self._box,
+            self._store,
+            self._picker,
+            self._answers,
+            self._heat,
+        ]
+
+    def _wire(self) -> None:
+        settings = self._panel.widgets
+        asking: dict[str, Any] = {
+            "outputs": self._views, "concurrency_limit": None, "trigger_mode": "multiple", **QUIET
+        }  # fmt: skip
+        self._box.submit(self._ask, [self._box, self._store, *settings], **asking)
+        self._chatbot.example_select(self._ask_example, [self._store, *settings], **asking)
+        self._chatbot.option_select(self._ask_example, [self._store, *settings], **asking)
+        self._chatbot.retry(self._retry, [self._store, *settings], **asking)
+        self._chatbot.edit(self._edit, [self._store, *settings], **asking)
+        acting: dict[str, Any] = {"outputs": self._views, "queue": False, **QUIET}
+        self._box.stop(self._stop, self._store, **acting)
+        self._chatbot.undo(self._undo, self._store, **acting)
+        for chosen_another in (
+            self._new.click(self._begin, self._store, **acting),
+            self._delete.click(self._remove, self._store, **acting),
+            self._picker.input(self._pick, [self._picker, self._store], **acting),
+        ):
+            chosen_another.then(self._follow, self._store, **asking)
+        self._answers.input(
+            self._draw_answer, [self._answers, self._store], self._heat, queue=False, **QUIET
+        )
+        self._theme.click(None, js=TOGGLE_THEME, queue=False, **QUIET)
+        for event in (self._new.click, self._picker.input):
+            event(None, js=CLOSE_ON_PHONE, queue=False, **QUIET)
+        self.blocks.load(None, js=ON_LOAD, queue=False, **QUIET)
+        loaded = [*self._views, *self._panel.views]
+        shown = self.blocks.load(self._load, self._store, loaded, queue=False, **QUIET)
+        shown.then(self._follow, self._store, **asking)
+        self.blocks.unload(self._unload)
+        api(
+            chat_function(self._llm, self._shown, self._assistant),
+            api_name="chat",
+            concurrency_limit=None,
+        )
+
+    async def _ask(
+        self, request: gr.Request, text: str, saved: Any, *given: Any
+    ) -> AsyncGenerator[list[Any], None]:
+        session = self._sessions.get(request.session_hash, saved)
+        conversation = session.library.current
+        if not text.strip() or self._is_busy(session):
+            yield self._nothing()
+            return
+        conversation.ask(text.strip())
+        async with aclosing(self._answer(session, conversation, given, box="")) as frames:
+            async for frame in frames:
+                yield frame
+
+    async def _ask_example(
+        self, request: gr.Request, event: gr.SelectData, saved: Any, *given: Any
+    ) -> AsyncGenerator[list[Any], None]:
+        text = event.value["text"] if isinstance(event.value, dict) else str(event.value)
+        async with aclosing(self._ask(request, text, saved, *given)) as frames:
+            async for frame in frames:
+                yield frame
+
+    async def _retry(
+        self, request: gr.Request, event: gr.RetryData, saved: Any, *given: Any
+    ) -> AsyncGenerator[list[Any], None]:
+        session = self._sessions.get(request.session_hash, saved)
+        conversation = session.library.current
+        if self._is_busy(session):
+            yield self._nothing()
+            return
+        question = conversation.take_back(turn_number(conversation, _first(event.index)))
+        conversation.ask(question)
+        async with aclosing(self._answer(session, conversation, given)) as frames:
+            async for frame in frames:
+                yield frame
+
+    async def _edit(
+        self, request: gr.Request, event: gr.EditData, saved: Any, *given: Any
+    ) -> AsyncGenerator[list[Any], None]:
+        session = self._sessions.get(request.session_hash, saved)
+        conversation = session.library.current
+        text = str(event.value).strip()
+        if not text or self._is_busy(session):
+            yield self._screen(session)
+            return
+        conversation.reword(turn_number(conversation, _first(event.index)), text)
+        async with aclosing(self._answer(session, conversation, given)) as frames:
+            async for frame in frames:
+                yield frame
+
+    async def _answer(
+        self,
+        session: Session,
+        conversation: Conversation,
+        given: Sequence[Any],
+        box: str | None = None,
+    ) -> AsyncGenerator[list[Any], None]:
+        """Draw an answer as it grows; in another chat, it grows unseen and is kept."""
+        values = self._panel.values(given)
+        session.library.settings = chosen(values, self._shown)
+        params = stream_params(values, self._shown, self._encode, self._assistant)
+        kept_at: float | None = None
+        turns = answer(self._llm, session, conversation, params, values["system"] or "")
+        async with aclosing(turns) as grown:
+            async for _ in grown:
+                is_first, is_last = kept_at is None, not session.is_running(conversation)
+                now = time.monotonic()
+                keep = is_last or kept_at is None or now - kept_at > SAVED_EVERY
+                kept_at = now if keep else kept_at
+                if is_first or is_last:
+                    frame = self._screen(session, box=box if is_first else None)
+                else:
+                    frame = self._nothing()
+                    frame[0] = self._messages(session)
+                    frame[2] = session.library.dump() if keep else gr.skip()
+                if session.library.current is not conversation:
+                    frame[0] = gr.skip()
+                yield frame
+
+    async def _stop(self, request: gr.Request, saved: Any) -> list[Any]:
+        session = self._sessions.get(request.session_hash, saved)
+        current = session.library.current
+        if not session.is_running(current):
+            return self._screen(session)  # nothing runs: the button is left from before
+        session.stop(current)
+        return self._nothing()
+
+    async def _undo(self, request: gr.Request, event: gr.UndoData, saved: Any) -> list[Any]:
+        session = self._sessions.get(request.session_hash, saved)
+        conversation = session.library.current
+        if self._is_busy(session):
+            return self._nothing()
+        text = conversation.take_back(turn_number(conversation, _first(event.index)))
+        return self._screen(session, box=text)
+
+    async def _begin(self, request: gr.Request, saved: Any) -> list[Any]:
+        session = self._sessions.get(request.session_hash, saved)
+        session.library.begin()
+        return self._screen(session)
+
+    async def _remove(self, request: gr.Request, saved: Any) -> list[Any]:
+        session = self._sessions.get(request.session_hash, saved)
+        session.stop(session.library.current)
+        session.library.remove(session.library.current)
+        return self._screen(session)
+
+    async def _pick(self, request: gr.Request, key: str, saved: Any) -> list[Any]:
+        session = self._sessions.get(request.session_hash, saved)
+        session.library.show(key)
+        return self._screen(session)
+
+    async def _draw_answer(self, request: gr.Request, key: str, saved: Any) -> str:
+        session = self._sessions.get(request.session_hash, saved)
+        return heat_map(session.logprobs.get(key, ()))
+
+    async def _load(self, request: gr.Request, saved: Any) -> list[Any]:
+        session = self._sessions.get(request.session_hash, saved)
+        settings = session.library.settings = checked(session.library.settings)
+        return [*self._screen(session), *self._panel.restored(settings)]
+
+    async def _follow(self, request: gr.Request, saved: Any) -> AsyncGenerator[list[Any], None]:
+        """Draw all again, then an answer that grows on another page, until it is looked away from.
+
+        What a click draws comes on a connection of its own: it may reach the browser after later
+        frames of an answer, or before earlier ones. What is drawn here comes after all of them.
+        """
+        session = self._sessions.get(request.session_hash, saved)
+        conversation = session.library.current
+        yield self._screen(session)
+        while session.is_elsewhere(conversation):
+            yield [self._messages(session), *self._nothing()[1:]]
+            await asyncio.sleep(FOLLOWED_EVERY)
+            if session.library.current is not conversation:
+                return
+            if not session.is_running(conversation):
+                yield self._screen(session)
+
+    async def _unload(self, request: gr.Request) -> None:
+        self._sessions.close(request.session_hash)
+
+    def _is_busy(self, session: Session) -> bool:
+        """Whether the conversation shown is being answered; says so."""
+        if not session.is_running(session.library.current):
+            return False
+        gr.Warning("This chat is being answered: stop the answer first.")
+        return True
+
+    def _nothing(self) -> list[Any]:
+        return [gr.skip() for _ in self._views]
+
+    def _messages(self, session: Session) -> list[dict[str, Any]]:
+        current = session.library.current
+        if not session.is_running(current):
+            return as_messages(current)
+        return as_messages(current, session.statuses.get(current.key, READING))
+
+    def _screen(self, session: Session, box: str | None = None) -> list[Any]:
+        """Return all views of a session as they are now."""
+        library = session.library
+        for title in library.trim():
+            gr.Info(f"Your browser has no room left: the chat “{title}” was removed.")
+        running = session.is_running(library.current)
+        typed: dict[str, Any] = {} if box is None else {"value": box}
+        listed = [(each.title, each.key) for each in library.conversations]
+        recorded = session.recorded(library.current)
+        last = recorded[-1][1] if recorded else None
+        return [
+            self._messages(session),
+            gr.update(submit_btn=not running, stop_btn=running, **typed),
+            library.dump(),
+            gr.update(choices=listed, value=library.current.key),
+            gr.update(choices=recorded, value=last, visible=bool(recorded)),
+            heat_map(session.logprobs[last] if last else ()),
+        ]
+
+
+def _first(index: int | tuple[int, int] | list[int]) -> int:
+    """The index of a message, in whichever form Gradio tells it."""
+    return index if isinstance(index, int) else index[0]

@@ -1,0 +1,257 @@
+"""Conversations as data: turns, titles, and the form in which a browser keeps them.
+
+Knows no model and no screen.
+"""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass, field
+from typing import Any, Literal, Self, TypeAlias
+
+from asyncgen_apps.gradio_chat.thinking import split_thinking
+
+__all__ = ["Conversation", "Library", "Role", "Turn"]
+
+Role: TypeAlias = Literal["user", "assistant"]
+
+FORMAT = 1
+TITLE_LENGTH = 42
+UNTITLED = "New chat"
+KEPT_CHARACTERS = 1_500_000
+"""A browser keeps five megabytes for a site, and encryption takes its share."""
+
+
+@dataclass(slots=True)
+class Turn:
+    """One message.
+
+    Attributes:
+        role: Who speaks.
+        text: The message as the model wrote or read it.
+        figures: Name and value of each statistic, as shown; empty for questions.
+        error: What went wrong, in words.
+        key: Tells answers apart, within a session and in saved conversations.
+    """
+
+    role: Role
+    text: str
+    figures: dict[str, str] = field(default_factory=dict)
+    error: str = ""
+    key: str = field(default_factory=lambda: secrets.token_hex(6))
+
+    def dump(self) -> dict[str, Any]:
+        """Return it as plain values, without what is empty."""
+        full = {
+            "role": self.role,
+            "text": self.text,
+            "figures": dict(self.figures),
+            "error": self.error,
+            "key": self.key,
+        }
+        return {name: value for name, value in full.items() if value or name == "text"}
+
+    @classmethod
+    def restore(cls, saved: Any) -> Self:
+        """Read a dumped turn.
+
+        Raises:
+            ValueError: It is none.
+        """
+        if not isinstance(saved, dict) or saved.get("role") not in ("user", "assistant"):
+            raise ValueError("not a turn")
+        figures = saved.get("figures") or {}
+        if not isinstance(saved.get("text"), str) or not isinstance(figures, dict):
+            raise ValueError("not a turn")
+        turn = cls(saved["role"], saved["text"], error=str(saved.get("error", "")))
+        turn.figures = {str(name): str(value) for name, value in figures.items()}
+        turn.key = str(saved.get("key") or turn.key)
+        return turn
+
+
+@dataclass(slots=True)
+class Conversation:
+    """One conversation, oldest turn first."""
+
+    turns: list[Turn] = field(default_factory=list)
+    key: str = field(default_factory=lambda: secrets.token_hex(6))
+
+    @property
+    def title(self) -> str:
+        """The beginning of the first question."""
+        first = next((turn.text for turn in self.turns if turn.role == "user"), "")
+        line = " ".join(first.split())
+        if not line:
+            return UNTITLED
+        return line if len(line) <= TITLE_LENGTH else line[: TITLE_LENGTH - 1].rstrip() + "…"
+
+    def ask(self, text: str) -> None:
+        """Add a question."""
+        self.turns.append(Turn("user", text))
+
+    def reword(self, number: int, text: str) -> None:
+        """Replace a question and forget what came after it.
+
+        Args:
+            number: Index of the turn.
+            text: The new question.
+
+        Raises:
+            IndexError: There is no such question.
+        """
+        if not 0 <= number < len(self.turns) or self.turns[number].role != "user":
+            raise IndexError(f"turn {number} is no question")
+        self.turns[number:] = [Turn("user", text)]
+
+    def take_back(self, number: int | None = None) -> str:
+        """Forget a question, by default the last, and everything after it.
+
+        Args:
+            number: Index of the question, or of an answer to it.
+
+        Returns:
+            The question; empty if there is none.
+        """
+        last = len(self.turns) - 1 if number is None else min(number, len(self.turns) - 1)
+        for index in range(last, -1, -1):
+            if self.turns[index].role == "user":
+                text = self.turns[index].text
+                del self.turns[index:]
+                return text
+        return ""
+
+    def prompt(self, system: str = "") -> list[dict[str, str]]:
+        """Return what the model is asked.
+
+        Left out are the reasoning of earlier answers, and questions whose answer has no text: it
+        failed, or was stopped before its first word.
+        """
+        told: list[dict[str, str]] = []
+        for turn in self.turns:
+            text = turn.text if turn.role == "user" else split_thinking(turn.text).answer
+            if text or turn.role == "user":
+                told.append({"role": turn.role, "content": text})
+            elif told:
+                told.pop()
+        head = [{"role": "system", "content": system}] if system.strip() else []
+        return [*head, *told]
+
+    @property
+    def size(self) -> int:
+        """About how many characters it takes to keep."""
+        return sum(len(turn.text) + 200 for turn in self.turns)
+
+
+@dataclass(slots=True)
+class Library:
+    """All conversations of one browser, newest first, and the settings chosen there.
+
+    Attributes:
+        conversations: At least one.
+        current: The one on the screen.
+        settings: What was chosen in the panel, by name; what was not is the model's default.
+        key: Tells browsers apart; a secret of this one.
+    """
+
+    conversations: list[Conversation]
+    current: Conversation
+    settings: dict[str, Any] = field(default_factory=dict)
+    key: str = field(default_factory=lambda: secrets.token_hex(16))
+
+    @classmethod
+    def new(cls) -> Self:
+        """Begin with one empty conversation."""
+        first = Conversation()
+        return cls([first], first)
+
+    def beside(self) -> Self:
+        """Return the library of a second page: the same conversations, its own place in them."""
+        return type(self)(self.conversations, self.current, dict(self.settings), self.key)
+
+    def begin(self) -> Conversation:
+        """Show an empty conversation: the one that is there, or a new one."""
+        empty = next((each for each in self.conversations if not each.turns), None)
+        if empty is None:
+            empty = Conversation()
+        else:
+            self.conversations.remove(empty)
+        self.conversations.insert(0, empty)
+        self.current = empty
+        return empty
+
+    def show(self, key: str) -> Conversation:
+        """Show a conversation; one that is gone leaves the screen as it is."""
+        self.current = next((c for c in self.conversations if c.key == key), self.current)
+        return self.current
+
+    def remove(self, conversation: Conversation) -> None:
+        """Forget a conversation; the next one is shown, or an empty one."""
+        self.conversations[:] = [c for c in self.conversations if c is not conversation]
+        if not self.conversations:
+            self.begin()
+        elif self.current is conversation:
+            self.current = self.conversations[0]
+
+    def trim(self, limit: int = KEPT_CHARACTERS) -> list[str]:
+        """Forget the oldest conversations that a browser has no room for; never the one shown.
+
+        Args:
+            limit: Most characters to keep.
+
+        Returns:
+            Their titles.
+        """
+        dropped: list[str] = []
+        total = sum(each.size for each in self.conversations)
+        for each in reversed(list(self.conversations)):
+            if total <= limit:
+                break
+            if each is not self.current:
+                total -= each.size
+                self.conversations.remove(each)
+                dropped.append(each.title)
+        return dropped
+
+    def dump(self) -> dict[str, Any]:
+        """Return plain values for the browser."""
+        return {
+            "format": FORMAT,
+            "key": self.key,
+            "current": self.current.key,
+            "settings": dict(self.settings),
+            "conversations": [
+                {"key": each.key, "turns": [turn.dump() for turn in each.turns]}
+                for each in self.conversations
+                if each.turns or each is self.current
+            ],
+        }
+
+    @classmethod
+    def restore(cls, saved: Any) -> Self:
+        """Read what a browser kept; what cannot be understood is left out.
+
+        The browser's storage is the user's: it may hold anything, and must not keep them out.
+        """
+        library = cls.new()
+        if not isinstance(saved, dict) or saved.get("format") != FORMAT:
+            return library
+        library.key = str(saved.get("key") or library.key)
+        settings, listed = saved.get("settings"), saved.get("conversations")
+        library.settings = dict(settings) if isinstance(settings, dict) else {}
+        found = [c for each in (listed if isinstance(listed, list) else []) if (c := _read(each))]
+        if found:
+            library.conversations = found
+            library.current = found[0]
+            library.show(str(saved.get("current")))
+        return library
+
+
+def _read(saved: Any) -> Conversation | None:
+    """Read one conversation, ``None`` if it is none."""
+    if not isinstance(saved, dict) or not isinstance(saved.get("turns"), list):
+        return None
+    try:
+        turns = [Turn.restore(each) for each in saved["turns"]]
+    except ValueError:
+        return None
+    return Conversation(turns, str(saved.get("key") or secrets.token_hex(6)))

@@ -1,0 +1,77 @@
+"""What the chat uses of ``asyncgen.AsyncLLM``, so that tests can put a double in its place."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Protocol, Self, Unpack
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from types import TracebackType
+
+    from asyncgen import (
+        Completion,
+        GenerationConfig,
+        MetricsSnapshot,
+        Prompt,
+        StreamParams,
+        TokenEvent,
+    )
+    from asyncgen_apps.gradio_chat.words import Encode
+
+__all__ = ["ChatModel", "ChatStream", "encoder"]
+
+
+class ChatStream(Protocol):
+    """What is used of ``asyncgen.TextStream``."""
+
+    @property
+    def result(self) -> Completion:
+        """Everything generated; final when the stream has ended."""
+
+    async def __aenter__(self) -> Self:
+        """Start the request."""
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Cancel what still runs."""
+
+    def events(self) -> AsyncIterator[TokenEvent]:
+        """Read what each step settled."""
+
+    def cancel(self) -> None:
+        """Stop the work at the next step."""
+
+
+class ChatTokenizer(Protocol):
+    """What is used of ``asyncgen.Tokenizer``."""
+
+    def encode_ids(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        """Return the token ids of a text."""
+
+
+class ChatModel(Protocol):
+    """What is used of ``asyncgen.AsyncLLM``; it is loaded."""
+
+    @property
+    def tokenizer(self) -> ChatTokenizer:
+        """The model's tokenizer."""
+
+    @property
+    def generation_config(self) -> GenerationConfig:
+        """The model's own defaults."""
+
+    def stream(self, prompt: Prompt, **params: Unpack[StreamParams]) -> ChatStream:
+        """Answer a prompt."""
+
+    def metrics(self) -> MetricsSnapshot:
+        """What the engine counts."""
+
+
+def encoder(model: ChatModel) -> Encode:
+    """Return what turns words of the panel into token ids of a model."""
+    return partial(model.tokenizer.encode_ids, add_special_tokens=False)

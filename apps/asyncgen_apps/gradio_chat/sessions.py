@@ -1,0 +1,137 @@
+"""What the server knows of each open page: its conversations, and the answers on their way.
+
+The browser keeps the conversations; a session is their working copy for as long as the page is
+open. It is the only one that is written to, so an answer that runs while another conversation is
+looked at loses nothing. All of it lives on one event loop, and needs no locks.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from asyncgen_apps.gradio_chat.conversations import Library
+from asyncgen_apps.gradio_chat.thinking import split_thinking
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from asyncgen import TokenLogprob
+    from asyncgen_apps.gradio_chat.conversations import Conversation
+    from asyncgen_apps.gradio_chat.model import ChatStream
+
+__all__ = ["Session", "Sessions"]
+
+KEPT_ANSWERS = 50
+"""Answers whose probabilities are kept, for each page."""
+
+
+@dataclass(slots=True)
+class Session:
+    """One open page.
+
+    Pages of one browser share all but their place, so that none overwrites what another wrote.
+
+    Attributes:
+        library: Its conversations.
+        running: The answer on its way in each conversation, by key.
+        statuses: What that answer is doing before its first word.
+        logprobs: Probabilities of answers, by key of the turn; not kept by the browser.
+        started: Those of the running answers that this page asked for.
+    """
+
+    library: Library
+    running: dict[str, ChatStream] = field(default_factory=dict)
+    statuses: dict[str, str] = field(default_factory=dict)
+    logprobs: OrderedDict[str, Sequence[TokenLogprob]] = field(default_factory=OrderedDict)
+    started: dict[str, ChatStream] = field(default_factory=dict)
+
+    def beside(self) -> Session:
+        """Return the session of a second page of the same browser."""
+        return Session(self.library.beside(), self.running, self.statuses, self.logprobs)
+
+    def start(self, conversation: Conversation, stream: ChatStream) -> None:
+        """Note that a conversation is being answered."""
+        self.running[conversation.key] = self.started[conversation.key] = stream
+
+    def end(self, conversation: Conversation) -> None:
+        """Note that it is no longer; idempotent."""
+        self.statuses.pop(conversation.key, None)
+        if self.started.pop(conversation.key, None) is not None:
+            self.running.pop(conversation.key, None)
+
+    def is_running(self, conversation: Conversation) -> bool:
+        """Whether a conversation is being answered, here or on another page."""
+        return conversation.key in self.running
+
+    def is_elsewhere(self, conversation: Conversation) -> bool:
+        """Whether it is being answered on another page."""
+        return self.is_running(conversation) and conversation.key not in self.started
+
+    def stop(self, conversation: Conversation) -> None:
+        """End the answer on its way, if there is one; what is there stays."""
+        stream = self.running.get(conversation.key)
+        if stream is not None:
+            stream.cancel()
+
+    def close(self) -> None:
+        """End the answers that were asked for here: nobody reads them any more."""
+        for stream in self.started.values():
+            stream.cancel()
+
+    def record(self, key: str, logprobs: Sequence[TokenLogprob]) -> None:
+        """Keep the probabilities of an answer, and forget those of the oldest."""
+        if logprobs:
+            self.logprobs[key] = logprobs
+        while len(self.logprobs) > KEPT_ANSWERS:
+            self.logprobs.popitem(last=False)
+
+    def recorded(self, conversation: Conversation) -> list[tuple[str, str]]:
+        """Return title and key of each answer of a conversation that has probabilities."""
+        answers = [turn for turn in conversation.turns if turn.role == "assistant"]
+        return [
+            (f"{number}. {_beginning(split_thinking(turn.text).answer or turn.text)}", turn.key)
+            for number, turn in enumerate(answers, start=1)
+            if turn.key in self.logprobs
+        ]
+
+
+class Sessions:
+    """The open pages, by the hash that Gradio gives each."""
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self._sessions: dict[str, Session] = {}
+
+    def __len__(self) -> int:
+        """Return how many pages are open."""
+        return len(self._sessions)
+
+    def get(self, key: str | None, saved: Any) -> Session:
+        """Return the session of a page; if it is not there, it is made.
+
+        It is made beside an open page of the same browser, or else of what the browser kept. A
+        page whose connection was interrupted (a telephone that slept) comes back to a new one.
+        """
+        session = self._sessions.get(key or "")
+        if session is None:
+            library = Library.restore(saved)
+            open_ones = self._sessions.values()
+            other = next((each for each in open_ones if each.library.key == library.key), None)
+            session = Session(library) if other is None else other.beside()
+            self._sessions[key or ""] = session
+        if all(each is not session.library.current for each in session.library.conversations):
+            session.library.current = session.library.conversations[0]  # removed on another page
+        return session
+
+    def close(self, key: str | None) -> None:
+        """End what a page that has gone was waiting for, and forget it."""
+        session = self._sessions.pop(key or "", None)
+        if session is not None:
+            session.close()
+
+
+def _beginning(text: str, length: int = 60) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= length else line[: length - 1].rstrip(" .,;:") + "…"

@@ -1,0 +1,193 @@
+"""What is sent to the model for what stands in the settings panel.
+
+What stays at the model's own default is not sent, so that the model decides; what the strategy has
+no use for is hidden, and not sent either. Knows no widgets.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+from asyncgen import WatermarkingConfig
+from asyncgen_apps.gradio_chat.fields import AIDED, FIELDS, Field, Values, draws
+from asyncgen_apps.gradio_chat.words import banned, required
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from asyncgen import GenerationConfig, StreamParams
+    from asyncgen_apps.gradio_chat.words import Encode
+
+__all__ = ["checked", "chosen", "defaults", "model_strategy", "stream_params"]
+
+EARLY_STOPPING: Mapping[str, bool | str] = {
+    "unlikely": False,
+    "enough": True,
+    "impossible": "never",
+}
+ALTERNATIVES = 5
+"""Alternatives of each token that are recorded unless another number is chosen."""
+
+
+def model_strategy(config: GenerationConfig) -> str:
+    """Say which strategy the model's own defaults ask for."""
+    if (config.num_beams or 1) > 1:
+        if (config.num_beam_groups or 1) > 1:
+            return "diverse"
+        return "beam_sample" if config.do_sample else "beams"
+    if config.do_sample:
+        return "sampling"
+    return "contrastive" if config.penalty_alpha and (config.top_k or 0) > 1 else "greedy"
+
+
+def defaults(config: GenerationConfig) -> Values:
+    """Return the value that each field shows before anything is chosen."""
+    shown: Values = {}
+    for each in FIELDS:
+        name = each.name if each.parameter is None else each.parameter
+        own = getattr(config, name, None) if name else None
+        shown[each.name] = each.neutral if own is None else own
+    early = {value: name for name, value in EARLY_STOPPING.items()}
+    shown["early_stopping"] = early.get(config.early_stopping or False, "unlikely")
+    shown["strategy"] = model_strategy(config)
+    shown["stop"] = "\n".join(_strings(config.stop_strings))
+    shown["watermark"] = config.watermarking_config is not None
+    if config.exponential_decay_length_penalty is not None:
+        shown["decay_start"], shown["decay_factor"] = config.exponential_decay_length_penalty
+    shown["system"] = ""
+    shown["top_logprobs"] = ALTERNATIVES
+    # One that switches a strategy on shows what it would be on with.
+    for name in ("num_beams", "num_beam_groups", "penalty_alpha", "contrastive_k", "dola_layers"):
+        field = next(each for each in FIELDS if each.name == name)
+        if not _suits(field, shown[name]):
+            shown[name] = field.neutral
+    return shown
+
+
+def checked(values: Mapping[str, Any]) -> Values:
+    """Return the values that a field of their name could show; a browser may have kept anything."""
+    fields = {each.name: each for each in FIELDS}
+    return {
+        name: value
+        for name, value in values.items()
+        if name in fields and _suits(fields[name], value)
+    }
+
+
+def _suits(field: Field, value: Any) -> bool:
+    if field.kind == "lines":
+        return isinstance(value, str)
+    if field.kind == "flag":
+        return isinstance(value, bool)
+    if field.kind == "choice":
+        return isinstance(value, str) and value in field.choices
+    if value is None:
+        return field.neutral is None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    if field.kind == "integer" and value != int(value):
+        return False
+    above = field.low is None or value >= field.low
+    return above and (field.high is None or value <= field.high)
+
+
+def chosen(values: Mapping[str, Any], shown: Mapping[str, Any]) -> Values:
+    """Return what differs from the model's defaults."""
+    return {
+        name: value
+        for name, value in values.items()
+        if name in shown and value != shown[name] and not (value == "" and shown[name] is None)
+    }
+
+
+def stream_params(
+    values: Mapping[str, Any],
+    shown: Mapping[str, Any],
+    encode: Encode,
+    assistant: object | None = None,
+) -> StreamParams:
+    """Return the parameters of ``AsyncLLM.stream`` for what stands in the panel.
+
+    Args:
+        values: What stands there, by field.
+        shown: The model's defaults, of :func:`defaults`.
+        encode: Turns a text into token ids, without special tokens.
+        assistant: The draft model that the strategy of this name uses.
+    """
+    differing = {
+        each.name: values[each.name]
+        for each in FIELDS
+        if values[each.name] not in (None, shown[each.name]) and each.used_by(values)
+    }
+    params = _strategy_params(values, shown, assistant)
+    for each in FIELDS:
+        if each.parameter is None and each.name in differing:
+            params.setdefault(each.name, differing[each.name])
+    if "early_stopping" in differing:
+        params["early_stopping"] = EARLY_STOPPING[differing["early_stopping"]]
+    if "stop" in differing:
+        params["stop"] = _lines(differing["stop"])
+    if {"decay_start", "decay_factor"} & differing.keys():
+        pair = (values["decay_start"] or 0, values["decay_factor"])
+        params["exponential_decay_length_penalty"] = pair
+    if "banned_words" in differing:
+        params["bad_words_ids"] = banned(_lines(differing["banned_words"]), encode)
+    if "required_words" in differing:
+        params["force_words_ids"] = required(_lines(differing["required_words"]), encode)
+    if differing.get("watermark"):
+        params["watermarking_config"] = WatermarkingConfig()
+    params["top_logprobs"] = values["top_logprobs"] or None
+    told = {name: value for name, value in params.items() if value not in (None, [])}
+    return cast("StreamParams", told)
+
+
+_MAKING: Mapping[str, tuple[str, ...]] = {
+    "beams": ("num_beams",),
+    "beam_sample": ("num_beams",),
+    "diverse": ("num_beams", "num_beam_groups", "diversity_penalty"),
+    "contrastive": ("penalty_alpha", "contrastive_k"),
+    "lookup": ("prompt_lookup_num_tokens",),
+    "early_exit": ("assistant_early_exit",),
+    "dola": ("dola_layers",),
+}
+"""The fields that ask for a strategy: sent also where they show the default."""
+
+_LEAVING: Mapping[str, Values] = {
+    "beams": {"num_beams": 1},
+    "beam_sample": {"num_beams": 1},
+    "diverse": {"num_beams": 1, "num_beam_groups": 1, "diversity_penalty": 0.0},
+    "contrastive": {"penalty_alpha": 0.0},
+}
+"""What switches off a strategy that is the model's own."""
+
+
+def _strategy_params(
+    values: Mapping[str, Any], shown: Mapping[str, Any], assistant: object | None
+) -> Values:
+    """Return what makes the strategy; nothing for the model's own, as it is."""
+    strategy, own = values["strategy"], shown["strategy"]
+    making = _MAKING.get(strategy, ())
+    if strategy == own and all(values[name] == shown[name] for name in making):
+        return {}
+    params = dict(_LEAVING.get(own, {})) if strategy != own else {}
+    parameters = {each.name: each.parameter or each.name for each in FIELDS}
+    for name in making:
+        # An empty field is the default, as everywhere; without it another strategy would answer.
+        value = shown[name] if values[name] is None else values[name]
+        params[parameters[name]] = value
+    drawn = draws(values)
+    if strategy not in AIDED or drawn != shown["draw"]:
+        params["do_sample"] = drawn
+    if strategy == "assistant":
+        params["assistant_model"] = assistant
+    return params
+
+
+def _lines(text: str) -> list[str]:
+    return [line for line in text.split("\n") if line]
+
+
+def _strings(value: str | list[str] | None) -> list[str]:
+    if value is None:
+        return []
+    return [value] if isinstance(value, str) else list(value)

@@ -1,0 +1,107 @@
+"""Reads a stream at the pace of a screen.
+
+The model may give hundreds of tokens a second; a browser gets ten pictures a second at most, each
+with all the text there is. Runs on asyncio, which is what Gradio runs on. Knows no Gradio.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from asyncgen import Completion, TokenLogprob
+    from asyncgen_apps.gradio_chat.model import ChatStream
+
+__all__ = ["IDLE", "PACE", "Reading", "read_paced"]
+
+PACE = 0.1
+"""Least seconds between two updates."""
+IDLE = 0.5
+"""Most seconds between two updates, also when nothing has come: a reader that has gone is noticed
+at an update only."""
+
+
+@dataclass(slots=True)
+class Reading:
+    """What has come of an answer so far.
+
+    Attributes:
+        texts: The pieces; joined they are the text.
+        logprobs: One entry a token, if asked for.
+        is_begun: Whether the first token is there.
+        failure: What the stream raised.
+        completion: The result of a stream that ended without one.
+        ended: Whether nothing more will come.
+    """
+
+    texts: list[str] = field(default_factory=list)
+    logprobs: list[TokenLogprob] = field(default_factory=list)
+    is_begun: bool = False
+    failure: Exception | None = None
+    completion: Completion | None = None
+    ended: bool = False
+
+    @property
+    def text(self) -> str:
+        """All the text there is."""
+        if len(self.texts) > 1:
+            self.texts[:] = ["".join(self.texts)]
+        return self.texts[0] if self.texts else ""
+
+
+async def read_paced(
+    stream: ChatStream, *, pace: float = PACE, idle: float = IDLE
+) -> AsyncGenerator[Reading, None]:
+    """Read a stream to its end; leaving the loop cancels it.
+
+    Args:
+        stream: The answer, not yet started.
+        pace: Least seconds between two updates.
+        idle: Most seconds between two updates.
+
+    Yields:
+        The same object each time, further on. The last one has ended; an error of the stream is
+        its ``failure``, not raised.
+    """
+    reading = Reading()
+    news = asyncio.Event()
+    task = asyncio.create_task(_read(stream, reading, news))
+    try:
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(idle):
+                    await news.wait()
+            news.clear()
+            is_last = reading.ended
+            yield reading
+            if is_last:
+                return
+            await asyncio.sleep(pace)
+    finally:
+        stream.cancel()
+        if not task.done():
+            task.cancel()
+            await asyncio.wait({task}, timeout=5)
+
+
+async def _read(stream: ChatStream, reading: Reading, news: asyncio.Event) -> None:
+    """Take in events as they come, until the stream ends."""
+    try:
+        async with stream:
+            async for event in stream.events():
+                reading.is_begun = True
+                if event.text:
+                    reading.texts.append(event.text)
+                reading.logprobs.extend(event.logprobs or ())
+                news.set()
+        reading.completion = stream.result
+    except Exception as error:
+        reading.failure = error
+    finally:
+        reading.ended = True
+        news.set()

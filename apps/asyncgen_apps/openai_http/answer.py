@@ -1,0 +1,232 @@
+"""Answers one request for a completion: runs its streams, writes the reply, watches the client.
+
+It is a Starlette response, because only a response has both ends of the connection: whichever
+server runs the application, and whether the reply streams or not, the client's leaving is seen
+here, at once, and leaves the streams, which cancels them also in the middle of a prompt.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, cast
+
+import anyio
+import anyio.to_thread
+from starlette.responses import Response
+
+from asyncgen import Usage
+from asyncgen_apps.openai_http.failures import SERVER, ApiError, from_exception
+from asyncgen_apps.openai_http.job import Job
+from asyncgen_apps.openai_http.reply import MARK, Reply, Template, event_line
+from asyncgen_apps.openai_http.shapes import usage_object
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Sequence
+
+    from starlette.types import Receive, Scope, Send
+
+    from asyncgen import AsyncLLM, Message, TokenEvent, Tokenizer
+    from asyncgen_apps.openai_http.gate import Gate
+    from asyncgen_apps.openai_http.settings import ServerSettings
+    from asyncgen_apps.openai_http.shapes import Shape
+    from asyncgen_apps.openai_http.translate import Plan
+
+__all__ = ["Answer", "StreamWishes"]
+
+_log = logging.getLogger("asyncgen.http")
+
+PATIENCE = 1.0
+"""Seconds a stream waits for its first token before its head goes out. Until then a failure has
+a status of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamWishes:
+    """What a streamed reply has beside its text.
+
+    Attributes:
+        usage: A last chunk with the token counts.
+        continuous_usage: Token counts in every chunk.
+    """
+
+    usage: bool = False
+    continuous_usage: bool = False
+
+
+class Answer(Response):
+    """The reply to one request, computed while it is sent."""
+
+    def __init__(
+        self,
+        llm: AsyncLLM,
+        gate: Gate,
+        settings: ServerSettings,
+        plan: Plan,
+        shape: Shape,
+        stream: StreamWishes | None,
+    ) -> None:
+        """Describe the reply; nothing runs before it is called.
+
+        Args:
+            llm: The engine.
+            gate: Lets it in.
+            settings: For the times of patience.
+            plan: What to run.
+            shape: How to lay it out.
+            stream: Stream, with these wishes; ``None`` replies in one piece.
+        """
+        super().__init__()
+        self._llm = llm
+        self._gate = gate
+        self._settings = settings
+        self._plan = plan
+        self._shape = shape
+        self._wishes = stream
+        self._scope = anyio.CancelScope()
+        self._aborted: ApiError | None = None
+        self._prompt_tokens = 0
+        self._tokens = 0
+
+    def abort(self, error: ApiError) -> None:
+        """End now, and tell the client why."""
+        self._aborted = error
+        self._scope.cancel()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Run and reply."""
+        reply = Reply(send)
+        began = time.monotonic()
+        try:
+            with self._gate.admit(self):
+                async with anyio.create_task_group() as group:
+                    # In a task of its own: waking one costs by the depth of its calls, and this
+                    # one stands below a dozen of the framework's. Here, where little happens, the
+                    # client is watched.
+                    group.start_soon(self._work, reply, group.cancel_scope)
+                    await self._watch(receive, reply, group.cancel_scope)
+        except ApiError as refused:
+            await reply.fail(refused)
+        if not reply.is_finished:
+            _log.info("client left after %.3f s", time.monotonic() - began)
+
+    async def _work(self, reply: Reply, running: anyio.CancelScope) -> None:
+        """Answer, or say why not; then nobody needs to watch any more."""
+        with self._scope:
+            await self._answer(reply)
+        if self._aborted is not None:
+            await reply.fail(self._aborted)
+        running.cancel()
+
+    async def _answer(self, reply: Reply) -> None:
+        """Run the streams and write what they give; every failure is told."""
+        try:
+            async with Job(self._llm, self._plan.parts) as job:
+                if self._wishes is None:
+                    await job.read(_check)
+                    await reply.whole(self._shape.whole(job.samples(), job.usage()))
+                else:
+                    await self._stream(job, reply, self._wishes)
+        except OSError:
+            return  # nobody listens any more
+        except Exception as error:
+            await reply.fail(from_exception(error, self._plan.names))
+
+    async def _stream(self, job: Job, reply: Reply, wishes: StreamWishes) -> None:
+        """Write events as they come, then the counts and the end."""
+        if wishes.continuous_usage:
+            count = partial(_count_prompts, self._llm.tokenizer, self._plan)
+            self._prompt_tokens = await anyio.to_thread.run_sync(count)
+        opening = list(self._shape.opening(self._plan.choices))
+        templates: dict[int, Template] = {}
+        varies = self._plan.logprobs or wishes.continuous_usage
+
+        def laid_out(index: int, event: TokenEvent) -> str:
+            """What is told of an event, behind what comes before the first."""
+            objects = [*opening, self._shape.chunk(index, event)]
+            opening.clear()
+            if wishes.usage:
+                for one in objects:
+                    one["usage"] = self._usage_so_far() if wishes.continuous_usage else None
+            return "".join(map(event_line, objects))
+
+        def take(index: int, event: TokenEvent) -> Awaitable[None] | None:
+            ended = event.finish_reason
+            if ended is not None:
+                _check(index, event)
+            self._tokens += len(event.token_ids)
+            if not event.text and ended is None and not self._plan.logprobs:
+                return None
+            if ended is not None or opening or varies:
+                line = laid_out(index, event)
+            else:
+                template = templates.get(index)
+                if template is None:
+                    template = templates[index] = self._template(index, event, wishes)
+                line = template.line(event.text)
+            return reply.lines(line)
+
+        await job.read(take)
+        if wishes.usage:
+            await reply.events([self._shape.closing(job.usage())])
+        await reply.finish()
+
+    def _template(self, index: int, event: TokenEvent, wishes: StreamWishes) -> Template:
+        """What all pieces of a choice have in common."""
+        pattern = self._shape.chunk(index, replace(event, text=MARK))
+        return Template({**pattern, "usage": None} if wishes.usage else pattern)
+
+    def _usage_so_far(self) -> dict[str, object]:
+        return usage_object(Usage(self._prompt_tokens, self._tokens))
+
+    async def _watch(self, receive: Receive, reply: Reply, running: anyio.CancelScope) -> None:
+        """Leave when the client leaves or reads no more; tell it in a long silence that we live."""
+        settings = self._settings
+        streams = self._wishes is not None
+        while True:
+            early = streams and not reply.is_streaming
+            with anyio.move_on_after(PATIENCE if early else settings.ping_seconds):
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    running.cancel()
+                    return
+                continue
+            silent = time.monotonic() - reply.sent_at
+            if reply.is_sending:  # the last write as well: it must not hold a place for ever
+                if silent > settings.stall_seconds:
+                    _log.warning("a client has read nothing for %.0f s: given up", silent)
+                    running.cancel()
+                    return
+                continue
+            if not streams or reply.is_finished:
+                continue
+            if early:
+                await reply.begin()
+            if early or silent >= settings.ping_seconds:
+                await reply.ping()
+
+
+def _check(index: int, event: TokenEvent) -> None:
+    """An engine that was closed has not answered."""
+    if event.finish_reason in ("aborted", "error"):
+        message = "the engine was closed before the answer was complete"
+        raise ApiError(503, message, SERVER, code="engine_unavailable", retry_after=5)
+
+
+def _count_prompts(tokenizer: Tokenizer, plan: Plan) -> int:
+    """Tokens of all prompts, as the engine will count them."""
+    total = 0
+    for part in plan.parts:
+        if not part.counts_prompt:
+            continue
+        prompt = part.prompt
+        if isinstance(prompt, str):
+            total += len(tokenizer.encode(prompt))
+        elif isinstance(prompt[0], int):
+            total += len(prompt)
+        else:
+            messages = cast("Sequence[Message]", prompt)
+            total += len(tokenizer.apply_chat_template(messages, add_generation_prompt=True))
+    return total

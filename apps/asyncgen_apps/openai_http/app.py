@@ -1,0 +1,149 @@
+"""Puts the application together: routes, what stands before them, and how errors look.
+
+The application is given an engine that is open, and does not close it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from fastapi.middleware.cors import CORSMiddleware
+from fastapi.responses import JSONResponse
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from starlette.exceptions import HTTPException
+from starlette.responses import PlainTextResponse, Response
+
+from asyncgen_apps.metrics import EngineCollector
+from asyncgen_apps.openai_http.failures import SERVER, ApiError, from_exception, from_validation
+from asyncgen_apps.openai_http.gate import Gate
+from asyncgen_apps.openai_http.middleware import (
+    REQUEST_ID,
+    Keys,
+    LimitBody,
+    NameRequests,
+    RequireKey,
+    TakeShortWay,
+)
+from asyncgen_apps.openai_http.routes import Service, api_routes, short_ways
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from starlette.requests import Request
+
+    from asyncgen import AsyncLLM
+    from asyncgen_apps.openai_http.settings import ServerSettings
+
+__all__ = ["create_app"]
+
+CODES = {
+    404: "not_found",
+    405: "method_not_allowed",
+    408: "body_timeout",
+    413: "request_too_large",
+}
+"""Words for what the framework refuses."""
+UNREADABLE = "the body cannot be read: nested too deep, or a number of thousands of digits"
+
+
+def create_app(llm: AsyncLLM, settings: ServerSettings, gate: Gate | None = None) -> FastAPI:
+    """Make the application.
+
+    Args:
+        llm: An open engine; closing it is up to the caller.
+        settings: Names, keys, limits.
+        gate: Lets requests in; the caller's own where it wants to drain.
+
+    Returns:
+        An ASGI application. Its ``state.gate`` is the gate.
+    """
+    gate = gate or Gate(settings.max_requests)
+    app = FastAPI(
+        title="asyncgen",
+        description="A local language model behind the API of OpenAI.",
+        version="1",
+        redoc_url=None,
+    )
+    app.state.gate = gate
+    service = Service(llm, gate, settings)
+    app.include_router(api_routes(service))
+    _add_health(app, llm, gate)
+    _add_metrics(app, llm, settings.model_names[0])
+    _add_errors(app)
+    # The last one added is the outermost: also a refusal has an id, and headers for browsers.
+    app.add_middleware(TakeShortWay, answers=short_ways(service))
+    app.add_middleware(LimitBody, limit=settings.max_body_bytes, seconds=settings.body_seconds)
+    app.add_middleware(RequireKey, keys=Keys(settings.api_keys))
+    if settings.cors_origins:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=settings.cors_origins,
+            allow_methods=["GET", "POST"],
+            allow_headers=["*"],
+            expose_headers=[REQUEST_ID, "retry-after"],
+        )
+    app.add_middleware(NameRequests)
+    return app
+
+
+def _add_health(app: FastAPI, llm: AsyncLLM, gate: Gate) -> None:
+    """Liveness, and readiness."""
+
+    @app.get("/health", response_class=PlainTextResponse, responses={503: {}})
+    async def health() -> PlainTextResponse:
+        """Whether the engine lives; if not, only a restart helps."""
+        return _say("ok") if llm.healthy else _say("the engine is dead", 503)
+
+    @app.get("/ready", response_class=PlainTextResponse, responses={503: {}})
+    async def ready() -> PlainTextResponse:
+        """Whether requests should be sent here."""
+        if not llm.healthy:
+            return _say("the engine is dead", 503)
+        return _say("shutting down", 503) if gate.draining else _say("ok")
+
+
+def _say(text: str, status: int = 200) -> PlainTextResponse:
+    return PlainTextResponse(text + "\n", status)
+
+
+def _add_metrics(app: FastAPI, llm: AsyncLLM, model_name: str) -> None:
+    """The engine's figures for Prometheus."""
+    registry = CollectorRegistry()
+    registry.register(EngineCollector(llm, model_name=model_name))
+
+    @app.get("/metrics", response_class=PlainTextResponse)
+    async def metrics() -> Response:
+        """Figures of the engine, under the names of vLLM."""
+        return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
+
+
+def _add_errors(app: FastAPI) -> None:
+    """Give every error the API's shape."""
+
+    @app.exception_handler(ApiError)
+    async def refused(request: Request, error: ApiError) -> Response:
+        return _reply(error)
+
+    @app.exception_handler(RequestValidationError)
+    async def malformed(request: Request, error: RequestValidationError) -> Response:
+        return _reply(from_validation(error.errors()))
+
+    @app.exception_handler(HTTPException)
+    async def http(request: Request, error: HTTPException) -> Response:
+        if error.status_code == 400:  # the framework says nothing else with it
+            return _reply(ApiError(400, UNREADABLE, code="invalid_json"))
+        kind = SERVER if error.status_code >= 500 else "invalid_request_error"
+        told = ApiError(
+            error.status_code, str(error.detail), kind, code=CODES.get(error.status_code)
+        )
+        return _reply(told, error.headers)
+
+    @app.exception_handler(Exception)
+    async def unexpected(request: Request, error: Exception) -> Response:
+        return _reply(from_exception(error))
+
+
+def _reply(error: ApiError, headers: Mapping[str, str] | None = None) -> JSONResponse:
+    return JSONResponse(error.body(), error.status, {**(headers or {}), **error.headers()})

@@ -1,0 +1,145 @@
+"""The routes of the API: models and completions.
+
+Each turns a checked body into an :class:`~asyncgen_apps.openai_http.answer.Answer`; nothing runs
+here.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from fastapi import APIRouter, Request, Response
+
+from asyncgen_apps.openai_http.answer import Answer, StreamWishes
+from asyncgen_apps.openai_http.failures import ApiError, clipped
+from asyncgen_apps.openai_http.replies import (
+    ERRORS,
+    ChatCompletion,
+    Model,
+    ModelList,
+    TextCompletion,
+)
+from asyncgen_apps.openai_http.schema import ChatCompletionRequest, CompletionRequest
+from asyncgen_apps.openai_http.shapes import ChatShape, Head, TextShape
+from asyncgen_apps.openai_http.translate import plan
+
+if TYPE_CHECKING:
+    from asyncgen import AsyncLLM
+    from asyncgen_apps.openai_http.gate import Gate
+    from asyncgen_apps.openai_http.middleware import Answers
+    from asyncgen_apps.openai_http.settings import ServerSettings
+    from asyncgen_apps.openai_http.shapes import Shape
+
+__all__ = ["Service", "api_routes", "short_ways"]
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """What the routes answer with.
+
+    Attributes:
+        llm: The engine.
+        gate: Lets requests in that generate.
+        settings: Names of the model, among others.
+        since: When the model came to be here, in seconds since 1970.
+    """
+
+    llm: AsyncLLM
+    gate: Gate
+    settings: ServerSettings
+    since: int = field(default_factory=lambda: int(time.time()))
+
+    def require_model(self, name: str) -> None:
+        """Refuse a model that is not here."""
+        if name not in self.settings.model_names:
+            known = ", ".join(self.settings.model_names)
+            message = f"the model {clipped(name)!r} does not exist here; there is: {known}"
+            raise ApiError(404, message, param="model", code="model_not_found")
+
+    def model(self, name: str) -> dict[str, object]:
+        """Describe a model as the API does."""
+        return {"id": name, "object": "model", "created": self.since, "owned_by": "asyncgen"}
+
+    def answer(self, body: ChatCompletionRequest | CompletionRequest, request_id: str) -> Answer:
+        """Plan the reply to a request.
+
+        Raises:
+            ApiError: It cannot be answered.
+        """
+        self.require_model(body.model)
+        wishes = _wishes(body)
+        planned = plan(body)
+        is_chat = isinstance(body, ChatCompletionRequest)
+        prefix = "chatcmpl" if is_chat else "cmpl"
+        head = Head(f"{prefix}-{request_id}", int(time.time()), body.model)
+        shape: Shape
+        if is_chat:
+            shape = ChatShape(head, planned.logprobs)
+        else:
+            shape = TextShape(head, planned.logprobs, planned.top_logprobs)
+        return Answer(self.llm, self.gate, self.settings, planned, shape, wishes)
+
+
+def short_ways(service: Service) -> Answers:
+    """What answers bodies that need not go through the routes, by path."""
+
+    def chat(content: object, request_id: str) -> Answer:
+        return service.answer(ChatCompletionRequest.model_validate(content), request_id)
+
+    def text(content: object, request_id: str) -> Answer:
+        return service.answer(CompletionRequest.model_validate(content), request_id)
+
+    return {"/v1/chat/completions": chat, "/v1/completions": text}
+
+
+def api_routes(service: Service) -> APIRouter:
+    """Make the routes below ``/v1``."""
+    settings = service.settings
+    router = APIRouter(prefix="/v1", responses=ERRORS)
+
+    @router.get("/models", response_model=ModelList)
+    async def list_models() -> dict[str, object]:
+        """List the models."""
+        return {"object": "list", "data": [service.model(name) for name in settings.model_names]}
+
+    @router.get("/models/{model:path}", response_model=Model)
+    async def get_model(model: str) -> dict[str, object]:
+        """Describe a model."""
+        service.require_model(model)
+        return service.model(model)
+
+    @router.post("/chat/completions", responses=_reply(ChatCompletion))
+    async def create_chat_completion(body: ChatCompletionRequest, request: Request) -> Response:
+        """Answer a conversation."""
+        return service.answer(body, request.state.request_id)
+
+    @router.post("/completions", responses=_reply(TextCompletion))
+    async def create_completion(body: CompletionRequest, request: Request) -> Response:
+        """Continue a text."""
+        return service.answer(body, request.state.request_id)
+
+    return router
+
+
+def _wishes(body: ChatCompletionRequest | CompletionRequest) -> StreamWishes | None:
+    """How to stream, or not to."""
+    options = body.stream_options
+    if not body.stream:
+        if options is not None:
+            message = "`stream_options` needs `stream: true`"
+            raise ApiError(400, message, param="stream_options")
+        return None
+    if options is None:
+        return StreamWishes()
+    continuous = bool(options.continuous_usage_stats)
+    if continuous and not options.include_usage:
+        name = "stream_options.continuous_usage_stats"
+        raise ApiError(400, f"`{name}` needs `include_usage`", param=name)
+    return StreamWishes(bool(options.include_usage), continuous)
+
+
+def _reply(model: type) -> dict[int | str, dict[str, object]]:
+    """Document a reply that comes in one piece or as events."""
+    return {200: {"model": model, "content": {"text/event-stream": {"schema": {"type": "string"}}}}}

@@ -1,0 +1,156 @@
+"""Runs the application on a socket until a signal comes, and lets those inside finish.
+
+On the first SIGTERM or SIGINT nobody is let in any more, and requests under way go on; after
+``drain_seconds``, or on a second signal, they are ended with an error that says so. Knows uvicorn;
+not what the application does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import socket
+import sys
+from typing import TYPE_CHECKING
+
+import anyio
+import uvicorn
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+
+    from starlette.types import ASGIApp
+
+    from asyncgen_apps.openai_http.gate import Gate
+
+__all__ = ["Server", "bind", "serve"]
+
+BACKLOG = 2048
+LAST_WORDS = 2.0
+"""Seconds for the last events to go out after a drain was cut short."""
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """Open the socket; clients may connect from now on, and wait.
+
+    Args:
+        host: Name or address.
+        port: 0 chooses one.
+
+    Raises:
+        OSError: The port is taken, or the address is not of this machine.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    return socket.create_server((host, port), family=family, backlog=BACKLOG)
+
+
+class Server(uvicorn.Server):
+    """uvicorn, with a drain that tells the clients and signals that wake the loop."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        gate: Gate,
+        *,
+        drain_seconds: float = 30.0,
+        drain_streams: Callable[[float], Awaitable[None]] | None = None,
+        max_message_bytes: int = 1024 * 1024,
+        verbose: bool = False,
+    ) -> None:
+        """Set it up.
+
+        Args:
+            app: The application.
+            gate: Closed on a drain.
+            drain_seconds: How long requests may go on after the first signal.
+            drain_streams: Lets WebSockets finish within so many seconds; called before their
+                connections are closed, and again with 0 if they are to end at once.
+            max_message_bytes: Longest message of a WebSocket.
+            verbose: Log every request.
+        """
+        config = uvicorn.Config(
+            app,
+            log_level="info" if verbose else "warning",
+            access_log=verbose,
+            server_header=False,
+            backlog=BACKLOG,
+            ws="websockets-sansio",
+            ws_max_size=max_message_bytes,
+            ws_per_message_deflate=False,  # messages are tiny
+        )
+        super().__init__(config)
+        self._gate = gate
+        self._drain_seconds = drain_seconds
+        self._drain_streams = drain_streams
+        self._hurried = anyio.Event()
+
+    def leave(self) -> None:
+        """Begin to drain; called again, end at once."""
+        if self.should_exit:
+            self.force_exit = True
+            self._gate.abort_all()
+            self._hurried.set()
+        self._gate.drain()
+        self.should_exit = True
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave the signals to :func:`serve`: uvicorn's way would end the process on return."""
+        yield
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Let those inside finish, within limits."""
+        self._gate.drain()
+        async with anyio.create_task_group() as group:
+            group.start_soon(self._end_late)
+            group.start_soon(self._hurry)
+            if self._drain_streams is not None:
+                # First: shutting down closes WebSockets at once, whatever they are doing.
+                await self._drain_streams(self._drain_seconds)
+            await super().shutdown(sockets)
+            group.cancel_scope.cancel()
+        with anyio.move_on_after(LAST_WORDS):
+            await self._gate.wait_empty()
+
+    async def _hurry(self) -> None:
+        """End WebSockets as well when all is to end at once."""
+        await self._hurried.wait()
+        if self._drain_streams is not None:
+            await self._drain_streams(0)
+
+    async def _end_late(self) -> None:
+        """End what is still inside when the time is over, and what does not listen to that."""
+        await anyio.sleep(self._drain_seconds)
+        self._gate.abort_all()
+        await anyio.sleep(LAST_WORDS)
+        self.force_exit = True
+
+
+async def serve(server: Server, listener: socket.socket) -> None:
+    """Serve until a signal comes.
+
+    Args:
+        server: Not started yet.
+        listener: Open; closed on return.
+    """
+    async with anyio.create_task_group() as group:
+        if sys.platform != "win32":
+            await group.start(_watch_signals, server)
+        try:
+            await server.serve(sockets=[listener])
+        finally:
+            listener.close()
+            group.cancel_scope.cancel()
+
+
+async def _watch_signals(
+    server: Server, *, task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED
+) -> None:
+    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as received:
+        task_status.started()
+        await _leave_on_each(received, server)
+
+
+async def _leave_on_each(received: AsyncIterator[signal.Signals], server: Server) -> None:
+    async for _ in received:
+        server.leave()

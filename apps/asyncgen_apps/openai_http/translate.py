@@ -1,0 +1,252 @@
+"""Turns the body of a request into prompts and parameters of the library.
+
+Nothing is dropped on the way: a field is either handed on, or has been refused before, or asks for
+what happens anyway (``top_p`` beside a temperature of 0, where the most probable token wins).
+Knows the two APIs; not HTTP, not the engine.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+from asyncgen_apps.openai_http.failures import ApiError, clipped
+from asyncgen_apps.openai_http.schema import (
+    ChatCompletionRequest,
+    CompletionRequest,
+    GenerationFields,
+)
+
+if TYPE_CHECKING:
+    from asyncgen import Prompt, StreamParams
+
+__all__ = ["Part", "Plan", "plan"]
+
+COMPLETION_TOKENS = 16
+"""What the API gives ``/v1/completions`` where no length is asked for."""
+MAX_TOP_LOGPROBS = 20
+MAX_STREAMS = 1024
+EXTRAS = tuple(GenerationFields.model_fields)
+SAME = ("seed", "stop", "presence_penalty", "frequency_penalty")
+OTHER_NAMES = {"min_tokens": "min_new_tokens"}
+WITHOUT_DRAWING = ("top_p", "top_k", "min_p")
+"""Filters that keep the most probable token, whatever their value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One stream of the engine.
+
+    Attributes:
+        prompt: What is answered.
+        params: How.
+        first: Index of the first choice that it gives.
+        samples: How many choices it gives.
+        counts_prompt: Whether its prompt tokens are counted; copies of a prompt count once.
+    """
+
+    prompt: Prompt
+    params: StreamParams
+    first: int
+    samples: int
+    counts_prompt: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A request, understood.
+
+    Attributes:
+        parts: The streams to run side by side.
+        names: What the client called a parameter, where the engine calls it otherwise.
+        logprobs: Whether log-probabilities are in the reply.
+        top_logprobs: How many alternatives of each token.
+    """
+
+    parts: tuple[Part, ...]
+    names: dict[str, str]
+    logprobs: bool
+    top_logprobs: int
+
+    @property
+    def choices(self) -> int:
+        """How many choices the reply has."""
+        return sum(part.samples for part in self.parts)
+
+
+def plan(request: ChatCompletionRequest | CompletionRequest) -> Plan:
+    """Work out what to run.
+
+    Args:
+        request: Of the right shape; the values may still be refused by the engine.
+
+    Returns:
+        The plan.
+
+    Raises:
+        ApiError: Two fields contradict each other, or a value is out of the API's range.
+    """
+    params, names = _shared(request)
+    if isinstance(request, ChatCompletionRequest):
+        prompts: list[Prompt] = [_conversation(request)]
+        logprobs, top = _chat_logprobs(request)
+    else:
+        prompts = _prompts(request)
+        names["prompt"] = "prompt"
+        logprobs, top = _text_logprobs(request)
+    if logprobs:
+        params["logprobs"], params["top_logprobs"] = True, top
+    parts = _parts(prompts, params, request.n or 1)
+    return Plan(tuple(parts), names, logprobs, top)
+
+
+def _parts(prompts: list[Prompt], params: dict[str, Any], n: int) -> list[Part]:
+    """One stream a prompt; where nothing is drawn, one a choice, all of them alike."""
+    if len(prompts) * n > MAX_STREAMS:
+        message = f"`n` is {n}: {len(prompts)} prompts give more than {MAX_STREAMS} choices"
+        raise ApiError(400, message, param="n")
+    greedy = params.get("do_sample") is False and (params.get("num_beams") or 1) == 1
+    copies, samples = (n, 1) if greedy else (1, n)
+    own = {**params, "n": samples} if samples > 1 else params
+    return [
+        Part(prompt, cast("StreamParams", own), n * number + copy, samples, copy == 0)
+        for number, prompt in enumerate(prompts)
+        for copy in range(copies)
+    ]
+
+
+def _shared(request: ChatCompletionRequest | CompletionRequest) -> tuple[dict[str, Any], dict]:
+    """Parameters that both routes have, and what the client called them."""
+    given = request.model_fields_set
+    extras = {name: getattr(request, name) for name in EXTRAS if name in given}
+    extras = {name: value for name, value in extras.items() if value is not None}
+    params = {name: value for name, value in extras.items() if name not in OTHER_NAMES}
+    names: dict[str, str] = {}
+    for name, ours in OTHER_NAMES.items():
+        if name in extras:
+            _join(params, names, ours, name, extras[name])
+    for name in SAME:
+        value = getattr(request, name)
+        if value is not None:
+            params[name] = value
+    if "stop_strings" in params and request.stop is None:
+        names["stop_strings"] = "stop_strings"  # as this client has called it
+    if params.pop("ignore_eos", False):
+        _join(params, names, "eos_token_id", "ignore_eos", [])
+    if "sequence_bias" in params:
+        params["sequence_bias"] = [[list(ids), bias] for ids, bias in params["sequence_bias"]]
+    if request.logit_bias:
+        _join(params, names, "sequence_bias", "logit_bias", _bias(request.logit_bias))
+    _temperature(request, params)
+    _length(request, params, names)
+    return params, names
+
+
+def _join(
+    params: dict[str, Any], names: dict[str, str], ours: str, theirs: str, value: object
+) -> None:
+    """Set a parameter that has two names, unless it was given under both."""
+    if ours in params and params[ours] != value:
+        raise ApiError(400, f"`{theirs}` and `{names.get(ours, ours)}`: give one", param=theirs)
+    params[ours] = value
+    names[ours] = theirs
+
+
+def _temperature(
+    request: ChatCompletionRequest | CompletionRequest, params: dict[str, Any]
+) -> None:
+    """Temperature and top-p; at a temperature of 0 nothing is drawn."""
+    if request.top_p is not None:
+        params["top_p"] = request.top_p
+    if request.temperature is None:
+        return
+    if request.temperature != 0:
+        params["temperature"] = request.temperature
+        return
+    if params.get("do_sample"):
+        message = "`temperature` is 0: nothing is drawn, and `do_sample` asks for it; give one"
+        raise ApiError(400, message, param="temperature")
+    for name in WITHOUT_DRAWING:
+        _check_filter(name, params.pop(name, None))
+    params["do_sample"] = False
+
+
+def _check_filter(name: str, value: float | None) -> None:
+    """A filter without an effect must still be a valid one."""
+    if value is None:
+        return
+    if value < 0 or (name != "top_k" and value > 1):
+        raise ApiError(400, f"`{name}` is {value}: out of range", param=name)
+
+
+def _length(
+    request: ChatCompletionRequest | CompletionRequest,
+    params: dict[str, Any],
+    names: dict[str, str],
+) -> None:
+    """The API's names of ``max_new_tokens``."""
+    for name in ("max_tokens", "max_completion_tokens"):
+        value = getattr(request, name, None)
+        if value is not None:
+            _join(params, names, "max_new_tokens", name, value)
+    is_text = isinstance(request, CompletionRequest)
+    if is_text and "max_new_tokens" not in params and "max_length" not in params:
+        params["max_new_tokens"] = COMPLETION_TOKENS
+        names["max_new_tokens"] = "max_tokens"
+
+
+def _bias(given: dict[str, float]) -> list[list[object]]:
+    """``{"42": -100}`` as the list that the library takes."""
+    found: list[list[object]] = []
+    for token, bias in given.items():
+        if not (token.isascii() and token.isdecimal() and len(token) < 19):
+            message = f"`logit_bias` has {clipped(token)!r}: not a token id"
+            raise ApiError(400, message, param="logit_bias")
+        if not -100 <= bias <= 100:
+            message = f"`logit_bias` is {bias} for token {token}: from -100 to 100"
+            raise ApiError(400, message, param="logit_bias")
+        found.append([[int(token)], float(bias)])
+    return found
+
+
+def _conversation(request: ChatCompletionRequest) -> list[dict[str, str]]:
+    """The messages as chat templates know them; the API's developer speaks for the system."""
+    messages = []
+    for message in request.messages:
+        role = "system" if message.role == "developer" else message.role
+        turn = {"role": role, "content": message.text()}
+        if message.name is not None:
+            turn["name"] = message.name
+        messages.append(turn)
+    return messages
+
+
+def _prompts(request: CompletionRequest) -> list[Prompt]:
+    """The prompts one by one, none of them empty."""
+    given = request.prompt
+    several = isinstance(given, list) and not isinstance(given[0], int)
+    prompts = cast("list[Prompt]", given if several else [given])
+    for number, prompt in enumerate(prompts):
+        if not prompt:
+            name = f"prompt[{number}]" if several else "prompt"
+            raise ApiError(400, f"`{name}` is empty: give at least one token", param=name)
+    return prompts
+
+
+def _chat_logprobs(request: ChatCompletionRequest) -> tuple[bool, int]:
+    top = request.top_logprobs
+    if top is not None and not request.logprobs:
+        raise ApiError(400, "`top_logprobs` needs `logprobs: true`", param="top_logprobs")
+    return bool(request.logprobs), _in_range("top_logprobs", top or 0)
+
+
+def _text_logprobs(request: CompletionRequest) -> tuple[bool, int]:
+    if request.logprobs is None:
+        return False, 0
+    return True, _in_range("logprobs", request.logprobs)
+
+
+def _in_range(name: str, value: int) -> int:
+    if not 0 <= value <= MAX_TOP_LOGPROBS:
+        raise ApiError(400, f"`{name}` is {value}: from 0 to {MAX_TOP_LOGPROBS}", param=name)
+    return value

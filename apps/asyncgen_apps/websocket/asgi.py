@@ -1,0 +1,157 @@
+"""The same streams as a WebSocket endpoint of an ASGI application, on the port it has already.
+
+The application owns the port, TLS and the other routes; a :class:`StreamService` that was entered
+does the rest:
+
+```python
+async with AsyncLLM("demo") as llm, StreamService(llm) as service:
+    app.router.routes.append(stream_route(service))
+    ...  # run the application; then, before it ends:
+    await service.drain()
+```
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+import anyio
+from starlette.routing import WebSocketRoute
+from starlette.websockets import WebSocketState
+
+from asyncgen_apps.websocket.messages import SUBPROTOCOL
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from starlette.websockets import WebSocket
+
+    from asyncgen_apps.websocket.service import StreamService
+    from asyncgen_apps.websocket.session import Session
+
+__all__ = ["stream_endpoint", "stream_route"]
+
+_TURN = 16
+_log = logging.getLogger("asyncgen.websocket")
+
+
+def stream_route(service: StreamService, path: str = "/v1/stream") -> WebSocketRoute:
+    """Make a route for an application.
+
+    Args:
+        service: Entered, for as long as the application runs.
+        path: Where.
+    """
+    return WebSocketRoute(path, stream_endpoint(service), name="stream")
+
+
+def stream_endpoint(service: StreamService) -> Callable[[WebSocket], Awaitable[None]]:
+    """Make an endpoint: a coroutine function that takes a Starlette WebSocket.
+
+    Args:
+        service: Entered, for as long as the application runs.
+    """
+
+    async def stream(websocket: WebSocket) -> None:
+        """Serve one connection."""
+        await _Endpoint(service, websocket).run()
+
+    return stream
+
+
+class _Endpoint:
+    """One connection: a task that reads, and one that writes what the session has."""
+
+    def __init__(self, service: StreamService, websocket: WebSocket) -> None:
+        self._service = service
+        self._websocket = websocket
+        self._ready = anyio.Event()
+        self._drained = anyio.Event()
+        self._scope = anyio.CancelScope()
+        self._code: int | None = None
+
+    async def run(self) -> None:
+        """Serve until either end leaves."""
+        websocket = self._websocket
+        headers = websocket.headers
+        offered = websocket.scope.get("subprotocols", [])
+        if offered and SUBPROTOCOL not in offered:
+            await websocket.close(1002)  # refuses the handshake
+            return
+        await websocket.accept(SUBPROTOCOL if offered else None)
+        client = websocket.client
+        session = self._service.open(
+            authorization=_one(headers.getlist("authorization")),
+            origin=_one(headers.getlist("origin")),
+            host=_one(headers.getlist("host")),
+            peer=None if client is None else f"{client.host}:{client.port}",
+        )
+        session.bind(self._wake, self._scope.cancel)
+        try:
+            with self._scope:
+                async with anyio.create_task_group() as group:
+                    group.start_soon(self._read, session, group.cancel_scope)
+                    await self._write(session)
+                    group.cancel_scope.cancel()
+        finally:
+            session.leave(self._code)
+
+    def _wake(self) -> None:
+        self._ready.set()
+
+    async def _write(self, session: Session) -> None:
+        """Send what there is, until the session wants to close or the client reads nothing."""
+        websocket, seconds = self._websocket, self._service.settings.send_seconds
+        while True:
+            await self._ready.wait()
+            self._ready = anyio.Event()
+            # A turn of the loop, so that what all streams have to say now goes out together.
+            await anyio.lowlevel.checkpoint()
+            frames = session.take()
+            try:
+                with anyio.fail_after(seconds):
+                    for frame in frames:
+                        await websocket.send_text(frame.decode())
+                    if session.closing is not None:
+                        await websocket.close(session.closing.code, session.closing.reason)
+                        return
+            except TimeoutError:
+                session.give_up()
+                return
+            except (OSError, RuntimeError):
+                return  # gone, by whatever name the server calls it
+            self._drained.set()
+            self._drained = anyio.Event()
+
+    async def _read(self, session: Session, running: anyio.CancelScope) -> None:
+        """Hand frames in until the client leaves."""
+        websocket = self._websocket
+        if not session.is_authenticated:
+            with anyio.move_on_after(self._service.settings.open_seconds) as waiting:
+                await self._receive(session, running)
+            if waiting.cancelled_caught:
+                session.too_late()
+        count = 0
+        while websocket.client_state is WebSocketState.CONNECTED:
+            await self._receive(session, running)
+            count += 1
+            if count % _TURN == 0:
+                await anyio.lowlevel.checkpoint()
+            if session.is_congested:
+                await self._drained.wait()
+
+    async def _receive(self, session: Session, running: anyio.CancelScope) -> None:
+        message = await self._websocket.receive()
+        if message["type"] == "websocket.disconnect":
+            code = message.get("code", 1005)
+            self._code = None if code == 1006 else code
+            running.cancel()
+            return
+        text = message.get("text")
+        session.receive(text if text is not None else message.get("bytes") or b"")
+
+
+def _one(values: list[str]) -> str | None:
+    """A header; of several, which is an attack or a mistake, all, so that none is taken."""
+    return ", ".join(values) or None

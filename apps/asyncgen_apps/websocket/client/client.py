@@ -1,0 +1,197 @@
+"""A client for a model behind a WebSocket: reads like ``asyncgen.AsyncLLM``, and comes back.
+
+    async with connect("ws://localhost:8765") as client:
+        async for text in client.stream("Once upon a time"):
+            print(text, end="", flush=True)
+
+Runs on asyncio and trio and loads no torch. When the connection is lost, the client makes a new
+one and every stream goes on behind the last piece that arrived: nothing twice, nothing missing.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import anyio
+
+from asyncgen import EngineClosedError, InvalidRequestError
+from asyncgen_apps.websocket.client.errors import (
+    ConnectionLostError,
+    RemoteError,
+    UnauthorizedError,
+)
+from asyncgen_apps.websocket.client.link import Address, Link, Patience
+from asyncgen_apps.websocket.client.params import wire_params, wire_prompt
+from asyncgen_apps.websocket.client.request import Request
+from asyncgen_apps.websocket.client.stream import RemoteStream
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from ssl import SSLContext
+    from typing import Unpack
+
+    from asyncgen import Completion, Prompt, StreamParams
+    from asyncgen_apps.websocket.messages import Limits
+
+__all__ = [
+    "Client",
+    "ConnectionLostError",
+    "Patience",
+    "RemoteError",
+    "RemoteStream",
+    "UnauthorizedError",
+    "connect",
+]
+
+
+class Client:
+    """A server's model as a source of async text streams; any number of them at once.
+
+    Made by :func:`connect`. It belongs to the event loop that it was made in.
+    """
+
+    def __init__(self, link: Link) -> None:
+        """Use a link that is connected; use :func:`connect`."""
+        self._link = link
+
+    def stream(self, prompt: Prompt, **params: Unpack[StreamParams]) -> RemoteStream:
+        """Answer a prompt as a stream of text. Nothing is sent before the first read.
+
+        More streams than the server allows on a connection wait for an earlier one to end.
+
+        Args:
+            prompt: A text, a list of chat messages, or a list of token ids.
+            **params: See :class:`~asyncgen.StreamParams`; ``None`` means not given. Values must
+                be what JSON can carry; names and ranges are judged by the server.
+
+        Returns:
+            The stream. Iterate over it, or over its ``events()``; leaving the loop cancels it.
+
+        Raises:
+            InvalidRequestError: Something that is no prompt, or a value that cannot be sent.
+            EngineClosedError: The client was closed.
+        """
+        if self._link.closed:
+            raise EngineClosedError("the client is closed: open another one with `connect`")
+        request = Request(wire_prompt(prompt), wire_params(params), time.monotonic)
+        return RemoteStream(self._link, request)
+
+    async def generate(self, prompt: Prompt, **params: Unpack[StreamParams]) -> Completion:
+        """Answer a prompt and return the whole result.
+
+        Args:
+            prompt: As in :meth:`stream`.
+            **params: As in :meth:`stream`.
+
+        Returns:
+            Text, ids, counts and timings; several samples where asked for.
+
+        Raises:
+            AsyncgenError: As in :meth:`stream`, and what the stream raises.
+        """
+        async with self.stream(prompt, **params) as stream:
+            async for _ in stream.events():
+                pass
+        return stream.result
+
+    @property
+    def healthy(self) -> bool:
+        """Whether new requests make sense: not closed, and the server's engine has not died."""
+        return not (self._link.closed or self._link.engine_died)
+
+    @property
+    def model(self) -> str:
+        """Name of the server's model."""
+        return self._hello.model
+
+    @property
+    def limits(self) -> Limits:
+        """What the server allows, as it last said."""
+        return self._hello.limits
+
+    @property
+    def _hello(self) -> Any:
+        assert self._link.hello is not None, "connect() returns after the hello"
+        return self._link.hello
+
+
+@asynccontextmanager
+async def connect(
+    url: str,
+    *,
+    token: str | None = None,
+    tls: SSLContext | None = None,
+    patience: Patience | None = None,
+) -> AsyncIterator[Client]:
+    """Connect to a server; on leaving, streams that still run end with ``"aborted"``.
+
+    The first connection is tried once. Later ones are tried with growing random pauses, for as
+    long as ``patience`` says, before the streams fail; a stream begun after that tries anew.
+
+    Args:
+        url: Where the server is: ``ws://host:port``, or ``wss://…`` for TLS.
+        token: Bearer token. Sent as it is: over ``ws://``, whoever carries the bytes can read it.
+        tls: Certificates to trust with ``wss://``; ``None`` is the system's.
+        patience: How long to wait for what; ``None`` is the default.
+
+    Yields:
+        The client.
+
+    Raises:
+        InvalidRequestError: The address or the token cannot be used.
+        UnauthorizedError: The server wants another token, or any.
+        OverloadedError: The server takes no more connections for now.
+        ConnectionLostError: The server cannot be reached.
+    """
+    address = Address(_checked_url(url, tls), _headers(token), tls)
+    link = Link(address, patience or Patience())
+    failure: BaseException | None = None
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(link.run)
+        try:
+            await link.settled.wait()
+            if link.first is None:
+                yield Client(link)
+        except (Exception, KeyboardInterrupt, SystemExit) as error:
+            # Raised below, as it is: leaving the group with it would wrap it.
+            failure = error
+        finally:
+            link.close()
+    if failure is not None:
+        raise failure
+    if link.first is not None:
+        raise link.first
+
+
+def _checked_url(url: str, tls: SSLContext | None) -> str:
+    """Return the address if it is one.
+
+    Raises:
+        InvalidRequestError: It is not.
+    """
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme in ("ws", "wss") and parts.hostname and parts.port != 0
+    except ValueError:
+        usable = False
+    if not usable or parts.username or parts.password or parts.fragment:
+        raise InvalidRequestError("url", url, "ws://host:port or wss://host:port, and a path")
+    if tls is not None and parts.scheme == "ws":
+        raise InvalidRequestError("tls", tls, "only of use with a wss:// address")
+    return url
+
+
+def _headers(token: str | None) -> dict[str, str]:
+    """Return the headers that show a token.
+
+    Raises:
+        InvalidRequestError: It holds something that no header can; it is not shown.
+    """
+    if token is None:
+        return {}
+    if not token or not token.isascii() or not token.isprintable() or " " in token:
+        raise InvalidRequestError("token", "***", "visible ASCII characters without spaces")
+    return {"Authorization": f"Bearer {token}"}

@@ -1,0 +1,288 @@
+"""All requests of a client, and what the server must be told about them; no I/O.
+
+Messages go in, frames to send come out. The ledger knows whether there is a connection, but not
+how one is made: :mod:`asyncgen_apps.websocket.client.link` calls it in the loop of the client.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import deque
+from secrets import token_hex
+from typing import TYPE_CHECKING, Any
+
+from pydantic import ValidationError
+
+from asyncgen import InvalidRequestError, Timing, TokenLogprob, TopLogprob, Usage
+from asyncgen_apps.websocket.client.errors import error_from_server
+from asyncgen_apps.websocket.client.request import Phase
+from asyncgen_apps.websocket.messages import SERVER_MESSAGE, Accepted, Delta, Done, Error, Logprob
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from asyncgen_apps.websocket.client.request import Request
+    from asyncgen_apps.websocket.messages import Hello, Limits, ServerMessage
+
+__all__ = ["Ledger", "read_message"]
+
+_ABOUT_A_MESSAGE = frozenset(
+    ("invalid_json", "invalid_message", "unknown_type", "unsupported_data", "message_too_big")
+)
+"""Errors that a message of ours caused; without an ``id`` it can only be a new request's."""
+
+
+class Ledger:
+    """The requests of one client.
+
+    A request that the server has taken is resumed on the next connection, behind the last delta
+    that arrived. One that it may have taken without our hearing of it is sent again under a new
+    name: nothing of it was read, so nothing is repeated.
+    """
+
+    def __init__(self) -> None:
+        """Begin without a connection."""
+        self._waiting: deque[Request] = deque()
+        self._live: dict[str, Request] = {}
+        self._limits: Limits | None = None
+        self._prefix = token_hex(4)
+        self._count = 0
+
+    @property
+    def busy(self) -> bool:
+        """Whether somebody waits for the server."""
+        requests = (*self._waiting, *self._live.values())
+        return any(not one.given_up and one.phase is not Phase.ENDED for one in requests)
+
+    def attend(self, request: Request) -> list[str]:
+        """Do what the state of a request calls for: send it, cancel it, or nothing.
+
+        Returns:
+            The frames to send; none without a connection.
+        """
+        if request.phase is Phase.ENDED:
+            return []
+        if request.phase is Phase.NEW:
+            if request.given_up:
+                request.stop("cancelled")
+            elif request not in self._waiting:
+                self._waiting.append(request)
+            return self._send_waiting()
+        if request.given_up:
+            if self._limits is not None:
+                return self._cancel(request)
+            if not request.left:  # its reader need not wait for the next connection
+                request.stop("cancelled")
+        return []
+
+    def connected(self, hello: Hello) -> list[str]:
+        """Take up all requests on a new connection.
+
+        Returns:
+            The frames to send: resumptions first, then what the server may not have.
+        """
+        self._limits = hello.limits
+        known, self._live = self._live, {}
+        again: list[Request] = []
+        frames: list[str] = []
+        for request in known.values():
+            request.cancel_sent = False
+            if request.resume_token:
+                self._live[request.id] = request
+                frames.append(_resume(request))
+                if request.given_up or request.phase is Phase.ENDED:
+                    frames += self._cancel(request)
+            elif not request.given_up:
+                request.phase = Phase.NEW
+                again.append(request)
+            elif request.phase is not Phase.ENDED:
+                request.stop("cancelled")
+        self._waiting.extendleft(reversed(again))
+        return frames + self._send_waiting()
+
+    def disconnected(self) -> None:
+        """Note that the connection is gone."""
+        self._limits = None
+        for request in list(self._live.values()):
+            if request.cancel_wanted:
+                self.attend(request)
+
+    def receive(self, message: ServerMessage) -> list[str]:
+        """Take in a message.
+
+        Returns:
+            The frames to send in answer.
+
+        Raises:
+            GapError: A delta is missing: only a resumption on a new connection brings it.
+        """
+        if isinstance(message, Error):
+            return self._receive_error(message)
+        if not isinstance(message, Accepted | Delta | Done):
+            return []
+        request = self._live.get(message.id)
+        if request is None:
+            return []
+        if isinstance(message, Accepted):
+            if request.phase is Phase.ENDED:
+                request.resume_token = message.resume_token
+            else:
+                request.accept(message.resume_token)
+            return []
+        if isinstance(message, Done):
+            if request.phase is not Phase.ENDED and not request.left:
+                _finish(request, message)
+            return self._forget(message.id)
+        if request.phase is not Phase.ENDED and not request.left:
+            _add(request, message)
+        return []
+
+    def fail_all(self, error: Exception) -> None:
+        """Let every request fail: the server is gone for good."""
+        requests = [*self._live.values(), *self._waiting]
+        self._live.clear()
+        self._waiting.clear()
+        for request in requests:
+            request.fail(error)
+
+    def close(self) -> list[str]:
+        """End every request with ``"aborted"``: the client is being closed.
+
+        Returns:
+            The frames to send before the connection is closed.
+        """
+        frames = []
+        for request in self._live.values():
+            if self._limits is not None:
+                frames += self._cancel(request)
+        for request in (*self._live.values(), *self._waiting):
+            request.stop("aborted")
+        self._live.clear()
+        self._waiting.clear()
+        return frames
+
+    def _receive_error(self, message: Error) -> list[str]:
+        if message.id is None:
+            if message.code in _ABOUT_A_MESSAGE:
+                for name, sent in list(self._live.items()):
+                    if sent.phase is Phase.SENT:
+                        sent.fail(_exception(message, sent))
+                        del self._live[name]
+            return self._send_waiting()
+        request = self._live.get(message.id)
+        if request is None:
+            return []
+        if message.code in ("duplicate_id", "resume_attached") and request.resume_token:
+            return []  # it runs under this name, as it should
+        request.fail(_exception(message, request))
+        return self._forget(message.id)
+
+    def _forget(self, name: str) -> list[str]:
+        self._live.pop(name).phase = Phase.ENDED
+        return self._send_waiting()
+
+    def _cancel(self, request: Request) -> list[str]:
+        if request.cancel_sent:
+            return []
+        request.cancel_sent = True
+        return [_frame("cancel", id=request.id)]
+
+    def _send_waiting(self) -> list[str]:
+        """Send what the limits of the connection allow; the rest waits for an end."""
+        frames: list[str] = []
+        while self._limits and self._waiting and len(self._live) < self._limits.max_requests:
+            request = self._waiting.popleft()
+            if request.phase is not Phase.NEW:
+                continue
+            if request.given_up:
+                request.stop("cancelled")
+                continue
+            self._count += 1
+            request.id = f"{self._prefix}-{self._count}"
+            frame = _generate(request)
+            most = self._limits.max_message_bytes
+            if (size := len(frame.encode())) > most:
+                allowed = f"a request of {size} bytes; the server takes at most {most}"
+                request.fail(InvalidRequestError("prompt", _told(request.prompt), allowed))
+                continue
+            request.phase = Phase.SENT
+            self._live[request.id] = request
+            frames.append(frame)
+        return frames
+
+
+def _frame(kind: str, **fields: Any) -> str:
+    return json.dumps({"type": kind, **fields}, ensure_ascii=False, separators=(",", ":"))
+
+
+def _generate(request: Request) -> str:
+    return _frame(
+        "generate", id=request.id, **request.prompt, params=request.params, events="tokens"
+    )
+
+
+def _resume(request: Request) -> str:
+    return _frame("resume", id=request.id, resume_token=request.resume_token, after=request.seq)
+
+
+def _told(prompt: dict[str, Any]) -> object:
+    """The prompt as the caller gave it."""
+    return next(iter(prompt.values()))
+
+
+def _exception(message: Error, request: Request) -> Exception:
+    told = _told(request.prompt)
+    return error_from_server(
+        message.code,
+        message.message,
+        retry_after=message.retry_after,
+        parameter=message.param,
+        sent={"prompt": told, "messages": told, "token_ids": told, **request.params},
+    )
+
+
+def _add(request: Request, delta: Delta) -> None:
+    request.add(
+        delta.seq if delta.first_seq is None else delta.first_seq,
+        delta.seq,
+        index=delta.index,
+        text=delta.text,
+        token_ids=delta.token_ids or (),
+        logprobs=None if delta.logprobs is None else [_logprob(one) for one in delta.logprobs],
+        time=delta.time,
+    )
+
+
+def _finish(request: Request, done: Done) -> None:
+    ends: Sequence[Any] = done.choices or [(0, done.finish_reason, done.stop_reason)]
+    if done.choices is not None:
+        ends = [(one.index, one.finish_reason, one.stop_reason) for one in done.choices]
+    usage = Usage(**done.usage.model_dump())
+    request.finish(done.seq, ends, usage, Timing(**done.timing.model_dump()))
+
+
+def _logprob(entry: Logprob) -> TokenLogprob:
+    top = tuple(TopLogprob(one.token_id, one.token, _number(one.logprob)) for one in entry.top)
+    return TokenLogprob(entry.token_id, entry.token, _number(entry.logprob), top)
+
+
+def _number(logprob: float | None) -> float:
+    """JSON has no infinity: ``null`` stands for it."""
+    return -math.inf if logprob is None else logprob
+
+
+def read_message(text: str | bytes) -> ServerMessage | None:
+    """Read a message of the server; ``None`` is one of a type that this client does not know.
+
+    Raises:
+        ValueError: It is no message of the protocol.
+    """
+    if isinstance(text, bytes):
+        raise ValueError("a binary message")
+    try:
+        return SERVER_MESSAGE.validate_json(text)
+    except ValidationError as error:
+        if any(one["type"] == "union_tag_invalid" for one in error.errors(include_url=False)):
+            return None
+        raise

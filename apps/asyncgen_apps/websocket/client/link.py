@@ -1,0 +1,352 @@
+"""The connection of a client: made, kept alive, made again; one owner task runs it all.
+
+Frames go out through one queue and come in through one reader; what they mean is the ledger's
+business. Nothing here is public.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections import deque
+from contextlib import suppress
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
+
+import anyio
+
+from asyncgen import EngineDiedError, InvalidRequestError
+from asyncgen_apps.websocket.client.errors import (
+    ConnectionLostError,
+    Failure,
+    error_from_server,
+    failure_from,
+)
+from asyncgen_apps.websocket.client.ledger import Ledger, read_message
+from asyncgen_apps.websocket.client.outbox import Outbox
+from asyncgen_apps.websocket.client.request import GapError
+from asyncgen_apps.websocket.client.socket import SocketError, open_socket
+from asyncgen_apps.websocket.messages import SUBPROTOCOL, Delta, Done, Error, Hello, Ping, Pong
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from ssl import SSLContext
+
+    from asyncgen import AsyncgenError
+    from asyncgen_apps.websocket.client.request import Request
+    from asyncgen_apps.websocket.client.socket import Socket
+
+__all__ = ["Address", "Link", "Patience"]
+
+logger = logging.getLogger("asyncgen.websocket.client")
+
+CLOSE_SECONDS = 2.0
+"""Longest time to say goodbye: the last cancellations, and the closing handshake."""
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where the server is, and what it gets to see.
+
+    Attributes:
+        url: ``ws://`` or ``wss://``.
+        headers: HTTP headers of the opening request, the token among them.
+        tls: Certificates to trust; ``None`` is the system's.
+    """
+
+    url: str
+    headers: Mapping[str, str]
+    tls: SSLContext | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long the client waits for what, in seconds; all above 0.
+
+    Attributes:
+        open: For a connection and the server's first message.
+        heartbeat: Longest time between two pings; a server may ask for more of them.
+        silence: For any message at all after a ping was due; then the connection counts as lost.
+        outage: For the server to come back, before the streams fail.
+        first_delay: Upper end of the first random pause between two attempts; doubled each time.
+        longest_delay: Upper end of the later ones.
+    """
+
+    open: float = 10.0
+    heartbeat: float = 15.0
+    silence: float = 10.0
+    outage: float = 60.0
+    first_delay: float = 0.2
+    longest_delay: float = 5.0
+
+    def __post_init__(self) -> None:
+        """Check the values.
+
+        Raises:
+            InvalidRequestError: One is not above 0.
+        """
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if not value > 0:
+                raise InvalidRequestError(field.name, value, "seconds, above 0")
+
+
+class Link:
+    """A connection that comes back.
+
+    Attributes:
+        hello: What the server said of itself, on the latest connection.
+        first: Why the first attempt failed, if it did.
+        settled: Set when the first attempt has succeeded or failed.
+        closed: Whether the client was closed.
+        engine_died: Whether the server said so on the latest connection.
+    """
+
+    def __init__(self, address: Address, patience: Patience) -> None:
+        """Bind it to the running loop; :meth:`run` connects."""
+        self.hello: Hello | None = None
+        self.first: AsyncgenError | None = None
+        self.settled = anyio.Event()
+        self.closed = False
+        self.engine_died = False
+        self._address = address
+        self._patience = patience
+        self._ledger = Ledger()
+        self._outbox: Outbox[Request] = Outbox(self.attend)
+        self._frames: deque[str] = deque()
+        self._news = anyio.Event()  # something for the writer, or for a link that rests
+        self._interrupt: anyio.CancelScope | None = None
+        self._heard = 0.0
+        self._failed_since: float | None = None
+        self._failures = 0
+        self._reported: AsyncgenError | None = None
+
+    def attend(self, request: Request) -> None:
+        """Do what the state of a request calls for; in the loop of the client."""
+        if self.closed:
+            request.stop("aborted")
+        else:
+            self._send(self._ledger.attend(request))
+            self._news.set()
+
+    def attend_soon(self, request: Request) -> None:
+        """The same from any thread, and from a finalizer."""
+        self._outbox.post(request)
+
+    def close(self) -> None:
+        """End all streams, tell the server, and let :meth:`run` return soon."""
+        if not self.closed:
+            self.closed = True
+            self._send(self._ledger.close())
+            if self._interrupt is not None:
+                self._interrupt.cancel()
+
+    async def run(self) -> None:
+        """Connect, and connect again, until :meth:`close`.
+
+        Cancelling it from outside changes nothing: the goodbye needs the connection, and on trio
+        the library's own tasks with it. :meth:`close` makes it end within ``CLOSE_SECONDS``.
+        """
+        with anyio.CancelScope(shield=True):
+            try:
+                while not self.closed:
+                    failure = await self._connect_once()
+                    if not self.closed:
+                        await self._recover(failure)
+            finally:
+                self._ledger.fail_all(ConnectionLostError("the client has ended"))
+                self.settled.set()
+
+    async def _connect_once(self) -> Failure:
+        """Hold one connection; returns why it ended or never began."""
+        self._reported = None
+        failure = Failure(ConnectionLostError("the connection was interrupted"))
+        with anyio.CancelScope() as attempt:
+            self._interrupt = attempt
+            try:
+                async with open_socket(
+                    self._address.url,
+                    subprotocol=SUBPROTOCOL,
+                    headers=self._address.headers,
+                    tls=self._address.tls,
+                    open_seconds=self._patience.open,
+                    close_seconds=CLOSE_SECONDS,
+                ) as socket:
+                    failure = await self._use(socket)
+            except SocketError as error:
+                failure = failure_from(error.__cause__ or error, self._reported)
+        return failure
+
+    async def _use(self, socket: Socket) -> Failure:
+        """Greet, talk, part."""
+        try:
+            with anyio.fail_after(self._patience.open):
+                # A server that wants a token and has seen none waits; this makes it say so.
+                # One that has closed already has said why: that is read all the same.
+                with suppress(SocketError):
+                    await socket.send(Ping(nonce=0).model_dump_json())
+                self.hello = await self._receive_hello(socket)
+        except TimeoutError:
+            await socket.abort()
+            words = f"it did not greet within {self._patience.open:g} seconds"
+            return failure_from(TimeoutError(words))
+        except SocketError as error:
+            return failure_from(error.__cause__ or error, self._reported)
+        except ValueError as error:
+            await socket.abort()
+            words = f"the server does not speak {SUBPROTOCOL}: {error}"
+            return Failure(ConnectionLostError(words), fatal=True)
+        except BaseException:
+            await socket.abort()  # a goodbye would be cancelled as well
+            raise
+        self.engine_died = False
+        self.settled.set()
+        self._frames.clear()
+        self._send(self._ledger.connected(self.hello))
+        failure = await self._talk(socket, self.hello)
+        if not self.closed:
+            self._ledger.disconnected()
+            await socket.abort()
+            return failure
+        with anyio.move_on_after(CLOSE_SECONDS, shield=True) as goodbye:
+            with suppress(SocketError):
+                while self._frames:
+                    await socket.send(self._frames.popleft())
+                await socket.close()
+        if goodbye.cancelled_caught:
+            await socket.abort()
+        return failure
+
+    async def _receive_hello(self, socket: Socket) -> Hello:
+        """Wait for the first message.
+
+        Raises:
+            SocketError: The connection was closed.
+            ValueError: The server says something else.
+        """
+        while True:
+            message = read_message(await socket.receive())
+            if isinstance(message, Hello):
+                return message
+            if isinstance(message, Error):
+                self._note(message)
+
+    async def _talk(self, socket: Socket, hello: Hello) -> Failure:
+        """Read, write and ping until the connection ends or the client is closed."""
+        failures: list[Failure] = []
+
+        async def write() -> None:
+            try:
+                while True:
+                    while self._frames:
+                        await socket.send(self._frames.popleft())
+                    self._news = anyio.Event()
+                    await self._news.wait()
+            except SocketError:
+                pass  # the reader finds out why
+
+        async def ping() -> None:
+            await self._ping_until_silence(self._interval(hello))
+            error = ConnectionLostError("the server has fallen silent")
+            failures.append(Failure(error))
+            tasks.cancel_scope.cancel()
+
+        self._heard = anyio.current_time()
+        async with anyio.create_task_group() as tasks:
+            self._interrupt = tasks.cancel_scope
+            tasks.start_soon(write)
+            tasks.start_soon(ping)
+            failures.append(await self._read(socket))
+            tasks.cancel_scope.cancel()
+        return failures[0] if failures else Failure(ConnectionLostError("the client is closed"))
+
+    async def _read(self, socket: Socket) -> Failure:
+        """Hand every message to the ledger; returns why there will be no more."""
+        while True:
+            try:
+                text = await socket.receive()
+            except SocketError as error:
+                return failure_from(error.__cause__ or error, self._reported)
+            self._heard = anyio.current_time()
+            try:
+                message = read_message(text)
+                if message is None:
+                    continue
+                if isinstance(message, Error):
+                    self._note(message)
+                if isinstance(message, Delta | Done | Pong):
+                    self._failed_since, self._failures = None, 0
+                self._send(self._ledger.receive(message))
+            except (ValueError, GapError) as error:
+                words = f"the server breaks the protocol: {error}"
+                return Failure(ConnectionLostError(words))
+
+    def _note(self, message: Error) -> None:
+        """Remember what the server said about the connection, or about its engine."""
+        error = error_from_server(
+            message.code, message.message, retry_after=message.retry_after, parameter=message.param
+        )
+        self.engine_died = self.engine_died or isinstance(error, EngineDiedError)
+        if message.id is None:
+            self._reported = error
+            logger.info("the server reports %s", message.code)
+
+    def _interval(self, hello: Hello) -> float:
+        """Seconds between pings: ours, or less where the server wants to hear more."""
+        wish = hello.heartbeat_seconds
+        return min(self._patience.heartbeat, wish) if wish > 0 else self._patience.heartbeat
+
+    async def _ping_until_silence(self, interval: float) -> None:
+        """Ping at every interval; returns when nothing has come for too long."""
+        number = 0
+        while True:
+            number += 1  # 0 was the greeting
+            self._send([Ping(nonce=number).model_dump_json()])
+            due = anyio.current_time() + interval
+            while (now := anyio.current_time()) < due:
+                lost_at = self._heard + interval + self._patience.silence
+                if now >= lost_at:
+                    return
+                wake_at = min(due, lost_at)
+                await anyio.sleep_until(wake_at)
+                if anyio.current_time() > wake_at + self._patience.silence / 2:
+                    # It was this loop that stood still; what has come meanwhile is not read yet.
+                    self._heard = anyio.current_time()
+
+    def _send(self, frames: list[str]) -> None:
+        self._frames.extend(frames)
+        if frames:
+            self._news.set()
+
+    async def _recover(self, failure: Failure) -> None:
+        """Wait before the next attempt; give up on the streams when it has been too long."""
+        if not self.settled.is_set():
+            self.first = failure.error
+            self.closed = True
+            return
+        now = anyio.current_time()
+        if self._failed_since is None:
+            self._failed_since = now
+        ceiling = self._patience.first_delay * 2.0 ** min(self._failures, 30)
+        delay = random.uniform(0.0, min(ceiling, self._patience.longest_delay))
+        delay += failure.retry_after
+        self._failures += 1
+        given_up = now + delay - self._failed_since > self._patience.outage
+        if failure.fatal or given_up:
+            logger.warning("giving up: %s", failure.error)
+            self._ledger.fail_all(failure.error)
+            self._failed_since, self._failures = None, 0
+            await self._rest()
+        else:
+            logger.info("%s; connecting again in %.1f s", failure.error, delay)
+            with anyio.CancelScope() as pause:
+                self._interrupt = pause
+                await anyio.sleep(delay)
+
+    async def _rest(self) -> None:
+        """Do nothing until a stream asks for the server."""
+        with anyio.CancelScope() as pause:
+            self._interrupt = pause
+            while not self._ledger.busy:
+                self._news = anyio.Event()
+                await self._news.wait()

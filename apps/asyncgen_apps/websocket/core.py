@@ -1,0 +1,343 @@
+"""The protocol, without a socket, a loop or a clock: one :class:`Channel` a connection.
+
+What a client sent goes in through :meth:`Channel.receive`, what the engine says through the
+:class:`~asyncgen_apps.websocket.answers.Answer`; out come orders (start this, cancel that, close)
+and, from :meth:`Channel.flush`, the messages to send. Whoever moves the bytes calls ``flush`` when
+``on_ready`` says so and the socket takes more: until then, what an answer says is merged.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from asyncgen_apps.websocket.failures import RESTART_SECONDS, Fault
+from asyncgen_apps.websocket.messages import Auth, Cancel, CloseCode, Generate, Hello, Ping, Resume
+from asyncgen_apps.websocket.params import check_params
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from asyncgen_apps.websocket.answers import Answer, Registry
+    from asyncgen_apps.websocket.messages import ClientMessage
+    from asyncgen_apps.websocket.replay import Piece
+    from asyncgen_apps.websocket.settings import StreamSettings
+
+__all__ = ["Begin", "Channel", "Close", "Order", "Stop"]
+
+_REMEMBERED = 256
+"""Ids that have ended lately: to cancel one of them is no mistake."""
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """Start a request.
+
+    Attributes:
+        answer: Where it goes.
+        request: What the client wants.
+    """
+
+    answer: Answer
+    request: Generate
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Have the engine stop a request; its end is said by the engine."""
+
+    answer: Answer
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """Send what there is, and close the connection."""
+
+    code: CloseCode
+    reason: str
+
+
+Order = Begin | Stop | Close
+
+
+def _nobody() -> None:
+    """Hears nothing."""
+
+
+class Channel:
+    """The protocol's side of one connection.
+
+    Attributes:
+        is_authenticated: Whether the client was let in.
+        is_draining: Whether new requests are refused because the server leaves.
+        on_ready: Called when there is something to flush; it must be quick.
+    """
+
+    __slots__ = (
+        "_answers",
+        "_check",
+        "_marked",
+        "_outbox",
+        "_recent",
+        "_registry",
+        "_settings",
+        "is_authenticated",
+        "is_draining",
+        "on_ready",
+    )
+
+    def __init__(
+        self,
+        settings: StreamSettings,
+        registry: Registry,
+        *,
+        check: Callable[[str], bool] | None = None,
+        is_authenticated: bool = True,
+    ) -> None:
+        """Open it; ``hello`` waits to be flushed as soon as the client is let in.
+
+        Args:
+            settings: Limits.
+            registry: The requests of the server.
+            check: Whether a token is good; ``None`` where none is needed.
+            is_authenticated: Whether the handshake has shown a good one, or none is needed.
+        """
+        self._settings = settings
+        self._registry = registry
+        self._check = check
+        self._outbox: list[dict[str, Any]] = []
+        self._answers: dict[str, Answer] = {}
+        self._marked: dict[Answer, list[Piece] | None] = {}
+        self._recent: deque[str] = deque(maxlen=_REMEMBERED)
+        self.is_authenticated = is_authenticated
+        self.is_draining = False
+        self.on_ready: Callable[[], None] = _nobody
+        if is_authenticated:
+            self._hello()
+
+    @property
+    def num_requests(self) -> int:
+        """Requests whose end was not sent yet."""
+        return len(self._answers)
+
+    @property
+    def backlog(self) -> int:
+        """Messages that wait to be sent and do not merge; a reader should pause on too many."""
+        return len(self._outbox)
+
+    def receive(self, message: ClientMessage | Fault, now: float) -> list[Order]:
+        """Take in what the client sent.
+
+        Args:
+            message: The message, or what is wrong with it.
+            now: Seconds of the registry's clock.
+
+        Returns:
+            What to do, in this order.
+        """
+        if not self.is_authenticated:
+            return self._authenticate(message)
+        match message:
+            case Fault():
+                # An id that is in use stays out: the error would read as that request's end.
+                free = message.id is not None and message.id not in self._answers
+                self._put(message.message_for(message.id if free else None))
+            case Ping():
+                self._put({"type": "pong", "nonce": message.nonce})
+            case Generate():
+                return self._begin(message)
+            case Cancel():
+                return self._cancel(message)
+            case Resume():
+                return self._resume(message, now)
+            case Auth() if self._check is not None and not self._check(message.token):
+                self._put(Fault("unauthorized", "this token is not valid").message_for())
+            case Auth():
+                pass  # the client need not know whether its header was read
+        return []
+
+    def refuse(self, fault: Fault, code: CloseCode) -> list[Order]:
+        """Say why, and close."""
+        self._outbox.clear()
+        self._put(fault.message_for())
+        return [Close(code, fault.code)]
+
+    def mark(self, answer: Answer) -> None:
+        """An answer has something to say."""
+        if answer not in self._marked:
+            self._marked[answer] = None
+            self.on_ready()
+
+    def put_accepted(self, answer: Answer, queue_position: int | None) -> None:
+        """An answer was taken by the engine, or taken up again."""
+        self._put(
+            {
+                "type": "accepted",
+                "id": answer.id,
+                "resume_token": answer.token,
+                "queue_position": queue_position,
+            }
+        )
+
+    def flush(self, now: float) -> list[dict[str, Any]]:
+        """Take all there is to send, in order; it counts as sent.
+
+        Args:
+            now: Seconds of the registry's clock.
+        """
+        messages, self._outbox = self._outbox, []
+        marked, self._marked = self._marked, {}
+        for answer, again in marked.items():
+            pieces = [*(again or ()), *answer.replay.take()]
+            messages += [_delta(answer, piece) for piece in pieces]
+            if answer.end is not None:
+                messages.append(answer.last_message())
+                self._release(answer)
+                self._recent.append(answer.id)
+                self._registry.leave(answer, now)
+        return messages
+
+    def leave(self, now: float, *, for_good: bool) -> list[Order]:
+        """The connection is gone.
+
+        Args:
+            now: Seconds of the registry's clock.
+            for_good: The client has said that it is finished: its requests end. Otherwise they go
+                on, for their time of grace; not while the server drains, as nobody could come back.
+        """
+        orders: list[Order] = []
+        for answer in tuple(self._answers.values()):
+            self._release(answer)
+            # One that was not accepted yet cannot be resumed either: nobody knows its token.
+            if for_good or self.is_draining or not answer.is_accepted:
+                self._registry.drop(answer)
+                if answer.end is None:
+                    orders.append(Stop(answer))
+            else:
+                self._registry.leave(answer, now)
+        self._outbox.clear()
+        self._marked.clear()
+        return orders
+
+    def _hello(self) -> None:
+        settings = self._settings
+        hello = Hello(
+            model=settings.model_name,
+            limits=settings.limits,
+            heartbeat_seconds=settings.heartbeat_seconds,
+            authenticated=self._check is not None,
+        )
+        self._put(hello.model_dump())
+
+    def _authenticate(self, message: ClientMessage | Fault) -> list[Order]:
+        """Nothing but a good token gets a client in, and it has one attempt."""
+        if not isinstance(message, Auth):
+            fault = Fault("not_authenticated", "the first message must be `auth` with a token")
+            return self.refuse(fault, CloseCode.POLICY)
+        if self._check is not None and not self._check(message.token):
+            return self.refuse(Fault("unauthorized", "this token is not valid"), CloseCode.POLICY)
+        self.is_authenticated = True
+        self._hello()
+        return []
+
+    def _begin(self, message: Generate) -> list[Order]:
+        fault = self._refusal(message.id) or check_params(message.params)
+        if fault is not None:
+            self._put(fault.message_for(message.id))
+            return []
+        answer = self._registry.create(self, message.id)
+        answer.with_tokens = message.events == "tokens"
+        self._answers[message.id] = answer
+        return [Begin(answer, message)]
+
+    def _refusal(self, request_id: str) -> Fault | None:
+        """Why no request of this name can be taken."""
+        if request_id in self._answers:
+            return Fault("duplicate_id", "a request of this id has not ended")
+        if self.is_draining:
+            message = "the server is about to leave; try another, or later"
+            return Fault("draining", message, retry_after=RESTART_SECONDS)
+        most = self._settings.max_requests
+        if len(self._answers) >= most:
+            message = f"{most} requests run on this connection, the most of this server"
+            return Fault("too_many_requests", message, retry_after=1.0)
+        return None
+
+    def _cancel(self, message: Cancel) -> list[Order]:
+        answer = self._answers.get(message.id)
+        if answer is not None:
+            return [Stop(answer)] if answer.end is None else []
+        if message.id not in self._recent:
+            fault = Fault("unknown_id", "no request of this id is on this connection")
+            self._put(fault.message_for(message.id))
+        return []
+
+    def _resume(self, message: Resume, now: float) -> list[Order]:
+        fault = self._take_up(message)
+        if fault is not None:
+            self._put(fault.message_for(message.id))
+        return []
+
+    def _take_up(self, message: Resume) -> Fault | None:
+        """Attach a request of another connection to this one, if that can be."""
+        answer = self._registry.find(message.resume_token)
+        if answer is None:
+            return Fault("resume_unknown", "no request has this resume_token, or not any more")
+        if answer.channel is self:
+            return Fault("resume_attached", "this connection has the request already")
+        refusal = self._refusal(message.id)
+        if refusal is not None and refusal.code != "draining":
+            return refusal
+        replay = answer.replay
+        last = replay.last_seq + (answer.end is not None and answer.end["type"] == "done")
+        if message.after > last:
+            return Fault("resume_ahead", f"`after` is {message.after}: the last `seq` is {last}")
+        if message.after < replay.first_kept - 1:
+            told = f"`after` is {message.after}: kept is what comes after {replay.first_kept - 1}"
+            return Fault("resume_gone", told)
+        if answer.channel is not None:
+            answer.channel._give_up(answer)
+        self._registry.stay(answer)
+        answer.id, answer.channel = message.id, self
+        self._answers[message.id] = answer
+        # Both are there before anybody hears of it: ``on_ready`` may flush at once.
+        self._marked[answer] = replay.after(message.after)
+        self.put_accepted(answer, None)
+        return None
+
+    def _give_up(self, answer: Answer) -> None:
+        """Another connection has taken an answer over."""
+        told = "another connection has resumed this request"
+        request_id = answer.id
+        self._release(answer)  # before the message: to put that may flush at once
+        self._put(Fault("resume_moved", told).message_for(request_id))
+
+    def _release(self, answer: Answer) -> None:
+        """Let an answer go."""
+        del self._answers[answer.id]
+        self._marked.pop(answer, None)
+        answer.channel = None
+
+    def _put(self, message: dict[str, Any]) -> None:
+        self._outbox.append(message)
+        self.on_ready()
+
+
+def _delta(answer: Answer, piece: Piece) -> dict[str, Any]:
+    """Lay a piece out."""
+    delta: dict[str, Any] = {
+        "type": "delta",
+        "id": answer.id,
+        "seq": piece.seq,
+        "text": piece.text,
+        "index": piece.index,
+    }
+    if piece.first_seq != piece.seq:
+        delta["first_seq"] = piece.first_seq
+    if piece.token_ids is not None:
+        delta["token_ids"] = piece.token_ids
+        delta["time"] = piece.time
+    if piece.logprobs is not None:
+        delta["logprobs"] = piece.logprobs  # dataclasses, laid out as the protocol has them
+    return delta

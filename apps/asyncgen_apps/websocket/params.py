@@ -1,0 +1,90 @@
+"""Which parameters of a stream may come over a network.
+
+A table, not a rule: a new parameter of the library fails a test until somebody has decided. Refused
+is what runs code, opens files, or is no JSON. Values are the engine's to judge, apart from numbers
+that no machine word holds, and from those that cost the server more than they cost a client.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from asyncgen_apps.websocket.failures import Fault
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pydantic import JsonValue
+
+__all__ = ["ALLOWED", "MOST_SAMPLES", "REFUSED", "check_params"]
+
+ALLOWED = frozenset(
+    """
+    max_length max_new_tokens min_length min_new_tokens early_stopping max_time stop_strings
+    do_sample num_beams use_cache temperature top_k top_p min_p top_h typical_p epsilon_cutoff
+    eta_cutoff repetition_penalty encoder_repetition_penalty length_penalty no_repeat_ngram_size
+    bad_words_ids renormalize_logits forced_bos_token_id forced_eos_token_id remove_invalid_values
+    exponential_decay_length_penalty suppress_tokens begin_suppress_tokens sequence_bias
+    token_healing guidance_scale watermarking_config num_return_sequences pad_token_id bos_token_id
+    eos_token_id encoder_no_repeat_ngram_size decoder_start_token_id num_beam_groups
+    diversity_penalty penalty_alpha low_memory dola_layers force_words_ids
+    prompt_lookup_num_tokens max_matching_ngram_size assistant_early_exit prefill_chunk_size
+    num_assistant_tokens num_assistant_tokens_schedule assistant_confidence_threshold
+    negative_prompt_ids negative_prompt_attention_mask seed stop logprobs top_logprobs
+    presence_penalty frequency_penalty priority n skip_special_tokens
+    """.split()
+)
+
+REFUSED = frozenset(
+    """
+    assistant_ensemble_weight assistant_lookbehind assistant_model assistant_tokenizer cache_config
+    cache_implementation compile_config constraints continuous_batching_config custom_generate
+    disable_compile generation_config is_assistant logits_processor max_cache_len
+    prefix_allowed_tokens_fn recipe speculation_type stopping_criteria synced_gpus
+    target_lookbehind trust_remote_code use_mtp
+    """.split()
+)
+
+MOST_SAMPLES = 128
+"""Rows of one request: each costs the engine memory and a place, whether it gets to run or not."""
+
+_LARGEST = 2**63
+
+
+def check_params(params: Mapping[str, JsonValue]) -> Fault | None:
+    """Find the first parameter that may not come from a client.
+
+    Args:
+        params: As the client sent them; ``None`` is not given.
+
+    Returns:
+        What is wrong; ``None`` if nothing is, as far as can be said without the engine. Unknown
+        names are left to it: it knows the nearest one.
+    """
+    for name, value in params.items():
+        if value is None:
+            continue
+        if name in REFUSED:
+            message = f"`{name}` is not taken from clients: it is for code beside the engine"
+            return Fault("invalid_request", message, param=name)
+        if not _is_sane(value):
+            message = f"`{name}` holds a number beyond 64 bits, or one that is not finite"
+            return Fault("invalid_request", message, param=name)
+        is_count = name in ("n", "num_return_sequences", "num_beams")
+        if is_count and isinstance(value, int) and value > MOST_SAMPLES:
+            message = f"`{name}` is {value}: at most {MOST_SAMPLES} rows of a request"
+            return Fault("invalid_request", message, param=name)
+    return None
+
+
+def _is_sane(value: JsonValue) -> bool:
+    if isinstance(value, int):
+        return -_LARGEST <= value < _LARGEST
+    if isinstance(value, float):
+        return math.isfinite(value)
+    if isinstance(value, list):
+        return all(map(_is_sane, value))
+    if isinstance(value, dict):
+        return all(map(_is_sane, value.values()))
+    return True

@@ -1,0 +1,113 @@
+"""What the port answers to plain ``GET`` requests: health, readiness, figures, the page.
+
+Knows paths and replies as values; not how they are sent.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+
+from asyncgen_apps.metrics import EngineCollector
+from asyncgen_apps.websocket.figures import FiguresCollector
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from asyncgen_apps.websocket.service import StreamService
+
+__all__ = ["PAGE", "STREAM_PATHS", "PlainReplies", "Reply"]
+
+PAGE = Path(__file__).parent / "page.html"
+"""A page that chats over the protocol."""
+
+STREAM_PATHS = frozenset({"/", "/v1/stream"})
+"""Where WebSockets connect."""
+
+_TEXT = "text/plain; charset=utf-8"
+_PAGE_HEADERS = {
+    "Cache-Control": "no-cache",
+    "Content-Security-Policy": "frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+}
+"""What a page cannot say of itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """A reply as a value.
+
+    Attributes:
+        status: HTTP status.
+        body: The content.
+        content_type: Its type.
+        headers: Further ones.
+    """
+
+    status: int
+    body: bytes
+    content_type: str = _TEXT
+    headers: Mapping[str, str] = field(default_factory=lambda: {"Cache-Control": "no-store"})
+
+
+class PlainReplies:
+    """The replies of one server."""
+
+    def __init__(self, service: StreamService, *, page: Path | None = PAGE) -> None:
+        """Set them up.
+
+        Args:
+            service: Whose health and figures.
+            page: What ``GET /`` gives; ``None`` gives nothing.
+        """
+        self._service = service
+        self._metrics = CollectorRegistry()
+        model_name = service.settings.model_name
+        self._metrics.register(EngineCollector(service.llm, model_name=model_name))
+        self._metrics.register(FiguresCollector(service.figures, service.registry))
+        self._paths: dict[str, Callable[[], Reply]] = {
+            "/": partial(_page, page),
+            "/healthz": self._health,
+            "/readyz": self._ready,
+            "/metrics": self._figures,
+        }
+
+    def reply(self, path: str) -> Reply:
+        """Answer a ``GET`` that is no WebSocket handshake.
+
+        Args:
+            path: Path of the request, perhaps with a query.
+        """
+        make = self._paths.get(path.partition("?")[0])
+        if make is not None:
+            return make()
+        if path.partition("?")[0] in STREAM_PATHS:
+            return _say("a WebSocket is served here: connect with one", 426)
+        return _say("nothing is here", 404)
+
+    def _health(self) -> Reply:
+        """Whether the engine lives; if not, only a restart helps."""
+        return _say("ok") if self._service.healthy else _say("the engine is dead", 503)
+
+    def _ready(self) -> Reply:
+        """Whether clients should be sent here."""
+        if not self._service.healthy:
+            return _say("the engine is dead", 503)
+        return _say("draining", 503) if self._service.is_draining else _say("ok")
+
+    def _figures(self) -> Reply:
+        return Reply(200, generate_latest(self._metrics), CONTENT_TYPE_LATEST)
+
+
+def _page(file: Path | None) -> Reply:
+    if file is None or not file.is_file():
+        return _say("no page is here; a WebSocket may connect")
+    return Reply(200, file.read_bytes(), "text/html; charset=utf-8", _PAGE_HEADERS)
+
+
+def _say(text: str, status: int = 200) -> Reply:
+    return Reply(status, text.encode() + b"\n")

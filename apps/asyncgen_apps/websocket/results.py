@@ -1,0 +1,71 @@
+"""Lays out what the engine gives as the protocol has it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from asyncgen_apps.websocket.replay import Piece
+
+if TYPE_CHECKING:
+    from asyncgen import Completion, Sample, TokenEvent
+
+__all__ = ["done_message", "piece_of"]
+
+
+def piece_of(event: TokenEvent, *, with_tokens: bool) -> Piece | None:
+    """Make a piece of an event.
+
+    Args:
+        event: From ``TextStream.events()``.
+        with_tokens: Whether the client wants ids.
+
+    Returns:
+        The piece; ``None`` if there is nothing in it for this client.
+    """
+    if not with_tokens:
+        return Piece(event.index, event.text) if event.text else None
+    if not event.text and not event.token_ids:
+        return None
+    return Piece(event.index, event.text, event.token_ids, event.logprobs, event.time)
+
+
+def done_message(result: Completion, *, aborted: bool = False) -> dict[str, Any]:
+    """Lay a result out as a ``done``, but for its id and number.
+
+    Args:
+        result: Of the stream.
+        aborted: It was cancelled because the server leaves; then what it has said is told again,
+            as nobody can resume it.
+    """
+    choices = [_choice(sample, aborted) for sample in result.samples]
+    first = choices[0]
+    usage, timing = result.usage, result.timing
+    done = {
+        **{name: value for name, value in first.items() if name != "index"},
+        "usage": {
+            "prompt_tokens": usage.prompt_tokens,
+            "completion_tokens": usage.completion_tokens,
+            "cached_tokens": usage.cached_tokens,
+        },
+        "timing": {
+            "queue": timing.queue,
+            "first_token": timing.first_token,
+            "total": timing.total,
+            "tokens_per_second": timing.tokens_per_second,
+        },
+    }
+    if len(choices) > 1:
+        done["choices"] = choices
+    return done
+
+
+def _choice(sample: Sample, aborted: bool) -> dict[str, Any]:
+    reason = sample.finish_reason
+    if aborted and reason == "cancelled":
+        reason = "aborted"
+    choice: dict[str, Any] = {"index": sample.index, "finish_reason": reason}
+    if sample.stop_reason is not None:
+        choice["stop_reason"] = sample.stop_reason
+    if reason == "aborted":
+        choice["text"] = sample.text
+    return choice

@@ -1,6 +1,0 @@
-"""A chat in the browser over an ``AsyncLLM``; ``build_chat(llm)`` is a page to launch or mount."""
-
-from apps.gradio_chat.chat import build_chat
-from apps.gradio_chat.look import launch_options
-
-__all__ = ["build_chat", "launch_options"]

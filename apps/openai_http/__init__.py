@@ -1,7 +1,0 @@
-"""An OpenAI-compatible HTTP server over an ``AsyncLLM``."""
-
-from apps.openai_http.app import create_app
-from apps.openai_http.gate import Gate
-from apps.openai_http.settings import ServerSettings
-
-__all__ = ["Gate", "ServerSettings", "create_app"]

@@ -1,0 +1,1 @@
+"""Beside the batch: requests that cannot share a step take turns."""

@@ -1,0 +1,172 @@
+"""Runs a model that decodes by itself: any object with a Hugging Face style ``generate``.
+
+Such code owns its loop, so it runs alone while it lasts: one turn is the whole request. It streams
+through ``streamer=`` and stops through ``stopping_criteria=``, like every ``generate`` does.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from asyncgen.engine.events import EventWriter
+from asyncgen.errors import InvalidRequestError
+from asyncgen.generation.logits import (
+    FrequencyPenaltyLogitsProcessor,
+    PresencePenaltyLogitsProcessor,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor
+
+    from asyncgen.engine.metrics import EngineMetrics
+    from asyncgen.engine.requests.request import Request
+    from asyncgen.generation.logits import LogitsProcessor
+    from asyncgen.tokenizer import Tokenizer
+
+__all__ = ["ForeignRun"]
+
+
+class ForeignRun:
+    """A request in the hands of a foreign ``generate``."""
+
+    def __init__(
+        self,
+        request: Request,
+        model: Any,
+        tokenizer: Tokenizer,
+        *,
+        clock: Callable[[], float],
+        is_closing: Callable[[], bool] = bool,
+        metrics: EngineMetrics | None = None,
+    ) -> None:
+        """Take up a request without computing anything.
+
+        Args:
+            request: What to run.
+            model: Has ``generate(input_ids=…, streamer=…, stopping_criteria=…, **config)``.
+            tokenizer: Turns ids to text.
+            clock: Monotonic seconds.
+            is_closing: Whether the decode thread was asked to leave; nobody else could tell the
+                foreign code.
+            metrics: Told what happens to it.
+        """
+        self._request = request
+        self._model = model
+        self._is_closing = is_closing
+        self._events = EventWriter(request, tokenizer, clock, metrics)
+
+    def turn(self) -> bool:
+        """Run the whole request.
+
+        Returns:
+            ``False``: it has ended.
+
+        Raises:
+            Exception: Whatever the foreign code raised.
+        """
+        request = self._request
+        interrupted = self._interrupted()
+        if interrupted is not None:
+            self.end(interrupted)
+            return False
+        streamer = _RowStreamer(request, self._events, self._interrupted)
+        ids = torch.tensor([request.prompt_ids], device=self._model.device)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(request.params.seed % 2**64)
+            self._model.generate(
+                input_ids=ids,
+                attention_mask=torch.ones_like(ids),
+                streamer=streamer,
+                stopping_criteria=[streamer.stops],
+                logits_processor=[*_penalties(request), *request.params.processors],
+                **_negative_prompt(request),
+                **_foreign_config(request),
+            )
+        self._events.end(self._interrupted() or "stop")
+        return False
+
+    def end(self, reason: str) -> None:
+        """End before the foreign code was called."""
+        self._events.end(reason)
+
+    def _interrupted(self) -> str | None:
+        """A reason to end at once, whatever was generated."""
+        return "aborted" if self._is_closing() else self._request.ends.interrupted()
+
+
+class _RowStreamer:
+    """Writes what a foreign ``generate`` puts, and tells it when to stop."""
+
+    def __init__(
+        self, request: Request, events: EventWriter, interrupted: Callable[[], str | None]
+    ) -> None:
+        self._ends = request.ends
+        self._events = events
+        self._interrupted = interrupted
+        # Length at which a criterion ended a row; some code asks before it puts, some after.
+        self._ended: dict[int, int] = {}
+        self._prompt_seen = False
+        self._length = len(request.prompt_ids)
+
+    def put(self, value: Tensor) -> None:
+        """Take the prompt, then the ids ``[B]`` of each step."""
+        if not self._prompt_seen:
+            self._prompt_seen = True
+            return
+        self._length += 1
+        for row, token_id in enumerate(value.reshape(-1).tolist()):
+            if self._length <= self._ended.get(row, self._length) and self._events.is_live(row):
+                self._events.settle(row, [token_id], self._reason(token_id))
+
+    def end(self) -> None:
+        """Called by ``generate`` at its end; the run writes the last event itself."""
+
+    def stops(self, input_ids: Tensor, scores: Tensor, **kwargs: Any) -> Tensor:
+        """A stopping criterion: everything has ended, or the request was interrupted."""
+        done = not self._events.any_live or self._interrupted() is not None
+        verdict = torch.full((input_ids.shape[0],), done, device=input_ids.device)
+        if self._ends.tensor_criteria:
+            found = self._ends.tensor_criteria(input_ids, scores)
+            for row in torch.nonzero(found).flatten().tolist():
+                self._ended.setdefault(row, input_ids.shape[1])
+            verdict = verdict | found
+        return verdict
+
+    def _reason(self, token_id: int) -> str | None:
+        if token_id in self._ends.eos_token_ids:
+            return "stop"
+        end = self._ends.max_length
+        return "length" if end is not None and self._length >= end else None
+
+
+def _penalties(request: Request) -> list[LogitsProcessor]:
+    """The penalties that are ours alone, as processors that any ``generate`` can run."""
+    kinds = (PresencePenaltyLogitsProcessor, FrequencyPenaltyLogitsProcessor)
+    return [each for each in request.processors if isinstance(each, kinds)]
+
+
+def _negative_prompt(request: Request) -> dict[str, Tensor]:
+    names = ("negative_prompt_ids", "negative_prompt_attention_mask")
+    given = {name: getattr(request.params, name) for name in names}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _foreign_config(request: Request) -> dict[str, Any]:
+    """The config as keywords: what differs from the documented defaults, and the length."""
+    params = request.params
+    if params.top_logprobs is not None:
+        raise InvalidRequestError("logprobs", True, "not available from a foreign model object")
+    config = params.config.to_diff_dict()
+    # The run's own criterion sees to time and stop strings. A length in new tokens wins over any
+    # default that the foreign model has.
+    for name in ("transformers_version", "max_time", "stop_strings", "max_length"):
+        config.pop(name, None)
+    assert params.config.max_length is not None
+    return config | {
+        "max_new_tokens": params.config.max_length - len(request.prompt_ids),
+        "do_sample": params.config.do_sample,
+    }

@@ -1,0 +1,154 @@
+"""Requests that cannot share a step: each is a run of its own, and they take turns.
+
+A run may grow to its longest without asking again: what its keys and values can take is reserved
+from the pages of the shared batch before its first turn, and a request whose room is not there yet
+waits. What fails, fails alone.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from asyncgen.engine.lane.turns import TurnScheduler
+from asyncgen.engine.requests.request import fail
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from asyncgen.engine.metrics import EngineMetrics
+    from asyncgen.engine.requests.request import Request
+    from asyncgen.engine.scheduling.pages import PagePool, Reservation
+
+__all__ = ["Run", "SideLane"]
+
+
+class Run(Protocol):
+    """A request in progress (see :mod:`asyncgen.engine.lane.strategy_run`)."""
+
+    def turn(self) -> bool:
+        """Advance by one step; ``False`` when the request has ended."""
+
+    def end(self, reason: str) -> None:
+        """End now, keeping what was generated; ``reason`` is the finish reason."""
+
+
+class SideLane:
+    """Requests, their turns, their memory and their ends."""
+
+    def __init__(
+        self,
+        start: Callable[[Request], Run],
+        *,
+        max_running: int,
+        pool: PagePool | None = None,
+        metrics: EngineMetrics | None = None,
+    ) -> None:
+        """Start without requests.
+
+        Args:
+            start: Lays out a request for decoding (the runner's constructor).
+            max_running: Most requests that run at a time.
+            pool: Where memory is reserved; ``None`` where it is not planned.
+            metrics: Hears of requests that fail.
+        """
+        self._start = start
+        self._pool = pool
+        self._metrics = metrics
+        self._scheduler: TurnScheduler[Request] = TurnScheduler(max_running)
+        self._runs: dict[Request, Run] = {}
+        self._reserved: dict[Request, Reservation] = {}
+
+    @property
+    def has_work(self) -> bool:
+        """Whether there is any request."""
+        return len(self._scheduler) > 0
+
+    @property
+    def num_waiting(self) -> int:
+        """Requests that have not started."""
+        return self._scheduler.num_waiting
+
+    @property
+    def num_running(self) -> int:
+        """Requests that take turns."""
+        return self._scheduler.num_running
+
+    @property
+    def num_pages_wanted(self) -> int:
+        """Pages that the next request waits for; 0 if it waits for nothing or for a turn."""
+        scheduler, pool = self._scheduler, self._pool
+        if pool is None or not scheduler.num_waiting:
+            return 0
+        if scheduler.num_running >= scheduler.max_running:
+            return 0
+        wanted = next(iter(scheduler.waiting())).num_pages
+        return wanted if wanted > pool.num_available else 0
+
+    def add(self, request: Request) -> None:
+        """Queue a request."""
+        self._scheduler.add(request, request.params.priority)
+
+    def abort(self, request: Request, reason: str = "cancelled") -> bool:
+        """End a request wherever it is; return whether it was here."""
+        if not self._scheduler.remove(request):
+            return False
+        self._end(request, reason)
+        return True
+
+    def abort_all(self, reason: str) -> None:
+        """End every request."""
+        for request in self._scheduler.clear():
+            self._end(request, reason)
+
+    def fail_all(self, error: BaseException) -> None:
+        """Tell every request that the engine is dead."""
+        for request in self._scheduler.clear():
+            self._forget(request)
+            fail(request, error, self._metrics)
+
+    def step(self) -> bool:
+        """Give one request one turn; ``False`` if there is none that can run."""
+        self._admit()
+        request = self._scheduler.next_turn()
+        if request is None:
+            return False
+        try:
+            goes_on = self._run_of(request).turn()
+        except Exception as error:
+            # This request's own failure: a processor that raised, a row of NaN.
+            fail(request, error, self._metrics)
+            goes_on = False
+        if not goes_on:
+            self._scheduler.remove(request)
+            self._forget(request)
+        return True
+
+    def _admit(self) -> None:
+        """Let the next request run if its memory is there; nobody overtakes it."""
+        if self.num_pages_wanted:
+            return
+        request = self._scheduler.admit()
+        if request is not None and self._pool is not None:
+            self._reserved[request] = self._pool.reserve(request.num_pages)
+
+    def _end(self, request: Request, reason: str) -> None:
+        """Tell a request that is off the turns already why it ended."""
+        try:
+            self._run_of(request).end(reason)
+        except Exception as error:
+            # A tokenizer that raised on the rest of the text.
+            fail(request, error, self._metrics)
+        self._forget(request)
+
+    def _forget(self, request: Request) -> None:
+        self._runs.pop(request, None)
+        reserved = self._reserved.pop(request, None)
+        if reserved is not None:
+            reserved.release()
+
+    def _run_of(self, request: Request) -> Run:
+        """The run of a request, made at its first turn."""
+        run = self._runs.get(request)
+        if run is None:
+            run = self._runs[request] = self._start(request)
+        return run

@@ -1,0 +1,192 @@
+"""Advances one request by one step of its strategy at a time.
+
+A run is laid out at its first turn, so that a request in the queue costs nothing but its ids. It
+knows no thread and no loop; between two turns it is a suspended generator.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+import torch
+
+from asyncgen.engine.events import EventWriter
+from asyncgen.engine.requests.routing import num_rows
+from asyncgen.engine.sampling.gumbel import HashDraw
+from asyncgen.engine.sampling.logprobs import token_logprob
+from asyncgen.generation.config.modes import GenerationMode, uses_beams
+from asyncgen.generation.generate.custom import custom_strategy
+from asyncgen.generation.generate.plan import make_plan, rows_of_prompt
+from asyncgen.generation.logits import raise_named
+from asyncgen.generation.strategies import EncoderInput, Steps, strategy_for
+from asyncgen.generation.strategies.drafters.drafting import make_drafter
+from asyncgen.generation.strategies.healed import healed
+from asyncgen.generation.strategies.mode_checks import Situation, check_mode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from torch import Tensor
+
+    from asyncgen.engine.lane.assistants import Assistants
+    from asyncgen.engine.metrics import EngineMetrics
+    from asyncgen.engine.requests.request import Request
+    from asyncgen.generation.generate.plan import GenerativeModel
+    from asyncgen.generation.strategies import Step
+    from asyncgen.tokenizer import Tokenizer
+    from asyncgen.types import TokenLogprob
+
+__all__ = ["StepRun"]
+
+
+class StepRun:
+    """A request in progress: its step generator and the events that come of it."""
+
+    def __init__(
+        self,
+        request: Request,
+        model: GenerativeModel,
+        tokenizer: Tokenizer | None,
+        *,
+        clock: Callable[[], float],
+        prefill_chunk: int | None,
+        assistants: Assistants,
+        metrics: EngineMetrics | None = None,
+    ) -> None:
+        """Take up a request without computing anything.
+
+        Args:
+            request: What to run.
+            model: Computes.
+            tokenizer: Turns ids to text; ``None`` where only ids are wanted.
+            clock: Monotonic seconds.
+            prefill_chunk: Most prompt tokens of one turn; ``None`` is all at once.
+            assistants: Where draft models come from.
+            metrics: Told what happens to it.
+        """
+        self._request = request
+        self._model = model
+        self._tokenizer = tokenizer
+        self._prefill_chunk = prefill_chunk
+        self._assistants = assistants
+        self._events = EventWriter(request, tokenizer, clock, metrics)
+        self._steps: Steps | None = None
+        self._is_past_prompt = False
+
+    def turn(self) -> bool:
+        """Run one decode step or one chunk of the prompt.
+
+        Returns:
+            Whether the request goes on.
+
+        Raises:
+            Exception: Whatever a processor, a criterion or the model raised.
+        """
+        interrupted = self._request.ends.interrupted()
+        if interrupted is not None and not self._has_more_to_say(interrupted):
+            self.end(interrupted)
+            return False
+        if self._steps is None:
+            self._steps = self._start()
+        try:
+            step = next(self._steps)
+        except FloatingPointError as error:
+            raise_named(self._request.processors, error)
+        self._write(step)
+        if not self._events.any_live:
+            self._steps.close()
+        return self._events.any_live
+
+    def end(self, reason: str) -> None:
+        """Stop here and tell the reader why; what was generated stays."""
+        if self._steps is not None:
+            self._steps.close()
+        self._events.end(reason)
+
+    def _start(self) -> Steps:
+        """Lay the request out as tensors and start its strategy."""
+        request, mode = self._request, self._request.params.mode
+        assistance = None
+        if mode is GenerationMode.ASSISTED_GENERATION and request.method is None:
+            assistance = self._assistants.assistance(request.params, self._tokenizer)
+            # A draft model that was loaded just now has not been looked at before.
+            rows, config = request.params.num_samples, request.params.config
+            check_mode(mode, Situation(self._model, config, rows, assistance=assistance))
+        plan = make_plan(
+            self._model,
+            [request.starting_ids] * self._rows,
+            config=request.params.config,
+            processors=request.processors,
+            ends=request.ends,
+            draw=HashDraw(request.params.seed),
+            beams=1 if request.method else request.params.config.num_beams or 1,
+            keep_logits=request.params.top_logprobs is not None,
+            prefill_chunk=request.params.config.prefill_chunk_size or self._chunk(),
+            encoder=self._encoder_input(),
+        )
+        if request.method is not None:
+            request.method.emit = self._write
+        elif assistance is not None:
+            # What one request teaches a draft model must not change the draws of another.
+            plan.drafter = make_drafter(self._model, plan, assistance, remember=False)
+        method = request.method
+        strategy = strategy_for(mode) if method is None else custom_strategy(method)
+        if request.healing is not None:
+            bias = request.healing.bias.expand(self._rows, -1)
+            strategy = partial(healed, strategy=strategy, bias=bias)
+        return strategy(plan)
+
+    def _chunk(self) -> int | None:
+        """Prompt tokens of each row in a turn, so that all rows together keep to the budget."""
+        budget = self._prefill_chunk
+        return None if budget is None else max(budget // num_rows(self._request.params), 1)
+
+    def _encoder_input(self) -> EncoderInput | None:
+        """What the encoder reads, in a model that has one."""
+        if self._request.decoder_ids is None:
+            return None
+        return EncoderInput(torch.tensor([self._request.prompt_ids], device=self._model.device))
+
+    @property
+    def _rows(self) -> int:
+        """Rows that the request is laid out in: a method that a user wrote sees every sample."""
+        params = self._request.params
+        return params.num_samples if self._request.method else rows_of_prompt(params.config)
+
+    def _has_more_to_say(self, interrupted: str) -> bool:
+        """Beams that run out of time end with the best hypothesis so far, in one more step."""
+        return (
+            interrupted == "time"
+            and self._is_past_prompt
+            and uses_beams(self._request.params.config)
+        )
+
+    def _write(self, step: Step) -> None:
+        """Turn what a step settled into events."""
+        if step.prompt is not None:
+            self._events.heal(step.prompt.tolist())
+        self._is_past_prompt |= step.scores is not None
+        for row, token_ids in enumerate(step.token_ids):
+            reason = step.reasons[row] if step.reasons else None
+            if not self._events.is_live(row) or (not token_ids and reason is None):
+                continue
+            goes_on = self._events.settle(row, token_ids, reason, self._logprobs(step, row))
+            if not goes_on:
+                self._request.ends.stop_row(row)
+
+    def _logprobs(self, step: Step, row: int) -> tuple[TokenLogprob, ...] | None:
+        """Log-probabilities of a row, if the request asked for them."""
+        top = self._request.params.top_logprobs
+        if top is None or step.logits is None or not step.token_ids[row]:
+            return None
+        # Other rows of logits may be behind the ids, one position a row, or all rows of one.
+        behind: Sequence[Tensor] | Tensor
+        if step.settled_logits is not None:
+            behind = step.settled_logits[row]
+        else:
+            behind = step.logits[row:] if step.positions == 1 else step.logits
+        return tuple(
+            token_logprob(behind[place], token_id, top, self._tokenizer)
+            for place, token_id in enumerate(step.token_ids[row])
+        )

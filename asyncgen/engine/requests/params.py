@@ -1,0 +1,405 @@
+"""Joins the keyword parameters of a stream with the model's defaults and checks the values.
+
+Nothing is dropped, clamped or reinterpreted on the way: a value that cannot be honoured is an
+error that names its parameter.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import secrets
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from asyncgen.engine.lane.assistants import refuse_idle_help
+from asyncgen.engine.requests.names import ARGUMENTS, OWN
+from asyncgen.engine.requests.stream_params import StreamParams
+from asyncgen.engine.requests.values import (
+    check_callables,
+    check_count,
+    check_stops,
+    check_types,
+    check_values,
+)
+from asyncgen.errors import ContextLengthError, InvalidRequestError
+from asyncgen.generation.config import GenerationConfig
+from asyncgen.generation.config.fields import DRAFTING, check_supported, minor_issues
+from asyncgen.generation.logits import LogitsProcessorList
+from asyncgen.generation.stopping.criteria import StoppingCriteriaList
+from asyncgen.generation.strategies.beam_checks import check_beams
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from torch import Tensor
+
+    from asyncgen.generation.config.modes import GenerationMode
+
+__all__ = ["RequestParams", "fit_room", "resolve_params"]
+
+SAMPLING = frozenset(
+    "temperature top_k top_p min_p top_h typical_p epsilon_cutoff eta_cutoff".split()
+)
+"""Giving one of these asks for sampling."""
+
+_CHOOSING = frozenset({"top_k"})
+"""Contrastive search chooses among so many tokens without drawing."""
+
+MAX_TOP_LOGPROBS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class RequestParams:
+    """Checked parameters of one request.
+
+    Attributes:
+        config: Complete generation config; ``max_length`` is the absolute end.
+        mode: Decoding strategy.
+        length: Name of the parameter of this request that fixed the end; ``None`` where a default
+            did, which may be shortened to what there is room for.
+        seed: Seed of the draws, drawn at random where none was given.
+        stop: Strings that end the text before themselves.
+        top_logprobs: Alternatives a token; ``None`` where no log-probabilities were asked for.
+        num_samples: Rows of this request.
+        priority: Higher goes first.
+        skip_special_tokens: Whether special tokens are left out of the text.
+        processors: Logits processors that the user wrote.
+        criteria: Stopping criteria that the user wrote.
+        method: A decoding method that the user wrote, or where it is to be found.
+        method_arguments: What it gets of the user's.
+        trust_remote_code: Whether a method may come from the hub.
+        presence_penalty: Subtracted from the scores of generated tokens; 0.0 is off.
+        frequency_penalty: The same, each time a token was generated; 0.0 is off.
+        negative_prompt_ids: What guidance leads away from, int64 [1, S].
+        negative_prompt_attention_mask: [1, S], zero at padding.
+        assistant_model: Draft model: an object, or where to load it from.
+        assistant_tokenizer: Its tokenizer, if it is not the model's: the same.
+        prefix_allowed_tokens_fn: The user's function of that name, or ``None``.
+    """
+
+    config: GenerationConfig
+    mode: GenerationMode
+    seed: int
+    stop: tuple[str, ...]
+    top_logprobs: int | None
+    num_samples: int
+    priority: int
+    skip_special_tokens: bool
+    processors: LogitsProcessorList
+    criteria: StoppingCriteriaList
+    method: str | os.PathLike[str] | Callable[..., Any] | None = None
+    method_arguments: Mapping[str, Any] = field(default_factory=dict)
+    trust_remote_code: bool = False
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    negative_prompt_ids: Tensor | None = None
+    negative_prompt_attention_mask: Tensor | None = None
+    assistant_model: Any = None
+    assistant_tokenizer: Any = None
+    length: str | None = None
+    prefix_allowed_tokens_fn: Callable[[int, Tensor], list[int]] | None = None
+
+
+def resolve_params(
+    params: Mapping[str, Any],
+    defaults: GenerationConfig,
+    *,
+    prompt_length: int,
+    context_length: int | None,
+) -> RequestParams:
+    """Join the parameters of a request with the model's defaults and check the values.
+
+    Args:
+        params: As given to ``stream``, names already checked; ``None`` means not given.
+        defaults: The model's own generation config; not modified.
+        prompt_length: Number of prompt ids.
+        context_length: Most positions the model has, ``None`` for no limit.
+
+    Returns:
+        The checked parameters.
+
+    Raises:
+        InvalidRequestError: A value or combination that is not allowed.
+        ContextLengthError: The prompt and the tokens asked for exceed the context.
+    """
+    given = {name: value for name, value in params.items() if value is not None}
+    own = {name: given.pop(name) for name in OWN & given.keys()}
+    arguments = {name: given.pop(name) for name in ARGUMENTS & given.keys()}
+    method = _method(arguments)
+    extras = {name: given.pop(name) for name in given.keys() - StreamParams.__annotations__.keys()}
+    base = arguments.get("generation_config", defaults)
+    if not callable(getattr(base, "get_generation_mode", None)):
+        raise InvalidRequestError("generation_config", base, "a GenerationConfig")
+    config = copy.deepcopy(base)
+    if "generation_config" in arguments:
+        _fill(config, defaults.to_dict(), keep_length=True)
+    check_types(given)
+    _imply_sampling(given)
+    _join_samples(given, own)
+    try:
+        config.update(**given)
+        _fill(config, _defaults())
+        config.validate(user_set_attributes=given.keys())
+        _refuse_idle(config, given)
+        check_values(config)
+        check_supported(config)
+        check_beams(config)
+        mode = config.get_generation_mode(arguments.get("assistant_model"))
+        refuse_idle_help(config, arguments, given, mode)
+    except InvalidRequestError:
+        raise
+    except (ValueError, TypeError, OverflowError, RecursionError) as error:
+        raise _from_value_error(error, given) from error
+    _set_length(config, given, prompt_length, context_length)
+    return RequestParams(
+        config=config,
+        mode=mode,
+        seed=_integer(own, "seed", secrets.randbits(64)),
+        stop=_stop_strings(own.get("stop")),
+        top_logprobs=_top_logprobs(own),
+        num_samples=config.num_return_sequences or 1,
+        priority=_integer(own, "priority", 0),
+        skip_special_tokens=_boolean(own, "skip_special_tokens", True),
+        processors=LogitsProcessorList(check_callables("logits_processor", arguments)),
+        criteria=StoppingCriteriaList(check_callables("stopping_criteria", arguments)),
+        method=method,
+        method_arguments=extras,
+        trust_remote_code=_boolean(arguments, "trust_remote_code", False),
+        presence_penalty=_penalty(own, "presence_penalty"),
+        frequency_penalty=_penalty(own, "frequency_penalty"),
+        negative_prompt_ids=_negative_prompt(arguments, "negative_prompt_ids", config),
+        negative_prompt_attention_mask=_negative_prompt(
+            arguments, "negative_prompt_attention_mask", config
+        ),
+        assistant_model=arguments.get("assistant_model"),
+        assistant_tokenizer=arguments.get("assistant_tokenizer"),
+        length=next((name for name in ("max_new_tokens", "max_length") if name in given), None),
+        prefix_allowed_tokens_fn=_callable(arguments, "prefix_allowed_tokens_fn"),
+    )
+
+
+def fit_room(params: RequestParams, prompt_length: int, room: int) -> None:
+    """See that the longest that a request may become has room in an empty cache.
+
+    Args:
+        params: Of the request; an end that is a default is moved to where the room ends.
+        prompt_length: Number of prompt ids.
+        room: Positions that the whole memory has for each row of the request.
+
+    Raises:
+        ContextLengthError: It asks for more, so it could never be served.
+        InvalidRequestError: It asks for more new tokens at the least than there is room for.
+    """
+    config, end = params.config, params.config.max_length
+    assert end is not None
+    if end <= room:
+        return
+    if params.length is not None or prompt_length >= room:
+        raise ContextLengthError(
+            params.length or "prompt",
+            end - prompt_length if params.length == "max_new_tokens" else end,
+            f"the prompt has {prompt_length} tokens, and the memory for keys and values holds "
+            f"{room}; shorten the prompt, ask for fewer tokens, or give the engine a larger "
+            "`kv_cache_memory`",
+        )
+    config.max_length = room
+    _floor_of_new_tokens(config, prompt_length)
+
+
+def _method(arguments: Mapping[str, Any]) -> str | os.PathLike[str] | Callable[..., Any] | None:
+    """The custom decoding method, under either of its names."""
+    method, recipe = arguments.get("custom_generate"), arguments.get("recipe")
+    if method is not None and recipe is not None:
+        raise InvalidRequestError(
+            "recipe", recipe, "an older name of `custom_generate`, which is given too; give one"
+        )
+    method = recipe if method is None else method
+    if method is None or callable(method) or isinstance(method, str | os.PathLike):
+        return method
+    allowed = "a function, a folder, or the id of a repository"
+    raise InvalidRequestError("custom_generate", method, allowed)
+
+
+def _defaults() -> dict[str, Any]:
+    """The documented defaults, but for those that a draft model's own configuration precedes."""
+    defaults = GenerationConfig._get_default_generation_params()
+    return {name: value for name, value in defaults.items() if name not in DRAFTING}
+
+
+def _refuse_idle(config: GenerationConfig, given: Mapping[str, Any]) -> None:
+    """A parameter of this request that would have no effect is an error; a default is not."""
+    used = _CHOOSING if config.penalty_alpha else frozenset()
+    for issue in minor_issues(config, given.keys()):
+        if issue.name in given and issue.name not in used:
+            raise InvalidRequestError(issue.name, given[issue.name], issue.reason)
+
+
+def _imply_sampling(given: dict[str, Any]) -> None:
+    """An explicit sampling parameter asks for sampling; asking for both ways is an error."""
+    used = _CHOOSING if given.get("penalty_alpha") else frozenset()
+    sampling = sorted((SAMPLING & given.keys()) - used)
+    if not sampling:
+        return
+    if given.get("do_sample") is False:
+        name = sampling[0]
+        raise InvalidRequestError(
+            name, given[name], "a sampling parameter; leave it out together with `do_sample=False`"
+        )
+    given["do_sample"] = True
+
+
+def _join_samples(given: dict[str, Any], own: dict[str, Any]) -> None:
+    """``n`` is the short name of ``num_return_sequences``."""
+    if "n" not in own:
+        return
+    n = own.pop("n")
+    check_count("n", n)
+    if given.setdefault("num_return_sequences", n) != n:
+        raise InvalidRequestError("n", n, "the same thing as `num_return_sequences`; give one")
+
+
+def _set_length(
+    config: GenerationConfig, given: Mapping[str, Any], prompt_length: int, context: int | None
+) -> None:
+    """Turn the two length parameters into one absolute end, ``config.max_length``."""
+    if "min_length" in given and "min_new_tokens" in given:
+        raise InvalidRequestError(
+            "min_length", given["min_length"], "also `min_new_tokens` is given; give one"
+        )
+    if config.min_new_tokens is not None:
+        config.min_length = prompt_length + config.min_new_tokens
+    if "max_length" in given and "max_new_tokens" in given:
+        raise InvalidRequestError(
+            "max_length", given["max_length"], "also `max_new_tokens` is given; give one"
+        )
+    if "max_length" in given:
+        config.max_new_tokens = None
+    name, value = "max_new_tokens", config.max_new_tokens
+    if value is not None:
+        end = prompt_length + value
+    elif config.max_length is not None:
+        name, value = "max_length", config.max_length
+        end = value
+    else:
+        end = context if context is not None else prompt_length + 2**31
+    if isinstance(value, bool) or not isinstance(value, int | None) or (value or 1) < 1:
+        raise InvalidRequestError(name, value, "an integer of at least 1")
+    if context is not None and name not in given:
+        # A default that reaches beyond the context means: to its end.
+        end = min(end, context)
+    if context is not None and (end > context or prompt_length >= context):
+        raise ContextLengthError(
+            name,
+            value,
+            f"the prompt has {prompt_length} tokens and the context holds {context}; shorten the "
+            "prompt or ask for fewer tokens",
+        )
+    if end <= prompt_length:
+        raise ContextLengthError(
+            name, value, f"counts the prompt, which has {prompt_length} tokens; give more"
+        )
+    if "min_length" in given and (config.min_length or 0) > end:
+        allowed = f"the text ends at {end} tokens, prompt included; ask for less, or allow more"
+        raise InvalidRequestError("min_length", config.min_length, allowed)
+    config.max_length, config.max_new_tokens = end, None
+    _floor_of_new_tokens(config, prompt_length)
+
+
+def _floor_of_new_tokens(config: GenerationConfig, prompt_length: int) -> None:
+    """``min_new_tokens`` beyond the end could never be met."""
+    least = config.min_new_tokens
+    most = (config.max_length or 0) - prompt_length
+    if least is not None and least > most:
+        raise InvalidRequestError("min_new_tokens", least, f"at most {most} tokens can follow")
+
+
+def _fill(config: GenerationConfig, values: Mapping[str, Any], keep_length: bool = False) -> None:
+    """Give fields that are still open their default; never a length of 20 tokens."""
+    for name, value in values.items():
+        if name in ("max_length", "max_new_tokens") and not keep_length:
+            continue
+        if value is not None and getattr(config, name, None) is None:
+            setattr(config, name, value)
+
+
+def _stop_strings(stop: str | Sequence[str] | None) -> tuple[str, ...]:
+    stops = [stop] if isinstance(stop, str) else [] if stop is None else stop
+    if not isinstance(stops, list | tuple) or not all(isinstance(s, str) and s for s in stops):
+        raise InvalidRequestError("stop", stop, "a non-empty string or a list of them")
+    check_stops("stop", stops)
+    return tuple(stops)
+
+
+def _top_logprobs(own: Mapping[str, Any]) -> int | None:
+    """Number of alternatives, or ``None`` for no log-probabilities at all."""
+    wanted = _boolean(own, "logprobs", "top_logprobs" in own)
+    top = _integer(own, "top_logprobs", 0)
+    if not 0 <= top <= MAX_TOP_LOGPROBS:
+        raise InvalidRequestError("top_logprobs", top, f"from 0 to {MAX_TOP_LOGPROBS}")
+    if top and not wanted:
+        raise InvalidRequestError("top_logprobs", top, "needs `logprobs=True`")
+    return top if wanted else None
+
+
+def _penalty(own: Mapping[str, Any], name: str) -> float:
+    """A penalty by count; the API that it is known from allows -2 to 2."""
+    value = own.get(name, 0.0)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not -2 <= value <= 2:
+        raise InvalidRequestError(name, value, "a number from -2.0 to 2.0; 0.0 is off")
+    return float(value)
+
+
+def _negative_prompt(
+    arguments: Mapping[str, Any], name: str, config: GenerationConfig
+) -> Tensor | None:
+    """The ids of the other branch, or their mask, as one row."""
+    value = arguments.get(name)
+    if value is None:
+        return None
+    if config.guidance_scale in (None, 1):
+        raise InvalidRequestError(name, value, "needs a `guidance_scale` other than 1")
+    is_mask = name == "negative_prompt_attention_mask"
+    what = "zeros and ones" if is_mask else "token ids"
+    allowed = f"{what} as a list, or as a tensor [1, S] or [S]"
+    try:
+        row = torch.as_tensor(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InvalidRequestError(name, value, allowed) from error
+    row = row[None] if row.dim() == 1 else row
+    if row.dim() != 2 or row.shape[0] != 1 or row.shape[1] == 0 or row.is_floating_point():
+        raise InvalidRequestError(name, value, allowed)
+    if ((row != 0) & (row != 1)).any() if is_mask else row.dtype == torch.bool:
+        raise InvalidRequestError(name, value, allowed)
+    return row
+
+
+def _callable(arguments: Mapping[str, Any], name: str) -> Any:
+    value = arguments.get(name)
+    if value is not None and not callable(value):
+        raise InvalidRequestError(name, value, "a function")
+    return value
+
+
+def _integer(own: Mapping[str, Any], name: str, default: int) -> int:
+    value = own.get(name, default)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InvalidRequestError(name, value, "an integer")
+    return value
+
+
+def _boolean(own: Mapping[str, Any], name: str, default: bool) -> bool:
+    value = own.get(name, default)
+    if not isinstance(value, bool):
+        raise InvalidRequestError(name, value, "True or False")
+    return value
+
+
+def _from_value_error(error: Exception, given: Mapping[str, Any]) -> InvalidRequestError:
+    """Name the parameter that a documented error message speaks of."""
+    message = str(error)
+    named: Callable[[str], bool] = lambda name: f"`{name}`" in message or name in message  # noqa: E731
+    name = next((name for name in given if named(name)), next(iter(given), "generation_config"))
+    return InvalidRequestError(name, given.get(name), message)

@@ -1,0 +1,330 @@
+"""From a prompt and keyword parameters to a request: what can be refused is refused here.
+
+Runs on a worker thread, because tokenizing a long prompt takes a while. It computes nothing with
+the model; the tensors that processors are built of are small.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+
+from asyncgen.engine.requests.names import is_messages
+from asyncgen.engine.requests.params import RequestParams, fit_room, resolve_params
+from asyncgen.engine.requests.request import Request, Sink, clock
+from asyncgen.engine.requests.routing import num_rows, why_alone
+from asyncgen.engine.requests.token_ids import check_token_ids, join_equal_ids
+from asyncgen.errors import ContextLengthError, InvalidRequestError
+from asyncgen.generation.generate.custom import CustomMethod, helper_arguments
+from asyncgen.generation.generate.plan import check_cache, eos_ids
+from asyncgen.generation.generate.prompts import decoder_start
+from asyncgen.generation.logits import Guidance, LogitsProcessorList, build_logits_processors
+from asyncgen.generation.stopping.criteria import StoppingCriteriaList, build_stopping_criteria
+from asyncgen.generation.stopping.ends import Ends
+from asyncgen.generation.strategies import TAIL_ONLY, strategy_for
+from asyncgen.generation.strategies.drafters.drafting import Assistance
+from asyncgen.generation.strategies.healing import Healing, plan_healing
+from asyncgen.generation.strategies.mode_checks import Situation, check_mode
+from asyncgen.recipes import load_recipe
+from streamers import StopStrings
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from asyncgen.engine.memory import CacheRoom
+    from asyncgen.engine.requests.admission import Place
+    from asyncgen.generation.generate.plan import GenerativeModel
+    from asyncgen.generation.stopping.cancel import CancelCriteria
+    from asyncgen.tokenizer import Tokenizer
+    from asyncgen.types import Message, Prompt
+
+__all__ = ["prepare_request"]
+
+
+def prepare_request(
+    model: GenerativeModel,
+    tokenizer: Tokenizer | None,
+    prompt: Prompt,
+    given: Mapping[str, Any],
+    *,
+    cancel: CancelCriteria,
+    sink: Sink,
+    room: CacheRoom | None = None,
+    place: Place | None = None,
+) -> Request:
+    """Tokenize and check everything.
+
+    Args:
+        model: The loaded model; one without ``core`` decodes by itself.
+        tokenizer: Its tokenizer; ``None`` where prompts are ids and no text is wanted.
+        prompt: Text, messages or token ids, form already checked.
+        given: Keyword parameters, names already checked.
+        cancel: The flag of the stream.
+        sink: Where events will go.
+        room: Memory for keys and values; ``None`` where it is not planned.
+        place: Its place in the engine's queue.
+
+    Returns:
+        A request that is ready to be posted.
+
+    Raises:
+        InvalidRequestError: A parameter, a combination or a prompt that cannot be served.
+        ContextLengthError: The prompt and the tokens asked for exceed the context.
+        ChatTemplateError: The chat template refuses the messages, or there is none.
+    """
+    accepted_at = clock()
+    prompt_ids = _token_ids(model, tokenizer, prompt)
+    has_encoder = hasattr(model, "core") and model.config.is_encoder_decoder
+    params = _params(model, given, 1 if has_encoder else len(prompt_ids))
+    check_token_ids(params.config, given.keys(), model.config.vocab_size)
+    _check_cache_length(model, params)
+    if params.method is not None:
+        _check_method(model, params)
+    elif hasattr(model, "core"):
+        strategy_for(params.mode)
+        check_mode(params.mode, _situation(model, tokenizer, params))
+    elif params.assistant_model is not None:
+        name = type(params.assistant_model).__name__
+        raise InvalidRequestError("assistant_model", name, "needs a model of this library")
+    healing, shown = None, ""
+    if params.config.token_healing:
+        healing, shown = _heal(model, tokenizer, prompt, prompt_ids)
+        (prompt_ids,) = healing.rows
+        params = _params(model, given, len(prompt_ids))  # lengths count from the prompt's new end
+    alone = why_alone(model, params)
+    num_pages = _make_room(room, params, prompt_ids, has_encoder=has_encoder, alone=alone)
+    processors = _processors(model, params, prompt_ids, has_encoder)
+    criteria = _criteria(model, tokenizer, params, cancel)
+    return Request(
+        prompt_ids=prompt_ids,
+        params=params,
+        processors=processors,
+        ends=Ends(criteria),
+        cancel=cancel,
+        sink=sink,
+        continues_text=not (is_messages(prompt) or has_encoder),
+        healing=healing,
+        shown=shown,
+        accepted_at=accepted_at,
+        decoder_ids=_decoder_ids(params) if has_encoder else None,
+        method=_method(model, params, processors, criteria, cancel),
+        alone=alone,
+        num_pages=num_pages,
+        stops=StopStrings(params.stop) if params.stop else None,
+        place=place,
+    )
+
+
+def _check_cache_length(model: GenerativeModel, params: RequestParams) -> None:
+    """A static cache is allocated whole: no more of it than the model has positions."""
+    length = params.config.max_cache_len
+    context = getattr(model.config, "max_position_embeddings", None)
+    if length is not None and context is not None and length > context:
+        allowed = f"at most the model's context, {context}"
+        raise InvalidRequestError("max_cache_len", length, allowed)
+
+
+def _make_room(
+    room: CacheRoom | None,
+    params: RequestParams,
+    prompt_ids: list[int],
+    *,
+    has_encoder: bool,
+    alone: str | None,
+) -> int:
+    """Pages that a request takes at most if it runs alone; its end is brought within them."""
+    if room is None:
+        return 0
+    rows = num_rows(params) if alone is not None else 1
+    # An encoder's output is kept for each row as keys and values, as long as what it read.
+    encoded = len(prompt_ids) if has_encoder else 0
+    fit_room(params, 1 if has_encoder else len(prompt_ids), room.positions(rows) - encoded)
+    assert params.config.max_length is not None
+    return rows * room.pages(params.config.max_length + encoded)
+
+
+def _situation(
+    model: GenerativeModel, tokenizer: Tokenizer | None, params: RequestParams
+) -> Situation:
+    """What the strategy would run on; a draft model that must be loaded is looked at later."""
+    helper, other = params.assistant_model, params.assistant_tokenizer
+    assistance = None
+    if not any(isinstance(each, str | os.PathLike) for each in (helper, other)):
+        assistance = Assistance(helper, None if other is None else tokenizer, other)
+    return Situation(model, params.config, params.num_samples, assistance=assistance)
+
+
+def _params(model: GenerativeModel, given: Mapping[str, Any], prompt_length: int) -> RequestParams:
+    """Checked parameters for a prompt."""
+    params = resolve_params(
+        given,
+        model.generation_config,
+        prompt_length=prompt_length,
+        context_length=getattr(model.config, "max_position_embeddings", None),
+    )
+    join_equal_ids(params.config)
+    return params
+
+
+def _heal(
+    model: GenerativeModel, tokenizer: Tokenizer | None, prompt: Prompt, prompt_ids: list[int]
+) -> tuple[Healing, str]:
+    """What token healing chooses among, and the text that is chosen again."""
+    if not hasattr(model, "core") or model.config.is_encoder_decoder:
+        raise InvalidRequestError("token_healing", True, "needs a decoder-only model of ours")
+    if is_messages(prompt):
+        raise InvalidRequestError(
+            "token_healing", True, "heals the end of a text, and messages end with their template"
+        )
+    if tokenizer is None:
+        raise InvalidRequestError("token_healing", True, "needs a tokenizer; pass `tokenizer=`")
+    healing = plan_healing(tokenizer, [prompt_ids], model.core.config.vocab_size)
+    whole, kept = tokenizer.decode(prompt_ids), tokenizer.decode(healing.rows[0][:-1])
+    return healing, whole[len(kept) :] if whole.startswith(kept) else ""
+
+
+def _token_ids(model: GenerativeModel, tokenizer: Tokenizer | None, prompt: Prompt) -> list[int]:
+    """Ids of a prompt in any of its three forms."""
+    if tokenizer is None and (isinstance(prompt, str) or is_messages(prompt)):
+        raise InvalidRequestError("prompt", prompt, "a list of token ids, without a tokenizer")
+    if isinstance(prompt, str):
+        assert tokenizer is not None
+        ids = _encoded(tokenizer, prompt, prompt)
+        if not ids:
+            raise InvalidRequestError("prompt", prompt, "a text of at least one token")
+        return ids
+    if is_messages(prompt):
+        assert tokenizer is not None
+        messages = cast("Sequence[Message]", prompt)
+        text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+        return _encoded(tokenizer, text, prompt, add_special_tokens=False)
+    ids = list(cast("Sequence[int]", prompt))
+    size = model.config.vocab_size
+    for token_id in ids:
+        if not 0 <= token_id < size:
+            raise InvalidRequestError("prompt", token_id, f"token ids are from 0 to {size - 1}")
+    return ids
+
+
+def _encoded(tokenizer: Tokenizer, text: str, prompt: Prompt, **options: bool) -> list[int]:
+    """Ids of a text; what is wrong with it is wrong with the prompt that it is of."""
+    try:
+        return tokenizer.encode_ids(text, **options)
+    except InvalidRequestError as error:
+        raise InvalidRequestError("prompt", prompt, error.allowed) from error
+
+
+def _decoder_ids(params: RequestParams) -> list[int]:
+    """What the decoder of a model with an encoder begins with."""
+    try:
+        return decoder_start(params.config, 1)[0].tolist()
+    except ValueError as error:
+        value = params.config.decoder_start_token_id
+        raise InvalidRequestError("decoder_start_token_id", value, str(error)) from error
+
+
+def _processors(
+    model: GenerativeModel, params: RequestParams, prompt_ids: list[int], has_encoder: bool
+) -> LogitsProcessorList:
+    """Built-in and user processors in the documented order."""
+    eos, device = eos_ids(params.config), model.device
+    try:
+        return build_logits_processors(
+            params.config,
+            prompt_length=1 if has_encoder else len(prompt_ids),
+            eos_token_ids=torch.tensor(eos, device=device) if eos else None,
+            device=device,
+            user_processors=params.processors,
+            encoder_input_ids=torch.tensor([prompt_ids], device=device),
+            vocab_size=model.config.vocab_size,
+            guidance=_guidance(model, params),
+            tail_only=_is_tail_only(model, params),
+            presence_penalty=params.presence_penalty,
+            frequency_penalty=params.frequency_penalty,
+            prefix_allowed_tokens_fn=params.prefix_allowed_tokens_fn,
+        )
+    except InvalidRequestError:
+        raise
+    except (ValueError, TypeError, OverflowError) as error:
+        raise InvalidRequestError("generation parameters", params.mode.value, str(error)) from error
+
+
+def _is_tail_only(model: GenerativeModel, params: RequestParams) -> bool:
+    """Whether rows only ever change at their end, as those of custom methods need not."""
+    own = hasattr(model, "core") and params.method is None
+    return own and strategy_for(params.mode) in TAIL_ONLY
+
+
+def _guidance(model: GenerativeModel, params: RequestParams) -> Guidance | None:
+    """What classifier-free guidance computes with, if the model can be called."""
+    ids, size = params.negative_prompt_ids, model.config.vocab_size
+    if ids is not None and (int(ids.min()) < 0 or int(ids.max()) >= size):
+        allowed = f"token ids are from 0 to {size - 1}"
+        raise InvalidRequestError("negative_prompt_ids", ids.tolist(), allowed)
+    context = getattr(model.config, "max_position_embeddings", None)
+    if ids is not None and context is not None and ids.shape[1] >= context:
+        allowed = f"it has {ids.shape[1]} tokens, and the context holds {context}; shorten it"
+        raise ContextLengthError("negative_prompt_ids", ids.tolist(), allowed)
+    if not callable(model) or getattr(model.config, "is_encoder_decoder", False):
+        return None
+    return Guidance(model, ids, params.negative_prompt_attention_mask)
+
+
+def _criteria(
+    model: GenerativeModel,
+    tokenizer: Tokenizer | None,
+    params: RequestParams,
+    cancel: CancelCriteria,
+) -> StoppingCriteriaList:
+    """Built-in and user criteria, and the cancel flag."""
+    criteria = build_stopping_criteria(
+        params.config,
+        tokenizer=tokenizer,
+        max_position_embeddings=getattr(model.config, "max_position_embeddings", None),
+        user_criteria=params.criteria,
+    )
+    return StoppingCriteriaList([*criteria, cancel])
+
+
+def _check_method(model: GenerativeModel, params: RequestParams) -> None:
+    """What cannot be had together with a decoding method that the user wrote."""
+    if not hasattr(model, "core"):
+        raise InvalidRequestError(
+            "custom_generate", params.method, "a foreign model object has a `generate` of its own"
+        )
+    if params.top_logprobs is not None:
+        raise InvalidRequestError("logprobs", True, "not available from `custom_generate`")
+    check_cache(model, params.config)
+
+
+def _method(
+    model: GenerativeModel,
+    params: RequestParams,
+    processors: LogitsProcessorList,
+    criteria: StoppingCriteriaList,
+    cancel: CancelCriteria,
+) -> CustomMethod | None:
+    """The user's method, loaded, with what it gets; a folder's gets the user's objects only."""
+    function = params.method
+    if function is None:
+        return None
+    is_recipe = False
+    if not callable(function):
+        function = load_recipe(function, trust_remote_code=params.trust_remote_code)
+        is_recipe = not inspect.isgeneratorfunction(function)
+    if is_recipe:
+        processors = params.processors
+        criteria = StoppingCriteriaList([*params.criteria, cancel])
+    return CustomMethod(
+        function,
+        model,
+        processors,
+        criteria,
+        extras={**helper_arguments(function, params.assistant_model), **params.method_arguments},
+        seed=params.seed,
+        needs_ids=True,
+        is_recipe=is_recipe,
+    )

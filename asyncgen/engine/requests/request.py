@@ -1,0 +1,104 @@
+"""A request, as the decode thread sees it: ids, checked parameters, and where its events go."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from asyncgen.engine.metrics import EngineMetrics
+    from asyncgen.engine.requests.admission import Place
+    from asyncgen.engine.requests.params import RequestParams
+    from asyncgen.generation.generate.custom import CustomMethod
+    from asyncgen.generation.logits import LogitsProcessorList
+    from asyncgen.generation.stopping.cancel import CancelCriteria
+    from asyncgen.generation.stopping.ends import Ends
+    from asyncgen.generation.strategies.healing import Healing
+    from asyncgen.types import TokenEvent
+    from streamers import StopStrings
+
+__all__ = ["Request", "Sink", "clock", "fail", "sample_name"]
+
+clock = time.perf_counter
+"""The engine's clock: requests are stamped with it where they are made."""
+
+_numbers = itertools.count(1)
+
+
+class Sink(Protocol):
+    """Where the events of a request go. Called on the decode thread; must never wait."""
+
+    def put_nowait(self, item: TokenEvent | BaseException, /) -> object:
+        """Take in an event, or the exception that ends the stream."""
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """One prompt on its way through the engine.
+
+    Attributes:
+        prompt_ids: The prompt, at least one id.
+        params: Checked parameters.
+        processors: All logits processors, built-in and user-written, in order.
+        ends: When its rows end; holds ``cancel`` and the time limit.
+        cancel: The truth about cancellation; a message to the thread only wakes it.
+        sink: Where its events go.
+        continues_text: Whether the text goes on from the prompt's (a text prompt), or stands
+            alone (an answer to messages).
+        healing: How to choose the prompt's last token again, if that is wanted.
+        shown: Text of the prompt behind ``prompt_ids[:-1]``, where that token is chosen again.
+        accepted_at: Clock of the engine when it was posted, in seconds.
+        decoder_ids: What the decoder of a model with an encoder begins with; the encoder reads
+            the prompt. ``None`` where there is no encoder.
+        method: A decoding method that the user wrote, in place of a strategy.
+        alone: Why the shared batch cannot serve it; ``None`` where it can.
+        num_pages: Pages that all its keys and values could take, if it runs alone.
+        stops: The search for stop strings, ready to be copied for each sample; ``None`` for none.
+        place: Its place in the engine's queue; ``None`` where nobody counts.
+        id: Short name for logs, and in the batch.
+    """
+
+    prompt_ids: list[int]
+    params: RequestParams
+    processors: LogitsProcessorList
+    ends: Ends
+    cancel: CancelCriteria
+    sink: Sink
+    continues_text: bool
+    healing: Healing | None = None
+    shown: str = ""
+    accepted_at: float = 0.0
+    decoder_ids: list[int] | None = None
+    method: CustomMethod | None = None
+    alone: str | None = None
+    num_pages: int = 0
+    stops: StopStrings | None = None
+    place: Place | None = None
+    id: str = field(default_factory=lambda: f"req-{next(_numbers)}")
+
+    @property
+    def starting_ids(self) -> list[int]:
+        """What the decoder continues."""
+        return self.prompt_ids if self.decoder_ids is None else self.decoder_ids
+
+
+def sample_name(request_id: str, index: int) -> str:
+    """What a sample of a request is called: the first as the request, like in the reference."""
+    return f"{request_id}__child#{index - 1}" if index else request_id
+
+
+def fail(request: Request, error: BaseException, metrics: EngineMetrics | None = None) -> None:
+    """Tell a request's reader what ended it.
+
+    Args:
+        request: It has no further event after this.
+        error: What the reader will be raised.
+        metrics: Counts it as an error.
+    """
+    if request.place is not None:
+        request.place.left()
+    if metrics is not None:
+        metrics.request_finished(request, "error", clock())
+    request.sink.put_nowait(error)

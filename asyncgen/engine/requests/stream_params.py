@@ -1,0 +1,117 @@
+"""The keyword parameters of a stream, as a type for editors and type checkers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypedDict
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from asyncgen.generation.config import GenerationConfig
+    from asyncgen.generation.logits import LogitsProcessorList
+    from asyncgen.generation.stopping.criteria import StoppingCriteriaList
+
+__all__ = ["StreamParams"]
+
+
+class StreamParams(TypedDict, total=False):
+    """Keyword parameters of ``AsyncLLM.stream`` and ``AsyncLLM.generate``.
+
+    The fields of ``GenerationConfig`` (documented there), the documented arguments of
+    ``generate`` except ``streamer``, and our own, at the end.
+
+    A request has at most 4096 samples (``n`` or ``num_return_sequences``) and 4096 beams; its
+    ``stop`` and its ``stop_strings`` at most 16,384 characters each, all strings together.
+    Numbers are of 64 bits at most.
+    """
+
+    max_length: int | None
+    max_new_tokens: int | None
+    min_length: int | None
+    min_new_tokens: int | None
+    early_stopping: bool | str | None
+    max_time: float | None
+    stop_strings: str | list[str] | None
+    do_sample: bool | None
+    num_beams: int | None
+    use_cache: bool | None
+    cache_implementation: str | None
+    temperature: float | None
+    top_k: int | None
+    top_p: float | None
+    min_p: float | None
+    top_h: float | None
+    typical_p: float | None
+    epsilon_cutoff: float | None
+    eta_cutoff: float | None
+    repetition_penalty: float | None
+    encoder_repetition_penalty: float | None
+    length_penalty: float | None
+    no_repeat_ngram_size: int | None
+    bad_words_ids: list[list[int]] | None
+    renormalize_logits: bool | None
+    forced_bos_token_id: int | None
+    forced_eos_token_id: int | list[int] | None
+    remove_invalid_values: bool | None
+    exponential_decay_length_penalty: tuple[int, float] | None
+    suppress_tokens: list[int] | None
+    begin_suppress_tokens: list[int] | None
+    sequence_bias: Any
+    token_healing: bool | None
+    guidance_scale: float | None
+    watermarking_config: Any
+    num_return_sequences: int | None
+    pad_token_id: int | None
+    bos_token_id: int | None
+    eos_token_id: int | list[int] | None
+    encoder_no_repeat_ngram_size: int | None
+    decoder_start_token_id: int | list[int] | None
+    num_beam_groups: int | None
+    diversity_penalty: float | None
+    penalty_alpha: float | None
+    low_memory: bool | None
+    dola_layers: str | list[int] | None
+    constraints: list[Any] | None
+    force_words_ids: Any
+    prompt_lookup_num_tokens: int | None
+    max_matching_ngram_size: int | None
+    num_assistant_tokens: int | None
+    num_assistant_tokens_schedule: str | None
+    assistant_confidence_threshold: float | None
+    assistant_early_exit: int | None
+    assistant_lookbehind: int | None
+    target_lookbehind: int | None
+    prefill_chunk_size: int | None
+
+    assistant_ensemble_weight: float | None
+    cache_config: dict[str, Any] | None
+    compile_config: Any
+    continuous_batching_config: Any
+    disable_compile: bool | None
+    is_assistant: bool | None
+    max_cache_len: int | None
+    speculation_type: str | None
+    use_mtp: bool | None
+
+    generation_config: GenerationConfig | None
+    logits_processor: LogitsProcessorList | None
+    stopping_criteria: StoppingCriteriaList | None
+    prefix_allowed_tokens_fn: Callable[[int, Any], list[int]] | None
+    synced_gpus: bool | None
+    assistant_model: Any
+    assistant_tokenizer: Any
+    negative_prompt_ids: Any
+    negative_prompt_attention_mask: Any
+    custom_generate: str | Callable[..., Any] | None
+    recipe: str | None
+    trust_remote_code: bool | None
+
+    seed: int | None
+    stop: str | Sequence[str] | None
+    logprobs: bool | None
+    top_logprobs: int | None
+    presence_penalty: float | None
+    frequency_penalty: float | None
+    priority: int | None
+    n: int | None
+    skip_special_tokens: bool | None

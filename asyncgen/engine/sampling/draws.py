@@ -1,0 +1,139 @@
+"""Draws the tokens of many rows at once, bit for bit as `HashDraw` draws each of them alone.
+
+The noise of a token is two logarithms in float64 of its hash. Over a whole vocabulary only an
+upper bound of each noisy score is computed, in float32 and without a logarithm; the noise itself
+only where the bound is among the highest. That is exact: see `_Bounds`.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from asyncgen.engine.sampling.gumbel import as_int64, gumbel_noise
+from asyncgen.engine.sampling.maxima import block_maxima, members
+
+__all__ = ["HashDraws", "draw_among"]
+
+_CHOSEN = 6
+"""Blocks whose tokens get their noise."""
+
+_CHUNK = 2**17
+"""Scores that are worked on at a time, so that they stay in the processor's cache."""
+
+
+def draw_among(scores: Tensor, token_ids: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
+    """Draw from listed tokens; all others are banned.
+
+    Args:
+        scores: Processed scores of the listed tokens, float32 [R, N]; -inf for banned ones.
+        token_ids: Which tokens they are, int64 [R, N].
+        keys: `HashDraw.key` of each row, int64 [R].
+
+    Returns:
+        Tokens, int64 [R], and their noisy scores [R]: not finite where there is none to draw.
+    """
+    noisy = scores + gumbel_noise(keys[:, None], token_ids)
+    best = noisy.amax(-1)
+    # Of equals the first one of the vocabulary.
+    none = torch.iinfo(torch.int64).max
+    return torch.where(noisy == best[:, None], token_ids, none).amin(-1), best
+
+
+class HashDraws:
+    """Draws from whole vocabularies; keeps the buffers that this takes."""
+
+    def __init__(self, vocab_size: int, device: torch.device) -> None:
+        """Lay out the buffers.
+
+        Args:
+            vocab_size: V of the scores.
+            device: Where they are.
+        """
+        self._tokens = torch.arange(vocab_size, device=device)
+        self._block = 64 if vocab_size >= 16384 else 32
+        self._bounds: _Bounds | None = None
+        if device.type == "cpu" and vocab_size // self._block >= 8 * _CHOSEN:
+            self._bounds = _Bounds(self._tokens, max(_CHUNK // vocab_size, 1))
+
+    def __call__(self, scores: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
+        """Draw one token a row.
+
+        Args:
+            scores: Processed scores, float32 [R, V]; -inf for banned tokens.
+            keys: `HashDraw.key` of each row, int64 [R].
+
+        Returns:
+            As of `draw_among`.
+        """
+        if self._bounds is None:
+            return draw_among(scores, self._tokens.expand_as(scores), keys)
+        bounds, size = self._bounds, scores.shape[1]
+        maxima = torch.cat(
+            [
+                block_maxima(bounds.above(some, own_keys), self._block)
+                for some, own_keys in zip(
+                    torch.split(scores, bounds.rows), torch.split(keys, bounds.rows), strict=True
+                )
+            ]
+        )
+        top = maxima.topk(_CHOSEN + 1)
+        index = members(top.indices[:, :_CHOSEN], self._block, size)
+        tokens, best = draw_among(scores.gather(1, index), index, keys)
+        # NaN compares as false, so a row that holds any goes the long way, and keeps it.
+        settled = top.values[:, _CHOSEN] < bounds.safely_below(best)
+        for row in (~settled).nonzero()[:, 0].tolist():
+            one = slice(row, row + 1)
+            tokens[one], best[one] = draw_among(scores[one], self._tokens[None], keys[one])
+        return tokens, best
+
+
+class _Bounds:
+    """Upper bounds of noisy scores, but for a constant, from the hash's last product alone.
+
+    With u the uniform number of a token, its noise -log(-log(u)) is at most -log(1 - u). The
+    hash ends with ``x ^ (x >> 31)``, which leaves the 31 highest bits of x as they are, so that
+    ``2**64 * (1 - u) > |x| - 2**33`` where x is negative as a signed number (u is above one
+    half); elsewhere the noise is below log(2) and that of ``|x|`` above it. The logarithm to the
+    base 2 of a positive float32 is at least its bits, read as an integer, over 2**23 less 127: the
+    chord of a concave curve. A negative one, from a tiny x, has negative bits and gives a bound
+    that is far too high, which is safe.
+    """
+
+    def __init__(self, tokens: Tensor, rows: int) -> None:
+        """Lay out buffers for so many rows."""
+        self.rows = rows
+        self._products = tokens * as_int64(0x9E3779B97F4A7C15)
+        self._state = torch.empty(rows, len(tokens), dtype=torch.int64)
+        self._shifted = torch.empty_like(self._state)
+        self._floats = torch.empty(rows, len(tokens), dtype=torch.float32)
+        self._bits = self._floats.view(torch.int32)
+        self._logs = torch.empty_like(self._floats)
+
+    _SLOPE = -math.log(2) * 2.0**-23
+    _CONSTANT = math.log(2) * (64 + 127)
+
+    def above(self, scores: Tensor, keys: Tensor) -> Tensor:
+        """Return the bounds less a constant, float32 [r, V]; overwritten by the next call."""
+        count = len(scores)
+        state, shifted = self._state[:count], self._shifted[:count]
+        floats, bits, logs = self._floats[:count], self._bits[:count], self._logs[:count]
+        torch.add(self._products, keys[:, None], out=state)
+        for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+            torch.bitwise_right_shift(state, shift, out=shifted)
+            shifted.bitwise_and_((1 << (64 - shift)) - 1)
+            state.bitwise_xor_(shifted).mul_(as_int64(factor))
+        # Twice 2**33: the rounding to float32 comes on top.
+        floats.copy_(state).abs_().sub_(2.0**34)
+        logs.copy_(bits)
+        return torch.add(scores, logs, alpha=self._SLOPE, out=logs)
+
+    def safely_below(self, best: Tensor) -> Tensor:
+        """Below this, a bound without its constant is that of a token that cannot win.
+
+        Every step from the hash to the bound rounds by at most 2**-23 of the numbers involved,
+        which are below ``|best| + 300`` for any token that could win.
+        """
+        return best - self._CONSTANT - (best.abs() + 300) * 2.0**-20

@@ -1,0 +1,159 @@
+"""Temperature, top-k, top-p and min-p on the 64 largest scores of each row, then the draw.
+
+Most requests sample with just these, and then nothing else is ever looked at. A row that 64 scores
+do not decide is left to the filters over whole vocabularies: what is decided is bit for bit what
+they would say. For processors on the CPU, where looking at a number costs no synchronisation.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from asyncgen.engine.sampling.draws import draw_among
+from asyncgen.engine.sampling.filters import bind
+from asyncgen.engine.sampling.maxima import largest
+from asyncgen.generation.logits import (
+    MinPLogitsWarper,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
+from asyncgen.generation.logits.filters import nucleus, scale_by_temperature, slice_sizes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from torch import Tensor
+
+__all__ = ["Shortlist", "is_listable"]
+
+_SIZE = 64
+"""The first slice that `keep_top_p` looks at: of the same scores, the same sums."""
+
+_ORDER = (TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper, MinPLogitsWarper)
+
+
+def is_listable(filters: Sequence[Callable[..., Any]], scores: Tensor) -> bool:
+    """Tell whether a row's filters can work on its largest scores alone.
+
+    Args:
+        filters: In the order in which the row has them.
+        scores: For size and device, [R, V].
+    """
+    kinds = [type(each) for each in filters]
+    if kinds != [kind for kind in _ORDER if kind in kinds] or kinds in ([], [_ORDER[0]]):
+        return False
+    if scores.device.type != "cpu" or slice_sizes(scores, 1)[:1] != [_SIZE]:
+        return False
+    for each in filters:
+        if getattr(each, "filter_value", -math.inf) != -math.inf:
+            return False
+        if getattr(each, "min_tokens_to_keep", 1) != 1:
+            return False
+        # All that top-k leaves, and one more that tells a tie, must be on the list.
+        if isinstance(each, TopKLogitsWarper) and each.top_k >= _SIZE:
+            return False
+    return True
+
+
+class Shortlist:
+    """The filters of some rows, laid out as one column each."""
+
+    def __init__(self, filters: Sequence[Sequence[Callable[..., Any]]]) -> None:
+        """Lay out the parameters.
+
+        Args:
+            filters: Those of each row, listable.
+        """
+        self._filters = filters
+        heat, ranks, limits, margins = [], [], [], []
+        for own in filters:
+            found: dict[type, Any] = {type(each): each for each in own}
+            temperature = found.get(TemperatureLogitsWarper)
+            top_k = found.get(TopKLogitsWarper)
+            top_p, min_p = found.get(TopPLogitsWarper), found.get(MinPLogitsWarper)
+            heat.append(temperature.temperature if temperature else 1.0)
+            ranks.append(top_k.top_k if top_k else _SIZE)
+            # No sum of probabilities is below this, so nothing goes.
+            limits.append(1 - top_p.top_p if top_p else -1.0)
+            margins.append(math.log(min_p.min_p) if min_p and min_p.min_p else -math.inf)
+        self._heat = torch.tensor(heat)[:, None]
+        self._ranks = torch.tensor(ranks)[:, None]
+        self._limits = torch.tensor(limits)[:, None]
+        self._margins = torch.tensor(margins)[:, None]
+        self._has_top_k = self._ranks < _SIZE
+        self._has_top_p = self._limits >= 0
+        self._any_top_p = bool(self._has_top_p.any())
+        self._has_min_p = self._margins > -math.inf
+
+    def draw(
+        self, scores: Tensor, keys: Tensor, draw_all: Callable[[Tensor, Tensor], tuple]
+    ) -> tuple[Tensor, Tensor]:
+        """Draw one token a row.
+
+        Args:
+            scores: Scores before these filters, float32 [R, V].
+            keys: `HashDraw.key` of each row, int64 [R].
+            draw_all: Draws from scores over whole vocabularies, for rows that need it.
+
+        Returns:
+            Tokens, int64 [R], and their noisy scores [R]: not finite where there is none to draw.
+        """
+        values, index = largest(scores, _SIZE)
+        values = scale_by_temperature(values, self._heat)
+        kept, decided = self._keep(scores, values, index)
+        tokens, best = draw_among(kept, index, keys)
+        rows = (~decided).nonzero()[:, 0]
+        if len(rows):
+            tokens[rows], best[rows] = draw_all(self._filtered(scores, rows), keys[rows])
+        return tokens, best
+
+    def _filtered(self, scores: Tensor, rows: Tensor) -> Tensor:
+        """Run the filters of some rows, int64 [r], on all their scores, [r, V]."""
+        some = scores[rows]
+        filters = [self._filters[row] for row in rows.tolist()]
+        for kind in _ORDER:
+            found = [
+                (place, each)
+                for place, own in enumerate(filters)
+                for each in own
+                if type(each) is kind
+            ]
+            if found:
+                places = torch.tensor([place for place, _ in found])
+                function = bind([each for _, each in found], some.device)
+                some.index_copy_(0, places, function(some[places]))
+        return some
+
+    def _keep(self, scores: Tensor, values: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
+        """Ban what the filters ban, [R, 64], and tell which rows are decided, bool [R]."""
+        places = torch.arange(_SIZE)
+        edge = values.gather(1, self._ranks - 1)
+        next_one = values.gather(1, self._ranks.clamp(max=_SIZE - 1))
+        decided = (edge > next_one) | ~self._has_top_k
+        kept = torch.where(places < self._ranks, values, -torch.inf)
+        if self._any_top_p:
+            counts, clear = self._nucleus(scores, kept, index)
+            kept = torch.where((places < counts) | ~self._has_top_p, kept, -torch.inf)
+            decided &= clear | ~self._has_top_p
+        limit = kept[:, :1] + self._margins
+        # What is not on the list is no larger than the last one that is.
+        decided &= (kept[:, -1:] < limit) | ~self._has_min_p
+        is_whole = self._has_top_k | self._has_top_p | self._has_min_p
+        decided &= is_whole & kept[:, :1].isfinite()
+        return torch.where(kept < limit, -torch.inf, kept), decided[:, 0]
+
+    def _nucleus(self, scores: Tensor, kept: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
+        def likelihood(rows: Tensor) -> Tensor:
+            # Rows without top-p come here as well; theirs is not looked at.
+            own = rows[self._has_top_p[rows, 0]]
+            found = torch.zeros(len(rows), _SIZE)
+            if len(own):
+                scaled = scale_by_temperature(scores[own], self._heat[own])
+                found[self._has_top_p[rows, 0]] = scaled.softmax(-1).gather(1, index[own])
+            return found
+
+        return nucleus(kept, self._limits, 1, likelihood)

@@ -1,0 +1,324 @@
+"""Who holds which page of the key-value cache. Plain Python over integers; knows no tensors.
+
+A page is in exactly one of three places:
+
+    free    nobody holds it, and what it contains is worth nothing
+    used    one or more requests hold it
+    kept    nobody holds it, but it has a key, so that a request that begins alike may find it;
+            the one that was left longest ago makes room first
+
+Only full pages are ever published under a key, and a full page is never written again. So a write
+never meets a shared page, and nothing is ever copied. ``check_integrity`` proves it.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter, OrderedDict
+from typing import TYPE_CHECKING, Protocol
+
+from asyncgen.engine.scheduling.page_keys import page_keys
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+__all__ = ["OutOfPagesError", "PageHolder", "PagePool", "Reservation"]
+
+
+class OutOfPagesError(Exception):
+    """Fewer pages are available than were asked for. Internal: the scheduler asks before."""
+
+
+class PageHolder(Protocol):
+    """What ``check_integrity`` reads of a request."""
+
+    @property
+    def pages(self) -> list[int]:
+        """Its page table."""
+
+    @property
+    def tokens(self) -> list[int]:
+        """Prompt and generated tokens."""
+
+    @property
+    def num_computed(self) -> int:
+        """How many of the tokens have their keys and values in the pages."""
+
+    @property
+    def salt(self) -> bytes:
+        """What the content depends on beside the tokens."""
+
+
+class Reservation:
+    """Space set aside for a cache outside the pool; see ``PagePool.reserve``."""
+
+    __slots__ = ("_pool", "num_pages")
+
+    def __init__(self, pool: PagePool, num_pages: int) -> None:
+        """Belongs to ``PagePool.reserve``.
+
+        Args:
+            pool: Whose pages.
+            num_pages: How many.
+        """
+        self._pool = pool
+        self.num_pages = num_pages
+
+    def release(self) -> None:
+        """Give the space back; a second call does nothing."""
+        self._pool._end_reservation(self)
+        self.num_pages = 0
+
+
+class PagePool:
+    """Pages ``0..num_pages-1`` of equal size, and who holds them."""
+
+    def __init__(self, num_pages: int, page_size: int, *, sharing: bool = True) -> None:
+        """Start with all pages free.
+
+        Args:
+            num_pages: How many pages there are, at least 1.
+            page_size: Tokens of a page, at least 1.
+            sharing: Whether pages are published at all; without it every request computes its
+                whole prompt and nothing is kept.
+
+        Raises:
+            ValueError: A size below 1.
+        """
+        if num_pages < 1 or page_size < 1:
+            raise ValueError(
+                f"`num_pages` is {num_pages} and `page_size` is {page_size}: both must be at "
+                "least 1; give the pool more memory"
+            )
+        self.num_pages = num_pages
+        self.page_size = page_size
+        self.sharing = sharing
+        # Pages from `_untouched` on were never used: the heap of free ones starts empty, however
+        # large the pool, and memory that is only mapped on first use stays unmapped.
+        self._untouched = 0
+        self._freed: list[int] = []
+        self._holders: dict[int, int] = {}
+        self._kept: OrderedDict[int, None] = OrderedDict()  # in the order in which they were left
+        self._page_of: dict[bytes, int] = {}
+        self._key_of: dict[int, bytes] = {}
+        self._num_reserved = 0
+
+    @property
+    def num_available(self) -> int:
+        """Pages that can be taken: free ones and kept ones, less those that are reserved."""
+        return self.num_pages - len(self._holders) - self._num_reserved
+
+    @property
+    def num_used(self) -> int:
+        """Pages that requests hold."""
+        return len(self._holders)
+
+    @property
+    def num_kept(self) -> int:
+        """Pages that nobody holds and that may be found again."""
+        return len(self._kept)
+
+    @property
+    def num_reserved(self) -> int:
+        """Pages set aside for caches outside the pool."""
+        return self._num_reserved
+
+    @property
+    def num_touched(self) -> int:
+        """Pages that were used at some time: those with ids below this number."""
+        return self._untouched
+
+    def pages_for(self, num_tokens: int) -> int:
+        """How many pages so many tokens fill."""
+        return -(-num_tokens // self.page_size)
+
+    def take(self, count: int) -> list[int]:
+        """Hold pages that nobody holds, lowest ids first so that used pages lie close together.
+
+        Args:
+            count: How many. Kept pages make room where the free ones do not suffice, the one that
+                was left longest ago first.
+
+        Returns:
+            Their ids in ascending order.
+
+        Raises:
+            OutOfPagesError: Fewer are available; nothing was taken.
+        """
+        self._require(count)
+        self._evict(count + self._num_reserved - self._num_free)
+        freed, holders = self._freed, self._holders
+        pages = [heapq.heappop(freed) for _ in range(min(count, len(freed)))]
+        fresh = self._untouched
+        self._untouched = fresh + count - len(pages)
+        pages.extend(range(fresh, self._untouched))
+        for page in pages:
+            holders[page] = 1
+        return pages
+
+    def share(self, pages: Iterable[int]) -> None:
+        """Hold pages that ``lookup`` found, together with whoever else holds them."""
+        holders = self._holders
+        for page in pages:
+            count = holders.get(page, 0)
+            if not count:
+                del self._kept[page]
+            holders[page] = count + 1
+
+    def release(self, pages: Sequence[int]) -> None:
+        """Hold pages no longer.
+
+        Those that nobody else holds are free at once, or kept if they have a key. The end of a
+        request is given up before its beginning, which more requests may have in common.
+
+        Args:
+            pages: Pages that the caller holds, from the beginning of the request to its end.
+        """
+        holders, keys = self._holders, self._key_of
+        for page in reversed(pages):
+            count = holders[page]
+            if count > 1:
+                holders[page] = count - 1
+                continue
+            del holders[page]
+            if page in keys:
+                self._kept[page] = None
+            else:
+                heapq.heappush(self._freed, page)
+
+    def publish(self, page: int, key: bytes) -> None:
+        """Let others find a page that is full and will not be written again.
+
+        Of two pages with the same content the first one stays the one that is found.
+
+        Args:
+            page: A page that the caller holds.
+            key: Name of its content (see ``page_keys``).
+        """
+        if self.sharing and key not in self._page_of and page not in self._key_of:
+            self._page_of[key] = page
+            self._key_of[page] = key
+
+    def withdraw(self, pages: Iterable[int]) -> None:
+        """Let nobody find these pages any more, for example because they contain NaN.
+
+        Args:
+            pages: Any pages; those that are only kept become free.
+        """
+        for page in pages:
+            key = self._key_of.pop(page, None)
+            if key is None:
+                continue
+            del self._page_of[key]
+            if page in self._kept:
+                del self._kept[page]
+                heapq.heappush(self._freed, page)
+
+    def lookup(self, keys: Iterable[bytes]) -> list[int]:
+        """Find pages with this content; ``share`` them before anything else is taken.
+
+        Args:
+            keys: Keys of a request's first pages, in order.
+
+        Returns:
+            The pages of the longest run from the beginning.
+        """
+        page_of = self._page_of
+        pages: list[int] = []
+        for key in keys:
+            page = page_of.get(key)
+            if page is None:
+                break
+            pages.append(page)
+        return pages
+
+    def num_kept_among(self, pages: Iterable[int]) -> int:
+        """How many of these would no longer be available once they are shared."""
+        kept = self._kept
+        return sum(page in kept for page in pages)
+
+    def is_private(self, page: int) -> bool:
+        """Whether a used page has one holder and cannot be found, so that it may be written."""
+        return self._holders[page] == 1 and page not in self._key_of
+
+    def reserve(self, num_pages: int) -> Reservation:
+        """Set space aside for a cache outside the pool, which is planned with the same memory.
+
+        It is accounting only: so many pages are left free, and because the lowest ids are taken
+        first, it is the high end of the pool that stays unused.
+
+        Args:
+            num_pages: How many pages' worth of memory, at least 0.
+
+        Returns:
+            What to release when the cache is gone.
+
+        Raises:
+            OutOfPagesError: Fewer are available; nothing was reserved.
+        """
+        self._require(num_pages)
+        self._evict(num_pages + self._num_reserved - self._num_free)
+        self._num_reserved += num_pages
+        return Reservation(self, num_pages)
+
+    def forget_kept(self) -> None:
+        """Free every page that is only kept."""
+        self._evict(len(self._kept))
+
+    def check_integrity(self, states: Iterable[PageHolder]) -> None:
+        """Prove that the books are right; for tests, since it recomputes every key.
+
+        Args:
+            states: Every request that holds pages.
+
+        Raises:
+            AssertionError: A page is in two places or in none, has more or fewer holders than
+                requests name it, or is shared although it will be written; a table is too short;
+                a key does not belong to the content; reservations do not add up.
+        """
+        states = list(states)
+        free = {*self._freed, *range(self._untouched, self.num_pages)}
+        assert len(free) == self._num_free, "a page is free twice"
+        assert not free & self._holders.keys(), "a page is both free and used"
+        assert not free & self._kept.keys(), "a page is both free and kept"
+        assert not self._kept.keys() & self._holders.keys(), "a page is both kept and used"
+        assert len(free) + len(self._kept) + len(self._holders) == self.num_pages, "a page is lost"
+        assert 0 <= self._num_reserved <= len(free), "reserved pages are in use"
+        assert Counter(page for state in states for page in state.pages) == self._holders, (
+            "holders are not those that name the page"
+        )
+        assert self._key_of == {page: key for key, page in self._page_of.items()}
+        assert self._kept.keys() <= self._key_of.keys(), "a page is kept that cannot be found"
+        assert not free & self._key_of.keys(), "a free page can be found"
+        for state in states:
+            self._check_table(state)
+
+    def _check_table(self, state: PageHolder) -> None:
+        """Prove that what a request computed is in its table and the rest is its own."""
+        full = state.num_computed // self.page_size
+        assert len(state.pages) * self.page_size >= state.num_computed, "the table is too short"
+        assert len(set(state.pages)) == len(state.pages), "a page is twice in a table"
+        for page in state.pages[full:]:
+            assert self._holders[page] == 1, "a page that will be written is shared"
+            assert page not in self._key_of, "a page that will be written can be found"
+        keys = page_keys(state.tokens[: full * self.page_size], self.page_size, state.salt)
+        for page, key in zip(state.pages, keys, strict=False):
+            assert self._key_of.get(page, key) == key, "a page can be found under a wrong key"
+
+    @property
+    def _num_free(self) -> int:
+        return self.num_pages - self._untouched + len(self._freed)
+
+    def _require(self, count: int) -> None:
+        if count > self.num_available:
+            raise OutOfPagesError(f"{count} pages are wanted, {self.num_available} are available")
+
+    def _evict(self, count: int) -> None:
+        """Free so many kept pages, the one that was left longest ago first."""
+        for _ in range(count):
+            page, _ = self._kept.popitem(last=False)
+            del self._page_of[self._key_of.pop(page)]
+            heapq.heappush(self._freed, page)
+
+    def _end_reservation(self, reservation: Reservation) -> None:
+        self._num_reserved -= reservation.num_pages

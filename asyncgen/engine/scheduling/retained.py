@@ -1,0 +1,88 @@
+"""Pages of finished requests that were left in place, for a request of the same id to go on in.
+
+Unlike pages that are merely kept in the pool these have a holder, and the last one may be half
+full. They are a convenience all the same: when their space is needed they go.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from asyncgen.engine.scheduling.pages import PagePool
+    from asyncgen.engine.scheduling.state import RequestState
+
+__all__ = ["RetainedPages"]
+
+
+class RetainedPages:
+    """Finished requests that still hold pages, by id."""
+
+    def __init__(self, pool: PagePool) -> None:
+        """Start without any.
+
+        Args:
+            pool: Whose pages.
+        """
+        self._pool = pool
+        self._states: dict[str, RequestState] = {}
+
+    def __contains__(self, request_id: str) -> bool:
+        """Whether a finished request of this id holds pages."""
+        return request_id in self._states
+
+    def states(self) -> Iterable[RequestState]:
+        """All of them, the one that ended first first."""
+        return self._states.values()
+
+    def keep(self, state: RequestState) -> None:
+        """Leave a finished request its pages."""
+        self._states[state.request_id] = state
+
+    def evict(self, request_id: str) -> None:
+        """Take the pages of a finished request away; an unknown id is fine."""
+        state = self._states.pop(request_id, None)
+        if state is not None:
+            self._pool.release(state.drop_pages())
+
+    def evict_oldest(self) -> bool:
+        """Take the pages away from the request that ended first.
+
+        Returns:
+            Whether there was one.
+        """
+        if not self._states:
+            return False
+        self.evict(next(iter(self._states)))
+        return True
+
+    def known(self, state: RequestState) -> tuple[list[int], int]:
+        """What a new request could take over from the finished one of its id.
+
+        Args:
+            state: The new request; at least its last token is left to compute.
+
+        Returns:
+            Pages that hold its beginning, to be shared before the finished one is evicted, and how
+            many tokens of it they hold. The last page may be half full only if it may be written.
+        """
+        old = self._states.get(state.request_id)
+        if old is None or old.salt != state.salt:
+            return [], 0
+        pool = self._pool
+        common = _num_common(old.tokens[: old.num_computed], state.tokens[:-1])
+        num_pages = pool.pages_for(common)
+        if common % pool.page_size and not pool.is_private(old.pages[num_pages - 1]):
+            num_pages -= 1
+            common = num_pages * pool.page_size
+        return old.pages[:num_pages], common
+
+
+def _num_common(first: Sequence[int], second: Sequence[int]) -> int:
+    """How many tokens two requests have in common at the beginning."""
+    for number, (one, other) in enumerate(zip(first, second, strict=False)):
+        if one != other:
+            return number
+    return min(len(first), len(second))

@@ -1,0 +1,542 @@
+"""Which rows run in the next step, and on which pages. Plain Python: no torch, no clock, no thread.
+
+``Scheduler`` does everything but choose: it queues, admits, finds known prefixes, hands out pages,
+takes them back from the youngest when they run out, and keeps to the budgets. A subclass puts the
+candidates in order (``schedule_batch``) and leaves the rest to ``schedule``.
+
+The life of a request here::
+
+    add_waiting_request -> waiting -> admitted: running, with pages -> finish_request
+                              ^-------------- preempt ----'
+
+Whoever computes calls, for each step: ``clear_cancelled_requests``, ``schedule_batch``, the model,
+``computed``; then appends the sampled tokens to ``state.tokens`` and ends who is done. All of it
+happens on one thread.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from asyncgen.engine.scheduling.page_keys import UNREAD, extend_keys
+from asyncgen.engine.scheduling.prefixes import PrefixLeaders
+from asyncgen.engine.scheduling.retained import RetainedPages
+from asyncgen.engine.scheduling.state import RequestStatus
+from asyncgen.engine.scheduling.waiting import WaitingQueue
+from asyncgen.errors import InvalidRequestError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from asyncgen.engine.scheduling.pages import PagePool
+    from asyncgen.engine.scheduling.state import RequestState
+
+__all__ = ["ScheduledRow", "Scheduler"]
+
+_PENDING = RequestStatus.PENDING
+_PREFILLING = RequestStatus.PREFILLING
+_PREFILLING_SPLIT = RequestStatus.PREFILLING_SPLIT
+_SPLIT_PENDING_REMAINDER = RequestStatus.SPLIT_PENDING_REMAINDER
+_DECODING = RequestStatus.DECODING
+
+
+@dataclass(slots=True)
+class ScheduledRow:
+    """Tokens of one request that run in this step.
+
+    Attributes:
+        state: The request.
+        start: Position of the first token to run.
+        count: How many tokens to run, at least 1.
+        pages: Its page table; covers at least ``start + count`` tokens. The request's own list:
+            it grows later and must not be changed.
+        is_last: Whether these are all the tokens it has, so that the next one is to be sampled.
+    """
+
+    state: RequestState
+    start: int
+    count: int
+    pages: list[int]
+    is_last: bool
+
+
+class Scheduler(ABC):
+    """Waiting and running requests, their pages and their order.
+
+    A subclass overrides ``schedule_batch``, and ``may_admit`` if it likes.
+
+    Attributes:
+        cache: The pool that pages come from.
+        retain_cache_on_finish: Whether a new request goes on in the pages of a finished one of the
+            same id, whose pages were left in place (``finish_request`` without eviction).
+        active_requests: Running requests by id.
+        max_running: How many requests may run at a time.
+        ageing: How many steps of waiting a level of priority is worth, at least 1.
+        held_back: Pages that admission leaves available, for a reservation that waits for them;
+            with nobody running they are there, so whoever waits for them can have them then.
+        num_preemptions: How often a request had to give its pages up.
+    """
+
+    def __init__(self, cache: PagePool, retain_cache_on_finish: bool = False) -> None:
+        """Start without requests.
+
+        Args:
+            cache: The pool that pages come from.
+            retain_cache_on_finish: Whether a new request goes on in the pages of a finished one
+                of the same id, if these were left in place.
+        """
+        self.cache = cache
+        self.retain_cache_on_finish = retain_cache_on_finish
+        self.active_requests: dict[str, RequestState] = {}
+        self.max_running = 256
+        self.ageing = 512
+        self.held_back = 0
+        self.num_preemptions = 0
+        self._queue = WaitingQueue()
+        self._retained = RetainedPages(cache)
+        self._cancelled: dict[str, RequestState] = {}
+        self._failed: list[RequestState] = []
+        self._leaders = PrefixLeaders(self._queue)
+        self._arrivals = 0
+        self._steps = 0
+        self._junior_rank = (0, -1)
+        self._is_sorted = True
+
+    @property
+    def waiting_requests(self) -> dict[str, RequestState]:
+        """Waiting requests by id, in no particular order."""
+        return self._queue.states
+
+    @property
+    def num_waiting(self) -> int:
+        """How many requests wait."""
+        return len(self._queue)
+
+    @property
+    def num_running(self) -> int:
+        """How many requests hold pages and take part in steps."""
+        return len(self.active_requests)
+
+    def running(self) -> list[RequestState]:
+        """The running requests, lowest rank (most senior) first; a copy."""
+        self._sort()
+        return list(self.active_requests.values())
+
+    def waiting(self) -> list[RequestState]:
+        """The waiting requests, next first; a copy."""
+        return self._queue.ranked()
+
+    def add_waiting_request(self, state: RequestState) -> None:
+        """Queue a request.
+
+        Args:
+            state: A new one; its ``arrival`` and ``rank`` are set here.
+
+        Raises:
+            InvalidRequestError: Its id is taken, it has no tokens, or it could not run even if it
+                had the whole pool.
+        """
+        self._check(state)
+        state.arrival = self._arrivals
+        state.rank = (self._steps - state.priority * self.ageing, self._arrivals)
+        self._arrivals += 1
+        self._queue.push(state)
+
+    @abstractmethod
+    def schedule_batch(self, token_budget: int, cache_budget: int) -> list[ScheduledRow]:
+        """Choose the rows of the next step.
+
+        Args:
+            token_budget: Most tokens that may run.
+            cache_budget: Most cache entries (positions, summed over rows) that may be read.
+
+        Returns:
+            Rows to compute, each request at most once; empty if nothing can run now.
+        """
+
+    def has_pending_requests(self) -> bool:
+        """Whether anybody waits or runs."""
+        return bool(self.active_requests or self._queue.states)
+
+    def computed(self, rows: Sequence[ScheduledRow]) -> None:
+        """Note that rows were computed; their full pages can be found by others from now on.
+
+        Args:
+            rows: What ``schedule_batch`` gave. Rows of requests that left meanwhile are ignored.
+        """
+        page_size = self.cache.page_size
+        for row in rows:
+            state = row.state
+            if not state.pages:
+                continue
+            state.num_computed = end = row.start + row.count
+            if end >= (state.num_published + 1) * page_size:
+                self._publish(state)
+            if state.status is not _DECODING:
+                state.status = _DECODING if row.is_last else _SPLIT_PENDING_REMAINDER
+
+    def begun(self, rows: Sequence[ScheduledRow]) -> None:
+        """Note that rows will have been computed by the time of the next step.
+
+        The next ``schedule_batch`` may be asked for before ``computed`` then, which is to follow;
+        nobody finds the pages earlier.
+
+        Args:
+            rows: What ``schedule_batch`` gave.
+        """
+        for row in rows:
+            row.state.num_computed = row.start + row.count
+            if row.state.status is not _DECODING:
+                row.state.status = _DECODING if row.is_last else _SPLIT_PENDING_REMAINDER
+
+    def finish_request(self, request_id: str, evict_from_cache: bool = True) -> None:
+        """Let a request go, wherever it is; an unknown one is fine.
+
+        Args:
+            request_id: A waiting, running or finished request.
+            evict_from_cache: Whether to give its pages back. If not, they stay its own until it
+                is finished again with eviction, until a request of the same id goes on in them
+                (``retain_cache_on_finish``), or until their space is needed.
+        """
+        state = self._remove(request_id)
+        if state is None:
+            if evict_from_cache:
+                self._retained.evict(request_id)
+            return
+        state.end()
+        if evict_from_cache or not state.pages:
+            self._release(state)
+        else:
+            self._retained.keep(state)
+
+    def evict_retained(self, num_pages: int) -> None:
+        """Take pages away from finished requests, until so many are available or none has any."""
+        while self.cache.num_available < num_pages and self._retained.evict_oldest():
+            pass
+
+    def get_active_request_static_outputs(self, request_id: str) -> list[int]:
+        """Token ids that a running request generated so far; empty for any other."""
+        state = self.active_requests.get(request_id)
+        return [] if state is None else state.generated_tokens
+
+    def set_request_cancellation(self, request_id: str) -> None:
+        """Mark a request for ``clear_cancelled_requests``; an unknown one is fine."""
+        state = self._find(request_id)
+        if state is not None:
+            state.cancelled = True
+            self._cancelled[request_id] = state
+
+    def clear_cancelled_requests(self) -> list[RequestState]:
+        """Let every request go that is marked.
+
+        Returns:
+            Who they are, with what they generated.
+        """
+        cleared = []
+        for request_id, state in self._cancelled.items():
+            if self._find(request_id) is state:
+                self.finish_request(request_id)
+                cleared.append(state)
+        self._cancelled.clear()
+        return cleared
+
+    def request_is_cancelled(self, request_id: str) -> bool:
+        """Whether a request is marked for cancellation, or is not here (any more)."""
+        state = self._find(request_id)
+        return state is None or state.cancelled
+
+    def take_failed(self) -> list[RequestState]:
+        """Requests that outgrew the pool since the last call; they are gone, ``error`` is set."""
+        failed, self._failed = self._failed, []
+        return failed
+
+    def clear(self) -> list[RequestState]:
+        """Let every request go.
+
+        Returns:
+            The running and waiting ones, senior first.
+        """
+        states = [*self.running(), *self.waiting()]
+        for state in states:
+            self.finish_request(state.request_id)
+        while self._retained.evict_oldest():
+            pass
+        self._cancelled.clear()
+        return states
+
+    # What subclasses build on.
+
+    def in_turn(self) -> Iterator[RequestState]:
+        """The waiting requests one by one, next first, for ``schedule`` alone.
+
+        It ends behind a request that could not be admitted, and costs nothing for those behind.
+        """
+        return self._queue.in_turn()
+
+    def may_admit(self, state: RequestState) -> bool:
+        """Whether a waiting request may start now, if there are pages for it; always, here.
+
+        Args:
+            state: Who would be next.
+        """
+        return True
+
+    def schedule(
+        self, candidates: Iterable[RequestState], token_budget: int, cache_budget: int
+    ) -> list[ScheduledRow]:
+        """Make rows of candidates, in the order given, as far as budgets and pages go.
+
+        A running request that needs a page takes it, if none is left, from the running request of
+        the highest rank. A waiting one is admitted if there are pages for all of its tokens; if
+        not, no other one is admitted in this step, so that small requests do not pass a large one
+        for ever. One whose beginning is being computed by somebody else waits for that. A row that
+        does not fit the ``cache_budget`` waits as well, unless it is the first.
+
+        Args:
+            candidates: Running and waiting requests, most important first. Read one by one.
+            token_budget: Most tokens that may run.
+            cache_budget: Most cache entries that may be read.
+
+        Returns:
+            The rows.
+        """
+        self._steps += 1
+        self._leaders.recall_the_impatient(self._steps)
+        preemptions = self.num_preemptions
+        page_size = self.cache.page_size
+        max_running = min(self.max_running, token_budget)
+        admitting = True
+        rows: list[ScheduledRow] = []
+        for state in candidates:
+            if token_budget <= 0:
+                break
+            if state.status is _PENDING:
+                if not admitting or preemptions != self.num_preemptions or cache_budget <= 0:
+                    continue
+                admitting = self._admit(state, max_running)
+                if state.status is _PENDING:
+                    continue
+            start = state.num_computed
+            num_tokens = len(state.tokens)
+            count = num_tokens - start
+            if count > token_budget:
+                count = token_budget
+            if start + count > cache_budget and rows:
+                admitting = False
+                count = cache_budget - start
+            if count <= 0:
+                continue
+            end = start + count
+            pages = state.pages
+            if end > len(pages) * page_size and not self._grow(state, end):
+                admitting = False
+                continue
+            if state.status is not _DECODING:
+                state.status = _PREFILLING if end == num_tokens else _PREFILLING_SPLIT
+                state.last_chunk = self._steps
+            rows.append(ScheduledRow(state, start, count, pages, end == num_tokens))
+            token_budget -= count
+            cache_budget -= end
+        if preemptions != self.num_preemptions:
+            rows = [row for row in rows if row.state.status is not _PENDING]
+        return rows
+
+    def preempt(self, state: RequestState) -> None:
+        """Send a running request back to wait, without its pages.
+
+        Its rank brings it to the front of those of its priority, and what is still known of its
+        pages when it is admitted again is not computed again.
+        """
+        del self.active_requests[state.request_id]
+        self._release(state)
+        state.status = _PENDING
+        state.num_preemptions += 1
+        self.num_preemptions += 1
+        self._queue.push(state)
+
+    def check_integrity(self) -> None:
+        """Prove that the books of scheduler and pool are right; for tests.
+
+        Raises:
+            AssertionError: They are not.
+        """
+        running, waiting = self.active_requests, self._queue.states
+        assert not running.keys() & waiting.keys(), "a request both waits and runs"
+        assert not any(name in self._retained for name in running), "a running one has ended"
+        for state in waiting.values():
+            assert state.status is _PENDING, "a waiting request looks like a running one"
+            assert not state.pages, "a waiting request holds pages"
+        for state in running.values():
+            assert state.status not in (_PENDING, RequestStatus.FINISHED, RequestStatus.FAILED)
+            assert state.pages, "a running request holds no pages"
+        self._leaders.check_integrity(running)
+        self.cache.check_integrity([*running.values(), *self._retained.states()])
+
+    # Queue and books.
+
+    def _check(self, state: RequestState) -> None:
+        request_id, pool = state.request_id, self.cache
+        if self._find(request_id) is not None:
+            raise InvalidRequestError("request_id", request_id, "must differ from those in use")
+        if request_id in self._retained and not self.retain_cache_on_finish:
+            raise InvalidRequestError(
+                "request_id",
+                request_id,
+                "the pages of a finished request of this id are still held; evict them first",
+            )
+        if state.status is not _PENDING or state.pages:
+            raise InvalidRequestError(
+                "state", request_id, "was queued before; queue a new one, or a `fork` of it"
+            )
+        if not state.tokens:
+            raise InvalidRequestError("initial_tokens", [], "must hold at least one token")
+        if state.max_new_tokens is not None and state.max_new_tokens < 1:
+            raise InvalidRequestError(
+                "max_new_tokens", state.max_new_tokens, "must be at least 1, or None for no limit"
+            )
+        # The key of the last token is never computed.
+        left = max((state.max_new_tokens or 1) - state.generated_len(), 1)
+        needed = pool.pages_for(len(state.tokens) + left - 1)
+        if needed > pool.num_pages:
+            raise InvalidRequestError(
+                "max_new_tokens" if state.max_new_tokens else "initial_tokens",
+                state.max_new_tokens or len(state.tokens),
+                f"with {len(state.tokens)} tokens before them this takes {needed} pages of "
+                f"{pool.page_size} tokens and the cache has {pool.num_pages}; ask for less or "
+                "give the cache more memory",
+            )
+
+    def _find(self, request_id: str) -> RequestState | None:
+        return self.active_requests.get(request_id) or self._queue.states.get(request_id)
+
+    def _remove(self, request_id: str) -> RequestState | None:
+        """Take a request out of the running or waiting ones; its pages stay."""
+        state = self.active_requests.pop(request_id, None)
+        if state is None:
+            state = self._queue.states.get(request_id)
+            if state is not None:
+                self._queue.remove(state)
+        else:
+            self._leaders.leave(state)
+        return state
+
+    def _release(self, state: RequestState) -> None:
+        """Take a request's pages away."""
+        self._leaders.leave(state)
+        self.cache.release(state.drop_pages())
+
+    def _sort(self) -> None:
+        if not self._is_sorted:
+            by_rank = sorted(self.active_requests.values(), key=lambda state: state.rank)
+            self.active_requests = {state.request_id: state for state in by_rank}
+            self._is_sorted = True
+
+    # Pages.
+
+    def _admit(self, state: RequestState, max_running: int) -> bool:
+        """Start a waiting request or set it aside.
+
+        Returns:
+            Whether those behind it may be admitted; its status tells whether it was.
+        """
+        if len(self.active_requests) >= max_running or not self.may_admit(state):
+            return False
+        if self._queue.is_aside(state):
+            return True
+        pool = self.cache
+        while True:
+            known, num_known = self._known(state)
+            if state.waits_for_prefix:
+                # At least the last token is computed by everybody, because its logits are needed.
+                usable = (len(state.tokens) - 1) // pool.page_size
+                awaited = self._leaders.awaited_key(state.page_keys[len(known) : usable])
+                if awaited is not None:
+                    self._queue.set_aside(state, awaited)
+                    return True
+            fresh = pool.pages_for(len(state.tokens)) - len(known)
+            room = pool.num_available - pool.num_kept_among(known) - self.held_back
+            if fresh <= room:
+                break
+            if not self._retained.evict_oldest():
+                return False
+        self._queue.remove(state)
+        pool.share(known)
+        self._retained.evict(state.request_id)
+        self._start(state, known + pool.take(fresh), num_known)
+        return True
+
+    def _start(self, state: RequestState, pages: list[int], num_known: int) -> None:
+        """Let an admitted request run, with its pages, so many of its tokens being known."""
+        state.begin()
+        state.pages = pages
+        state.num_computed = state.num_cached = num_known
+        state.num_published = num_known // self.cache.page_size
+        state.status = _SPLIT_PENDING_REMAINDER
+        state.last_chunk = self._steps
+        state.waits_for_prefix = True
+        if self.cache.sharing:
+            full = len(state.tokens) // self.cache.page_size
+            extend_keys(state.page_keys, state.tokens, self.cache.page_size, state.salt, full)
+            self._leaders.lead(state)
+        if self.active_requests and state.rank < self._junior_rank:
+            self._is_sorted = False
+        else:
+            self._junior_rank = state.rank
+        self.active_requests[state.request_id] = state
+
+    def _known(self, state: RequestState) -> tuple[list[int], int]:
+        """Pages that hold the beginning of a request, and how many tokens of it they hold."""
+        pool, page_size = self.cache, self.cache.page_size
+        pages: list[int] = []
+        if pool.sharing:
+            usable = (len(state.tokens) - 1) // page_size
+            extend_keys(state.page_keys, state.tokens, page_size, state.salt, usable)
+            pages = pool.lookup(state.page_keys[:usable])
+        retained, num_retained = self._retained.known(state)
+        if num_retained > len(pages) * page_size:
+            return retained, num_retained
+        return pages, len(pages) * page_size
+
+    def _grow(self, state: RequestState, num_tokens: int) -> bool:
+        """Give a running request pages for so many tokens, at the cost of the youngest if need be.
+
+        Returns:
+            Whether it has them; if not, it waits for its seniors, or it outgrew the pool.
+        """
+        pool = self.cache
+        count = pool.pages_for(num_tokens) - len(state.pages)
+        while pool.num_available < count:
+            if self._retained.evict_oldest():
+                continue
+            self._sort()
+            junior = next(reversed(self.active_requests.values()))
+            if junior is not state:
+                self.preempt(junior)
+                continue
+            if pool.pages_for(num_tokens) > pool.num_pages:
+                self._remove(state.request_id)
+                state.end(f"the cache of {pool.num_pages} pages holds no more of its tokens")
+                self._release(state)
+                self._failed.append(state)
+            return False
+        state.pages += pool.take(count)
+        return True
+
+    def _publish(self, state: RequestState) -> None:
+        """Let others find the pages of a request that became full."""
+        pool, page_size = self.cache, self.cache.page_size
+        first, full = state.num_published, state.num_computed // page_size
+        if not pool.sharing:
+            state.num_published = full
+            return
+        tokens = state.tokens
+        while full > first and UNREAD in tokens[(full - 1) * page_size : full * page_size]:
+            full -= 1
+        extend_keys(state.page_keys, tokens, page_size, state.salt, full)
+        for number in range(first, full):
+            key = state.page_keys[number]
+            pool.publish(state.pages[number], key)
+            self._leaders.settle(state, key)
+        state.num_published = full

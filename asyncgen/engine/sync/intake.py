@@ -1,0 +1,290 @@
+"""From the arguments of the synchronous doors to requests of the engine.
+
+A prompt is token ids, an answer is token ids, and a tokenizer is needed only by what looks at
+text. What cannot be honoured is refused here, by name, before any work.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from asyncgen.engine.assembly import EngineOptions, assemble, plan_room
+from asyncgen.engine.lane.assistants import Assistants
+from asyncgen.engine.lane.strategy_run import StepRun
+from asyncgen.engine.metrics import EngineMetrics
+from asyncgen.engine.requests.admission import Admission
+from asyncgen.engine.requests.names import NOT_HERE, check_names
+from asyncgen.engine.requests.params import SAMPLING
+from asyncgen.engine.requests.prepare import prepare_request
+from asyncgen.engine.requests.request import clock, sample_name
+from asyncgen.engine.sync.outbox import Collector, Results
+from asyncgen.errors import InvalidRequestError
+from asyncgen.generation.config import GenerationConfig
+from asyncgen.generation.stopping.cancel import CancelCriteria
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from asyncgen.engine.core import Engine
+    from asyncgen.engine.requests.request import Request
+    from asyncgen.tokenizer import Tokenizer
+
+__all__ = ["Intake", "check_flag", "check_inputs", "engine_options", "names_of"]
+
+_NEED_TEXT = ("stop", "stop_strings", "assistant_tokenizer")
+_NO_ROOM = {
+    "streamer": "a request has none; add it with `streaming=True` and read its results",
+    "skip_special_tokens": "results are token ids",
+    "token_healing": "it changes the prompt, which results show as it was; call `model.generate`",
+}
+
+
+class Intake:
+    """Makes requests for one model, and the engine that serves them.
+
+    Attributes:
+        results: Where the results of all requests come.
+        admission: Counts who waits.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        generation_config: GenerationConfig | None,
+        options: EngineOptions,
+        *,
+        tokenizer: Tokenizer | None = None,
+        max_queue_size: int | None = None,
+    ) -> None:
+        """Plan the memory; nothing is allocated yet.
+
+        Args:
+            model: The loaded model.
+            generation_config: What requests are based on; ``None`` is the model's own.
+            options: How requests share steps and memory.
+            tokenizer: For what looks at text.
+            max_queue_size: Most requests that wait; ``None`` for no limit.
+
+        Raises:
+            InvalidRequestError: A configuration that asks for what results do not hold, or a
+                memory budget that does not work.
+        """
+        if generation_config is not None:
+            _check_config(generation_config)
+        self.results = Results()
+        self.admission = Admission(
+            max_running=options.max_running, max_queue_size=max_queue_size, clock=clock
+        )
+        self._model = model
+        self._config = generation_config
+        self._options = options
+        self._tokenizer = tokenizer
+        self._room = plan_room(model, options)
+
+    def open_engine(self) -> Engine:
+        """Allocate the memory and make the engine; call it on the thread that will compute."""
+        model, tokenizer, options = self._model, self._tokenizer, self._options
+        metrics = EngineMetrics()
+        assistants = Assistants(_refuse_to_load, _refuse_to_load)
+
+        def start_alone(request: Request) -> StepRun:
+            return StepRun(
+                request,
+                model,
+                tokenizer,
+                clock=clock,
+                prefill_chunk=options.prefill_chunk_size,
+                assistants=assistants,
+                metrics=metrics,
+            )
+
+        return assemble(
+            model,
+            tokenizer,
+            options,
+            self._room,
+            start_alone=start_alone,
+            metrics=metrics,
+            admission=self.admission,
+        )
+
+    def prepare(
+        self,
+        place: str,
+        input_ids: list[int],
+        request_id: str,
+        params: Mapping[str, Any],
+        *,
+        streaming: bool,
+        record_timestamps: bool,
+    ) -> Request:
+        """Check everything and make a request, whose samples have their names from now on.
+
+        Args:
+            place: What the prompt is called in an error.
+            input_ids: The prompt, token ids.
+            request_id: Name of the request, and of its first sample.
+            params: Keyword parameters; ``None`` is not given.
+            streaming: Whether there is a result for each step.
+            record_timestamps: Whether to note when each token came.
+
+        Returns:
+            A request that is ready to be posted.
+
+        Raises:
+            InvalidRequestError: Something that cannot be served.
+            OverloadedError: As many wait as may.
+        """
+        prompt = _check_ids(place, input_ids)
+        for name, value in (("streaming", streaming), ("record_timestamps", record_timestamps)):
+            if not isinstance(value, bool):
+                raise InvalidRequestError(name, value, "True or False")
+        given = self._complete(params)
+        cancel, seat = CancelCriteria(), self.admission.enter()
+        try:
+            request = prepare_request(
+                self._model,
+                self._tokenizer,
+                prompt,
+                given,
+                cancel=cancel,
+                sink=_Nowhere(),
+                room=self._room,
+                place=seat,
+            )
+            request.id = request_id
+            self.results.expect(names_of(request), request)
+        except BaseException:
+            seat.left()
+            raise
+        request.sink = Collector(
+            self.results,
+            names_of(request),
+            prompt,
+            created=request.accepted_at,
+            place=seat,
+            streaming=streaming,
+            record_timestamps=record_timestamps,
+        )
+        return request
+
+    def withdraw(self, requests: Sequence[Request]) -> None:
+        """Take requests back that were prepared and not posted."""
+        for request in requests:
+            self.results.forget(names_of(request))
+            if request.place is not None:
+                request.place.left()
+
+    def _complete(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        """Keyword parameters, checked by name, and what they are based on."""
+        given = {name: value for name, value in params.items() if value is not None}
+        for name, reason in _NO_ROOM.items():
+            if name in given:
+                raise InvalidRequestError(name, given[name], reason)
+        check_names(given)
+        if self._tokenizer is None:
+            for name in _NEED_TEXT:
+                if name in given:
+                    raise InvalidRequestError(
+                        name, given[name], "needs the model's tokenizer; pass `tokenizer=`"
+                    )
+        for name in ("assistant_model", "assistant_tokenizer"):
+            if isinstance(given.get(name), str):
+                raise InvalidRequestError(name, given[name], "an object that is loaded already")
+        if "generation_config" in given:
+            _check_config(given["generation_config"])
+        elif self._config is not None:
+            given["generation_config"] = self._config
+        base = given.get("generation_config", self._model.generation_config)
+        eos = given.get("eos_token_id", base.eos_token_id)
+        if _is_disabled(eos):
+            given["eos_token_id"] = []
+        if "seed" not in given and _draws(base, given):
+            # From the generator that `set_seed` seeds, as in `model.generate`.
+            given["seed"] = int(torch.randint(2**62, ()))
+        return given
+
+
+class _Nowhere:
+    """The sink of a request that has no names yet."""
+
+    def put_nowait(self, item: object, /) -> None:
+        """Nothing is put before the request is posted."""
+
+
+def names_of(request: Request) -> list[str]:
+    """What the samples of a request are called."""
+    return [sample_name(request.id, index) for index in range(request.params.num_samples)]
+
+
+def _check_ids(place: str, input_ids: object) -> list[int]:
+    if not isinstance(input_ids, list | tuple) or not input_ids:
+        raise InvalidRequestError(place, input_ids, "a non-empty list of token ids")
+    for token_id in input_ids:
+        if isinstance(token_id, bool) or not isinstance(token_id, int):
+            raise InvalidRequestError(place, input_ids, "a non-empty list of token ids")
+    return list(input_ids)
+
+
+def _check_config(config: object) -> None:
+    """Refuse a configuration that asks for what a result does not hold."""
+    if not isinstance(config, GenerationConfig):
+        raise InvalidRequestError("generation_config", config, "a GenerationConfig")
+    for name in (*NOT_HERE, "token_healing"):
+        value = getattr(config, name, None)
+        if value and name != "return_dict_in_generate":
+            reason = _NO_ROOM.get(name, f"results do not hold it; {NOT_HERE.get(name)}")
+            raise InvalidRequestError(name, value, reason)
+
+
+def _is_disabled(eos: object) -> bool:
+    """Whether no token ends a request: a negative id, as the reference has it."""
+    ids = eos if isinstance(eos, list | tuple) else [eos]
+    return bool(ids) and all(isinstance(one, int) and one < 0 for one in ids)
+
+
+def _draws(base: GenerationConfig, given: Mapping[str, Any]) -> bool:
+    """Whether a request may sample."""
+    return bool(given.get("do_sample", base.do_sample)) or bool(SAMPLING & given.keys())
+
+
+def _refuse_to_load(source: object) -> Any:
+    raise InvalidRequestError("assistant_model", source, "an object that is loaded already")
+
+
+def engine_options(allow_block_sharing: bool, **options: Any) -> EngineOptions:
+    """The options of an engine, as the documented doors name them.
+
+    Args:
+        allow_block_sharing: Whether requests share the pages of equal beginnings.
+        **options: Fields of `EngineOptions`.
+
+    Raises:
+        InvalidRequestError: A value that is not allowed.
+    """
+    check_flag("allow_block_sharing", allow_block_sharing)
+    return EngineOptions(
+        prefix_caching=allow_block_sharing, page_sharing=allow_block_sharing, **options
+    )
+
+
+def check_flag(name: str, value: object) -> None:
+    """Refuse anything but True and False.
+
+    Raises:
+        InvalidRequestError: It is something else.
+    """
+    if not isinstance(value, bool):
+        raise InvalidRequestError(name, value, "True or False")
+
+
+def check_inputs(inputs: object) -> None:
+    """Refuse prompts that are not in a list.
+
+    Raises:
+        InvalidRequestError: They are not.
+    """
+    if not isinstance(inputs, list | tuple):
+        raise InvalidRequestError("inputs", inputs, "a list of lists of token ids")

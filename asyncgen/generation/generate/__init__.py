@@ -1,0 +1,1 @@
+"""``model.generate``: one call from its arguments to what it returns."""

@@ -1,0 +1,275 @@
+"""One call of ``model.generate``: arguments in, a plan out, the plan drained."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from asyncgen.errors import InvalidRequestError
+from asyncgen.generation.config.modes import GenerationMode
+from asyncgen.generation.generate.collect import Kept, Result, assemble, make_record
+from asyncgen.generation.generate.custom import CustomMethod, custom_strategy, helper_arguments
+from asyncgen.generation.generate.defaults import resolve_config, resolve_length, resolve_pad
+from asyncgen.generation.generate.feed import Feed
+from asyncgen.generation.generate.plan import check_cache, eos_ids, make_plan
+from asyncgen.generation.generate.prompts import DecoderPrompt, check_past, read_prompt
+from asyncgen.generation.generate.rows import Rows, lay_rows
+from asyncgen.generation.generate.signatures import own_parameters
+from asyncgen.generation.logits import Guidance, build_logits_processors, raise_named
+from asyncgen.generation.stopping.criteria import StoppingCriteriaList, build_stopping_criteria
+from asyncgen.generation.stopping.ends import Ends
+from asyncgen.generation.strategies import (
+    TAIL_ONLY,
+    Outcome,
+    Plan,
+    Strategy,
+    strategy_for,
+)
+from asyncgen.generation.strategies.drafters.drafting import Assistance, make_drafter
+from asyncgen.generation.strategies.healed import healed
+from asyncgen.generation.strategies.mode_checks import Situation, check_mode
+from asyncgen.generation.strategies.sampling import multinomial_draw
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor
+
+    from asyncgen.generation.config import GenerationConfig
+    from asyncgen.generation.generate.plan import GenerativeModel
+    from asyncgen.generation.logits import LogitsProcessorList
+    from streamers import BaseStreamer
+
+__all__ = ["Arguments", "Call", "prepare_call", "run_call"]
+
+_log = logging.getLogger("asyncgen.generation")
+
+
+@dataclass(frozen=True, slots=True)
+class Arguments:
+    """What ``generate`` was called with.
+
+    Attributes:
+        inputs: Prompt ids ``[B, S]`` or ``None``.
+        generation_config: Base configuration or ``None``.
+        kwargs: All other keywords.
+        logits_processor: The caller's processors.
+        stopping_criteria: The caller's criteria.
+        streamer: Its ``cancelled`` flag, if it has one, ends the call.
+        prefix_allowed_tokens_fn: The caller's function of that name.
+        negative_prompt_ids: Prompts of the unguided branch, ``[B, S]``.
+        negative_prompt_attention_mask: ``[B, S]``, zero at padding.
+        assistant_model: Drafts for assisted generation.
+        custom: A decoding method that the caller wrote, in place of a strategy.
+    """
+
+    inputs: Tensor | None = None
+    generation_config: GenerationConfig | None = None
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    logits_processor: LogitsProcessorList | None = None
+    stopping_criteria: StoppingCriteriaList | None = None
+    streamer: BaseStreamer | None = None
+    prefix_allowed_tokens_fn: Callable[[int, Tensor], list[int]] | None = None
+    negative_prompt_ids: Tensor | None = None
+    negative_prompt_attention_mask: Tensor | None = None
+    assistant_model: GenerativeModel | None = None
+    custom: Callable[..., Any] | None = None
+
+
+@dataclass(slots=True)
+class Call:
+    """A call that is ready to run.
+
+    Attributes:
+        plan: What to decode.
+        strategy: How.
+        config: The complete configuration.
+    """
+
+    plan: Plan
+    strategy: Strategy
+    config: GenerationConfig
+
+
+def prepare_call(model: Any, given: Arguments) -> Call:
+    """Check and lay out a call; nothing is computed yet.
+
+    Args:
+        model: Has ``core``, ``config``, ``generation_config``, ``device`` and ``dtype``.
+        given: What it was called with.
+
+    Raises:
+        ValueError: As the reference does for invalid arguments.
+        InvalidRequestError: A documented feature that does not exist yet.
+    """
+    own_names = frozenset[str]() if given.custom is None else own_parameters(given.custom)
+    config, rest = resolve_config(model, given.generation_config, given.kwargs, own_names)
+    mode = config.get_generation_mode(given.assistant_model)
+    prompt = read_prompt(model, given.inputs, rest, config)
+    past = check_past(rest.get("past_key_values"), prompt, config)
+    assistance = Assistance(
+        given.assistant_model, rest.get("tokenizer"), rest.get("assistant_tokenizer")
+    )
+    extras: dict[str, Any] = {}
+    if given.custom is None:
+        check_mode(mode, Situation(model, config, len(prompt.input_ids), past, assistance))
+    else:
+        check_cache(model, config)
+        extras = helper_arguments(given.custom, given.assistant_model)
+        extras |= {name: rest[name] for name in own_names & rest.keys()}
+    resolve_pad(config)
+    rows = lay_rows(model, prompt, config, rest, has_method=given.custom is not None)
+    resolve_length(config, rows.input_ids.shape[1], model.config)
+    criteria = _criteria(model, config, given, rest)
+    processors = _processors(model, config, given, prompt, rows)
+    plan = make_plan(
+        model,
+        rows.input_ids,
+        config=config,
+        processors=processors,
+        ends=Ends(criteria),
+        draw=multinomial_draw,
+        attention_mask=rows.attention_mask,
+        cache=past,
+        prefill_chunk=config.prefill_chunk_size,
+        encoder=prompt.encoder,
+        beams=rows.beams,
+        record=make_record(config, rest.get("encoder_outputs")),
+    )
+    if given.custom is not None:
+        strategy = _custom(model, given, processors, criteria, extras)
+    else:
+        strategy = strategy_for(mode)
+        if mode is GenerationMode.ASSISTED_GENERATION:
+            plan.drafter = make_drafter(model, plan, assistance, remember=True)
+    if rows.bias is not None:
+        strategy = partial(healed, strategy=strategy, bias=rows.bias)
+    return Call(plan, strategy, config)
+
+
+def _custom(
+    model: Any,
+    given: Arguments,
+    processors: LogitsProcessorList,
+    criteria: StoppingCriteriaList,
+    extras: dict[str, Any],
+) -> Strategy:
+    """The caller's own method as a strategy."""
+    assert given.custom is not None
+    emit = None if given.streamer is None else Feed(given.streamer).step
+    return custom_strategy(
+        CustomMethod(given.custom, model, processors, criteria, extras=extras, emit=emit)
+    )
+
+
+def _criteria(
+    model: Any, config: GenerationConfig, given: Arguments, rest: dict[str, Any]
+) -> StoppingCriteriaList:
+    """Built-in and user criteria, and the streamer's flag."""
+    criteria = build_stopping_criteria(
+        config,
+        tokenizer=rest.get("tokenizer"),
+        max_position_embeddings=getattr(model.config, "max_position_embeddings", None),
+        user_criteria=given.stopping_criteria,
+    )
+    cancelled = getattr(given.streamer, "cancelled", None)
+    return criteria if cancelled is None else StoppingCriteriaList([*criteria, cancelled])
+
+
+def _processors(
+    model: Any, config: GenerationConfig, given: Arguments, prompt: DecoderPrompt, rows: Rows
+) -> LogitsProcessorList:
+    """Built-in and user processors in the documented order."""
+    eos, encoder = eos_ids(config), prompt.encoder
+    mode = config.get_generation_mode(given.assistant_model)
+    return build_logits_processors(
+        config,
+        prompt_length=rows.input_ids.shape[1],
+        eos_token_ids=torch.tensor(eos, device=model.device) if eos else None,
+        device=model.device,
+        user_processors=given.logits_processor,
+        padding=rows.padding,
+        prefix_allowed_tokens_fn=given.prefix_allowed_tokens_fn,
+        encoder_input_ids=prompt.input_ids if encoder is None else encoder.input_ids,
+        vocab_size=model.config.vocab_size,
+        guidance=_guidance(model, config, given, rows),
+        tail_only=given.custom is None and strategy_for(mode) in TAIL_ONLY,
+    )
+
+
+def _guidance(
+    model: Any, config: GenerationConfig, given: Arguments, rows: Rows
+) -> Guidance | None:
+    """What classifier-free guidance computes with, a row a sample or beam; not with an encoder."""
+    if model.config.is_encoder_decoder:
+        return None
+    if given.negative_prompt_ids is not None and config.guidance_scale in (None, 1):
+        _log.warning("`negative_prompt_ids` has no effect without `guidance_scale`")
+    prompts = len(rows.input_ids) // rows.samples
+    copies = rows.samples * rows.together
+    return Guidance(
+        model,
+        _repeated("negative_prompt_ids", given.negative_prompt_ids, prompts, copies),
+        _repeated(
+            "negative_prompt_attention_mask",
+            given.negative_prompt_attention_mask,
+            prompts,
+            copies,
+        ),
+    )
+
+
+def _repeated(name: str, value: Tensor | None, prompts: int, copies: int) -> Tensor | None:
+    """A row for each that is decoded, from one for each of these, for each prompt, or for all."""
+    if value is None:
+        return None
+    table = torch.as_tensor(value)
+    if table.dim() != 2 or len(table) in (1, prompts * copies):
+        return table
+    if len(table) != prompts:
+        allowed = f"needs one row, one a prompt ({prompts}), or one a sample ({prompts * copies})"
+        raise InvalidRequestError(name, f"{len(table)} rows", allowed)
+    return table.repeat_interleave(copies, dim=0)
+
+
+def run_call(call: Call, streamer: BaseStreamer | None) -> Result:
+    """Drain a call's steps, hand the tokens to the streamer, assemble the documented output.
+
+    Raises:
+        Exception: Whatever a processor, a criterion, the model or the streamer raised; the
+            streamer's ``fail`` is told before, if it has one.
+    """
+    try:
+        return _drain(call, streamer)
+    except BaseException as error:
+        if streamer is not None and hasattr(streamer, "fail"):
+            streamer.fail(error)
+        raise
+
+
+def _drain(call: Call, streamer: BaseStreamer | None) -> Result:
+    config, plan = call.config, call.plan
+    feed = None
+    if streamer is not None:
+        feed = Feed(streamer, copies=plan.copies, pad_token_id=plan.pad_token_id)
+        if not config.token_healing:
+            feed.begin(plan.input_ids)
+    steps, kept = call.strategy(plan), Kept(config, plan.record)
+    while True:
+        try:
+            step = next(steps)
+        except StopIteration as end:
+            outcome: Outcome = end.value
+            break
+        except FloatingPointError as error:
+            raise_named(plan.processors, error)
+        kept.add(step)
+        if feed is not None:
+            feed.step(step)
+    if feed is not None:
+        feed.end()
+    return assemble(plan, outcome, kept)

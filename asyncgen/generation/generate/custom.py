@@ -1,0 +1,364 @@
+"""A decoding method that a user wrote, run as a strategy.
+
+The method gets the prepared inputs. Written as a generator it yields the ids of each step and
+takes turns with everything else; a plain function owns its loop and runs in one turn.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+
+from asyncgen.errors import InvalidRequestError
+from asyncgen.generation.generate.signatures import acceptable, parameter_names
+from asyncgen.generation.outputs import BaseModelOutput
+from asyncgen.generation.strategies import Outcome, Step
+from asyncgen.recipes import load_recipe
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Generator, Iterator
+
+    from torch import Tensor
+
+    from asyncgen.generation.logits import LogitsProcessorList
+    from asyncgen.generation.stopping.criteria import StoppingCriteriaList
+    from asyncgen.generation.strategies import Plan, Steps, Strategy
+
+__all__ = ["CustomMethod", "custom_strategy", "helper_arguments", "run_recipe"]
+
+
+@dataclass(slots=True)
+class CustomMethod:
+    """What to call, and what it gets beside the plan.
+
+    Attributes:
+        function: ``(model, input_ids, logits_processor=…, stopping_criteria=…,
+            generation_config=…, **model_kwargs)``; it may be a generator function.
+        model: The model, as a user knows it.
+        logits_processor: Built-in and user processors.
+        stopping_criteria: Built-in and user criteria; a method that asks them can be cancelled.
+        extras: The caller's own arguments, for the parameters that the function names.
+        emit: Takes the steps that a plain function reports through a ``streamer`` it asked for.
+        seed: Seeds torch's generator around a plain function; ``None`` leaves it alone.
+        needs_ids: Whether the result has to be token ids, or may be anything.
+        is_recipe: Whether it wants the documented arguments of ``generate`` instead of prepared
+            inputs, as methods loaded from a folder do.
+    """
+
+    function: Callable[..., Any]
+    model: Any
+    logits_processor: LogitsProcessorList
+    stopping_criteria: StoppingCriteriaList
+    extras: dict[str, Any] = field(default_factory=dict)
+    emit: Callable[[Step], object] | None = None
+    seed: int | None = None
+    needs_ids: bool = False
+    is_recipe: bool = False
+
+
+def custom_strategy(method: CustomMethod) -> Strategy:
+    """The method as a strategy: a generator of steps over a plan.
+
+    A generator method yields one of these for each step: ids of all rows, an int64 tensor ``[B]``
+    or ``[B, 1]`` or a list of B integers; or a :class:`Step`. A row ends with an end-of-sequence
+    id, the length, or any other criterion; the generator is closed when all have. What it returns
+    is the result of the call, or the sequences if it returns nothing.
+    """
+    return partial(_steps, method)
+
+
+@torch.no_grad()
+def _steps(method: CustomMethod, plan: Plan) -> Steps:
+    rows = _Rows(plan)
+    with _seeded(method.seed):
+        try:
+            result = _call(method, plan, rows)
+        except _InterruptedError:
+            result = None
+    if inspect.isgenerator(result):
+        result = yield from _drive(cast("Generator[Any, None, Any]", result), rows)
+    else:
+        ids = _ids_of(result)
+        if ids is None and method.needs_ids and result is not None:
+            raise InvalidRequestError(
+                "custom_generate",
+                method.function,
+                f"returned {type(result).__name__}; a stream needs token ids [B, T]",
+            )
+        yield rows.rest(ids)
+    ids = _ids_of(result)
+    return Outcome(rows.sequences() if ids is None else ids, result=result)
+
+
+def helper_arguments(function: Callable[..., Any], assistant_model: Any) -> dict[str, Any]:
+    """The draft model as an argument of a method that takes one.
+
+    Raises:
+        InvalidRequestError: There is a draft model, and the method has no parameter for it.
+    """
+    if assistant_model is None:
+        return {}
+    if "assistant_model" not in parameter_names(function):
+        raise InvalidRequestError(
+            "assistant_model",
+            type(assistant_model).__name__,
+            "`custom_generate` decodes here and has no parameter of that name; leave one of them "
+            "out",
+        )
+    return {"assistant_model": assistant_model}
+
+
+def run_recipe(
+    source: str | os.PathLike[str],
+    model: Any,
+    documented: dict[str, Any],
+    given: dict[str, Any],
+    *,
+    trust_remote_code: bool | None,
+) -> Any:
+    """Load a method from a folder or the hub, and let it replace ``generate``.
+
+    Args:
+        source: A folder, or the id of a repository.
+        model: What ``generate`` was called on.
+        documented: The documented arguments of the call by name, left out ones as ``None``.
+        given: All other keywords of the call; the method must know them.
+        trust_remote_code: Must be true for a repository on the hub.
+
+    Returns:
+        What the method returns; or the method itself where it is a generator function, which
+        wants to be driven step by step.
+
+    Raises:
+        AsyncgenError: As :func:`~asyncgen.recipes.load_recipe` does; or an argument was given
+            that the method does not take.
+    """
+    function = load_recipe(source, trust_remote_code=trust_remote_code)
+    if inspect.isgeneratorfunction(function):
+        return function
+    names = parameter_names(function)
+    if "input_ids" in names and "inputs" not in names and "input_ids" not in given:
+        given = given | {"input_ids": documented["inputs"]}
+        documented = {name: value for name, value in documented.items() if name != "inputs"}
+    taken = acceptable(function, documented)
+    for name, value in documented.items():
+        if value is not None and name not in taken:
+            raise InvalidRequestError(
+                name, value, "the custom method has no parameter of that name; leave it out"
+            )
+    with torch.no_grad():
+        return function(model, **(taken | given))
+
+
+def _call(method: CustomMethod, plan: Plan, rows: _Rows) -> Any:
+    """Call the function with what it wants."""
+    named = parameter_names(method.function)
+    tap = None if method.emit is None else _Tap(rows, method)
+    if method.is_recipe:
+        documented = _documented(method, plan) | {"streamer": tap}
+        return method.function(
+            method.model, **(acceptable(method.function, documented) | method.extras)
+        )
+    arguments = acceptable(method.function, _prepared(method, plan)) | method.extras
+    if "draw" in named:
+        arguments["draw"] = plan.draw
+    if "streamer" in named:
+        arguments["streamer"] = tap
+    return method.function(method.model, plan.input_ids, **arguments)
+
+
+def _documented(method: CustomMethod, plan: Plan) -> dict[str, Any]:
+    """The documented arguments of ``generate``."""
+    encoder = plan.encoder
+    ids = plan.input_ids if encoder is None else encoder.input_ids
+    assert ids is not None
+    nothing = (
+        "inputs prefix_allowed_tokens_fn synced_gpus assistant_model negative_prompt_ids "
+        "negative_prompt_attention_mask"
+    )
+    return dict.fromkeys(nothing.split()) | {
+        "input_ids": ids,
+        "attention_mask": torch.ones_like(ids),
+        "generation_config": plan.config,
+        "logits_processor": method.logits_processor,
+        "stopping_criteria": method.stopping_criteria,
+    }
+
+
+def _prepared(method: CustomMethod, plan: Plan) -> dict[str, Any]:
+    """Prepared inputs, as the reference hands them to a callable."""
+    mask = plan.attention_mask
+    arguments: dict[str, Any] = {
+        "logits_processor": method.logits_processor,
+        "stopping_criteria": method.stopping_criteria,
+        "generation_config": plan.config,
+        "past_key_values": plan.cache,
+        "use_cache": plan.config.use_cache is not False,
+    }
+    if plan.encoder is None:
+        ones = torch.ones_like(plan.input_ids)
+        arguments["attention_mask"] = ones if mask is None else mask.to(torch.int64)
+    else:
+        arguments |= _encoder_arguments(plan)
+        if mask is not None:
+            arguments["decoder_attention_mask"] = mask.to(torch.int64)
+    return arguments
+
+
+def _encoder_arguments(plan: Plan) -> dict[str, Any]:
+    """The encoder's output and mask, one row for each of the decoder's."""
+    given: Any = plan.encoder
+    core: Any = plan.core
+    if given.encoded is None or given.encoded.states is None:
+        given.encoded = core.encode(core.embed(given.input_ids), given.attention_mask)
+    states, mask = given.encoded.states, given.encoded.mask
+    copies = plan.input_ids.shape[0] // states.shape[0]
+    if mask is None:
+        mask = torch.ones(states.shape[:2], dtype=torch.bool, device=states.device)
+    return {
+        "encoder_outputs": BaseModelOutput(states.repeat_interleave(copies, dim=0)),
+        "attention_mask": mask.repeat_interleave(copies, dim=0).to(torch.int64),
+    }
+
+
+def _drive(generator: Generator[Any, None, Any], rows: _Rows) -> Generator[Step, None, Any]:
+    """Pass the steps of a generator method on, until it or every row has ended."""
+    with contextlib.closing(generator):
+        while True:
+            try:
+                given = next(generator)
+            except StopIteration as end:
+                if any(rows.live):
+                    yield rows.end()
+                return end.value
+            if not any(rows.live):
+                return None  # it was told by its criteria, and goes on all the same
+            yield rows.settle(given)
+
+
+class _Rows:
+    """Sequences in progress, and which of them go on."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.live = [True] * plan.input_ids.shape[0]
+        self.plan = plan
+        self.counts = [0] * len(self.live)
+        self._ids = plan.input_ids
+
+    def settle(self, given: Any) -> Step:
+        """A step of what a generator yielded, or a function put."""
+        plan = self.plan
+        if isinstance(given, Step):
+            for row, token_ids in enumerate(given.token_ids):
+                self.counts[row] += len(token_ids)
+            for row, reason in enumerate(given.reasons):
+                self.live[row] = self.live[row] and reason is None
+            return given
+        tokens = torch.as_tensor(given, dtype=torch.int64, device=self._ids.device).reshape(-1)
+        if len(tokens) != len(self.live):
+            raise InvalidRequestError(
+                "custom_generate", tuple(tokens.shape), f"yields one id a row, {len(self.live)}"
+            )
+        mask = torch.tensor(self.live, device=tokens.device)
+        tokens = torch.where(mask, tokens, plan.pad_token_id)
+        self._ids = torch.cat((self._ids, tokens[:, None]), dim=1)
+        chosen: list[int] = tokens.tolist()
+        scores = torch.empty(len(chosen), 0, device=tokens.device)
+        reasons = plan.ends.reasons(chosen, self.live, self._ids.shape[1], self._ids, scores)
+        settled = [[token] if alive else [] for token, alive in zip(chosen, self.live, strict=True)]
+        self.counts = [count + len(ids) for count, ids in zip(self.counts, settled, strict=True)]
+        self.live = [
+            alive and reason is None for alive, reason in zip(self.live, reasons, strict=True)
+        ]
+        return Step(settled, reasons, tokens)
+
+    def rest(self, sequences: Tensor | None) -> Step:
+        """The last step of a plain function: what its result has beyond what it put."""
+        start, length = self.plan.input_ids.shape[1], 0
+        settled: list[list[int]] = [[] for _ in self.live]
+        if sequences is not None and len(sequences) == len(self.live):
+            length = sequences.shape[1]
+            for row, ids in enumerate(sequences[:, start:].tolist()):
+                settled[row] = self._until_end(ids)[self.counts[row] :] if self.live[row] else []
+        reasons = [self._reason(ids, length) if self.live[row] else None
+                   for row, ids in enumerate(settled)]  # fmt: skip
+        self.live = [False] * len(self.live)
+        return Step(settled, reasons)
+
+    def end(self) -> Step:
+        """The last step of a generator that returned before its rows had ended."""
+        reason = self.plan.ends.interrupted() or "stop"
+        reasons = [reason if alive else None for alive in self.live]
+        self.live = [False] * len(self.live)
+        return Step([[] for _ in reasons], reasons)
+
+    def sequences(self) -> Tensor:
+        """Prompt and what was settled one id at a time."""
+        return self._ids
+
+    def _until_end(self, ids: list[int]) -> list[int]:
+        """Ids up to the first that ends a sequence; what follows is padding."""
+        for place, token in enumerate(ids):
+            if token in self.plan.ends.eos_token_ids:
+                return ids[: place + 1]
+        return ids
+
+    def _reason(self, ids: list[int], length: int) -> str:
+        if ids and ids[-1] in self.plan.ends.eos_token_ids:
+            return "stop"
+        longest = self.plan.ends.max_length
+        is_full = longest is not None and length >= longest
+        return self.plan.ends.interrupted() or ("length" if is_full else "stop")
+
+
+class _InterruptedError(Exception):
+    """Leaves a plain function that puts ids for somebody who does not listen any more."""
+
+
+class _Tap:
+    """The ``streamer`` of a plain function."""
+
+    def __init__(self, rows: _Rows, method: CustomMethod) -> None:
+        self._rows = rows
+        self._method = method
+        # A `generate` that a recipe calls puts the prompt first; here it is there already.
+        self._skips_prompt = method.is_recipe
+
+    def put(self, value: Tensor) -> None:
+        """Take the ids ``[B]`` of a step."""
+        skips, self._skips_prompt = self._skips_prompt, False
+        if skips and value.dim() == 2:
+            return
+        if self._method.needs_ids and self._rows.plan.ends.interrupted() is not None:
+            raise _InterruptedError
+        assert self._method.emit is not None
+        if any(self._rows.live):
+            self._method.emit(self._rows.settle(value))
+
+    def end(self) -> None:
+        """Whoever runs the method tells the end."""
+
+
+def _ids_of(result: Any) -> Tensor | None:
+    """Sequences ``[B, T]`` in a result, if that is what it is."""
+    found = getattr(result, "sequences", result)
+    if isinstance(found, torch.Tensor) and found.dim() == 2 and not found.is_floating_point():
+        return found
+    return None
+
+
+@contextlib.contextmanager
+def _seeded(seed: int | None) -> Iterator[None]:
+    """Torch's generator seeded for a while."""
+    if seed is None:
+        yield
+        return
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed % 2**64)
+        yield

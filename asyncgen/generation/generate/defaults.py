@@ -1,0 +1,114 @@
+"""What a call's parameters come to: which default wins, how lengths are counted.
+
+The reference's rules; a keyword that nobody knows is an error.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+from typing import Any
+
+from asyncgen.errors import InvalidRequestError
+from asyncgen.generation.config import GenerationConfig
+from asyncgen.generation.config.fields import DRAFTING, check_supported
+from asyncgen.generation.generate.plan import eos_ids
+from asyncgen.generation.strategies.beam_checks import check_beams
+
+__all__ = ["resolve_config", "resolve_length", "resolve_pad"]
+
+_log = logging.getLogger("asyncgen.generation")
+_MODEL_KWARGS = frozenset(
+    {"assistant_tokenizer", "attention_mask", "input_ids", "past_key_values", "tokenizer"}
+)
+_ENCODER_KWARGS = frozenset({"encoder_outputs", "decoder_input_ids", "decoder_attention_mask"})
+_IGNORED_KWARGS = frozenset({"token_type_ids"})
+
+
+def resolve_config(
+    model: Any,
+    generation_config: GenerationConfig | None,
+    kwargs: dict[str, Any],
+    own_names: frozenset[str] = frozenset(),
+) -> tuple[GenerationConfig, dict[str, Any]]:
+    """Keywords over the given config over the model's over the documented defaults.
+
+    Args:
+        model: Has ``config`` and ``generation_config``.
+        generation_config: Base configuration or ``None``.
+        kwargs: The caller's keywords.
+        own_names: Further keywords that a method of the caller's takes.
+
+    Returns:
+        The complete configuration but for lengths and padding, and the keywords that are no
+        fields of it.
+
+    Raises:
+        ValueError: An invalid value or combination, or an unknown keyword.
+    """
+    own = model.generation_config
+    config = copy.deepcopy(own if generation_config is None else generation_config)
+    rest = config.update(**kwargs)
+    config.update(defaults_only=True, **own.to_dict())
+    defaults = GenerationConfig._get_default_generation_params()
+    for name in ("max_length", *DRAFTING):  # see resolve_length, and make_drafter
+        del defaults[name]
+    config.update(defaults_only=True, **defaults)
+    config.validate(user_set_attributes=kwargs.keys())
+    check_supported(config)
+    check_beams(config)
+    if config.prefill_chunk_size is not None and config.use_cache is False:
+        allowed = "needs a cache to be read in chunks; set `use_cache=True` or unset it"
+        raise InvalidRequestError("prefill_chunk_size", config.prefill_chunk_size, allowed)
+    known = _MODEL_KWARGS | (_ENCODER_KWARGS if model.config.is_encoder_decoder else frozenset())
+    unknown = sorted(rest.keys() - known - _IGNORED_KWARGS - own_names)
+    if unknown:
+        raise ValueError(
+            f"the following `model_kwargs` are not used by the model: {unknown} (a typo in the "
+            "generate arguments shows up here as well)"
+        )
+    return config, rest
+
+
+def resolve_pad(config: GenerationConfig) -> None:
+    """Ended rows need something to be filled with."""
+    eos = eos_ids(config)
+    if config.pad_token_id is None and eos:
+        _log.warning(
+            "setting `pad_token_id` to `eos_token_id` (%d) for open-end generation", eos[0]
+        )
+        config.pad_token_id = eos[0]
+
+
+def resolve_length(config: GenerationConfig, prompt_length: int, model_config: Any) -> None:
+    """Count lengths as the reference does: those of new tokens win, 20 are the default.
+
+    Args:
+        config: Gets ``max_length`` and ``min_length``.
+        prompt_length: Of the decoder, padding included.
+        model_config: May know a longest context.
+
+    Raises:
+        ValueError: No room is left for a token.
+    """
+    if config.max_new_tokens is not None:
+        if config.max_length is not None:
+            _log.warning(
+                "both `max_new_tokens` (=%d) and `max_length` (=%d) are set; `max_new_tokens` "
+                "takes precedence",
+                config.max_new_tokens,
+                config.max_length,
+            )
+        config.max_length = prompt_length + config.max_new_tokens
+    elif config.max_length is None:
+        config.max_length = prompt_length + 20
+        context = getattr(model_config, "max_position_embeddings", None)
+        if context is not None and prompt_length < context:
+            config.max_length = min(config.max_length, context)
+    if config.min_new_tokens is not None:
+        config.min_length = prompt_length + config.min_new_tokens
+    if prompt_length >= config.max_length:
+        raise ValueError(
+            f"`max_length` is {config.max_length}, but the prompt has {prompt_length} tokens "
+            "already; increase `max_length` or, better, set `max_new_tokens`"
+        )

@@ -1,0 +1,177 @@
+"""``model.generate``: the synchronous door to the strategies.
+
+The mixin is a few lines; the work is done by plain functions in ``call`` and ``prepare``.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+from typing import TYPE_CHECKING, Any
+
+from asyncgen.errors import InvalidRequestError
+from asyncgen.generation.generate.call import Arguments, prepare_call, run_call
+from asyncgen.generation.generate.custom import run_recipe
+from asyncgen.generation.generate.transitions import transition_scores
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import torch
+
+    from asyncgen.generation.config import GenerationConfig
+    from asyncgen.generation.generate.collect import Result
+    from asyncgen.generation.logits import LogitsProcessorList
+    from asyncgen.generation.stopping.criteria import StoppingCriteriaList
+    from streamers import BaseStreamer
+
+__all__ = ["GenerationMixin"]
+
+
+class GenerationMixin:
+    """Gives a model ``generate``. The model has ``core``, ``config`` and ``generation_config``."""
+
+    generation_config: GenerationConfig
+
+    def generate(
+        self,
+        inputs: torch.Tensor | None = None,
+        generation_config: GenerationConfig | None = None,
+        logits_processor: LogitsProcessorList | None = None,
+        stopping_criteria: StoppingCriteriaList | None = None,
+        prefix_allowed_tokens_fn: Callable[[int, torch.Tensor], list[int]] | None = None,
+        synced_gpus: bool | None = None,
+        assistant_model: Any | None = None,
+        streamer: BaseStreamer | None = None,
+        negative_prompt_ids: torch.Tensor | None = None,
+        negative_prompt_attention_mask: torch.Tensor | None = None,
+        custom_generate: str | Callable[..., Any] | None = None,
+        **kwargs: Any,
+    ) -> Result:
+        """Generate token ids after a batch of prompts.
+
+        Args:
+            inputs: Prompt ids, int64 ``[B, S]``, left-padded; ``None`` starts from
+                ``bos_token_id``. Also accepted as ``input_ids=``. With an encoder they are what
+                it reads, padded on either side.
+            generation_config: Base of the configuration; ``None`` is the model's own.
+            logits_processor: Processors that complement the built-in ones.
+            stopping_criteria: Criteria that complement the built-in ones; a row ends when one
+                of them says so. Any callable ``(input_ids, scores) -> bool [B]``.
+            prefix_allowed_tokens_fn: (index of the prompt, ids ``[T]`` of a row) -> the ids that
+                may come next; works with every strategy.
+            synced_gpus: Accepted; this library computes on one device, where it has no effect.
+            assistant_model: A smaller model that drafts tokens for this one to check; see
+                :mod:`asyncgen.generation.strategies.assisted`.
+            streamer: Gets ``put(input_ids)``, then ``put(tokens)`` with ids ``[B]`` a step, then
+                ``end()``; or ``fail(error)``, if it has that.
+            negative_prompt_ids: Prompts that ``guidance_scale`` leads away from, int64
+                ``[B, S]`` (or ``[1, S]`` for all rows), left-padded; ``None`` is the last token
+                of each prompt.
+            negative_prompt_attention_mask: ``[B, S]``, zero at padding; ``None`` where nothing
+                is padded.
+            custom_generate: A decoding method in place of a strategy. A callable gets prepared
+                inputs: ``f(model, input_ids, logits_processor=…, stopping_criteria=…,
+                generation_config=…, **model_kwargs)``, and keywords that it names; see
+                :func:`~asyncgen.generation.generate.custom.custom_strategy` for generators. A
+                folder or, with ``trust_remote_code=True``, a repository on the hub: its
+                ``custom_generate/generate.py`` gets the call as it is. Also accepted as
+                ``recipe=``.
+            **kwargs: Fields of ``GenerationConfig``, and ``attention_mask`` ``[B, S]``,
+                ``past_key_values`` (a cache to continue), ``tokenizer`` (for ``stop_strings``,
+                ``token_healing`` and an assistant with another tokenizer) and
+                ``assistant_tokenizer`` (that one).
+                With an encoder also ``encoder_outputs``, ``decoder_input_ids`` ``[B, S]`` and
+                ``decoder_attention_mask`` ``[B, S]``.
+
+        Returns:
+            Ids of prompt and continuation, int64 ``[B, T]``, ended rows filled with
+            ``pad_token_id``; or, with ``return_dict_in_generate=True``, the documented output
+            object. With an encoder the prompt is that of the decoder.
+
+        Raises:
+            ValueError: An invalid value or combination, or an unknown keyword.
+            MissingRequirementsError: A custom method needs packages that are not installed.
+            ModelLoadError: There is no custom method where it is said to be.
+            InvalidRequestError: A documented feature that does not exist yet.
+        """
+        custom = _one_method(custom_generate, kwargs.pop("recipe", None))
+        trust_remote_code = kwargs.pop("trust_remote_code", None)
+        if isinstance(custom, str | os.PathLike):
+            custom = run_recipe(
+                custom,
+                self,
+                {
+                    "inputs": inputs,
+                    "generation_config": generation_config,
+                    "logits_processor": logits_processor,
+                    "stopping_criteria": stopping_criteria,
+                    "prefix_allowed_tokens_fn": prefix_allowed_tokens_fn,
+                    "synced_gpus": synced_gpus,
+                    "assistant_model": assistant_model,
+                    "streamer": streamer,
+                    "negative_prompt_ids": negative_prompt_ids,
+                    "negative_prompt_attention_mask": negative_prompt_attention_mask,
+                },
+                kwargs,
+                trust_remote_code=trust_remote_code,
+            )
+            if not inspect.isgeneratorfunction(custom):
+                return custom
+        given = Arguments(
+            inputs,
+            generation_config,
+            kwargs,
+            logits_processor,
+            stopping_criteria,
+            streamer,
+            prefix_allowed_tokens_fn,
+            negative_prompt_ids,
+            negative_prompt_attention_mask,
+            assistant_model,
+            custom,
+        )
+        return run_call(prepare_call(self, given), streamer)
+
+    def compute_transition_scores(
+        self,
+        sequences: torch.Tensor,
+        scores: tuple[torch.Tensor, ...],
+        beam_indices: torch.Tensor | None = None,
+        normalize_logits: bool = False,
+    ) -> torch.Tensor:
+        """Compute the scores of the selected tokens, after any strategy.
+
+        Args:
+            sequences: Ids that `generate` returned, int64 ``[R, T]``.
+            scores: Its ``scores``: of each step, float32 ``[rows, V]``.
+            beam_indices: Its ``beam_indices``, ``[R, G]``; needed with beams.
+            normalize_logits: Whether to take the log-softmax of the scores, which greedy search
+                and sampling leave as they are.
+
+        Returns:
+            float32 ``[R, G]``, 0 behind the end of a shorter sequence of a beam search. Their
+            sum over a sequence, divided by its length to the power of ``length_penalty``, is its
+            ``sequences_scores``.
+        """
+        return transition_scores(sequences, scores, beam_indices, normalize_logits)
+
+
+def _one_method(
+    custom_generate: str | Callable[..., Any] | None, recipe: str | None
+) -> str | Callable[..., Any] | None:
+    """The custom method under either of its names.
+
+    Raises:
+        InvalidRequestError: Both were given, or something that is no method.
+    """
+    if custom_generate is not None and recipe is not None:
+        raise InvalidRequestError(
+            "recipe", recipe, "an older name of `custom_generate`, which is given too; give one"
+        )
+    method = custom_generate if recipe is None else recipe
+    if method is None or callable(method) or isinstance(method, str | os.PathLike):
+        return method
+    raise InvalidRequestError(
+        "custom_generate", method, "a function, a folder, or the id of a repository"
+    )

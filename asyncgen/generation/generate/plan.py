@@ -1,0 +1,228 @@
+"""Lays a request out for a strategy: tensors, cache, and the objects built from the config.
+
+The one place where a plan is made, for ``model.generate`` and for the engine alike.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+import torch
+
+from asyncgen.cache import (
+    Cache,
+    DynamicCache,
+    EncoderDecoderCache,
+    HybridCache,
+    OffloadedCache,
+    SlidingWindowCache,
+    StaticCache,
+)
+from asyncgen.cache.quantized import refuse_quantized
+from asyncgen.errors import InvalidRequestError
+from asyncgen.generation.config.fields import GROWING_CACHES, STATIC_CACHES
+from asyncgen.generation.config.modes import uses_beams
+from asyncgen.generation.strategies import Plan
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import Tensor
+
+    from asyncgen.generation.config import GenerationConfig
+    from asyncgen.generation.logits import LogitsProcessorList
+    from asyncgen.generation.stopping.ends import Ends
+    from asyncgen.generation.strategies import Draw, EncoderInput
+    from asyncgen.generation.strategies.forward import Decoder
+    from asyncgen.generation.strategies.record import Record
+    from asyncgen.models.config import ModelConfig
+
+__all__ = ["GenerativeModel", "check_cache", "eos_ids", "make_cache", "make_plan", "rows_of_prompt"]
+
+_STATIC: dict[str, type[StaticCache]] = {
+    "static": StaticCache,
+    "sliding_window": SlidingWindowCache,
+    "hybrid": HybridCache,
+    "hybrid_chunked": HybridCache,
+}
+"""Caches of fixed shape by name; ``offloaded_`` may stand before it."""
+
+
+class GenerativeModel(Protocol):
+    """What generation needs of a model."""
+
+    config: ModelConfig
+    generation_config: GenerationConfig
+
+    @property
+    def core(self) -> Decoder:
+        """The module that computes."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where it computes."""
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """What it computes in."""
+
+
+def make_plan(
+    model: GenerativeModel,
+    input_ids: Tensor | Sequence[Sequence[int]],
+    *,
+    config: GenerationConfig,
+    processors: LogitsProcessorList,
+    ends: Ends,
+    draw: Draw,
+    attention_mask: Tensor | None = None,
+    cache: Cache | None = None,
+    prefill_chunk: int | None = None,
+    encoder: EncoderInput | None = None,
+    record: Record | None = None,
+    beams: int = 1,
+    keep_logits: bool = False,
+) -> Plan:
+    """Lay rows out for a strategy.
+
+    Args:
+        model: The model that will run.
+        input_ids: Prompts of one length, left-padded, int64 ``[B, S]``; as many copies of each as
+            `rows_of_prompt` tells.
+        config: Complete configuration.
+        processors: Logits processors in order.
+        ends: Decides when a row ends.
+        draw: Source of randomness.
+        attention_mask: ``[B, S]``, zero or ``False`` at padding; ``None`` where nothing is padded.
+        cache: A cache to continue; ``None`` makes one.
+        prefill_chunk: Most prompt tokens of one forward.
+        encoder: What the encoder reads, in a model that has one.
+        record: Keeps what goes on inside the model.
+        beams: Beams of each row; 1 where it has none.
+        keep_logits: Whether raw logits behind each settled id are wanted.
+
+    Returns:
+        The plan; nothing has been computed yet.
+    """
+    ids = torch.as_tensor(input_ids, dtype=torch.int64, device=model.device)
+    mask = None if attention_mask is None else attention_mask.to(model.device).bool()
+    if cache is None:
+        cache = make_cache(model, config, len(ids) * beams, ends.max_length, encoder)
+    elif encoder is not None and not isinstance(cache, EncoderDecoderCache):
+        cache = EncoderDecoderCache(cache, DynamicCache())
+    return Plan(
+        core=model.core,
+        input_ids=ids,
+        attention_mask=mask,
+        cache=cache,
+        config=config,
+        processors=processors,
+        ends=ends,
+        pad_token_id=_pad_id(config),
+        draw=draw,
+        prefill_chunk=prefill_chunk,
+        encoder=encoder,
+        record=record,
+        copies=1 if beams == 1 else config.num_return_sequences or 1,
+        keep_logits=keep_logits,
+    )
+
+
+def rows_of_prompt(config: GenerationConfig) -> int:
+    """How often a plan holds each prompt: once per returned sequence, but once for all beams."""
+    return 1 if uses_beams(config) else config.num_return_sequences or 1
+
+
+def make_cache(
+    model: GenerativeModel,
+    config: GenerationConfig,
+    batch: int,
+    max_length: int | None,
+    encoder: EncoderInput | None = None,
+) -> Cache:
+    """Make the cache that ``cache_implementation`` names, or a pair of them with an encoder.
+
+    Args:
+        model: The model that will run.
+        config: Names the cache.
+        batch: Rows.
+        max_length: Positions of a static cache.
+        encoder: What the encoder reads, in a model that has one.
+
+    Raises:
+        InvalidRequestError: An implementation that the model cannot use, or that does not exist.
+        MissingRequirementsError: A quantised cache.
+    """
+    check_cache(model, config)
+    if encoder is not None:
+        own = make_cache(model, config, batch, max_length)
+        return EncoderDecoderCache(own, make_cache(model, config, batch, _length(encoder)))
+    name = config.cache_implementation
+    if name in (None, "dynamic", "dynamic_full"):
+        return DynamicCache()
+    if name == "offloaded":
+        return OffloadedCache()
+    kind = _STATIC[name.removeprefix("offloaded_")]
+    return kind(
+        model.core.config,
+        max_batch_size=batch,
+        max_cache_len=_static_length(config, max_length),
+        device=model.device,
+        dtype=model.dtype,
+        offloading=name.startswith("offloaded_"),
+    )
+
+
+def check_cache(model: GenerativeModel, config: GenerationConfig) -> None:
+    """Refuse a ``cache_implementation`` that the model cannot use.
+
+    Args:
+        model: Knows which of its layers have a window.
+        config: Names the cache.
+
+    Raises:
+        InvalidRequestError: Names the field and the value.
+        MissingRequirementsError: A quantised cache.
+    """
+    name, own = config.cache_implementation, model.core.config
+    if name == "quantized":
+        refuse_quantized((config.cache_config or {}).get("backend", "quanto"))
+    if name == "sliding_window" and None in map(own.window, range(own.num_hidden_layers)):
+        raise InvalidRequestError(
+            "cache_implementation",
+            name,
+            "needs a model with a sliding window in every layer; use `static` or `hybrid`",
+        )
+    known = (None, *GROWING_CACHES, *STATIC_CACHES, "dynamic_full")
+    if name not in known:
+        allowed = f"one of {', '.join((*GROWING_CACHES, *STATIC_CACHES))}"
+        raise InvalidRequestError("cache_implementation", name, allowed)
+
+
+def _static_length(config: GenerationConfig, needed: int | None) -> int | None:
+    """Positions of a static cache: as many as asked for, and no fewer than needed."""
+    asked = config.max_cache_len
+    return needed if asked is None or needed is None else max(asked, needed)
+
+
+def eos_ids(config: GenerationConfig) -> list[int]:
+    """The end-of-sequence ids of a config, as a list."""
+    eos = config.eos_token_id
+    if eos is None:
+        return []
+    return [eos] if isinstance(eos, int) else list(eos)
+
+
+def _length(encoder: EncoderInput) -> int:
+    """Positions of the encoder."""
+    if encoder.input_ids is not None:
+        return encoder.input_ids.shape[1]
+    assert encoder.encoded is not None and encoder.encoded.states is not None
+    return encoder.encoded.states.shape[1]
+
+
+def _pad_id(config: GenerationConfig) -> int:
+    """What ended rows are filled with: the padding id, else the first end-of-sequence id."""
+    if config.pad_token_id is not None:
+        return int(config.pad_token_id)
+    return next(iter(eos_ids(config)), 0)

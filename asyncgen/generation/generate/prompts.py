@@ -1,0 +1,234 @@
+"""What a call of ``generate`` starts from: ids and masks of the decoder, and of the encoder.
+
+Keeps the reference's rules: what a missing attention mask means, and which token a decoder begins
+with.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from asyncgen.cache import Cache
+from asyncgen.errors import InvalidRequestError
+from asyncgen.generation.generate.plan import eos_ids
+from asyncgen.generation.strategies import EncoderInput
+from asyncgen.models.attention.cross import Encoded
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from torch import Tensor
+
+    from asyncgen.generation.config import GenerationConfig
+    from asyncgen.generation.generate.plan import GenerativeModel
+
+__all__ = ["DecoderPrompt", "check_past", "decoder_start", "read_prompt"]
+
+
+@dataclass(slots=True)
+class DecoderPrompt:
+    """What the decoder continues.
+
+    Attributes:
+        input_ids: Int64 ``[B, S]``.
+        attention_mask: ``[B, S]``, zero at padding; ``None`` where nothing is padded.
+        encoder: What the encoder reads, in a model that has one.
+    """
+
+    input_ids: Tensor
+    attention_mask: Tensor | None
+    encoder: EncoderInput | None = None
+
+
+def read_prompt(
+    model: GenerativeModel,
+    inputs: Tensor | None,
+    given: Mapping[str, Any],
+    config: GenerationConfig,
+) -> DecoderPrompt:
+    """Read the arguments that say what to continue.
+
+    Args:
+        model: Knows whether it has an encoder.
+        inputs: Prompt ids ``[B, S]``, the encoder's where there is one, or ``None``.
+        given: ``input_ids``, ``attention_mask``; with an encoder also ``encoder_outputs``,
+            ``decoder_input_ids`` and ``decoder_attention_mask``.
+        config: For special tokens.
+
+    Raises:
+        ValueError: Arguments are missing, contradict each other, or have the wrong shape.
+    """
+    stated = given.get("input_ids")
+    if inputs is not None and stated is not None:
+        raise ValueError("`inputs` and `input_ids` were passed together; give one of them")
+    ids = inputs if inputs is not None else stated
+    if model.config.is_encoder_decoder:
+        return _read_encoder(model, ids, given, config)
+    ids = _check_ids(model, "input_ids", _bos(config) if ids is None else ids)
+    return DecoderPrompt(ids, _mask(ids, given.get("attention_mask"), config))
+
+
+def check_past(past: object, prompt: DecoderPrompt, config: GenerationConfig) -> Cache | None:
+    """Look at a cache that the caller wants to continue.
+
+    Args:
+        past: The argument ``past_key_values``.
+        prompt: What is continued; its beginning may be in the cache.
+        config: May ask for a cache to be made.
+
+    Raises:
+        ValueError: It is no cache, a cache is asked for by name as well, or nothing of the prompt
+            is left to compute.
+    """
+    if past is None:
+        return None
+    if not isinstance(past, Cache):
+        raise InvalidRequestError(
+            "past_key_values",
+            type(past).__name__,
+            "give a cache, such as `DynamicCache()`; tuples go through "
+            "`DynamicCache.from_legacy_cache`",
+        )
+    if config.cache_implementation is not None:
+        raise InvalidRequestError(
+            "cache_implementation",
+            config.cache_implementation,
+            "names a cache to make, but `past_key_values` is one; give only one of them",
+        )
+    length = prompt.input_ids.shape[1]
+    if past.get_seq_length() >= length:
+        raise InvalidRequestError(
+            "past_key_values",
+            f"cache of {past.get_seq_length()} positions",
+            f"the prompt has {length}, of which it must lack at least the last; pass all tokens "
+            "so far, or `crop` the cache",
+        )
+    return past
+
+
+def decoder_start(
+    config: GenerationConfig, batch: int, device: torch.device | str = "cpu"
+) -> Tensor:
+    """The first decoder token of each row, int64 ``[B, 1]``.
+
+    Raises:
+        ValueError: There is none, or there are not as many as rows.
+    """
+    start: int | Sequence[int] | None = config.decoder_start_token_id
+    if start is None:
+        start = config.bos_token_id
+    if start is None:
+        raise ValueError(
+            "`decoder_start_token_id` or `bos_token_id` has to be defined for encoder-decoder "
+            "generation"
+        )
+    if isinstance(start, int):
+        start = [start] * batch
+    if len(start) != batch:
+        raise ValueError(
+            f"`decoder_start_token_id` expected to have length {batch} but got {len(start)}"
+        )
+    return torch.tensor(start, dtype=torch.int64, device=device)[:, None]
+
+
+def _read_encoder(
+    model: GenerativeModel,
+    ids: Tensor | None,
+    given: Mapping[str, Any],
+    config: GenerationConfig,
+) -> DecoderPrompt:
+    """The prompt of a model with two stacks."""
+    outputs = given.get("encoder_outputs")
+    encoded = None if outputs is None else _encoded(model, outputs)
+    if ids is None and encoded is None:
+        ids = _bos(config)
+    if ids is not None:
+        ids = _check_ids(model, "input_ids", ids)
+    batch = _rows(ids, encoded)
+    # Unlike a decoder's, an encoder's mask is not inferred from padding ids.
+    mask = given.get("attention_mask")
+    seen = None if mask is None or bool((mask != 0).all()) else mask.to(model.device) != 0
+    if encoded is not None:
+        encoded.mask = seen
+    start = decoder_start(config, batch, model.device)
+    decoder_mask = given.get("decoder_attention_mask")
+    decoder_ids = given.get("decoder_input_ids")
+    if decoder_ids is None:
+        return DecoderPrompt(start, decoder_mask, EncoderInput(ids, seen, encoded))
+    decoder_ids = _check_ids(model, "decoder_input_ids", decoder_ids)
+    if decoder_ids.shape[0] != batch:
+        raise InvalidRequestError(
+            "decoder_input_ids", tuple(decoder_ids.shape), f"the encoder has {batch} rows"
+        )
+    if bool((decoder_ids[:, :1] != start).all()):
+        decoder_ids = torch.cat((start, decoder_ids), dim=1)
+        if decoder_mask is not None:
+            decoder_mask = torch.nn.functional.pad(decoder_mask, (1, 0), value=1)
+    if decoder_mask is not None and decoder_mask.shape != decoder_ids.shape:
+        raise InvalidRequestError(
+            "decoder_attention_mask",
+            tuple(decoder_mask.shape),
+            f"its shape must be {list(decoder_ids.shape)}",
+        )
+    if decoder_mask is not None and bool((decoder_mask != 0).all()):
+        decoder_mask = None
+    return DecoderPrompt(decoder_ids, decoder_mask, EncoderInput(ids, seen, encoded))
+
+
+def _encoded(model: GenerativeModel, outputs: Any) -> Encoded:
+    """What the caller has from the encoder: an output object, a tuple, or the states."""
+    states = getattr(outputs, "last_hidden_state", outputs)
+    if isinstance(states, tuple | list) and states:
+        states = states[0]
+    if not isinstance(states, torch.Tensor) or states.dim() != 3:
+        raise InvalidRequestError(
+            "encoder_outputs", type(outputs).__name__, "give what `model.get_encoder()` returns"
+        )
+    width = model.config.hidden_size
+    if states.shape[2] != width:
+        shape = tuple(states.shape)
+        raise InvalidRequestError("encoder_outputs", shape, f"states are [B, T, {width}]")
+    return Encoded(states.to(model.device, model.dtype))
+
+
+def _rows(ids: Tensor | None, encoded: Encoded | None) -> int:
+    """Number of texts."""
+    if ids is not None:
+        return ids.shape[0]
+    assert encoded is not None and encoded.states is not None
+    return encoded.states.shape[0]
+
+
+def _bos(config: GenerationConfig) -> Tensor:
+    """A lone beginning-of-sequence token."""
+    if config.bos_token_id is None:
+        raise ValueError("`bos_token_id` has to be defined when no `input_ids` are provided")
+    return torch.full((1, 1), config.bos_token_id, dtype=torch.int64)
+
+
+def _check_ids(model: GenerativeModel, name: str, ids: Tensor) -> Tensor:
+    if ids.dim() != 2 or ids.shape[1] == 0 or ids.is_floating_point():
+        raise ValueError(
+            f"`{name}` has shape {tuple(ids.shape)} and dtype {ids.dtype}: integer ids of "
+            "shape [batch, length] with at least one position"
+        )
+    size = model.config.vocab_size
+    if int(ids.min()) < 0 or int(ids.max()) >= size:
+        raise ValueError(f"`{name}` holds ids outside of 0 to {size - 1}")
+    return ids.to(device=model.device, dtype=torch.int64)
+
+
+def _mask(input_ids: Tensor, mask: Tensor | None, config: GenerationConfig) -> Tensor | None:
+    """The mask as given, or inferred from padding ids that are not also an end of sequence.
+
+    ``None`` where nothing is padded.
+    """
+    if mask is not None:
+        return None if bool((mask != 0).all()) else mask
+    pad = config.pad_token_id
+    if pad is None or pad in eos_ids(config) or not bool((input_ids == pad).any()):
+        return None
+    return input_ids != pad

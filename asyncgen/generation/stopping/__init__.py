@@ -1,0 +1,1 @@
+"""When a generation ends: documented criteria, stop strings, cancels, and plain checks for all."""

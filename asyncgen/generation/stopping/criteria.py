@@ -1,0 +1,291 @@
+"""Stopping criteria: when a row of a generation ends.
+
+A criterion looks at the ids so far and answers for every row. `CancelCriteria` lives in its own
+module, free of torch; stop strings are matched in `stop_strings`.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from copy import copy
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from asyncgen.errors import InvalidRequestError
+from asyncgen.generation.stopping.cancel import CancelCriteria
+from asyncgen.generation.stopping.stop_strings import StopStringMatcher
+
+if TYPE_CHECKING:
+    from asyncgen.generation.config import GenerationConfig
+
+__all__ = [
+    "CancelCriteria",
+    "EosTokenCriteria",
+    "MaxLengthCriteria",
+    "MaxTimeCriteria",
+    "StopStringCriteria",
+    "StoppingCriteria",
+    "StoppingCriteriaList",
+    "build_stopping_criteria",
+    "validate_stopping_criteria",
+]
+
+_logger = logging.getLogger("asyncgen.generation")
+
+
+class StoppingCriteria(ABC):
+    """Decides after every step which rows end."""
+
+    @abstractmethod
+    def __call__(self, input_ids: Tensor, scores: Tensor | None, **kwargs: Any) -> Tensor:
+        """Answer for every row.
+
+        Args:
+            input_ids: Token ids so far, the newest included, int64 [B, T].
+            scores: Scores that the newest token was picked from, [B, V]; may be None.
+            kwargs: Reserved.
+
+        Returns:
+            Bool [B]: True for rows that end.
+        """
+
+
+class StoppingCriteriaList(list[Callable[..., Any]]):
+    """Criteria of which any ends a row."""
+
+    def __call__(self, input_ids: Tensor, scores: Tensor | None, **kwargs: Any) -> Tensor:
+        """Ask all criteria.
+
+        Args:
+            input_ids: Token ids so far, int64 [B, T].
+            scores: Scores of the newest token, [B, V], or None.
+            kwargs: Handed on to every criterion.
+
+        Returns:
+            Bool [B]: True for rows that any criterion ends.
+        """
+        done = torch.zeros(input_ids.shape[0], dtype=torch.bool, device=input_ids.device)
+        for criterion in self:
+            verdict = criterion(input_ids, scores, **kwargs)
+            if isinstance(verdict, Tensor):
+                verdict = verdict.to(input_ids.device)
+            done = done | verdict
+        return done.bool()
+
+    @property
+    def max_length(self) -> int | None:
+        """Length of the first `MaxLengthCriteria`, or None."""
+        for criterion in self:
+            if isinstance(criterion, MaxLengthCriteria):
+                return criterion.max_length
+        return None
+
+
+class MaxLengthCriteria(StoppingCriteria):
+    """Ends all rows at a length, the prompt included."""
+
+    def __init__(self, max_length: int, max_position_embeddings: int | None = None) -> None:
+        """Keep the length.
+
+        Args:
+            max_length: Tokens of prompt and output.
+            max_position_embeddings: What the model was made for; generating on beyond it is
+                logged as a warning.
+        """
+        self.max_length = max_length
+        self.max_position_embeddings = max_position_embeddings
+        self._warned = False
+
+    def __call__(self, input_ids: Tensor, scores: Tensor | None = None, **kwargs: Any) -> Tensor:
+        """Compare the length; ids are int64 [B, T]. Returns bool [B]."""
+        length = input_ids.shape[-1]
+        done = length >= self.max_length
+        limit = self.max_position_embeddings
+        if limit is not None and not done and length >= limit and not self._warned:
+            self._warned = True
+            _logger.warning(
+                "the sequence is longer than the %d positions the model was made for; expect"
+                " errors or poor text",
+                limit,
+            )
+        return _for_all(done, input_ids)
+
+
+class MaxTimeCriteria(StoppingCriteria):
+    """Ends all rows after some time."""
+
+    def __init__(
+        self,
+        max_time: float,
+        initial_timestamp: float | None = None,
+        *,
+        initial_time: float | None = None,
+    ) -> None:
+        """Start the clock.
+
+        Args:
+            max_time: Seconds.
+            initial_timestamp: When the time began, as `time.time` tells it; now by default.
+            initial_time: The documented spelling of the same.
+
+        Raises:
+            InvalidRequestError: Both spellings are given and disagree.
+        """
+        if initial_time is not None and initial_timestamp not in (None, initial_time):
+            raise InvalidRequestError(
+                "initial_time",
+                initial_time,
+                f"`initial_timestamp` is {initial_timestamp!r}; pass one of them",
+            )
+        self.max_time = max_time
+        initial_timestamp = initial_time if initial_timestamp is None else initial_timestamp
+        self.initial_timestamp = time.time() if initial_timestamp is None else initial_timestamp
+
+    def __call__(self, input_ids: Tensor, scores: Tensor | None = None, **kwargs: Any) -> Tensor:
+        """Look at the clock; ids are int64 [B, T]. Returns bool [B]."""
+        return _for_all(time.time() - self.initial_timestamp > self.max_time, input_ids)
+
+
+class EosTokenCriteria(StoppingCriteria):
+    """Ends a row at an end-of-sequence token.
+
+    Attributes:
+        eos_token_id: The ids, int64 [N].
+    """
+
+    def __init__(self, eos_token_id: int | list[int] | Tensor) -> None:
+        """Keep the ids.
+
+        Args:
+            eos_token_id: One id, a list, or a tensor of any shape.
+
+        Raises:
+            TypeError: There is something else than integers in it.
+        """
+        ids = torch.as_tensor(eos_token_id).flatten() if not _is_empty(eos_token_id) else None
+        if ids is not None and (ids.is_floating_point() or ids.dtype is torch.bool):
+            raise TypeError(f"`eos_token_id` is {eos_token_id!r}: must be token ids")
+        self.eos_token_id = torch.empty(0, dtype=torch.int64) if ids is None else ids.long()
+
+    def __call__(self, input_ids: Tensor, scores: Tensor | None = None, **kwargs: Any) -> Tensor:
+        """Look at the newest token; ids are int64 [B, T]. Returns bool [B]."""
+        if self.eos_token_id.device != input_ids.device:
+            self.eos_token_id = self.eos_token_id.to(input_ids.device)
+        return (input_ids[:, -1:] == self.eos_token_id).any(-1)  # [B, N] -> [B]
+
+
+class StopStringCriteria(StoppingCriteria):
+    """Ends a row when a stop string appears, the newest token taking part in it.
+
+    A stop string may begin and end inside of tokens, and its characters may be spread over
+    several byte-level tokens. One that appeared earlier, with newer tokens after it, does not
+    count.
+    """
+
+    def __init__(self, tokenizer: Any, stop_strings: str | list[str]) -> None:
+        """Prepare the strings.
+
+        Args:
+            tokenizer: A tokenizer of this package, of transformers, or of tokenizers.
+            stop_strings: One string or several, none of them empty.
+
+        Raises:
+            InvalidRequestError: There is no string, or an empty one.
+        """
+        self.stop_strings = (stop_strings,) if isinstance(stop_strings, str) else (*stop_strings,)
+        self._matcher = StopStringMatcher(tokenizer, self.stop_strings)
+
+    def __call__(self, input_ids: Tensor, scores: Tensor | None = None, **kwargs: Any) -> Tensor:
+        """Look at the newest tokens; ids are int64 [B, T]. Returns bool [B]."""
+        reach = self._matcher.reach
+        matches = [
+            self._matcher.ends_with_stop(tail, row, input_ids)
+            for row, tail in enumerate(input_ids[:, -reach:].tolist())
+        ]
+        return torch.tensor(matches, device=input_ids.device)
+
+
+def validate_stopping_criteria(
+    stopping_criteria: StoppingCriteriaList, max_length: int
+) -> StoppingCriteriaList:
+    """Return a copy of the criteria that has a maximal length.
+
+    Args:
+        stopping_criteria: Criteria; not changed.
+        max_length: Length to add where they have none. A different one they have stays, with a
+            UserWarning.
+
+    Returns:
+        The copy.
+    """
+    criteria = copy(stopping_criteria)
+    present = criteria.max_length
+    if present is None:
+        criteria.append(MaxLengthCriteria(max_length))
+    elif present != max_length:
+        warnings.warn(
+            f"`max_length` is {max_length}, but a criterion ends at {present}, which counts",
+            UserWarning,
+            stacklevel=2,
+        )
+    return criteria
+
+
+def build_stopping_criteria(
+    config: GenerationConfig,
+    *,
+    tokenizer: Any = None,
+    max_position_embeddings: int | None = None,
+    user_criteria: StoppingCriteriaList | None = None,
+) -> StoppingCriteriaList:
+    """Build the criteria that a configuration asks for.
+
+    Args:
+        config: Complete configuration; what is None is off. ``max_length`` counts the prompt.
+        tokenizer: Needed for ``stop_strings``.
+        max_position_embeddings: What the model was made for.
+        user_criteria: Come last.
+
+    Returns:
+        Length, time, stop strings, end token, then those of the user.
+
+    Raises:
+        InvalidRequestError: ``stop_strings`` without a tokenizer, or the user passed a criterion
+            that the configuration makes as well.
+    """
+    criteria = StoppingCriteriaList()
+    if config.max_length is not None:
+        criteria.append(MaxLengthCriteria(config.max_length, max_position_embeddings))
+    if config.max_time is not None:
+        criteria.append(MaxTimeCriteria(config.max_time))
+    if config.stop_strings is not None:
+        if tokenizer is None:
+            allowed = "needs the model's tokenizer; pass `tokenizer=`"
+            raise InvalidRequestError("stop_strings", config.stop_strings, allowed)
+        criteria.append(StopStringCriteria(tokenizer, config.stop_strings))
+    if config.eos_token_id is not None:
+        criteria.append(EosTokenCriteria(config.eos_token_id))
+    made = {type(criterion) for criterion in criteria}
+    for criterion in user_criteria or ():
+        if type(criterion) in made:
+            allowed = (
+                "the configuration already makes such a criterion; pass either the object or the"
+                " configuration field"
+            )
+            raise InvalidRequestError("stopping_criteria", type(criterion).__name__, allowed)
+    criteria.extend(user_criteria or ())
+    return criteria
+
+
+def _for_all(done: bool, input_ids: Tensor) -> Tensor:
+    return torch.full((input_ids.shape[0],), done, device=input_ids.device)
+
+
+def _is_empty(value: object) -> bool:
+    return isinstance(value, list | tuple) and not value

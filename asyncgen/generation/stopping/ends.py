@@ -1,0 +1,157 @@
+"""Decides when a row ends: the stopping criteria as plain checks where that is possible.
+
+The four built-in criteria (end-of-sequence, length, time, cancelled) need no tensors, so they are
+read out of the list once and checked on Python integers. Criteria written by users keep the
+documented tensor signature and are called only if there are any.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import torch
+
+from asyncgen.generation.stopping.cancel import CancelCriteria
+from asyncgen.generation.stopping.criteria import (
+    EosTokenCriteria,
+    MaxLengthCriteria,
+    MaxTimeCriteria,
+    StoppingCriteriaList,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor
+
+__all__ = ["Ends"]
+
+
+class Ends:
+    """A list of stopping criteria, ready to be asked after every token."""
+
+    def __init__(
+        self, criteria: StoppingCriteriaList, *, clock: Callable[[], float] = time.time
+    ) -> None:
+        """Sort the criteria into plain checks and tensor calls.
+
+        Args:
+            criteria: Built-in and user criteria.
+            clock: Wall clock in seconds, as :class:`MaxTimeCriteria` reads it.
+        """
+        self.eos_token_ids: frozenset[int] = frozenset()
+        self.max_length: int | None = None
+        self._deadline: float | None = None
+        self._cancels: list[CancelCriteria] = []
+        self.tensor_criteria = StoppingCriteriaList()
+        self._stopped: dict[int, str] = {}
+        self._clock = clock
+        for criterion in criteria:
+            self._sort_in(criterion)
+
+    def stop_row(self, row: int, reason: str = "stop") -> None:
+        """End a row from outside with its next token, for a reason seen in its text."""
+        self._stopped[row] = reason
+
+    def reasons(
+        self, token_ids: list[int], live: list[bool], length: int, ids: Tensor, scores: Tensor
+    ) -> list[str | None]:
+        """Tell for every row why it ends with the token just appended.
+
+        Args:
+            token_ids: The new token of each row.
+            live: Which rows had not ended before.
+            length: Sequence length now, prompt and padding included.
+            ids: Sequences so far, int64 ``[B, length]``.
+            scores: Processed scores the tokens were picked from, float32 ``[B, V]``.
+
+        Returns:
+            One entry a row: ``"stop"``, ``"length"``, ``"time"``, ``"cancelled"``, or ``None``
+            for a row that goes on or had ended before.
+        """
+        full = self.max_length is not None and length >= self.max_length
+        common = "length" if full else self.interrupted()
+        called = self.tensor_criteria
+        others = called(ids, scores).tolist() if called else None
+        found: list[str | None] = []
+        for row, token in enumerate(token_ids):
+            stops = others is not None and others[row]
+            found.append(self._own(row, token, stops=stops) or common if live[row] else None)
+        return found
+
+    def reason(self, row: int, token_id: int, length: int, *, stops: bool = False) -> str | None:
+        """Tell why one live row ends with the token just appended; calls no criterion.
+
+        Args:
+            row: Which row of the request.
+            token_id: The new token.
+            length: Length of this row now, prompt included.
+            stops: What the ``tensor_criteria`` said of this row.
+
+        Returns:
+            As an entry of :meth:`reasons`.
+        """
+        own = self._own(row, token_id, stops=stops)
+        if own is not None:
+            return own
+        if self.max_length is not None and length >= self.max_length:
+            return "length"
+        return self.interrupted()
+
+    def _own(self, row: int, token_id: int, *, stops: bool) -> str | None:
+        """A reason that comes of the row itself."""
+        if stops or token_id in self.eos_token_ids:
+            return "stop"
+        return self._stopped.get(row)
+
+    def hits(
+        self, tokens: Tensor, length: int, seen: Callable[[], tuple[Tensor, Tensor]]
+    ) -> tuple[Tensor, str | None]:
+        """Tell which of many candidates end, for strategies that weigh them against each other.
+
+        Args:
+            tokens: Newest token of each candidate, int64 ``[N]``.
+            length: Their length, prompt and padding included.
+            seen: Gives ids ``[N, length]`` and scores ``[N, V]``; asked for user criteria only.
+
+        Returns:
+            Bool ``[N]``, and the reason that ends all of them, if there is one.
+        """
+        full = self.max_length is not None and length >= self.max_length
+        common = "length" if full else self.interrupted()
+        if common is not None:
+            return torch.ones_like(tokens, dtype=torch.bool), common
+        ends = torch.tensor(sorted(self.eos_token_ids), dtype=tokens.dtype, device=tokens.device)
+        found = torch.isin(tokens, ends)
+        if self.tensor_criteria:
+            found = found | self.tensor_criteria(*seen())
+        return found, None
+
+    def interrupted(self) -> str | None:
+        """A reason to end at once, whatever was generated: ``"cancelled"`` or ``"time"``."""
+        for cancel in self._cancels:
+            if cancel.is_set():
+                return "cancelled"
+        if self._deadline is not None and self._clock() > self._deadline:
+            return "time"
+        return None
+
+    def _sort_in(self, criterion: Callable[..., Tensor]) -> None:
+        """Take the plain value out of a built-in criterion; keep any other as it is."""
+        # Exact types only: a subclass may override __call__.
+        kind = type(criterion)
+        if isinstance(criterion, EosTokenCriteria) and kind is EosTokenCriteria:
+            self.eos_token_ids |= frozenset(criterion.eos_token_id.tolist())
+        elif isinstance(criterion, MaxLengthCriteria) and kind is MaxLengthCriteria:
+            known = self.max_length
+            self.max_length = (
+                criterion.max_length if known is None else min(known, criterion.max_length)
+            )
+        elif isinstance(criterion, MaxTimeCriteria) and kind is MaxTimeCriteria:
+            deadline = criterion.initial_timestamp + criterion.max_time
+            self._deadline = deadline if self._deadline is None else min(self._deadline, deadline)
+        elif isinstance(criterion, CancelCriteria) and kind is CancelCriteria:
+            self._cancels.append(criterion)
+        else:
+            self.tensor_criteria.append(criterion)

@@ -1,0 +1,195 @@
+"""The scorer of constrained beam search.
+
+Beside the best candidates it looks at those that bring a constraint further, and shares the beams
+out over how far they are: banks of equal progress take turns (dynamic beam allocation; Post and
+Vilar 2018, arXiv 1804.06609, section 3).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from asyncgen.generation.strategies.beam_scorers.base import first_id, id_list
+from asyncgen.generation.strategies.beam_scorers.ranked import NextBeams, RankedScorer, StepOfGroup
+from asyncgen.generation.strategies.constraints import Constraint, ConstraintListState
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import Tensor
+
+__all__ = ["ConstrainedBeamSearchScorer"]
+
+_BANK = 100
+"""What one token of progress weighs against a sum of log-probabilities, in the order of banks."""
+
+
+class ConstrainedBeamSearchScorer(RankedScorer):
+    """Ranks candidates so that every constraint is met; a sequence ends only when all are."""
+
+    def __init__(
+        self,
+        batch_size: int,
+        num_beams: int,
+        constraints: list[Constraint],
+        device: torch.device | str,
+        length_penalty: float | None = 1.0,
+        do_early_stopping: bool | str | None = False,
+        num_beam_hyps_to_keep: int | None = 1,
+        num_beam_groups: int | None = 1,
+        max_length: int | None = None,
+    ) -> None:
+        """Begin with empty n-best lists.
+
+        Args:
+            batch_size: Prompts.
+            num_beams: Beams of each, at least 2.
+            constraints: What every output must contain.
+            device: Where answers lie.
+            length_penalty: Exponent of the length; above 0 favours long sequences.
+            do_early_stopping: See `BeamHypotheses`.
+            num_beam_hyps_to_keep: Sequences of each prompt that `finalize` returns.
+            num_beam_groups: Groups; must divide ``num_beams``.
+            max_length: Longest sequence, prompt included.
+
+        Raises:
+            InvalidRequestError: A number is out of range.
+        """
+        super().__init__(
+            batch_size,
+            num_beams,
+            device,
+            length_penalty,
+            do_early_stopping,
+            num_beam_hyps_to_keep,
+            num_beam_groups,
+            max_length,
+        )
+        self.constraints = constraints
+        self._known: dict[tuple[int, ...], ConstraintListState] = {}
+
+    def make_constraint_states(self, n: int) -> list[ConstraintListState]:
+        """Make states at the beginning of a sequence."""
+        return [ConstraintListState(self.constraints) for _ in range(n)]
+
+    def check_completes_constraints(self, sequence: Sequence[int]) -> bool:
+        """Tell whether a sequence meets all constraints."""
+        return self._state(tuple(sequence)).completed
+
+    def process(
+        self,
+        input_ids: Tensor,
+        next_scores: Tensor,
+        next_tokens: Tensor,
+        next_indices: Tensor,
+        scores_for_all_vocab: Tensor | None = None,
+        pad_token_id: Any = None,
+        eos_token_id: Any = None,
+        beam_indices: Sequence[Sequence[int]] | None = None,
+        decoder_prompt_len: int | None = 0,
+        **kwargs: Any,
+    ) -> dict[str, Tensor]:
+        """Take the candidates of one step (see `BeamSearchScorer.process`).
+
+        Args:
+            input_ids: int64 ``[B * N, T]``.
+            next_scores: float32 ``[B, K]``, best first.
+            next_tokens: int64 ``[B, K]``.
+            next_indices: int64 ``[B, K]``.
+            scores_for_all_vocab: Sums of log-probabilities of every continuation, float32
+                ``[B * N, V]``; those that bring a constraint further are picked out of it.
+            pad_token_id: What prompts that are done go on with.
+            eos_token_id: Id or ids that end a sequence.
+            beam_indices: Rows of the generated tokens of each beam, if they are wanted.
+            decoder_prompt_len: Length of the prompt.
+            kwargs: Nothing.
+        """
+        if scores_for_all_vocab is None:
+            raise TypeError("`scores_for_all_vocab` is needed to bring constraints further")
+        vocabulary = scores_for_all_vocab
+        step = StepOfGroup(
+            input_ids,
+            frozenset(id_list(eos_token_id)),
+            first_id(pad_token_id),
+            beam_indices,
+            0,
+            decoder_prompt_len or 0,
+        )
+        answer = self._process(
+            step,
+            next_scores,
+            next_tokens,
+            next_indices,
+            lambda prompt, beams: self._arranged(prompt, beams, input_ids, vocabulary),
+        )
+        # Of the next step only sequences of this length are continued.
+        length = input_ids.shape[-1] + 1
+        self._known = {ids: state for ids, state in self._known.items() if len(ids) == length}
+        return answer
+
+    def _accepts(self, ids: Tensor) -> bool:
+        return self.check_completes_constraints(ids.tolist())
+
+    def _to_keep(self, rows: range, input_ids: Tensor) -> list[int]:
+        """Beams that meet all constraints; others only where these are too few."""
+        meeting = [row for row in rows if self.check_completes_constraints(input_ids[row].tolist())]
+        others = [row for row in rows if row not in meeting]
+        return meeting + (others if len(meeting) < self.num_beam_hyps_to_keep else [])
+
+    def _arranged(
+        self, prompt: int, beams: NextBeams, input_ids: Tensor, scores: Tensor
+    ) -> NextBeams:
+        """Add candidates that bring a constraint further; share the beams out over the banks."""
+        size = len(beams.rows)
+        before = [tuple(ids) for ids in input_ids[prompt * size : (prompt + 1) * size].tolist()]
+        sequences = [
+            (*before[row - prompt * size], token)
+            for row, token in zip(beams.rows, beams.tokens, strict=True)
+        ]
+        seen = set(sequences)
+        for place, ids in enumerate(before):
+            state = self._state(ids)
+            wanted = None if state.completed else state.advance()
+            row = prompt * size + place
+            for token in wanted or ():
+                if (*ids, token) not in seen:
+                    seen.add((*ids, token))
+                    sequences.append((*ids, token))
+                    beams.add(float(scores[row, token]), token, row)
+        if len(sequences) == size:
+            return beams
+        banks = [self._state(ids).get_bank() for ids in sequences]
+        order = _by_banks(banks, scores.new_tensor(beams.scores))[:size]
+        return NextBeams(
+            [beams.scores[place] for place in order],
+            [beams.tokens[place] for place in order],
+            [beams.rows[place] for place in order],
+        )
+
+    def _state(self, ids: tuple[int, ...]) -> ConstraintListState:
+        """How far a sequence is; one more token than a known sequence is one more step."""
+        state = self._known.get(ids)
+        if state is None:
+            shorter = self._known.get(ids[:-1])
+            if shorter is not None:
+                state = shorter.copy(stateful=True)
+                state.add(ids[-1])
+            else:
+                state = ConstraintListState(self.constraints)
+                state.reset(ids)
+            self._known[ids] = state
+        return state
+
+
+def _by_banks(banks: list[int], scores: Tensor) -> list[int]:
+    """Order of candidates: the best of each bank, furthest bank first, then the second best …"""
+    weights = torch.tensor(banks, device=scores.device) * _BANK + scores
+    order: list[int] = torch.sort(weights, descending=True).indices.tolist()
+    ranks, bank, rank = [], None, 0
+    for place in order:
+        rank = rank + 1 if banks[place] == bank else 0
+        bank = banks[place]
+        ranks.append(rank)
+    return [place for _, place in sorted(zip(ranks, order, strict=True), key=lambda pair: pair[0])]

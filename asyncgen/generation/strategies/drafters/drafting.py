@@ -1,0 +1,313 @@
+"""From a configuration to the drafter of assisted generation, and what cannot be combined with it.
+
+Three ways to draft, and if several are asked for the first wins, as in the reference: the model's
+own first layers, a look-up in the prompt, an assistant model.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, cast
+
+from asyncgen.cache import Cache, DynamicCache, EncoderDecoderCache
+from asyncgen.errors import InvalidRequestError
+from asyncgen.generation.config.fields import DEFAULTS, DRAFTING, STATIC_CACHES
+from asyncgen.generation.generate.plan import eos_ids
+from asyncgen.generation.logits import LogitsProcessorList, build_logits_processors
+from asyncgen.generation.logits.build import WARPERS
+from asyncgen.generation.strategies import EncoderInput
+from asyncgen.generation.strategies.drafters import (
+    AssistantDrafter,
+    Confidence,
+    LookupDrafter,
+    Schedule,
+    UniversalDrafter,
+)
+from asyncgen.generation.strategies.drafters.assistant import DraftForward, EarlyExit, OwnModel
+from asyncgen.generation.strategies.drafters.universal import Languages, SharedTokens
+from asyncgen.generation.strategies.forward import Forward
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from asyncgen.generation.config import GenerationConfig
+    from asyncgen.generation.generate.plan import GenerativeModel
+    from asyncgen.generation.strategies import Plan
+    from asyncgen.generation.strategies.drafters import Drafter
+    from asyncgen.generation.strategies.drafters.universal import TextTokenizer
+
+__all__ = ["Assistance", "check_assistance", "make_drafter"]
+
+
+@dataclass(frozen=True, slots=True)
+class Assistance:
+    """Who helps, beside the configuration.
+
+    Attributes:
+        model: The draft model, if there is one.
+        tokenizer: The deciding model's tokenizer, for a draft model with another one.
+        assistant_tokenizer: The draft model's tokenizer, if it is another one.
+    """
+
+    model: GenerativeModel | None = None
+    tokenizer: TextTokenizer | None = None
+    assistant_tokenizer: TextTokenizer | None = None
+
+
+def check_assistance(
+    model: GenerativeModel,
+    config: GenerationConfig,
+    assistance: Assistance,
+    *,
+    rows: int,
+    cache: Cache | None = None,
+) -> None:
+    """Refuse what assisted generation cannot do.
+
+    Args:
+        model: The deciding model.
+        config: Complete configuration.
+        assistance: Who helps.
+        rows: Rows of the batch.
+        cache: The cache to continue, if there is one.
+
+    Raises:
+        InvalidRequestError: Names the parameter.
+    """
+    returned = config.num_return_sequences or 1
+    if returned > 1:
+        raise InvalidRequestError(
+            "num_return_sequences", returned, "must be 1 for assisted generation"
+        )
+    if rows > 1:
+        raise InvalidRequestError(
+            "input_ids", f"a batch of {rows}", "assisted generation takes one row at a time"
+        )
+    if config.use_cache is False:
+        raise InvalidRequestError("use_cache", False, "assisted generation needs the cache")
+    name = config.cache_implementation
+    if name in STATIC_CACHES or not _can_crop(cache):
+        raise InvalidRequestError(
+            "cache_implementation" if cache is None else "past_key_values",
+            name if cache is None else type(cache).__name__,
+            "assisted generation takes cached positions back, so the cache must be dynamic",
+        )
+    if config.assistant_early_exit is not None:
+        _check_depth(config.assistant_early_exit, model.core.config.num_hidden_layers)
+    elif config.prompt_lookup_num_tokens is None:
+        _check_model(model, assistance)
+
+
+def make_drafter(
+    model: GenerativeModel, plan: Plan, assistance: Assistance, *, remember: bool
+) -> Drafter:
+    """Make what drafts for a plan.
+
+    Args:
+        model: The deciding model.
+        plan: What will be decoded; checked by :func:`check_assistance`.
+        assistance: Who helps.
+        remember: Whether what was learnt is written to the draft model's ``generation_config``,
+            where the next call finds it.
+
+    Raises:
+        InvalidRequestError: A value that is not allowed.
+    """
+    config = plan.config
+    if config.assistant_early_exit is not None:
+        return _early_exit(model, plan, config.assistant_early_exit)
+    if config.prompt_lookup_num_tokens is not None:
+        size = config.max_matching_ngram_size
+        return LookupDrafter(
+            config.prompt_lookup_num_tokens, 2 if size is None else size, eos_ids(config)
+        )
+    assert assistance.model is not None
+    forward = OwnModel(Forward(_draft_plan(plan, assistance.model)))
+    if not _is_foreign(model, assistance):
+        processors = _draft_processors(plan, config)
+        ends = eos_ids(config)
+        return _assistant(plan, assistance.model, forward, processors, ends, remember=remember)
+    return _universal(model, plan, assistance, remember=remember)
+
+
+def _early_exit(model: GenerativeModel, plan: Plan, depth: int) -> Drafter:
+    own = replace(plan, record=None)
+    forward = EarlyExit(lambda: Forward(own), depth)
+    processors = _draft_processors(plan, plan.config)
+    return _assistant(plan, model, forward, processors, eos_ids(plan.config), remember=False)
+
+
+def _assistant(
+    plan: Plan,
+    assistant: GenerativeModel,
+    forward: DraftForward,
+    processors: LogitsProcessorList,
+    ends: list[int],
+    *,
+    remember: bool,
+) -> AssistantDrafter:
+    own = assistant.generation_config
+    settings = {name: _setting(name, plan.config, own) for name in DRAFTING}
+    schedule = Schedule(settings["num_assistant_tokens"], settings["num_assistant_tokens_schedule"])
+    return AssistantDrafter(
+        forward,
+        schedule,
+        Confidence(settings["assistant_confidence_threshold"]),
+        processors=processors,
+        draw=plan.draw if plan.config.do_sample else None,
+        eos_token_ids=ends,
+        prefill_chunk=plan.prefill_chunk,
+        position_limit=assistant.core.config.position_limit,
+        on_update=_memory(own) if remember else None,
+    )
+
+
+def _universal(
+    model: GenerativeModel, plan: Plan, assistance: Assistance, *, remember: bool
+) -> Drafter:
+    """A draft model with another tokenizer."""
+    config, assistant = plan.config, assistance.model
+    target, other = assistance.tokenizer, assistance.assistant_tokenizer
+    assert assistant is not None and target is not None and other is not None
+    targets, own_ends = eos_ids(config), eos_ids(assistant.generation_config)
+    ends: Mapping[int, int] = dict.fromkeys(own_ends, targets[0]) if targets else {}
+    # Ids mean nothing to the other vocabulary; temperature and the like mean the same.
+    sampling = type(config)(
+        do_sample=config.do_sample, **{row.field: getattr(config, row.field) for row in WARPERS}
+    )
+    processors = _draft_processors(plan, sampling)
+    shared = None
+    if config.do_sample:
+        shared = SharedTokens(
+            target,
+            other,
+            target_size=model.core.config.vocab_size,
+            assistant_size=assistant.core.config.vocab_size,
+            ends=ends,
+            device=plan.input_ids.device,
+        )
+        processors = LogitsProcessorList([shared, *processors])
+    forward = OwnModel(Forward(_draft_plan(plan, assistant, padded=False)))
+    drafter = _assistant(plan, assistant, forward, processors, own_ends, remember=remember)
+    lookbehinds = {
+        name: DEFAULTS[name] if getattr(config, name) is None else getattr(config, name)
+        for name in ("target_lookbehind", "assistant_lookbehind")
+    }
+    return UniversalDrafter(
+        drafter, Languages(target, other, **lookbehinds), shared=shared, ends=ends
+    )
+
+
+def _draft_plan(plan: Plan, assistant: GenerativeModel, *, padded: bool = True) -> Plan:
+    """The same rows for the draft model, with a cache and an encoder pass of its own."""
+    encoder = None
+    cache: Cache = DynamicCache()
+    if plan.encoder is not None:
+        encoder = EncoderInput(plan.encoder.input_ids, plan.encoder.attention_mask)
+        cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
+    mask = plan.attention_mask if padded else None
+    core = assistant.core
+    return replace(plan, core=core, cache=cache, encoder=encoder, attention_mask=mask, record=None)
+
+
+def _draft_processors(plan: Plan, config: GenerationConfig) -> LogitsProcessorList:
+    """The configuration's processors once more, for the draft alone.
+
+    Without those that users wrote, which may count their calls, and those that need a model.
+    """
+    config = copy.deepcopy(config)
+    config.guidance_scale = config.watermarking_config = None
+    eos = eos_ids(config)
+    ids = plan.input_ids
+    return build_logits_processors(
+        config,
+        prompt_length=ids.shape[1],
+        eos_token_ids=ids.new_tensor(eos) if eos else None,
+        device=ids.device,
+        tail_only=True,
+    )
+
+
+def _setting(name: str, config: GenerationConfig, own: GenerationConfig) -> Any:
+    """A value of the call, else of the draft model, else the documented default."""
+    for source in (config, own):
+        value = getattr(source, name, None)
+        if value is not None:
+            return value
+    return DEFAULTS[name]
+
+
+def _memory(own: GenerationConfig) -> Callable[[Schedule, Confidence], None]:
+    """Write what was learnt to the draft model's configuration."""
+
+    def remember(schedule: Schedule, confidence: Confidence) -> None:
+        if schedule.kind == "heuristic":
+            own.num_assistant_tokens = schedule.count
+        if confidence.is_on:
+            own.assistant_confidence_threshold = confidence.threshold
+
+    return remember
+
+
+def _can_crop(cache: Cache | None) -> bool:
+    """Whether positions can be taken back, and the room be used again."""
+    if isinstance(cache, EncoderDecoderCache):
+        cache = cache.self_attention_cache
+    return cache is None or isinstance(cache, DynamicCache)
+
+
+def _check_depth(depth: object, layers: int) -> None:
+    if isinstance(depth, bool) or not isinstance(depth, int) or not 1 <= depth <= layers:
+        raise InvalidRequestError(
+            "assistant_early_exit", depth, f"a number of layers from 1 to {layers}"
+        )
+
+
+def _check_model(model: GenerativeModel, assistance: Assistance) -> None:
+    """Refuse a draft model that cannot draft for this one."""
+    assistant = assistance.model
+    name = type(assistant).__name__
+    if assistant is None or not hasattr(assistant, "core"):
+        raise InvalidRequestError("assistant_model", name, "a model of this library")
+    if assistant.device != model.device:
+        raise InvalidRequestError(
+            "assistant_model",
+            f"on {assistant.device}",
+            f"must be where the model is, on {model.device}; move it with `to`",
+        )
+    same = assistant.core.config.vocab_size == model.core.config.vocab_size
+    given = assistance.tokenizer is not None and assistance.assistant_tokenizer is not None
+    if not same and not given:
+        raise InvalidRequestError(
+            "assistant_model",
+            f"a vocabulary of {assistant.core.config.vocab_size}",
+            f"the model has one of {model.core.config.vocab_size}, so the tokenizers differ; "
+            "pass `tokenizer` and `assistant_tokenizer`",
+        )
+    if assistant.config.is_encoder_decoder != model.config.is_encoder_decoder or (
+        model.config.is_encoder_decoder and _is_foreign(model, assistance)
+    ):
+        raise InvalidRequestError(
+            "assistant_model",
+            name,
+            "of an encoder-decoder model must be one as well, with the same tokenizer, and of any "
+            "other model none",
+        )
+    if assistance.assistant_tokenizer is not None and not _is_foreign(model, assistance):
+        raise InvalidRequestError(
+            "assistant_tokenizer",
+            type(assistance.assistant_tokenizer).__name__,
+            "not required where model and assistant have the same tokenizer; leave it out",
+        )
+
+
+def _is_foreign(model: GenerativeModel, assistance: Assistance) -> bool:
+    """Whether the draft model speaks another vocabulary."""
+    target, other = assistance.tokenizer, assistance.assistant_tokenizer
+    if other is None or target is None:
+        return False
+    assistant = cast("GenerativeModel", assistance.model)
+    if assistant.core.config.vocab_size != model.core.config.vocab_size:
+        return True
+    return dict(target.get_vocab()) != dict(other.get_vocab())

@@ -1,0 +1,82 @@
+"""What a strategy cannot be combined with, checked before any work. One row a strategy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from asyncgen.errors import InvalidRequestError
+from asyncgen.generation.config.modes import GenerationMode
+from asyncgen.generation.generate.plan import check_cache
+from asyncgen.generation.strategies.contrastive import check_contrastive
+from asyncgen.generation.strategies.dola import early_layers
+from asyncgen.generation.strategies.drafters.drafting import Assistance, check_assistance
+
+if TYPE_CHECKING:
+    from asyncgen.cache import Cache
+    from asyncgen.generation.config import GenerationConfig
+    from asyncgen.generation.generate.plan import GenerativeModel
+
+__all__ = ["Situation", "check_mode"]
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """What a strategy would run on.
+
+    Attributes:
+        model: The model that decides.
+        config: Complete configuration.
+        rows: Rows of the batch, samples of one prompt included.
+        cache: The cache to continue, if the caller brings one.
+        assistance: Who helps; ``None`` where that is not known yet.
+    """
+
+    model: GenerativeModel
+    config: GenerationConfig
+    rows: int
+    cache: Cache | None = None
+    assistance: Assistance | None = None
+
+
+def check_mode(mode: GenerationMode, situation: Situation) -> None:
+    """Refuse what a strategy cannot do.
+
+    Args:
+        mode: The strategy.
+        situation: What it would run on.
+
+    Raises:
+        InvalidRequestError: Names the parameter.
+        MissingRequirementsError: A quantised cache.
+    """
+    check_cache(situation.model, situation.config)
+    check = _CHECKS.get(mode)
+    if check is not None:
+        check(situation)
+
+
+def _assisted(on: Situation) -> None:
+    if on.assistance is not None:
+        check_assistance(on.model, on.config, on.assistance, rows=on.rows, cache=on.cache)
+
+
+def _contrastive(on: Situation) -> None:
+    check_contrastive(on.config, on.model.core.config.vocab_size, on.cache)
+
+
+def _dola(on: Situation) -> None:
+    if on.model.config.is_encoder_decoder:
+        raise InvalidRequestError(
+            "dola_layers", on.config.dola_layers, "works with decoder-only models; leave it out"
+        )
+    own = on.model.core.config
+    wanted = on.config.dola_layers
+    early_layers(wanted, own.num_hidden_layers, tied=own.tie_word_embeddings)
+
+
+_CHECKS = {
+    GenerationMode.ASSISTED_GENERATION: _assisted,
+    GenerationMode.CONTRASTIVE_SEARCH: _contrastive,
+    GenerationMode.DOLA_GENERATION: _dola,
+}

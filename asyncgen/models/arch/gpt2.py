@@ -1,0 +1,181 @@
+"""GPT-2: learned positions, normalisation by layer, a plain feed-forward block.
+
+Its checkpoints store every matrix as ``[in, out]``, which the weight map says.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from asyncgen.models.decoder import ACTIVATIONS, DecoderLM
+from asyncgen.models.kernels.linear import Embedding, Linear
+from asyncgen.models.kernels.norm import LayerNorm
+from asyncgen.models.weight_map import WeightRule
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from asyncgen.models.attention.dense import AttentionContext
+    from asyncgen.models.config import ModelConfig
+
+__all__ = ["GPT2"]
+
+
+class Workspace:
+    """Memory for the intermediate results of N tokens."""
+
+    __slots__ = ("heads", "qkv", "up")
+
+    def __init__(self, config: ModelConfig, tokens: int, like: Tensor) -> None:
+        """Allocate for ``tokens`` tokens, in the dtype and on the device of ``like``."""
+        self.qkv = like.new_empty(tokens, 3 * config.hidden_size)
+        self.heads = self.qkv.view(tokens, 3 * config.num_attention_heads, config.head_dim)
+        self.up = like.new_empty(tokens, config.intermediate_size)
+
+
+class GPT2Layer(nn.Module):
+    """One block: attention, then feed-forward, each normalised before and added to the stream."""
+
+    def __init__(self, config: ModelConfig, index: int, dtype: torch.dtype) -> None:
+        """Make the parameters.
+
+        Args:
+            config: The model's.
+            index: Which layer this is.
+            dtype: Of the parameters.
+        """
+        super().__init__()
+        hidden, width, eps = config.hidden_size, config.intermediate_size, config.rms_norm_eps
+        self.index = index
+        self.head_dim = config.head_dim
+        self.input_norm = LayerNorm(hidden, eps, dtype=dtype)
+        self.qkv = Linear(hidden, 3 * hidden, True, dtype=dtype)
+        self.output = Linear(hidden, hidden, True, dtype=dtype)
+        self.post_norm = LayerNorm(hidden, eps, dtype=dtype)
+        self.up = Linear(hidden, width, True, dtype=dtype)
+        self.down = Linear(width, hidden, True, dtype=dtype)
+        self.activate = ACTIVATIONS[config.hidden_act]
+        self._plan: tuple[Any, ...] | None = None
+
+    def prepare(self) -> None:
+        """Gather what `run` uses; again after weights were replaced or moved."""
+        self._plan = (
+            self.input_norm.scaler.into,
+            self.qkv.ready().into,
+            self.output.ready().add_to,
+            self.post_norm.scaler.into,
+            self.up.ready().into,
+            self.down.ready().add_to,
+        )
+
+    def run(self, x: Tensor, attention: AttentionContext, space: Workspace) -> None:
+        """Add this block's output to the stream ``x`` ``[N, E]`` in place.
+
+        Args:
+            x: The residual stream.
+            attention: Does the attention.
+            space: Memory for N tokens.
+        """
+        if self._plan is None:
+            self.prepare()
+        assert self._plan is not None
+        input_norm, qkv_into, add_output, post_norm, up_into, add_down = self._plan
+        qkv = qkv_into(input_norm(x, x), space.qkv)
+        heads = space.heads if qkv is space.qkv else qkv.view(qkv.shape[0], -1, self.head_dim)
+        add_output(x, attention.attend(self.index, heads))
+        add_down(x, self.activate(up_into(post_norm(x, x), space.up)))
+
+    def _apply(self, fn: Any, recurse: bool = True) -> GPT2Layer:
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        self._plan = None
+        return self
+
+
+class GPT2(DecoderLM):
+    """A decoder whose positions are rows of a table, added to the embeddings.
+
+    Radford et al., "Language Models are Unsupervised Multitask Learners" (2019), section 2.3.
+    """
+
+    model_type = "gpt2"
+    stack_prefix: ClassVar[str] = "transformer."
+
+    def ignored_weights(self) -> tuple[str, ...]:
+        """Regular expressions of names that checkpoints carry and nobody needs."""
+        # Causal masks, which early checkpoints stored with every layer.
+        return (*super().ignored_weights(), r"\.attn\.(masked_)?bias$")
+
+    def weight_map(self) -> tuple[WeightRule, ...]:
+        """What each parameter is made of, in the order of computation."""
+        config, prefix = self.config, self.stack_prefix
+        table = (config.vocab_size, config.hidden_size)
+        places = (_places(config), config.hidden_size)
+        rules = [
+            WeightRule("embed_tokens.weight", (f"{prefix}wte.weight",), (table,)),
+            WeightRule("embed_positions.weight", (f"{prefix}wpe.weight",), (places,)),
+        ]
+        for index in range(config.num_hidden_layers):
+            rules += self._layer_rules(index)
+        rules += self._vectors("norm", f"{prefix}ln_f")
+        if not config.tie_word_embeddings:
+            rules.append(WeightRule("lm_head.weight", ("lm_head.weight",), (table,)))
+        return tuple(rules)
+
+    def _layer_rules(self, index: int) -> list[WeightRule]:
+        hidden, width = self.config.hidden_size, self.config.intermediate_size
+        ours, theirs = f"layers.{index}.", f"{self.stack_prefix}h.{index}."
+
+        def linear(target: str, source: str, rows: int, columns: int) -> list[WeightRule]:
+            weight, bias = (f"{theirs}{source}.weight",), (f"{theirs}{source}.bias",)
+            return [
+                WeightRule(f"{ours}{target}.weight", weight, ((columns, rows),), transposed=True),
+                WeightRule(f"{ours}{target}.bias", bias, ((rows,),)),
+            ]
+
+        return [
+            *self._vectors(f"{ours}input_norm", f"{theirs}ln_1"),
+            *linear("qkv", "attn.c_attn", 3 * hidden, hidden),
+            *linear("output", "attn.c_proj", hidden, hidden),
+            *self._vectors(f"{ours}post_norm", f"{theirs}ln_2"),
+            *linear("up", "mlp.c_fc", width, hidden),
+            *linear("down", "mlp.c_proj", hidden, width),
+        ]
+
+    def _vectors(self, target: str, source: str) -> list[WeightRule]:
+        """Weight and bias of a norm."""
+        shapes = ((self.config.hidden_size,),)
+        return [
+            WeightRule(f"{target}.{name}", (f"{source}.{name}",), shapes)
+            for name in ("weight", "bias")
+        ]
+
+    def _make_layer(self, index: int, dtype: torch.dtype) -> nn.Module:
+        return GPT2Layer(self.config, index, dtype)
+
+    def _make_norm(self, dtype: torch.dtype) -> LayerNorm:
+        return LayerNorm(self.config.hidden_size, self.config.rms_norm_eps, dtype=dtype)
+
+    def _make_positions(self, dtype: torch.dtype) -> None:
+        config = self.config
+        self.embed_positions = Embedding(_places(config), config.hidden_size, dtype=dtype)
+
+    def _make_space(self, tokens: int, like: Tensor) -> Workspace:
+        return Workspace(self.config, tokens, like)
+
+    def _placing(self) -> Callable[[Tensor, Tensor], tuple[Tensor, ...]]:
+        lookup = self.embed_positions.lookup
+
+        def place(stream: Tensor, positions: Tensor) -> tuple[Tensor, ...]:
+            stream.add_(lookup(positions))
+            return ()
+
+        return place
+
+
+def _places(config: ModelConfig) -> int:
+    """Rows of the table of positions."""
+    assert config.position_limit is not None
+    return config.position_limit

@@ -1,0 +1,350 @@
+"""T5 and its later variants: an encoder, a decoder, and relative positions.
+
+Raffel et al., "Exploring the Limits of Transfer Learning" (2020), section 2.1. The decoder is a
+`DecoderLM` whose blocks attend to the encoder as well; the encoder runs once for a text.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar, cast
+
+import torch
+from torch import Tensor, nn
+
+from asyncgen.cache import Cache, EncoderDecoderCache
+from asyncgen.errors import InvalidRequestError
+from asyncgen.models.attention.cross import (
+    CrossAttentionContext,
+    Encoded,
+    EncoderAttention,
+    EncoderDecoderAttention,
+)
+from asyncgen.models.attention.relative import RelativeBias
+from asyncgen.models.decoder import ACTIVATIONS, DecoderLM
+from asyncgen.models.kernels.linear import Embedding, Linear
+from asyncgen.models.kernels.norm import RMSNorm
+from asyncgen.models.weight_map import WeightRule
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from asyncgen.models.attention.dense import AttentionContext
+    from asyncgen.models.config import ModelConfig, T5Config
+
+__all__ = ["T5"]
+
+
+class T5Block(nn.Module):
+    """One block of either stack: attention, in the decoder attention across, feed-forward.
+
+    Each part is normalised before and added to the stream.
+    """
+
+    def __init__(
+        self, config: T5Config, index: int, *, is_decoder: bool, dtype: torch.dtype
+    ) -> None:
+        """Make the parameters.
+
+        Args:
+            config: The model's.
+            index: Which layer of its stack this is.
+            is_decoder: Whether it attends to the encoder.
+            dtype: Of the parameters.
+        """
+        super().__init__()
+        hidden, width = config.hidden_size, config.intermediate_size
+        inner, eps = config.num_attention_heads * config.head_dim, config.rms_norm_eps
+        self.index = index
+        self.head_dim = config.head_dim
+        self.is_gated = config.is_gated_act
+        self.input_norm = RMSNorm(hidden, eps, dtype=dtype)
+        self.qkv = Linear(hidden, 3 * inner, dtype=dtype)
+        self.output = Linear(inner, hidden, dtype=dtype)
+        self.cross_norm = RMSNorm(hidden, eps, dtype=dtype) if is_decoder else None
+        self.cross_q = Linear(hidden, inner, dtype=dtype) if is_decoder else None
+        self.cross_kv = Linear(hidden, 2 * inner, dtype=dtype) if is_decoder else None
+        self.cross_output = Linear(inner, hidden, dtype=dtype) if is_decoder else None
+        self.post_norm = RMSNorm(hidden, eps, dtype=dtype)
+        self.up = Linear(hidden, (2 if self.is_gated else 1) * width, dtype=dtype)
+        self.down = Linear(width, hidden, dtype=dtype)
+        self.activate = ACTIVATIONS[config.hidden_act]
+        self._plan: tuple[Any, ...] | None = None
+
+    def prepare(self) -> None:
+        """Gather what `run` uses; again after weights were replaced or moved."""
+        across = None
+        if self.cross_norm is not None:
+            assert self.cross_q is not None and self.cross_kv is not None
+            assert self.cross_output is not None
+            across = (
+                self.cross_norm.scaler.into,
+                self.cross_q.ready().product,
+                self.cross_kv.ready().product,
+                self.cross_output.ready().add_to,
+            )
+        self._plan = (
+            self.input_norm.scaler.into,
+            self.qkv.ready().product,
+            self.output.ready().add_to,
+            across,
+            self.post_norm.scaler.into,
+            self.up.ready().product,
+            self.down.ready().add_to,
+        )
+
+    def run(self, x: Tensor, attention: AttentionContext, space: Tensor) -> None:
+        """Add this block's output to the stream ``x`` ``[N, E]`` in place.
+
+        Args:
+            x: The residual stream.
+            attention: Does the attention.
+            space: Memory ``[N, E]`` for normalised rows.
+        """
+        if self._plan is None:
+            self.prepare()
+        assert self._plan is not None
+        input_norm, qkv, add_output, across, post_norm, up, add_down = self._plan
+        heads = qkv(input_norm(x, space)).view(x.shape[0], -1, self.head_dim)  # [N, 3H, D]
+        add_output(x, attention.attend(self.index, heads))
+        if across is not None:
+            norm, queries, pair, add_across = across
+            reaching = cast("CrossAttentionContext", attention)
+            asked = queries(norm(x, space))
+            add_across(x, reaching.attend_across(self.index, asked, pair))
+        inner = up(post_norm(x, space))
+        if self.is_gated:
+            gate, linear = inner.chunk(2, dim=-1)
+            add_down(x, self.activate(gate.contiguous()).mul_(linear))
+        else:
+            add_down(x, self.activate(inner))
+
+    def _apply(self, fn: Any, recurse: bool = True) -> T5Block:
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        self._plan = None
+        return self
+
+
+class T5(DecoderLM):
+    """An encoder and a decoder that share one embedding table.
+
+    As a `DecoderLM` it is its decoder: `decode`, `hidden` and `project` compute that, and want the
+    context that `attention` makes.
+    """
+
+    model_type = "t5"
+    stack_prefix: ClassVar[str] = ""
+    config: T5Config
+
+    def __init__(self, config: ModelConfig, *, dtype: torch.dtype | None = None) -> None:
+        """Make the parameters, uninitialised, on the current default device.
+
+        Args:
+            config: The network's description, a `T5Config`.
+            dtype: Of the parameters; ``None``: torch's default.
+        """
+        super().__init__(config, dtype=dtype)
+        dtype = dtype or torch.get_default_dtype()
+        self.encoder_layers = nn.ModuleList(
+            T5Block(self.config, index, is_decoder=False, dtype=dtype)
+            for index in range(self.config.num_encoder_layers)
+        )
+        self.encoder_norm = self._make_norm(dtype)
+        self._biases: dict[bool, RelativeBias] = {}
+
+    def prepare(self) -> None:
+        """Lay out every weight for its kernel; idempotent, and again after a replacement."""
+        self._biases.clear()
+        super().prepare()
+        blocks: list[Any] = list(self.encoder_layers)
+        for block in blocks:
+            block.prepare()
+
+    @torch.no_grad()
+    def encode(
+        self,
+        embeddings: Tensor,
+        mask: Tensor | None = None,
+        *,
+        collect: list[Tensor] | None = None,
+        collect_attentions: list[Tensor] | None = None,
+    ) -> Encoded:
+        """Run the encoder.
+
+        Args:
+            embeddings: ``[B, T, E]``; left as they are.
+            mask: ``[B, T]``, zero or ``False`` at padding.
+            collect: Gets the embeddings and each layer's output, ``[B, T, E]``, the last one
+                normalised.
+            collect_attentions: Gets the attention weights ``[B, H, T, T]`` of every layer.
+
+        Returns:
+            The output ``[B, T, E]`` and the mask.
+        """
+        self._ready()
+        batch, length, width = embeddings.shape
+        seen = None if mask is None or bool((mask != 0).all()) else mask != 0
+        stream = embeddings.reshape(-1, width).clone()
+        attention = EncoderAttention(self.config, self._bias(True), seen, collect_attentions)
+        attention.begin(batch, length)
+        space = torch.empty_like(stream)
+        blocks: list[Any] = list(self.encoder_layers)
+        for block in blocks:
+            if collect is not None:
+                collect.append(stream.view(batch, length, width).clone())
+            block.run(stream, attention, space)
+        states = self.encoder_norm.scaler.into(stream, stream).view(batch, length, width)
+        if collect is not None:
+            collect.append(states)
+        return Encoded(states, seen)
+
+    def attention(
+        self,
+        cache: Cache,
+        attention_mask: Tensor | None,
+        encoded: Encoded,
+        *,
+        collect_attentions: list[Tensor] | None = None,
+        collect_cross_attentions: list[Tensor] | None = None,
+    ) -> EncoderDecoderAttention:
+        """The context of the decoder.
+
+        Args:
+            cache: An `EncoderDecoderCache`.
+            attention_mask: Of decoder positions, ``[B, T]``; ``None``: no padding.
+            encoded: The encoder's output; without states where the cache holds them.
+            collect_attentions: Gets the decoder's attention weights.
+            collect_cross_attentions: Gets the weights to the encoder.
+
+        Raises:
+            InvalidRequestError: The cache is of another kind.
+        """
+        if not isinstance(cache, EncoderDecoderCache):
+            raise InvalidRequestError(
+                "past_key_values",
+                type(cache).__name__,
+                "this model needs an `EncoderDecoderCache(DynamicCache(), DynamicCache())`",
+            )
+        self._ready()
+        return EncoderDecoderAttention(
+            self.config,
+            cache,
+            attention_mask,
+            bias=self._bias(False),
+            encoded=encoded,
+            collect_attentions=collect_attentions,
+            collect_cross_attentions=collect_cross_attentions,
+        )
+
+    def project(self, hidden: Tensor) -> Tensor:
+        """Logits ``[..., V]`` of normalised hidden states ``[..., E]``, in the model's dtype."""
+        if self.config.scale_decoder_outputs:
+            hidden = hidden * self.config.hidden_size**-0.5
+        return super().project(hidden)
+
+    def decode(self, input_ids: Tensor, positions: Tensor, attention: AttentionContext) -> Tensor:
+        """Logits ``[B, V]`` after the last of decoder ids ``[B, S]``.
+
+        Args:
+            input_ids: ``[B, S]``, int64.
+            positions: Not needed: distances alone count.
+            attention: What `attention` made; its cache grows by S positions.
+        """
+        hidden = self.hidden(self.embed(input_ids), positions, attention)
+        return self.project(hidden[:, -1])
+
+    def ignored_weights(self) -> tuple[str, ...]:
+        """Regular expressions of names that checkpoints carry and nobody needs."""
+        # The table under its other names, and a bias that the first release stored in vain.
+        names = (
+            r"^(encoder|decoder)\.embed_tokens\.weight$",
+            r"EncDecAttention\.relative_attention_bias\.weight$",
+        )
+        return (*names, r"^lm_head\.weight$") if self.config.tie_word_embeddings else names
+
+    def weight_map(self) -> tuple[WeightRule, ...]:
+        """What each parameter is made of, in the order of computation."""
+        config = self.config
+        table = (config.vocab_size, config.hidden_size)
+        rules = [WeightRule("embed_tokens.weight", ("shared.weight",), (table,))]
+        stacks = (
+            ("encoder", "encoder_layers", "encoder_norm", config.num_encoder_layers),
+            ("decoder", "layers", "norm", config.num_hidden_layers),
+        )
+        biases = (config.relative_attention_num_buckets, config.num_attention_heads)
+        for stack, layers, norm, depth in stacks:
+            source = f"{stack}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
+            rules.append(WeightRule(f"{stack}_bias.weight", (source,), (biases,)))
+            for index in range(depth):
+                rules += self._block_rules(f"{layers}.{index}.", f"{stack}.block.{index}.layer.")
+            source = f"{stack}.final_layer_norm.weight"
+            rules.append(WeightRule(f"{norm}.weight", (source,), ((config.hidden_size,),)))
+        if not config.tie_word_embeddings:
+            rules.append(WeightRule("lm_head.weight", ("lm_head.weight",), (table,)))
+        return tuple(rules)
+
+    def _block_rules(self, ours: str, theirs: str) -> list[WeightRule]:
+        config = self.config
+        hidden, width = config.hidden_size, config.intermediate_size
+        inner = config.num_attention_heads * config.head_dim
+
+        def norm(target: str, part: int) -> WeightRule:
+            source = f"{theirs}{part}.layer_norm.weight"
+            return WeightRule(f"{ours}{target}.weight", (source,), ((hidden,),))
+
+        def linear(target: str, part: str, names: str, rows: int, columns: int) -> WeightRule:
+            sources = tuple(f"{theirs}{part}.{name}.weight" for name in names.split())
+            shapes = ((rows, columns),) * len(sources)
+            return WeightRule(f"{ours}{target}.weight", sources, shapes)
+
+        rules = [
+            norm("input_norm", 0),
+            linear("qkv", "0.SelfAttention", "q k v", inner, hidden),
+            linear("output", "0.SelfAttention", "o", hidden, inner),
+        ]
+        last = 1
+        if theirs.startswith("decoder"):
+            last = 2
+            rules += [
+                norm("cross_norm", 1),
+                linear("cross_q", "1.EncDecAttention", "q", inner, hidden),
+                linear("cross_kv", "1.EncDecAttention", "k v", inner, hidden),
+                linear("cross_output", "1.EncDecAttention", "o", hidden, inner),
+            ]
+        part = f"{last}.DenseReluDense"
+        names = "wi_0 wi_1" if config.is_gated_act else "wi"
+        return [
+            *rules,
+            norm("post_norm", last),
+            linear("up", part, names, width, hidden),
+            linear("down", part, "wo", hidden, width),
+        ]
+
+    def _bias(self, both_ways: bool) -> RelativeBias:
+        """Position biases of the encoder (both ways) or the decoder."""
+        bias = self._biases.get(both_ways)
+        if bias is None:
+            table = self.encoder_bias if both_ways else self.decoder_bias
+            distance = self.config.relative_attention_max_distance
+            bias = RelativeBias(
+                table.weight.detach().to(self.dtype), both_ways=both_ways, max_distance=distance
+            )
+            self._biases[both_ways] = bias
+        return bias
+
+    def _make_layer(self, index: int, dtype: torch.dtype) -> nn.Module:
+        return T5Block(self.config, index, is_decoder=True, dtype=dtype)
+
+    def _make_positions(self, dtype: torch.dtype) -> None:
+        shape = (self.config.relative_attention_num_buckets, self.config.num_attention_heads)
+        self.encoder_bias = Embedding(*shape, dtype=dtype)
+        self.decoder_bias = Embedding(*shape, dtype=dtype)
+
+    def _make_space(self, tokens: int, like: Tensor) -> Tensor:
+        return torch.empty_like(like)
+
+    def _placing(self) -> Callable[[Tensor, Tensor], tuple[Tensor, ...]]:
+        return lambda _, positions: ()
+
+    def _apply(self, fn: Any, recurse: bool = True) -> DecoderLM:
+        self._biases.clear()
+        return super()._apply(fn, recurse)

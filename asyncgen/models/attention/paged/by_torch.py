@@ -1,0 +1,205 @@
+"""Attention over pages with torch's kernels: which of them computes which rows of a step.
+
+New keys and values are written to their pages first, then every row reads its own.
+"""
+
+from __future__ import annotations
+
+from itertools import chain
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+import torch
+
+from asyncgen.models.attention.paged.chunks import Chunks
+from asyncgen.models.attention.paged.copied import CopiedRows, CopyMemory, are_worth_copying
+from asyncgen.models.attention.paged.fused import FusedRows
+from asyncgen.models.attention.paged.plan import PlacedRow, bucket_chunks, place_rows
+from asyncgen.models.attention.paged.singles import SingleTokens
+from asyncgen.models.attention.paged.trial import find_fused_kernel
+from asyncgen.transfer import to_device
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import Tensor
+
+    from asyncgen.cache.paged import PagedStorage
+    from asyncgen.models.attention.paged.plan import PackedRow
+    from asyncgen.models.config import ModelConfig
+
+__all__ = ["TorchAttention"]
+
+Whole: TypeAlias = SingleTokens | CopiedRows | FusedRows
+"""What may compute all rows of a step at once."""
+
+Part: TypeAlias = Chunks | Whole
+"""What computes some rows of a step."""
+
+FEW_SHORT_TOKENS: Final = 512
+"""Up to so many keys in 16 bits are gathered: torch's batched product is slow on small batches."""
+
+STEPS_TOGETHER: Final = 8
+"""So many steps the same rows must have gone on, alone, before they are copied together: a copy
+costs as much as it saves in about so many."""
+
+
+class TorchAttention:
+    """The `AttentionContext` of packed rows on any device; see `PagedAttention`.
+
+    Attributes:
+        fused: What computes all rows at once on an accelerator that can.
+    """
+
+    def __init__(self, config: ModelConfig, storage: PagedStorage) -> None:
+        """Attend over a storage.
+
+        Args:
+            config: The model's.
+            storage: Its pages; made for the same configuration.
+        """
+        self._storage = storage
+        self._group = config.num_attention_heads // config.num_key_value_heads
+        self._heads = config.num_attention_heads
+        self._scales = config.attention_scales
+        windows = [config.window(layer) for layer in range(config.num_hidden_layers)]
+        self._windows = windows
+        self._parts: dict[int | None, list[Part]] = {}
+        # By window: what computes all rows of the step at once, where there is such a thing.
+        self._only: dict[int | None, Whole] = {}
+        self._num_tokens = 0
+        self._starts: list[int] = []
+        self._steps_together = 0
+        self._copy_memory = CopyMemory(storage)
+        self._slots: Tensor | None = None
+        self.fused = find_fused_kernel(config, storage)
+        flat = (-1, storage.head_dim)
+        self._flat = [layer.view(flat) for layer in storage.layers]
+
+    @property
+    def storage(self) -> PagedStorage:
+        """Where keys and values are."""
+        return self._storage
+
+    def lay_out(self, rows: Sequence[PackedRow]) -> None:
+        """See `PagedAttention`."""
+        self._count_steps(rows)
+        if self._advance(rows) and self._steps_together != STEPS_TOGETHER:
+            return
+        for whole in self._only.values():
+            if isinstance(whole, CopiedRows):
+                whole.settle()
+        self._only = {}
+        placed = place_rows(rows)
+        self._clear_begun(placed)
+        with torch.inference_mode(False):
+            self._parts = {window: self._split(placed, window) for window in set(self._windows)}
+            first = next(iter(self._parts.values()))[0]
+            copied = isinstance(first, CopiedRows)
+            self._slots = None if copied else self._place_keys(placed)
+            self._only = {
+                window: part
+                for window, parts in self._parts.items()
+                if len(parts) == 1 and not isinstance(part := parts[0], Chunks) and part.is_whole
+            }
+            self._num_tokens = placed[-1].token + placed[-1].count
+            self._out = torch.empty(
+                (self._num_tokens, self._heads * self._storage.head_dim),
+                dtype=self._storage.dtype,
+                device=self._storage.device,
+            )
+
+    def _count_steps(self, rows: Sequence[PackedRow]) -> None:
+        """Count the steps in which the same rows went on by one token each."""
+        expected = [start + 1 for start in self._starts]
+        self._starts = [row.start for row in rows]
+        if self._starts == expected and all(row.count == 1 for row in rows):
+            self._steps_together += 1
+        else:
+            self._steps_together = 0
+
+    def _advance(self, rows: Sequence[PackedRow]) -> bool:
+        """Reuse the last step's layout where each row goes one token further."""
+        # Whether one window's layout can go on does not tell of another's.
+        if len(self._only) != 1 or self._num_tokens != len(rows):
+            return False
+        if any(row.count != 1 for row in rows):
+            return False
+        if not all(part.advance(rows) for part in self._only.values()):
+            return False
+        if self._slots is None:  # it writes its keys itself
+            return True
+        self._slots.add_(1)
+        size = self._storage.page_size
+        begun = [token for token, row in enumerate(rows) if row.start % size == 0]
+        if begun:
+            placed = [PlacedRow(token, rows[token].start, 1, rows[token].pages) for token in begun]
+            self._clear_begun(placed)
+            self._slots[begun] = self._place_keys(placed)
+        return True
+
+    def _clear_begun(self, rows: list[PlacedRow]) -> None:
+        """Zero the pages that rows begin and do not fill.
+
+        What is left of an earlier text may be NaN, and zero times NaN is NaN.
+        """
+        begun = [row.begun_page(self._storage.page_size) for row in rows]
+        self._storage.clear([page for page in begun if page is not None])
+
+    def begin(self, rows: int, length: int) -> None:
+        """See `AttentionContext`; the step's rows are those that were laid out."""
+        assert rows * length == self._num_tokens, "lay out the rows of this step first"
+
+    def attend(self, layer: int, heads: Tensor) -> Tensor:
+        """See `AttentionContext`."""
+        if self._slots is not None:
+            self._flat[layer].index_put_((self._slots,), heads[:, self._heads :])
+        scale = None if self._scales is None else self._scales[layer]
+        window = self._windows[layer]
+        only = self._only.get(window)
+        if only is not None:
+            return only.compute(layer, heads, scale)
+        for part in self._parts[window]:
+            part.attend(layer, heads, self._out, scale)
+        return self._out
+
+    def _split(self, rows: list[PlacedRow], window: int | None) -> list[Part]:
+        """Which kernel computes which rows."""
+        storage, group = self._storage, self._group
+        if self.fused is not None:
+            return [FusedRows(rows, storage, window, self.fused)]
+        parts: list[Part] = []
+        if storage.heads_first and self._are_copied(rows):
+            return [CopiedRows(rows, storage, window, group, self._copy_memory)]
+        if storage.heads_first:
+            singles = [row for row in rows if row.count == 1]
+            if singles and self._is_worth_it(singles):
+                parts.append(SingleTokens(singles, storage, window, group))
+                rows = [row for row in rows if row.count > 1]
+        buckets = bucket_chunks(rows)
+        return parts + [Chunks(bucket, storage, window, group) for bucket in buckets]
+
+    def _are_copied(self, rows: list[PlacedRow]) -> bool:
+        """Whether the rows' keys are copied together; each window would make its copy."""
+        if len(set(self._windows)) > 1 or any(row.count > 1 for row in rows):
+            return False
+        if len(rows) > 1 and self._steps_together < STEPS_TOGETHER:
+            return False
+        return are_worth_copying(rows, self._storage)
+
+    def _is_worth_it(self, rows: list[PlacedRow]) -> bool:
+        """Whether single tokens are computed page by page, not as chunks of one token."""
+        if self._storage.dtype == torch.float32:
+            return True
+        return sum(row.start + 1 for row in rows) > FEW_SHORT_TOKENS
+
+    def _place_keys(self, rows: list[PlacedRow]) -> Tensor:
+        """Where each token's keys and values go: rows of ``[2 * P * K * page_size, D]``."""
+        storage = self._storage
+        size, kv_heads, device = storage.page_size, storage.num_kv_heads, storage.device
+        cells = torch.tensor(list(chain.from_iterable(row.cells(size) for row in rows)))[:, None]
+        kinds = torch.arange(2)[:, None] * (storage.num_pages * size * kv_heads)
+        heads = torch.arange(kv_heads)
+        if storage.heads_first:
+            cells = cells // size * (size * kv_heads) + cells % size
+            return to_device(cells + (kinds + heads * size).flatten(), device)  # [N, 2K]
+        return to_device(cells * kv_heads + (kinds + heads).flatten(), device)

@@ -1,0 +1,163 @@
+"""Attention of prompt chunks over pages: rows of similar size side by side, one kernel for all.
+
+Works on any device; the only path where a faster one for single tokens does not apply.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import Tensor
+
+    from asyncgen.cache.paged import PagedStorage
+    from asyncgen.models.attention.paged.plan import PlacedRow
+
+__all__ = ["Chunks"]
+
+
+class Chunks:
+    """Rows of one step that are computed as one padded batch.
+
+    Rows without earlier tokens read the keys of the step itself; the others read their pages.
+    Every padding, of queries and of keys, repeats something of the row that it pads, so that no
+    row ever meets numbers of another.
+    """
+
+    def __init__(
+        self, rows: Sequence[PlacedRow], storage: PagedStorage, window: int | None, group: int
+    ) -> None:
+        """Lay the rows out.
+
+        Args:
+            rows: All with earlier tokens, or all without.
+            storage: Where the pages are.
+            window: Keys that a query sees, itself included; ``None``: all.
+            group: Query heads for each key head, G.
+        """
+        self._storage = storage
+        self._kv_heads = storage.num_kv_heads
+        self._group = group
+        self._rows = len(rows)
+        self._length = max(row.count for row in rows)  # S
+        self._tokens = sum(row.count for row in rows)
+        self._first_token = rows[0].token
+        self._is_aligned = all(
+            row.count == self._length and row.token == rows[0].token + number * self._length
+            for number, row in enumerate(rows)
+        )
+        device = storage.device
+        counts = torch.tensor([row.count for row in rows])[:, None]
+        offsets = torch.arange(self._length)[None].minimum(counts - 1)  # [B, S]
+        tokens = torch.tensor([row.token for row in rows])[:, None] + offsets
+        self._taken = tokens.reshape(-1).to(device)
+        self._given = _given(rows, self._length).to(device)
+        self._targets = torch.cat(
+            [torch.arange(row.token, row.token + row.count) for row in rows]
+        ).to(device)
+        self._pages: Tensor | None = None
+        self._mask: Tensor | None = None
+        queries = torch.tensor([row.start for row in rows])[:, None] + offsets  # positions [B, S]
+        if any(row.start for row in rows):
+            self._lay_out_pages(rows, queries, window)
+        elif window is not None and self._length > window:
+            self._mask = self._hide(queries, torch.zeros(1, dtype=torch.int64), window)
+
+    def attend(self, layer: int, heads: Tensor, out: Tensor, scale: float | None) -> None:
+        """Write the rows' part of ``out`` ``[N, H * D]``; ``heads`` is ``[N, H + 2K, D]``."""
+        count = self._kv_heads * self._group
+        if self._is_aligned:
+            own = heads[self._first_token : self._first_token + self._tokens]
+        else:
+            own = heads.index_select(0, self._taken)
+        own = own.view(self._rows, self._length, -1, heads.shape[2])  # [B, S, H + 2K, D]
+        queries = own[:, :, :count].transpose(1, 2)
+        if self._pages is None:
+            keys, values = own[:, :, count:].transpose(1, 2).chunk(2, dim=1)
+        else:
+            keys, values = self._read(layer)
+        is_single = self._length == 1
+        if is_single:
+            # A group of heads as the queries of one: kernels that take masks know no groups.
+            queries = queries.reshape(self._rows, self._kv_heads, self._group, -1)
+        attended = scaled_dot_product_attention(
+            queries,
+            keys,
+            values,
+            attn_mask=self._mask,
+            is_causal=self._mask is None and not is_single,
+            scale=scale,
+            enable_gqa=self._group > 1 and not is_single,
+        )
+        if is_single:
+            attended = attended.reshape(self._rows, count, 1, -1)
+        attended = attended.transpose(1, 2)  # [B, S, H, D]
+        if self._is_aligned:
+            part = out[self._first_token : self._first_token + self._tokens]
+            part.view(attended.shape).copy_(attended)
+        else:
+            flat = attended.reshape(self._rows * self._length, -1)
+            out.index_copy_(0, self._targets, flat.index_select(0, self._given))
+
+    def _read(self, layer: int) -> tuple[Tensor, Tensor]:
+        """The rows' keys and values, copied together: ``[B, K, T, D]`` each."""
+        storage, pages = self._storage, self._pages
+        assert pages is not None
+        size = storage.head_dim
+        if storage.heads_first:
+            flat = storage.layers[layer].view(-1, storage.page_size * size)
+            pair = flat.index_select(0, pages).view(2, self._rows, self._kv_heads, -1, size)
+            return pair[0], pair[1]
+        flat = storage.layers[layer].view(2 * storage.num_pages, -1)
+        pair = flat.index_select(0, pages).view(2, self._rows, -1, self._kv_heads, size)
+        return pair[0].transpose(1, 2), pair[1].transpose(1, 2)
+
+    def _lay_out_pages(
+        self, rows: Sequence[PlacedRow], queries: Tensor, window: int | None
+    ) -> None:
+        """Which pages the rows read, and what is hidden of them."""
+        size, kv_heads = self._storage.page_size, self._kv_heads
+        spans = [row.visible_pages(size, window) for row in rows]
+        most = max(last - first for first, last in spans)
+        tables = torch.tensor(
+            [
+                [*row.pages[first:last], *[row.pages[first]] * (most - last + first)]
+                for row, (first, last) in zip(rows, spans, strict=True)
+            ]
+        )  # [B, pages]
+        pair = torch.arange(2)[:, None, None] * self._storage.num_pages + tables
+        if self._storage.heads_first:
+            pair = pair[:, :, None] * kv_heads + torch.arange(kv_heads)[:, None]
+        self._pages = pair.reshape(-1).to(self._storage.device)
+        begin = torch.tensor([first * size for first, _ in spans])
+        self._mask = self._hide(queries, begin, window, most * size)
+
+    def _hide(
+        self, queries: Tensor, begin: Tensor, window: int | None, length: int | None = None
+    ) -> Tensor:
+        """What is added to the scores, ``[B, 1, S, T]``.
+
+        Args:
+            queries: Their positions, ``[B, S]``.
+            begin: Position of the first key, ``[B]`` or ``[1]``.
+            window: Keys that a query sees; ``None``: all.
+            length: Keys; ``None``: as many as queries.
+        """
+        keys = begin[:, None, None] + torch.arange(length or self._length)  # [B, 1, T]
+        hidden = keys > queries[:, :, None]
+        if window is not None:
+            hidden |= keys <= queries[:, :, None] - window
+        mask = torch.zeros(hidden.shape, dtype=self._storage.dtype)
+        # The least finite number: a block of keys that is hidden altogether gives no NaN.
+        mask.masked_fill_(hidden, torch.finfo(mask.dtype).min)
+        return mask[:, None].to(self._storage.device)
+
+
+def _given(rows: Sequence[PlacedRow], length: int) -> Tensor:
+    """Which of the padded results are real."""
+    return torch.cat([torch.arange(row.count) + number * length for number, row in enumerate(rows)])

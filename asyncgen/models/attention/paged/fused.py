@@ -1,0 +1,222 @@
+"""Attention over pages on an accelerator: one fused kernel for rows of any length.
+
+``torch.nn.attention.varlen.varlen_attn`` reads pages through a table where torch's kernels can do
+that; otherwise the visible keys are gathered first. Which of them a device has, `paged_trial`
+finds out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import accumulate, chain
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from asyncgen.transfer import to_device
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from torch import Tensor
+
+    from asyncgen.cache.paged import PagedStorage
+    from asyncgen.models.attention.paged.plan import PackedRow, PlacedRow
+
+__all__ = ["FusedKernel", "FusedRows", "Reads", "attend_gathered", "attend_pages"]
+
+
+@dataclass(frozen=True, slots=True)
+class FusedKernel:
+    """What the device can do.
+
+    Attributes:
+        function: ``varlen_attn``.
+        reads_pages: Whether it takes a table of pages.
+        wants_key_ends: Whether it is told where each row's keys end beside such a table:
+            FlashAttention 2 asks for both, FlashAttention 3 and 4 refuse both.
+        options: What else it is told at every call.
+        is_recordable: Whether it computes rows of fixed memory (`paged_fixed`) as well.
+    """
+
+    function: Callable[..., Any]
+    reads_pages: bool
+    wants_key_ends: bool = True
+    options: Mapping[str, Any] = field(default_factory=dict)
+    is_recordable: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Reads:
+    """What rows read; all int32 on the device, each with memory of its own.
+
+    Attributes:
+        queries: First query of each row and the end of the last one, ``[B + 1]``.
+        keys: First key of each row and the end of the last one, ``[B + 1]``: among the gathered
+            keys, or as if those in use were gathered.
+        most_queries: Of a row. A plain number, as the next: a recording keeps it.
+        most_keys: Of a row; an upper bound will do.
+    """
+
+    queries: Tensor
+    keys: Tensor
+    most_queries: int
+    most_keys: int
+
+
+def attend_pages(
+    kernel: FusedKernel,
+    storage: PagedStorage,
+    layer: int,
+    heads: Tensor,
+    reads: Reads,
+    used: Tensor,
+    table: Tensor,
+    window: int | None,
+    scale: float | None,
+) -> Tensor:
+    """Attend through a table of pages.
+
+    Args:
+        kernel: Reads pages.
+        storage: Where they are.
+        layer: Which layer's.
+        heads: ``[N, H + 2K, D]``; only the queries are read.
+        reads: Who reads how much.
+        used: Keys of each row, int32 ``[B]``.
+        table: Pages of each row, int32 ``[B, M]``; those behind its keys are not looked at.
+        window: Keys that a query sees, itself included; ``None``: all.
+        scale: Of the scores; ``None``: the usual one.
+
+    Returns:
+        ``[N, H * D]``.
+    """
+    keys, values = storage.layers[layer].unbind(0)
+    attended = kernel.function(
+        heads[:, : heads.shape[1] - 2 * storage.num_kv_heads],
+        keys,
+        values,
+        reads.queries,
+        reads.keys if kernel.wants_key_ends else None,
+        reads.most_queries,
+        reads.most_keys,
+        scale=scale,
+        window_size=_sides(window),
+        seqused_k=used,
+        block_table=table,
+        **kernel.options,
+    )
+    return attended.reshape(heads.shape[0], -1)
+
+
+def attend_gathered(
+    kernel: FusedKernel,
+    heads: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    reads: Reads,
+    window: int | None,
+    scale: float | None,
+) -> Tensor:
+    """Attend over keys and values that were copied together, ``[T, K, D]`` each.
+
+    The other arguments and the result are those of `attend_pages`.
+    """
+    attended = kernel.function(
+        heads[:, : heads.shape[1] - 2 * keys.shape[1]],
+        keys,
+        values,
+        reads.queries,
+        reads.keys,
+        reads.most_queries,
+        reads.most_keys,
+        scale=scale,
+        window_size=_sides(window),
+        **kernel.options,
+    )
+    return attended.reshape(heads.shape[0], -1)
+
+
+def _sides(window: int | None) -> tuple[int, int]:
+    """Keys that a query sees before and behind itself; -1 for all."""
+    return (-1, 0) if window is None else (window - 1, 0)
+
+
+class FusedRows:
+    """All rows of a step, single tokens and chunks alike."""
+
+    is_whole = True
+
+    def __init__(
+        self,
+        rows: Sequence[PlacedRow],
+        storage: PagedStorage,
+        window: int | None,
+        kernel: FusedKernel,
+    ) -> None:
+        """Lay the rows out.
+
+        Args:
+            rows: All of the step, in its order.
+            storage: Where the pages are.
+            window: Keys that a query sees, itself included; ``None``: all.
+            kernel: What computes.
+        """
+        self._storage, self._kernel, self._window = storage, kernel, window
+        size = storage.page_size
+        counts = [row.count for row in rows]
+        # Keys are counted from the first page that is read. What lies before a window is read by
+        # nobody, but a table of pages has to begin at the beginning.
+        spans = [row.visible_pages(size, window) for row in rows]
+        firsts = [0 if kernel.reads_pages else first for first, _ in spans]
+        lengths = [
+            row.start + row.count - first * size for row, first in zip(rows, firsts, strict=True)
+        ]
+        tables = [
+            row.pages[first:end] for row, first, (_, end) in zip(rows, firsts, spans, strict=True)
+        ]
+        most = max(map(len, tables))
+        padded = chain.from_iterable(
+            [*table, *[table[0]] * (most - len(table))] for table in tables
+        )
+        starts, ends, self._used, pages = self._send(
+            [[0, *accumulate(counts)], [0, *accumulate(lengths)], lengths, list(padded)]
+        )
+        self._table = pages.view(len(rows), most)
+        self._reads = Reads(starts, ends, max(counts), max(lengths))
+        if not kernel.reads_pages:
+            self._cells = self._find_cells(sum(lengths))
+
+    def _find_cells(self, count: int) -> Tensor:
+        """Where the keys of all rows are, int64 ``[count]``, found without waiting."""
+        size, used = self._storage.page_size, self._used
+        rows = torch.arange(len(used), device=used.device)
+        row_of = torch.repeat_interleave(rows, used, output_size=count)
+        offsets = torch.arange(count, device=used.device) - self._reads.keys[:-1][row_of]
+        return self._table[row_of, offsets // size].long() * size + offsets % size
+
+    def advance(self, rows: Sequence[PackedRow]) -> bool:
+        """Whether this serves the next step as well: never."""
+        return False
+
+    def attend(self, layer: int, heads: Tensor, out: Tensor, scale: float | None) -> None:
+        """Write ``out`` ``[N, H * D]``; ``heads`` is ``[N, H + 2K, D]``."""
+        out.copy_(self.compute(layer, heads, scale))
+
+    def compute(self, layer: int, heads: Tensor, scale: float | None) -> Tensor:
+        """All results, ``[N, H * D]``."""
+        kernel, storage, reads = self._kernel, self._storage, self._reads
+        if kernel.reads_pages:
+            return attend_pages(
+                kernel, storage, layer, heads, reads, self._used, self._table, self._window, scale
+            )
+        flat = storage.layers[layer].flatten(1, 2)  # [2, P * page_size, K, D]
+        keys, values = (part.index_select(0, self._cells) for part in flat)
+        return attend_gathered(kernel, heads, keys, values, reads, self._window, scale)
+
+    def _send(self, lists: list[list[int]]) -> list[Tensor]:
+        """Lists of numbers to the device, in one transfer, as int32."""
+        flat = torch.tensor([number for numbers in lists for number in numbers], dtype=torch.int32)
+        sent = to_device(flat, self._storage.device)
+        # Each its own memory: kernels ask for aligned addresses.
+        return [part.clone() for part in torch.split(sent, [len(numbers) for numbers in lists])]

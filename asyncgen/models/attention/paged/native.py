@@ -1,0 +1,102 @@
+"""Attention over pages with our own kernel: all rows of a step at once, where they lie.
+
+The kernel writes new keys and values to their pages and reads only what a text has written, so
+nothing is copied together and nothing cleared. What it computes for a text does not depend on the
+other rows, on how the text was cut into steps or on the number of threads.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from typing import TYPE_CHECKING
+
+import torch
+
+from asyncgen import native
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import Tensor
+
+    from asyncgen.cache.paged import PagedStorage
+    from asyncgen.models.attention.paged.plan import PackedRow
+    from asyncgen.models.config import ModelConfig
+
+__all__ = ["NativeAttention"]
+
+
+class NativeAttention:
+    """The `AttentionContext` of packed rows on processors that have the kernel."""
+
+    fused = None
+
+    def __init__(self, config: ModelConfig, storage: PagedStorage) -> None:
+        """Attend over a storage.
+
+        Args:
+            config: The model's.
+            storage: Its pages, of a kind that is served.
+        """
+        self._storage = storage
+        self._kernel = native.attention(storage.dtype)
+        size = config.head_dim
+        self._width = config.num_attention_heads * size
+        scales = config.attention_scales
+        # By layer: keys and values, and what the kernel is told after the rows.
+        self._layers = []
+        for layer, (keys, values) in enumerate(storage.matrices):
+            sizes = (config.num_attention_heads, storage.num_kv_heads, size, storage.page_size)
+            scale = 1 / math.sqrt(size) if scales is None else scales[layer]
+            options = (*sizes, config.window(layer) or 0, scale)
+            self._layers.append(((keys.data_ptr(), values.data_ptr()), options))
+        self._num_tokens = 0
+        self._numbers = self._pages = array("q")
+        self._memory = torch.empty(0, dtype=storage.dtype)
+        self._lay_out_results(0)
+
+    @staticmethod
+    def serves(storage: PagedStorage) -> bool:
+        """Whether there is a kernel for these pages on this machine."""
+        is_here = storage.device.type == "cpu" and storage.heads_first
+        return (
+            is_here and native.supports(storage.dtype) and storage.head_dim <= native.MOST_HEAD_DIM
+        )
+
+    def lay_out(self, rows: Sequence[PackedRow]) -> None:
+        """See `PagedAttention`."""
+        numbers: list[int] = []
+        pages: list[int] = []
+        token = 0
+        for row in rows:
+            count = row.count
+            numbers += (token, count, row.start, len(pages))
+            pages += row.pages
+            token += count
+        # Kept: the kernel knows their addresses only.
+        self._numbers, self._pages = array("q", numbers), array("q", pages)
+        self._rows = (self._numbers.buffer_info()[0], self._pages.buffer_info()[0], len(rows))
+        if token != self._num_tokens:
+            self._lay_out_results(token)
+
+    def begin(self, rows: int, length: int) -> None:
+        """See `AttentionContext`; the step's rows are those that were laid out."""
+        assert rows * length == self._num_tokens, "lay out the rows of this step first"
+
+    def attend(self, layer: int, heads: Tensor) -> Tensor:
+        """See `AttentionContext`."""
+        heads = heads.contiguous()
+        places, options = self._layers[layer]
+        self._kernel(heads.data_ptr(), self._memory.data_ptr(), *places, *self._rows, *options)
+        return self._out
+
+    def _lay_out_results(self, tokens: int) -> None:
+        """Make room for the results of so many tokens, unless there is."""
+        self._num_tokens = tokens
+        count = tokens * self._width
+        # Memory made in inference mode could not be written to outside of it later on.
+        with torch.inference_mode(False):
+            if self._memory.numel() < count:
+                self._memory = torch.empty(count, dtype=self._storage.dtype)
+            self._out = self._memory[:count].view(tokens, self._width)

@@ -1,0 +1,5 @@
+"""What a ``config.json`` says about a network."""
+
+from asyncgen.models.config.model_config import ModelConfig, RopeConfig, T5Config
+
+__all__ = ["ModelConfig", "RopeConfig", "T5Config"]

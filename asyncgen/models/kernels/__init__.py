@@ -1,0 +1,1 @@
+"""What layers compute with: products, norms and rotary positions, each by its fastest kernel."""

@@ -1,0 +1,166 @@
+"""Linear layers and look-up tables: one module per weight, laid out for the fastest kernel."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from asyncgen.models.kernels.products import DenseKernel, choose_kernel, kernel_in_place
+
+if TYPE_CHECKING:
+    from asyncgen.models.kernels.products import Kernel
+
+__all__ = ["Embedding", "Linear"]
+
+
+class Linear(nn.Module):
+    """``x @ weight.T + bias`` without gradients.
+
+    The weight is an ordinary parameter until `prepare` has laid it out for its kernel; from then
+    on ``weight`` is ``None`` and `dense_weight` gives it back.
+
+    Attributes:
+        weight: ``[out_features, in_features]``, or ``None`` once prepared.
+        bias: ``[out_features]``, or ``None``.
+        kernel: What computes; replaced by `prepare`.
+    """
+
+    weight: nn.Parameter | None
+    bias: nn.Parameter | None
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = False,
+        *,
+        dtype: torch.dtype | None = None,
+        gates: bool = False,
+    ) -> None:
+        """Make the parameters, uninitialised, on the current default device.
+
+        Args:
+            in_features: Size of an input row.
+            out_features: Size of an output row.
+            bias: Whether a bias is added.
+            dtype: Of weight and bias; ``None``: torch's default.
+            gates: Whether the outputs are those of a gate with SiLU and, behind them, what it
+                lets through: a kernel may join them, see `choose_kernel`.
+        """
+        super().__init__()
+        self.in_features = in_features
+        self.out_features = out_features
+        self.gates = gates
+        self.weight = _parameter(torch.empty(out_features, in_features, dtype=dtype))
+        self.register_parameter(
+            "bias", _parameter(torch.empty(out_features, dtype=dtype)) if bias else None
+        )
+        self.kernel: Kernel | None = None
+        self._tied = False
+
+    def prepare(self) -> None:
+        """Lay the weight out for its kernel and free the original; idempotent.
+
+        Call it once weight and bias are loaded, on the thread that will compute. A weight that is
+        still on the meta device is left alone.
+        """
+        weight = self.weight
+        if weight is None or weight.is_meta:
+            return
+        self.weight = None
+        self.kernel = choose_kernel(weight.detach(), _detached(self.bias), gates=self.gates)
+
+    def tie(self, table: Tensor, *, own_copy: bool) -> None:
+        """Compute with another module's weight.
+
+        Args:
+            table: ``[out_features, in_features]``, in the dtype of the inputs.
+            own_copy: Whether to lay out a copy for the fastest kernel; otherwise the table is
+                used as it lies.
+        """
+        self._tied = True
+        self.kernel = (choose_kernel if own_copy else kernel_in_place)(table, None)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The product of ``[..., in_features]``, as a new tensor ``[..., out_features]``."""
+        kernel = self.ready()
+        return kernel.product(x.reshape(-1, self.in_features)).view(*x.shape[:-1], -1)
+
+    def ready(self) -> Kernel:
+        """The kernel; one on the plain weight where `prepare` was not called yet."""
+        if self.kernel is not None and self.weight is None:
+            return self.kernel
+        weight = self.weight
+        if weight is None:
+            raise AssertionError("a linear layer without weight cannot compute")
+        return DenseKernel(weight.detach().t(), _detached(self.bias))
+
+    def dense_weight(self) -> Tensor:
+        """The weight ``[out_features, in_features]``, a copy if the kernel holds another layout."""
+        return self.ready().dense()
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Linear:
+        # `model.to(...)` reaches parameters only, so the weight becomes one for the occasion.
+        packed = self.weight is None and self.kernel is not None and not self._tied
+        if packed:
+            self.weight = _parameter(self.dense_weight())
+            self.kernel = None
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        if packed:
+            self.prepare()
+        elif self._tied:
+            self.kernel = None
+        return self
+
+
+class Embedding(nn.Module):
+    """A look-up table whose storage may differ in dtype from what it gives.
+
+    Attributes:
+        weight: ``[num_embeddings, features]``; may be a read-only view of a file, of any floating
+            dtype.
+        dtype: Dtype of the rows given out.
+    """
+
+    weight: nn.Parameter
+
+    def __init__(
+        self, num_embeddings: int, features: int, *, dtype: torch.dtype | None = None
+    ) -> None:
+        """Make the table, uninitialised, on the current default device."""
+        super().__init__()
+        self.dtype = dtype or torch.get_default_dtype()
+        self.weight = _parameter(torch.empty(num_embeddings, features, dtype=self.dtype))
+        self._table: Tensor | None = None
+
+    def prepare(self) -> None:
+        """Take note of a newly loaded table."""
+        self._table = self.weight.detach()
+
+    def lookup(self, ids: Tensor) -> Tensor:
+        """Rows of ids ``[N]`` (int64), as a new tensor ``[N, features]``."""
+        table = self._table
+        if table is None:
+            table = self._table = self.weight.detach()
+        rows = table.index_select(0, ids)
+        return rows if rows.dtype is self.dtype else rows.to(self.dtype)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Rows of ids of any shape ``[...]``, as ``[..., features]``."""
+        return self.lookup(ids.reshape(-1)).view(*ids.shape, -1)
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Embedding:
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        self.dtype = fn(torch.empty(0, dtype=self.dtype)).dtype
+        self._table = None
+        return self
+
+
+def _parameter(tensor: Tensor) -> nn.Parameter:
+    return nn.Parameter(tensor, requires_grad=False)
+
+
+def _detached(parameter: nn.Parameter | None) -> Tensor | None:
+    return None if parameter is None else parameter.detach()

@@ -1,0 +1,81 @@
+"""Who comes in, who is told to come again, and when."""
+
+from __future__ import annotations
+
+import pytest
+
+from asyncgen.engine.requests.admission import Admission
+from asyncgen.errors import OverloadedError
+from tests.engine.making import Clock
+
+
+def test_a_free_row_is_no_place_in_the_queue() -> None:
+    admission = Admission(max_running=2, max_queue_size=1)
+    places = [admission.enter() for _ in range(3)]
+    with pytest.raises(OverloadedError, match="`max_queue_size` is 1"):
+        admission.enter()
+    places[0].started()
+    places[1].started()
+    assert (admission.num_waiting, admission.num_running) == (1, 2)
+    with pytest.raises(OverloadedError):
+        admission.enter()
+    places[0].left()
+    admission.enter()
+
+
+def test_memory_that_is_short_leaves_the_queue_alone() -> None:
+    admission = Admission(max_running=8, max_queue_size=1)
+    admission.enter()
+    admission.is_blocked = True
+    with pytest.raises(OverloadedError):
+        admission.enter()
+
+
+def test_places_are_given_back_once() -> None:
+    admission = Admission(max_running=1, max_queue_size=None)
+    place = admission.enter()
+    for _ in range(2):
+        place.left()
+        place.started()
+    assert (admission.num_waiting, admission.num_running) == (0, 0)
+    place = admission.enter()
+    for _ in range(2):
+        place.started()
+    assert (admission.num_waiting, admission.num_running) == (0, 1)
+    place.left()
+    place.left()
+    assert (admission.num_waiting, admission.num_running) == (0, 0)
+
+
+def test_no_limit() -> None:
+    admission = Admission(max_running=1, max_queue_size=None)
+    for _ in range(1000):
+        admission.enter()
+    assert admission.num_waiting == 1000
+
+
+def test_retry_after_follows_the_rate() -> None:
+    clock = Clock()
+    admission = Admission(max_running=1, max_queue_size=1, clock=clock)
+    assert admission.retry_after() == 1.0  # nothing is known yet
+
+    def serve(seconds: float, count: int) -> None:
+        for _ in range(count):
+            place = admission.enter()
+            place.started()
+            clock.now += seconds
+            place.left()
+
+    serve(2.0, 200)
+    assert admission.retry_after() == pytest.approx(2.0, rel=0.05)
+    serve(0.25, 200)
+    assert admission.retry_after() == pytest.approx(0.25, rel=0.05)
+    clock.now += 1000.0  # nothing ends any more
+    assert admission.retry_after() > 10.0
+    clock.now += 1e9
+    assert admission.retry_after() == 60.0
+    for _ in range(2):
+        admission.enter()
+    with pytest.raises(OverloadedError) as caught:
+        admission.enter()
+    assert caught.value.retry_after == 60.0

@@ -1,0 +1,188 @@
+"""Parameters of a request over those of its config over the model's over the documented ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from asyncgen.engine.requests.params import RequestParams, resolve_params
+from asyncgen.engine.requests.values import MOST_ROWS
+from asyncgen.errors import ContextLengthError, InvalidRequestError
+from asyncgen.generation.config import GenerationConfig
+from asyncgen.generation.config.modes import GenerationMode
+
+
+def resolve(
+    given: dict[str, Any] | None = None,
+    defaults: GenerationConfig | None = None,
+    *,
+    prompt: int = 4,
+    context: int | None = 100,
+) -> RequestParams:
+    """Resolve over a prompt of 4 ids in a context of 100."""
+    return resolve_params(
+        given or {},
+        defaults or GenerationConfig(),
+        prompt_length=prompt,
+        context_length=context,
+    )
+
+
+def test_nothing_given() -> None:
+    params = resolve()
+    assert params.mode is GenerationMode.GREEDY_SEARCH
+    assert params.config.max_length == 100
+    assert params.config.max_new_tokens is None
+    assert (params.stop, params.top_logprobs, params.num_samples, params.priority) == (
+        (),
+        None,
+        1,
+        0,
+    )
+    assert params.skip_special_tokens
+    assert not params.processors and not params.criteria
+    assert 0 <= params.seed < 2**64
+    assert params.seed != resolve().seed
+
+
+def test_the_order_of_sources() -> None:
+    defaults = GenerationConfig(top_k=1, temperature=0.1, do_sample=True, max_new_tokens=5)
+    base = GenerationConfig(top_k=2, do_sample=True)
+    before = (defaults.to_dict(), base.to_dict())
+    params = resolve({"generation_config": base, "top_p": 0.5}, defaults)
+    config = params.config
+    assert (config.top_k, config.temperature, config.top_p) == (2, 0.1, 0.5)
+    assert (config.typical_p, config.max_length) == (1.0, 9)
+    assert (defaults.to_dict(), base.to_dict()) == before
+
+
+@pytest.mark.parametrize(
+    ("defaults", "given", "end"),
+    [
+        ({}, {}, 100),
+        ({"max_length": 20}, {}, 20),
+        ({"max_new_tokens": 20}, {}, 24),
+        ({"max_new_tokens": 20, "max_length": 9}, {}, 24),
+        ({"max_new_tokens": 20}, {"max_length": 30}, 30),
+        ({"max_length": 20}, {"max_new_tokens": 96}, 100),
+    ],
+)
+def test_lengths(defaults: dict[str, Any], given: dict[str, Any], end: int) -> None:
+    assert resolve(given, GenerationConfig(**defaults)).config.max_length == end
+
+
+def test_without_a_context_there_is_no_end_to_speak_of() -> None:
+    length = resolve(context=None).config.max_length
+    assert length is not None and length > 10**9
+
+
+@pytest.mark.parametrize(
+    ("given", "prompt"),
+    [
+        ({}, 100),
+        ({"max_new_tokens": 97}, 4),
+        ({"max_length": 101}, 4),
+        ({"max_length": 4}, 4),
+    ],
+)
+def test_what_does_not_fit(given: dict[str, Any], prompt: int) -> None:
+    with pytest.raises(ContextLengthError, match=str(prompt)):
+        resolve(given, prompt=prompt)
+
+
+def test_least_lengths_are_absolute_afterwards() -> None:
+    assert resolve({"min_new_tokens": 6}).config.min_length == 10
+    with pytest.raises(InvalidRequestError, match="at most 3 tokens"):
+        resolve({"min_new_tokens": 4, "max_new_tokens": 3})
+    with pytest.raises(InvalidRequestError) as caught:
+        resolve({"min_new_tokens": 4, "min_length": 3})
+    assert caught.value.parameter == "min_length"
+
+
+@pytest.mark.parametrize(
+    "name", ["temperature", "top_k", "top_p", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff"]
+)
+def test_sampling_is_implied(name: str) -> None:
+    value = 7 if name == "top_k" else 0.5
+    assert resolve({name: value}).mode is GenerationMode.SAMPLE
+    with pytest.raises(InvalidRequestError, match="do_sample") as caught:
+        resolve({name: value, "do_sample": False})
+    assert caught.value.parameter == name
+    # A default of the model does not ask for anything.
+    defaults = GenerationConfig(**{name: value, "do_sample": True})
+    assert resolve({"do_sample": False}, defaults).mode is GenerationMode.GREEDY_SEARCH
+
+
+@pytest.mark.parametrize(
+    ("given", "top"),
+    [
+        ({}, None),
+        ({"logprobs": False}, None),
+        ({"logprobs": True}, 0),
+        ({"top_logprobs": 3}, 3),
+        ({"top_logprobs": 0}, 0),
+        ({"logprobs": True, "top_logprobs": 100}, 100),
+    ],
+)
+def test_logprobs(given: dict[str, Any], top: int | None) -> None:
+    assert resolve(given).top_logprobs == top
+
+
+def test_samples() -> None:
+    assert resolve({"n": 3, "do_sample": True}).num_samples == 3
+    assert resolve({"n": 3, "num_return_sequences": 3, "do_sample": True}).num_samples == 3
+    assert resolve({"n": 1}).num_samples == 1
+
+
+@pytest.mark.parametrize("length", [11, 2**31, 2**63 - 1])
+def test_a_least_length_beyond_the_end_is_refused(length: int) -> None:
+    assert resolve({"max_length": 10, "min_length": 10}).config.min_length == 10
+    with pytest.raises(InvalidRequestError, match="ends at 10 tokens") as caught:
+        resolve({"max_length": 10, "min_length": length})
+    assert caught.value.parameter == "min_length"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("negative_prompt_ids", [True]),
+        ("negative_prompt_ids", torch.ones(1, 2, dtype=torch.bool)),
+        ("negative_prompt_attention_mask", [-1]),
+        ("negative_prompt_attention_mask", [[0, 2**63 - 1]]),
+    ],
+)
+def test_a_prompt_to_lead_away_from_is_ids_and_a_mask_of_bits(name: str, value: Any) -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        resolve({"guidance_scale": 1.5, name: value})
+    assert caught.value.parameter == name
+    passing = {"negative_prompt_ids": [3, 0], "negative_prompt_attention_mask": [True, False]}
+    assert resolve({"guidance_scale": 1.5, **passing}).negative_prompt_ids is not None
+
+
+@pytest.mark.parametrize("count", [MOST_ROWS + 1, 10**9, 2**63, True, 0])
+@pytest.mark.parametrize("name", ["n", "num_return_sequences"])
+def test_samples_are_bounded(name: str, count: int) -> None:
+    with pytest.raises(InvalidRequestError, match=f"from 1 to {MOST_ROWS}") as caught:
+        resolve({name: count, "do_sample": True})
+    assert caught.value.parameter == name
+
+
+def test_stop_strings() -> None:
+    assert resolve({"stop": "a"}).stop == ("a",)
+    assert resolve({"stop": ["a", "b"]}).stop == ("a", "b")
+    assert resolve({"stop": []}).stop == ()
+
+
+def test_what_would_have_no_effect_is_refused() -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        resolve({"early_stopping": True})
+    assert caught.value.parameter == "early_stopping"
+
+
+def test_an_error_of_the_config_names_the_parameter() -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        resolve({"max_new_tokens": "many", "seed": 1})
+    assert caught.value.parameter == "max_new_tokens"
+    assert caught.value.value == "many"

@@ -1,0 +1,36 @@
+"""Log-probabilities are those of the logits they are given."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from asyncgen.engine.sampling.logprobs import token_logprob
+from tests.doubles.models import byte_tokenizer
+
+
+def test_the_chosen_token_and_the_best_ones() -> None:
+    logits = torch.randn(260, generator=torch.Generator().manual_seed(0))
+    entry = token_logprob(logits, 65, 5, byte_tokenizer())
+    expected = torch.log_softmax(logits, dim=-1)
+    assert (entry.token_id, entry.token) == (65, "A")
+    assert entry.logprob == pytest.approx(float(expected[65]))
+    values, ids = expected.sort(descending=True)
+    assert [top.token_id for top in entry.top] == ids[:5].tolist()
+    assert [top.logprob for top in entry.top] == pytest.approx(values[:5].tolist())
+    assert sum(torch.tensor([top.logprob for top in entry.top]).exp().tolist()) < 1
+
+
+def test_none_asked_for() -> None:
+    assert token_logprob(torch.zeros(260), 65, 0, byte_tokenizer()).top == ()
+
+
+def test_more_than_there_are() -> None:
+    entry = token_logprob(torch.zeros(8), 3, 50, byte_tokenizer())
+    assert len(entry.top) == 8
+    assert entry.logprob == pytest.approx(-2.0794415)
+
+
+def test_without_a_tokenizer_there_is_no_text() -> None:
+    entry = token_logprob(torch.zeros(8), 3, 2, None)
+    assert entry.token == "" and [top.token for top in entry.top] == ["", ""]

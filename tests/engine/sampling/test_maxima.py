@@ -1,0 +1,53 @@
+"""By way of blocks, the same is found as by looking at everything."""
+
+from __future__ import annotations
+
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from asyncgen.engine.sampling.maxima import argmax, block_maxima, largest, members
+
+SHAPES = st.tuples(st.integers(1, 4), st.integers(70, 5000))
+LARGE_SHAPES = st.tuples(st.integers(1, 4), st.integers(33_000, 33_300))
+
+
+@settings(max_examples=60, deadline=None)
+@given(SHAPES, st.integers(0, 99), st.sampled_from([0.0, 0.3, 5.0]), st.booleans())
+def test_the_largest_scores(shape: tuple[int, int], seed: int, scale: float, ties: bool) -> None:
+    scores = torch.randn(shape, generator=torch.Generator().manual_seed(seed)) * scale
+    scores = scores.round() if ties else scores
+    values, index = largest(scores, 64)
+    assert torch.equal(values, scores.topk(64).values)
+    assert torch.equal(scores.gather(1, index), values)
+    assert all(len(set(row)) == 64 for row in index.tolist())
+
+
+@settings(max_examples=60, deadline=None)
+@given(SHAPES | LARGE_SHAPES, st.integers(0, 99), st.sampled_from([0.0, 1.0, 5.0]))
+def test_the_first_of_the_highest(shape: tuple[int, int], seed: int, scale: float) -> None:
+    scores = (torch.randn(shape, generator=torch.Generator().manual_seed(seed)) * scale).round()
+    best, index = argmax(scores)
+    highest = scores.amax(-1)
+    assert torch.equal(best, highest)
+    assert index.tolist() == [
+        row.index(value) for row, value in zip(scores.tolist(), highest.tolist(), strict=True)
+    ]
+
+
+def test_nan_is_not_overlooked() -> None:
+    for place in (0, 1500, 2999):
+        scores = torch.zeros(2, 3000)
+        scores[0, place] = torch.nan
+        assert argmax(scores)[0].isnan().tolist() == [True, False]
+        assert largest(scores, 5)[0][0].isnan().any()
+    for place in (0, 20_000, 40_006):
+        scores = torch.zeros(2, 40_007)
+        scores[0, place] = torch.nan
+        assert argmax(scores)[0].isnan().tolist() == [True, False]
+
+
+def test_members_are_all_of_a_block_and_the_rest() -> None:
+    found = members(torch.tensor([[2, 0], [1, 1]]), 3, 11)
+    assert found.tolist() == [[6, 7, 8, 0, 1, 2, 9, 10], [3, 4, 5, 3, 4, 5, 9, 10]]
+    assert block_maxima(torch.arange(11.0)[None], 3).tolist() == [[2.0, 5.0, 8.0]]

@@ -1,0 +1,92 @@
+"""What 64 scores decide is what the whole vocabulary says, and the rest is left to it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from asyncgen.engine.sampling.draws import HashDraws
+from asyncgen.engine.sampling.shortlist import Shortlist, is_listable
+from asyncgen.generation.logits import (
+    EpsilonLogitsWarper,
+    MinPLogitsWarper,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
+
+SIZE = 1500
+SCORES = torch.zeros(1, SIZE)
+HOT, TEN, MOST, LIKELY = (
+    TemperatureLogitsWarper(0.7),
+    TopKLogitsWarper(10),
+    TopPLogitsWarper(0.9),
+    MinPLogitsWarper(0.1),
+)
+
+
+@pytest.mark.parametrize(
+    ("filters", "listable"),
+    [
+        ([HOT, TEN, MOST, LIKELY], True),
+        ([TEN], True),
+        ([MOST], True),
+        ([HOT, LIKELY], True),
+        ([], False),
+        ([HOT], False),
+        ([TEN, HOT], False),
+        ([TEN, TopKLogitsWarper(5)], False),
+        ([TEN, EpsilonLogitsWarper(0.1)], False),
+        ([TopKLogitsWarper(63)], True),
+        ([TopKLogitsWarper(64)], False),
+        ([TopKLogitsWarper(5, filter_value=-1e9)], False),
+        ([TopPLogitsWarper(0.9, min_tokens_to_keep=2)], False),
+    ],
+)
+def test_which_rows_can_be_listed(filters: list[Any], listable: bool) -> None:
+    assert is_listable(filters, SCORES) is listable
+    assert not is_listable(filters, SCORES[:, :100])
+
+
+FILTERS = st.tuples(
+    st.sampled_from([(), (HOT,), (TemperatureLogitsWarper(1.7),)]),
+    st.sampled_from([(), (TEN,), (TopKLogitsWarper(1),), (TopKLogitsWarper(63),)]),
+    st.sampled_from([(), (MOST,), (TopPLogitsWarper(0.999),), (TopPLogitsWarper(0.2),)]),
+    st.sampled_from([(), (LIKELY,), (MinPLogitsWarper(0.0),)]),
+).map(lambda parts: [each for part in parts for each in part])
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(FILTERS.filter(lambda own: is_listable(own, SCORES)), min_size=1, max_size=6),
+    st.integers(0, 999),
+    st.sampled_from([0.0, 0.5, 3.0, 20.0]),
+    st.booleans(),
+)
+def test_draws_are_those_of_the_filters(filters: Any, seed: int, scale: float, ties: bool) -> None:
+    rows = len(filters)
+    scores = torch.randn(rows, SIZE, generator=torch.Generator().manual_seed(seed)) * scale
+    scores = scores.round() if ties else scores
+    keys = torch.arange(rows) + seed
+    draw_all = HashDraws(SIZE, torch.device("cpu"))
+    tokens, best = Shortlist(filters).draw(scores, keys, draw_all)
+    for row, own in enumerate(filters):
+        filtered = scores[row : row + 1]
+        for each in own:
+            filtered = each(torch.zeros(1, 1, dtype=torch.int64), filtered)
+        token, height = draw_all(filtered, keys[row : row + 1])
+        assert (int(tokens[row]), float(best[row])) == (int(token), float(height))
+
+
+def test_usual_rows_never_see_the_whole_vocabulary() -> None:
+    def never(scores: torch.Tensor, keys: torch.Tensor) -> Any:
+        raise AssertionError(scores.shape)
+
+    filters: list[list[Any]] = [[HOT, TEN, MOST, LIKELY], [TEN], [MOST], [LIKELY]]
+    scores = torch.randn(4, SIZE, generator=torch.Generator().manual_seed(0)) * 8
+    tokens, _ = Shortlist(filters).draw(scores, torch.arange(4), never)
+    assert tokens.shape == (4,)

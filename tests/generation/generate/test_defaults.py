@@ -1,0 +1,60 @@
+"""Which default wins, and how lengths are counted."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+
+from asyncgen.generation.config import GenerationConfig
+from asyncgen.generation.generate.defaults import resolve_config, resolve_length, resolve_pad
+from tests.doubles.models import EOS, TableModel
+
+
+def _length(context: int | None = None, **fields: Any) -> GenerationConfig:
+    config = GenerationConfig(**fields)
+    resolve_length(config, 3, TableModel(context_length=context or 100).config)
+    return config
+
+
+def test_twenty_new_tokens_by_default_as_documented() -> None:
+    assert _length().max_length == 23
+    assert _length(context=10).max_length == 10
+
+
+def test_new_tokens_win_over_the_whole_length(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "asyncgen.generation"):
+        config = _length(max_length=40, max_new_tokens=2, min_new_tokens=1)
+    assert (config.min_length, config.max_length) == (4, 5)
+    assert "max_new_tokens" in caplog.text
+
+
+def test_no_room_for_a_token() -> None:
+    with pytest.raises(ValueError, match="3 tokens already"):
+        _length(max_length=3)
+
+
+def test_keywords_win_over_the_config_and_that_over_the_model() -> None:
+    model = TableModel(top_k=11, top_p=0.5, temperature=0.5)
+    given = GenerationConfig(top_k=22, do_sample=True)
+    config, rest = resolve_config(model, given, {"temperature": 0.25, "tokenizer": 1})
+    assert (config.top_k, config.top_p, config.temperature) == (22, 0.5, 0.25)
+    assert rest == {"tokenizer": 1}
+    assert given.temperature is None
+    assert model.generation_config.temperature == 0.5
+
+
+def test_a_keyword_that_nobody_knows() -> None:
+    with pytest.raises(ValueError, match="temprature"):
+        resolve_config(TableModel(), None, {"temprature": 1.0})
+    _, rest = resolve_config(TableModel(), None, {"temprature": 1.0}, frozenset({"temprature"}))
+    assert rest == {"temprature": 1.0}
+
+
+def test_missing_padding_becomes_the_end_of_sequence(caplog: pytest.LogCaptureFixture) -> None:
+    config = GenerationConfig(eos_token_id=[EOS, 5])
+    with caplog.at_level(logging.WARNING, "asyncgen.generation"):
+        resolve_pad(config)
+    assert config.pad_token_id == EOS
+    assert "pad_token_id" in caplog.text

@@ -1,0 +1,143 @@
+"""Who drafts, with which settings, and what cannot be combined with it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+
+from asyncgen.cache import StaticCache
+from asyncgen.errors import InvalidRequestError
+from asyncgen.generation.config import GenerationConfig
+from asyncgen.generation.strategies.assisted import assisted
+from asyncgen.generation.strategies.drafters import AssistantDrafter, LookupDrafter
+from asyncgen.generation.strategies.drafters.drafting import (
+    Assistance,
+    check_assistance,
+    make_drafter,
+)
+from tests.doubles.models import EOS, PAD, TableModel, byte_tokenizer
+from tests.generation.strategies.pairs import pair
+from tests.generation.strategies.plans import plan_of
+from tests.ids import readable
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PROMPT = [[1, 2, 3, 1, 2]]
+
+
+def drafter_for(assistance: Assistance, **fields: Any) -> Any:
+    plan = plan_of(TableModel(), PROMPT, new_tokens=9)
+    plan.config = GenerationConfig(eos_token_id=EOS, pad_token_id=PAD, **fields)
+    return make_drafter(TableModel(), plan, assistance, remember=False)
+
+
+def first_draft(drafter: Any) -> int:
+    drafting = drafter.propose(torch.tensor(PROMPT), 100)
+    while True:
+        try:
+            next(drafting)
+        except StopIteration as end:
+            return len(end.value.token_ids)
+
+
+def test_the_first_way_that_is_asked_for_drafts() -> None:
+    helper = Assistance(TableModel())
+    assert isinstance(drafter_for(helper), AssistantDrafter)
+    assert isinstance(drafter_for(helper, prompt_lookup_num_tokens=3), LookupDrafter)
+    both = {"prompt_lookup_num_tokens": 3, "assistant_early_exit": 1}
+    assert isinstance(drafter_for(helper, **both), AssistantDrafter)
+
+
+@pytest.mark.parametrize(
+    ("call", "own", "expected"),
+    [({}, {}, 20), ({}, {"num_assistant_tokens": 7}, 7), ({"num_assistant_tokens": 3}, {}, 3)],
+)
+def test_settings_of_the_call_then_of_the_draft_model_then_the_documented_ones(
+    call: dict[str, Any], own: dict[str, Any], expected: int
+) -> None:
+    helper = Assistance(TableModel(**own))
+    off = {"assistant_confidence_threshold": 0.0}
+    assert first_draft(drafter_for(helper, **call, **off)) == expected
+
+
+def test_what_was_learnt_is_kept_where_it_was_asked_for(tmp_path: Path) -> None:
+    _, ours = pair(tmp_path / "target")
+    _, other = pair(tmp_path / "draft", 5)
+    ids = torch.tensor(PROMPT)
+    ours.generate(ids, assistant_model=other, max_new_tokens=12)
+    assert other.generation_config.num_assistant_tokens is None
+    other.generation_config.update(num_assistant_tokens_schedule="heuristic")
+    ours.generate(ids, assistant_model=other, num_assistant_tokens=5, max_new_tokens=12)
+    learnt = other.generation_config.num_assistant_tokens
+    assert learnt is not None and learnt < 5
+    before = ours.generation_config.to_dict()
+    ours.generate(ids, assistant_early_exit=1, max_new_tokens=12)
+    assert ours.generation_config.to_dict() == before
+
+
+REFUSED: list[tuple[str, dict[str, Any]]] = [
+    ("num_return_sequences", {"do_sample": True, "num_return_sequences": 2}),
+    ("use_cache", {"use_cache": False}),
+    ("cache_implementation", {"cache_implementation": "static"}),
+    ("num_assistant_tokens", {"num_assistant_tokens": 0}),
+    ("num_assistant_tokens_schedule", {"num_assistant_tokens_schedule": "linear"}),
+    ("assistant_confidence_threshold", {"assistant_confidence_threshold": 1.5}),
+    ("assistant_early_exit", {"assistant_early_exit": 0}),
+    ("assistant_early_exit", {"assistant_early_exit": 4}),
+    ("prompt_lookup_num_tokens", {"prompt_lookup_num_tokens": 0}),
+    ("max_matching_ngram_size", {"prompt_lookup_num_tokens": 2, "max_matching_ngram_size": 0}),
+    ("assistant_tokenizer", {"tokenizer": byte_tokenizer(), "assistant_tokenizer": ...}),
+    ("assistant_model", {"assistant_model": object()}),
+]
+
+
+@pytest.mark.parametrize(("name", "options"), REFUSED, ids=readable)
+def test_what_is_refused_before_any_work(
+    name: str, options: dict[str, Any], tmp_path: Path
+) -> None:
+    _, ours = pair(tmp_path)
+    inner: Any = ours.core
+    inner.decode = inner.hidden = None
+    options = {"assistant_model": ours, **options}
+    if options.get("assistant_tokenizer") is ...:
+        options["assistant_tokenizer"] = options["tokenizer"]
+    with pytest.raises(InvalidRequestError, match=name):
+        ours.generate(torch.tensor(PROMPT), **options)
+
+
+def test_one_row_and_a_cache_that_can_be_cropped() -> None:
+    model, config = TableModel(), GenerationConfig()
+    helper = Assistance(TableModel())
+    check_assistance(model, config, helper, rows=1)
+    with pytest.raises(InvalidRequestError, match="one row"):
+        check_assistance(model, config, helper, rows=2)
+    cache = StaticCache(model.config, max_batch_size=1, max_cache_len=8)
+    with pytest.raises(InvalidRequestError, match="past_key_values"):
+        check_assistance(model, config, helper, rows=1, cache=cache)
+
+
+def test_another_vocabulary_needs_both_tokenizers(tmp_path: Path) -> None:
+    _, ours = pair(tmp_path)
+    with pytest.raises(InvalidRequestError, match="assistant_tokenizer"):
+        check_assistance(TableModel(), GenerationConfig(), Assistance(ours), rows=1)
+    with pytest.raises(InvalidRequestError, match="assistant_tokenizer"):
+        only_one = Assistance(ours, tokenizer=byte_tokenizer())
+        check_assistance(TableModel(), GenerationConfig(), only_one, rows=1)
+
+
+def test_processors_of_users_are_not_asked_about_drafts() -> None:
+    calls: list[int] = []
+
+    def listens(input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        calls.append(input_ids.shape[1])
+        return scores
+
+    model = TableModel()
+    plan = plan_of(model, PROMPT, new_tokens=12)
+    plan.processors.append(listens)
+    plan.drafter = make_drafter(model, plan, Assistance(TableModel(seed=3)), remember=False)
+    settled = [token for step in assisted(plan) for token in step.token_ids[0]]
+    assert calls == list(range(5, 5 + len(settled)))

@@ -1,0 +1,36 @@
+"""Each strategy's own checks are asked for that strategy, and for no other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from asyncgen.errors import InvalidRequestError
+from asyncgen.generation.config import GenerationConfig
+from asyncgen.generation.config.modes import GenerationMode
+from asyncgen.generation.strategies.drafters.drafting import Assistance
+from asyncgen.generation.strategies.mode_checks import Situation, check_mode
+from tests.doubles.models import TableModel
+
+CASES: list[tuple[GenerationMode, dict[str, Any], str]] = [
+    (GenerationMode.ASSISTED_GENERATION, {"prompt_lookup_num_tokens": 3}, "input_ids"),
+    (GenerationMode.CONTRASTIVE_SEARCH, {"penalty_alpha": 0.5, "top_k": 999}, "top_k"),
+    (GenerationMode.DOLA_GENERATION, {"dola_layers": "middle"}, "dola_layers"),
+]
+
+
+@pytest.mark.parametrize(("mode", "fields", "name"), CASES)
+def test_asked_for_its_own_strategy(
+    mode: GenerationMode, fields: dict[str, Any], name: str
+) -> None:
+    config = GenerationConfig(**fields)
+    on = Situation(TableModel(), config, rows=2, assistance=Assistance())
+    with pytest.raises(InvalidRequestError, match=name):
+        check_mode(mode, on)
+    check_mode(GenerationMode.GREEDY_SEARCH, on)
+
+
+def test_an_unknown_helper_is_looked_at_later() -> None:
+    on = Situation(TableModel(), GenerationConfig(), rows=2)
+    check_mode(GenerationMode.ASSISTED_GENERATION, on)

@@ -1,0 +1,277 @@
+"""Our own attention over pages against plain products, and its promises to the last bit."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from asyncgen import native
+from asyncgen.cache import PagedStorage
+from asyncgen.models import ModelConfig
+from asyncgen.models.attention.paged.native import NativeAttention
+from tests.models.build import random_config
+
+needs_kernels = pytest.mark.skipif(native.kernels is None, reason="no kernels of our own here")
+pytestmark = needs_kernels
+
+DTYPES = [dtype for dtype in (torch.float32, torch.bfloat16) if native.supports(dtype)]
+
+
+def kernel_names() -> list[str]:
+    """All kernels that this processor runs."""
+    names = [] if native.kernels is None else ["attend_f32"]
+    if torch.bfloat16 in DTYPES:
+        names.append("attend_bf16")
+        if native.kernels is not None and native.kernels.features()["amx_bf16"]:
+            names.append("attend_bf16_amx")
+    return names
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Sizes of a model's attention.
+
+    Attributes:
+        kernel: Which kernel computes.
+        kv_heads: K.
+        group: Query heads for each of them, G.
+        size: D.
+        page_size: Keys in a page.
+        window: Keys that a query sees, or ``None``.
+    """
+
+    kernel: str
+    kv_heads: int = 2
+    group: int = 3
+    size: int = 64
+    page_size: int = 16
+    window: int | None = None
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return torch.float32 if self.kernel == "attend_f32" else torch.bfloat16
+
+    @property
+    def num_heads(self) -> int:
+        return self.kv_heads * self.group
+
+
+@dataclass
+class Text:
+    """A text's heads ``[T, H + 2K, D]`` and its pages."""
+
+    heads: Tensor
+    pages: list[int]
+
+
+@dataclass
+class Row:
+    """Some tokens of a text."""
+
+    text: Text
+    start: int
+    count: int
+
+    @property
+    def pages(self) -> list[int]:
+        return self.text.pages
+
+
+class Pool:
+    """Pages full of NaN, and the attention over them."""
+
+    def __init__(self, shape: Shape, num_pages: int, seed: int = 0) -> None:
+        raw = random_config(
+            "mistral" if shape.window else "llama",
+            num_attention_heads=shape.num_heads,
+            num_key_value_heads=shape.kv_heads,
+            head_dim=shape.size,
+            num_hidden_layers=1,
+            sliding_window=shape.window if shape.window else ...,
+        )
+        config = ModelConfig.from_hf(raw)
+        self.shape = shape
+        self.storage = PagedStorage(config, num_pages, shape.page_size, dtype=shape.dtype)
+        self.storage.data.fill_(torch.nan)
+        self.attention = NativeAttention(config, self.storage)
+        self.attention._kernel = getattr(native.kernels, shape.kernel)
+        self._free = random.Random(seed).sample(range(num_pages), num_pages)
+
+    def text(self, heads: Tensor, shared: list[int] | None = None) -> Text:
+        pages = list(shared or [])
+        while len(pages) * self.shape.page_size < len(heads):
+            pages.append(self._free.pop())
+        return Text(heads, pages)
+
+    def step(self, rows: list[Row]) -> list[Tensor]:
+        """Results of each row, ``[count, H * D]``."""
+        heads = torch.cat([row.text.heads[row.start : row.start + row.count] for row in rows])
+        self.attention.lay_out(rows)
+        results = self.attention.attend(0, heads).clone()
+        return list(torch.split(results, [row.count for row in rows]))
+
+    def run(self, texts: list[Text], chooser: random.Random, most: int) -> list[Tensor]:
+        """All texts to their ends in random company and chunks, ``[T, H * D]`` each."""
+        found: list[list[Tensor]] = [[] for _ in texts]
+        starts = [0] * len(texts)
+        while left := [n for n, text in enumerate(texts) if starts[n] < len(text.heads)]:
+            chosen = chooser.sample(left, chooser.randint(1, len(left)))
+            rows = []
+            for number in chosen:
+                room = min(len(texts[number].heads) - starts[number], most)
+                count = 1 if chooser.random() < 0.3 else chooser.randint(1, room)
+                rows.append(Row(texts[number], starts[number], count))
+                starts[number] += count
+            for number, result in zip(chosen, self.step(rows), strict=True):
+                found[number].append(result)
+        return [torch.cat(pieces) for pieces in found]
+
+
+def random_heads(shape: Shape, length: int, seed: int) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    size = (length, shape.num_heads + 2 * shape.kv_heads, shape.size)
+    return torch.randn(size, generator=generator).to(shape.dtype)
+
+
+def plainly(shape: Shape, heads: Tensor) -> Tensor:
+    """What a text's queries get, in float64, ``[T, H * D]``."""
+    parts = [shape.num_heads, shape.kv_heads, shape.kv_heads]
+    queries, keys, values = torch.split(heads.double().transpose(0, 1), parts)
+    keys, values = (part.repeat_interleave(shape.group, dim=0) for part in (keys, values))
+    positions = torch.arange(len(heads))
+    behind = positions[:, None] - positions
+    hidden = behind < 0
+    if shape.window is not None:
+        hidden |= behind >= shape.window
+    scores = queries @ keys.transpose(1, 2) / shape.size**0.5
+    weights = scores.masked_fill(hidden, -torch.inf).softmax(-1)
+    return (weights @ values).transpose(0, 1).flatten(1)
+
+
+def close(found: Tensor, expected: Tensor) -> None:
+    if found.dtype == torch.bfloat16:  # rounded once, in the end
+        torch.testing.assert_close(found.double(), expected, atol=2e-5, rtol=2**-8)
+    else:
+        torch.testing.assert_close(found.double(), expected, atol=3e-6, rtol=1e-5)
+
+
+shapes = st.builds(
+    Shape,
+    kernel=st.sampled_from(kernel_names() or [""]),
+    kv_heads=st.sampled_from([1, 2, 3]),
+    group=st.integers(1, 8),
+    size=st.sampled_from([8, 16, 32, 48, 64, 80, 96, 128, 256]),
+    page_size=st.sampled_from([1, 7, 16, 32, 48, 64]),
+    window=st.sampled_from([None, None, 1, 5, 40, 300]),
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    shape=shapes,
+    lengths=st.lists(st.integers(1, 90), min_size=1, max_size=5),
+    most=st.sampled_from([1, 8, 90]),
+    seed=st.integers(0, 10**6),
+)
+def test_any_mix_equals_plain_products(
+    shape: Shape, lengths: list[int], most: int, seed: int
+) -> None:
+    pool = Pool(shape, 460 // shape.page_size + 10, seed)
+    texts = [
+        pool.text(random_heads(shape, length, seed + number))
+        for number, length in enumerate(lengths)
+    ]
+    for text, found in zip(texts, pool.run(texts, random.Random(seed), most), strict=True):
+        close(found, plainly(shape, text.heads))
+
+
+@settings(max_examples=15, deadline=None)
+@given(shape=shapes, length=st.integers(250, 900), seed=st.integers(0, 10**6))
+def test_long_texts_equal_plain_products(shape: Shape, length: int, seed: int) -> None:
+    shape = replace(shape, kv_heads=1)
+    pool = Pool(shape, 2000, seed)
+    texts = [pool.text(random_heads(shape, length + n, seed + n)) for n in range(2)]
+    for text, found in zip(texts, pool.run(texts, random.Random(seed), 400), strict=True):
+        close(found, plainly(shape, text.heads))
+
+
+@settings(max_examples=20, deadline=None)
+@given(shape=shapes, length=st.integers(1, 700), seed=st.integers(0, 10**6))
+def test_company_chunks_and_threads_do_not_change_a_bit(
+    shape: Shape, length: int, seed: int
+) -> None:
+    heads = random_heads(shape, length, seed)
+    others = [random_heads(shape, n, seed + n) for n in (1, 40, 333)]
+    results = []
+    threads = torch.get_num_threads()
+    try:
+        for number, most in enumerate((length, 1000, 50, 3 if length < 100 else 99)):
+            torch.set_num_threads(1 + number % 2)
+            pool = Pool(shape, 2000, seed + number)
+            texts = [pool.text(one) for one in [heads, *others[: number or None]]]
+            if number == 0:
+                results.append(pool.step([Row(texts[0], 0, length)])[0])
+            else:
+                results.append(pool.run(texts, random.Random(seed + number), most)[0])
+    finally:
+        torch.set_num_threads(threads)
+    for result in results[1:]:
+        assert torch.equal(result, results[0])
+
+
+@pytest.mark.parametrize("kernel", kernel_names())
+@pytest.mark.parametrize("page_size", [7, 32])
+def test_rows_read_shared_pages(kernel: str, page_size: int) -> None:
+    shape = Shape(kernel, page_size=page_size)
+    pool = Pool(shape, 100)
+    common = random_heads(shape, 9 * page_size, 0)
+    first = pool.text(torch.cat([common, random_heads(shape, 20, 1)]))
+    second = pool.text(torch.cat([common, random_heads(shape, 31, 2)]), first.pages[:9])
+    pool.step([Row(first, 0, len(common))])
+    found = pool.step([Row(second, len(common), 31), Row(first, len(common), 20)])
+    for text, result in zip((second, first), found, strict=True):
+        close(result, plainly(shape, text.heads)[len(common) :])
+
+
+@pytest.mark.parametrize("kernel", kernel_names())
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+@pytest.mark.parametrize("count", [1, 13])
+def test_a_row_that_is_no_number_stays_alone(kernel: str, value: float, count: int) -> None:
+    shape = Shape(kernel)
+    results = []
+    for broken in (False, True):
+        pool = Pool(shape, 60)
+        texts = [pool.text(random_heads(shape, length, length)) for length in (30, 290, 25)]
+        if broken:
+            texts[1].heads[-count - 2 :] = value
+        pool.step([Row(text, 0, len(text.heads) - count) for text in texts])
+        results.append(pool.step([Row(text, len(text.heads) - count, count) for text in texts]))
+    assert results[1][1].isnan().all()
+    for number in (0, 2):
+        assert torch.equal(results[1][number], results[0][number])
+
+
+@pytest.mark.parametrize("kernel", kernel_names())
+def test_pages_behind_a_window_may_be_anybody_elses(kernel: str) -> None:
+    shape = Shape(kernel, window=20, page_size=8)
+    pool = Pool(shape, 60)
+    text = pool.text(random_heads(shape, 70, 0))
+    pool.step([Row(text, 0, 60)])
+    pool.storage.data[:, :, text.pages[:5]] = torch.nan
+    close(pool.step([Row(text, 60, 1)])[0], plainly(shape, text.heads)[60:61])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_it_serves_pages_in_its_own_layout(dtype: torch.dtype) -> None:
+    config = ModelConfig.from_hf(random_config("llama"))
+    assert NativeAttention.serves(PagedStorage(config, 1, 4, dtype=dtype))
+    assert not NativeAttention.serves(PagedStorage(config, 1, 4, heads_first=False))
+    assert not NativeAttention.serves(PagedStorage(config, 1, 4, dtype=torch.float16))
+    large = ModelConfig.from_hf(random_config("llama", head_dim=272))
+    assert not NativeAttention.serves(PagedStorage(large, 1, 4, dtype=dtype))

@@ -1,0 +1,41 @@
+"""Defaults of each type are those of the reference."""
+
+from __future__ import annotations
+
+import pytest
+
+from asyncgen.models.arch.registry import MODELS
+from asyncgen.models.config import ModelConfig, T5Config
+from asyncgen.models.config.families import FAMILIES
+
+transformers = pytest.importorskip("transformers")
+
+
+def test_every_family_has_its_model() -> None:
+    assert set(FAMILIES) == set(MODELS)
+
+
+@pytest.mark.parametrize("model_type", sorted(FAMILIES))
+def test_an_empty_file_means_what_it_means_to_the_reference(model_type: str) -> None:
+    theirs = transformers.AutoConfig.for_model(model_type)
+    ours = ModelConfig.from_hf({"model_type": model_type})
+    names = ["vocab_size", "hidden_size", "num_attention_heads", "eos_token_id", "pad_token_id"]
+    if model_type != "t5":
+        names += ["num_hidden_layers", "max_position_embeddings", "bos_token_id"]
+    for name in names:
+        assert getattr(ours, name) == getattr(theirs, name), name
+
+
+@pytest.mark.parametrize("name", ["relu", "gated-gelu", "gated-silu", "gelu_new", "gelu"])
+@pytest.mark.parametrize("layers", [{}, {"num_layers": 3}, {"num_decoder_layers": 2}])
+def test_t5_files_mean_what_they_mean_to_the_reference(name: str, layers: dict[str, int]) -> None:
+    theirs = transformers.T5Config(feed_forward_proj=name, **layers)
+    ours = ModelConfig.from_hf({"model_type": "t5", "feed_forward_proj": name, **layers})
+    assert isinstance(ours, T5Config)
+    assert ours.is_encoder_decoder
+    assert ours.hidden_act == theirs.dense_act_fn
+    assert ours.is_gated_act == theirs.is_gated_act
+    assert ours.num_encoder_layers == theirs.num_layers
+    assert ours.num_hidden_layers == theirs.num_decoder_layers
+    assert ours.head_dim == theirs.d_kv
+    assert ours.relative_attention_max_distance == theirs.relative_attention_max_distance

@@ -1,0 +1,202 @@
+"""Every kernel computes the same product, and gives its weight back."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from asyncgen import native
+from asyncgen.models.kernels import products as kernels
+from asyncgen.models.kernels.linear import Embedding, Linear
+
+SIZES = [(8, 6), (67, 6), (300, 70), (1024, 512), (2112, 512)]
+
+
+def layer(out: int, into: int, bias: bool, dtype: torch.dtype = torch.float32) -> Linear:
+    made = Linear(into, out, bias, dtype=dtype)
+    for parameter in made.parameters():
+        parameter.copy_(torch.randn(parameter.shape))
+    return made
+
+
+def tolerance(dtype: torch.dtype) -> float:
+    return 1e-4 if dtype == torch.float32 else 0.5
+
+
+@pytest.fixture(autouse=True, params=["other", "intel", "native"])
+def maker(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The kernels of both kinds of processors, on any; and our own, where they run."""
+    if request.param != "native":
+        monkeypatch.setattr(native, "kernels", None)
+    elif native.kernels is None:
+        pytest.skip("our own kernels do not run here")
+    monkeypatch.setattr(kernels, "has_intel_kernels", lambda: request.param == "intel")
+    return str(request.param)
+
+
+@pytest.fixture(autouse=True)
+def setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    # The choice of kernel, not the computation: packed ones are covered on any machine.
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+
+
+@pytest.mark.parametrize(("out", "into"), SIZES)
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("rows", [1, 3, 9, 40])
+def test_all_ways_to_multiply_agree(
+    out: int, into: int, bias: bool, dtype: torch.dtype, rows: int
+) -> None:
+    made = layer(out, into, bias, dtype)
+    x = torch.randn(rows, into).to(dtype)
+    assert made.weight is not None
+    expected = nn.functional.linear(x, made.weight, made.bias)
+    for _ in range(2):
+        kernel = made.ready()
+        buffer = torch.empty(rows, out, dtype=dtype)
+        residual = torch.ones(rows, out, dtype=dtype)
+        kernel.add_to(residual, x)
+        for product in (kernel.product(x), kernel.into(x, buffer), made(x), residual - 1):
+            torch.testing.assert_close(product, expected, atol=tolerance(dtype), rtol=0.02)
+        made.prepare()
+
+
+@pytest.mark.parametrize(("out", "into"), SIZES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_the_weight_comes_back_and_the_original_is_freed(
+    out: int, into: int, dtype: torch.dtype
+) -> None:
+    made = layer(out, into, False, dtype)
+    assert made.weight is not None
+    original = made.weight.clone()
+    made.prepare()
+    made.prepare()
+    assert made.weight is None
+    assert torch.equal(made.dense_weight(), original)
+
+
+def test_few_rows_land_in_the_buffer() -> None:
+    for out, into in SIZES:
+        made = layer(out, into, False)
+        made.prepare()
+        buffer = torch.empty(1, out)
+        assert made.ready().into(torch.randn(1, into), buffer) is buffer
+
+
+@pytest.mark.parametrize(
+    ("out", "threads", "chunks"), [(8, 1, 2), (8, 3, 4), (9, 2, 3), (7, 16, 7), (67, 2, 1)]
+)
+def test_a_weight_is_cut_into_equal_chunks_one_a_thread_at_least(
+    monkeypatch: pytest.MonkeyPatch, out: int, threads: int, chunks: int
+) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    monkeypatch.setattr(native, "kernels", None)
+    monkeypatch.setattr(kernels, "has_intel_kernels", lambda: False)
+    made = layer(out, 5, True)
+    made.prepare()
+    assert isinstance(made.kernel, kernels.PlainKernel)
+    assert made.kernel.chunks.shape == (chunks, out // chunks, 5)
+
+
+def test_a_strided_row_is_read_as_it_is() -> None:
+    made = layer(8, 6, False)
+    made.prepare()
+    x = torch.randn(6, 3)[:, 1:2].t()
+    torch.testing.assert_close(made(x), x @ made.dense_weight().T)
+
+
+def test_without_the_packed_operator_everything_still_works(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(kernels, "_linear", None)
+    monkeypatch.setattr(native, "kernels", None)
+    made = layer(1024, 512, True)
+    x = torch.randn(2, 512)
+    expected = made(x)
+    made.prepare()
+    assert isinstance(made.kernel, kernels.DenseKernel)
+    torch.testing.assert_close(made(x), expected, atol=1e-4, rtol=0)
+
+
+def test_moving_a_prepared_layer_keeps_it_prepared() -> None:
+    made = layer(300, 70, True)
+    made.prepare()
+    x = torch.randn(2, 70)
+    expected = made(x)
+    made.to(torch.bfloat16)
+    assert made.weight is None
+    assert made.dense_weight().dtype == torch.bfloat16
+    torch.testing.assert_close(made(x.bfloat16()).float(), expected, atol=0.5, rtol=0.05)
+
+
+def test_a_copy_is_independent() -> None:
+    made = layer(1024, 512, False)
+    made.prepare()
+    x = torch.randn(1, 512)
+    twin = copy.deepcopy(made)
+    assert torch.equal(twin(x), made(x))
+    twin.to(torch.float64)
+    assert made(x).dtype == torch.float32
+
+
+def test_a_new_weight_replaces_the_prepared_one() -> None:
+    made = layer(8, 6, False)
+    made.prepare()
+    made.weight = nn.Parameter(torch.eye(8, 6), requires_grad=False)
+    x = torch.randn(2, 6)
+    torch.testing.assert_close(made(x)[:, :6], x)
+    made.prepare()
+    torch.testing.assert_close(made(x)[:, :6], x)
+
+
+def test_nothing_happens_on_meta() -> None:
+    with torch.device("meta"):
+        made = Linear(4, 4, True)
+    made.prepare()
+    assert made.weight is not None
+    assert made.weight.is_meta
+
+
+@pytest.mark.parametrize("own_copy", [False, True])
+@pytest.mark.parametrize("shape", [(40, 8), (1024, 512)])
+@pytest.mark.parametrize("rows", [1, 40])
+def test_a_tied_layer_multiplies_by_the_table(
+    own_copy: bool, shape: tuple[int, int], rows: int
+) -> None:
+    table = torch.randn(shape)
+    made = Linear(shape[1], shape[0])
+    made.weight = None
+    made.tie(table, own_copy=own_copy)
+    x = torch.randn(rows, shape[1])
+    torch.testing.assert_close(made(x), x @ table.T, atol=1e-4, rtol=0)
+    assert torch.equal(made.dense_weight(), table)
+
+
+def test_a_layer_without_weight_says_so() -> None:
+    made = Linear(4, 4)
+    made.weight = None
+    with pytest.raises(AssertionError, match="without weight"):
+        made(torch.ones(1, 4))
+
+
+@pytest.mark.parametrize("stored", [torch.float32, torch.bfloat16, torch.float16])
+def test_an_embedding_gives_its_own_dtype_whatever_is_stored(stored: torch.dtype) -> None:
+    table = Embedding(10, 4, dtype=torch.float32)
+    weight: Tensor = torch.randn(10, 4).to(stored)
+    table.weight = nn.Parameter(weight, requires_grad=False)
+    table.prepare()
+    ids = torch.tensor([[1, 9], [0, 1]])
+    rows = table(ids)
+    assert rows.dtype == torch.float32
+    assert torch.equal(rows, weight.float()[ids])
+
+
+def test_an_embedding_follows_a_change_of_dtype() -> None:
+    table = Embedding(10, 4, dtype=torch.float32)
+    table.lookup(torch.tensor([1]))
+    table.to(torch.bfloat16)
+    assert table.lookup(torch.tensor([1])).dtype == torch.bfloat16

@@ -1,0 +1,98 @@
+"""The norm against its formula in float64."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from asyncgen.models.kernels.norm import LayerNorm, RMSNorm, Scaler
+
+
+def formula(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    wide = x.double()
+    return wide / (wide.square().mean(-1, keepdim=True) + eps).sqrt() * weight.double()
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    rows=st.integers(1, 5),
+    features=st.sampled_from([2, 16, 100, 576]),
+    scale=st.sampled_from([0.0, 1e-4, 0.02, 1.0, 1e3]),
+    eps=st.sampled_from([1e-6, 1e-5]),
+    seed=st.integers(0, 99),
+)
+def test_it_equals_the_formula(
+    rows: int, features: int, scale: float, eps: float, seed: int
+) -> None:
+    torch.manual_seed(seed)
+    norm = RMSNorm(features, eps, dtype=torch.float32)
+    norm.weight.copy_(torch.randn(features))
+    x = torch.randn(rows, features) * scale
+    expected = formula(x, norm.weight, eps).float()
+    torch.testing.assert_close(norm(x), expected, rtol=1e-6, atol=2e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("rows", [1, 3])
+def test_short_dtypes_round_only_at_the_end(dtype: torch.dtype, rows: int) -> None:
+    torch.manual_seed(0)
+    norm = RMSNorm(576, 1e-5, dtype=dtype)
+    norm.weight.copy_(torch.randn(576))
+    x = torch.randn(rows, 576).to(dtype)
+    expected = formula(x, norm.weight, 1e-5)
+    # Two roundings: of the quotient and of the product.
+    error = (norm(x).double() - expected).abs() / expected.abs()
+    assert error.max() < 1.1 * torch.finfo(dtype).eps
+
+
+def test_it_works_in_place() -> None:
+    norm = RMSNorm(8, 1e-5, dtype=torch.float32)
+    norm.weight.fill_(1)
+    x = torch.randn(2, 8)
+    expected = norm(x)
+    assert norm.scaler.into(x, x) is x
+    assert torch.equal(x, expected)
+
+
+def test_weights_side_by_side_equal_one_norm_each() -> None:
+    x, weights = torch.randn(2, 3, 8), torch.randn(3, 8)
+    together = Scaler(weights, 8, 1e-5).into(x, torch.empty_like(x))
+    for head in range(3):
+        alone = Scaler(weights[head], 8, 1e-5).into(x[:, head], torch.empty(2, 8))
+        torch.testing.assert_close(together[:, head], alone, rtol=1e-6, atol=1e-6)
+
+
+def test_a_new_weight_counts_once_it_is_prepared() -> None:
+    norm = RMSNorm(8, 1e-5, dtype=torch.float32)
+    norm.weight.fill_(1)
+    x = torch.randn(1, 8)
+    before = norm(x)
+    norm.weight.fill_(2)
+    norm.prepare()
+    torch.testing.assert_close(norm(x), 2 * before)
+
+
+def test_it_follows_a_change_of_dtype() -> None:
+    norm = RMSNorm(8, 1e-5, dtype=torch.float32)
+    norm.prepare()
+    norm.to(torch.bfloat16)
+    assert norm(torch.ones(1, 8, dtype=torch.bfloat16)).dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("prepared", [False, True])
+def test_a_norm_by_layer_equals_its_formula(prepared: bool) -> None:
+    torch.manual_seed(0)
+    norm = LayerNorm(24, 1e-3, dtype=torch.float32)
+    norm.weight.copy_(torch.randn(24))
+    norm.bias.copy_(torch.randn(24))
+    if prepared:
+        norm.prepare()
+    x = torch.randn(3, 24) * 0.1
+    wide = x.double()
+    centred = wide - wide.mean(-1, keepdim=True)
+    variance = centred.square().mean(-1, keepdim=True)
+    expected = centred / (variance + 1e-3).sqrt() * norm.weight.double() + norm.bias.double()
+    torch.testing.assert_close(norm(x), expected.float(), rtol=1e-5, atol=1e-6)
+    assert norm.to(torch.float64)(wide).dtype is torch.float64
