@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from asyncgen.engine.scheduling.page_keys import UNREAD
+from asyncgen.engine.scheduling.pages import UNREAD
+from asyncgen.engine.scheduling.state import RequestStatus
 from asyncgen.transfer import to_device
 
 if TYPE_CHECKING:
@@ -97,9 +98,9 @@ class BegunStep:
     rows: list[ScheduledRow]
     logits: Tensor | None
 
-    def without(self, is_here: Callable[[RequestState], bool]) -> BegunStep:
-        """The step without the rows that have left."""
-        here = [is_here(row.state) for row in self.rows]
+    def without_ended(self) -> BegunStep:
+        """The step without the rows that have ended."""
+        here = [row.state.status < RequestStatus.FINISHED for row in self.rows]
         if all(here):
             return self
         rows = [row for row, stays in zip(self.rows, here, strict=True) if stays]

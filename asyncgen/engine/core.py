@@ -7,21 +7,27 @@ is told why and forgotten; the others do not notice.
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from asyncgen.engine.metrics import EngineMetrics
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from asyncgen.engine.batch import Batch
     from asyncgen.engine.lane.lane import SideLane
     from asyncgen.engine.requests.admission import Admission
     from asyncgen.engine.requests.request import Request
     from asyncgen.engine.scheduling.pages import PagePool
+    from asyncgen.engine.scheduling.scheduler import ScheduledRow
 
 __all__ = ["Engine"]
 
-_IDLE_STEPS = 3
-"""So many steps in which nobody could run, and there is nobody to wait for."""
+_MOST_IDLE_STEPS = 3
+"""After so many steps without a row, though no memory has to come free first, none will run."""
+
+_num_tokens = attrgetter("count")
 
 
 class Engine:
@@ -51,6 +57,7 @@ class Engine:
         self._admission = admission
         self._metrics = metrics or EngineMetrics()
         self._idle = 0
+        self._holds_back = 0
 
     @property
     def metrics(self) -> EngineMetrics:
@@ -61,18 +68,7 @@ class Engine:
     def has_work(self) -> bool:
         """Whether :meth:`step` has anything to do."""
         batch = self._batch
-        return self._lane.has_work or (batch is not None and batch.has_work)
-
-    @property
-    def num_waiting(self) -> int:
-        """Requests that have not started."""
-        in_batch = 0 if self._batch is None else self._batch.num_waiting
-        return self._lane.num_waiting + in_batch
-
-    @property
-    def num_running(self) -> int:
-        """Requests that have, and have not ended."""
-        return self._lane.num_running + (0 if self._batch is None else self._batch.num_started)
+        return bool(self._lane.requests or (batch is not None and batch.requests))
 
     def warm(self) -> None:
         """Do what would make the first steps slow; on the thread that will compute."""
@@ -81,7 +77,6 @@ class Engine:
 
     def add(self, request: Request) -> None:
         """Queue a request."""
-        self._metrics.request_queued(request)
         if self._batch is None or request.alone is not None:
             self._lane.add(request)
         else:
@@ -119,27 +114,35 @@ class Engine:
         Raises:
             RuntimeError: Requests wait, nothing runs, and the scheduler schedules none of them.
         """
-        batch = self._batch
+        batch, lane = self._batch, self._lane
+        rows: Sequence[ScheduledRow] = ()
         if batch is not None:
-            # Who waits for memory beside the batch is not to be overtaken for ever by newcomers.
-            batch.hold_back(self._lane.num_pages_wanted)
-        rows = batch.step() if batch is not None and batch.has_work else ()
+            if lane.requests or self._holds_back:
+                # Who waits for memory beside the batch is not overtaken for ever by newcomers.
+                self._holds_back = lane.num_pages_wanted
+                batch.hold_back(self._holds_back)
+            if batch.requests:
+                rows = batch.step()
         moved = bool(rows)
-        if self._lane.has_work:
-            moved = self._lane.step() or moved
+        if lane.requests:
+            moved = lane.step() or moved
         self._idle = 0 if moved or not self.has_work else self._idle + 1
-        if self._idle > _IDLE_STEPS:
+        if self._idle > _MOST_IDLE_STEPS:
             raise RuntimeError(
                 "requests wait and the scheduler schedules none of them, though nothing runs; "
                 "look at `schedule_batch` of the `scheduler` that was passed"
             )
-        self._count(sum([row.count for row in rows]) or None)
+        num_waiting = self._count(sum(map(_num_tokens, rows)) if rows else None)
         if self._admission is not None:
-            self._admission.is_blocked = self.num_waiting > 0
+            self._admission.is_blocked = num_waiting > 0
 
-    def _count(self, num_tokens: int | None = None) -> None:
-        """Tell the figures of now, and the tokens of a step."""
-        pool = self._pool
-        used = 0 if pool is None else pool.num_used + pool.num_reserved
-        total = 0 if pool is None else pool.num_pages
-        self._metrics.step(self.num_running, self.num_waiting, used, total, num_tokens)
+    def _count(self, num_tokens: int | None = None) -> int:
+        """Tell the figures of now, and the tokens of a step; return how many requests wait."""
+        batch, lane, pool = self._batch, self._lane, self._pool
+        running, waiting = lane.num_running, len(lane.requests) - lane.num_running
+        if batch is not None:
+            running += batch.num_running
+            waiting += len(batch.requests) - batch.num_running
+        used, total = (0, 0) if pool is None else (pool.num_held, pool.num_pages)
+        self._metrics.step(running, waiting, used, total, num_tokens)
+        return waiting

@@ -6,11 +6,11 @@ reads the events.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import copy
 from typing import TYPE_CHECKING, cast
 
-from asyncgen.engine.text import NoText, SampleText
 from asyncgen.types import FinishReason, Timing, TokenEvent, TokenLogprob, Usage
+from streamers import Detokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -19,23 +19,86 @@ if TYPE_CHECKING:
     from asyncgen.engine.requests.request import Request
     from asyncgen.tokenizer import Tokenizer
 
-__all__ = ["EventWriter"]
+__all__ = ["EventWriter", "SampleText"]
 
 
-@dataclass(slots=True)
-class _Row:
-    """One sample in progress."""
+class SampleText:
+    """The text of one sample: ids in, exact text out, cut at the stop strings.
 
-    text: SampleText | NoText
-    live: bool = True
+    Attributes:
+        live: Whether the sample goes on.
+    """
+
+    __slots__ = ("_detokenizer", "_pending", "_request", "_shown", "_stops", "_tokenizer", "live")
+
+    def __init__(self, tokenizer: Tokenizer | None, request: Request) -> None:
+        """Begin after the prompt.
+
+        Args:
+            tokenizer: Turns ids to text; without one the text is empty.
+            request: Gives the prompt, the stop strings, and whether special tokens show.
+        """
+        self.live = True
+        self._tokenizer = tokenizer
+        self._request = request
+        self._detokenizer = self._after(request.prompt_ids if request.continues_text else None)
+        self._shown = self._pending = ""
+        # Copies search in what was laid out once, before the request reached the decode thread.
+        self._stops = copy.copy(request.stops)
+
+    def _after(self, prompt_ids: Sequence[int] | None) -> Detokenizer | None:
+        """What turns the ids behind a prompt to text."""
+        skip = self._request.params.skip_special_tokens
+        if self._tokenizer is None:
+            return None
+        return Detokenizer(self._tokenizer, prompt_ids=prompt_ids, skip_special_tokens=skip)
+
+    def heal(self, prompt_ids: Sequence[int]) -> None:
+        """Begin anew: the prompt's last token was chosen again.
+
+        What the reader of the prompt has seen in the place of that token is not shown twice.
+
+        Args:
+            prompt_ids: The prompt as it is now.
+        """
+        self._detokenizer = self._after(prompt_ids[:-1])
+        if self._detokenizer is not None:
+            self._shown = self._request.shown
+            self._pending = self._unshown(self._detokenizer.put(prompt_ids[-1:]))
+
+    def _unshown(self, text: str) -> str:
+        """A text without the beginning that the prompt has shown already."""
+        shown, count = self._shown, 0
+        if not shown:
+            return text
+        while count < min(len(text), len(shown)) and text[count] == shown[count]:
+            count += 1
+        self._shown = shown[count:] if count == len(text) else ""
+        return text[count:]
+
+    def add(self, token_ids: Sequence[int]) -> tuple[str, str | None]:
+        """Take in ids; return text that may be shown, and the stop string that was met."""
+        if self._detokenizer is None:
+            return "", None
+        text = self._detokenizer.put(token_ids)
+        if self._shown or self._pending:
+            text, self._pending = self._pending + self._unshown(text), ""
+        return (text, None) if self._stops is None else self._stops.put(text)
+
+    def finish(self) -> tuple[str, str | None]:
+        """The rest of the text: an incomplete character, and what a stop string held back."""
+        if self._detokenizer is None:
+            return "", None
+        text = self._pending + self._unshown(self._detokenizer.flush())
+        self._pending = ""
+        if self._stops is None:
+            return text, None
+        text, stop = self._stops.put(text)
+        return (text, stop) if stop else (text + self._stops.flush(), None)
 
 
 class EventWriter:
-    """From the settled ids of a request's samples to the events in its sink.
-
-    Attributes:
-        cached_tokens: Tokens of the prompt whose keys and values were there already.
-    """
+    """From the settled ids of a request's samples to the events in its sink."""
 
     def __init__(
         self,
@@ -52,20 +115,12 @@ class EventWriter:
             clock: Monotonic seconds, the clock that stamped ``request.accepted_at``.
             metrics: Hears of the start, of tokens and of the end.
         """
-        self.cached_tokens = 0
         self._request = request
         self._clock = clock
         self._metrics = metrics
-        self._rows = [
-            _Row(NoText() if tokenizer is None else SampleText(tokenizer, request))
-            for _ in range(request.params.num_samples)
-        ]
-        self._live = len(self._rows)
-        self._num_tokens = 0
-        now = clock()
-        self._queue_time = now - request.accepted_at
-        self._first_token: float | None = None
-        self._last_token: float | None = None
+        self._texts = [SampleText(tokenizer, request) for _ in range(request.params.num_samples)]
+        self._num_live = len(self._texts)
+        request.started_at = now = clock()
         if request.place is not None:
             request.place.started()
         if metrics is not None:
@@ -73,17 +128,17 @@ class EventWriter:
 
     def heal(self, prompt_ids: Sequence[Sequence[int]]) -> None:
         """Take note of the prompts of all samples after their last tokens were chosen again."""
-        for row, ids in zip(self._rows, prompt_ids, strict=True):
-            row.text.heal(ids[-1], ids[:-1], self._request.shown)
+        for text, ids in zip(self._texts, prompt_ids, strict=True):
+            text.heal(ids)
 
-    def is_live(self, row: int) -> bool:
+    def is_live(self, index: int) -> bool:
         """Whether this sample has not ended."""
-        return self._rows[row].live
+        return self._texts[index].live
 
     @property
     def any_live(self) -> bool:
         """Whether any sample has not ended."""
-        return self._live > 0
+        return self._num_live > 0
 
     def settle(
         self,
@@ -103,100 +158,93 @@ class EventWriter:
         Returns:
             Whether the sample goes on; a stop string in its text ends it too.
         """
-        row = self._rows[index]
+        request, text = self._request, self._texts[index]
         if len(token_ids) == 1:
-            text, stop = row.text.add(token_ids)
+            shown, stop = text.add(token_ids)
         else:
-            token_ids, text, stop = _add(row.text, token_ids)
+            token_ids, shown, stop = _add(text, token_ids)
         if logprobs is not None:
             logprobs = logprobs[: len(token_ids)]
-        stop_reason: int | str | None = stop
-        if stop is not None:
-            reason = "stop"
-        elif reason is not None:
-            rest, stop = row.text.finish()
-            text += rest
-            stop_reason = stop if stop is not None else self._ending_id(token_ids, reason)
-            reason = "stop" if stop is not None else reason
-        if reason is not None:
-            self._close(row)
         now = self._clock()
         if token_ids:
-            self._count(len(token_ids), now)
-        self._put(index, tuple(token_ids), text, logprobs, reason, stop_reason, now)
-        return row.live
+            if self._metrics is not None:
+                self._metrics.tokens(request, len(token_ids), now)
+            request.num_tokens += len(token_ids)
+            request.last_token_at = now
+            if request.first_token_at is None:
+                request.first_token_at = now
+        if reason is None and stop is None:
+            since = now - request.accepted_at
+            request.sink.put_nowait(TokenEvent(index, tuple(token_ids), shown, logprobs, since))
+            return True
+        ending_id: int | None = None
+        if stop is None:
+            rest, stop = text.finish()
+            shown += rest
+            if reason == "stop" and token_ids and token_ids[-1] in request.ends.eos_token_ids:
+                ending_id = token_ids[-1]
+        self._end(index, tuple(token_ids), shown, logprobs, reason, stop, ending_id, now)
+        return False
 
     def end(self, reason: str) -> None:
         """End every live sample here, keeping what was generated."""
-        for index, row in enumerate(self._rows):
-            if row.live:
-                text, stop = row.text.finish()
-                self._close(row)
-                ending = "stop" if stop else reason
-                self._put(index, (), text, None, ending, stop, self._clock())
+        for index, text in enumerate(self._texts):
+            if text.live:
+                shown, stop = text.finish()
+                self._end(index, (), shown, None, reason, stop, None, self._clock())
 
-    def _close(self, row: _Row) -> None:
-        row.live = False
-        self._live -= 1
-
-    def _count(self, num_tokens: int, now: float) -> None:
-        """Take note of new tokens and their time."""
-        self._num_tokens += num_tokens
-        self._last_token = since = now - self._request.accepted_at
-        if self._first_token is None:
-            self._first_token = since
-        if self._metrics is not None:
-            self._metrics.tokens(self._request, num_tokens, now)
-
-    def _ending_id(self, token_ids: Sequence[int], reason: str) -> int | None:
-        """The end-of-sequence id that ended a sample, if that is what did."""
-        ends = self._request.ends.eos_token_ids
-        ending = reason == "stop" and bool(token_ids) and token_ids[-1] in ends
-        return token_ids[-1] if ending else None
-
-    def _put(
+    def _end(
         self,
         index: int,
         token_ids: tuple[int, ...],
-        text: str,
+        shown: str,
         logprobs: tuple[TokenLogprob, ...] | None,
         reason: str | None,
-        stop_reason: int | str | None,
+        stop: str | None,
+        ending_id: int | None,
         now: float,
     ) -> None:
-        """Hand an event to the reader; the last one carries usage and timing."""
-        request, since = self._request, now - self._request.accepted_at
-        if reason is None:
-            request.sink.put_nowait(TokenEvent(index, token_ids, text, logprobs, since))
-            return
+        """Hand the reader the last event of a sample; that of the request has usage and timing."""
+        request = self._request
+        self._texts[index].live = False
+        self._num_live -= 1
+        ending = "stop" if stop is not None else cast("str", reason)
         usage = timing = None
-        if not self._live:
+        if not self._num_live:
             # Before the reader hears of it, who may look at the figures.
             if request.place is not None:
                 request.place.left()
             if self._metrics is not None:
-                self._metrics.request_finished(request, reason, now)
-            usage, timing = self._usage(), self._timing(now)
-        finish = cast("FinishReason", reason)
+                self._metrics.request_finished(request, ending, now)
+            usage = Usage(len(request.prompt_ids), request.num_tokens, request.cached_tokens)
+            timing = self._timing(now)
         request.sink.put_nowait(
-            TokenEvent(index, token_ids, text, logprobs, since, finish, stop_reason, usage, timing)
+            TokenEvent(
+                index,
+                token_ids,
+                shown,
+                logprobs,
+                now - request.accepted_at,
+                cast("FinishReason", ending),
+                ending_id if stop is None else stop,
+                usage,
+                timing,
+            )
         )
 
-    def _usage(self) -> Usage:
-        return Usage(len(self._request.prompt_ids), self._num_tokens, self.cached_tokens)
-
     def _timing(self, now: float) -> Timing:
-        first, last = self._first_token, self._last_token
-        after_first = self._num_tokens - len(self._rows)
-        rate = None
-        if first is not None and last is not None and last > first and after_first > 0:
-            rate = after_first / (last - first)
-        return Timing(self._queue_time, first, now - self._request.accepted_at, rate)
+        request = self._request
+        accepted, started, first = request.accepted_at, request.started_at, request.first_token_at
+        assert started is not None
+        if first is None:
+            return Timing(started - accepted, None, now - accepted, None)
+        after_first = request.num_tokens - len(self._texts)
+        seconds = request.last_token_at - first
+        rate = after_first / seconds if seconds > 0 and after_first > 0 else None
+        return Timing(started - accepted, first - accepted, now - accepted, rate)
 
 
-def _add(
-    text: SampleText | NoText, token_ids: Sequence[int]
-) -> tuple[Sequence[int], str, str | None]:
+def _add(text: SampleText, token_ids: Sequence[int]) -> tuple[Sequence[int], str, str | None]:
     """Add ids one by one; return those up to a stop string, their text, and the stop string."""
     pieces = []
     for count, token_id in enumerate(token_ids, 1):

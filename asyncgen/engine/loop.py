@@ -1,4 +1,4 @@
-"""The decode thread: loads the engine, feeds it from the inbox, runs its turns, outlives nothing.
+"""The decode thread: loads the engine, feeds it from the inbox, runs its steps.
 
 The two crossings between threads meet here and in ``streamers.wakeup``: commands come in through a
 ``queue.SimpleQueue``, events leave through the sinks of the requests. The thread never waits for
@@ -15,20 +15,91 @@ import threading
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Generic, Protocol, TypeAlias, TypeVar
 
-from asyncgen.engine.signal import Signal
+import anyio
+
 from asyncgen.errors import EngineClosedError, EngineDiedError
+from streamers import LoopBell
 
 if TYPE_CHECKING:
     from types import TracebackType
 
     from asyncgen.engine.requests.request import Request
 
-__all__ = ["Abort", "Add", "DecodeThread", "Evict", "Stop"]
+__all__ = ["Abort", "Add", "DecodeThread", "Evict", "Signal", "Stop"]
 
 _log = logging.getLogger("asyncgen.engine")
 _EXIT_SECONDS = 10.0
+
+
+class Signal:
+    """Set once from any thread; awaited on asyncio and trio, from several loops at once."""
+
+    def __init__(self) -> None:
+        """Start unset."""
+        self._lock = threading.Lock()
+        self._calls: list[Callable[[], object]] = []
+        self._set = False
+
+    def is_set(self) -> bool:
+        """Whether it has been set."""
+        return self._set
+
+    def set(self) -> None:
+        """Wake everybody who waits; a second call does nothing."""
+        with self._lock:
+            self._set = True
+            calls, self._calls = self._calls, []
+        for call in calls:
+            call()
+
+    def call(self, function: Callable[[], object]) -> None:
+        """Call a function once it is set, on the thread that sets it; at once if it is set.
+
+        Args:
+            function: Must not wait and must not raise.
+        """
+        with self._lock:
+            if not self._set:
+                self._calls.append(function)
+                return
+        function()
+
+    def wait_in_thread(self, timeout: float | None = None) -> bool:
+        """Block this thread until it is set.
+
+        Args:
+            timeout: Most seconds to wait; ``None`` for no limit.
+
+        Returns:
+            Whether it is set.
+        """
+        event = threading.Event()
+        self.call(event.set)
+        try:
+            return event.wait(timeout)
+        finally:
+            self._drop(event.set)
+
+    async def wait(self) -> None:
+        """Return once it is set; can be cancelled."""
+        event = anyio.Event()
+        ring = partial(LoopBell.current().ring, event.set)
+        with self._lock:
+            if self._set:
+                return
+            self._calls.append(ring)
+        try:
+            await event.wait()
+        finally:
+            self._drop(ring)
+
+    def _drop(self, function: Callable[[], object]) -> None:
+        with self._lock:
+            if function in self._calls:
+                self._calls.remove(function)
 
 
 class SteppedEngine(Protocol):

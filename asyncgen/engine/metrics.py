@@ -23,7 +23,7 @@ TOKENS = tuple(float(step * 10**power) for power in range(6) for step in (1, 2, 
 
 
 class Measured(Protocol):
-    """What is read of a request; it is told apart by identity."""
+    """What is read of a request; times are in seconds of the engine's clock."""
 
     @property
     def prompt_ids(self) -> Sequence[int]:
@@ -31,7 +31,23 @@ class Measured(Protocol):
 
     @property
     def accepted_at(self) -> float:
-        """When it was made, in seconds of the engine's clock."""
+        """When it was made."""
+
+    @property
+    def started_at(self) -> float | None:
+        """When it had its first turn."""
+
+    @property
+    def first_token_at(self) -> float | None:
+        """When its first token came."""
+
+    @property
+    def last_token_at(self) -> float:
+        """When its newest token came."""
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens generated so far."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,24 +179,13 @@ class Histogram:
 
 
 @dataclass(slots=True)
-class _Trace:
-    """The times of a request on its way, in seconds of the engine's clock."""
-
-    started: float | None = None
-    first: float | None = None
-    last: float = 0.0
-    tokens: int = 0
-
-
-@dataclass(slots=True)
 class EngineMetrics:
     """The recorder: one method for each thing that can happen in an engine.
 
-    All but :meth:`snapshot` belong to the decode thread. ``now`` is the engine's clock, read once
-    a step; a request is forgotten when it has finished.
+    All but :meth:`snapshot` belong to the decode thread. ``now`` is the engine's clock. A request
+    keeps its own times, and the recorder keeps no request.
     """
 
-    _traces: dict[Measured, _Trace] = field(default_factory=dict)
     _running: int = 0
     _waiting: int = 0
     _pages_used: int = 0
@@ -201,46 +206,32 @@ class EngineMetrics:
     _generation_lengths: Histogram = field(default_factory=lambda: Histogram(TOKENS))
     _step_tokens: Histogram = field(default_factory=lambda: Histogram(TOKENS))
 
-    def request_queued(self, request: Measured) -> None:
-        """A request has come in."""
-        self._traces[request] = _Trace()
-
     def request_started(self, request: Measured, now: float) -> None:
-        """A request has its first turn; another call, after a preemption, changes nothing."""
-        trace = self._traces.get(request)
-        if trace is not None and trace.started is None:
-            trace.started = now
-            self._queue.observe(now - request.accepted_at)
+        """A request has its first turn; told once, however often it is preempted later."""
+        self._queue.observe(now - request.accepted_at)
 
     def tokens(self, request: Measured, count: int, now: float) -> None:
-        """A step gave a request ``count`` tokens; its samples may be told one by one."""
+        """A step gave a request ``count`` tokens; its samples may be told one by one.
+
+        To be told before the request takes note of them.
+        """
         self._generation_tokens += count
-        trace = self._traces.get(request)
-        if trace is None:
-            return
-        trace.tokens += count
-        last = trace.last
-        if trace.first is None:
-            trace.first = trace.last = now
+        if request.first_token_at is None:
             self._prompt_tokens += len(request.prompt_ids)
             self._first_token.observe(now - request.accepted_at)
-            if trace.started is not None:
-                self._prefill.observe(now - trace.started)
-        elif now > last:
-            self._between.observe(now - last)
-            trace.last = now
+            if request.started_at is not None:
+                self._prefill.observe(now - request.started_at)
+        elif now > request.last_token_at:
+            self._between.observe(now - request.last_token_at)
 
     def request_finished(self, request: Measured, reason: str, now: float) -> None:
-        """A request has ended; one that was never queued counts by its reason alone."""
+        """A request has ended."""
         self._finished[reason] = self._finished.get(reason, 0) + 1
-        trace = self._traces.pop(request, None)
-        if trace is None:
-            return
         self._end_to_end.observe(now - request.accepted_at)
         self._prompt_lengths.observe(len(request.prompt_ids))
-        self._generation_lengths.observe(trace.tokens)
-        if trace.first is not None:
-            self._decode.observe(trace.last - trace.first)
+        self._generation_lengths.observe(request.num_tokens)
+        if request.first_token_at is not None:
+            self._decode.observe(request.last_token_at - request.first_token_at)
 
     def step(
         self,

@@ -25,6 +25,10 @@ class FakeRequest:
 
     prompt_ids: list[int] = field(default_factory=lambda: [1, 2, 3])
     accepted_at: float = 0.0
+    started_at: float | None = 0.02
+    first_token_at: float | None = None
+    last_token_at: float = 0.0
+    num_tokens: int = 0
 
 
 @dataclass
@@ -37,11 +41,13 @@ class FakeLLM:
     def __post_init__(self) -> None:
         for end in ("stop", "length"):
             request = FakeRequest()
-            self.recorder.request_queued(request)
             self.recorder.request_started(request, 0.02)
             self.recorder.prefix(3, 2)
             for now in (0.3, 0.4, 0.6):
                 self.recorder.tokens(request, 1, now)
+                request.num_tokens += 1
+                request.first_token_at = request.first_token_at or now
+                request.last_token_at = now
             self.recorder.request_finished(request, end, 0.7)
         self.recorder.preempted()
         self.recorder.step(2, 5, 3, 12, num_tokens=40)

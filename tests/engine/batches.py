@@ -105,7 +105,7 @@ class Bench:
         """Prove that nothing is held by anybody."""
         batch, scheduler = self.batch, self.batch._scheduler
         assert not self.engine.has_work
-        assert not (batch._answers or batch._rows or batch._num_decoding or batch._num_started)
+        assert not (batch.requests or batch.num_running or batch._num_decoding)
         assert not scheduler.has_pending_requests()
         assert self.pool.num_used == self.pool.num_reserved == 0
         assert self.pool.num_available == self.pool.num_pages

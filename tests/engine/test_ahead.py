@@ -12,7 +12,7 @@ from asyncgen import native
 from asyncgen.cache.paged import PagedStorage
 from asyncgen.engine.ahead import BegunStep, UnreadTokens
 from asyncgen.engine.batch_runner import BatchRunner
-from asyncgen.engine.scheduling.page_keys import UNREAD
+from asyncgen.engine.scheduling.pages import UNREAD
 from asyncgen.engine.scheduling.scheduler import ScheduledRow
 from asyncgen.engine.scheduling.state import RequestState
 from asyncgen.generation.logits import LogitsProcessorList
@@ -340,8 +340,12 @@ def test_rows_that_left_are_dropped_with_their_logits() -> None:
     rows = [row_of(name, [1, 2]) for name in "abcd"]
     rows[1].is_last = False
     step = BegunStep(rows, torch.tensor([[0.0], [2.0], [3.0]]))
-    assert step.without(lambda state: True) is step
-    left = step.without(lambda state: state.request_id in "bd")
+    assert step.without_ended() is step
+    rows[0].state.end()
+    rows[2].state.end("failed")
+    left = step.without_ended()
     assert [row.state.request_id for row in left.rows] == ["b", "d"]
     assert left.logits is not None and left.logits.tolist() == [[3.0]]
-    assert BegunStep(rows, None).without(lambda state: False) == BegunStep([], None)
+    rows[1].state.end()
+    rows[3].state.end()
+    assert BegunStep(rows, None).without_ended() == BegunStep([], None)

@@ -133,6 +133,7 @@ def test_a_tiny_pool_preempts_and_the_tokens_are_the_same() -> None:
     added = [bench.add([number, 7, 7], max_new_tokens=30) for number in range(4)]
     bench.run()
     assert bench.batch._scheduler.num_preemptions
+    assert bench.engine.metrics.snapshot().queue_time.count == 4  # each started once
     for number, (_, sink) in enumerate(added):
         assert ids_of(sink) == greedy_ids(model, [number, 7, 7], 30)
         assert [event.finish_reason for event in sink.events][-1] == "length"

@@ -58,7 +58,8 @@ def test_a_step_gives_both_lanes_their_turn() -> None:
     for _ in range(4):
         bench.step()
     assert [len(ids_of(sink)) for sink in sinks] == [4, 4, 2, 2]
-    assert (bench.engine.num_running, bench.engine.num_waiting) == (4, 0)
+    shot = bench.engine.metrics.snapshot()
+    assert (shot.requests_running, shot.requests_waiting) == (4, 0)
     bench.run()
     for number, sink in enumerate(sinks):
         assert ids_of(sink) == greedy_ids(model, [number, 1], 6)

@@ -125,7 +125,6 @@ def test_the_engine_is_told_of_start_tokens_and_end() -> None:
     request, _ = request_for(n=2, do_sample=True)
     clock, metrics = Clock(), EngineMetrics()
     request.accepted_at, clock.now = 10.0, 12.0
-    metrics.request_queued(request)
     events = EventWriter(request, byte_tokenizer(), clock, metrics)
     clock.now = 13.0
     events.settle(0, [104], None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from bisect import bisect_left
 from dataclasses import FrozenInstanceError, dataclass
 
@@ -19,6 +20,24 @@ class FakeRequest:
 
     prompt_ids: list[int]
     accepted_at: float = 0.0
+    started_at: float | None = None
+    first_token_at: float | None = None
+    last_token_at: float = 0.0
+    num_tokens: int = 0
+
+
+def start(metrics: EngineMetrics, request: FakeRequest, now: float) -> None:
+    """The first turn of a request."""
+    request.started_at = now
+    metrics.request_started(request, now)
+
+
+def give(metrics: EngineMetrics, request: FakeRequest, count: int, now: float) -> None:
+    """New tokens of a request."""
+    metrics.tokens(request, count, now)
+    request.num_tokens += count
+    request.last_token_at = now
+    request.first_token_at = now if request.first_token_at is None else request.first_token_at
 
 
 VALUES = st.lists(st.floats(0, 1000, allow_nan=False), min_size=1, max_size=50)
@@ -74,11 +93,10 @@ def test_bounds_ascend() -> None:
 def test_the_life_of_a_request() -> None:
     metrics = EngineMetrics()
     request = FakeRequest([1, 2, 3], accepted_at=10.0)
-    metrics.request_queued(request)
-    metrics.request_started(request, 10.5)
-    metrics.tokens(request, 1, 11.0)
-    metrics.tokens(request, 1, 11.25)
-    metrics.tokens(request, 3, 11.75)
+    start(metrics, request, 10.5)
+    give(metrics, request, 1, 11.0)
+    give(metrics, request, 1, 11.25)
+    give(metrics, request, 3, 11.75)
     metrics.request_finished(request, "stop", 12.0)
     shot = metrics.snapshot()
     assert shot.queue_time.sum == pytest.approx(0.5)
@@ -95,46 +113,30 @@ def test_the_life_of_a_request() -> None:
 def test_samples_of_one_step_are_one_interval() -> None:
     metrics = EngineMetrics()
     request = FakeRequest([1])
-    metrics.request_queued(request)
     for now in (1.0, 1.0, 2.0, 2.0):
-        metrics.tokens(request, 1, now)
+        give(metrics, request, 1, now)
     shot = metrics.snapshot()
     assert (shot.inter_token_latency.count, shot.generation_tokens) == (1, 4)
     assert shot.time_to_first_token.count == 1
 
 
-def test_a_preempted_request_starts_once() -> None:
-    metrics = EngineMetrics()
-    request = FakeRequest([1])
-    metrics.request_queued(request)
-    metrics.request_started(request, 1.0)
-    metrics.preempted()
-    metrics.request_started(request, 5.0)
-    shot = metrics.snapshot()
-    assert (shot.queue_time.count, shot.queue_time.sum, shot.preemptions) == (1, 1.0, 1)
-
-
 def test_a_request_that_never_ran_has_only_an_end() -> None:
     metrics = EngineMetrics()
     queued = FakeRequest([1, 2])
-    metrics.request_queued(queued)
     metrics.request_finished(queued, "cancelled", 3.0)
-    metrics.request_finished(FakeRequest([1]), "error", 3.0)  # refused before it was queued
     shot = metrics.snapshot()
-    assert dict(shot.finished) == {"cancelled": 1, "error": 1}
+    assert dict(shot.finished) == {"cancelled": 1}
     assert (shot.prompt_tokens, shot.e2e_latency.count, shot.queue_time.count) == (0, 1, 0)
 
 
-def test_finished_requests_are_forgotten() -> None:
+def test_a_recorder_keeps_no_request() -> None:
     metrics = EngineMetrics()
-    for _ in range(100):
-        request = FakeRequest([1])
-        metrics.request_queued(request)
-        metrics.tokens(request, 1, 1.0)
-        metrics.request_finished(request, "length", 2.0)
-    assert not metrics._traces
-    metrics.tokens(request, 1, 3.0)  # a late word about it is counted and changes nothing else
-    assert metrics.snapshot().generation_tokens == 101
+    request = FakeRequest([1])
+    kept = weakref.ref(request)
+    start(metrics, request, 0.5)
+    give(metrics, request, 1, 1.0)
+    del request
+    assert kept() is None
 
 
 def test_gauges_say_what_the_last_step_said() -> None:
@@ -179,8 +181,7 @@ def test_snapshots_from_another_thread_never_go_back() -> None:
     reader.start()
     for number in range(3000):
         request = FakeRequest([1])
-        metrics.request_queued(request)
-        metrics.tokens(request, 1, number)
+        give(metrics, request, 1, number)
         metrics.request_finished(request, f"reason-{number % 50}", number + 1)
     done.set()
     reader.join()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from asyncgen.engine.text import NoText, SampleText
+from asyncgen.engine.events import SampleText
 from tests.doubles.models import byte_tokenizer
 from tests.engine.making import request_for
 
@@ -51,7 +51,8 @@ def test_special_tokens() -> None:
     assert sample(skip_special_tokens=False).add([258, 97]) == ("<start>a", None)
 
 
-def test_no_text() -> None:
-    text = NoText()
-    text.heal(97, [98], "a")
+def test_without_a_tokenizer_there_is_no_text() -> None:
+    request, _ = request_for()
+    text = SampleText(None, request)
+    text.heal([98, 97])
     assert text.add([97, 98]) == text.finish() == ("", None)

@@ -33,7 +33,11 @@ class Run(Protocol):
 
 
 class SideLane:
-    """Requests, their turns, their memory and their ends."""
+    """Requests, their turns, their memory and their ends.
+
+    Attributes:
+        requests: Those that have not ended.
+    """
 
     def __init__(
         self,
@@ -51,22 +55,13 @@ class SideLane:
             pool: Where memory is reserved; ``None`` where it is not planned.
             metrics: Hears of requests that fail.
         """
+        self.requests: dict[Request, None] = {}
         self._start = start
         self._pool = pool
         self._metrics = metrics
         self._scheduler: TurnScheduler[Request] = TurnScheduler(max_running)
         self._runs: dict[Request, Run] = {}
         self._reserved: dict[Request, Reservation] = {}
-
-    @property
-    def has_work(self) -> bool:
-        """Whether there is any request."""
-        return len(self._scheduler) > 0
-
-    @property
-    def num_waiting(self) -> int:
-        """Requests that have not started."""
-        return self._scheduler.num_waiting
 
     @property
     def num_running(self) -> int:
@@ -86,6 +81,7 @@ class SideLane:
 
     def add(self, request: Request) -> None:
         """Queue a request."""
+        self.requests[request] = None
         self._scheduler.add(request, request.params.priority)
 
     def abort(self, request: Request, reason: str = "cancelled") -> bool:
@@ -141,6 +137,7 @@ class SideLane:
         self._forget(request)
 
     def _forget(self, request: Request) -> None:
+        del self.requests[request]
         self._runs.pop(request, None)
         reserved = self._reserved.pop(request, None)
         if reserved is not None:

@@ -58,6 +58,11 @@ class Request:
         stops: The search for stop strings, ready to be copied for each sample; ``None`` for none.
         place: Its place in the engine's queue; ``None`` where nobody counts.
         id: Short name for logs, and in the batch.
+        started_at: Clock of the engine at its first turn, in seconds; ``None`` before.
+        first_token_at: Clock at its first token; ``None`` before.
+        last_token_at: Clock at its newest token.
+        num_tokens: Tokens generated so far, those of all samples together.
+        cached_tokens: Tokens of the prompt whose keys and values were there already.
     """
 
     prompt_ids: list[int]
@@ -77,6 +82,11 @@ class Request:
     stops: StopStrings | None = None
     place: Place | None = None
     id: str = field(default_factory=lambda: f"req-{next(_numbers)}")
+    started_at: float | None = None
+    first_token_at: float | None = None
+    last_token_at: float = 0.0
+    num_tokens: int = 0
+    cached_tokens: int = 0
 
     @property
     def starting_ids(self) -> list[int]:

@@ -9,20 +9,38 @@ A page is in exactly one of three places:
 
 Only full pages are ever published under a key, and a full page is never written again. So a write
 never meets a shared page, and nothing is ever copied. ``check_integrity`` proves it.
+
+The key of a page is a hash of everything that its content depends on: the salt (model, adapter),
+and every token from the beginning of the request to the end of the page. Keys form a chain, so the
+next one costs one page of tokens, however long the request is.
 """
 
 from __future__ import annotations
 
 import heapq
+from array import array
 from collections import Counter, OrderedDict
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Protocol
-
-from asyncgen.engine.scheduling.page_keys import page_keys
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-__all__ = ["OutOfPagesError", "PageHolder", "PagePool", "Reservation"]
+__all__ = [
+    "UNREAD",
+    "OutOfPagesError",
+    "PageHolder",
+    "PagePool",
+    "Reservation",
+    "extend_keys",
+    "page_keys",
+]
+
+UNREAD = -1
+"""Stands in a request's tokens for one that was sampled but not read from the device yet."""
+
+# A collision would show one request the text of another, so this is a cryptographic length.
+_KEY_BYTES = 32
 
 
 class OutOfPagesError(Exception):
@@ -112,6 +130,11 @@ class PagePool:
     def num_used(self) -> int:
         """Pages that requests hold."""
         return len(self._holders)
+
+    @property
+    def num_held(self) -> int:
+        """Pages that requests hold or that are reserved."""
+        return len(self._holders) + self._num_reserved
 
     @property
     def num_kept(self) -> int:
@@ -322,3 +345,40 @@ class PagePool:
 
     def _end_reservation(self, reservation: Reservation) -> None:
         self._num_reserved -= reservation.num_pages
+
+
+def page_keys(tokens: Sequence[int], page_size: int, salt: bytes = b"") -> list[bytes]:
+    """Name the full pages of a request.
+
+    Args:
+        tokens: Token ids from the beginning of the request.
+        page_size: Tokens of a page, at least 1.
+        salt: What else the content depends on: the model, the adapter.
+
+    Returns:
+        One key for each full page, in order; the rest of the tokens has none.
+    """
+    keys: list[bytes] = []
+    extend_keys(keys, tokens, page_size, salt, len(tokens) // page_size)
+    return keys
+
+
+def extend_keys(
+    keys: list[bytes], tokens: Sequence[int], page_size: int, salt: bytes, count: int
+) -> None:
+    """Name further pages of the same request.
+
+    Args:
+        keys: Keys of its first pages; those that are missing up to ``count`` are appended.
+        tokens: Token ids from the beginning of the request, at least ``count`` pages of them.
+        page_size: Tokens of a page, at least 1.
+        salt: What else the content depends on; the same as for the other keys.
+        count: How many pages shall have a key. Nothing happens if they have it.
+    """
+    if len(keys) >= count:
+        return
+    last = keys[-1] if keys else blake2b(salt, digest_size=_KEY_BYTES).digest()
+    for number in range(len(keys), count):
+        page = array("q", tokens[number * page_size : (number + 1) * page_size])
+        last = blake2b(last + page.tobytes(), digest_size=_KEY_BYTES).digest()
+        keys.append(last)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from asyncgen.engine.scheduling.pages import PagePool
     from asyncgen.engine.scheduling.state import RequestState
@@ -18,7 +18,11 @@ __all__ = ["RetainedPages"]
 
 
 class RetainedPages:
-    """Finished requests that still hold pages, by id."""
+    """Finished requests that still hold pages.
+
+    Attributes:
+        states: All of them by id, the one that ended first first.
+    """
 
     def __init__(self, pool: PagePool) -> None:
         """Start without any.
@@ -27,23 +31,15 @@ class RetainedPages:
             pool: Whose pages.
         """
         self._pool = pool
-        self._states: dict[str, RequestState] = {}
-
-    def __contains__(self, request_id: str) -> bool:
-        """Whether a finished request of this id holds pages."""
-        return request_id in self._states
-
-    def states(self) -> Iterable[RequestState]:
-        """All of them, the one that ended first first."""
-        return self._states.values()
+        self.states: dict[str, RequestState] = {}
 
     def keep(self, state: RequestState) -> None:
         """Leave a finished request its pages."""
-        self._states[state.request_id] = state
+        self.states[state.request_id] = state
 
     def evict(self, request_id: str) -> None:
         """Take the pages of a finished request away; an unknown id is fine."""
-        state = self._states.pop(request_id, None)
+        state = self.states.pop(request_id, None)
         if state is not None:
             self._pool.release(state.drop_pages())
 
@@ -53,9 +49,9 @@ class RetainedPages:
         Returns:
             Whether there was one.
         """
-        if not self._states:
+        if not self.states:
             return False
-        self.evict(next(iter(self._states)))
+        self.evict(next(iter(self.states)))
         return True
 
     def known(self, state: RequestState) -> tuple[list[int], int]:
@@ -68,7 +64,7 @@ class RetainedPages:
             Pages that hold its beginning, to be shared before the finished one is evicted, and how
             many tokens of it they hold. The last page may be half full only if it may be written.
         """
-        old = self._states.get(state.request_id)
+        old = self.states.get(state.request_id)
         if old is None or old.salt != state.salt:
             return [], 0
         pool = self._pool

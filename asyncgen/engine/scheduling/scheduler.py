@@ -20,11 +20,10 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from asyncgen.engine.scheduling.page_keys import UNREAD, extend_keys
-from asyncgen.engine.scheduling.prefixes import PrefixLeaders
+from asyncgen.engine.scheduling.pages import UNREAD, extend_keys
 from asyncgen.engine.scheduling.retained import RetainedPages
 from asyncgen.engine.scheduling.state import RequestStatus
-from asyncgen.engine.scheduling.waiting import WaitingQueue
+from asyncgen.engine.scheduling.waiting import PrefixLeaders, WaitingQueue
 from asyncgen.errors import InvalidRequestError
 
 if TYPE_CHECKING:
@@ -77,6 +76,7 @@ class Scheduler(ABC):
         held_back: Pages that admission leaves available, for a reservation that waits for them;
             with nobody running they are there, so whoever waits for them can have them then.
         num_preemptions: How often a request had to give its pages up.
+        failed: Requests that outgrew the pool, until ``take_failed``.
     """
 
     def __init__(self, cache: PagePool, retain_cache_on_finish: bool = False) -> None:
@@ -94,10 +94,10 @@ class Scheduler(ABC):
         self.ageing = 512
         self.held_back = 0
         self.num_preemptions = 0
+        self.failed: list[RequestState] = []
         self._queue = WaitingQueue()
         self._retained = RetainedPages(cache)
         self._cancelled: dict[str, RequestState] = {}
-        self._failed: list[RequestState] = []
         self._leaders = PrefixLeaders(self._queue)
         self._arrivals = 0
         self._steps = 0
@@ -202,7 +202,7 @@ class Scheduler(ABC):
         """
         state = self._remove(request_id)
         if state is None:
-            if evict_from_cache:
+            if evict_from_cache and request_id in self._retained.states:
                 self._retained.evict(request_id)
             return
         state.end()
@@ -249,7 +249,7 @@ class Scheduler(ABC):
 
     def take_failed(self) -> list[RequestState]:
         """Requests that outgrew the pool since the last call; they are gone, ``error`` is set."""
-        failed, self._failed = self._failed, []
+        failed, self.failed = self.failed, []
         return failed
 
     def clear(self) -> list[RequestState]:
@@ -303,7 +303,8 @@ class Scheduler(ABC):
             The rows.
         """
         self._steps += 1
-        self._leaders.recall_the_impatient(self._steps)
+        if self._queue.aside:
+            self._leaders.recall_the_impatient(self._steps)
         preemptions = self.num_preemptions
         page_size = self.cache.page_size
         max_running = min(self.max_running, token_budget)
@@ -321,8 +322,8 @@ class Scheduler(ABC):
             start = state.num_computed
             num_tokens = len(state.tokens)
             count = num_tokens - start
-            if count > token_budget:
-                count = token_budget
+            if count > 1:
+                count = min(count, token_budget, state.prefill_chunk_size or count)
             if start + count > cache_budget and rows:
                 admitting = False
                 count = cache_budget - start
@@ -364,7 +365,7 @@ class Scheduler(ABC):
         """
         running, waiting = self.active_requests, self._queue.states
         assert not running.keys() & waiting.keys(), "a request both waits and runs"
-        assert not any(name in self._retained for name in running), "a running one has ended"
+        assert not running.keys() & self._retained.states, "a running one has ended"
         for state in waiting.values():
             assert state.status is _PENDING, "a waiting request looks like a running one"
             assert not state.pages, "a waiting request holds pages"
@@ -372,7 +373,7 @@ class Scheduler(ABC):
             assert state.status not in (_PENDING, RequestStatus.FINISHED, RequestStatus.FAILED)
             assert state.pages, "a running request holds no pages"
         self._leaders.check_integrity(running)
-        self.cache.check_integrity([*running.values(), *self._retained.states()])
+        self.cache.check_integrity([*running.values(), *self._retained.states.values()])
 
     # Queue and books.
 
@@ -380,7 +381,7 @@ class Scheduler(ABC):
         request_id, pool = state.request_id, self.cache
         if self._find(request_id) is not None:
             raise InvalidRequestError("request_id", request_id, "must differ from those in use")
-        if request_id in self._retained and not self.retain_cache_on_finish:
+        if request_id in self._retained.states and not self.retain_cache_on_finish:
             raise InvalidRequestError(
                 "request_id",
                 request_id,
@@ -463,7 +464,8 @@ class Scheduler(ABC):
                 return False
         self._queue.remove(state)
         pool.share(known)
-        self._retained.evict(state.request_id)
+        if state.request_id in self._retained.states:
+            self._retained.evict(state.request_id)
         self._start(state, known + pool.take(fresh), num_known)
         return True
 
@@ -494,9 +496,10 @@ class Scheduler(ABC):
             usable = (len(state.tokens) - 1) // page_size
             extend_keys(state.page_keys, state.tokens, page_size, state.salt, usable)
             pages = pool.lookup(state.page_keys[:usable])
-        retained, num_retained = self._retained.known(state)
-        if num_retained > len(pages) * page_size:
-            return retained, num_retained
+        if state.request_id in self._retained.states:
+            retained, num_retained = self._retained.known(state)
+            if num_retained > len(pages) * page_size:
+                return retained, num_retained
         return pages, len(pages) * page_size
 
     def _grow(self, state: RequestState, num_tokens: int) -> bool:
@@ -519,7 +522,7 @@ class Scheduler(ABC):
                 self._remove(state.request_id)
                 state.end(f"the cache of {pool.num_pages} pages holds no more of its tokens")
                 self._release(state)
-                self._failed.append(state)
+                self.failed.append(state)
             return False
         state.pages += pool.take(count)
         return True

@@ -80,6 +80,7 @@ class RequestState:
         max_new_tokens: How many tokens to generate at most; ``None`` for no limit.
         eos_token_id: The id or ids that end it; ``None`` or a negative id for none.
         priority: Higher goes first; each level is worth ``Scheduler.ageing`` steps of waiting.
+        prefill_chunk_size: Most tokens of it that run in one step; ``None`` for no limit.
         salt: What the content of its pages depends on beside its tokens (model, adapter):
             requests share pages only under the same salt.
         tokens: Prompt and generated tokens; whoever samples appends here.
@@ -109,6 +110,7 @@ class RequestState:
     max_new_tokens: int | None = 20
     eos_token_id: int | list[int] | None = None
     priority: int = 0
+    prefill_chunk_size: int | None = None
     salt: bytes = b""
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
@@ -261,6 +263,7 @@ class RequestState:
             max_new_tokens=self.max_new_tokens,
             eos_token_id=self.eos_token_id,
             priority=self.priority,
+            prefill_chunk_size=self.prefill_chunk_size,
             salt=self.salt,
             tokens=list(self.tokens),
             logprobs=list(self.logprobs),

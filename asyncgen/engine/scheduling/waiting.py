@@ -1,8 +1,11 @@
-"""Requests that wait, next first. Knows their ranks, not what they wait for.
+"""Requests that wait, next first, and whom those wait for that stand aside. Knows no pages.
 
 A rank never changes: it is the step of arrival, less a fixed number of steps for each level of
 priority. So waiting counts as much as priority does, nothing has to be sorted again as time goes
 by, and nobody is overtaken for ever.
+
+A request whose beginning somebody else computes right now stands aside until that is done. (A page
+that is computed already is found in the pool.)
 """
 
 from __future__ import annotations
@@ -12,17 +15,25 @@ import itertools
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from asyncgen.engine.scheduling.state import RequestState
 
-__all__ = ["WaitingQueue"]
+__all__ = ["PrefixLeaders", "WaitingQueue"]
 
 _MIN_STALE = 64
 
+_PATIENCE = 8
+"""Steps without a chunk after which nobody waits any longer for a prefix to be computed."""
+
 
 class WaitingQueue:
-    """Waiting requests by rank; some stand aside until they are called back."""
+    """Waiting requests by rank; some stand aside until they are called back.
+
+    Attributes:
+        states: All of them, by id.
+        aside: Those who stand aside, or did, by the key that they wait for.
+    """
 
     def __init__(self) -> None:
         """Start empty."""
@@ -30,7 +41,7 @@ class WaitingQueue:
         # Entries of requests that left, or stand aside, go when they come up or grow too many.
         self._heap: list[tuple[tuple[int, int], int, RequestState]] = []
         self._pushes = itertools.count()
-        self._aside: dict[bytes, list[RequestState]] = {}
+        self.aside: dict[bytes, list[RequestState]] = {}
         self._standing: set[RequestState] = set()
 
     def __len__(self) -> int:
@@ -75,7 +86,7 @@ class WaitingQueue:
     def set_aside(self, state: RequestState, key: bytes) -> None:
         """Let others go before one in the queue until ``call_back`` is called with this key."""
         self._standing.add(state)
-        self._aside.setdefault(key, []).append(state)
+        self.aside.setdefault(key, []).append(state)
 
     def call_back(self, key: bytes) -> list[RequestState]:
         """Put those who wait for a key back in their places.
@@ -83,18 +94,85 @@ class WaitingQueue:
         Returns:
             Who they are; empty if nobody waits for it.
         """
-        called = [state for state in self._aside.pop(key, ()) if state in self._standing]
+        called = [state for state in self.aside.pop(key, ()) if state in self._standing]
         for state in called:
             self._standing.remove(state)
             self._enter(state)
         return called
-
-    def awaited(self) -> list[bytes]:
-        """The keys that somebody stands aside for, or did."""
-        return list(self._aside)
 
     def _enter(self, state: RequestState) -> None:
         heapq.heappush(self._heap, (state.rank, next(self._pushes), state))
 
     def _is_up(self, state: RequestState) -> bool:
         return self.states.get(state.request_id) is state and state not in self._standing
+
+
+class PrefixLeaders:
+    """Running requests by the keys of the pages that they are about to fill."""
+
+    def __init__(self, queue: WaitingQueue) -> None:
+        """Start without leaders.
+
+        Args:
+            queue: Where those stand who wait for a leader.
+        """
+        self._queue = queue
+        self._leaders: dict[bytes, RequestState] = {}
+
+    def __len__(self) -> int:
+        """How many pages are being computed for the first time."""
+        return len(self._leaders)
+
+    def lead(self, state: RequestState) -> None:
+        """Note that a request computes its pages, from the first that is not published."""
+        for key in state.page_keys[state.num_published :]:
+            self._leaders.setdefault(key, state)
+
+    def settle(self, state: RequestState, key: bytes) -> None:
+        """Note that a request has computed a page, or never will; who waited for it may go on."""
+        if self._leaders.get(key) is state:
+            del self._leaders[key]
+            self._queue.call_back(key)
+
+    def leave(self, state: RequestState) -> None:
+        """Let others compute what a request was about to compute."""
+        for key in state.page_keys[state.num_published :]:
+            self.settle(state, key)
+
+    def awaited_key(self, keys: Sequence[bytes]) -> bytes | None:
+        """What a request should wait for.
+
+        Args:
+            keys: Keys of the pages that it would have to compute.
+
+        Returns:
+            The last key of the run from the beginning that one leader is computing, if any.
+        """
+        leader = self._leaders.get(keys[0]) if keys else None
+        awaited = None
+        if leader is not None:
+            for key in keys:
+                if self._leaders.get(key) is not leader:
+                    break
+                awaited = key
+        return awaited
+
+    def recall_the_impatient(self, step: int) -> None:
+        """Call those back for good who wait for somebody who does not get on.
+
+        Args:
+            step: Number of the present step.
+        """
+        for key in list(self._queue.aside):
+            if self._leaders[key].last_chunk < step - _PATIENCE:
+                for state in self._queue.call_back(key):
+                    state.waits_for_prefix = False
+
+    def check_integrity(self, running: dict[str, RequestState]) -> None:
+        """Prove that every leader runs and that nobody waits for nobody; for tests.
+
+        Raises:
+            AssertionError: It is not so.
+        """
+        assert all(running.get(state.request_id) is state for state in self._leaders.values())
+        assert self._leaders.keys() >= self._queue.aside.keys(), "somebody waits for nobody"

@@ -59,7 +59,7 @@ class Bench:
         return request
 
     def run(self) -> str:
-        while self.lane.has_work:
+        while self.lane.requests:
             self.lane.step()
         return " ".join(self.log)
 
@@ -70,8 +70,8 @@ def test_requests_take_turns_and_end() -> None:
         bench.add(name)
     bench.run()
     assert sorted(bench.log) == sorted("ababab")
-    assert not bench.lane.has_work
-    assert (bench.lane.num_running, bench.lane.num_waiting) == (0, 0)
+    assert not bench.lane.requests
+    assert not bench.lane.num_running
     bench.lane.step()  # nothing to do is fine
 
 
@@ -80,7 +80,7 @@ def test_priority_and_places() -> None:
     bench.add("a", 1)
     bench.add("b", 1, priority=2)
     bench.add("c", 1, priority=1)
-    assert (bench.lane.num_running, bench.lane.num_waiting) == (0, 3)
+    assert (bench.lane.num_running, len(bench.lane.requests)) == (0, 3)
     assert bench.run() == "b c a"
 
 
@@ -122,7 +122,7 @@ def test_an_abort_that_fails_goes_to_its_reader() -> None:
         bench.lane.abort(request)
         [error] = bench.sinks["a"].items
         assert isinstance(error, ValueError) and str(error) == fails_at
-        assert not bench.lane.has_work
+        assert not bench.lane.requests
 
 
 def test_abort_all_reaches_everybody() -> None:
@@ -132,7 +132,7 @@ def test_abort_all_reaches_everybody() -> None:
     bench.lane.step()
     bench.lane.abort_all("aborted")
     assert sorted(bench.log) == sorted(["a", *(f"{name}:aborted" for name in "abcd")])
-    assert not bench.lane.has_work
+    assert not bench.lane.requests
 
 
 def test_fail_all_tells_everybody() -> None:
@@ -143,7 +143,7 @@ def test_fail_all_tells_everybody() -> None:
     error = EngineDiedError("dead")
     bench.lane.fail_all(error)
     assert all(sink.items == [error] for sink in bench.sinks.values())
-    assert not bench.lane.has_work
+    assert not bench.lane.requests
 
 
 @given(
@@ -170,7 +170,7 @@ def test_everybody_hears_of_an_end_exactly_once(
         elif added:
             bench.lane.abort(added[number % len(added)])
     bench.lane.abort_all("aborted")
-    assert not bench.lane.has_work
+    assert not bench.lane.requests
     for number, request in enumerate(added):
         plan = bench.plans[request]
         errors = len(bench.sinks[str(number)].items)

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from asyncgen.engine.scheduling.page_keys import page_keys
-from asyncgen.engine.scheduling.pages import OutOfPagesError, PagePool, Reservation
+from asyncgen.engine.scheduling.pages import OutOfPagesError, PagePool, Reservation, page_keys
 
 
 @dataclass

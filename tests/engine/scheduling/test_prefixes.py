@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from asyncgen.engine.scheduling.page_keys import page_keys
-from asyncgen.engine.scheduling.prefixes import PrefixLeaders
+from asyncgen.engine.scheduling.pages import page_keys
 from asyncgen.engine.scheduling.state import RequestState
-from asyncgen.engine.scheduling.waiting import WaitingQueue
+from asyncgen.engine.scheduling.waiting import PrefixLeaders, WaitingQueue
 
 
 def request(name: str, tokens: list[int]) -> RequestState:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from asyncgen.engine.scheduling.page_keys import page_keys
-from asyncgen.engine.scheduling.pages import PagePool
+from asyncgen.engine.scheduling.pages import PagePool, page_keys
 from asyncgen.engine.scheduling.retained import RetainedPages
 from asyncgen.engine.scheduling.state import RequestState
 
@@ -54,11 +53,11 @@ def test_eviction_gives_pages_back() -> None:
     retained = RetainedPages(pool)
     for name in "abc":
         retained.keep(finished(pool, [1, 2, 3], name))
-    assert "b" in retained
+    assert "b" in retained.states
     retained.evict("b")
     retained.evict("b")
-    assert [state.request_id for state in retained.states()] == ["a", "c"]
+    assert [state.request_id for state in retained.states.values()] == ["a", "c"]
     assert pool.num_used == 2
-    pool.check_integrity(retained.states())
+    pool.check_integrity(retained.states.values())
     assert [retained.evict_oldest() for _ in range(3)] == [True, True, False]
     assert pool.num_used == 0

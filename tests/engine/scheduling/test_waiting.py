@@ -37,7 +37,7 @@ def test_those_aside_are_passed_until_called() -> None:
         if state is first:
             queue.set_aside(state, b"key")
     assert seen == [first, second]
-    assert (len(queue), queue.awaited()) == (2, [b"key"])
+    assert (len(queue), [*queue.aside]) == (2, [b"key"])
     assert queue.call_back(b"key") == [first]
     assert queue.call_back(b"key") == []
     assert list(queue.in_turn()) == [first]
