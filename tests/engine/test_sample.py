@@ -26,7 +26,7 @@ def test_sampling_reads_the_tokens_of_the_row() -> None:
 
 
 def test_the_scheduler_cuts_its_prompt() -> None:
-    sample = Sample(request_for(list(range(8)), prefill_chunk_size=3)[0], 0)
+    sample = Sample(request_for(list(range(8)), prefill_chunk_size=3, max_new_tokens=2)[0], 0)
     scheduler = FIFOScheduler(PagePool(8, 4))
     scheduler.add_waiting_request(sample)
     counts = []
