@@ -8,6 +8,7 @@ an exception in the loop's body, or simply being dropped.
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
 import anyio
@@ -17,25 +18,79 @@ import anyio.to_thread
 from asyncgen.engine.requests.request import clock
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.stopping.cancel import CancelCriteria
-from asyncgen.types import Completion, SampleBuilder, Timing, TokenEvent, Usage
+from asyncgen.types import Completion, Sample, Timing, TokenEvent, Usage
 from streamers import Mailbox, Reader
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
+    from collections.abc import AsyncIterator, Awaitable, Mapping
     from types import TracebackType
 
     from asyncgen.engine.loop import DecodeThread
     from asyncgen.engine.requests.admission import Admission, Place
     from asyncgen.engine.requests.request import Request
     from asyncgen.opening import Opened
-    from asyncgen.types import FinishReason, Prompt
+    from asyncgen.types import FinishReason, Prompt, TokenLogprob
 
-__all__ = ["READER_PACE", "TextStream"]
+__all__ = ["READER_PACE", "SampleBuilder", "TextStream"]
 
 READER_PACE = 0.008
 """Seconds, half a frame of a screen. The reader of a model that is faster than this is not
 woken for each token: at 800 tokens a second that would cost the decode thread a tenth of its time.
 """
+
+
+@dataclass(slots=True)
+class SampleBuilder:
+    """Collects the events of one sample until it is read out as a :class:`Sample`.
+
+    Attributes:
+        index: Which sample of the request.
+        texts: Its text, in pieces.
+        token_ids: Its ids.
+        logprobs: One entry an id, if asked for.
+        finish_reason: Why it ended; ``None`` while it goes on.
+        stop_reason: What ended it, as in `Sample`.
+        first_at: Seconds from acceptance to its first token; ``None`` without one.
+        last_at: The same for its newest token.
+        num_steps: Steps that gave it tokens.
+    """
+
+    index: int
+    texts: list[str] = field(default_factory=list)
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprob] | None = None
+    finish_reason: FinishReason | None = None
+    stop_reason: int | str | None = None
+    first_at: float | None = None
+    last_at: float = 0.0
+    num_steps: int = 0
+
+    def add(self, event: TokenEvent) -> None:
+        """Take in one event of this sample."""
+        if event.text:
+            self.texts.append(event.text)
+        if event.token_ids:
+            self.token_ids += event.token_ids
+            self.num_steps += 1
+            self.last_at = event.time
+            if self.first_at is None:
+                self.first_at = event.time
+        if event.logprobs is not None:
+            self.logprobs = [*(self.logprobs or ()), *event.logprobs]
+        if event.finish_reason is not None:
+            self.finish_reason = event.finish_reason
+            self.stop_reason = event.stop_reason
+
+    def build(self, unfinished: FinishReason = "cancelled") -> Sample:
+        """Freeze; ``unfinished`` is the finish reason of a sample that got none."""
+        return Sample(
+            index=self.index,
+            text="".join(self.texts),
+            token_ids=tuple(self.token_ids),
+            finish_reason=self.finish_reason or unfinished,
+            stop_reason=self.stop_reason,
+            logprobs=None if self.logprobs is None else tuple(self.logprobs),
+        )
 
 
 class TextStream:
@@ -67,9 +122,6 @@ class TextStream:
         self._num_samples = 1
         self._unread: deque[TokenEvent] = deque()
         self._samples: dict[int, SampleBuilder] = {}
-        self._first_at: float | None = None
-        self._last_at = 0.0
-        self._num_steps = 0
         self._last: TokenEvent | None = None
         self._failure: BaseException | None = None
         self._reading = False
@@ -84,7 +136,7 @@ class TextStream:
         """Read events instead of text: ids, log-probabilities, several samples by index."""
         return Reader(self._next_event, self._leave, self._abandon)
 
-    async def __anext__(self) -> str:
+    def __anext__(self) -> Awaitable[str]:
         """The text since the last read, at least one character.
 
         Raises:
@@ -92,7 +144,7 @@ class TextStream:
             InvalidRequestError: The stream has several samples: read :meth:`events`.
             Exception: What the request raised.
         """
-        return await self._next_text()
+        return self._next_text()
 
     async def __aenter__(self) -> Self:
         """Start the request: tokenize, check, post.
@@ -103,7 +155,9 @@ class TextStream:
                 memory of the engine.
             OverloadedError: The queue is full; nothing was tokenized.
         """
-        self._enter()
+        if self._reading:
+            raise anyio.BusyResourceError("reading from")
+        self._reading = True
         try:
             await self._start()
         finally:
@@ -189,12 +243,14 @@ class TextStream:
             self._thread.cancel(request)
 
     async def _next_text(self) -> str:
-        text = ""
-        while not text:
+        unread = self._unread
+        while True:
             await self._fill(as_text=True)
-            text = "".join([event.text for event in self._unread])
-            self._unread.clear()
-        return text
+            text = unread.popleft().text
+            while unread:
+                text += unread.popleft().text
+            if text:
+                return text
 
     async def _next_event(self) -> TokenEvent:
         await self._fill(as_text=False)
@@ -202,7 +258,10 @@ class TextStream:
 
     async def _fill(self, *, as_text: bool) -> None:
         """Return when something is unread; raise at the end of the stream."""
-        self._enter()
+        if self._reading:
+            raise anyio.BusyResourceError("reading from")
+        self._reading = True
+        mailbox = self._mailbox
         try:
             if self._request is None:
                 await self._start()
@@ -212,15 +271,15 @@ class TextStream:
                     self._num_samples,
                     "several samples are read through `events()`, told apart by `index`",
                 )
-            if self._unread or self._ended or len(self._mailbox):
+            if self._unread or self._ended or len(mailbox):
                 # A reader slower than the model never waits; the loop gets its turn all the same.
                 await anyio.lowlevel.checkpoint()
             else:
-                await self._mailbox.wait()
+                await mailbox.wait()
             if not self._left:
                 self._collect()
                 # Closed by the sender: the loop it was made in ended before this one read.
-                self._left = self._mailbox.closed
+                self._left = mailbox.closed
         except BaseException:
             self._leave()
             raise
@@ -236,28 +295,17 @@ class TextStream:
             raise failure
         raise StopAsyncIteration
 
-    def _enter(self) -> None:
-        """Refuse a second task while one reads; the first one goes on."""
-        if self._reading:
-            raise anyio.BusyResourceError("reading from")
-        self._reading = True
-
     def _collect(self) -> None:
         """Take over what the decode thread has put."""
+        samples = self._samples
         for item in self._mailbox.drain():
             if isinstance(item, BaseException):
                 self._failure = item
                 continue
             self._unread.append(item)
-            sample = self._samples.get(item.index)
-            if sample is None:
-                sample = self._samples[item.index] = SampleBuilder(item.index)
-            sample.add(item)
-            if item.token_ids:
-                if self._first_at is None:
-                    self._first_at = item.time
-                self._last_at = item.time
-                self._num_steps += 1
+            if item.index not in samples:
+                samples[item.index] = SampleBuilder(item.index)
+            samples[item.index].add(item)
             if item.usage is not None:
                 self._last = item
 
@@ -294,11 +342,12 @@ class TextStream:
         if self._last is not None and self._last.timing is not None:
             return self._last.timing
         total = clock() - self._request.accepted_at if self._request is not None else 0.0
-        first, last = self._first_at, self._last_at
-        rate = None
-        if first is not None and last > first:
-            rate = (self._num_steps - 1) / (last - first)
-        return Timing(None, first, total, rate)
+        samples = self._samples.values()
+        begun = [one.first_at for one in samples if one.first_at is not None]
+        first = min(begun, default=None)
+        seconds = 0.0 if first is None else max(one.last_at for one in samples) - first
+        steps = sum(sample.num_steps for sample in samples)
+        return Timing(None, first, total, (steps - 1) / seconds if seconds > 0 else None)
 
 
 def _prepare(

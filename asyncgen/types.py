@@ -6,7 +6,7 @@ Nothing here computes, waits or imports torch; every other module may import it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 __all__ = [
@@ -176,37 +176,3 @@ class Completion:
     def logprobs(self) -> tuple[TokenLogprob, ...] | None:
         """Log-probabilities of the first sample, if asked for."""
         return self.samples[0].logprobs
-
-
-@dataclass(slots=True)
-class SampleBuilder:
-    """Collects the events of one sample until it is read out as a :class:`Sample`."""
-
-    index: int
-    texts: list[str] = field(default_factory=list)
-    token_ids: list[int] = field(default_factory=list)
-    logprobs: list[TokenLogprob] | None = None
-    finish_reason: FinishReason | None = None
-    stop_reason: int | str | None = None
-
-    def add(self, event: TokenEvent) -> None:
-        """Take in one event of this sample."""
-        if event.text:
-            self.texts.append(event.text)
-        self.token_ids.extend(event.token_ids)
-        if event.logprobs is not None:
-            self.logprobs = [*(self.logprobs or ()), *event.logprobs]
-        if event.finish_reason is not None:
-            self.finish_reason = event.finish_reason
-            self.stop_reason = event.stop_reason
-
-    def build(self, unfinished: FinishReason = "cancelled") -> Sample:
-        """Freeze; ``unfinished`` is the finish reason of a sample that got none."""
-        return Sample(
-            index=self.index,
-            text="".join(self.texts),
-            token_ids=tuple(self.token_ids),
-            finish_reason=self.finish_reason or unfinished,
-            stop_reason=self.stop_reason,
-            logprobs=None if self.logprobs is None else tuple(self.logprobs),
-        )

@@ -18,8 +18,10 @@ Thread rules:
 
 from __future__ import annotations
 
+import sys
 import weakref
 from contextlib import contextmanager
+from functools import partial
 from threading import RLock, local
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -28,7 +30,7 @@ import anyio
 import anyio.lowlevel
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
+    from collections.abc import Callable, Iterator
 
 __all__ = ["LoopBell", "Mailbox"]
 
@@ -73,7 +75,9 @@ class LoopBell:
             getattr(loop, "call_soon", None) or loop.run_sync_soon
         )
         self._loop_is_closed: Callable[[], bool] = getattr(loop, "is_closed", bool)
-        self._asyncio = _AsyncioLoop(loop) if hasattr(loop, "create_future") else None
+        self._loop = loop
+        # Which is imported where one of its loops, or one of uvloop's, is there.
+        self._asyncio: Any = sys.modules["asyncio"] if hasattr(loop, "create_future") else None
         self._lock = RLock()
         self._wakes: list[Callable[[], object]] = []
         self._pending = False
@@ -94,11 +98,27 @@ class LoopBell:
 
     def is_here(self) -> bool:
         """Whether the caller is a task of this loop; False where only `current` can tell."""
-        return self._asyncio is not None and self._asyncio.is_here()
+        asyncio = self._asyncio
+        if asyncio is None:
+            return False
+        try:
+            # A guest of the loop (trio's guest mode) runs inside of it, but in none of its tasks.
+            return asyncio.get_running_loop() is self._loop and asyncio.current_task() is not None
+        except RuntimeError:  # no asyncio loop runs in this thread
+            return False
 
-    def event(self) -> anyio.Event | _FutureEvent:
-        """Return what one task of the loop may wait for; its `set` is to be called in the loop."""
-        return anyio.Event() if self._asyncio is None else _FutureEvent(self._asyncio)
+    def waiter(self) -> tuple[Callable[[], object], Any]:
+        """Make what one task of the loop may wait for.
+
+        Returns:
+            What ends the wait, to be called in the loop, and what to await: a future of asyncio,
+            which costs a fraction of an `anyio.Event`, or that.
+        """
+        if self._asyncio is None:
+            event = anyio.Event()
+            return event.set, event
+        future = self._loop.create_future()
+        return partial(_resolve, future), future
 
     @property
     def gone(self) -> bool:
@@ -147,9 +167,10 @@ class LoopBell:
                 # A loop may close with our wake-up still queued; nothing else would tell us.
                 if not self._loop_is_closed():
                     return True
-            elif _gathering.bells is not None and not self._loop_is_closed():
-                _gathering.bells.add(self)
-                return True
+            elif (gathered := _gathering.bells) is not None:
+                if self in gathered or not self._loop_is_closed():
+                    gathered.add(self)
+                    return True
             elif self._schedule_answer(self._schedule):
                 return True
             self._die()
@@ -184,41 +205,10 @@ class LoopBell:
         return True
 
 
-class _AsyncioLoop:
-    """What is asked of an asyncio or uvloop loop at every wait."""
-
-    __slots__ = ("_current_task", "_loop", "_running_loop", "future")
-
-    def __init__(self, loop: Any) -> None:
-        import asyncio  # which is there, as one of its loops is
-
-        self._loop = loop
-        self._current_task = asyncio.current_task
-        self._running_loop = asyncio.get_running_loop
-        self.future: Callable[[], asyncio.Future[None]] = loop.create_future
-
-    def is_here(self) -> bool:
-        try:
-            # A guest of the loop (trio's guest mode) runs inside of it, but in none of its tasks.
-            return self._running_loop() is self._loop and self._current_task() is not None
-        except RuntimeError:  # no asyncio loop runs in this thread
-            return False
-
-
-class _FutureEvent:
-    """An `anyio.Event` for one task of an asyncio loop, without its two layers and its queue."""
-
-    __slots__ = ("_future",)
-
-    def __init__(self, loop: _AsyncioLoop) -> None:
-        self._future = loop.future()
-
-    def set(self) -> None:
-        if not self._future.done():  # the task was cancelled meanwhile
-            self._future.set_result(None)
-
-    def wait(self) -> Awaitable[None]:
-        return self._future
+def _resolve(future: Any) -> None:
+    """End the wait for a future of asyncio, unless its task was cancelled meanwhile."""
+    if not future.done():
+        future.set_result(None)
 
 
 class Mailbox(Generic[T]):
@@ -226,6 +216,9 @@ class Mailbox(Generic[T]):
 
     Nothing blocks the sender and nothing is dropped while the reader is there: what was not read
     waits, and `drain` hands over all of it. A reader that waits is rung for once.
+
+    Attributes:
+        closed: Whether the reader has left or its loop has ended.
     """
 
     def __init__(
@@ -244,8 +237,8 @@ class Mailbox(Generic[T]):
         self._on_loop_gone = on_loop_gone
         self._lock = RLock()
         self._items: list[T] = []
-        self._closed = False
-        self._wake: Callable[[], None] | None = None
+        self.closed = False
+        self._wake: Callable[[], object] | None = None
         self._bell: LoopBell | None = None
         try:
             self._bell = LoopBell.current()
@@ -256,11 +249,6 @@ class Mailbox(Generic[T]):
         """Number of unread items."""
         return len(self._items)
 
-    @property
-    def closed(self) -> bool:
-        """Whether the reader has left or its loop has ended."""
-        return self._closed
-
     def put_nowait(self, item: T) -> bool:
         """Append an item from any thread; never waits.
 
@@ -268,7 +256,7 @@ class Mailbox(Generic[T]):
             False if nobody will ever read it (closed, or the reader's loop has ended).
         """
         with self._lock:
-            if self._closed:
+            if self.closed:
                 return False
             items = self._items
             items.append(item)
@@ -294,7 +282,7 @@ class Mailbox(Generic[T]):
         Raises:
             anyio.BusyResourceError: another task is waiting.
         """
-        if self._items or self._closed:
+        if self._items or self.closed:
             return
         if self._hurried:
             await anyio.sleep(max(0.0, self._woken_at + self._pace - monotonic()))
@@ -302,22 +290,21 @@ class Mailbox(Generic[T]):
                 # trio holds what ended the sleep, an exception with all frames of the reader, until
                 # the task yields once more; dropped before that, a reader would go on unseen.
                 await anyio.lowlevel.checkpoint()
-            if self._items or self._closed:
+            if self._items or self.closed:
                 self._woken_at = monotonic()
                 return
         bell = self._bell
         if bell is None or not bell.is_here():
             bell = LoopBell.current()
-        event = bell.event()
-        wake = event.set
+        wake, waiter = bell.waiter()
         with self._lock:
-            if self._items or self._closed:
+            if self._items or self.closed:
                 return
             if self._wake is not None:
                 raise anyio.BusyResourceError("waiting for")
             self._bell, self._wake = bell, wake
         try:
-            await event.wait()
+            await (waiter.wait() if bell._asyncio is None else waiter)
         finally:
             # Unless it was taken to be rung: then it sets an event that nobody looks at.
             if self._wake is wake:
@@ -337,7 +324,7 @@ class Mailbox(Generic[T]):
     def close(self) -> None:
         """Leave: unread items are dropped, later ones refused, a waiting task is woken."""
         with self._lock:
-            self._closed = True
+            self.closed = True
             self._items.clear()
             wake, self._wake = self._wake, None
         if wake is not None and self._bell is not None:
@@ -345,7 +332,7 @@ class Mailbox(Generic[T]):
 
     def abandon(self) -> None:
         """Refuse later items, without taking a lock: what a finalizer may do."""
-        self._closed = True
+        self.closed = True
 
 
 def _no_one() -> None:

@@ -895,7 +895,7 @@ def test_the_interpreter_leaves_without_a_close(backend: str, state: str) -> Non
             stream = llm.stream("abc")
             if {state!r} == "streaming":
                 async for text in stream:
-                    if stream._num_steps > 3:
+                    if stream._samples[0].num_steps > 3:
                         return
             elif {state!r} == "unread":
                 await anext(stream)

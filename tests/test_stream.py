@@ -20,6 +20,8 @@ from asyncgen.engine.scheduling.pages import PagePool
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.logits import LogitsProcessorList
 from asyncgen.llm import AsyncLLM, TextStream
+from asyncgen.stream import SampleBuilder
+from asyncgen.types import Sample, TokenEvent, TokenLogprob
 from tests.doubles.engine import (
     greedy_ids,
     in_thread,
@@ -32,8 +34,6 @@ from tests.doubles.models import EOS, PATIENCE, Gate, TableModel, byte_tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
-
-    from asyncgen.types import TokenEvent
 
 __all__ = ["no_thread_left"]
 
@@ -904,3 +904,14 @@ async def test_several_loops_in_several_threads() -> None:
             group.start_soon(in_thread, run_all)
             found.append(await read(llm.stream(PROMPT)))
     assert found == [text] * 10
+
+
+def test_a_sample_is_built_of_its_events() -> None:
+    builder = SampleBuilder(2)
+    assert builder.build() == Sample(2, "", (), "cancelled")
+    entries = [TokenLogprob(token, "", 0.0) for token in range(3)]
+    builder.add(TokenEvent(2, (0,), "a", (entries[0],)))
+    builder.add(TokenEvent(2, (), "b"))
+    assert builder.build().finish_reason == "cancelled"
+    builder.add(TokenEvent(2, (1, 2), "", tuple(entries[1:]), finish_reason="stop", stop_reason=9))
+    assert builder.build() == Sample(2, "ab", (0, 1, 2), "stop", 9, tuple(entries))

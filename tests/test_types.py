@@ -10,7 +10,6 @@ import pytest
 from asyncgen.types import (
     Completion,
     Sample,
-    SampleBuilder,
     Timing,
     TokenEvent,
     TokenLogprob,
@@ -43,14 +42,3 @@ def test_values_are_frozen() -> None:
     event = TokenEvent(0, (1,), "a")
     with pytest.raises(dataclasses.FrozenInstanceError):
         event.text = "b"  # type: ignore[misc]
-
-
-def test_a_sample_is_built_of_its_events() -> None:
-    builder = SampleBuilder(2)
-    assert builder.build() == Sample(2, "", (), "cancelled")
-    entries = [TokenLogprob(token, "", 0.0) for token in range(3)]
-    builder.add(TokenEvent(2, (0,), "a", (entries[0],)))
-    builder.add(TokenEvent(2, (), "b"))
-    assert builder.build().finish_reason == "cancelled"
-    builder.add(TokenEvent(2, (1, 2), "", tuple(entries[1:]), finish_reason="stop", stop_reason=9))
-    assert builder.build() == Sample(2, "ab", (0, 1, 2), "stop", 9, tuple(entries))

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from asyncgen.engine.core import Engine
 from asyncgen.engine.devices import kind_of
 from asyncgen.engine.lane.lane import SideLane
-from asyncgen.engine.requests.request import clock
 from asyncgen.errors import InvalidRequestError
 
 if TYPE_CHECKING:
@@ -201,7 +200,6 @@ def _make_batch(
     from asyncgen.cache.paged import PagedStorage
     from asyncgen.engine.batch import Batch
     from asyncgen.engine.batch_runner import BatchRunner
-    from asyncgen.engine.events import EventWriter
     from asyncgen.engine.sampling.sampler import BatchSampler
     from asyncgen.models.attention.paged.attention import PagedAttention
 
@@ -222,7 +220,6 @@ def _make_batch(
         _make_scheduler(options, pool),
         BatchRunner(core, attention, _make_graphs(model, attention, options, room)),
         BatchSampler(core.config.vocab_size, model.device),
-        start_events=lambda request: EventWriter(request, tokenizer, clock, metrics),
         tokenizer=tokenizer,
         prefill_chunk=options.prefill_chunk_size,
         prefix_caching=options.prefix_caching,

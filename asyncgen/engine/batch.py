@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, cast
 import torch
 
 from asyncgen.engine.ahead import BegunStep, UnreadTokens
-from asyncgen.engine.requests.request import fail
+from asyncgen.engine.events import EventWriter
+from asyncgen.engine.requests.request import clock, fail
 from asyncgen.engine.sample import Sample
 from asyncgen.engine.sampling.logprobs import named_logprob
 from asyncgen.engine.scheduling.state import RequestStatus
@@ -20,12 +21,11 @@ from asyncgen.errors import InvalidRequestError
 from streamers import LoopBell
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from torch import Tensor
 
     from asyncgen.engine.batch_runner import BatchRunner
-    from asyncgen.engine.events import EventWriter
     from asyncgen.engine.metrics import EngineMetrics
     from asyncgen.engine.requests.request import Request
     from asyncgen.engine.sampling.row import SamplerRow
@@ -54,7 +54,6 @@ class Batch:
         runner: BatchRunner,
         sampler: BatchSampler,
         *,
-        start_events: Callable[[Request], EventWriter],
         tokenizer: Tokenizer | None,
         prefill_chunk: int,
         prefix_caching: bool = True,
@@ -68,9 +67,7 @@ class Batch:
             scheduler: Picks the rows of a step and gives them pages.
             runner: Computes.
             sampler: Picks tokens.
-            start_events: Begins to write the events of a request.
-            tokenizer: Gives the text of tokens whose log-probabilities are asked for; ``None``
-                where only ids are wanted.
+            tokenizer: Turns ids to text; ``None`` where only ids are wanted.
             prefill_chunk: Most prompt tokens of one step, those of all rows together.
             prefix_caching: Whether requests share the pages of equal beginnings; the samples of
                 one request always do.
@@ -83,7 +80,6 @@ class Batch:
         self._scheduler = scheduler
         self._runner = runner
         self._sampler = sampler
-        self._start_events = start_events
         self._tokenizer = tokenizer
         self._prefill_chunk = prefill_chunk
         self._prefix_caching = prefix_caching
@@ -340,7 +336,9 @@ class Batch:
         """The writer of a request's events, made at its first step."""
         events = self._events.get(request)
         if events is None:
-            events = self._events[request] = self._start_events(request)
+            events = self._events[request] = EventWriter(
+                request, self._tokenizer, clock, self._metrics
+            )
         return events
 
     def _fail(self, request: Request, error: BaseException) -> None:

@@ -139,10 +139,13 @@ class Engine:
     def _count(self, num_tokens: int | None = None) -> int:
         """Tell the figures of now, and the tokens of a step; return how many requests wait."""
         batch, lane, pool = self._batch, self._lane, self._pool
-        running, waiting = lane.num_running, len(lane.requests) - lane.num_running
+        running, present = 0, len(lane.requests)
+        if present:
+            running = lane.num_running
         if batch is not None:
             running += batch.num_running
-            waiting += len(batch.requests) - batch.num_running
+            present += len(batch.requests)
+        waiting = present - running
         used, total = (0, 0) if pool is None else (pool.num_held, pool.num_pages)
         self._metrics.step(running, waiting, used, total, num_tokens)
         return waiting

@@ -121,7 +121,8 @@ class Scheduler(ABC):
 
     def running(self) -> list[RequestState]:
         """The running requests, lowest rank (most senior) first; a copy."""
-        self._sort()
+        if not self._is_sorted:
+            self._sort()
         return list(self.active_requests.values())
 
     def waiting(self) -> list[RequestState]:
@@ -273,7 +274,7 @@ class Scheduler(ABC):
 
         It ends behind a request that could not be admitted, and costs nothing for those behind.
         """
-        return self._queue.in_turn()
+        return self._queue.in_turn() if self._queue.states else iter(())
 
     def may_admit(self, state: RequestState) -> bool:
         """Whether a waiting request may start now, if there are pages for it; always, here.
@@ -429,10 +430,9 @@ class Scheduler(ABC):
         self.cache.release(state.drop_pages())
 
     def _sort(self) -> None:
-        if not self._is_sorted:
-            by_rank = sorted(self.active_requests.values(), key=lambda state: state.rank)
-            self.active_requests = {state.request_id: state for state in by_rank}
-            self._is_sorted = True
+        by_rank = sorted(self.active_requests.values(), key=lambda state: state.rank)
+        self.active_requests = {state.request_id: state for state in by_rank}
+        self._is_sorted = True
 
     # Pages.
 
@@ -513,7 +513,8 @@ class Scheduler(ABC):
         while pool.num_available < count:
             if self._retained.evict_oldest():
                 continue
-            self._sort()
+            if not self._is_sorted:
+                self._sort()
             junior = next(reversed(self.active_requests.values()))
             if junior is not state:
                 self.preempt(junior)

@@ -19,20 +19,25 @@ class CancelCriteria:
 
     Pass it in ``stopping_criteria=[cancel]`` of any ``generate`` and call :meth:`set` elsewhere:
     every row ends after the token being computed.
+
+    Attributes:
+        flag: Whether the request is to end, for those that look at every step.
     """
+
+    __slots__ = ("flag",)
 
     def __init__(self) -> None:
         """Start unset."""
         # One attribute store is atomic in CPython; readers need no lock to see it.
-        self._set = False
+        self.flag = False
 
     def set(self) -> None:
         """End the request; idempotent, and safe in destructors."""
-        self._set = True
+        self.flag = True
 
     def is_set(self) -> bool:
         """Whether the request is to end."""
-        return self._set
+        return self.flag
 
     def __call__(self, input_ids: Tensor, scores: Tensor | None = None, **kwargs: Any) -> Tensor:
         """Answer for every row at once.
@@ -47,4 +52,4 @@ class CancelCriteria:
         """
         import torch
 
-        return torch.full((input_ids.shape[0],), self._set, device=input_ids.device)
+        return torch.full((input_ids.shape[0],), self.flag, device=input_ids.device)

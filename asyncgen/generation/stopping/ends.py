@@ -77,7 +77,9 @@ class Ends:
         found: list[str | None] = []
         for row, token in enumerate(token_ids):
             stops = others is not None and others[row]
-            found.append(self._own(row, token, stops=stops) or common if live[row] else None)
+            stops = stops or token in self.eos_token_ids
+            own = "stop" if stops else self._stopped.get(row)
+            found.append(own or common if live[row] else None)
         return found
 
     def reason(self, row: int, token_id: int, length: int, *, stops: bool = False) -> str | None:
@@ -92,18 +94,13 @@ class Ends:
         Returns:
             As an entry of :meth:`reasons`.
         """
-        own = self._own(row, token_id, stops=stops)
-        if own is not None:
-            return own
+        if stops or token_id in self.eos_token_ids:
+            return "stop"
+        if row in self._stopped:
+            return self._stopped[row]
         if self.max_length is not None and length >= self.max_length:
             return "length"
         return self.interrupted()
-
-    def _own(self, row: int, token_id: int, *, stops: bool) -> str | None:
-        """A reason that comes of the row itself."""
-        if stops or token_id in self.eos_token_ids:
-            return "stop"
-        return self._stopped.get(row)
 
     def hits(
         self, tokens: Tensor, length: int, seen: Callable[[], tuple[Tensor, Tensor]]
@@ -131,7 +128,7 @@ class Ends:
     def interrupted(self) -> str | None:
         """A reason to end at once, whatever was generated: ``"cancelled"`` or ``"time"``."""
         for cancel in self._cancels:
-            if cancel.is_set():
+            if cancel.flag:
                 return "cancelled"
         if self._deadline is not None and self._clock() > self._deadline:
             return "time"
