@@ -1,4 +1,4 @@
-"""Decoding methods that somebody wrote into a folder or a repository on the hub.
+"""Decoding methods that users publish as a folder or a repository on the hub.
 
 Finds ``custom_generate/generate.py`` (or, as older repositories have it, ``generate.py`` at the
 top), checks the requirements beside it, and returns its function ``generate``. It knows nothing of

@@ -41,7 +41,7 @@ class PagedStorage:
     """The keys and values of ``num_pages`` pages.
 
     The memory is asked for at once and not written: on a CPU a page that was never used takes
-    none. What it holds before the first write is arbitrary, so whoever begins a page without
+    none. What it holds before the first write is arbitrary, so a caller that begins a page without
     filling it calls `clear` first (`TorchAttention` does; our own kernel reads no further than a
     text).
 

@@ -5,7 +5,7 @@ it then tells readers and plans the next step the device would wait for the host
 is asked for first: its input ids are there, on the device, and everything else about it is known
 as soon as one assumes that every row goes on. Then the tokens are read. Rows that turn out to have
 ended have one token too many in the pass, which is dropped: what it wrote lies in pages that were
-theirs, behind all that counts, and whoever gets these pages writes to them later.
+theirs, behind all that counts, and the next owner of these pages overwrites it.
 
 Only the pass is ahead. A step is sampled after the tokens of all steps before it were read, so
 whatever the host keeps of a sequence is complete by then.

@@ -121,7 +121,7 @@ class Batch:
             self._fail(request, error)
 
     def hold_back(self, num_pages: int) -> None:
-        """Leave so many pages to somebody else who waits for them: newcomers wait meanwhile."""
+        """Keep so many pages free for a request of the side lane: newcomers wait meanwhile."""
         self._scheduler.held_back = num_pages
         if num_pages:
             self._scheduler.evict_retained(num_pages)
@@ -284,7 +284,7 @@ class Batch:
     def _withdraw_poisoned(
         self, rows: list[ScheduledRow], samples: list[Sample], logits: Tensor, sampled: Sampled
     ) -> list[ScheduledRow]:
-        """See that nobody finds the pages of a row of NaN; return the other rows."""
+        """Take the pages of rows of NaN out of prefix sharing; return the other rows."""
         poisoned = {
             samples[number]
             for number in sampled.failures

@@ -118,7 +118,7 @@ class Engine:
         rows: Sequence[ScheduledRow] = ()
         if batch is not None:
             if lane.requests or self._holds_back:
-                # Who waits for memory beside the batch is not overtaken for ever by newcomers.
+                # Newcomers do not overtake a request of the lane that waits for memory.
                 self._holds_back = lane.num_pages_wanted
                 batch.hold_back(self._holds_back)
             if batch.requests:

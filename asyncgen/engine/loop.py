@@ -48,7 +48,7 @@ class Signal:
         return self._set
 
     def set(self) -> None:
-        """Wake everybody who waits; a second call does nothing."""
+        """Wake all that wait; a second call does nothing."""
         with self._lock:
             self._set = True
             calls, self._calls = self._calls, []
@@ -266,7 +266,7 @@ class DecodeThread(Generic[L]):
         """
         self.require_open()
         self._shared.inbox.put(Add(request))
-        # Between the check and the post the thread may have ended, with nobody left to answer.
+        # Between the check and the post the thread may have ended, and then no one answers.
         if self._shared.finished.is_set():
             raise self._error()
 
@@ -316,12 +316,12 @@ class DecodeThread(Generic[L]):
         return not self._thread.is_alive()
 
     def call_when_finished(self, function: Callable[[], object]) -> None:
-        """Call a function when the thread has left and everybody was answered, on that thread."""
+        """Call a function on the thread when it has left and every request was answered."""
         self._shared.answered.call(function)
 
     @property
     def is_over(self) -> bool:
-        """Whether the thread has left and everybody was answered; also in a forked process."""
+        """Whether the thread has left and every request was answered; also in a forked process."""
         return self._shared.answered.is_set() or self._shared.pid != os.getpid()
 
     @property
@@ -352,7 +352,7 @@ class DecodeThread(Generic[L]):
         failure = self._shared.failure
         if failure is None:
             return EngineClosedError("the engine was closed; create a new one")
-        # One that is raised again and again would collect the frames of everybody it was raised to.
+        # An exception that is raised again and again would collect the frames of all its receivers.
         if isinstance(failure, EngineDiedError):
             return _death(failure.__cause__)
         return failure.with_traceback(self._shared.trace)

@@ -46,7 +46,7 @@ class CacheRoom:
         return -(-positions // self.page_size)
 
     def positions(self, rows: int) -> int:
-        """Most positions that each of so many rows can have, if nobody else has any."""
+        """Most positions that each of so many rows can have, if no other row has any."""
         return self.num_pages // rows * self.page_size
 
 
@@ -96,8 +96,8 @@ def plan_pages(
 def device_memory(device: torch.device) -> tuple[int, int]:
     """Bytes free and bytes in all, of a device or of the machine, limits of a container included.
 
-    What torch keeps of a CUDA device's memory and nobody uses any longer, such as that of an engine
-    which was closed, is given back first.
+    Memory of a CUDA device that torch keeps without a use, such as that of a closed engine, is
+    given back first.
 
     Args:
         device: CUDA devices have memory of their own; all others are taken to use the machine's.

@@ -50,8 +50,8 @@ class ForeignRun:
             model: Has ``generate(input_ids=…, streamer=…, stopping_criteria=…, **config)``.
             tokenizer: Turns ids to text.
             clock: Monotonic seconds.
-            is_closing: Whether the decode thread was asked to leave; nobody else could tell the
-                foreign code.
+            is_closing: Whether the decode thread was asked to leave; foreign code has no other way
+                to hear of it.
             metrics: Told what happens to it.
         """
         self._request = request

@@ -120,7 +120,7 @@ class SideLane:
         return True
 
     def _admit(self) -> None:
-        """Let the next request run if its memory is there; nobody overtakes it."""
+        """Let the next request run if its memory is there; no other one overtakes it."""
         if self.num_pages_wanted:
             return
         request = self._scheduler.admit()

@@ -44,7 +44,7 @@ class TurnScheduler(Generic[T]):
     def admit(self) -> T | None:
         """Move the next waiting request to the front of the running ones, if it may go there.
 
-        It may if there is room, and if somebody else had a turn since the last one was moved.
+        It may if there is room, and if another request had a turn since the last one was moved.
         """
         if not self._waiting or len(self._running) >= self.max_running:
             return None

@@ -2,9 +2,9 @@
 
 A page is in exactly one of three places:
 
-    free    nobody holds it, and what it contains is worth nothing
+    free    no request holds it, and what it contains is worth nothing
     used    one or more requests hold it
-    kept    nobody holds it, but it has a key, so that a request that begins alike may find it;
+    kept    no request holds it, but it has a key: a request that begins alike may find it;
             the one that was left longest ago makes room first
 
 Only full pages are ever published under a key, and a full page is never written again. So a write
@@ -138,7 +138,7 @@ class PagePool:
 
     @property
     def num_kept(self) -> int:
-        """Pages that nobody holds and that may be found again."""
+        """Pages that no request holds and that may be found again."""
         return len(self._kept)
 
     @property
@@ -156,7 +156,7 @@ class PagePool:
         return -(-num_tokens // self.page_size)
 
     def take(self, count: int) -> list[int]:
-        """Hold pages that nobody holds, lowest ids first so that used pages lie close together.
+        """Take pages that no request holds, lowest ids first so that used pages lie close together.
 
         Args:
             count: How many. Kept pages make room where the free ones do not suffice, the one that
@@ -180,7 +180,7 @@ class PagePool:
         return pages
 
     def share(self, pages: Iterable[int]) -> None:
-        """Hold pages that ``lookup`` found, together with whoever else holds them."""
+        """Hold pages that ``lookup`` found, together with the requests that hold them already."""
         holders = self._holders
         for page in pages:
             count = holders.get(page, 0)
@@ -191,7 +191,7 @@ class PagePool:
     def release(self, pages: Sequence[int]) -> None:
         """Hold pages no longer.
 
-        Those that nobody else holds are free at once, or kept if they have a key. The end of a
+        Those that no other request holds are free at once, or kept if they have a key. The end of a
         request is given up before its beginning, which more requests may have in common.
 
         Args:
@@ -223,7 +223,7 @@ class PagePool:
             self._key_of[page] = key
 
     def withdraw(self, pages: Iterable[int]) -> None:
-        """Let nobody find these pages any more, for example because they contain NaN.
+        """Take the keys of pages away, so that no request finds them; they may contain NaN.
 
         Args:
             pages: Any pages; those that are only kept become free.

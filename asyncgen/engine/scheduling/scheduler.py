@@ -9,7 +9,7 @@ The life of a request here::
     add_waiting_request -> waiting -> admitted: running, with pages -> finish_request
                               ^-------------- preempt ----'
 
-Whoever computes calls, for each step: ``clear_cancelled_requests``, ``schedule_batch``, the model,
+For each step, the owner calls ``clear_cancelled_requests``, ``schedule_batch``, the model,
 ``computed``; then appends the sampled tokens to ``state.tokens`` and ends who is done. All of it
 happens on one thread.
 """
@@ -74,7 +74,7 @@ class Scheduler(ABC):
         max_running: How many requests may run at a time.
         ageing: How many steps of waiting a level of priority is worth, at least 1.
         held_back: Pages that admission leaves available, for a reservation that waits for them;
-            with nobody running they are there, so whoever waits for them can have them then.
+            they are there at the latest when no request runs.
         num_preemptions: How often a request had to give its pages up.
         failed: Requests that outgrew the pool, until ``take_failed``.
     """
@@ -182,7 +182,7 @@ class Scheduler(ABC):
         """Note that rows will have been computed by the time of the next step.
 
         The next ``schedule_batch`` may be asked for before ``computed`` then, which is to follow;
-        nobody finds the pages earlier.
+        other requests find the pages only then.
 
         Args:
             rows: What ``schedule_batch`` gave.
@@ -292,7 +292,7 @@ class Scheduler(ABC):
         A running request that needs a page takes it, if none is left, from the running request of
         the highest rank. A waiting one is admitted if there are pages for all of its tokens; if
         not, no other one is admitted in this step, so that small requests do not pass a large one
-        for ever. One whose beginning is being computed by somebody else waits for that. A row that
+        for ever. One whose beginning another request computes right now waits for that. A row that
         does not fit the ``cache_budget`` waits as well, unless it is the first.
 
         Args:
@@ -450,7 +450,7 @@ class Scheduler(ABC):
         while True:
             known, num_known = self._known(state)
             if state.waits_for_prefix:
-                # At least the last token is computed by everybody, because its logits are needed.
+                # Each request computes at least its last token, because it needs the logits.
                 usable = (len(state.tokens) - 1) // pool.page_size
                 awaited = self._leaders.awaited_key(state.page_keys[len(known) : usable])
                 if awaited is not None:

@@ -46,7 +46,7 @@ class FIFOScheduler(Scheduler):
         self.safety_margin = safety_margin
 
     def may_admit(self, state: RequestState) -> bool:
-        """Whether enough of the pool is available, or nobody else runs."""
+        """Whether enough of the pool is available, or no other request runs."""
         pool = self.cache
         return not self.active_requests or pool.num_available > self.safety_margin * pool.num_pages
 

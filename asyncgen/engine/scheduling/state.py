@@ -1,6 +1,6 @@
 """One row of the batch: the tokens of a request, how far they are computed, and its pages.
 
-Knows no tensors and no events. The scheduler moves it along; whoever reads the sampled tokens
+Knows no tensors and no events. The scheduler moves it along; the reader of the sampled tokens
 appends them.
 """
 
@@ -75,7 +75,7 @@ class RequestState:
     Attributes:
         request_id: Unique among the requests that have not ended.
         initial_tokens: Token ids of the prompt, at least one.
-        streaming: Whether somebody reads the tokens as they come.
+        streaming: Whether the tokens are read as they come.
         record_timestamps: Whether to note when each token came.
         max_new_tokens: How many tokens to generate at most; ``None`` for no limit.
         eos_token_id: The id or ids that end it; ``None`` or a negative id for none.
@@ -83,7 +83,7 @@ class RequestState:
         prefill_chunk_size: Most tokens of it that run in one step; ``None`` for no limit.
         salt: What the content of its pages depends on beside its tokens (model, adapter):
             requests share pages only under the same salt.
-        tokens: Prompt and generated tokens; whoever samples appends here.
+        tokens: Prompt and generated tokens; sampled ones are appended here.
         logprobs: Log-probabilities of generated tokens, where they were given.
         error: What went wrong; ``None`` if nothing did.
         status: Where it is.
@@ -100,7 +100,7 @@ class RequestState:
         page_keys: Keys of its first pages, as far as they were needed.
         num_published: How many of its pages were offered to others.
         last_chunk: Step in which a chunk of its prompt was last scheduled.
-        waits_for_prefix: Whether it may still wait for somebody to compute its beginning.
+        waits_for_prefix: Whether it may still wait for another request to compute its beginning.
     """
 
     request_id: str

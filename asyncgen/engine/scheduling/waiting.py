@@ -1,11 +1,11 @@
-"""Requests that wait, next first, and whom those wait for that stand aside. Knows no pages.
+"""Requests that wait: for their turn, or for another one to compute a common beginning.
 
 A rank never changes: it is the step of arrival, less a fixed number of steps for each level of
 priority. So waiting counts as much as priority does, nothing has to be sorted again as time goes
-by, and nobody is overtaken for ever.
+by, and no request is overtaken for ever.
 
-A request whose beginning somebody else computes right now stands aside until that is done. (A page
-that is computed already is found in the pool.)
+A request stands aside while another one computes the pages of their common beginning; when these
+are full, the pool has them. Knows keys of pages, not pages.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["PrefixLeaders", "WaitingQueue"]
 _MIN_STALE = 64
 
 _PATIENCE = 8
-"""Steps without a chunk after which nobody waits any longer for a prefix to be computed."""
+"""A request that computes nothing for so many steps is no longer waited for."""
 
 
 class WaitingQueue:
@@ -64,7 +64,7 @@ class WaitingQueue:
     def in_turn(self) -> Iterator[RequestState]:
         """The waiting requests, next first; it ends behind one that stays in its place.
 
-        Whoever iterates removes each request or sets it aside, or else nobody behind it may go.
+        The caller removes each request or sets it aside; one that it leaves ends the iteration.
         """
         while self._heap:
             state = self._heap[0][2]
@@ -92,7 +92,7 @@ class WaitingQueue:
         """Put those who wait for a key back in their places.
 
         Returns:
-            Who they are; empty if nobody waits for it.
+            The requests; empty if none waits for it.
         """
         called = [state for state in self.aside.pop(key, ()) if state in self._standing]
         for state in called:
@@ -158,7 +158,7 @@ class PrefixLeaders:
         return awaited
 
     def recall_the_impatient(self, step: int) -> None:
-        """Call those back for good who wait for somebody who does not get on.
+        """Call requests back for good whose leader has computed nothing for some steps.
 
         Args:
             step: Number of the present step.
@@ -169,10 +169,10 @@ class PrefixLeaders:
                     state.waits_for_prefix = False
 
     def check_integrity(self, running: dict[str, RequestState]) -> None:
-        """Prove that every leader runs and that nobody waits for nobody; for tests.
+        """Prove that every leader runs and that every awaited key has one; for tests.
 
         Raises:
             AssertionError: It is not so.
         """
         assert all(running.get(state.request_id) is state for state in self._leaders.values())
-        assert self._leaders.keys() >= self._queue.aside.keys(), "somebody waits for nobody"
+        assert self._leaders.keys() >= self._queue.aside.keys(), "an awaited key has no leader"

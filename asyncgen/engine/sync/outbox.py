@@ -1,7 +1,7 @@
 """Where the results of synchronous readers wait: written by the decode thread, read by any other.
 
 A reader takes the next result of all requests, or of one. Tokens that came one by one are put
-together only when they are read, so that a long answer that nobody reads costs its tokens once.
+together only when they are read, so that a long answer that is never read costs its tokens once.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class _Sample:
 
 @dataclass(frozen=True, slots=True)
 class _Unread:
-    """A result that nobody has taken yet."""
+    """A result that was not taken yet."""
 
     sample: _Sample
     num_tokens: int
@@ -96,7 +96,7 @@ class Results:
         """Take names for the samples of a request that will be posted.
 
         Raises:
-            InvalidRequestError: A name stands for somebody else, who runs or has unread results.
+            InvalidRequestError: A name is in use: that request runs, or has unread results.
         """
         with self._changed:
             for name in names:
@@ -135,7 +135,7 @@ class Results:
             self._changed.notify_all()
 
     def wake(self) -> None:
-        """Let everybody who waits look again whether there is anything to wait for."""
+        """Let all waiting threads look again whether there is anything to wait for."""
         with self._changed:
             self._changed.notify_all()
 
@@ -151,7 +151,7 @@ class Results:
 
         Returns:
             ``None`` at the timeout, or where nothing will come: of one sample because it has ended
-            or is not known, of any because nobody runs.
+            or is not known; of any request: because none runs.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         with self._changed:

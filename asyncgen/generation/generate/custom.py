@@ -318,7 +318,7 @@ class _Rows:
 
 
 class _InterruptedError(Exception):
-    """Leaves a plain function that puts ids for somebody who does not listen any more."""
+    """Ends a plain function that puts ids after its reader has left."""
 
 
 class _Tap:
@@ -342,7 +342,7 @@ class _Tap:
             self._method.emit(self._rows.settle(value))
 
     def end(self) -> None:
-        """Whoever runs the method tells the end."""
+        """The end is told where the method is run."""
 
 
 def _ids_of(result: Any) -> Tensor | None:

@@ -1,6 +1,6 @@
 """What a call's parameters come to: which default wins, how lengths are counted.
 
-The reference's rules; a keyword that nobody knows is an error.
+The reference's rules; an unknown keyword is an error.
 """
 
 from __future__ import annotations

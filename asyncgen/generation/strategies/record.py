@@ -1,8 +1,8 @@
 """What goes on inside the model while a strategy runs, kept for the output object.
 
-A forward pass adds to it; whoever drains the strategy takes out what belongs to a step. Most
-strategies know nothing of it: only those whose passes are over guesses or candidates say which
-part of a pass is a token's.
+A forward pass adds to it; the caller that drains the strategy takes out what belongs to a step.
+Most strategies know nothing of it: only those whose passes are over guesses or candidates say
+which part of a pass is a token's.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Record:
     Attributes:
         wants_hidden_states: Whether hidden states are kept.
         wants_attentions: Whether attention weights are kept; costs the fused kernels.
-        fresh: Passes since somebody looked.
+        fresh: Passes that were not taken out yet.
         passes: Passes that belong to a step, in order.
         encoder: The pass of the encoder, where there is one.
     """
@@ -94,7 +94,7 @@ class Record:
         self.fresh.clear()
 
     def take(self) -> list[Inside]:
-        """Take out the passes since somebody looked."""
+        """Take out the passes since the last call."""
         taken, self.fresh = self.fresh, []
         return taken
 

@@ -1,7 +1,7 @@
 """The vocabulary of decoding strategies: what they are given and what they yield.
 
 A strategy is a plain generator function. It takes a :class:`Plan` and yields one :class:`Step`
-per decode step. It knows nothing of threads, event loops, text or streamers: whoever drives it
+per decode step. It knows nothing of threads, event loops, text or streamers: its caller
 decides when the next step runs, and closing it is cancelling it.
 """
 
@@ -83,7 +83,7 @@ class Plan:
         prefill_chunk: Most prompt tokens of one forward; ``None`` is all at once.
         encoder: Input of the encoder; ids, mask and cache are then the decoder's. The rows of
             the plan may be a multiple of the encoder's, copies next to each other.
-        record: Keeps hidden states and attentions; ``None`` where nobody asked for them.
+        record: Keeps hidden states and attentions; ``None`` where they were not asked for.
         drafter: Guesses tokens ahead, for assisted generation only.
         copies: Sequences that each row of the plan becomes; more than one with beams only.
         keep_logits: Whether steps that settle late must tell the raw logits behind each id.
