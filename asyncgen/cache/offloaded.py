@@ -1,4 +1,4 @@
-"""Caches that lie elsewhere than the model computes: less GPU memory, more copying.
+"""Caches kept away from the device that computes: less GPU memory, more copying.
 
 A layer comes to the device when attention asks for it and is let go of afterwards. Where the
 model computes on the CPU there is nowhere to go, and these are the plain caches.

@@ -1,7 +1,8 @@
 """The engine: requests in, events out, one step at a time, on one decode thread.
 
-``loop`` owns the thread and its inbox; ``core`` is the engine without thread, loop or clock;
-``scheduler`` and ``schedulers`` choose the rows of a shared step, and ``pages`` is what they fill;
-``turns`` decides whose turn it is beside the batch; ``runner`` advances one request; ``sampler`` is
-its randomness; ``request`` and ``params`` are what a request is made of.
+In front is what a step passes: ``loop`` owns the thread and its inbox, ``core`` is the engine
+without them, ``batch`` are the samples that share a step and ``sample`` one of them,
+``batch_runner`` computes, ``events`` writes what readers get. Behind doors: ``requests`` (from a
+prompt and parameters to a request), ``scheduling`` (which rows run, on which pages), ``sampling``
+(from logits to tokens), ``lane`` (what cannot share a step) and ``sync`` (without an event loop).
 """

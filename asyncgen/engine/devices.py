@@ -1,4 +1,4 @@
-"""What the engine does otherwise on an accelerator, in one place.
+"""What the engine does differently on an accelerator, in one place.
 
 Knows kinds of devices; imports torch only where something is made of it.
 """

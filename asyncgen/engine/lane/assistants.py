@@ -1,7 +1,7 @@
 """Draft models of the engine: loaded on the decode thread when a request first names one, and kept.
 
 A model that is named twice is loaded once. Loading computes nothing, but the thread does nothing
-else meanwhile; who minds passes a model object that is loaded already.
+else meanwhile. A request that names a loaded model object does not wait.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ The life of a request here::
                               ^-------------- preempt ----'
 
 For each step, the owner calls ``clear_cancelled_requests``, ``schedule_batch``, the model,
-``computed``; then appends the sampled tokens to ``state.tokens`` and ends who is done. All of it
+``computed``; then appends the sampled tokens to ``state.tokens`` and ends the requests that are done. All of it
 happens on one thread.
 """
 
