@@ -10,8 +10,8 @@ The life of a request here::
                               ^-------------- preempt ----'
 
 For each step, the owner calls ``clear_cancelled_requests``, ``schedule_batch``, the model,
-``computed``; then appends the sampled tokens to ``state.tokens`` and ends the requests that are done. All of it
-happens on one thread.
+``computed``; then appends the sampled tokens to ``state.tokens`` and ends the requests that are
+done. All of it happens on one thread.
 """
 
 from __future__ import annotations
