@@ -1,0 +1,116 @@
+"""How much code a request passes, counted by a profile of one on the bundled model.
+
+Counts do not depend on how busy the machine is. A change that makes the way longer says so here.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections import Counter
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+import asyncgen
+from asyncgen.engine.core import Engine
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import pytest
+
+ROOT = Path(asyncgen.__file__).parents[1]
+OWN = tuple(f"{ROOT / name}/" for name in ("asyncgen", "streamers"))
+SAMPLED: dict[str, Any] = {"temperature": 0.8, "top_p": 0.9, "top_k": 40, "seed": 1}
+
+MOST_FILES = 45
+"""Files of a sampled request, from ``llm.stream`` to its last token and its result."""
+
+MOST_CALLS = 150
+"""Python calls of a decode step of one row."""
+
+
+class Profile:
+    """Counts calls of functions of ours, by file and name."""
+
+    def __init__(self) -> None:
+        self.calls: Counter[tuple[str, str]] = Counter()
+        self.counts = False
+
+    def __call__(self, frame: Any, event: str, argument: object) -> None:
+        code = frame.f_code
+        if self.counts and event == "call" and code.co_filename.startswith(OWN):
+            name = str(Path(code.co_filename).relative_to(ROOT))
+            self.calls[name, code.co_qualname] += 1
+
+    @contextmanager
+    def counting(self, *, here: bool) -> Iterator[None]:
+        """Count in the threads that were started since, and in this one if it says so."""
+        self.calls.clear()
+        self.counts = True
+        if here:
+            sys.setprofile(self)
+        try:
+            yield
+        finally:
+            sys.setprofile(None)
+            self.counts = False
+
+
+@contextmanager
+def profile() -> Iterator[Profile]:
+    """A profile of all threads that start meanwhile."""
+    found = Profile()
+    threading.setprofile(found)
+    try:
+        yield found
+    finally:
+        threading.setprofile(None)
+
+
+async def answer(llm: asyncgen.AsyncLLM, new_tokens: int) -> None:
+    """One sampled request, read as text, with its result."""
+    async with llm.stream("Once upon a time", max_new_tokens=new_tokens, **SAMPLED) as stream:
+        async for _ in stream:
+            pass
+    assert len(stream.result.token_ids) == new_tokens
+
+
+def test_files_of_a_request() -> None:
+    async def main() -> None:
+        async with asyncgen.AsyncLLM("demo") as llm:
+            await answer(llm, 8)  # imports, and what is made once for all requests
+            with found.counting(here=True):
+                await answer(llm, 16)
+
+    with profile() as found:
+        anyio.run(main)
+    files = sorted({file for file, _ in found.calls})
+    assert len(files) <= MOST_FILES, "\n".join([f"{len(files)} files", *files])
+
+
+def test_calls_of_a_decode_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    step = Engine.step
+    after: list[Counter[tuple[str, str]]] = []
+
+    def counted(engine: Engine) -> None:
+        step(engine)
+        after.append(found.calls.copy())
+
+    async def main() -> None:
+        async with asyncgen.AsyncLLM("demo") as llm:
+            await answer(llm, 8)
+            with found.counting(here=False):
+                await answer(llm, 60)
+
+    monkeypatch.setattr(Engine, "step", counted)
+    with profile() as found:
+        anyio.run(main)
+    first, last = after[-50], after[-10]
+    calls = last - first
+    per_step = calls.total() / 40
+    most = [f"{count / 40:.1f} {file} {name}" for (file, name), count in calls.most_common()]
+    assert per_step <= MOST_CALLS, "\n".join([f"{per_step:.1f} calls", *most])
