@@ -12,7 +12,7 @@ import math
 import torch
 from torch import Tensor
 
-from asyncgen.engine.sampling.gumbel import as_int64, gumbel_noise
+from asyncgen.engine.sampling.gumbel import FIRST, SECOND, STEP, gumbel_noise
 from asyncgen.engine.sampling.maxima import block_maxima, members
 
 __all__ = ["HashDraws", "draw_among"]
@@ -105,7 +105,7 @@ class _Bounds:
     def __init__(self, tokens: Tensor, rows: int) -> None:
         """Lay out buffers for so many rows."""
         self.rows = rows
-        self._products = tokens * as_int64(0x9E3779B97F4A7C15)
+        self._products = tokens * STEP
         self._state = torch.empty(rows, len(tokens), dtype=torch.int64)
         self._shifted = torch.empty_like(self._state)
         self._floats = torch.empty(rows, len(tokens), dtype=torch.float32)
@@ -121,10 +121,10 @@ class _Bounds:
         state, shifted = self._state[:count], self._shifted[:count]
         floats, bits, logs = self._floats[:count], self._bits[:count], self._logs[:count]
         torch.add(self._products, keys[:, None], out=state)
-        for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        for shift, factor in ((30, FIRST), (27, SECOND)):
             torch.bitwise_right_shift(state, shift, out=shifted)
             shifted.bitwise_and_((1 << (64 - shift)) - 1)
-            state.bitwise_xor_(shifted).mul_(as_int64(factor))
+            state.bitwise_xor_(shifted).mul_(factor)
         # Twice 2**33: the rounding to float32 comes on top.
         floats.copy_(state).abs_().sub_(2.0**34)
         logs.copy_(bits)

@@ -14,6 +14,7 @@ from asyncgen.generation.logits.bans import (
 from asyncgen.generation.logits.base import LogitsProcessor, LogitsProcessorList
 from asyncgen.generation.logits.build import build_logits_processors
 from asyncgen.generation.logits.checked import CheckedProcessors, raise_named
+from asyncgen.generation.logits.definition import Definition, Guidance, Stage
 from asyncgen.generation.logits.diversity import HammingDiversityLogitsProcessor
 from asyncgen.generation.logits.filters import (
     MinPLogitsWarper,
@@ -23,7 +24,6 @@ from asyncgen.generation.logits.filters import (
 )
 from asyncgen.generation.logits.guidance import (
     ClassifierFreeGuidanceLogitsProcessor,
-    Guidance,
     UnbatchedClassifierFreeGuidanceLogitsProcessor,
 )
 from asyncgen.generation.logits.lengths import (
@@ -60,6 +60,7 @@ __all__ = [
     "AlternatingCodebooksLogitsProcessor",
     "CheckedProcessors",
     "ClassifierFreeGuidanceLogitsProcessor",
+    "Definition",
     "EncoderNoRepeatNGramLogitsProcessor",
     "EncoderRepetitionPenaltyLogitsProcessor",
     "EpsilonLogitsWarper",
@@ -84,6 +85,7 @@ __all__ = [
     "PrefixConstrainedLogitsProcessor",
     "RepetitionPenaltyLogitsProcessor",
     "SequenceBiasLogitsProcessor",
+    "Stage",
     "SuppressTokensAtBeginLogitsProcessor",
     "SuppressTokensLogitsProcessor",
     "TemperatureLogitsWarper",

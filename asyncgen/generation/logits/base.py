@@ -9,11 +9,12 @@ import functools
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 from torch import Tensor
 
 from asyncgen.errors import InvalidRequestError
+from asyncgen.generation.logits.definition import Definition, register
 
 __all__ = [
     "LogitsProcessor",
@@ -36,7 +37,20 @@ class LogitsProcessor(ABC):
 
     The built-in ones wrap a pure function and never modify their input; where they have nothing
     to change they may return the very tensor they were given.
+
+    Attributes:
+        definition: What the class says of itself; it holds for the class alone, and not for those
+            that are derived from it.
     """
+
+    definition: ClassVar[Definition | None] = None
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Make a class known that has a definition."""
+        super().__init_subclass__(**kwargs)
+        definition = vars(cls).get("definition")
+        if definition is not None:
+            register(definition)
 
     @abstractmethod
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:

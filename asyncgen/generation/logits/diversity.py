@@ -8,6 +8,7 @@ import torch
 
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.logits.base import LogitsProcessor, check_count
+from asyncgen.generation.logits.definition import Definition, Stage, as_float
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -21,6 +22,16 @@ class HammingDiversityLogitsProcessor(LogitsProcessor):
     Vijayakumar et al. 2016, arXiv 1610.02424, section 4 (Hamming diversity). Used by group beam
     search only, which calls it for one group after the other.
     """
+
+    definition = Definition(
+        stage=Stage.PROCESSOR,
+        rank=30,
+        parameter="diversity_penalty",
+        is_on=lambda value: value > 0.0,
+        build=lambda value, setting: HammingDiversityLogitsProcessor(
+            as_float(value), setting.config.num_beams or 1, setting.config.num_beam_groups or 1
+        ),
+    )
 
     def __init__(self, diversity_penalty: float, num_beams: int, num_beam_groups: int) -> None:
         """Check the parameters.

@@ -12,13 +12,15 @@ On other devices that question would be a synchronisation, and sorting is cheap.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.logits.base import LogitsProcessor, check_count, divide
+from asyncgen.generation.logits.batched import Columns, column
+from asyncgen.generation.logits.definition import Definition, Stage, as_float
 from asyncgen.transfer import to_device
 
 if TYPE_CHECKING:
@@ -275,8 +277,23 @@ def slice_sizes(scores: Tensor, least: int) -> list[int]:
     return [size for size in _SLICES if least < size <= scores.shape[-1] // 4]
 
 
+def _ranks(ranks: list[int], device: torch.device) -> dict[str, Any]:
+    """The arguments of `keep_top_k` for several rows."""
+    return {"top_k": to_device(torch.tensor(ranks), device)[:, None], "most": max(ranks)}
+
+
 class TemperatureLogitsWarper(LogitsProcessor):
     """Divides scores by a temperature: below 1 sharper, above 1 flatter."""
+
+    definition = Definition(
+        stage=Stage.WARPER,
+        rank=10,
+        parameter="temperature",
+        is_on=lambda value: value != 1.0,
+        build=lambda value, _: TemperatureLogitsWarper(as_float(value)),
+        batched=Columns(scale_by_temperature, "temperature"),
+        listed=("temperature", lambda own: own.temperature),
+    )
 
     def __init__(self, temperature: float) -> None:
         """Check the temperature.
@@ -299,6 +316,16 @@ class TemperatureLogitsWarper(LogitsProcessor):
 
 class TopKLogitsWarper(LogitsProcessor):
     """Keeps the k likeliest tokens (`keep_top_k`)."""
+
+    definition = Definition(
+        stage=Stage.WARPER,
+        rank=30,
+        parameter="top_k",
+        is_on=lambda value: value != 0,
+        build=lambda value, setting: TopKLogitsWarper(value, min_tokens_to_keep=setting.keep),
+        batched=Columns(keep_top_k, "top_k", _ranks),
+        listed=("top_k", lambda own: own.top_k),
+    )
 
     def __init__(
         self, top_k: int, filter_value: float = -_INF, min_tokens_to_keep: int = 1
@@ -323,6 +350,16 @@ class TopKLogitsWarper(LogitsProcessor):
 
 class TopPLogitsWarper(LogitsProcessor):
     """Keeps the smallest set of likeliest tokens that reaches a probability (`keep_top_p`)."""
+
+    definition = Definition(
+        stage=Stage.WARPER,
+        rank=40,
+        parameter="top_p",
+        is_on=lambda value: value < 1.0,
+        build=lambda value, setting: TopPLogitsWarper(value, min_tokens_to_keep=setting.keep),
+        batched=Columns(keep_top_p, "top_p"),
+        listed=("top_p", lambda own: 1 - own.top_p),
+    )
 
     def __init__(
         self, top_p: float, filter_value: float = -_INF, min_tokens_to_keep: int = 1
@@ -355,6 +392,18 @@ class TopPLogitsWarper(LogitsProcessor):
 
 class MinPLogitsWarper(LogitsProcessor):
     """Keeps tokens not much less likely than the likeliest (`keep_min_p`)."""
+
+    definition = Definition(
+        stage=Stage.WARPER,
+        rank=50,
+        parameter="min_p",
+        build=lambda value, setting: MinPLogitsWarper(value, min_tokens_to_keep=setting.keep),
+        # Its numbers are read, which on a device would be a synchronisation.
+        batched=Columns(
+            keep_min_p, "min_p", lambda shares, _: {"min_p": column(shares, torch.device("cpu"))}
+        ),
+        listed=("min_p", lambda own: math.log(own.min_p) if own.min_p else -_INF),
+    )
 
     def __init__(
         self, min_p: float, filter_value: float = -_INF, min_tokens_to_keep: int = 1

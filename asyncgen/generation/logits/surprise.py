@@ -15,6 +15,8 @@ from torch import Tensor
 
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.logits.base import LogitsProcessor, check_count, rounded
+from asyncgen.generation.logits.batched import Columns
+from asyncgen.generation.logits.definition import Definition, Stage
 from asyncgen.generation.logits.filters import least_of_top, of_rows, row_sum, slice_sizes
 
 if TYPE_CHECKING:
@@ -169,6 +171,15 @@ def keep_top_h(scores: Tensor, top_h: Parameter, *, filter_value: float = -_INF)
 class TypicalLogitsWarper(LogitsProcessor):
     """Keeps the most typical tokens (`keep_typical`)."""
 
+    definition = Definition(
+        stage=Stage.WARPER,
+        rank=60,
+        parameter="typical_p",
+        is_on=lambda value: value < 1.0,
+        build=lambda value, setting: TypicalLogitsWarper(value, min_tokens_to_keep=setting.keep),
+        batched=Columns(keep_typical, "mass"),
+    )
+
     def __init__(
         self, mass: float = 0.9, filter_value: float = -_INF, min_tokens_to_keep: int = 1
     ) -> None:
@@ -199,6 +210,15 @@ class TypicalLogitsWarper(LogitsProcessor):
 class EpsilonLogitsWarper(LogitsProcessor):
     """Keeps tokens of at least a probability (`keep_above_epsilon`)."""
 
+    definition = Definition(
+        stage=Stage.WARPER,
+        rank=70,
+        parameter="epsilon_cutoff",
+        is_on=lambda value: 0.0 < value < 1.0,
+        build=lambda value, setting: EpsilonLogitsWarper(value, min_tokens_to_keep=setting.keep),
+        batched=Columns(keep_above_epsilon, "epsilon"),
+    )
+
     def __init__(
         self, epsilon: float, filter_value: float = -_INF, min_tokens_to_keep: int = 1
     ) -> None:
@@ -228,6 +248,15 @@ class EpsilonLogitsWarper(LogitsProcessor):
 
 class EtaLogitsWarper(LogitsProcessor):
     """Keeps tokens above an entropy-dependent probability (`keep_above_eta`)."""
+
+    definition = Definition(
+        stage=Stage.WARPER,
+        rank=80,
+        parameter="eta_cutoff",
+        is_on=lambda value: 0.0 < value < 1.0,
+        build=lambda value, setting: EtaLogitsWarper(value, min_tokens_to_keep=setting.keep),
+        batched=Columns(keep_above_eta, "epsilon"),
+    )
 
     def __init__(
         self,
@@ -263,6 +292,14 @@ class EtaLogitsWarper(LogitsProcessor):
 
 class TopHLogitsWarper(LogitsProcessor):
     """Keeps the likeliest tokens up to a share of the entropy (`keep_top_h`)."""
+
+    definition = Definition(
+        stage=Stage.WARPER,
+        rank=20,
+        parameter="top_h",
+        build=lambda value, _: TopHLogitsWarper(value),
+        batched=Columns(keep_top_h, "top_h"),
+    )
 
     def __init__(self, top_h: float, filter_value: float = -_INF) -> None:
         """Check the share.
