@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from asyncgen.errors import InvalidRequestError
-from asyncgen.generation.logits.base import LogitsProcessor
+from asyncgen.generation.logits.base import ColumnsProcessor, LogitsProcessor
 from asyncgen.generation.logits.batched import Ban, Columns, Part, Scores
 from asyncgen.generation.logits.definition import Definition, Setting, Stage
 
@@ -122,14 +122,7 @@ def _biases_fit(processor: SequenceBiasLogitsProcessor, size: int) -> bool:
 class SequenceBiasLogitsProcessor(LogitsProcessor):
     """Adds a bias to tokens, and to tokens that complete a sequence."""
 
-    definition = Definition(
-        stage=Stage.PROCESSOR,
-        rank=20,
-        parameter="sequence_bias",
-        build=lambda value, _: SequenceBiasLogitsProcessor(value),
-        batched=_Bias,
-        fits=_biases_fit,
-    )
+    definition = Definition(Stage.PROCESSOR, 20, "sequence_bias", batched=_Bias, fits=_biases_fit)
 
     def __init__(
         self, sequence_bias: list[list[list[int] | float]] | dict[tuple[int, ...], float]
@@ -187,10 +180,10 @@ class NoBadWordsLogitsProcessor(SequenceBiasLogitsProcessor):
     """Bans sequences of tokens: a bias of -inf on the token that would complete each."""
 
     definition = Definition(
-        stage=Stage.PROCESSOR,
-        rank=80,
-        parameter="bad_words_ids",
-        build=lambda value, setting: NoBadWordsLogitsProcessor(value, setting.eos),
+        Stage.PROCESSOR,
+        80,
+        "bad_words_ids",
+        build=lambda kind, words, setting: kind(words, setting.eos),
         batched=_Bias,
         fits=_biases_fit,
     )
@@ -243,10 +236,10 @@ class SuppressTokensLogitsProcessor(TimedBan):
     """Bans tokens at every step."""
 
     definition = Definition(
-        stage=Stage.PROCESSOR,
-        rank=160,
-        parameter="suppress_tokens",
-        build=lambda value, setting: SuppressTokensLogitsProcessor(value, setting.device),
+        Stage.PROCESSOR,
+        160,
+        "suppress_tokens",
+        build=lambda kind, tokens, setting: kind(tokens, setting.device),
         batched=Ban,
     )
 
@@ -268,13 +261,11 @@ class SuppressTokensAtBeginLogitsProcessor(TimedBan):
     """Bans tokens as the first generated one."""
 
     definition = Definition(
-        stage=Stage.PROCESSOR,
-        rank=170,
-        parameter="begin_suppress_tokens",
-        build=lambda value, setting: SuppressTokensAtBeginLogitsProcessor(
-            value, _begin_index(setting), setting.device
-        ),
+        Stage.PROCESSOR,
+        170,
+        "begin_suppress_tokens",
         batched=Ban,
+        build=lambda kind, tokens, setting: kind(tokens, _begin_index(setting), setting.device),
     )
 
     def __init__(
@@ -315,38 +306,30 @@ def normalize(scores: Tensor) -> Tensor:
     return scores.log_softmax(-1)
 
 
-class InfNanRemoveLogitsProcessor(LogitsProcessor):
+class InfNanRemoveLogitsProcessor(ColumnsProcessor):
     """Replaces NaN by 0 and infinities by the largest finite values (`remove_invalid`)."""
 
     definition = Definition(
-        stage=Stage.PROCESSOR,
-        rank=140,
-        parameter="remove_invalid_values",
+        Stage.PROCESSOR,
+        140,
+        "remove_invalid_values",
         is_on=bool,
-        build=lambda *_: InfNanRemoveLogitsProcessor(),
+        build=lambda kind, *_: kind(),
         batched=Columns(remove_invalid),
     )
 
-    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Repair the scores, [B, V]."""
-        return remove_invalid(scores)
 
-
-class LogitNormalization(LogitsProcessor):
+class LogitNormalization(ColumnsProcessor):
     """Turns scores into log-probabilities (`normalize`)."""
 
     definition = Definition(
-        stage=Stage.LAST,
-        rank=20,
-        parameter="renormalize_logits",
+        Stage.LAST,
+        20,
+        "renormalize_logits",
         is_on=lambda value: value is True,
-        build=lambda *_: LogitNormalization(),
+        build=lambda kind, *_: kind(),
         batched=Columns(normalize),
     )
-
-    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Normalise the scores, [B, V]."""
-        return normalize(scores)
 
 
 class VocabularyIds:

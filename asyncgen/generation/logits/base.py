@@ -14,9 +14,11 @@ from typing import Any, ClassVar, TypeAlias
 from torch import Tensor
 
 from asyncgen.errors import InvalidRequestError
+from asyncgen.generation.logits.batched import Columns
 from asyncgen.generation.logits.definition import Definition, register
 
 __all__ = [
+    "ColumnsProcessor",
     "LogitsProcessor",
     "LogitsProcessorList",
     "Parameter",
@@ -48,9 +50,8 @@ class LogitsProcessor(ABC):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Make a class known that has a definition."""
         super().__init_subclass__(**kwargs)
-        definition = vars(cls).get("definition")
-        if definition is not None:
-            register(definition)
+        if vars(cls).get("definition") is not None:
+            register(cls)
 
     @abstractmethod
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
@@ -63,6 +64,15 @@ class LogitsProcessor(ABC):
         Returns:
             Scores of the same shape and dtype.
         """
+
+
+class ColumnsProcessor(LogitsProcessor):
+    """Applies the function of its definition's `Columns`, which does the same for many rows."""
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """Apply the function; scores are [B, V]."""
+        assert self.definition is not None and isinstance(self.definition.batched, Columns)
+        return self.definition.batched.alone(self, scores)
 
 
 class LogitsProcessorList(list[Callable[..., Any]]):

@@ -136,6 +136,12 @@ class Columns:
     parameter: str | None = None
     lay_out: Callable[[list[Any], torch.device], dict[str, Any]] | None = None
 
+    def alone(self, processor: Any, scores: Tensor) -> Tensor:
+        """Apply the function with the parameters of one processor to all rows."""
+        if self.parameter is None:
+            return self.function(scores)
+        return self.function(scores, getattr(processor, self.parameter), **_shared(processor))
+
     def __call__(self, parts: list[Part], scores: Scores) -> Step:
         """Lay the parameters out, one column for the rows that agree in all else."""
         groups: dict[tuple[Any, ...], list[Part]] = {}

@@ -9,7 +9,7 @@ import asyncgen.generation.watermarking  # noqa: F401
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.config.fields import check_supported
 from asyncgen.generation.logits.checked import CheckedProcessors
-from asyncgen.generation.logits.definition import Definition, Setting, Stage, definitions
+from asyncgen.generation.logits.definition import Setting, Stage, kinds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from asyncgen.generation.config import GenerationConfig
-    from asyncgen.generation.logits.definition import Guidance
+    from asyncgen.generation.logits.definition import Definition, Guidance
 
 __all__ = ["build_logits_processors"]
 
@@ -81,7 +81,7 @@ def build_logits_processors(
             "prefix_allowed_tokens_fn": prefix_allowed_tokens_fn,
         },
     )
-    built = _build(definitions(Stage.PROCESSOR), setting)
+    built = _build(kinds(Stage.PROCESSOR), setting)
     made = {type(own) for own in built}
     for processor in user_processors or ():
         if type(processor) in made:
@@ -92,23 +92,23 @@ def build_logits_processors(
             raise InvalidRequestError("logits_processor", type(processor).__name__, allowed)
     built.extend(user_processors or ())
     if config.do_sample:
-        built.extend(_build(definitions(Stage.WARPER), setting))
-    built.extend(_build(definitions(Stage.LAST), setting))
+        built.extend(_build(kinds(Stage.WARPER), setting))
+    built.extend(_build(kinds(Stage.LAST), setting))
     return built
 
 
-def _build(kinds: list[Definition], setting: Setting) -> CheckedProcessors:
+def _build(wanted: list[Any], setting: Setting) -> CheckedProcessors:
     built = CheckedProcessors()
-    for kind in kinds:
-        if kind.parameter is None or kind.build is None:
-            continue
-        value = setting.value(kind.parameter)
-        if value is None or (kind.needs_eos and setting.eos is None):
+    for kind in wanted:
+        definition: Definition = kind.definition
+        name = definition.parameter
+        value = None if name is None else setting.value(name)
+        if value is None or (definition.needs_eos and setting.eos is None):
             continue
         try:
-            is_on = kind.is_on(value)
+            is_on = definition.is_on(value)
         except TypeError as error:
-            raise InvalidRequestError(kind.parameter, value, "must be a number") from error
+            raise InvalidRequestError(str(name), value, "must be a number") from error
         if is_on:
-            built.append(kind.build(value, setting))
+            built.append(definition.build(kind, value, setting))
     return built

@@ -8,7 +8,7 @@ at once. Adding a processor is one class with one definition.
 from __future__ import annotations
 
 import bisect
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +30,8 @@ __all__ = [
     "Stage",
     "as_float",
     "definition_of",
-    "definitions",
+    "keeping",
+    "kinds",
     "register",
 ]
 
@@ -98,17 +99,16 @@ class Setting:
         return self.arguments[name] if name in self.arguments else getattr(self.config, name, None)
 
     @property
-    def keep(self) -> int:
-        """Tokens that a filter must leave: with beams, one that goes on beside every end token."""
-        if (self.config.num_beams or 1) <= 1:
-            return 1
-        return 2 if self.eos is None else len(self.eos) + 1
+    def beams(self) -> tuple[int, int]:
+        """Beams of a prompt, and the groups that they are divided into."""
+        return self.config.num_beams or 1, self.config.num_beam_groups or 1
 
     @property
-    def ends(self) -> Tensor:
-        """Ids that end a sequence, for processors that are left out where there are none."""
-        assert self.eos is not None
-        return self.eos
+    def keep(self) -> int:
+        """Tokens that a filter must leave: with beams, one that goes on beside every end token."""
+        if self.beams[0] <= 1:
+            return 1
+        return 2 if self.eos is None else len(self.eos) + 1
 
     def encoder_ids(self, name: str) -> Tensor:
         """Return the ids that the encoder read, for the parameter of a name.
@@ -122,19 +122,12 @@ class Setting:
         return self.encoder_input_ids
 
 
-def _given(_: object) -> bool:
-    return True
+def keeping(kind: Any, value: Any, setting: Setting) -> Any:
+    """Build a filter that must leave so many tokens."""
+    return kind(value, min_tokens_to_keep=setting.keep)
 
 
-def _fits(_: object, __: int) -> bool:
-    return True
-
-
-def _shared(processor: Any) -> Any:
-    return processor
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class Definition:
     """One kind of processor.
 
@@ -144,7 +137,7 @@ class Definition:
         parameter: The field of the configuration, or the argument, that asks for it; None where
             the field of another kind makes it.
         is_on: Whether a value that is not None asks for it.
-        build: Makes it of the value.
+        build: Makes one: of the class, the value and the setting.
         needs_eos: Whether it is left out where no token ends a sequence.
         batched: Lays out processors of this kind, one or none a row, to run over all rows at once
             (see `batched`); None where they run one by one.
@@ -158,13 +151,14 @@ class Definition:
     stage: Stage
     rank: int
     parameter: str | None = None
-    is_on: Callable[[Any], bool] = _given
-    build: Callable[[Any, Setting], Any] | None = None
+    _: KW_ONLY
+    is_on: Callable[[Any], bool] = lambda _: True
+    build: Callable[[Any, Any, Setting], Any] = lambda kind, value, _: kind(value)
     needs_eos: bool = False
     batched: Batched | None = None
-    fits: Callable[[Any, int], bool] = _fits
+    fits: Callable[[Any, int], bool] = lambda *_: True
     listed: tuple[str, Callable[[Any], float]] | None = None
-    for_sample: Callable[[Any], Any] = _shared
+    for_sample: Callable[[Any], Any] = lambda own: own
 
     @property
     def place(self) -> tuple[int, int]:
@@ -172,17 +166,17 @@ class Definition:
         return self.stage, self.rank
 
 
-_ALL: list[Definition] = []
+_KINDS: list[Any] = []
 
 
-def register(definition: Definition) -> None:
-    """Take a definition in; called for every class that has one."""
-    bisect.insort(_ALL, definition, key=lambda each: each.place)
+def register(kind: Any) -> None:
+    """Take a class in that has a definition."""
+    bisect.insort(_KINDS, kind, key=lambda each: each.definition.place)
 
 
-def definitions(*stages: Stage) -> list[Definition]:
-    """Return what is defined, in the documented order; all of it or that of some stages."""
-    return [each for each in _ALL if not stages or each.stage in stages]
+def kinds(*stages: Stage) -> list[Any]:
+    """Return the classes that are defined, in the documented order; all, or of some stages."""
+    return [kind for kind in _KINDS if not stages or kind.definition.stage in stages]
 
 
 def definition_of(processor: object) -> Definition | None:

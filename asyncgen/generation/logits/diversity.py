@@ -24,13 +24,11 @@ class HammingDiversityLogitsProcessor(LogitsProcessor):
     """
 
     definition = Definition(
-        stage=Stage.PROCESSOR,
-        rank=30,
-        parameter="diversity_penalty",
-        is_on=lambda value: value > 0.0,
-        build=lambda value, setting: HammingDiversityLogitsProcessor(
-            as_float(value), setting.config.num_beams or 1, setting.config.num_beam_groups or 1
-        ),
+        Stage.PROCESSOR,
+        30,
+        "diversity_penalty",
+        is_on=lambda penalty: penalty > 0.0,
+        build=lambda kind, penalty, setting: kind(as_float(penalty), *setting.beams),
     )
 
     def __init__(self, diversity_penalty: float, num_beams: int, num_beam_groups: int) -> None:

@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 
 from asyncgen.errors import InvalidRequestError
-from asyncgen.generation.logits.base import LogitsProcessor, check_count, divide
+from asyncgen.generation.logits.base import ColumnsProcessor, check_count, divide
 from asyncgen.generation.logits.batched import Columns, column
-from asyncgen.generation.logits.definition import Definition, Stage, as_float
+from asyncgen.generation.logits.definition import Definition, Stage, as_float, keeping
 from asyncgen.transfer import to_device
 
 if TYPE_CHECKING:
@@ -282,15 +282,20 @@ def _ranks(ranks: list[int], device: torch.device) -> dict[str, Any]:
     return {"top_k": to_device(torch.tensor(ranks), device)[:, None], "most": max(ranks)}
 
 
-class TemperatureLogitsWarper(LogitsProcessor):
+def _shares(shares: list[float], _: torch.device) -> dict[str, Any]:
+    """The arguments of `keep_min_p`, which on a device would have to be read back."""
+    return {"min_p": column(shares, torch.device("cpu"))}
+
+
+class TemperatureLogitsWarper(ColumnsProcessor):
     """Divides scores by a temperature: below 1 sharper, above 1 flatter."""
 
     definition = Definition(
-        stage=Stage.WARPER,
-        rank=10,
-        parameter="temperature",
-        is_on=lambda value: value != 1.0,
-        build=lambda value, _: TemperatureLogitsWarper(as_float(value)),
+        Stage.WARPER,
+        10,
+        "temperature",
+        is_on=lambda temperature: temperature != 1.0,
+        build=lambda kind, temperature, _: kind(as_float(temperature)),
         batched=Columns(scale_by_temperature, "temperature"),
         listed=("temperature", lambda own: own.temperature),
     )
@@ -309,20 +314,16 @@ class TemperatureLogitsWarper(LogitsProcessor):
             raise InvalidRequestError("temperature", temperature, allowed)
         self.temperature = temperature
 
-    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Apply `scale_by_temperature`; scores are [B, V]."""
-        return scale_by_temperature(scores, self.temperature)
 
-
-class TopKLogitsWarper(LogitsProcessor):
+class TopKLogitsWarper(ColumnsProcessor):
     """Keeps the k likeliest tokens (`keep_top_k`)."""
 
     definition = Definition(
-        stage=Stage.WARPER,
-        rank=30,
-        parameter="top_k",
-        is_on=lambda value: value != 0,
-        build=lambda value, setting: TopKLogitsWarper(value, min_tokens_to_keep=setting.keep),
+        Stage.WARPER,
+        30,
+        "top_k",
+        is_on=lambda top_k: top_k != 0,
+        build=keeping,
         batched=Columns(keep_top_k, "top_k", _ranks),
         listed=("top_k", lambda own: own.top_k),
     )
@@ -343,20 +344,16 @@ class TopKLogitsWarper(LogitsProcessor):
         self.top_k = max(check_count("top_k", top_k), min_tokens_to_keep)
         self.filter_value = filter_value
 
-    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Apply `keep_top_k`; scores are [B, V]."""
-        return keep_top_k(scores, self.top_k, filter_value=self.filter_value)
 
-
-class TopPLogitsWarper(LogitsProcessor):
+class TopPLogitsWarper(ColumnsProcessor):
     """Keeps the smallest set of likeliest tokens that reaches a probability (`keep_top_p`)."""
 
     definition = Definition(
-        stage=Stage.WARPER,
-        rank=40,
-        parameter="top_p",
-        is_on=lambda value: value < 1.0,
-        build=lambda value, setting: TopPLogitsWarper(value, min_tokens_to_keep=setting.keep),
+        Stage.WARPER,
+        40,
+        "top_p",
+        is_on=lambda top_p: top_p < 1.0,
+        build=keeping,
         batched=Columns(keep_top_p, "top_p"),
         listed=("top_p", lambda own: 1 - own.top_p),
     )
@@ -380,28 +377,16 @@ class TopPLogitsWarper(LogitsProcessor):
         self.filter_value = filter_value
         self.min_tokens_to_keep = check_count("min_tokens_to_keep", min_tokens_to_keep)
 
-    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Apply `keep_top_p`; scores are [B, V]."""
-        return keep_top_p(
-            scores,
-            self.top_p,
-            min_tokens_to_keep=self.min_tokens_to_keep,
-            filter_value=self.filter_value,
-        )
 
-
-class MinPLogitsWarper(LogitsProcessor):
+class MinPLogitsWarper(ColumnsProcessor):
     """Keeps tokens not much less likely than the likeliest (`keep_min_p`)."""
 
     definition = Definition(
-        stage=Stage.WARPER,
-        rank=50,
-        parameter="min_p",
-        build=lambda value, setting: MinPLogitsWarper(value, min_tokens_to_keep=setting.keep),
-        # Its numbers are read, which on a device would be a synchronisation.
-        batched=Columns(
-            keep_min_p, "min_p", lambda shares, _: {"min_p": column(shares, torch.device("cpu"))}
-        ),
+        Stage.WARPER,
+        50,
+        "min_p",
+        build=keeping,
+        batched=Columns(keep_min_p, "min_p", _shares),
         listed=("min_p", lambda own: math.log(own.min_p) if own.min_p else -_INF),
     )
 
@@ -423,12 +408,3 @@ class MinPLogitsWarper(LogitsProcessor):
         self.min_p = min_p
         self.filter_value = filter_value
         self.min_tokens_to_keep = check_count("min_tokens_to_keep", min_tokens_to_keep)
-
-    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Apply `keep_min_p`; scores are [B, V]."""
-        return keep_min_p(
-            scores,
-            self.min_p,
-            min_tokens_to_keep=self.min_tokens_to_keep,
-            filter_value=self.filter_value,
-        )

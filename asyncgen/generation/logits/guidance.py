@@ -89,12 +89,12 @@ class UnbatchedClassifierFreeGuidanceLogitsProcessor(LogitsProcessor):
     """
 
     definition = Definition(
-        stage=Stage.PROCESSOR,
-        rank=10,
-        parameter="guidance_scale",
-        is_on=lambda value: value != 1,
-        build=lambda value, setting: _guided(value, setting),
         # It remembers the other branch from its first call on, and holds a model to be shared.
+        Stage.PROCESSOR,
+        10,
+        "guidance_scale",
+        is_on=lambda scale: scale != 1,
+        build=lambda _, value, setting: _guided(value, setting),
         for_sample=copy.copy,
     )
 

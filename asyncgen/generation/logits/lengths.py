@@ -77,12 +77,12 @@ class MinLengthLogitsProcessor(TimedBan):
     """Bans the end before a length that includes the prompt."""
 
     definition = Definition(
-        stage=Stage.PROCESSOR,
-        rank=90,
-        parameter="min_length",
-        is_on=lambda value: value > 0,
-        build=lambda value, setting: MinLengthLogitsProcessor(value, setting.ends, setting.device),
+        Stage.PROCESSOR,
+        90,
+        "min_length",
+        is_on=lambda length: length > 0,
         needs_eos=True,
+        build=lambda kind, length, setting: kind(length, setting.eos, setting.device),
         batched=Ban,
     )
 
@@ -111,14 +111,14 @@ class MinNewTokensLengthLogitsProcessor(TimedBan):
     """Bans the end before a number of new tokens."""
 
     definition = Definition(
-        stage=Stage.PROCESSOR,
-        rank=100,
-        parameter="min_new_tokens",
-        is_on=lambda value: value > 0,
-        build=lambda value, setting: MinNewTokensLengthLogitsProcessor(
-            setting.prompt_length, value, setting.ends, setting.device
-        ),
+        Stage.PROCESSOR,
+        100,
+        "min_new_tokens",
+        is_on=lambda count: count > 0,
         needs_eos=True,
+        build=lambda kind, count, setting: kind(
+            setting.prompt_length, count, setting.eos, setting.device
+        ),
         batched=Ban,
     )
 
@@ -172,10 +172,9 @@ class ForcedBOSTokenLogitsProcessor(_Forcing):
     """Forces the token after the first one, for encoder-decoder models."""
 
     definition = Definition(
-        stage=Stage.PROCESSOR,
-        rank=120,
-        parameter="forced_bos_token_id",
-        build=lambda value, _: ForcedBOSTokenLogitsProcessor(value),
+        Stage.PROCESSOR,
+        120,
+        "forced_bos_token_id",
         batched=Force,
         fits=lambda own, size: isinstance(own.bos_token_id, int) and 0 <= own.bos_token_id < size,
     )
@@ -197,12 +196,10 @@ class ForcedEOSTokenLogitsProcessor(_Forcing):
     """Forces the last token of the longest sequence allowed."""
 
     definition = Definition(
-        stage=Stage.PROCESSOR,
-        rank=130,
-        parameter="forced_eos_token_id",
-        build=lambda value, setting: ForcedEOSTokenLogitsProcessor(
-            _max_length(setting), value, setting.device
-        ),
+        Stage.PROCESSOR,
+        130,
+        "forced_eos_token_id",
+        build=lambda kind, tokens, setting: kind(_max_length(setting), tokens, setting.device),
         batched=Force,
         fits=_ends_fit,
     )
@@ -259,11 +256,11 @@ class ExponentialDecayLengthPenalty(LogitsProcessor):
     """Raises the end token's score ever more from some length on (`hasten_end`)."""
 
     definition = Definition(
-        stage=Stage.PROCESSOR,
-        rank=150,
-        parameter="exponential_decay_length_penalty",
-        build=lambda value, setting: ExponentialDecayLengthPenalty(
-            value, _eos_for_decay(value, setting), setting.prompt_length
+        Stage.PROCESSOR,
+        150,
+        "exponential_decay_length_penalty",
+        build=lambda kind, pair, setting: kind(
+            pair, _eos_for_decay(pair, setting), setting.prompt_length
         ),
         batched=_Decay,
         fits=_ends_fit,

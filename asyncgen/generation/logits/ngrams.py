@@ -105,13 +105,11 @@ class NoRepeatNGramLogitsProcessor(LogitsProcessor):
     """
 
     definition = Definition(
-        stage=Stage.PROCESSOR,
-        rank=60,
-        parameter="no_repeat_ngram_size",
-        is_on=lambda value: value > 0,
-        build=lambda value, setting: NoRepeatNGramLogitsProcessor(
-            value, tail_only=setting.tail_only
-        ),
+        Stage.PROCESSOR,
+        60,
+        "no_repeat_ngram_size",
+        is_on=lambda size: size > 0,
+        build=lambda kind, size, setting: kind(size, tail_only=setting.tail_only),
         batched=Ban,
         for_sample=forgetful,
     )
@@ -148,12 +146,12 @@ class EncoderNoRepeatNGramLogitsProcessor(LogitsProcessor):
     """
 
     definition = Definition(
-        stage=Stage.PROCESSOR,
-        rank=70,
-        parameter="encoder_no_repeat_ngram_size",
-        is_on=lambda value: value > 0,
-        build=lambda value, setting: EncoderNoRepeatNGramLogitsProcessor(
-            value, setting.encoder_ids("encoder_no_repeat_ngram_size")
+        Stage.PROCESSOR,
+        70,
+        "encoder_no_repeat_ngram_size",
+        is_on=lambda size: size > 0,
+        build=lambda kind, size, setting: kind(
+            size, setting.encoder_ids("encoder_no_repeat_ngram_size")
         ),
         batched=Ban,
         fits=lambda own, size: own.largest < size,

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.logits.base import LogitsProcessor, check_count, divide, rounded
-from asyncgen.generation.logits.definition import Definition, Stage, as_float
+from asyncgen.generation.logits.definition import Definition, Setting, Stage, as_float
 from asyncgen.generation.logits.growth import Memories, SeenTokens, forgetful
 from asyncgen.transfer import to_device
 
@@ -188,16 +188,16 @@ class RepetitionPenaltyLogitsProcessor(_SeenTokensProcessor):
     """Penalises tokens of prompt and output (`weaken`)."""
 
     definition = Definition(
-        stage=Stage.PROCESSOR,
-        rank=50,
-        parameter="repetition_penalty",
-        is_on=lambda value: value != 1.0,
-        build=lambda value, setting: RepetitionPenaltyLogitsProcessor(
-            as_float(value), setting.padding, tail_only=setting.tail_only
+        Stage.PROCESSOR,
+        50,
+        "repetition_penalty",
+        is_on=lambda penalty: penalty != 1.0,
+        build=lambda kind, penalty, setting: kind(
+            as_float(penalty), setting.padding, tail_only=setting.tail_only
         ),
         batched=_Penalize,
-        fits=lambda own, _: not isinstance(own.prompt_ignore_length, Tensor),
         for_sample=forgetful,
+        fits=lambda own, _: not isinstance(own.prompt_ignore_length, Tensor),
     )
 
     def __init__(
@@ -239,12 +239,12 @@ class EncoderRepetitionPenaltyLogitsProcessor(LogitsProcessor):
     """Makes tokens of the encoder's input, or of a prompt, more likely (`penalize_repetition`)."""
 
     definition = Definition(
-        stage=Stage.PROCESSOR,
-        rank=40,
-        parameter="encoder_repetition_penalty",
-        is_on=lambda value: value != 1.0,
-        build=lambda value, setting: EncoderRepetitionPenaltyLogitsProcessor(
-            as_float(value), setting.encoder_ids("encoder_repetition_penalty")
+        Stage.PROCESSOR,
+        40,
+        "encoder_repetition_penalty",
+        is_on=lambda penalty: penalty != 1.0,
+        build=lambda kind, penalty, setting: kind(
+            as_float(penalty), setting.encoder_ids("encoder_repetition_penalty")
         ),
         batched=_Penalize,
         fits=lambda own, _: len(own.encoder_input_ids) == 1,
@@ -309,17 +309,19 @@ class _CountsProcessor(_SeenTokensProcessor):
         self.memories = Memories(lambda _: SeenTokens(prompt_length), tail_only=tail_only)
 
 
+def _of_generated(kind: type[_CountsProcessor], penalty: float, setting: Setting) -> Any:
+    return kind(penalty, setting.prompt_length, tail_only=setting.tail_only)
+
+
 class PresencePenaltyLogitsProcessor(_CountsProcessor):
     """Penalises generated tokens, however often they occur (`penalize_presence`)."""
 
     definition = Definition(
-        stage=Stage.PROCESSOR,
-        rank=180,
-        parameter="presence_penalty",
+        Stage.PROCESSOR,
+        180,
+        "presence_penalty",
         is_on=bool,
-        build=lambda value, setting: PresencePenaltyLogitsProcessor(
-            value, setting.prompt_length, tail_only=setting.tail_only
-        ),
+        build=_of_generated,
         batched=_Penalize,
         for_sample=forgetful,
     )
@@ -330,13 +332,11 @@ class FrequencyPenaltyLogitsProcessor(_CountsProcessor):
     """Penalises generated tokens for each time they occur (`penalize_frequency`)."""
 
     definition = Definition(
-        stage=Stage.PROCESSOR,
-        rank=190,
-        parameter="frequency_penalty",
+        Stage.PROCESSOR,
+        190,
+        "frequency_penalty",
         is_on=bool,
-        build=lambda value, setting: FrequencyPenaltyLogitsProcessor(
-            value, setting.prompt_length, tail_only=setting.tail_only
-        ),
+        build=_of_generated,
         batched=_Penalize,
         for_sample=forgetful,
     )

@@ -60,12 +60,10 @@ class PrefixConstrainedLogitsProcessor(LogitsProcessor):
     """Bans every token that the user's function does not list (de Cao et al. 2020, 2010.00904)."""
 
     definition = Definition(
-        stage=Stage.PROCESSOR,
-        rank=110,
-        parameter="prefix_allowed_tokens_fn",
-        build=lambda value, setting: PrefixConstrainedLogitsProcessor(
-            value, (setting.config.num_beams or 1) // (setting.config.num_beam_groups or 1)
-        ),
+        Stage.PROCESSOR,
+        110,
+        "prefix_allowed_tokens_fn",
+        build=lambda kind, function, setting: kind(function, setting.beams[0] // setting.beams[1]),
         batched=_Allow,
         fits=lambda own, _: own.num_beams == 1,
     )

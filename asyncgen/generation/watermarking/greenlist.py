@@ -205,10 +205,10 @@ class WatermarkLogitsProcessor(LogitsProcessor):
     """Favours green tokens (`favour`), so that there are more of them than chance would have."""
 
     definition = Definition(
-        stage=Stage.LAST,
-        rank=10,
-        parameter="watermarking_config",
-        build=lambda value, setting: _watermark(value, setting),
+        Stage.LAST,
+        10,
+        "watermarking_config",
+        build=lambda _, value, setting: _watermark(value, setting),
     )
 
     def __init__(

@@ -146,9 +146,9 @@ class SynthIDTextWatermarkLogitsProcessor(LogitsProcessor):
     """
 
     definition = Definition(
-        stage=Stage.LAST,
-        rank=10,
         # It remembers the sequence from its first call on, and holds a table to be shared.
+        Stage.LAST,
+        10,
         for_sample=copy.copy,
     )
 

@@ -23,7 +23,7 @@ def row_of(**given: Any) -> SamplerRow:
 
 def layout_of(*rows: SamplerRow) -> BatchLayout:
     """The layout of some rows."""
-    return BatchLayout(BatchScores(torch.zeros(len(rows), VOCABULARY), rows, own=False))
+    return BatchLayout(BatchScores(torch.zeros(len(rows), VOCABULARY), list(rows), own=False))
 
 
 def names(layout: BatchLayout) -> list[str]:

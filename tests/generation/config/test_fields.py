@@ -18,7 +18,7 @@ from asyncgen.generation.config.fields import (
     hard_rules,
     minor_issues,
 )
-from asyncgen.generation.logits.definition import definitions
+from asyncgen.generation.logits.definition import kinds
 
 BY_NAME = {field.name: field for field in FIELDS}
 
@@ -47,7 +47,7 @@ def test_defaults_pass_every_rule() -> None:
 
 
 def test_every_field_that_is_served_has_a_builder_or_a_reader() -> None:
-    built = {kind.parameter for kind in definitions() if kind.parameter is not None}
+    built = {kind.definition.parameter for kind in kinds() if kind.definition.parameter}
     # These two are arguments of our own.
     built -= {"presence_penalty", "frequency_penalty"}
     assert built <= {*BY_NAME, *GENERATE_ARGUMENTS}

@@ -28,7 +28,7 @@ from asyncgen.generation.logits import (
     TypicalLogitsWarper,
 )
 from asyncgen.generation.logits.batched import Columns, Part
-from asyncgen.generation.logits.definition import definition_of, definitions
+from asyncgen.generation.logits.definition import definition_of, kinds
 from tests.doubles.models import EOS, VOCABULARY
 from tests.engine.making import request_for
 
@@ -81,16 +81,12 @@ def fits(processor: Any, size: int = VOCABULARY) -> bool:
 
 
 def test_every_form_is_looked_at() -> None:
-    made = {definition_of(request_for([1], **each)[0].processors[-1]) for each in SETTINGS}
-    columns = {each for each in definitions() if isinstance(each.batched, Columns)}
-    assert {kind.definition for kind in MAKERS} == {
-        each for each in columns if each.batched.parameter
-    }
-    left = {each.parameter for each in definitions() if each.batched} - {
-        each.parameter for each in made | columns if each
-    }
+    made = {type(request_for([1], **each)[0].processors[-1]) for each in SETTINGS}
+    columns = {kind for kind in kinds() if isinstance(kind.definition.batched, Columns)}
+    assert MAKERS.keys() == {kind for kind in columns if kind.definition.batched.parameter}
+    left = {kind for kind in kinds() if kind.definition.batched} - made - columns
     # The start of a decoder is forced only where there is an encoder.
-    assert left == {"forced_bos_token_id"}
+    assert left == {ForcedBOSTokenLogitsProcessor}
 
 
 @pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: next(iter(setting)))
