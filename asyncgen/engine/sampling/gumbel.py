@@ -134,7 +134,8 @@ class HashDraw:
     def key(self, row: int, position: int, stream: int = 0) -> int:
         """Hash everything but the token, to a signed 64-bit number."""
         where = (row, position, stream) if stream else (row, position)
-        return as_int64(mix64(self.seed, *where))
+        mixed = mix64(self.seed, *where)
+        return mixed - (1 << 64) if mixed >> 63 else mixed
 
 
 def gumbel_noise(key: int | Tensor, token_ids: Tensor) -> Tensor:

@@ -32,7 +32,9 @@ class BatchLayout:
         greedy: Rows that take the likeliest token.
         drawn: Rows that draw from all tokens.
         listed: Rows that draw from a few of the likeliest.
-        shortlist: Their filters.
+        ways: The three again, those that have rows: name, numbers, and the numbers as int64 [r];
+            None for all rows.
+        shortlist: The filters of those that are listed.
         judged: Rows with stopping criteria that look at tensors.
         explained: Rows that ask for log-probabilities.
         needs_host: Whether some row has no token before the host has done something for it: run
@@ -66,21 +68,17 @@ class BatchLayout:
                 self.explained.append(number)
         self.greedy, self.drawn, self.listed = picked.values()
         self.shortlist = Shortlist(filters)
-        self._index = {
-            id(some): None if len(some) == len(self.rows) else scores.tensor(some)
-            for some in picked.values()
-            if some
-        }
+        self.ways = [
+            (way, numbers, None if len(numbers) == len(self.rows) else scores.tensor(numbers))
+            for way, numbers in picked.items()
+            if numbers
+        ]
         self.steps = [
             _step(placed, scores)
             for _, placed in sorted(by_step.items(), key=lambda item: item[0][0])
         ]
         one_by_one = any(isinstance(step, _OneByOne) for step in self.steps)
         self.needs_host = bool(self.judged or self.explained or one_by_one)
-
-    def index(self, some: list[int]) -> Tensor | None:
-        """Return the rows of one of its lists as int64 [r]; None where it has all of them."""
-        return self._index[id(some)]
 
 
 def _step(placed: list[tuple[int, Placed]], scores: BatchScores) -> Callable[[BatchScores], None]:

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from asyncgen.engine.sampling.draws import HashDraws
+from asyncgen.engine.sampling.draws import HashDraws, argmax
 from asyncgen.engine.sampling.layout import BatchLayout
 from asyncgen.engine.sampling.logprobs import RawLogprobs, raw_logprobs
-from asyncgen.engine.sampling.maxima import argmax
 from asyncgen.engine.sampling.scores import BatchScores
 from asyncgen.generation.logits import raise_named
 from asyncgen.transfer import Readback
@@ -95,8 +94,9 @@ class BatchSampler:
             What `finish` is to be called with.
         """
         scores, layout = self._process(logits, rows)
+        pairs = self._pick(scores, layout)
         settled = not (layout.needs_host or scores.failures or scores.apart)
-        return Picking(scores, layout, self._pick(scores, layout), settled)
+        return Picking(scores, layout, pairs, Readback(pairs), settled)
 
     @torch.no_grad()
     def finish(self, picking: Picking) -> Sampled:
@@ -147,16 +147,13 @@ class BatchSampler:
         A score that is not finite is that of a row without a token to pick.
         """
         pairs = None
-        for numbers in (layout.greedy, layout.drawn, layout.listed):
-            if not numbers:
-                continue
-            index = layout.index(numbers)
+        for way, numbers, index in layout.ways:
             some = scores.values if index is None else scores.values.index_select(0, index)
-            if numbers is layout.greedy:
+            if way == "greedy":
                 best, tokens = argmax(some)
             else:
                 keys = scores.tensor([scores.rows[number].key for number in numbers])
-                if numbers is layout.drawn:
+                if way == "drawn":
                     tokens, best = self._draws(some, keys)
                 else:
                     tokens, best = layout.shortlist.draw(some, keys, self._draws)
@@ -194,40 +191,31 @@ class BatchSampler:
             sampled.logprobs = dict(zip(numbers, found, strict=True))
 
 
+@dataclass(slots=True)
 class Picking:
     """Tokens of a step that the device is picking.
 
     Attributes:
         scores: As far as they were processed, and the raw logits.
         layout: What the rows have asked for.
+        pairs: Tokens and their scores, float64 [2, R].
+        back: The same on their way to the host.
         is_settled: Whether the tokens on the device are final; if not, `BatchSampler.finish` has
             things to do for some row before its token is known.
     """
 
-    def __init__(
-        self,
-        scores: BatchScores,
-        layout: BatchLayout,
-        pairs: Tensor,
-        is_settled: bool,
-    ) -> None:
-        """Begin to read them back.
-
-        Args:
-            scores: As the attribute.
-            layout: As the attribute.
-            pairs: Tokens and their scores, float64 [2, R].
-            is_settled: As the attribute.
-        """
-        self.scores, self.layout, self.is_settled = scores, layout, is_settled
-        self._pairs = pairs
-        self._back = Readback(pairs)
+    scores: BatchScores
+    layout: BatchLayout
+    pairs: Tensor
+    back: Readback
+    is_settled: bool
 
     def tokens(self) -> Tensor:
         """Ids on the device, int64 [R]; of rows that will fail any valid ones."""
         # Where there is nothing to pick from the number may be any.
-        return self._pairs[0].clamp(0, self.scores.size - 1).long()
+        return self.pairs[0].clamp(0, self.scores.size - 1).long()
 
     def wait(self) -> Sequence[Sequence[float]]:
         """Wait for the token of each row, and its score."""
-        return self._back.wait().T.tolist()
+        pairs: list[list[float]] = self.back.wait().T.tolist()
+        return pairs

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from asyncgen.engine.sampling.draws import draw_among
-from asyncgen.engine.sampling.maxima import largest
+from asyncgen.engine.sampling.draws import draw_among, largest
 from asyncgen.generation.logits.definition import definition_of
 from asyncgen.generation.logits.filters import nucleus, scale_by_temperature, slice_sizes
 
