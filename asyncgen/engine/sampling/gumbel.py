@@ -17,11 +17,22 @@ from asyncgen.generation.strategies.finite import require_finite
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["HashDraw", "as_int64", "gumbel_noise", "mix64"]
+__all__ = ["FIRST", "SECOND", "STEP", "HashDraw", "as_int64", "gumbel_noise", "mix64"]
 
 _MASK64 = (1 << 64) - 1
 _UNIFORM = _MASK64
 """In the place of a row, for numbers that are no token's; no request has so many rows."""
+
+
+def as_int64(value: int) -> int:
+    """The int64 with the same 64 bits."""
+    value &= _MASK64
+    return value - (1 << 64) if value >> 63 else value
+
+
+STEP, FIRST, SECOND = map(as_int64, (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
+"""The constants of `mix64`, as int64."""
+_MASK33, _MASK34, _MASK37, _MASK52 = ((1 << bits) - 1 for bits in (33, 34, 37, 52))
 
 
 class HashDraw:
@@ -123,7 +134,8 @@ class HashDraw:
     def key(self, row: int, position: int, stream: int = 0) -> int:
         """Hash everything but the token, to a signed 64-bit number."""
         where = (row, position, stream) if stream else (row, position)
-        return as_int64(mix64(self.seed, *where))
+        mixed = mix64(self.seed, *where)
+        return mixed - (1 << 64) if mixed >> 63 else mixed
 
 
 def gumbel_noise(key: int | Tensor, token_ids: Tensor) -> Tensor:
@@ -137,10 +149,13 @@ def gumbel_noise(key: int | Tensor, token_ids: Tensor) -> Tensor:
     Returns:
         float32 noise of the same shape.
     """
-    offset = as_int64(key) if isinstance(key, int) else key
-    bits = _finalize(token_ids * as_int64(0x9E3779B97F4A7C15) + offset)
+    # `mix64` on int64, whose products wrap as they must; masks make its shifts logical.
+    bits = token_ids * STEP + (as_int64(key) if isinstance(key, int) else key)
+    bits = (bits ^ (bits >> 30 & _MASK34)) * FIRST
+    bits = (bits ^ (bits >> 27 & _MASK37)) * SECOND
+    bits = bits ^ (bits >> 31 & _MASK33)
     # Near 1 a float32 could not tell -log(u) from zero; with 53 bits a float64 could round to 1.
-    uniform = (_shift(bits, 12).double() + 0.5) * 2.0**-52
+    uniform = ((bits >> 12 & _MASK52).double() + 0.5) * 2.0**-52
     return (-torch.log(-torch.log(uniform))).float()
 
 
@@ -153,21 +168,3 @@ def mix64(*values: int) -> int:
         state = (state ^ (state >> 27)) * 0x94D049BB133111EB & _MASK64
         state ^= state >> 31
     return state
-
-
-def _finalize(state: Tensor) -> Tensor:
-    """The same finalizer on int64 tensors; torch wraps on overflow, shifts are made logical."""
-    state = (state ^ _shift(state, 30)) * as_int64(0xBF58476D1CE4E5B9)
-    state = (state ^ _shift(state, 27)) * as_int64(0x94D049BB133111EB)
-    return state ^ _shift(state, 31)
-
-
-def _shift(state: Tensor, bits: int) -> Tensor:
-    """Logical right shift of int64."""
-    return (state >> bits) & ((1 << (64 - bits)) - 1)
-
-
-def as_int64(value: int) -> int:
-    """The int64 with the same 64 bits."""
-    value &= _MASK64
-    return value - (1 << 64) if value >> 63 else value

@@ -1,112 +1,40 @@
-"""Sorts the processors of a set of rows into stages, each of which runs over many rows at once.
+"""Sorts the processors of a set of rows into steps, each of which runs over many rows at once.
 
-A row's processors keep their order, which is the documented one for all rows alike. What has no
-vectorised form, and what users wrote, runs row by row in its place.
+What has no form for many rows runs row by row in its place.
 """
 
 from __future__ import annotations
 
-import itertools
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from asyncgen.engine.sampling.edits import EDITS, Part
-from asyncgen.engine.sampling.filters import PARAMETERS, FilterRows
-from asyncgen.engine.sampling.shortlist import Shortlist, is_listable
-from asyncgen.generation.logits import (
-    EncoderNoRepeatNGramLogitsProcessor,
-    EncoderRepetitionPenaltyLogitsProcessor,
-    EpsilonLogitsWarper,
-    EtaLogitsWarper,
-    ExponentialDecayLengthPenalty,
-    ForcedBOSTokenLogitsProcessor,
-    ForcedEOSTokenLogitsProcessor,
-    FrequencyPenaltyLogitsProcessor,
-    InfNanRemoveLogitsProcessor,
-    LogitNormalization,
-    MinLengthLogitsProcessor,
-    MinNewTokensLengthLogitsProcessor,
-    MinPLogitsWarper,
-    NoBadWordsLogitsProcessor,
-    NoRepeatNGramLogitsProcessor,
-    PresencePenaltyLogitsProcessor,
-    RepetitionPenaltyLogitsProcessor,
-    SequenceBiasLogitsProcessor,
-    SuppressTokensAtBeginLogitsProcessor,
-    SuppressTokensLogitsProcessor,
-    TemperatureLogitsWarper,
-    TopHLogitsWarper,
-    TopKLogitsWarper,
-    TopPLogitsWarper,
-    TypicalLogitsWarper,
-    UnbatchedClassifierFreeGuidanceLogitsProcessor,
-)
-from asyncgen.generation.watermarking.greenlist import WatermarkLogitsProcessor
-from asyncgen.generation.watermarking.synthid import SynthIDTextWatermarkLogitsProcessor
+from asyncgen.engine.sampling.shortlist import Shortlist
+from asyncgen.generation.logits.batched import Part
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from typing import TypeAlias
 
     from torch import Tensor
 
-    from asyncgen.engine.sampling.row import SamplerRow
+    from asyncgen.engine.sampling.placing import Placed
     from asyncgen.engine.sampling.scores import BatchScores
 
-    Processor: TypeAlias = Callable[..., Any]
-
-__all__ = ["BatchLayout", "RowPlan"]
-
-_BEFORE = (
-    UnbatchedClassifierFreeGuidanceLogitsProcessor,
-    SequenceBiasLogitsProcessor,
-    EncoderRepetitionPenaltyLogitsProcessor,
-    RepetitionPenaltyLogitsProcessor,
-    NoRepeatNGramLogitsProcessor,
-    EncoderNoRepeatNGramLogitsProcessor,
-    NoBadWordsLogitsProcessor,
-    MinLengthLogitsProcessor,
-    MinNewTokensLengthLogitsProcessor,
-    ForcedBOSTokenLogitsProcessor,
-    ForcedEOSTokenLogitsProcessor,
-    InfNanRemoveLogitsProcessor,
-    ExponentialDecayLengthPenalty,
-    SuppressTokensLogitsProcessor,
-    SuppressTokensAtBeginLogitsProcessor,
-    PresencePenaltyLogitsProcessor,
-    FrequencyPenaltyLogitsProcessor,
-)
-_AFTER = (
-    TemperatureLogitsWarper,
-    TopHLogitsWarper,
-    TopKLogitsWarper,
-    TopPLogitsWarper,
-    MinPLogitsWarper,
-    TypicalLogitsWarper,
-    EpsilonLogitsWarper,
-    EtaLogitsWarper,
-    WatermarkLogitsProcessor,
-    SynthIDTextWatermarkLogitsProcessor,
-    LogitNormalization,
-)
-_USER = len(_BEFORE)
-_RANKS: dict[type, int] = {
-    **{kind: rank for rank, kind in enumerate(_BEFORE)},
-    **{kind: _USER + 1 + rank for rank, kind in enumerate(_AFTER)},
-}
-"""The documented order; processors that users wrote come between the two groups."""
+__all__ = ["BatchLayout"]
 
 
 class BatchLayout:
-    """The stages of a set of rows, and how each row picks in the end.
+    """The steps of a set of rows, and how each row picks in the end.
 
     Attributes:
-        stages: Run one after the other on the scores of a step.
+        rows: Whose it is, in their order.
+        steps: Run one after the other on the scores.
         greedy: Rows that take the likeliest token.
         drawn: Rows that draw from all tokens.
         listed: Rows that draw from a few of the likeliest.
-        shortlist: Their filters.
+        ways: The three again, those that have rows: name, numbers, and the numbers as int64 [r];
+            None for all rows.
+        shortlist: The filters of those that are listed.
         judged: Rows with stopping criteria that look at tensors.
         explained: Rows that ask for log-probabilities.
         needs_host: Whether some row has no token before the host has done something for it: run
@@ -117,119 +45,53 @@ class BatchLayout:
         """Lay the rows of a step out.
 
         Args:
-            scores: For the rows and the vocabulary.
+            scores: For the rows, the vocabulary and the device.
         """
-        self.greedy: list[int] = []
-        self.drawn: list[int] = []
-        self.listed: list[int] = []
+        self.rows = scores.rows
         self.judged: list[int] = []
         self.explained: list[int] = []
-        self._rows = list(scores.rows)
-        picked = {"greedy": self.greedy, "drawn": self.drawn, "listed": self.listed}
-        filters: list[list[Processor]] = []
-        by_stage: dict[tuple[int, type], list[tuple[int, _Placed]]] = {}
-        for number, row in enumerate(self._rows):
-            plan = row.plan
-            if plan is None:
-                plan = row.plan = RowPlan(row, scores)
+        picked: dict[str, list[int]] = {"greedy": [], "drawn": [], "listed": []}
+        filters: list[Sequence[Any]] = []
+        by_step: dict[tuple[Any, ...], list[tuple[int, Placed]]] = {}
+        for number, row in enumerate(self.rows):
+            plan = row.plan(scores.logits)
             picked[plan.picks].append(number)
             if plan.picks == "listed":
                 filters.append(plan.filters)
             for each in plan.placed:
-                by_stage.setdefault((each.rank, each.stage), []).append((number, each))
-            if plan.is_judged:
+                # Alone on its row may run anything; over many rows one kind at a time.
+                kind = None if each.batched is None else type(each.processor)
+                by_step.setdefault((each.rank, kind), []).append((number, each))
+            if row.ends.tensor_criteria:
                 self.judged.append(number)
             if row.top_logprobs is not None:
                 self.explained.append(number)
+        self.greedy, self.drawn, self.listed = picked.values()
         self.shortlist = Shortlist(filters)
-        # Of one rank are the processors of several kinds only where users wrote them.
-        stages = sorted(by_stage.items(), key=lambda item: item[0][0])
-        self.stages: list[Callable[[BatchScores], None]] = [
-            kind([Part(number, each.processor, each.memory) for number, each in placed], scores)
-            if kind is not _OneByOne
-            else _OneByOne(placed)
-            for (_, kind), placed in stages
+        self.ways = [
+            (way, numbers, None if len(numbers) == len(self.rows) else scores.tensor(numbers))
+            for way, numbers in picked.items()
+            if numbers
         ]
-        self.needs_host = bool(self.judged or self.explained) or any(
-            kind is _OneByOne for (_, kind), _ in stages
-        )
-
-    def is_for(self, rows: Sequence[SamplerRow]) -> bool:
-        """Tell whether it was made for just these rows, in this order."""
-        return self._rows == list(rows)  # rows are told apart by identity
-
-
-class RowPlan:
-    """What a row's processors amount to, found out once in its life.
-
-    Attributes:
-        placed: Its processors in their order, without ``filters``.
-        picks: Which list of a `BatchLayout` it belongs to.
-        filters: What works on the shortlist, of a row that is ``"listed"``.
-        is_judged: Whether it has stopping criteria that look at tensors.
-    """
-
-    __slots__ = ("filters", "is_judged", "picks", "placed")
-
-    def __init__(self, row: SamplerRow, scores: BatchScores) -> None:
-        """Look at a row; ``scores`` give size and device of all its steps."""
-        self.placed = _placed(row, scores.size)
-        self.is_judged = bool(row.ends.tensor_criteria)
-        self.filters = [each.processor for each in self.placed if each.rank > _USER]
-        self.picks: Literal["greedy", "drawn", "listed"] = "greedy"
-        if row.draw is not None:
-            listed = not self.is_judged and is_listable(self.filters, scores.values)
-            self.picks = "listed" if listed else "drawn"
-            if listed:
-                self.placed = self.placed[: len(self.placed) - len(self.filters)]
+        self.steps = [
+            _step(placed, scores)
+            for _, placed in sorted(by_step.items(), key=lambda item: item[0][0])
+        ]
+        one_by_one = any(isinstance(step, _OneByOne) for step in self.steps)
+        self.needs_host = bool(self.judged or self.explained or one_by_one)
 
 
-class _Placed:
-    """A processor of a row, its place among all kinds, and what runs it."""
-
-    __slots__ = ("memory", "number", "processor", "rank", "stage")
-
-    def __init__(
-        self, processor: Processor, memory: dict[str, Any], number: int, rank: int, vocab_size: int
-    ) -> None:
-        self.processor = processor
-        self.memory = memory
-        self.number = number
-        self.rank = rank
-        self.stage = self._stage(vocab_size)
-
-    def _stage(self, vocab_size: int) -> type:
-        kind = type(self.processor)
-        if self.rank != _USER:
-            if kind in PARAMETERS:
-                return FilterRows
-            edit, can_do = EDITS.get(kind, (None, None))
-            if edit is not None and can_do is not None and can_do(self.processor, vocab_size):
-                return edit
-        return _OneByOne
-
-
-def _placed(row: SamplerRow, vocab_size: int) -> list[_Placed]:
-    """Find the rank of each processor of a row."""
-    users = {id(each) for each in row.request.params.processors}
-    ranks = [
-        _USER if id(each) in users else _RANKS.get(type(each), _USER) for each in row.originals
-    ]
-    if any(first > second for first, second in itertools.pairwise(ranks)):
-        # In an order of its own; then it runs in that order.
-        ranks = [_USER] * len(ranks)
-    return [
-        _Placed(processor, memory, number, rank, vocab_size)
-        for number, (processor, memory, rank) in enumerate(
-            zip(row.processors, row.memories, ranks, strict=True)
-        )
-    ]
+def _step(placed: list[tuple[int, Placed]], scores: BatchScores) -> Callable[[BatchScores], None]:
+    batched = placed[0][1].batched
+    if batched is None:
+        return _OneByOne(placed)
+    return batched([Part(number, each.processor) for number, each in placed], scores)
 
 
 class _OneByOne:
     """Runs the processors of rows as they are, each on its own row."""
 
-    def __init__(self, placed: list[tuple[int, _Placed]]) -> None:
+    def __init__(self, placed: list[tuple[int, Placed]]) -> None:
         self._placed = placed
 
     def __call__(self, scores: BatchScores) -> None:
@@ -237,20 +99,20 @@ class _OneByOne:
         for row, each in self._placed:
             if row not in scores.failures and row not in scores.apart:
                 with scores.guarded(row):
-                    self._run(row, each, scores)
+                    self._run(row, each.number, scores)
 
     @staticmethod
-    def _run(number: int, each: _Placed, scores: BatchScores) -> None:
+    def _run(number: int, place: int, scores: BatchScores) -> None:
         row = scores.rows[number]
         ids = row.input_ids(scores.logits.device)
         row.processors.begin(ids, scores.raw(number))
         # What users wrote may keep its scores, or write to them.
         own: Tensor = scores.values[number : number + 1].clone()
-        made = row.processors.run_one(each.number, ids, own)
+        made = row.processors.run_one(place, ids, own)
         if made.dtype == torch.float32:
             scores.values[number] = made[0]
             return
         # The other rows are not of this dtype, so it goes on without them.
-        for place in range(each.number + 1, len(row.processors)):
-            made = row.processors.run_one(place, ids, made)
+        for later in range(place + 1, len(row.processors)):
+            made = row.processors.run_one(later, ids, made)
         scores.apart[number] = made

@@ -6,24 +6,16 @@ at the new token alone. It knows nothing of pages or of other rows.
 
 from __future__ import annotations
 
-import copy
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from asyncgen.engine.sampling.gumbel import HashDraw
-from asyncgen.generation.logits import (
-    CheckedProcessors,
-    FrequencyPenaltyLogitsProcessor,
-    NoRepeatNGramLogitsProcessor,
-    PresencePenaltyLogitsProcessor,
-    RepetitionPenaltyLogitsProcessor,
-    UnbatchedClassifierFreeGuidanceLogitsProcessor,
-    raise_named,
-)
+from asyncgen.engine.sampling.placing import make_plan, place
+from asyncgen.generation.logits import CheckedProcessors, raise_named
+from asyncgen.generation.logits.definition import definition_of
 from asyncgen.generation.strategies.finite import require_finite
 from asyncgen.generation.strategies.greedy import most_probable
-from asyncgen.generation.watermarking.synthid import SynthIDTextWatermarkLogitsProcessor
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,24 +23,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from asyncgen.engine.requests.request import Request
-    from asyncgen.engine.sampling.layout import RowPlan
+    from asyncgen.engine.sampling.placing import Plan
     from asyncgen.generation.stopping.ends import Ends
 
 __all__ = ["SamplerRow"]
-
-_COPIED_DEEP = (
-    FrequencyPenaltyLogitsProcessor,
-    NoRepeatNGramLogitsProcessor,
-    PresencePenaltyLogitsProcessor,
-    RepetitionPenaltyLogitsProcessor,
-)
-"""They remember the sequence, and a request has one object for all of its samples."""
-
-_COPIED_FLAT = (
-    SynthIDTextWatermarkLogitsProcessor,
-    UnbatchedClassifierFreeGuidanceLogitsProcessor,
-)
-"""They remember the sequence from their first call on, and hold a table or a model to be shared."""
 
 
 class SamplerRow:
@@ -61,10 +39,8 @@ class SamplerRow:
             same, and only ever grows at its end.
         originals: The processors of the request.
         processors: The same; what keeps state has an object for this row.
-        memories: What the sampler keeps of the sequence for each of them.
         draw: Where its tokens come from; None where the likeliest one is taken.
         top_logprobs: Alternatives a token; None where no log-probabilities were asked for.
-        plan: What `BatchLayout` found out about the processors; None before the first step.
     """
 
     def __init__(self, request: Request, index: int) -> None:
@@ -79,10 +55,9 @@ class SamplerRow:
         self.token_ids: list[int] = list(request.starting_ids)
         self.originals = request.processors
         self.processors = CheckedProcessors(map(_own, request.processors))
-        self.memories: list[dict[str, Any]] = [{} for _ in self.processors]
         self.draw = HashDraw(request.params.seed) if request.params.config.do_sample else None
         self.top_logprobs = request.params.top_logprobs
-        self.plan: RowPlan | None = None
+        self._plan: Plan | None = None
         self._ids = torch.empty(1, 0, dtype=torch.int64)
         self._filled = 0
 
@@ -101,6 +76,17 @@ class SamplerRow:
         """Whether the length allows another token behind the one that comes next."""
         most = self.request.ends.max_length
         return most is None or len(self.token_ids) + 1 < most
+
+    def plan(self, scores: Tensor) -> Plan:
+        """Return what its processors amount to; ``scores`` [R, V] are like those of all steps."""
+        if self._plan is None:
+            passed = {id(each) for each in self.request.params.processors}
+            placed = place(
+                self.processors, [id(each) in passed for each in self.originals], scores.shape[1]
+            )
+            judged = bool(self.ends.tensor_criteria)
+            self._plan = make_plan(placed, scores, draws=self.draw is not None, needs_all=judged)
+        return self._plan
 
     def input_ids(self, device: torch.device) -> Tensor:
         """Return the tokens so far, int64 [1, T]; a call costs as much as the tokens are new."""
@@ -149,7 +135,7 @@ class SamplerRow:
     @property
     def key(self) -> int:
         """Hash behind the noise of the next token; 0 where nothing is drawn."""
-        return 0 if self.draw is None else self.draw.key(self.index, self.position)
+        return 0 if self.draw is None else self.draw.key(self.index, len(self.token_ids))
 
     def reason_to_end(self, scores: Tensor | None) -> str | None:
         """Tell why the row ends with the token just appended to ``token_ids``.
@@ -175,8 +161,9 @@ class SamplerRow:
 
 
 def _own(processor: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a row its own object of a built-in processor that keeps state."""
-    kind = type(processor)
-    if kind in _COPIED_DEEP:
-        return copy.deepcopy(processor)
-    return copy.copy(processor) if kind in _COPIED_FLAT else processor
+    """Give a row its own object of a processor that keeps something of the sequence."""
+    definition = definition_of(processor)
+    if definition is None:
+        return processor
+    own: Callable[..., Any] = definition.for_sample(processor)
+    return own

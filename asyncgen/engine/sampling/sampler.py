@@ -12,16 +12,15 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from asyncgen.engine.sampling.draws import HashDraws
+from asyncgen.engine.sampling.draws import HashDraws, argmax
 from asyncgen.engine.sampling.layout import BatchLayout
 from asyncgen.engine.sampling.logprobs import RawLogprobs, raw_logprobs
-from asyncgen.engine.sampling.maxima import argmax
 from asyncgen.engine.sampling.scores import BatchScores
 from asyncgen.generation.logits import raise_named
-from asyncgen.transfer import Readback, to_device
+from asyncgen.transfer import Readback
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from torch import Tensor
 
@@ -76,10 +75,12 @@ class BatchSampler:
         """
         if not rows:
             return Sampled([])
-        scores, layout = self._begin(logits, rows)
-        for stage in layout.stages:
-            stage(scores)
-        return self._conclude(scores, layout, self._pick(scores, layout))
+        scores, layout = self._process(logits, rows)
+        if len(layout.greedy) == len(rows) and logits.device.type == "cpu":
+            best, tokens = argmax(scores.values)
+            return self._conclude(scores, layout, zip(tokens.tolist(), best.tolist(), strict=True))
+        # The one synchronisation of a step.
+        return self._conclude(scores, layout, self._pick(scores, layout).T.tolist())
 
     @torch.no_grad()
     def start(self, logits: Tensor, rows: Sequence[SamplerRow]) -> Picking:
@@ -92,12 +93,10 @@ class BatchSampler:
         Returns:
             What `finish` is to be called with.
         """
-        scores, layout = self._begin(logits, rows)
-        for stage in layout.stages:
-            stage(scores)
-        order, pairs = self._pairs(scores, layout)
+        scores, layout = self._process(logits, rows)
+        pairs = self._pick(scores, layout)
         settled = not (layout.needs_host or scores.failures or scores.apart)
-        return Picking(scores, layout, order, pairs, settled)
+        return Picking(scores, layout, pairs, Readback(pairs), settled)
 
     @torch.no_grad()
     def finish(self, picking: Picking) -> Sampled:
@@ -105,7 +104,7 @@ class BatchSampler:
         return self._conclude(picking.scores, picking.layout, picking.wait())
 
     def _conclude(
-        self, scores: BatchScores, layout: BatchLayout, picked: Sequence[Sequence[float]]
+        self, scores: BatchScores, layout: BatchLayout, picked: Iterable[Sequence[float]]
     ) -> Sampled:
         """Name the tokens and what went wrong."""
         rows = scores.rows
@@ -130,44 +129,42 @@ class BatchSampler:
             self._add_logprobs(sampled, scores.logits, rows, layout.explained)
         return sampled
 
-    def _begin(self, logits: Tensor, rows: Sequence[SamplerRow]) -> tuple[BatchScores, BatchLayout]:
-        """Lay out a step; the parameters only where the rows are others than at the last one."""
-        layout = self._layout
-        if layout is not None and layout.is_for(rows):
-            return BatchScores(logits, rows, own=bool(layout.stages)), layout
-        scores = BatchScores(logits, rows, own=False)
-        layout = self._layout = BatchLayout(scores)
-        return BatchScores(logits, rows, own=bool(layout.stages)), layout
+    def _process(
+        self, logits: Tensor, rows: Sequence[SamplerRow]
+    ) -> tuple[BatchScores, BatchLayout]:
+        """Run the processors; they are laid out only where the rows are others than before."""
+        layout, own = self._layout, list(rows)
+        if layout is None or layout.rows != own:  # rows are told apart by identity
+            layout = self._layout = BatchLayout(BatchScores(logits, own, own=False))
+        scores = BatchScores(logits, own, own=bool(layout.steps))
+        for step in layout.steps:
+            step(scores)
+        return scores, layout
 
-    def _pick(self, scores: BatchScores, layout: BatchLayout) -> Sequence[Sequence[float]]:
-        """Pick from processed scores: the token of each row, and its score: it must be finite."""
-        rows, device = scores.rows, scores.logits.device
-        if len(layout.greedy) == len(rows) and device.type == "cpu":
-            best, tokens = argmax(scores.values)
-            return list(zip(tokens.tolist(), best.tolist(), strict=True))
-        # The one synchronisation of a step.
-        order, pairs = self._pairs(scores, layout)
-        return _in_order(order, pairs.T.tolist())
+    def _pick(self, scores: BatchScores, layout: BatchLayout) -> Tensor:
+        """Pick from processed scores: token and score of each row, float64 [2, R].
 
-    def _pairs(self, scores: BatchScores, layout: BatchLayout) -> tuple[list[int], Tensor]:
-        """Pick: the rows in an order of its own, and token and score of each, float64 [2, R]."""
-        rows, device = scores.rows, scores.logits.device
-        found: list[tuple[list[int], Tensor, Tensor]] = []
-        if layout.greedy:
-            found.append((layout.greedy, *argmax(_of(scores.values, layout.greedy))))
-        keys = to_device(torch.tensor([row.key for row in rows]), device)
-        if layout.drawn:
-            some = _of(scores.values, layout.drawn)
-            tokens, best = self._draws(some, _of(keys, layout.drawn))
-            found.append((layout.drawn, best, tokens))
-        if layout.listed:
-            some = _of(scores.values, layout.listed)
-            tokens, best = layout.shortlist.draw(some, _of(keys, layout.listed), self._draws)
-            found.append((layout.listed, best, tokens))
-        # Float64 holds every token id.
-        pairs = [torch.stack((tokens.double(), best.double())) for _, best, tokens in found]
-        order = [number for numbers, _, _ in found for number in numbers]
-        return order, torch.cat(pairs, dim=1)
+        A score that is not finite is that of a row without a token to pick.
+        """
+        pairs = None
+        for way, numbers, index in layout.ways:
+            some = scores.values if index is None else scores.values.index_select(0, index)
+            if way == "greedy":
+                best, tokens = argmax(some)
+            else:
+                keys = scores.tensor([scores.rows[number].key for number in numbers])
+                if way == "drawn":
+                    tokens, best = self._draws(some, keys)
+                else:
+                    tokens, best = layout.shortlist.draw(some, keys, self._draws)
+            found = torch.stack((tokens.double(), best.double()))  # which hold every token id
+            if index is None:
+                return found
+            if pairs is None:
+                pairs = found.new_empty(2, len(scores.rows))
+            pairs.index_copy_(1, index, found)
+        assert pairs is not None
+        return pairs
 
     @staticmethod
     def _pick_apart(number: int, scores: BatchScores) -> int:
@@ -194,61 +191,31 @@ class BatchSampler:
             sampled.logprobs = dict(zip(numbers, found, strict=True))
 
 
+@dataclass(slots=True)
 class Picking:
     """Tokens of a step that the device is picking.
 
     Attributes:
         scores: As far as they were processed, and the raw logits.
         layout: What the rows have asked for.
+        pairs: Tokens and their scores, float64 [2, R].
+        back: The same on their way to the host.
         is_settled: Whether the tokens on the device are final; if not, `BatchSampler.finish` has
             things to do for some row before its token is known.
     """
 
-    def __init__(
-        self,
-        scores: BatchScores,
-        layout: BatchLayout,
-        order: list[int],
-        pairs: Tensor,
-        is_settled: bool,
-    ) -> None:
-        """Begin to read them back.
-
-        Args:
-            scores: As the attribute.
-            layout: As the attribute.
-            order: Number of the row of each pair.
-            pairs: Tokens and their scores, float64 [2, R].
-            is_settled: As the attribute.
-        """
-        self.scores, self.layout, self.is_settled = scores, layout, is_settled
-        self._order, self._pairs = order, pairs
-        self._back = Readback(pairs)
+    scores: BatchScores
+    layout: BatchLayout
+    pairs: Tensor
+    back: Readback
+    is_settled: bool
 
     def tokens(self) -> Tensor:
         """Ids on the device, int64 [R]; of rows that will fail any valid ones."""
         # Where there is nothing to pick from the number may be any.
-        tokens = self._pairs[0].clamp(0, self.scores.size - 1).long()
-        if self._order == list(range(len(self._order))):
-            return tokens
-        places = to_device(torch.tensor(self._order), tokens.device)
-        return torch.empty_like(tokens).index_copy_(0, places, tokens)
+        return self.pairs[0].clamp(0, self.scores.size - 1).long()
 
     def wait(self) -> Sequence[Sequence[float]]:
         """Wait for the token of each row, and its score."""
-        return _in_order(self._order, self._back.wait().T.tolist())
-
-
-def _in_order(order: list[int], pairs: list[list[float]]) -> list[list[float]]:
-    """Sort pairs by the numbers of their rows."""
-    picked = dict(zip(order, pairs, strict=True))
-    return [picked[number] for number in range(len(order))]
-
-
-def _of(values: Tensor, rows: list[int]) -> Tensor:
-    """Some rows of a tensor, [R, ...]; the tensor itself where it is all of them."""
-    if len(rows) == len(values):
-        return values
-    if values.is_cuda:  # which would wait for the list to be there
-        return values.index_select(0, to_device(torch.tensor(rows), values.device))
-    return values[rows]
+        pairs: list[list[float]] = self.back.wait().T.tolist()
+        return pairs

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from asyncgen.transfer import to_device
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from torch import Tensor
 
@@ -32,7 +32,7 @@ class BatchScores:
         size: V.
     """
 
-    def __init__(self, logits: Tensor, rows: Sequence[SamplerRow], *, own: bool) -> None:
+    def __init__(self, logits: Tensor, rows: list[SamplerRow], *, own: bool) -> None:
         """Begin a step.
 
         Args:
@@ -58,9 +58,9 @@ class BatchScores:
         """Raw logits of one row, float32 [1, V]."""
         return self.logits[row : row + 1].float()
 
-    def tensor(self, numbers: list[int]) -> Tensor:
-        """Lay integers out where the scores are, int64."""
-        return to_device(torch.tensor(numbers, dtype=torch.int64), self.logits.device)
+    def tensor(self, numbers: list[Any], dtype: torch.dtype = torch.int64) -> Tensor:
+        """Lay numbers out where the scores are."""
+        return to_device(torch.tensor(numbers, dtype=dtype), self.logits.device)
 
     @contextmanager
     def guarded(self, row: int) -> Iterator[None]:

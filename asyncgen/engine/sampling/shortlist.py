@@ -12,15 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from asyncgen.engine.sampling.draws import draw_among
-from asyncgen.engine.sampling.filters import bind
-from asyncgen.engine.sampling.maxima import largest
-from asyncgen.generation.logits import (
-    MinPLogitsWarper,
-    TemperatureLogitsWarper,
-    TopKLogitsWarper,
-    TopPLogitsWarper,
-)
+from asyncgen.engine.sampling.draws import draw_among, largest
+from asyncgen.generation.logits.definition import definition_of
 from asyncgen.generation.logits.filters import nucleus, scale_by_temperature, slice_sizes
 
 if TYPE_CHECKING:
@@ -33,7 +26,12 @@ __all__ = ["Shortlist", "is_listable"]
 _SIZE = 64
 """The first slice that `keep_top_p` looks at: of the same scores, the same sums."""
 
-_ORDER = (TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper, MinPLogitsWarper)
+_COLUMNS = {"temperature": 1.0, "top_k": _SIZE, "top_p": -1.0, "min_p": -math.inf}
+"""What filters can fill, in the order in which they work, and what changes nothing.
+
+The last three are how many tokens stay; the probability of what may go, 1 - p (no sum of
+probabilities is below the neutral value); and the logarithm of min-p.
+"""
 
 
 def is_listable(filters: Sequence[Callable[..., Any]], scores: Tensor) -> bool:
@@ -43,20 +41,27 @@ def is_listable(filters: Sequence[Callable[..., Any]], scores: Tensor) -> bool:
         filters: In the order in which the row has them.
         scores: For size and device, [R, V].
     """
-    kinds = [type(each) for each in filters]
-    if kinds != [kind for kind in _ORDER if kind in kinds] or kinds in ([], [_ORDER[0]]):
-        return False
     if scores.device.type != "cpu" or slice_sizes(scores, 1)[:1] != [_SIZE]:
         return False
+    filled = _filled(filters)
+    names = list(filled)
+    if len(filled) < len(filters) or names != [name for name in _COLUMNS if name in filled]:
+        return False
+    # All that top-k leaves, and one more that tells a tie, must be on the list.
+    return names not in ([], ["temperature"]) and filled.get("top_k", 0) < _SIZE
+
+
+def _filled(filters: Sequence[Any]) -> dict[str, float]:
+    """The columns that some filters fill, without those that cannot work on a list."""
+    filled = {}
     for each in filters:
-        if getattr(each, "filter_value", -math.inf) != -math.inf:
-            return False
-        if getattr(each, "min_tokens_to_keep", 1) != 1:
-            return False
-        # All that top-k leaves, and one more that tells a tie, must be on the list.
-        if isinstance(each, TopKLogitsWarper) and each.top_k >= _SIZE:
-            return False
-    return True
+        definition = definition_of(each)
+        plain = getattr(each, "filter_value", -math.inf) == -math.inf
+        plain = plain and getattr(each, "min_tokens_to_keep", 1) == 1
+        if plain and definition is not None and definition.listed is not None:
+            name, value = definition.listed
+            filled[name] = value(each)
+    return filled
 
 
 class Shortlist:
@@ -69,21 +74,11 @@ class Shortlist:
             filters: Those of each row, listable.
         """
         self._filters = filters
-        heat, ranks, limits, margins = [], [], [], []
-        for own in filters:
-            found: dict[type, Any] = {type(each): each for each in own}
-            temperature = found.get(TemperatureLogitsWarper)
-            top_k = found.get(TopKLogitsWarper)
-            top_p, min_p = found.get(TopPLogitsWarper), found.get(MinPLogitsWarper)
-            heat.append(temperature.temperature if temperature else 1.0)
-            ranks.append(top_k.top_k if top_k else _SIZE)
-            # No sum of probabilities is below this, so nothing goes.
-            limits.append(1 - top_p.top_p if top_p else -1.0)
-            margins.append(math.log(min_p.min_p) if min_p and min_p.min_p else -math.inf)
-        self._heat = torch.tensor(heat)[:, None]
-        self._ranks = torch.tensor(ranks)[:, None]
-        self._limits = torch.tensor(limits)[:, None]
-        self._margins = torch.tensor(margins)[:, None]
+        rows = [_COLUMNS | _filled(own) for own in filters]
+        self._heat, ranks, self._limits, self._margins = (
+            torch.tensor([row[name] for row in rows])[:, None] for name in _COLUMNS
+        )
+        self._ranks = ranks.long()
         self._has_top_k = self._ranks < _SIZE
         self._has_top_p = self._limits >= 0
         self._any_top_p = bool(self._has_top_p.any())
@@ -114,18 +109,14 @@ class Shortlist:
     def _filtered(self, scores: Tensor, rows: Tensor) -> Tensor:
         """Run the filters of some rows, int64 [r], on all their scores, [r, V]."""
         some = scores[rows]
-        filters = [self._filters[row] for row in rows.tolist()]
-        for kind in _ORDER:
-            found = [
-                (place, each)
-                for place, own in enumerate(filters)
-                for each in own
-                if type(each) is kind
-            ]
-            if found:
-                places = torch.tensor([place for place, _ in found])
-                function = bind([each for _, each in found], some.device)
-                some.index_copy_(0, places, function(some[places]))
+        by_kind: dict[Any, list[tuple[int, Any]]] = {}
+        for place, row in enumerate(rows.tolist()):
+            for each in self._filters[row]:
+                by_kind.setdefault(definition_of(each), []).append((place, each))
+        for kind in sorted(by_kind, key=lambda each: each.place):
+            places, filters = zip(*by_kind[kind], strict=True)
+            index = torch.tensor(places)
+            some.index_copy_(0, index, kind.batched.bind(filters, some.device)(some[index]))
         return some
 
     def _keep(self, scores: Tensor, values: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:

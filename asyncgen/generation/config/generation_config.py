@@ -153,7 +153,7 @@ class GenerationConfig(ConfigForms):
             setattr(self, name, kwargs.pop(name, None))
         if isinstance(self.watermarking_config, dict):
             # Here, because the processors beside it need torch, which this module does not.
-            from asyncgen.generation.watermarking import watermark_from
+            from asyncgen.generation.watermarking.config import watermark_from
 
             self.watermarking_config = watermark_from(self.watermarking_config)
         for name in GENERATE_ARGUMENTS:

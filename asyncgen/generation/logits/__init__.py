@@ -1,4 +1,14 @@
-"""Logits processors: what changes the scores of the next token before one is picked."""
+"""Logits processors: what changes the scores of the next token before one is picked.
+
+Those of a configuration run in this order: `guidance_scale`, `sequence_bias`, `diversity_penalty`,
+`encoder_repetition_penalty`, `repetition_penalty`, `no_repeat_ngram_size`,
+`encoder_no_repeat_ngram_size`, `bad_words_ids`, `min_length`, `min_new_tokens`,
+`prefix_allowed_tokens_fn`, `forced_bos_token_id`, `forced_eos_token_id`, `remove_invalid_values`,
+`exponential_decay_length_penalty`, `suppress_tokens`, `begin_suppress_tokens`, `presence_penalty`,
+`frequency_penalty`; then what the user passes as objects; then, where tokens are drawn,
+`temperature`, `top_h`, `top_k`, `top_p`, `min_p`, `typical_p`, `epsilon_cutoff`, `eta_cutoff`; and
+at last `watermarking_config`, `renormalize_logits`.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +24,7 @@ from asyncgen.generation.logits.bans import (
 from asyncgen.generation.logits.base import LogitsProcessor, LogitsProcessorList
 from asyncgen.generation.logits.build import build_logits_processors
 from asyncgen.generation.logits.checked import CheckedProcessors, raise_named
+from asyncgen.generation.logits.definition import Definition, Guidance, Stage
 from asyncgen.generation.logits.diversity import HammingDiversityLogitsProcessor
 from asyncgen.generation.logits.filters import (
     MinPLogitsWarper,
@@ -23,7 +34,6 @@ from asyncgen.generation.logits.filters import (
 )
 from asyncgen.generation.logits.guidance import (
     ClassifierFreeGuidanceLogitsProcessor,
-    Guidance,
     UnbatchedClassifierFreeGuidanceLogitsProcessor,
 )
 from asyncgen.generation.logits.lengths import (
@@ -60,6 +70,7 @@ __all__ = [
     "AlternatingCodebooksLogitsProcessor",
     "CheckedProcessors",
     "ClassifierFreeGuidanceLogitsProcessor",
+    "Definition",
     "EncoderNoRepeatNGramLogitsProcessor",
     "EncoderRepetitionPenaltyLogitsProcessor",
     "EpsilonLogitsWarper",
@@ -84,6 +95,7 @@ __all__ = [
     "PrefixConstrainedLogitsProcessor",
     "RepetitionPenaltyLogitsProcessor",
     "SequenceBiasLogitsProcessor",
+    "Stage",
     "SuppressTokensAtBeginLogitsProcessor",
     "SuppressTokensLogitsProcessor",
     "TemperatureLogitsWarper",

@@ -9,7 +9,9 @@ import torch
 from torch import Tensor
 
 from asyncgen.errors import InvalidRequestError
-from asyncgen.generation.logits.base import LogitsProcessor
+from asyncgen.generation.logits.base import ColumnsProcessor, LogitsProcessor
+from asyncgen.generation.logits.batched import Ban, Columns, Part, Scores
+from asyncgen.generation.logits.definition import Definition, Setting, Stage
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -21,8 +23,9 @@ __all__ = [
     "SequenceBiasLogitsProcessor",
     "SuppressTokensAtBeginLogitsProcessor",
     "SuppressTokensLogitsProcessor",
+    "TimedBan",
     "TokenIds",
-    "bias_completions",
+    "VocabularyIds",
     "suppress",
     "token_list",
 ]
@@ -45,31 +48,81 @@ def suppress(scores: Tensor, token_ids: Tensor) -> Tensor:
     return scores.index_fill(-1, token_ids, -torch.inf)
 
 
-def bias_completions(
-    scores: Tensor, input_ids: Tensor, prefixes: Tensor, last: Tensor, bias: Tensor
-) -> Tensor:
-    """Add a bias to the last token of each sequence whose beginning is already there.
+class _Biases:
+    """Biases of token sequences, found by what must be there before the last token.
 
-    Args:
-        scores: [B, V].
-        input_ids: Tokens so far, int64 [B, T].
-        prefixes: All but the last token of N sequences of one length, int64 [N, L - 1].
-        last: Their last tokens, int64 [N]; several sequences may share one.
-        bias: What to add, [N]; -inf bans.
-
-    Returns:
-        [B, V]; the same tensor where no beginning fits into T tokens.
+    Attributes:
+        always: Tokens and their biases, of sequences of one token.
+        largest: The largest token of all sequences; -1 where there are none.
     """
-    length = prefixes.shape[1]
-    if input_ids.shape[1] < length:
-        return scores
-    tail = input_ids[:, None, input_ids.shape[1] - length :]  # [B, 1, L - 1]
-    there = (tail == prefixes).all(-1)  # [B, N]
-    return scores.index_add(1, last, torch.where(there, bias, 0.0).to(scores.dtype))
+
+    def __init__(self, pairs: Iterable[tuple[tuple[int, ...], float]]) -> None:
+        """Sort the sequences; every one is there once."""
+        self.always: dict[int, float] = {}
+        self.largest = -1
+        self._after: dict[int, dict[tuple[int, ...], list[tuple[int, float]]]] = {}
+        for tokens, bias in pairs:
+            self.largest = max(self.largest, *tokens)
+            if len(tokens) == 1:
+                self.always[tokens[0]] = bias
+                continue
+            group = self._after.setdefault(len(tokens) - 1, {})
+            group.setdefault(tokens[:-1], []).append((tokens[-1], bias))
+
+    @property
+    def longest(self) -> int:
+        """So many of the last tokens have a say."""
+        return max(self._after, default=0)
+
+    def completions(self, token_ids: list[int]) -> dict[int, float]:
+        """Return the tokens that would complete a longer sequence, each with all its biases."""
+        found: dict[int, float] = {}
+        for size, group in self._after.items():
+            for token, bias in group.get(tuple(token_ids[-size:]), ()):
+                found[token] = found.get(token, 0.0) + bias
+        return found
+
+
+class _Bias:
+    """Adds the biases of several rows, in place."""
+
+    def __init__(self, parts: list[Part], scores: Scores) -> None:
+        """Lay out what applies at every step."""
+        self._parts = parts
+        self._dtype = scores.values.dtype
+        pairs = [
+            (part.row * scores.size + token, bias)
+            for part in parts
+            for token, bias in part.processor.biases.always.items()
+        ]
+        self._always = self._laid_out(pairs, scores)
+
+    def __call__(self, scores: Scores) -> None:
+        """Add what applies to each row."""
+        pairs = [
+            (row * scores.size + token, bias)
+            for row, processor in self._parts
+            for token, bias in processor.biases.completions(scores.rows[row].token_ids).items()
+        ]
+        for places, biases in (self._always, self._laid_out(pairs, scores)):
+            if places is not None:
+                scores.flat.index_add_(0, places, biases)
+
+    def _laid_out(self, pairs: list[tuple[int, float]], scores: Scores) -> tuple[Any, Any]:
+        if not pairs:
+            return None, None
+        places, biases = map(list, zip(*pairs, strict=True))
+        return scores.tensor(places), scores.tensor(biases, self._dtype)
+
+
+def _biases_fit(processor: SequenceBiasLogitsProcessor, size: int) -> bool:
+    return processor.biases.largest < size
 
 
 class SequenceBiasLogitsProcessor(LogitsProcessor):
-    """Adds a bias to tokens, and to tokens that complete a sequence (`bias_completions`)."""
+    """Adds a bias to tokens, and to tokens that complete a sequence."""
+
+    definition = Definition(Stage.PROCESSOR, 20, "sequence_bias", batched=_Bias, fits=_biases_fit)
 
     def __init__(
         self, sequence_bias: list[list[list[int] | float]] | dict[tuple[int, ...], float]
@@ -85,15 +138,8 @@ class SequenceBiasLogitsProcessor(LogitsProcessor):
             InvalidRequestError: It has another form.
         """
         self.sequence_bias = sequence_bias
-        self._pairs = _bias_pairs(sequence_bias)
-        self._layout: tuple[int, torch.dtype, torch.device] | None = None
-        self._always: Tensor | None = None
-        self._groups: list[tuple[Tensor, Tensor, Tensor]] = []
-
-    @property
-    def pairs(self) -> list[tuple[tuple[int, ...], float]]:
-        """Sequences and their biases, every sequence once."""
-        return self._pairs
+        self.biases = _Biases(_bias_pairs(sequence_bias))
+        self._always = torch.empty(0)
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         """Bias the scores; ids are int64 [B, T], scores [B, V].
@@ -101,41 +147,46 @@ class SequenceBiasLogitsProcessor(LogitsProcessor):
         Raises:
             InvalidRequestError: A sequence has tokens outside of the vocabulary.
         """
-        if self._layout != (scores.shape[-1], scores.dtype, scores.device):
-            self._prepare(scores)
-        if self._always is not None:
-            scores = scores + self._always
-        for prefixes, last, bias in self._groups:
-            scores = bias_completions(scores, input_ids, prefixes, last, bias)
-        return scores
-
-    def _prepare(self, scores: Tensor) -> None:
-        size, device = scores.shape[-1], scores.device
-        unknown = sorted({token for tokens, _ in self._pairs for token in tokens if token >= size})
-        if unknown:
+        size, longest = scores.shape[-1], self.biases.longest
+        if not _biases_fit(self, size):
             allowed = f"must be below the size of the vocabulary, {size}"
-            raise InvalidRequestError("sequence_bias", unknown, allowed)
-        always = torch.zeros(size, dtype=scores.dtype, device=device)
-        groups: dict[int, list[tuple[tuple[int, ...], float]]] = {}
-        for tokens, bias in self._pairs:
-            if len(tokens) == 1:
-                always[tokens[0]] = bias
-            else:
-                groups.setdefault(len(tokens), []).append((tokens, bias))
-        self._always = always if bool(always.any()) else None
-        self._layout = (size, scores.dtype, device)
-        self._groups = [
-            (
-                torch.tensor([tokens[:-1] for tokens, _ in group], device=device),
-                torch.tensor([tokens[-1] for tokens, _ in group], device=device),
-                torch.tensor([bias for _, bias in group], dtype=scores.dtype, device=device),
-            )
-            for group in groups.values()
+            raise InvalidRequestError("sequence_bias", self.biases.largest, allowed)
+        if self.biases.always:
+            scores = scores + self._always_of(scores)
+        if not longest:
+            return scores
+        tails = input_ids[:, max(input_ids.shape[1] - longest, 0) :].tolist()
+        found = [
+            (row, token, bias)
+            for row, tail in enumerate(tails)
+            for token, bias in self.biases.completions(tail).items()
         ]
+        rows, tokens, biases = zip(*found, strict=True) if found else ((), (), ())
+        where = torch.tensor([rows, tokens], dtype=torch.int64, device=scores.device)
+        added = torch.tensor(biases, dtype=scores.dtype, device=scores.device)
+        return scores.index_put((where[0], where[1]), added, accumulate=True)
+
+    def _always_of(self, scores: Tensor) -> Tensor:
+        """The biases of single tokens, [V]."""
+        if self._always.shape != scores.shape[-1:] or self._always.dtype != scores.dtype:
+            self._always = torch.zeros(scores.shape[-1], dtype=scores.dtype)
+            for token, bias in self.biases.always.items():
+                self._always[token] = bias
+        self._always = self._always.to(scores.device)
+        return self._always
 
 
 class NoBadWordsLogitsProcessor(SequenceBiasLogitsProcessor):
     """Bans sequences of tokens: a bias of -inf on the token that would complete each."""
+
+    definition = Definition(
+        Stage.PROCESSOR,
+        80,
+        "bad_words_ids",
+        build=lambda kind, words, setting: kind(words, setting.eos),
+        batched=_Bias,
+        fits=_biases_fit,
+    )
 
     def __init__(
         self, bad_words_ids: list[list[int]], eos_token_id: TokenIds | None = None
@@ -159,18 +210,38 @@ class NoBadWordsLogitsProcessor(SequenceBiasLogitsProcessor):
                 raise InvalidRequestError("bad_words_ids", bad_words_ids, allowed)
         ends = set() if eos_token_id is None else set(token_list(eos_token_id))
         words = {tuple(word) for word in bad_words_ids if len(word) > 1 or word[0] not in ends}
-        self._pairs: list[tuple[tuple[int, ...], float]] = []
-        if words:
-            super().__init__(dict.fromkeys(sorted(words), -torch.inf))
-        self._empty = not words
+        self.biases = _Biases((word, -torch.inf) for word in sorted(words))
+        self._always = torch.empty(0)
+
+
+class TimedBan(LogitsProcessor):
+    """Bans the same tokens at all lengths that a rule names (`suppress`)."""
+
+    def due(self, length: int) -> VocabularyIds | None:
+        """Return the tokens that are banned where so many are there; None: there are none."""
+        raise NotImplementedError
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Ban the words; ids are int64 [B, T], scores [B, V]."""
-        return scores if self._empty else super().__call__(input_ids, scores)
+        """Ban the tokens where they are due; ids are int64 [B, T], scores [B, V]."""
+        tokens = self.due(input_ids.shape[-1])
+        return scores if tokens is None else suppress(scores, tokens.within(scores))
+
+    def banned(self, token_ids: list[int], size: int) -> Sequence[int]:
+        """The same for one row of a batch (`Ban`)."""
+        tokens = self.due(len(token_ids))
+        return () if tokens is None else tokens.below(size)
 
 
-class SuppressTokensLogitsProcessor(LogitsProcessor):
-    """Bans tokens at every step (`suppress`)."""
+class SuppressTokensLogitsProcessor(TimedBan):
+    """Bans tokens at every step."""
+
+    definition = Definition(
+        Stage.PROCESSOR,
+        160,
+        "suppress_tokens",
+        build=lambda kind, tokens, setting: kind(tokens, setting.device),
+        batched=Ban,
+    )
 
     def __init__(self, suppress_tokens: TokenIds, device: str | torch.device = "cpu") -> None:
         """Keep the tokens.
@@ -181,13 +252,21 @@ class SuppressTokensLogitsProcessor(LogitsProcessor):
         """
         self.suppress_tokens = VocabularyIds(token_list(suppress_tokens), device)
 
-    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Ban the tokens; scores are [B, V]."""
-        return suppress(scores, self.suppress_tokens.within(scores))
+    def due(self, length: int) -> VocabularyIds:
+        """Return the tokens, at any length."""
+        return self.suppress_tokens
 
 
-class SuppressTokensAtBeginLogitsProcessor(LogitsProcessor):
-    """Bans tokens as the first generated one (`suppress`)."""
+class SuppressTokensAtBeginLogitsProcessor(TimedBan):
+    """Bans tokens as the first generated one."""
+
+    definition = Definition(
+        Stage.PROCESSOR,
+        170,
+        "begin_suppress_tokens",
+        batched=Ban,
+        build=lambda kind, tokens, setting: kind(tokens, _begin_index(setting), setting.device),
+    )
 
     def __init__(
         self,
@@ -205,28 +284,52 @@ class SuppressTokensAtBeginLogitsProcessor(LogitsProcessor):
         self.begin_suppress_tokens = VocabularyIds(token_list(begin_suppress_tokens), device)
         self.begin_index = begin_index
 
-    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Ban the tokens if it is the first step; ids are int64 [B, T], scores [B, V]."""
-        if input_ids.shape[-1] != self.begin_index:
-            return scores
-        return suppress(scores, self.begin_suppress_tokens.within(scores))
+    def due(self, length: int) -> VocabularyIds | None:
+        """Return the tokens at the first step."""
+        return self.begin_suppress_tokens if length == self.begin_index else None
 
 
-class InfNanRemoveLogitsProcessor(LogitsProcessor):
-    """Replaces NaN by 0 and infinities by the largest finite values."""
-
-    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Repair the scores, [B, V]."""
-        limits = torch.finfo(scores.dtype)
-        return scores.nan_to_num(nan=0.0, posinf=limits.max, neginf=limits.min)
+def _begin_index(setting: Setting) -> int:
+    """Return the length at which the first token that is not forced is generated."""
+    forced = setting.prompt_length <= 1 and setting.config.forced_bos_token_id is not None
+    return setting.prompt_length + int(forced)
 
 
-class LogitNormalization(LogitsProcessor):
-    """Turns scores into log-probabilities."""
+def remove_invalid(scores: Tensor) -> Tensor:
+    """Replace NaN by 0 and infinities by the largest finite values, in [B, V]."""
+    limits = torch.finfo(scores.dtype)
+    return scores.nan_to_num(nan=0.0, posinf=limits.max, neginf=limits.min)
 
-    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Apply a log-softmax to the scores, [B, V]."""
-        return scores.log_softmax(-1)
+
+def normalize(scores: Tensor) -> Tensor:
+    """Apply a log-softmax to the scores, [B, V]."""
+    return scores.log_softmax(-1)
+
+
+class InfNanRemoveLogitsProcessor(ColumnsProcessor):
+    """Replaces NaN by 0 and infinities by the largest finite values (`remove_invalid`)."""
+
+    definition = Definition(
+        Stage.PROCESSOR,
+        140,
+        "remove_invalid_values",
+        is_on=bool,
+        build=lambda kind, *_: kind(),
+        batched=Columns(remove_invalid),
+    )
+
+
+class LogitNormalization(ColumnsProcessor):
+    """Turns scores into log-probabilities (`normalize`)."""
+
+    definition = Definition(
+        Stage.LAST,
+        20,
+        "renormalize_logits",
+        is_on=lambda value: value is True,
+        build=lambda kind, *_: kind(),
+        batched=Columns(normalize),
+    )
 
 
 class VocabularyIds:
@@ -239,21 +342,22 @@ class VocabularyIds:
             token_ids: Any integers.
             device: Where the tensor is kept.
         """
-        self._ids = list(token_ids)
+        self._ids = self._below = list(token_ids)
         self._tensor = torch.tensor(self._ids, dtype=torch.int64, device=device)
         self._size: int | None = None
 
     def within(self, scores: Tensor) -> Tensor:
         """Return those below V as int64 [N] on the device of ``scores`` [B, V]."""
-        size = scores.shape[-1]
-        if self._size != size or self._tensor.device != scores.device:
-            self._tensor = torch.tensor(self.below(size), dtype=torch.int64, device=scores.device)
-            self._size = size
+        below = self.below(scores.shape[-1])
+        if self._tensor.device != scores.device or len(self._tensor) != len(below):
+            self._tensor = torch.tensor(below, dtype=torch.int64, device=scores.device)
         return self._tensor
 
     def below(self, size: int) -> list[int]:
-        """Return those below a size V; asks no device."""
-        return [token for token in self._ids if 0 <= token < size]
+        """Return those below a size V, the same list at every call; asks no device."""
+        if self._size != size:
+            self._size, self._below = size, [token for token in self._ids if 0 <= token < size]
+        return self._below
 
 
 def token_list(token_ids: TokenIds | Sequence[int]) -> list[int]:

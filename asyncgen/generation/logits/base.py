@@ -9,13 +9,16 @@ import functools
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 from torch import Tensor
 
 from asyncgen.errors import InvalidRequestError
+from asyncgen.generation.logits.batched import Columns
+from asyncgen.generation.logits.definition import Definition, register
 
 __all__ = [
+    "ColumnsProcessor",
     "LogitsProcessor",
     "LogitsProcessorList",
     "Parameter",
@@ -36,7 +39,19 @@ class LogitsProcessor(ABC):
 
     The built-in ones wrap a pure function and never modify their input; where they have nothing
     to change they may return the very tensor they were given.
+
+    Attributes:
+        definition: What the class says of itself; it holds for the class alone, and not for those
+            that are derived from it.
     """
+
+    definition: ClassVar[Definition | None] = None
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Make a class known that has a definition."""
+        super().__init_subclass__(**kwargs)
+        if vars(cls).get("definition") is not None:
+            register(cls)
 
     @abstractmethod
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
@@ -49,6 +64,15 @@ class LogitsProcessor(ABC):
         Returns:
             Scores of the same shape and dtype.
         """
+
+
+class ColumnsProcessor(LogitsProcessor):
+    """Applies the function of its definition's `Columns`, which does the same for many rows."""
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """Apply the function; scores are [B, V]."""
+        assert self.definition is not None and isinstance(self.definition.batched, Columns)
+        return self.definition.batched.alone(self, scores)
 
 
 class LogitsProcessorList(list[Callable[..., Any]]):

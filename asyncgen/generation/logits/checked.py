@@ -12,6 +12,7 @@ import torch
 
 from asyncgen.errors import InvalidScoresError
 from asyncgen.generation.logits.base import LogitsProcessor, LogitsProcessorList
+from asyncgen.generation.logits.definition import definition_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -136,6 +137,8 @@ def raise_named(processors: LogitsProcessorList, error: FloatingPointError) -> N
 
 
 def _is_ours(processor: object) -> bool:
+    if definition_of(processor) is not None:  # then it may run where no call is looked at
+        return True
     return isinstance(processor, LogitsProcessor) and type(processor).__module__.startswith(_OURS)
 
 

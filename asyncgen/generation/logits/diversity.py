@@ -8,6 +8,7 @@ import torch
 
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.logits.base import LogitsProcessor, check_count
+from asyncgen.generation.logits.definition import Definition, Stage, as_float
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -21,6 +22,14 @@ class HammingDiversityLogitsProcessor(LogitsProcessor):
     Vijayakumar et al. 2016, arXiv 1610.02424, section 4 (Hamming diversity). Used by group beam
     search only, which calls it for one group after the other.
     """
+
+    definition = Definition(
+        Stage.PROCESSOR,
+        30,
+        "diversity_penalty",
+        is_on=lambda penalty: penalty > 0.0,
+        build=lambda kind, penalty, setting: kind(as_float(penalty), *setting.beams),
+    )
 
     def __init__(self, diversity_penalty: float, num_beams: int, num_beam_groups: int) -> None:
         """Check the parameters.

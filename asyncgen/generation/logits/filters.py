@@ -12,13 +12,15 @@ On other devices that question would be a synchronisation, and sorting is cheap.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from asyncgen.errors import InvalidRequestError
-from asyncgen.generation.logits.base import LogitsProcessor, check_count, divide
+from asyncgen.generation.logits.base import ColumnsProcessor, check_count, divide
+from asyncgen.generation.logits.batched import Columns, column
+from asyncgen.generation.logits.definition import Definition, Stage, as_float, keeping
 from asyncgen.transfer import to_device
 
 if TYPE_CHECKING:
@@ -275,8 +277,28 @@ def slice_sizes(scores: Tensor, least: int) -> list[int]:
     return [size for size in _SLICES if least < size <= scores.shape[-1] // 4]
 
 
-class TemperatureLogitsWarper(LogitsProcessor):
+def _ranks(ranks: list[int], device: torch.device) -> dict[str, Any]:
+    """The arguments of `keep_top_k` for several rows."""
+    return {"top_k": to_device(torch.tensor(ranks), device)[:, None], "most": max(ranks)}
+
+
+def _shares(shares: list[float], _: torch.device) -> dict[str, Any]:
+    """The arguments of `keep_min_p`, which on a device would have to be read back."""
+    return {"min_p": column(shares, torch.device("cpu"))}
+
+
+class TemperatureLogitsWarper(ColumnsProcessor):
     """Divides scores by a temperature: below 1 sharper, above 1 flatter."""
+
+    definition = Definition(
+        Stage.WARPER,
+        10,
+        "temperature",
+        is_on=lambda temperature: temperature != 1.0,
+        build=lambda kind, temperature, _: kind(as_float(temperature)),
+        batched=Columns(scale_by_temperature, "temperature"),
+        listed=("temperature", lambda own: own.temperature),
+    )
 
     def __init__(self, temperature: float) -> None:
         """Check the temperature.
@@ -292,13 +314,19 @@ class TemperatureLogitsWarper(LogitsProcessor):
             raise InvalidRequestError("temperature", temperature, allowed)
         self.temperature = temperature
 
-    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Apply `scale_by_temperature`; scores are [B, V]."""
-        return scale_by_temperature(scores, self.temperature)
 
-
-class TopKLogitsWarper(LogitsProcessor):
+class TopKLogitsWarper(ColumnsProcessor):
     """Keeps the k likeliest tokens (`keep_top_k`)."""
+
+    definition = Definition(
+        Stage.WARPER,
+        30,
+        "top_k",
+        is_on=lambda top_k: top_k != 0,
+        build=keeping,
+        batched=Columns(keep_top_k, "top_k", _ranks),
+        listed=("top_k", lambda own: own.top_k),
+    )
 
     def __init__(
         self, top_k: int, filter_value: float = -_INF, min_tokens_to_keep: int = 1
@@ -316,13 +344,19 @@ class TopKLogitsWarper(LogitsProcessor):
         self.top_k = max(check_count("top_k", top_k), min_tokens_to_keep)
         self.filter_value = filter_value
 
-    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Apply `keep_top_k`; scores are [B, V]."""
-        return keep_top_k(scores, self.top_k, filter_value=self.filter_value)
 
-
-class TopPLogitsWarper(LogitsProcessor):
+class TopPLogitsWarper(ColumnsProcessor):
     """Keeps the smallest set of likeliest tokens that reaches a probability (`keep_top_p`)."""
+
+    definition = Definition(
+        Stage.WARPER,
+        40,
+        "top_p",
+        is_on=lambda top_p: top_p < 1.0,
+        build=keeping,
+        batched=Columns(keep_top_p, "top_p"),
+        listed=("top_p", lambda own: 1 - own.top_p),
+    )
 
     def __init__(
         self, top_p: float, filter_value: float = -_INF, min_tokens_to_keep: int = 1
@@ -343,18 +377,18 @@ class TopPLogitsWarper(LogitsProcessor):
         self.filter_value = filter_value
         self.min_tokens_to_keep = check_count("min_tokens_to_keep", min_tokens_to_keep)
 
-    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Apply `keep_top_p`; scores are [B, V]."""
-        return keep_top_p(
-            scores,
-            self.top_p,
-            min_tokens_to_keep=self.min_tokens_to_keep,
-            filter_value=self.filter_value,
-        )
 
-
-class MinPLogitsWarper(LogitsProcessor):
+class MinPLogitsWarper(ColumnsProcessor):
     """Keeps tokens not much less likely than the likeliest (`keep_min_p`)."""
+
+    definition = Definition(
+        Stage.WARPER,
+        50,
+        "min_p",
+        build=keeping,
+        batched=Columns(keep_min_p, "min_p", _shares),
+        listed=("min_p", lambda own: math.log(own.min_p) if own.min_p else -_INF),
+    )
 
     def __init__(
         self, min_p: float, filter_value: float = -_INF, min_tokens_to_keep: int = 1
@@ -374,12 +408,3 @@ class MinPLogitsWarper(LogitsProcessor):
         self.min_p = min_p
         self.filter_value = filter_value
         self.min_tokens_to_keep = check_count("min_tokens_to_keep", min_tokens_to_keep)
-
-    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Apply `keep_min_p`; scores are [B, V]."""
-        return keep_min_p(
-            scores,
-            self.min_p,
-            min_tokens_to_keep=self.min_tokens_to_keep,
-            filter_value=self.filter_value,
-        )

@@ -1,35 +1,100 @@
-"""Tells a processor what changed in the sequences since its last call.
+"""What processors keep of growing sequences, at the cost of what changed since they last looked.
 
-What is true of past tokens can then be kept up at the cost of the changes: a token more, mostly,
-or a draft that was taken back.
+Mostly that is a token more; with assisted generation also a draft that was taken back.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-import torch
+import copy
+from array import array
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
     from torch import Tensor
 
-__all__ = ["Change", "Growth", "TokenCounts"]
+__all__ = ["Growth", "Memories", "Memory", "SeenTokens", "forgetful"]
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
-    """How the sequences of one call differ from those of the call before.
+class Memory(Protocol):
+    """What is kept of one sequence; its length is that of the sequence."""
+
+    def __len__(self) -> int:
+        """Tokens that were taken in."""
+
+    def extend(self, tokens: Iterable[int]) -> None:
+        """Take further tokens in."""
+
+    def pop(self) -> object:
+        """Take the last token back."""
+
+
+M = TypeVar("M", bound=Memory)
+
+
+class SeenTokens:
+    """The different tokens of a sequence, and how often each occurs.
 
     Attributes:
-        kept: Tokens at the beginning of every row that are the same; 0 for other rows.
-        removed: What stood behind them before, int64 [B, R]; ``None`` for other rows.
-        added: What stands behind them now, int64 [B, A].
+        token_ids: Every token once, as int64.
+        counts: How often each occurs, as float32.
+        largest: The largest token that ever occurred; -1 before the first.
     """
 
-    kept: int
-    removed: Tensor | None
-    added: Tensor
+    def __init__(self, start: int = 0, tokens: Iterable[int] = ()) -> None:
+        """Begin with a sequence.
+
+        Args:
+            start: Tokens at the beginning that do not count.
+            tokens: The sequence so far.
+        """
+        self.token_ids = array("q")
+        self.counts = array("f")
+        self.largest = -1
+        self._start = start
+        self._sequence: list[int] = []
+        self._places: dict[int, int] = {}
+        self.extend(tokens)
+
+    def __len__(self) -> int:
+        """Tokens that were taken in."""
+        return len(self._sequence)
+
+    def extend(self, tokens: Iterable[int]) -> None:
+        """Take further tokens in.
+
+        Raises:
+            IndexError: A token is negative.
+        """
+        before = len(self._sequence)
+        self._sequence.extend(tokens)
+        for token in self._sequence[max(before, self._start) :]:
+            place = self._places.get(token)
+            if place is not None:
+                self.counts[place] += 1.0
+                continue
+            if token < 0:
+                raise IndexError(f"token {token} is negative")
+            self.largest = max(self.largest, token)
+            self._places[token] = len(self.token_ids)
+            self.token_ids.append(token)
+            self.counts.append(1.0)
+
+    def pop(self) -> None:
+        """Take the last token back."""
+        token = self._sequence.pop()
+        if len(self._sequence) < self._start:
+            return
+        place = self._places[token]
+        self.counts[place] -= 1.0
+        if not self.counts[place]:
+            # The last entry takes the place of the one that goes.
+            last, count = self.token_ids.pop(), self.counts.pop()
+            del self._places[token]
+            if last != token:
+                self.token_ids[place], self.counts[place] = last, count
+                self._places[last] = place
 
 
 class Growth:
@@ -47,27 +112,29 @@ class Growth:
         self._length = 0
         self._seen: Tensor | None = None  # [B, capacity]
 
-    def follow(self, input_ids: Tensor) -> Change:
+    def follow(self, input_ids: Tensor) -> int | None:
         """Take sequences in and tell what changed.
 
         Args:
             input_ids: Tokens so far, int64 [B, T].
+
+        Returns:
+            Tokens at the beginning of every row that are the same as in the last call; None where
+            the rows are others.
         """
         batch, length = input_ids.shape
         seen = self._seen
         if seen is None or seen.shape[0] != batch or seen.device != input_ids.device:
             self._seen, self._length = input_ids.clone(), length
-            return Change(0, None, input_ids)
+            return None
         kept = self._kept(seen, input_ids)
-        removed = seen[:, kept : self._length].clone()
-        added = input_ids[:, kept:]
         if length > seen.shape[1]:
             self._seen = seen.new_empty(batch, max(length, 2 * seen.shape[1]))
             self._seen[:, :kept] = seen[:, :kept]
         # A copy: the caller may go on writing to the buffer that these ids are a view of.
-        self._seen[:, kept:length] = added  # type: ignore[index]
+        self._seen[:, kept:length] = input_ids[:, kept:]  # type: ignore[index]
         self._length = length
-        return Change(kept, removed, added)
+        return kept
 
     def _kept(self, seen: Tensor, input_ids: Tensor) -> int:
         """Tokens at the beginning that are the same as before."""
@@ -79,44 +146,46 @@ class Growth:
         return int(same.long().cumprod(dim=0).sum())
 
 
-class TokenCounts:
-    """How often each token occurs in each row, kept up with the sequences."""
+class Memories(Generic[M]):
+    """The memories of a processor, one for each row of its calls."""
 
-    def __init__(self, *, tail_only: bool = False) -> None:
-        """Start without any sequence; for ``tail_only`` see `Growth`."""
-        self._growth = Growth(tail_only=tail_only)
-        self._counts: Tensor | None = None
-
-    def update(self, input_ids: Tensor, vocab_size: int, first: Tensor | int = 0) -> Tensor:
-        """Count.
+    def __init__(self, make: Callable[[int], M], *, tail_only: bool = False) -> None:
+        """Begin without any row.
 
         Args:
-            input_ids: Tokens so far, int64 [B, T].
-            vocab_size: V.
-            first: The first position that counts, the same in every call; of each row where it is
-                int64 [B].
-
-        Returns:
-            Counts, float32 [B, V]; the object's own memory, not to be written to.
+            make: Makes an empty memory for the row of this number.
+            tail_only: See `Growth`.
         """
-        change = self._growth.follow(input_ids)
-        counts = self._counts
-        if counts is None or change.removed is None or counts.shape[1] != vocab_size:
-            counts = torch.zeros(input_ids.shape[0], vocab_size, device=input_ids.device)
-            self._add(counts, input_ids, 0, first, 1.0)
-        else:
-            self._add(counts, change.removed, change.kept, first, -1.0)
-            self._add(counts, change.added, change.kept, first, 1.0)
-        self._counts = counts
-        return counts
+        self._make = make
+        self._growth = Growth(tail_only=tail_only)
+        self._rows: list[M] = []
 
-    @staticmethod
-    def _add(counts: Tensor, tokens: Tensor, start: int, first: Tensor | int, what: float) -> None:
-        """Add a number for each of the tokens [B, N], which stand at ``start`` and behind."""
-        if not tokens.shape[1]:
-            return
-        places = torch.arange(start, start + tokens.shape[1], device=tokens.device)
-        if not isinstance(first, int):
-            first = first.to(tokens.device)[:, None]
-        counted = (places >= first).to(counts.dtype) * what
-        counts.scatter_add_(1, tokens, counted.expand_as(tokens))
+    def fresh(self) -> Memories[M]:
+        """Return memories of the same kind that have seen nothing."""
+        return Memories(self._make, tail_only=self._growth.tail_only)
+
+    def of(self, input_ids: Tensor) -> list[M]:
+        """Bring the memories up to the sequences of a call, int64 [B, T]."""
+        kept = self._growth.follow(input_ids)
+        if kept is None:
+            kept, self._rows = 0, [self._make(row) for row in range(len(input_ids))]
+        for memory, tokens in zip(self._rows, input_ids[:, kept:].tolist(), strict=True):
+            while len(memory) > kept:
+                memory.pop()
+            memory.extend(tokens)
+        return self._rows
+
+    def of_list(self, token_ids: list[int]) -> M:
+        """Bring the memory of a single row up to a list that only ever grows at its end."""
+        if not self._rows:
+            self._rows = [self._make(0)]
+        [memory] = self._rows
+        memory.extend(token_ids[len(memory) :])
+        return memory
+
+
+def forgetful(processor: Any) -> Any:
+    """Copy a processor that has ``memories``, which begin anew in the copy."""
+    copied = copy.copy(processor)
+    copied.memories = processor.memories.fresh()
+    return copied

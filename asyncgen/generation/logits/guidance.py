@@ -5,15 +5,16 @@ It knows of a model only that it can be called.
 
 from __future__ import annotations
 
+import copy
 import inspect
 import math
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.logits.base import LogitsProcessor
+from asyncgen.generation.logits.definition import Definition, Stage
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,29 +22,13 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from asyncgen.generation.logits.base import Parameter
+    from asyncgen.generation.logits.definition import Setting
 
 __all__ = [
     "ClassifierFreeGuidanceLogitsProcessor",
-    "Guidance",
     "UnbatchedClassifierFreeGuidanceLogitsProcessor",
     "guide",
 ]
-
-
-@dataclass(frozen=True, slots=True)
-class Guidance:
-    """What a request brings for guidance, beside the scale.
-
-    Attributes:
-        model: Computes the scores of the other branch.
-        negative_prompt_ids: What that branch begins with, int64 [B, S]; None is the last token
-            of the prompt.
-        negative_prompt_attention_mask: [B, S], zero at padding; None where nothing is padded.
-    """
-
-    model: Callable[..., Any]
-    negative_prompt_ids: Tensor | None = None
-    negative_prompt_attention_mask: Tensor | None = None
 
 
 def guide(conditional: Tensor, unconditional: Tensor, scale: Parameter) -> Tensor:
@@ -102,6 +87,16 @@ class UnbatchedClassifierFreeGuidanceLogitsProcessor(LogitsProcessor):
     The other branch begins with a negative prompt, or with nothing but the prompt's last token,
     and gets every generated token. It runs the model once a step, with a cache of its own.
     """
+
+    definition = Definition(
+        # It remembers the other branch from its first call on, and holds a model to be shared.
+        Stage.PROCESSOR,
+        10,
+        "guidance_scale",
+        is_on=lambda scale: scale != 1,
+        build=lambda _, value, setting: _guided(value, setting),
+        for_sample=copy.copy,
+    )
 
     def __init__(
         self,
@@ -194,6 +189,21 @@ class UnbatchedClassifierFreeGuidanceLogitsProcessor(LogitsProcessor):
             self._cache = output.past_key_values
         logits: Tensor = output.logits
         return logits
+
+
+def _guided(scale: Any, setting: Setting) -> LogitsProcessor:
+    guidance = setting.guidance
+    if guidance is None:
+        raise InvalidRequestError(
+            "guidance_scale", scale, "needs a decoder-only model that can be called"
+        )
+    return UnbatchedClassifierFreeGuidanceLogitsProcessor(
+        scale,
+        guidance.model,
+        guidance.negative_prompt_ids,
+        guidance.negative_prompt_attention_mask,
+        setting.config.use_cache,
+    )
 
 
 def _options(model: Callable[..., Any]) -> dict[str, Any]:

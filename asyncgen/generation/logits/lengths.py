@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from asyncgen.errors import InvalidRequestError, InvalidScoresError
-from asyncgen.generation.logits.bans import TokenIds, VocabularyIds, suppress, token_list
+from asyncgen.generation.logits.bans import TimedBan, TokenIds, VocabularyIds, token_list
 from asyncgen.generation.logits.base import LogitsProcessor, check_count, rounded
+from asyncgen.generation.logits.batched import Ban, Force, Part, Scores
+from asyncgen.generation.logits.definition import Definition, Setting, Stage
 
 if TYPE_CHECKING:
     from asyncgen.generation.logits.base import Parameter
@@ -22,33 +24,11 @@ __all__ = [
     "MinLengthLogitsProcessor",
     "MinNewTokensLengthLogitsProcessor",
     "force",
-    "forbid_end",
-    "growth",
     "hasten_end",
     "rise",
 ]
 
 _FARTHEST = 2**31
-
-
-def forbid_end(
-    scores: Tensor, end_ids: Tensor, length: int | Tensor, min_length: int | Tensor
-) -> Tensor:
-    """Ban the end tokens of rows that are still too short.
-
-    Args:
-        scores: [B, V].
-        end_ids: Ids below V, int64 [N].
-        length: Present length, a number or int64 [B, 1].
-        min_length: Length from which on a row may end, a number or int64 [B, 1].
-
-    Returns:
-        [B, V].
-    """
-    short = length < min_length
-    if isinstance(short, Tensor):
-        return torch.where(short, suppress(scores, end_ids), scores)
-    return suppress(scores, end_ids) if short else scores
 
 
 def force(scores: Tensor, token_ids: Tensor) -> Tensor:
@@ -64,36 +44,20 @@ def force(scores: Tensor, token_ids: Tensor) -> Tensor:
     return torch.full_like(scores, -torch.inf).index_fill_(-1, token_ids, 0.0)
 
 
-def hasten_end(scores: Tensor, end_ids: Tensor, factor: Parameter, overdue: Parameter) -> Tensor:
-    """Raise the end tokens' scores exponentially: by ``|score| * (factor ** overdue - 1)``.
+def hasten_end(scores: Tensor, end_ids: Tensor, share: Parameter) -> Tensor:
+    """Raise the end tokens' scores by a share of their size (`rise`).
 
     Args:
         scores: [B, V].
         end_ids: Ids below V, int64 [N].
-        factor: Base of the growth. Scalar or [B, 1].
-        overdue: Tokens since the penalty set in; 0 changes nothing. Scalar or [B, 1].
+        share: ``factor ** overdue - 1``, which grows exponentially with the tokens since the
+            penalty set in; 0 changes nothing. Scalar or [B, 1].
 
     Returns:
         [B, V].
     """
     ends = scores.index_select(-1, end_ids)
-    return scores.index_add(-1, end_ids, rise(ends, growth(factor, overdue)))
-
-
-def growth(factor: Parameter, overdue: Parameter) -> Parameter:
-    """Return ``factor ** overdue - 1``.
-
-    Raises:
-        InvalidScoresError: Of two numbers, where the power is beyond a float.
-    """
-    try:
-        return factor**overdue - 1
-    except OverflowError:
-        raise InvalidScoresError(
-            "ExponentialDecayLengthPenalty",
-            f"ExponentialDecayLengthPenalty: {factor} to the power of {overdue} is beyond a "
-            "number; give `exponential_decay_length_penalty` a factor nearer to 1",
-        ) from None
+    return scores.index_add(-1, end_ids, rise(ends, share))
 
 
 def rise(scores: Tensor, share: Parameter) -> Tensor:
@@ -109,8 +73,18 @@ def rise(scores: Tensor, share: Parameter) -> Tensor:
     return (scores.abs() * rounded(share, scores)).masked_fill(scores.isneginf(), 0.0)
 
 
-class MinLengthLogitsProcessor(LogitsProcessor):
-    """Bans the end before a length that includes the prompt (`forbid_end`)."""
+class MinLengthLogitsProcessor(TimedBan):
+    """Bans the end before a length that includes the prompt."""
+
+    definition = Definition(
+        Stage.PROCESSOR,
+        90,
+        "min_length",
+        is_on=lambda length: length > 0,
+        needs_eos=True,
+        build=lambda kind, length, setting: kind(length, setting.eos, setting.device),
+        batched=Ban,
+    )
 
     def __init__(
         self, min_length: int, eos_token_id: TokenIds, device: str | torch.device = "cpu"
@@ -128,16 +102,25 @@ class MinLengthLogitsProcessor(LogitsProcessor):
         self.min_length = check_count("min_length", min_length, least=0)
         self.eos_token_id = VocabularyIds(token_list(eos_token_id), device)
 
-    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Apply `forbid_end`; ids are int64 [B, T], scores [B, V]."""
-        if input_ids.shape[-1] >= self.min_length:
-            return scores
-        ends = self.eos_token_id.within(scores)
-        return forbid_end(scores, ends, input_ids.shape[-1], self.min_length)
+    def due(self, length: int) -> VocabularyIds | None:
+        """Return the end tokens of a row that is too short."""
+        return self.eos_token_id if length < self.min_length else None
 
 
-class MinNewTokensLengthLogitsProcessor(LogitsProcessor):
-    """Bans the end before a number of new tokens (`forbid_end`)."""
+class MinNewTokensLengthLogitsProcessor(TimedBan):
+    """Bans the end before a number of new tokens."""
+
+    definition = Definition(
+        Stage.PROCESSOR,
+        100,
+        "min_new_tokens",
+        is_on=lambda count: count > 0,
+        needs_eos=True,
+        build=lambda kind, count, setting: kind(
+            setting.prompt_length, count, setting.eos, setting.device
+        ),
+        batched=Ban,
+    )
 
     def __init__(
         self,
@@ -161,17 +144,40 @@ class MinNewTokensLengthLogitsProcessor(LogitsProcessor):
         self.min_new_tokens = check_count("min_new_tokens", min_new_tokens, least=0)
         self.eos_token_id = VocabularyIds(token_list(eos_token_id), device)
 
+    def due(self, length: int) -> VocabularyIds | None:
+        """Return the end tokens of a row with too few new ones."""
+        is_short = length - self.prompt_length_to_skip < self.min_new_tokens
+        return self.eos_token_id if is_short else None
+
+
+class _Forcing(LogitsProcessor):
+    """Forces tokens at one length (`force`)."""
+
+    def forced(self, length: int) -> list[int] | None:
+        """Return the tokens to force where so many are there; None: there are none."""
+        raise NotImplementedError
+
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Apply `forbid_end`; ids are int64 [B, T], scores [B, V]."""
-        new_tokens = input_ids.shape[-1] - self.prompt_length_to_skip
-        if new_tokens >= self.min_new_tokens:
-            return scores
-        ends = self.eos_token_id.within(scores)
-        return forbid_end(scores, ends, new_tokens, self.min_new_tokens)
+        """Force the tokens where they are due; ids are int64 [B, T], scores [B, V]."""
+        tokens = self.forced(input_ids.shape[-1])
+        return scores if tokens is None else force(scores, torch.tensor(tokens).to(scores.device))
 
 
-class ForcedBOSTokenLogitsProcessor(LogitsProcessor):
-    """Forces the token after the first one, for encoder-decoder models (`force`)."""
+def _ends_fit(processor: Any, size: int) -> bool:
+    # Places beyond a row would be its neighbour's; the processor itself raises.
+    return all(token < size for token in processor.eos_token_id.tolist())
+
+
+class ForcedBOSTokenLogitsProcessor(_Forcing):
+    """Forces the token after the first one, for encoder-decoder models."""
+
+    definition = Definition(
+        Stage.PROCESSOR,
+        120,
+        "forced_bos_token_id",
+        batched=Force,
+        fits=lambda own, size: isinstance(own.bos_token_id, int) and 0 <= own.bos_token_id < size,
+    )
 
     def __init__(self, bos_token_id: int) -> None:
         """Keep the token.
@@ -181,15 +187,22 @@ class ForcedBOSTokenLogitsProcessor(LogitsProcessor):
         """
         self.bos_token_id = bos_token_id
 
-    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Force the token at length 1; ids are int64 [B, T], scores [B, V]."""
-        if input_ids.shape[-1] != 1:
-            return scores
-        return force(scores, torch.tensor([self.bos_token_id], device=scores.device))
+    def forced(self, length: int) -> list[int] | None:
+        """Return the token at length 1."""
+        return [self.bos_token_id] if length == 1 else None
 
 
-class ForcedEOSTokenLogitsProcessor(LogitsProcessor):
-    """Forces the last token of the longest sequence allowed (`force`)."""
+class ForcedEOSTokenLogitsProcessor(_Forcing):
+    """Forces the last token of the longest sequence allowed."""
+
+    definition = Definition(
+        Stage.PROCESSOR,
+        130,
+        "forced_eos_token_id",
+        build=lambda kind, tokens, setting: kind(_max_length(setting), tokens, setting.device),
+        batched=Force,
+        fits=_ends_fit,
+    )
 
     def __init__(
         self, max_length: int, eos_token_id: TokenIds, device: str | torch.device = "cpu"
@@ -207,15 +220,51 @@ class ForcedEOSTokenLogitsProcessor(LogitsProcessor):
         self.max_length = max_length
         self.eos_token_id = _ids("eos_token_id", eos_token_id, device)
 
-    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Force the end at the last step; ids are int64 [B, T], scores [B, V]."""
-        if input_ids.shape[-1] != self.max_length - 1:
-            return scores
-        return force(scores, self.eos_token_id.to(scores.device))
+    def forced(self, length: int) -> list[int] | None:
+        """Return the end tokens at the last step."""
+        return self.eos_token_id.tolist() if length == self.max_length - 1 else None
+
+
+class _Decay:
+    """Raises the scores of several rows' end tokens, in place."""
+
+    def __init__(self, parts: list[Part], scores: Scores) -> None:
+        """Lay out where the end tokens are."""
+        self._parts = parts
+        self._ends = [
+            [part.row * scores.size + token for token in part.processor.eos_token_id.tolist()]
+            for part in parts
+        ]
+
+    def __call__(self, scores: Scores) -> None:
+        """Raise those of rows that are over their time."""
+        places: list[int] = []
+        shares: list[float] = []
+        for (row, processor), ends in zip(self._parts, self._ends, strict=True):
+            with scores.guarded(row):
+                share = processor.share(len(scores.rows[row].token_ids))
+                if share is not None:
+                    places += ends
+                    shares += [share] * len(ends)
+        if places:
+            where = scores.tensor(places)
+            raised = rise(scores.flat[where], scores.tensor(shares, scores.values.dtype))
+            scores.flat.index_add_(0, where, raised)
 
 
 class ExponentialDecayLengthPenalty(LogitsProcessor):
     """Raises the end token's score ever more from some length on (`hasten_end`)."""
+
+    definition = Definition(
+        Stage.PROCESSOR,
+        150,
+        "exponential_decay_length_penalty",
+        build=lambda kind, pair, setting: kind(
+            pair, _eos_for_decay(pair, setting), setting.prompt_length
+        ),
+        batched=_Decay,
+        fits=_ends_fit,
+    )
 
     def __init__(
         self,
@@ -251,11 +300,47 @@ class ExponentialDecayLengthPenalty(LogitsProcessor):
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         """Apply `hasten_end`; ids are int64 [B, T], scores [B, V]."""
-        overdue = input_ids.shape[-1] - self.regulation_start
-        if overdue <= 0:
+        share = self.share(input_ids.shape[-1])
+        if share is None:
             return scores
         ends = self.eos_token_id = self.eos_token_id.to(scores.device)
-        return hasten_end(scores, ends, self.regulation_factor, overdue)
+        return hasten_end(scores, ends, share)
+
+    def share(self, length: int) -> float | None:
+        """Return the share of their size by which scores rise at a length; None before that.
+
+        Raises:
+            InvalidScoresError: It is beyond a float.
+        """
+        overdue = length - self.regulation_start
+        if overdue <= 0:
+            return None
+        try:
+            return self.regulation_factor**overdue - 1
+        except OverflowError:
+            raise InvalidScoresError(
+                "ExponentialDecayLengthPenalty",
+                f"ExponentialDecayLengthPenalty: {self.regulation_factor} to the power of"
+                f" {overdue} is beyond a number; give `exponential_decay_length_penalty` a factor"
+                " nearer to 1",
+            ) from None
+
+
+def _max_length(setting: Setting) -> int:
+    length = setting.config.max_length
+    if length is None:
+        allowed = "needs `max_length` or `max_new_tokens`"
+        raise InvalidRequestError(
+            "forced_eos_token_id", setting.config.forced_eos_token_id, allowed
+        )
+    return length
+
+
+def _eos_for_decay(value: Any, setting: Setting) -> Tensor:
+    if setting.eos is None:
+        allowed = "needs an end token; set `eos_token_id`"
+        raise InvalidRequestError("exponential_decay_length_penalty", value, allowed)
+    return setting.eos
 
 
 def _ids(name: str, value: TokenIds, device: str | torch.device) -> Tensor:

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 import torch
 
 from asyncgen.generation.logits.base import LogitsProcessor, check_count
-from asyncgen.generation.logits.growth import Growth
+from asyncgen.generation.logits.batched import Ban
+from asyncgen.generation.logits.definition import Definition, Stage
+from asyncgen.generation.logits.growth import Memories, forgetful
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -39,6 +41,10 @@ class NGramIndex:
         self._tokens: list[int] = []
         self._followers: dict[tuple[int, ...], dict[int, int]] = {}
         self.extend(tokens)
+
+    def __len__(self) -> int:
+        """Tokens of the sequence."""
+        return len(self._tokens)
 
     def append(self, token: int) -> None:
         """Take the next token in."""
@@ -98,6 +104,16 @@ class NoRepeatNGramLogitsProcessor(LogitsProcessor):
     It remembers the sequences of the last call, and looks at what changed since.
     """
 
+    definition = Definition(
+        Stage.PROCESSOR,
+        60,
+        "no_repeat_ngram_size",
+        is_on=lambda size: size > 0,
+        build=lambda kind, size, setting: kind(size, tail_only=setting.tail_only),
+        batched=Ban,
+        for_sample=forgetful,
+    )
+
     def __init__(self, ngram_size: int, *, tail_only: bool = False) -> None:
         """Check the size.
 
@@ -110,19 +126,17 @@ class NoRepeatNGramLogitsProcessor(LogitsProcessor):
             InvalidRequestError: It is no positive integer.
         """
         self.ngram_size = check_count("ngram_size", ngram_size)
-        self._growth = Growth(tail_only=tail_only)
-        self._rows: list[NGramIndex] = []
+        self.memories: Memories[NGramIndex] = Memories(
+            lambda _: NGramIndex(ngram_size), tail_only=tail_only
+        )
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         """Ban repeated n-grams; ids are int64 [B, T], scores [B, V]."""
-        change = self._growth.follow(input_ids)
-        if change.removed is None:
-            self._rows = [NGramIndex(self.ngram_size) for _ in range(len(input_ids))]
-        for row, tokens in zip(self._rows, change.added.tolist(), strict=True):
-            for _ in range(0 if change.removed is None else change.removed.shape[1]):
-                row.pop()
-            row.extend(tokens)
-        return ban_tokens(scores, [row.banned() for row in self._rows])
+        return ban_tokens(scores, [row.banned() for row in self.memories.of(input_ids)])
+
+    def banned(self, token_ids: list[int], size: int) -> Sequence[int]:
+        """The same for one row of a batch (`Ban`)."""
+        return tuple(self.memories.of_list(token_ids).banned())
 
 
 class EncoderNoRepeatNGramLogitsProcessor(LogitsProcessor):
@@ -130,6 +144,18 @@ class EncoderNoRepeatNGramLogitsProcessor(LogitsProcessor):
 
     The n-grams are indexed once; a call looks the last n - 1 tokens up.
     """
+
+    definition = Definition(
+        Stage.PROCESSOR,
+        70,
+        "encoder_no_repeat_ngram_size",
+        is_on=lambda size: size > 0,
+        build=lambda kind, size, setting: kind(
+            size, setting.encoder_ids("encoder_no_repeat_ngram_size")
+        ),
+        batched=Ban,
+        fits=lambda own, size: own.largest < size,
+    )
 
     def __init__(self, encoder_ngram_size: int, encoder_input_ids: Tensor) -> None:
         """Index the n-grams.
@@ -144,17 +170,21 @@ class EncoderNoRepeatNGramLogitsProcessor(LogitsProcessor):
         self.ngram_size = check_count("encoder_ngram_size", encoder_ngram_size)
         rows = encoder_input_ids[None] if encoder_input_ids.dim() == 1 else encoder_input_ids
         self._rows = [NGramIndex(self.ngram_size, row) for row in rows.tolist()]
+        self.largest = int(rows.max()) if rows.numel() else -1
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         """Ban n-grams of the encoder's input; ids are int64 [B, T], scores [B, V].
 
         B is the number of encoder rows, or a multiple of it where each has several beams.
         """
-        context = self.ngram_size - 1
         each = max(input_ids.shape[0] // len(self._rows), 1)
-        tails = input_ids[:, max(input_ids.shape[1] - context, 0) :].tolist()
-        banned = [
-            self._rows[number // each].followers(tuple(tail) if context else ())
-            for number, tail in enumerate(tails)
-        ]
+        tails = input_ids[:, max(input_ids.shape[1] - self.ngram_size + 1, 0) :].tolist()
+        banned = [self._followers(number // each, tail) for number, tail in enumerate(tails)]
         return ban_tokens(scores, banned)
+
+    def banned(self, token_ids: list[int], size: int) -> Sequence[int]:
+        """The same for one row of a batch (`Ban`), whose prompt is the only one."""
+        return tuple(self._followers(0, token_ids[max(len(token_ids) - self.ngram_size + 1, 0) :]))
+
+    def _followers(self, row: int, tail: list[int]) -> Collection[int]:
+        return self._rows[row].followers(tuple(tail) if self.ngram_size > 1 else ())

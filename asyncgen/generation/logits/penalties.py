@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.logits.base import LogitsProcessor, check_count, divide, rounded
-from asyncgen.generation.logits.growth import TokenCounts
+from asyncgen.generation.logits.definition import Definition, Setting, Stage, as_float
+from asyncgen.generation.logits.growth import Memories, SeenTokens, forgetful
+from asyncgen.transfer import to_device
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from collections.abc import Sequence
 
     from asyncgen.generation.logits.base import Parameter
+    from asyncgen.generation.logits.batched import Part, Scores
 
 __all__ = [
     "EncoderRepetitionPenaltyLogitsProcessor",
@@ -22,7 +27,6 @@ __all__ = [
     "PresencePenaltyLogitsProcessor",
     "RepetitionPenaltyLogitsProcessor",
     "penalize_frequency",
-    "penalize_occurring",
     "penalize_presence",
     "penalize_repetition",
     "weaken",
@@ -61,32 +65,18 @@ def weaken(scores: Tensor, penalty: Parameter) -> Tensor:
     return torch.where(scores < 0, lower, divide(scores, penalty))
 
 
-def penalize_occurring(scores: Tensor, counts: Tensor, penalty: Parameter) -> Tensor:
-    """The same as `penalize_repetition`, where it is known already which tokens occur.
-
-    Args:
-        scores: [B, V].
-        counts: How often each token occurs, [B, V].
-        penalty: Above 0; 1.0 changes nothing, below 1 rewards. Scalar or [B, 1].
-
-    Returns:
-        [B, V].
-    """
-    return torch.where(counts > 0, weaken(scores, penalty), scores)
-
-
 def penalize_presence(scores: Tensor, counts: Tensor, penalty: Parameter) -> Tensor:
     """Subtract a penalty from every token that occurs, however often.
 
     As the API of OpenAI defines ``presence_penalty``.
 
     Args:
-        scores: [B, V].
-        counts: How often each token occurs, [B, V].
-        penalty: 0.0 changes nothing, below 0 rewards. Scalar or [B, 1].
+        scores: Of tokens that occur or may occur, [...].
+        counts: How often each of them occurs, [...].
+        penalty: 0.0 changes nothing, below 0 rewards. Scalar, or broadcasting.
 
     Returns:
-        [B, V].
+        [...].
     """
     return scores - (counts > 0) * rounded(penalty, scores)
 
@@ -97,18 +87,118 @@ def penalize_frequency(scores: Tensor, counts: Tensor, penalty: Parameter) -> Te
     As the API of OpenAI defines ``frequency_penalty``.
 
     Args:
-        scores: [B, V].
-        counts: How often each token occurs, [B, V].
-        penalty: 0.0 changes nothing, below 0 rewards. Scalar or [B, 1].
+        scores: Of tokens that occur or may occur, [...].
+        counts: How often each of them occurs, [...].
+        penalty: 0.0 changes nothing, below 0 rewards. Scalar, or broadcasting.
 
     Returns:
-        [B, V].
+        [...].
     """
     return scores - counts * rounded(penalty, scores)
 
 
-class RepetitionPenaltyLogitsProcessor(LogitsProcessor):
-    """Penalises tokens of prompt and output (`penalize_occurring`)."""
+class _Seen:
+    """Where the tokens are that rows have seen, and how often each of them has."""
+
+    def __init__(
+        self, memories: Sequence[SeenTokens], device: torch.device, offsets: Tensor
+    ) -> None:
+        """Lay out what was seen.
+
+        Args:
+            memories: Of N rows.
+            device: Where the scores are.
+            offsets: Where the N rows begin in the flattened scores, int64 [N].
+        """
+        lengths = [len(seen.token_ids) for seen in memories]
+        self.total = sum(lengths)
+        if not self.total:
+            return
+        self._lengths = to_device(torch.tensor(lengths), device)
+        tokens = bytearray().join([seen.token_ids for seen in memories])
+        counts = bytearray().join([seen.counts for seen in memories])
+        self.places = to_device(torch.frombuffer(tokens, dtype=torch.int64), device)
+        self.places += self.each(offsets)
+        self.counts = to_device(torch.frombuffer(counts, dtype=torch.float32), device)
+
+    def each(self, values: Tensor) -> Tensor:
+        """Repeat a value of each row, [N], for all that it has seen."""
+        return values.repeat_interleave(self._lengths, output_size=self.total)
+
+
+class _Penalize:
+    """Penalises what several rows have seen, in place."""
+
+    def __init__(self, parts: list[Part], scores: Scores) -> None:
+        """Lay the penalties out."""
+        self._parts = parts
+        self._penalties = scores.tensor([part.processor.penalty for part in parts], torch.float64)
+        self._offsets = scores.tensor([part.row * scores.size for part in parts])
+
+    def __call__(self, scores: Scores) -> None:
+        """Penalise what each row has seen so far."""
+        memories = [SeenTokens()] * len(self._parts)
+        for number, (row, processor) in enumerate(self._parts):
+            with scores.guarded(row):
+                memories[number] = processor.seen(scores.rows[row].token_ids, scores.size)
+        seen = _Seen(memories, scores.values.device, self._offsets)
+        if seen.total:
+            change = self._parts[0].processor.change
+            flat, penalties = scores.flat, seen.each(self._penalties)
+            flat[seen.places] = change(flat[seen.places], seen.counts, penalties)
+
+
+class _SeenTokensProcessor(LogitsProcessor):
+    """Changes the scores of tokens that are already there, at the cost of what changed.
+
+    Attributes:
+        penalty: How much.
+        memories: What is there.
+    """
+
+    penalty: float
+    memories: Memories[SeenTokens]
+
+    @staticmethod
+    def change(scores: Tensor, counts: Tensor, penalty: Parameter) -> Tensor:
+        """Penalise scores of tokens that occur so often."""
+        raise NotImplementedError
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """Apply `change` to what is there; ids are int64 [B, T], scores [B, V]."""
+        offsets = torch.arange(len(scores), device=scores.device) * scores.shape[-1]
+        memories = [_within(each, scores.shape[-1]) for each in self.memories.of(input_ids)]
+        seen = _Seen(memories, scores.device, offsets)
+        if not seen.total:
+            return scores
+        flat = scores.flatten()
+        changed = self.change(flat[seen.places], seen.counts.to(scores.dtype), self.penalty)
+        return flat.index_put((seen.places,), changed).view_as(scores)
+
+    def seen(self, token_ids: list[int], size: int) -> SeenTokens:
+        """Return what is there in one row of a batch.
+
+        Raises:
+            IndexError: A token is not of the vocabulary.
+        """
+        return _within(self.memories.of_list(token_ids), size)
+
+
+class RepetitionPenaltyLogitsProcessor(_SeenTokensProcessor):
+    """Penalises tokens of prompt and output (`weaken`)."""
+
+    definition = Definition(
+        Stage.PROCESSOR,
+        50,
+        "repetition_penalty",
+        is_on=lambda penalty: penalty != 1.0,
+        build=lambda kind, penalty, setting: kind(
+            as_float(penalty), setting.padding, tail_only=setting.tail_only
+        ),
+        batched=_Penalize,
+        for_sample=forgetful,
+        fits=lambda own, _: not isinstance(own.prompt_ignore_length, Tensor),
+    )
 
     def __init__(
         self,
@@ -128,24 +218,37 @@ class RepetitionPenaltyLogitsProcessor(LogitsProcessor):
         Raises:
             InvalidRequestError: One of them is out of range.
         """
-        if not isinstance(penalty, float) or not penalty > 0:
-            raise InvalidRequestError("penalty", penalty, "must be a float above 0")
-        if prompt_ignore_length is not None and not isinstance(prompt_ignore_length, torch.Tensor):
-            check_count("prompt_ignore_length", prompt_ignore_length, least=0)
-        self.penalty = penalty
-        self.prompt_ignore_length = prompt_ignore_length
-        self._counts = TokenCounts(tail_only=tail_only)
+        self.penalty = _positive(penalty)
+        ignored = prompt_ignore_length
+        if ignored is not None and not isinstance(ignored, Tensor):
+            check_count("prompt_ignore_length", ignored, least=0)
+        self.prompt_ignore_length = ignored
+        self.memories = Memories(self._memory, tail_only=tail_only)
 
-    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Apply `penalize_occurring`; ids are int64 [B, T], scores [B, V]."""
+    @staticmethod
+    def change(scores: Tensor, counts: Tensor, penalty: Parameter) -> Tensor:
+        """Apply `weaken`, however often the tokens occur."""
+        return weaken(scores, penalty)
+
+    def _memory(self, row: int) -> SeenTokens:
         ignored = self.prompt_ignore_length
-        first = 0 if ignored is None else ignored
-        counts = self._counts.update(input_ids, scores.shape[1], first)
-        return penalize_occurring(scores, counts, self.penalty)
+        return SeenTokens(int(ignored[row]) if isinstance(ignored, Tensor) else ignored or 0)
 
 
 class EncoderRepetitionPenaltyLogitsProcessor(LogitsProcessor):
     """Makes tokens of the encoder's input, or of a prompt, more likely (`penalize_repetition`)."""
+
+    definition = Definition(
+        Stage.PROCESSOR,
+        40,
+        "encoder_repetition_penalty",
+        is_on=lambda penalty: penalty != 1.0,
+        build=lambda kind, penalty, setting: kind(
+            as_float(penalty), setting.encoder_ids("encoder_repetition_penalty")
+        ),
+        batched=_Penalize,
+        fits=lambda own, _: len(own.encoder_input_ids) == 1,
+    )
 
     def __init__(self, penalty: float, encoder_input_ids: Tensor) -> None:
         """Check the penalty.
@@ -157,10 +260,10 @@ class EncoderRepetitionPenaltyLogitsProcessor(LogitsProcessor):
         Raises:
             InvalidRequestError: The penalty is out of range.
         """
-        if not isinstance(penalty, float) or not penalty > 0:
-            raise InvalidRequestError("penalty", penalty, "must be a float above 0")
-        self.penalty = 1 / penalty
+        self.penalty = 1 / _positive(penalty)
         self.encoder_input_ids = encoder_input_ids
+
+    change = staticmethod(RepetitionPenaltyLogitsProcessor.change)
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         """Apply `penalize_repetition`; scores are [B, V].
@@ -171,9 +274,21 @@ class EncoderRepetitionPenaltyLogitsProcessor(LogitsProcessor):
         each = max(scores.shape[0] // ids.shape[0], 1)
         return penalize_repetition(scores, ids.repeat_interleave(each, dim=0), self.penalty)
 
+    def seen(self, token_ids: list[int], size: int) -> SeenTokens:
+        """Return what is meant in a row of a batch, whose prompt is the only one.
 
-class _CountsProcessor(LogitsProcessor):
-    """Counts the generated tokens of every row, at the cost of what changed."""
+        Raises:
+            IndexError: A token is not of the vocabulary.
+        """
+        return _within(self._meant, size)
+
+    @functools.cached_property
+    def _meant(self) -> SeenTokens:
+        return SeenTokens(tokens=self.encoder_input_ids[0].tolist())
+
+
+class _CountsProcessor(_SeenTokensProcessor):
+    """Changes the scores of generated tokens."""
 
     def __init__(self, penalty: float, prompt_length: int = 0, *, tail_only: bool = False) -> None:
         """Check the penalty.
@@ -191,25 +306,50 @@ class _CountsProcessor(LogitsProcessor):
             raise InvalidRequestError("penalty", penalty, "must be a finite number")
         self.penalty = float(penalty)
         self.prompt_length = check_count("prompt_length", prompt_length, least=0)
-        self._counts = TokenCounts(tail_only=tail_only)
+        self.memories = Memories(lambda _: SeenTokens(prompt_length), tail_only=tail_only)
 
-    def _count(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Count the generated tokens, [B, V] in the dtype of the scores."""
-        counts = self._counts.update(input_ids, scores.shape[1], self.prompt_length)
-        return counts.to(scores.dtype)
+
+def _of_generated(kind: type[_CountsProcessor], penalty: float, setting: Setting) -> Any:
+    return kind(penalty, setting.prompt_length, tail_only=setting.tail_only)
 
 
 class PresencePenaltyLogitsProcessor(_CountsProcessor):
     """Penalises generated tokens, however often they occur (`penalize_presence`)."""
 
-    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Apply `penalize_presence`; ids are int64 [B, T], scores [B, V]."""
-        return penalize_presence(scores, self._count(input_ids, scores), self.penalty)
+    definition = Definition(
+        Stage.PROCESSOR,
+        180,
+        "presence_penalty",
+        is_on=bool,
+        build=_of_generated,
+        batched=_Penalize,
+        for_sample=forgetful,
+    )
+    change = staticmethod(penalize_presence)
 
 
 class FrequencyPenaltyLogitsProcessor(_CountsProcessor):
     """Penalises generated tokens for each time they occur (`penalize_frequency`)."""
 
-    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Apply `penalize_frequency`; ids are int64 [B, T], scores [B, V]."""
-        return penalize_frequency(scores, self._count(input_ids, scores), self.penalty)
+    definition = Definition(
+        Stage.PROCESSOR,
+        190,
+        "frequency_penalty",
+        is_on=bool,
+        build=_of_generated,
+        batched=_Penalize,
+        for_sample=forgetful,
+    )
+    change = staticmethod(penalize_frequency)
+
+
+def _within(seen: SeenTokens, size: int) -> SeenTokens:
+    if seen.largest >= size:
+        raise IndexError(f"token {seen.largest} is not below the {size} scores")
+    return seen
+
+
+def _positive(penalty: float) -> float:
+    if not isinstance(penalty, float) or not penalty > 0:
+        raise InvalidRequestError("penalty", penalty, "must be a float above 0")
+    return penalty

@@ -14,7 +14,9 @@ import torch
 from torch import Tensor
 
 from asyncgen.errors import InvalidRequestError
-from asyncgen.generation.logits.base import LogitsProcessor, check_count, rounded
+from asyncgen.generation.logits.base import ColumnsProcessor, check_count, rounded
+from asyncgen.generation.logits.batched import Columns
+from asyncgen.generation.logits.definition import Definition, Stage, keeping
 from asyncgen.generation.logits.filters import least_of_top, of_rows, row_sum, slice_sizes
 
 if TYPE_CHECKING:
@@ -166,8 +168,17 @@ def keep_top_h(scores: Tensor, top_h: Parameter, *, filter_value: float = -_INF)
     return torch.full_like(scores, filter_value).scatter_(-1, index, chosen)
 
 
-class TypicalLogitsWarper(LogitsProcessor):
+class TypicalLogitsWarper(ColumnsProcessor):
     """Keeps the most typical tokens (`keep_typical`)."""
+
+    definition = Definition(
+        Stage.WARPER,
+        60,
+        "typical_p",
+        is_on=lambda mass: mass < 1.0,
+        build=keeping,
+        batched=Columns(keep_typical, "mass"),
+    )
 
     def __init__(
         self, mass: float = 0.9, filter_value: float = -_INF, min_tokens_to_keep: int = 1
@@ -186,18 +197,18 @@ class TypicalLogitsWarper(LogitsProcessor):
         self.filter_value = filter_value
         self.min_tokens_to_keep = check_count("min_tokens_to_keep", min_tokens_to_keep)
 
-    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Apply `keep_typical`; scores are [B, V]."""
-        return keep_typical(
-            scores,
-            self.mass,
-            min_tokens_to_keep=self.min_tokens_to_keep,
-            filter_value=self.filter_value,
-        )
 
-
-class EpsilonLogitsWarper(LogitsProcessor):
+class EpsilonLogitsWarper(ColumnsProcessor):
     """Keeps tokens of at least a probability (`keep_above_epsilon`)."""
+
+    definition = Definition(
+        Stage.WARPER,
+        70,
+        "epsilon_cutoff",
+        is_on=lambda epsilon: 0.0 < epsilon < 1.0,
+        build=keeping,
+        batched=Columns(keep_above_epsilon, "epsilon"),
+    )
 
     def __init__(
         self, epsilon: float, filter_value: float = -_INF, min_tokens_to_keep: int = 1
@@ -216,18 +227,18 @@ class EpsilonLogitsWarper(LogitsProcessor):
         self.filter_value = filter_value
         self.min_tokens_to_keep = check_count("min_tokens_to_keep", min_tokens_to_keep)
 
-    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Apply `keep_above_epsilon`; scores are [B, V]."""
-        return keep_above_epsilon(
-            scores,
-            self.epsilon,
-            min_tokens_to_keep=self.min_tokens_to_keep,
-            filter_value=self.filter_value,
-        )
 
-
-class EtaLogitsWarper(LogitsProcessor):
+class EtaLogitsWarper(ColumnsProcessor):
     """Keeps tokens above an entropy-dependent probability (`keep_above_eta`)."""
+
+    definition = Definition(
+        Stage.WARPER,
+        80,
+        "eta_cutoff",
+        is_on=lambda epsilon: 0.0 < epsilon < 1.0,
+        build=keeping,
+        batched=Columns(keep_above_eta, "epsilon"),
+    )
 
     def __init__(
         self,
@@ -251,18 +262,11 @@ class EtaLogitsWarper(LogitsProcessor):
         self.filter_value = filter_value
         self.min_tokens_to_keep = check_count("min_tokens_to_keep", min_tokens_to_keep)
 
-    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Apply `keep_above_eta`; scores are [B, V]."""
-        return keep_above_eta(
-            scores,
-            self.epsilon,
-            min_tokens_to_keep=self.min_tokens_to_keep,
-            filter_value=self.filter_value,
-        )
 
-
-class TopHLogitsWarper(LogitsProcessor):
+class TopHLogitsWarper(ColumnsProcessor):
     """Keeps the likeliest tokens up to a share of the entropy (`keep_top_h`)."""
+
+    definition = Definition(Stage.WARPER, 20, "top_h", batched=Columns(keep_top_h, "top_h"))
 
     def __init__(self, top_h: float, filter_value: float = -_INF) -> None:
         """Check the share.
@@ -278,10 +282,6 @@ class TopHLogitsWarper(LogitsProcessor):
             raise InvalidRequestError("top_h", top_h, "must be a float above 0 and at most 1")
         self.top_h = top_h
         self.filter_value = filter_value
-
-    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Apply `keep_top_h`; scores are [B, V]."""
-        return keep_top_h(scores, self.top_h, filter_value=self.filter_value)
 
 
 def _open_interval(name: str, value: float) -> float:

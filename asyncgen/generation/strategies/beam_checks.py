@@ -10,7 +10,7 @@ from asyncgen.generation.strategies.constraints import (
     DisjunctiveConstraint,
     constraints_of,
 )
-from asyncgen.generation.watermarking.config import SynthIDTextWatermarkingConfig, watermark_from
+from asyncgen.generation.watermarking import SynthIDTextWatermarkingConfig, watermark_from
 
 __all__ = ["check_beams"]
 

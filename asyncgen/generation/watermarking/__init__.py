@@ -7,19 +7,17 @@ from asyncgen.generation.watermarking.bayes import (
     BayesianDetectorModel,
     BayesianWatermarkDetectorModelOutput,
 )
-from asyncgen.generation.watermarking.config import (
-    BaseWatermarkingConfig,
-    SynthIDTextWatermarkingConfig,
-    WatermarkingConfig,
-    watermark_from,
-)
+from asyncgen.generation.watermarking.config import BaseWatermarkingConfig, watermark_from
 from asyncgen.generation.watermarking.detector import (
     SynthIDTextWatermarkDetector,
     WatermarkDetector,
     WatermarkDetectorOutput,
 )
-from asyncgen.generation.watermarking.greenlist import WatermarkLogitsProcessor
-from asyncgen.generation.watermarking.synthid import SynthIDTextWatermarkLogitsProcessor
+from asyncgen.generation.watermarking.greenlist import WatermarkingConfig, WatermarkLogitsProcessor
+from asyncgen.generation.watermarking.synthid import (
+    SynthIDTextWatermarkingConfig,
+    SynthIDTextWatermarkLogitsProcessor,
+)
 
 __all__ = [
     "BaseWatermarkingConfig",

@@ -1,16 +1,15 @@
-"""What a watermark is made with: plain values that go into a `GenerationConfig` and its file.
+"""What configurations of watermarks have in common: values that go into a `GenerationConfig`.
 
-Imports no torch; a processor is made when one is asked for.
+Each kind of watermark has its configuration in its own file, beside its processor.
 """
 
 from __future__ import annotations
 
 import json
-import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from asyncgen.errors import InvalidRequestError
 
@@ -20,29 +19,16 @@ if TYPE_CHECKING:
 
     import torch
 
-    from asyncgen.generation.watermarking.greenlist import WatermarkLogitsProcessor
-    from asyncgen.generation.watermarking.synthid import SynthIDTextWatermarkLogitsProcessor
+__all__ = ["WORD", "BaseWatermarkingConfig", "check_integer", "refused", "watermark_from"]
 
-__all__ = [
-    "SEEDING_SCHEMES",
-    "BaseWatermarkingConfig",
-    "SynthIDTextWatermarkingConfig",
-    "WatermarkingConfig",
-    "watermark_from",
-]
-
-SEEDING_SCHEMES = ("lefthash", "selfhash")
-
-_LARGEST_TABLE = 2**24
-_LONGEST_NGRAM = 64
-_MOST_KEYS = 64
-_LONGEST_HISTORY = 2**16
-"""Far beyond what is of use; each costs every step of a row its time, and others that wait."""
-_WORD = 2**64
+WORD = 2**64
 
 
 class BaseWatermarkingConfig(ABC):
     """The forms that every watermarking configuration has; subclasses are dataclasses."""
+
+    own_keys: ClassVar[frozenset[str]] = frozenset()
+    """Fields that tell this kind from the others, where only a dict is given."""
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Self:
@@ -108,121 +94,12 @@ class BaseWatermarkingConfig(ABC):
         """
 
 
-@dataclass
-class WatermarkingConfig(BaseWatermarkingConfig):
-    """A watermark of favoured ("green") tokens.
-
-    Kirchenbauer et al. 2023, arXiv 2301.10226 and 2306.04634.
-
-    Attributes:
-        greenlist_ratio: Share of the vocabulary that is green, strictly between 0 and 1.
-        bias: Added to the scores of green tokens.
-        hashing_key: Secret that the choice of green tokens depends on, below 2**64.
-        seeding_scheme: "lefthash", where the last token decides which ones are green, or
-            "selfhash", where the candidate itself has a say.
-        context_width: Last tokens that have a say, at least 1.
-    """
-
-    greenlist_ratio: float = 0.25
-    bias: float = 2.0
-    hashing_key: int = 15485863
-    seeding_scheme: str = "lefthash"
-    context_width: int = 1
-
-    def validate(self) -> None:
-        """Check the fields.
-
-        Raises:
-            InvalidRequestError: One of them is out of range.
-        """
-        for name in ("greenlist_ratio", "bias"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | float):
-                raise _refused(name, value, "must be a number")
-            if not (-_WORD < value < _WORD if isinstance(value, int) else math.isfinite(value)):
-                raise _refused(name, value, "must be finite, and below 2**64")
-        if not 0 < self.greenlist_ratio < 1:
-            raise _refused("greenlist_ratio", self.greenlist_ratio, "must be above 0 and below 1")
-        if self.seeding_scheme not in SEEDING_SCHEMES:
-            allowed = f"must be one of {', '.join(SEEDING_SCHEMES)}"
-            raise _refused("seeding_scheme", self.seeding_scheme, allowed)
-        _check_integer("hashing_key", self.hashing_key, 0)
-        _check_integer("context_width", self.context_width, 1)
-
-    def construct_processor(
-        self, vocab_size: int, device: str | torch.device
-    ) -> WatermarkLogitsProcessor:
-        """Make the processor that favours green tokens.
-
-        Args:
-            vocab_size: Tokens of the model.
-            device: Where scores will be.
-        """
-        from asyncgen.generation.watermarking.greenlist import WatermarkLogitsProcessor
-
-        return WatermarkLogitsProcessor(vocab_size, device, **self.to_dict())
-
-
-@dataclass
-class SynthIDTextWatermarkingConfig(BaseWatermarkingConfig):
-    """A watermark by tournament sampling (Dathathri et al. 2024, Nature 634, 818-823).
-
-    Attributes:
-        ngram_len: Tokens of a hashed n-gram, the new one included; from 1 to 64.
-        keys: Secrets, one for each layer of the tournament; at most 64, of 64 bits each.
-        context_history_size: Contexts that are remembered, at most 2**16; one that recurs is not
-            watermarked.
-        sampling_table_seed: Seed of the table of g-values.
-        sampling_table_size: Size of that table, below 2**24.
-        skip_first_ngram_calls: Leave the first ``ngram_len - 1`` tokens without a watermark.
-        debug_mode: Watermark a uniform distribution in place of the model's.
-    """
-
-    ngram_len: int
-    keys: list[int]
-    context_history_size: int = 1024
-    sampling_table_seed: int = 0
-    sampling_table_size: int = 2**16
-    skip_first_ngram_calls: bool = False
-    debug_mode: bool = False
-
-    def validate(self) -> None:
-        """Check the fields.
-
-        Raises:
-            InvalidRequestError: One of them is out of range.
-        """
-        _check_integer("ngram_len", self.ngram_len, 1, _LONGEST_NGRAM)
-        _check_integer("context_history_size", self.context_history_size, 0, _LONGEST_HISTORY)
-        _check_integer("sampling_table_seed", self.sampling_table_seed, 0)
-        _check_integer("sampling_table_size", self.sampling_table_size, 1)
-        if self.sampling_table_size >= _LARGEST_TABLE:
-            raise _refused("sampling_table_size", self.sampling_table_size, "must be below 2**24")
-        if not isinstance(self.keys, list | tuple) or not 1 <= len(self.keys) <= _MOST_KEYS:
-            raise _refused("keys", self.keys, f"must be a list of 1 to {_MOST_KEYS} integers")
-        for key in self.keys:
-            _check_integer("keys", key, -_WORD // 2, _WORD // 2 - 1)
-
-    def construct_processor(
-        self, vocab_size: int, device: str | torch.device
-    ) -> SynthIDTextWatermarkLogitsProcessor:
-        """Make the processor that holds the tournament.
-
-        Args:
-            vocab_size: Not used: any vocabulary will do.
-            device: Where scores will be.
-        """
-        from asyncgen.generation.watermarking.synthid import SynthIDTextWatermarkLogitsProcessor
-
-        return SynthIDTextWatermarkLogitsProcessor(**self.to_dict(), device=device)
-
-
 def watermark_from(value: Any) -> BaseWatermarkingConfig:
     """Take a watermarking configuration in any of its forms.
 
     Args:
         value: An object of ours or of the reference, or a dict of the fields of either kind;
-            ``keys`` tells which.
+            `BaseWatermarkingConfig.own_keys` tells which.
 
     Returns:
         The configuration, checked.
@@ -236,22 +113,22 @@ def watermark_from(value: Any) -> BaseWatermarkingConfig:
         if not isinstance(values, dict):
             allowed = "must be a WatermarkingConfig, a SynthIDTextWatermarkingConfig or a dict"
             raise InvalidRequestError("watermarking_config", value, allowed)
-        kind: type[BaseWatermarkingConfig] = WatermarkingConfig
-        if "keys" in values or "ngram_len" in values:
-            kind = SynthIDTextWatermarkingConfig
-        value = kind.from_dict(values)
+        kinds = BaseWatermarkingConfig.__subclasses__()
+        named = [kind for kind in kinds if kind.own_keys & values.keys()]
+        plain = [kind for kind in kinds if not kind.own_keys]
+        value = (*named, *plain)[0].from_dict(values)
     value.validate()
     return value
 
 
-def _refused(name: str, value: object, allowed: str) -> InvalidRequestError:
+def refused(name: str, value: object, allowed: str) -> InvalidRequestError:
     return InvalidRequestError(f"watermarking_config.{name}", value, allowed)
 
 
-def _check_integer(name: str, value: object, least: int, most: int = _WORD - 1) -> None:
+def check_integer(name: str, value: object, least: int, most: int = WORD - 1) -> None:
     if isinstance(value, bool) or not isinstance(value, int):
-        raise _refused(name, value, "must be an integer")
+        raise refused(name, value, "must be an integer")
     if value < least:
-        raise _refused(name, value, f"must be at least {least}")
+        raise refused(name, value, f"must be at least {least}")
     if value > most:
-        raise _refused(name, value, f"must be at most {most}")
+        raise refused(name, value, f"must be at most {most}")

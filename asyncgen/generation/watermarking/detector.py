@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from asyncgen.errors import InvalidRequestError
-from asyncgen.generation.watermarking.config import WatermarkingConfig, watermark_from
-from asyncgen.generation.watermarking.greenlist import GreenLists
+from asyncgen.generation.watermarking.config import watermark_from
+from asyncgen.generation.watermarking.greenlist import GreenLists, WatermarkingConfig
 
 if TYPE_CHECKING:
     import numpy

@@ -1,4 +1,4 @@
-"""Green tokens: which they are, and the processor that favours them.
+"""Green tokens: what they depend on, which they are, and the processor that favours them.
 
 Kirchenbauer et al. 2023, arXiv 2301.10226 (algorithms 2 and 3) and 2306.04634.
 """
@@ -7,13 +7,22 @@ from __future__ import annotations
 
 import functools
 import logging
-from typing import TYPE_CHECKING
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.logits.base import LogitsProcessor, check_count
-from asyncgen.generation.watermarking.config import WatermarkingConfig
+from asyncgen.generation.logits.definition import Definition, Setting, Stage
+from asyncgen.generation.watermarking.config import (
+    WORD,
+    BaseWatermarkingConfig,
+    check_integer,
+    refused,
+    watermark_from,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,9 +31,11 @@ if TYPE_CHECKING:
 
     from asyncgen.generation.logits.base import Parameter
 
-__all__ = ["GreenLists", "WatermarkLogitsProcessor", "favour"]
+__all__ = ["GreenLists", "WatermarkLogitsProcessor", "WatermarkingConfig", "favour"]
 
 _log = logging.getLogger("asyncgen.generation")
+
+_SCHEMES = ("lefthash", "selfhash")
 
 _CANDIDATES = 40
 """With "selfhash", only so many of the likeliest tokens are tried."""
@@ -35,6 +46,59 @@ _TABLE_SIZE = 1_000_003
 _SEEDS = 2**64 - 1
 
 _LISTS_KEPT = 128
+
+
+@dataclass
+class WatermarkingConfig(BaseWatermarkingConfig):
+    """A watermark of favoured ("green") tokens.
+
+    Kirchenbauer et al. 2023, arXiv 2301.10226 and 2306.04634.
+
+    Attributes:
+        greenlist_ratio: Share of the vocabulary that is green, strictly between 0 and 1.
+        bias: Added to the scores of green tokens.
+        hashing_key: Secret that the choice of green tokens depends on, below 2**64.
+        seeding_scheme: "lefthash", where the last token decides which ones are green, or
+            "selfhash", where the candidate itself has a say.
+        context_width: Last tokens that have a say, at least 1.
+    """
+
+    greenlist_ratio: float = 0.25
+    bias: float = 2.0
+    hashing_key: int = 15485863
+    seeding_scheme: str = "lefthash"
+    context_width: int = 1
+
+    def validate(self) -> None:
+        """Check the fields.
+
+        Raises:
+            InvalidRequestError: One of them is out of range.
+        """
+        for name in ("greenlist_ratio", "bias"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                raise refused(name, value, "must be a number")
+            if not (-WORD < value < WORD if isinstance(value, int) else math.isfinite(value)):
+                raise refused(name, value, "must be finite, and below 2**64")
+        if not 0 < self.greenlist_ratio < 1:
+            raise refused("greenlist_ratio", self.greenlist_ratio, "must be above 0 and below 1")
+        if self.seeding_scheme not in _SCHEMES:
+            allowed = f"must be one of {', '.join(_SCHEMES)}"
+            raise refused("seeding_scheme", self.seeding_scheme, allowed)
+        check_integer("hashing_key", self.hashing_key, 0)
+        check_integer("context_width", self.context_width, 1)
+
+    def construct_processor(
+        self, vocab_size: int, device: str | torch.device
+    ) -> WatermarkLogitsProcessor:
+        """Make the processor that favours green tokens.
+
+        Args:
+            vocab_size: Tokens of the model.
+            device: Where scores will be.
+        """
+        return WatermarkLogitsProcessor(vocab_size, device, **self.to_dict())
 
 
 def favour(scores: Tensor, green: Tensor, bias: Parameter) -> Tensor:
@@ -140,6 +204,13 @@ class GreenLists:
 class WatermarkLogitsProcessor(LogitsProcessor):
     """Favours green tokens (`favour`), so that there are more of them than chance would have."""
 
+    definition = Definition(
+        Stage.LAST,
+        10,
+        "watermarking_config",
+        build=lambda _, value, setting: _watermark(value, setting),
+    )
+
     def __init__(
         self,
         vocab_size: int,
@@ -205,3 +276,12 @@ class WatermarkLogitsProcessor(LogitsProcessor):
             lists = torch.stack([self.green_lists.after(t) for t in input_ids[:, -1].tolist()])
             green = green.scatter(1, lists.to(green.device), True)
         return favour(scores, green, self.bias)
+
+
+def _watermark(value: Any, setting: Setting) -> LogitsProcessor:
+    """Make the processor of any kind of watermark."""
+    if setting.vocab_size is None:
+        raise InvalidRequestError("watermarking_config", value, "needs a model's vocabulary size")
+    config = watermark_from(value)
+    processor: LogitsProcessor = config.construct_processor(setting.vocab_size, setting.device)
+    return processor

@@ -6,22 +6,94 @@ Nature 634, 818-823: section "Tournament sampling" and the vectorised form in it
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.logits.base import LogitsProcessor
-from asyncgen.generation.watermarking.config import SynthIDTextWatermarkingConfig
+from asyncgen.generation.logits.definition import Definition, Stage
+from asyncgen.generation.watermarking.config import (
+    WORD,
+    BaseWatermarkingConfig,
+    check_integer,
+    refused,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["SynthIDTextWatermarkLogitsProcessor", "hash_on", "play"]
+__all__ = [
+    "SynthIDTextWatermarkLogitsProcessor",
+    "SynthIDTextWatermarkingConfig",
+    "hash_on",
+    "play",
+]
+
+_LARGEST_TABLE = 2**24
+_LONGEST_NGRAM = 64
+_MOST_KEYS = 64
+_LONGEST_HISTORY = 2**16
+"""Far beyond what is of use; each costs every step of a row its time, and others that wait."""
 
 _MULTIPLIER = 6364136223846793005
 _INCREMENT = 1
+
+
+@dataclass
+class SynthIDTextWatermarkingConfig(BaseWatermarkingConfig):
+    """A watermark by tournament sampling (Dathathri et al. 2024, Nature 634, 818-823).
+
+    Attributes:
+        ngram_len: Tokens of a hashed n-gram, the new one included; from 1 to 64.
+        keys: Secrets, one for each layer of the tournament; at most 64, of 64 bits each.
+        context_history_size: Contexts that are remembered, at most 2**16; one that recurs is not
+            watermarked.
+        sampling_table_seed: Seed of the table of g-values.
+        sampling_table_size: Size of that table, below 2**24.
+        skip_first_ngram_calls: Leave the first ``ngram_len - 1`` tokens without a watermark.
+        debug_mode: Watermark a uniform distribution in place of the model's.
+    """
+
+    ngram_len: int
+    keys: list[int]
+    context_history_size: int = 1024
+    sampling_table_seed: int = 0
+    sampling_table_size: int = 2**16
+    skip_first_ngram_calls: bool = False
+    debug_mode: bool = False
+
+    own_keys: ClassVar[frozenset[str]] = frozenset({"ngram_len", "keys"})
+
+    def validate(self) -> None:
+        """Check the fields.
+
+        Raises:
+            InvalidRequestError: One of them is out of range.
+        """
+        check_integer("ngram_len", self.ngram_len, 1, _LONGEST_NGRAM)
+        check_integer("context_history_size", self.context_history_size, 0, _LONGEST_HISTORY)
+        check_integer("sampling_table_seed", self.sampling_table_seed, 0)
+        check_integer("sampling_table_size", self.sampling_table_size, 1)
+        if self.sampling_table_size >= _LARGEST_TABLE:
+            raise refused("sampling_table_size", self.sampling_table_size, "must be below 2**24")
+        if not isinstance(self.keys, list | tuple) or not 1 <= len(self.keys) <= _MOST_KEYS:
+            raise refused("keys", self.keys, f"must be a list of 1 to {_MOST_KEYS} integers")
+        for key in self.keys:
+            check_integer("keys", key, -WORD // 2, WORD // 2 - 1)
+
+    def construct_processor(
+        self, vocab_size: int, device: str | torch.device
+    ) -> SynthIDTextWatermarkLogitsProcessor:
+        """Make the processor that holds the tournament.
+
+        Args:
+            vocab_size: Not used: any vocabulary will do.
+            device: Where scores will be.
+        """
+        return SynthIDTextWatermarkLogitsProcessor(**self.to_dict(), device=device)
 
 
 def hash_on(state: Tensor, data: Tensor) -> Tensor:
@@ -72,6 +144,13 @@ class SynthIDTextWatermarkLogitsProcessor(LogitsProcessor):
     The shift depends on the last ``ngram_len - 1`` generated tokens. It keeps state: one object
     serves one generation, and must see every token of it.
     """
+
+    definition = Definition(
+        # It remembers the sequence from its first call on, and holds a table to be shared.
+        Stage.LAST,
+        10,
+        for_sample=copy.copy,
+    )
 
     def __init__(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -22,12 +23,12 @@ def row_of(**given: Any) -> SamplerRow:
 
 def layout_of(*rows: SamplerRow) -> BatchLayout:
     """The layout of some rows."""
-    return BatchLayout(BatchScores(torch.zeros(len(rows), VOCABULARY), rows, own=False))
+    return BatchLayout(BatchScores(torch.zeros(len(rows), VOCABULARY), list(rows), own=False))
 
 
 def names(layout: BatchLayout) -> list[str]:
-    """The kinds of its stages."""
-    return [type(stage).__name__ for stage in layout.stages]
+    """The kinds of its steps."""
+    return [type(step).__name__ for step in layout.steps]
 
 
 def test_rows_are_told_apart_by_how_they_pick() -> None:
@@ -36,36 +37,28 @@ def test_rows_are_told_apart_by_how_they_pick() -> None:
     drawn = row_of(top_k=0, temperature=0.4)
     layout = layout_of(drawn, plain, listed)
     assert (layout.greedy, layout.drawn, layout.listed) == ([1], [0], [2])
-    assert names(layout) == ["FilterRows"]
+    assert names(layout) == ["_Filter"]
 
 
 def test_criteria_that_look_at_scores_get_them_all() -> None:
     criteria = StoppingCriteriaList([lambda ids, scores, **_: ids[:, -1] == 1])
     layout = layout_of(row_of(top_k=20, stopping_criteria=criteria))
-    assert layout.drawn == [0] and names(layout) == ["FilterRows"]
+    assert layout.drawn == [0] and names(layout) == ["_Filter"]
 
 
 def test_one_stage_serves_all_rows_that_have_the_processor() -> None:
     rows = [row_of(repetition_penalty=1.0 + number / 8) for number in range(1, 5)]
-    assert names(layout_of(*rows, row_of())) == ["_PenalizeRepetition"]
+    assert names(layout_of(*rows, row_of())) == ["_Penalize"]
 
 
 def test_processors_of_users_stand_before_the_filters_of_sampling() -> None:
     mine = LogitsProcessorList([lambda ids, scores: scores])
     row = row_of(logits_processor=mine, top_k=0, temperature=0.4, repetition_penalty=1.2)
-    assert names(layout_of(row)) == ["_PenalizeRepetition", "_OneByOne", "FilterRows"]
-
-
-def test_a_layout_is_for_its_rows_in_their_order() -> None:
-    first, second = row_of(), row_of()
-    layout = layout_of(first, second)
-    assert layout.is_for([first, second])
-    assert not layout.is_for([second, first])
-    assert not layout.is_for([first])
+    assert names(layout_of(row)) == ["_Penalize", "_OneByOne", "_Filter"]
 
 
 def test_an_order_of_its_own_is_kept() -> None:
-    row = row_of(suppress_tokens=[1], repetition_penalty=1.2)
-    row.originals = LogitsProcessorList(reversed(row.originals))
-    layout = layout_of(row)
-    assert names(layout) == ["_OneByOne"]
+    request, _ = request_for([1, 2], suppress_tokens=[1], repetition_penalty=1.2)
+    request = replace(request, processors=LogitsProcessorList(reversed(request.processors)))
+    layout = layout_of(SamplerRow(request, 0), row_of(suppress_tokens=[1], repetition_penalty=1.2))
+    assert names(layout) == ["_Penalize", "Ban", "Ban", "_Penalize"]

@@ -94,3 +94,24 @@ def test_token_ids_must_be_integers() -> None:
     assert bans.token_list(3) == [3]
     with pytest.raises(TypeError, match="integers"):
         bans.token_list([1.5])  # type: ignore[list-item]
+
+
+@given(
+    st.lists(st.integers(0, 4), min_size=1, max_size=40),
+    st.dictionaries(
+        st.lists(st.integers(0, 4), min_size=1, max_size=4).map(tuple),
+        st.sampled_from([1.5, -2.0]),
+        min_size=1,
+        max_size=8,
+    ),
+)
+def test_biases_of_one_sequence(tokens: list[int], table: dict[tuple[int, ...], float]) -> None:
+    biases = bans.SequenceBiasLogitsProcessor(table).biases
+    wanted: dict[int, float] = {}
+    for sequence, bias in table.items():
+        before = tokens[len(tokens) - len(sequence) + 1 :]
+        if 1 < len(sequence) <= len(tokens) + 1 and list(sequence[:-1]) == before:
+            wanted[sequence[-1]] = wanted.get(sequence[-1], 0.0) + bias
+    assert biases.completions(tokens) == wanted
+    assert biases.always == {own[0]: bias for own, bias in table.items() if len(own) == 1}
+    assert biases.largest == max(max(sequence) for sequence in table)

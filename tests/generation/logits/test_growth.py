@@ -1,27 +1,30 @@
-"""What changed in sequences is found out, or taken on trust; counts follow it exactly."""
+"""What changed in sequences is found out, or taken on trust; what is kept of them follows it."""
 
 from __future__ import annotations
+
+from collections import Counter
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asyncgen.generation.logits.growth import Growth, TokenCounts
+from asyncgen.generation.logits import NGramIndex
+from asyncgen.generation.logits.bans import SequenceBiasLogitsProcessor
+from asyncgen.generation.logits.growth import Growth, Memories, SeenTokens
+
+TOKENS = st.lists(st.integers(0, 4), min_size=1, max_size=40)
 
 
 def test_only_what_differs_is_reported() -> None:
     ids = torch.arange(24).view(2, 12)
     growth = Growth()
-    first = growth.follow(ids[:, :2])
-    assert (first.kept, first.removed) == (0, None)
+    assert growth.follow(ids[:, :2]) is None
     for length, kept in ((3, 2), (3, 3), (7, 3), (5, 5)):
-        change = growth.follow(ids[:, :length])
-        assert change.kept == kept
-        assert torch.equal(change.added, ids[:, kept:length])
-    assert change.removed is not None and torch.equal(change.removed, ids[:, 5:7])
-    assert growth.follow(ids.flip(0)[:, :5]).kept == 0
-    assert growth.follow(ids[:1, :6]).removed is None
+        assert growth.follow(ids[:, :length]) == kept
+    assert growth.follow(ids.flip(0)[:, :5]) == 0
+    assert growth.follow(ids[:1, :6]) is None
 
 
 def test_a_buffer_that_is_written_to_is_noticed() -> None:
@@ -29,50 +32,103 @@ def test_a_buffer_that_is_written_to_is_noticed() -> None:
     growth = Growth()
     growth.follow(ids[:, :3])
     ids[0, 1] = 9
-    change = growth.follow(ids[:, :4])
-    assert change.kept == 1
-    assert change.removed is not None and change.removed.tolist() == [[1, 2]]
-    assert change.added.tolist() == [[9, 2, 3]]
+    assert growth.follow(ids[:, :4]) == 1
 
 
 def test_trust_looks_at_the_tail_alone() -> None:
     ids = torch.arange(12).view(2, 6)
     growth = Growth(tail_only=True)
     growth.follow(ids[:, :2])
-    assert growth.follow(ids.flip(0)[:, :3]).kept == 2
-    assert growth.follow(ids[:, :3]).kept == 2
-    assert growth.follow(ids[:, :6]).kept == 3
-    change = growth.follow(ids[:, :4])
-    assert change.kept == 3
-    assert change.removed is not None and change.removed.tolist() == ids[:, 3:].tolist()
+    assert growth.follow(ids.flip(0)[:, :3]) == 2
+    assert growth.follow(ids[:, :3]) == 2
+    assert growth.follow(ids[:, :6]) == 3
+    assert growth.follow(ids[:, :4]) == 3
+
+
+def counted(seen: SeenTokens) -> dict[int, float]:
+    """Tokens and how often each occurs."""
+    return dict(zip(seen.token_ids, seen.counts, strict=True))
 
 
 @settings(max_examples=60, deadline=None)
 @given(data=st.data(), tail_only=st.booleans(), by_row=st.booleans())
-def test_counts_are_those_of_a_count_anew(
+def test_memories_are_those_of_a_beginning_anew(
     data: st.DataObject, tail_only: bool, by_row: bool
 ) -> None:
     size, rows = 5, data.draw(st.integers(1, 3))
-    first = torch.arange(rows) if by_row else 2
-    counts, ids = TokenCounts(tail_only=tail_only), torch.randint(size, (rows, 3))
+    start = (lambda row: row) if by_row else (lambda row: 2)
+    memories = Memories(lambda row: SeenTokens(start(row)), tail_only=tail_only)
+    grams = Memories(lambda _: NGramIndex(2), tail_only=tail_only)
+    ids = torch.randint(size, (rows, 3))
     for _ in range(8):
-        wanted = torch.zeros(rows, size)
-        for row in range(rows):
-            start = row if by_row else 2
-            for token in ids[row, start:].tolist():
-                wanted[row, token] += 1
-        assert torch.equal(counts.update(ids, size, first), wanted)
+        for row, (seen, index) in enumerate(zip(memories.of(ids), grams.of(ids), strict=True)):
+            tokens = ids[row].tolist()
+            assert len(seen) == len(index) == len(tokens)
+            assert counted(seen) == Counter(tokens[start(row) :])
+            assert set(index.banned()) == set(NGramIndex(2, tokens).banned())
         # A draft is taken back, and its first wrong token replaced; or the rows grow.
         cut = data.draw(st.integers(max(ids.shape[1] - 3, 2), ids.shape[1]))
         ids = torch.cat((ids[:, :cut], torch.randint(size, (rows, 1))), dim=1)
 
 
-@pytest.mark.parametrize("change", ["rows", "vocabulary"])
-def test_other_scores_are_counted_anew(change: str) -> None:
-    counts = TokenCounts()
+@given(st.lists(st.integers(0, 3), max_size=30), st.integers(0, 8), st.data())
+def test_tokens_are_taken_in_and_back(tokens: list[int], start: int, data: st.DataObject) -> None:
+    seen = SeenTokens(start, tokens)
+    for length in range(len(tokens), data.draw(st.integers(0, len(tokens))), -1):
+        assert counted(seen) == Counter(tokens[start:length])
+        seen.pop()
+
+
+def test_other_rows_begin_anew() -> None:
+    memories = Memories(lambda _: SeenTokens())
     ids = torch.tensor([[1, 2, 2], [0, 0, 1]])
-    counts.update(ids, 4)
-    if change == "rows":
-        assert counts.update(ids[:1], 4).tolist() == [[0, 1, 2, 0]]
-    else:
-        assert counts.update(ids, 3).tolist() == [[0, 1, 2], [2, 1, 0]]
+    memories.of(ids)
+    assert [counted(seen) for seen in memories.of(ids[:1])] == [{1: 1, 2: 2}]
+    assert not memories.fresh().of_list([])
+
+
+@given(TOKENS, st.integers(0, 10))
+def test_a_list_and_calls_may_take_turns(tokens: list[int], start: int) -> None:
+    memories = Memories(lambda _: SeenTokens(start))
+    for length in range(len(tokens) + 1):
+        if length % 3 == 2:
+            [seen] = memories.of(torch.tensor([tokens[:length]]))
+        else:
+            seen = memories.of_list(tokens[:length])
+        assert counted(seen) == Counter(tokens[start:length])
+
+
+def test_a_negative_token_is_an_error() -> None:
+    with pytest.raises(IndexError, match="token -1"):
+        SeenTokens(0, [1, -1])
+    assert SeenTokens(1, [9, 5, 1]).largest == 5
+
+
+class Watched(list[int]):
+    """A list that counts what is read of it."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.num_read = 0
+
+    def __getitem__(self, where: Any) -> Any:
+        found = super().__getitem__(where)
+        self.num_read += len(found) if isinstance(where, slice) else 1
+        return found
+
+    def __iter__(self) -> Any:
+        raise AssertionError("read from the beginning")
+
+
+def test_a_step_reads_the_new_token_alone() -> None:
+    tokens = Watched(range(3000))
+    seen, repeated = Memories(lambda _: SeenTokens(10000)), Memories(lambda _: NGramIndex(3))
+    biases = SequenceBiasLogitsProcessor({(1, 2): 1.0, (1, 2, 3): 1.0}).biases
+    for step in range(50):
+        seen.of_list(tokens)
+        repeated.of_list(tokens).banned()
+        biases.completions(tokens)
+        if step == 0:
+            tokens.num_read = 0
+        tokens.append(3000 + step)
+    assert tokens.num_read == 49 * (1 + 1 + 1 + 2)

@@ -43,20 +43,22 @@ def test_decay(case: Case, start: int, factor: float, prompt: int, eos: list[int
     assert_agrees(ours, theirs, case)
 
 
-def test_a_length_per_row_is_that_row_alone() -> None:
+def test_a_share_per_row_is_that_row_alone() -> None:
     scores, ends = torch.randn(3, 9), torch.tensor([2, 4])
-    now, shortest = torch.tensor([[3], [5], [8]]), torch.tensor([[4], [5], [20]])
-    rows = [
-        lengths.forbid_end(scores[row : row + 1], ends, int(now[row]), int(shortest[row]))
-        for row in range(3)
-    ]
-    assert_same(lengths.forbid_end(scores, ends, now, shortest), torch.cat(rows))
-    factors, overdue = torch.tensor([[1.1], [2.0], [0.5]]), torch.tensor([[0], [2], [5]])
-    rows = [
-        lengths.hasten_end(scores[row : row + 1], ends, float(factors[row]), float(overdue[row]))
-        for row in range(3)
-    ]
-    assert_same(lengths.hasten_end(scores, ends, factors, overdue), torch.cat(rows))
+    shares = torch.tensor([[0.0], [3.0], [-0.5]])
+    rows = [lengths.hasten_end(scores[row : row + 1], ends, float(shares[row])) for row in range(3)]
+    assert_same(lengths.hasten_end(scores, ends, shares), torch.cat(rows))
+
+
+@pytest.mark.parametrize(("length", "short"), [(3, True), (4, False), (9, False)])
+def test_the_end_is_banned_below_a_length(length: int, short: bool) -> None:
+    for processor in (
+        lengths.MinLengthLogitsProcessor(4, [2, 4, 99]),
+        lengths.MinNewTokensLengthLogitsProcessor(1, 3, [2, 4, 99]),
+    ):
+        assert list(processor.banned([0] * length, 9)) == ([2, 4] if short else [])
+        scores = processor(torch.zeros(1, length, dtype=torch.int64), torch.zeros(1, 9))
+        assert bool(scores.isneginf().any()) == short
 
 
 def test_bad_parameters_name_themselves() -> None:

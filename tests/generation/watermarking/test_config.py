@@ -14,7 +14,7 @@ import transformers
 import asyncgen
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.config import GenerationConfig
-from asyncgen.generation.watermarking.config import (
+from asyncgen.generation.watermarking import (
     SynthIDTextWatermarkingConfig,
     WatermarkingConfig,
     watermark_from,

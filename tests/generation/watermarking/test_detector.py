@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asyncgen.errors import InvalidRequestError
+from asyncgen.generation.watermarking import WatermarkingConfig
 from asyncgen.generation.watermarking.bayes import BayesianDetectorConfig, BayesianDetectorModel
-from asyncgen.generation.watermarking.config import WatermarkingConfig
 from asyncgen.generation.watermarking.detector import (
     SynthIDTextWatermarkDetector,
     WatermarkDetector,

@@ -15,7 +15,7 @@ from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.config.fields import DEFAULTS, DRAFTING, STATIC_CACHES
 from asyncgen.generation.generate.plan import eos_ids
 from asyncgen.generation.logits import LogitsProcessorList, build_logits_processors
-from asyncgen.generation.logits.build import WARPERS
+from asyncgen.generation.logits.definition import Stage, kinds
 from asyncgen.generation.strategies import EncoderInput
 from asyncgen.generation.strategies.drafters import (
     AssistantDrafter,
@@ -173,9 +173,9 @@ def _universal(
     targets, own_ends = eos_ids(config), eos_ids(assistant.generation_config)
     ends: Mapping[int, int] = dict.fromkeys(own_ends, targets[0]) if targets else {}
     # Ids mean nothing to the other vocabulary; temperature and the like mean the same.
-    sampling = type(config)(
-        do_sample=config.do_sample, **{row.field: getattr(config, row.field) for row in WARPERS}
-    )
+    names = [kind.definition.parameter for kind in kinds(Stage.WARPER)]
+    fields = {name: getattr(config, name) for name in names}
+    sampling = type(config)(do_sample=config.do_sample, **fields)
     processors = _draft_processors(plan, sampling)
     shared = None
     if config.do_sample:
