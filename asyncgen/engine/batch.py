@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from asyncgen.engine.batch_runner import BatchRunner
     from asyncgen.engine.metrics import EngineMetrics
     from asyncgen.engine.requests.request import Request
-    from asyncgen.engine.sampling.row import SamplerRow
     from asyncgen.engine.sampling.sampler import BatchSampler, Sampled
     from asyncgen.engine.scheduling.scheduler import ScheduledRow, Scheduler
     from asyncgen.engine.scheduling.state import RequestState
@@ -188,14 +187,13 @@ class Batch:
         self, rows: Sequence[ScheduledRow], samples: list[Sample], logits: Tensor
     ) -> Sampled:
         """Pick the tokens of a step; where that is allowed, with the next step under way."""
-        sampling = [cast("SamplerRow", sample.sampling) for sample in samples]
         if not self._runs_ahead:
-            return self._sampler.sample(logits, sampling)
-        picking = self._sampler.start(logits, sampling)
+            return self._sampler.sample(logits, samples)
+        picking = self._sampler.start(logits, samples)
         if not picking.is_settled:
             return self._sampler.finish(picking)
         goes_on: dict[RequestState, int] = {
-            sample: number for number, sample in enumerate(samples) if sampling[number].may_go_on
+            sample: number for number, sample in enumerate(samples) if sample.may_go_on
         }
         unread = UnreadTokens(picking.tokens(), goes_on)
         self._scheduler.begun(rows)
@@ -241,7 +239,7 @@ class Batch:
             reason = sample.request.ends.interrupted()
             if reason is not None and (unread is None or sample not in unread.numbers):
                 some_left = self.abort(sample.request, reason)
-            elif sample.sampling is None and not self._begin(sample):
+            elif not sample.has_begun and not self._begin(sample):
                 some_left = True
         return [row for row in rows if row.state.status < _FINISHED] if some_left else rows
 
@@ -311,21 +309,21 @@ class Batch:
 
     def _settle_sample(self, sample: Sample, number: int, sampled: Sampled) -> None:
         """Append a sample's token and write its event."""
-        request, token_id, sampling = sample.request, sampled.token_ids[number], sample.sampling
-        assert token_id is not None and sampling is not None
+        token_id = sampled.token_ids[number]
+        assert token_id is not None
         sample.tokens.append(token_id)
-        reason = sampling.reason_to_end(sampled.scores.get(number))
+        reason = sample.reason_to_end(sampled.scores.get(number))
         logprobs: tuple[TokenLogprob, ...] | None = None
         if number in sampled.logprobs:
             logprobs = (named_logprob(token_id, sampled.logprobs[number], self._tokenizer),)
         if not sample.decodes:
             self._count_decoding(sample)
-        events = self._events[request]
+        events = self._events[sample.request]
         if not events.settle(sample.index, (token_id,), reason, logprobs):
             # A cancel that came during the step ends it here, like any other criterion.
             self._end_sample(sample, evict=not self._manual_eviction or reason == "cancelled")
             if not events.any_live:
-                self._forget(request)
+                self._forget(sample.request)
 
     def _count_decoding(self, sample: Sample) -> None:
         """Take note that a sample has its first token, or will have it before the next step."""

@@ -1,33 +1,65 @@
-"""One sample of a request: one row of the shared batch, from its admission to its end."""
+"""One sample of a request: one row of the shared batch, from its admission to its last event.
+
+The scheduler moves it along (`RequestState`), the sampler picks its tokens, and the batch tells its
+reader. What is true of a growing sequence is kept, so that a step looks at the new token alone.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import torch
 
 from asyncgen.engine.requests.request import sample_name
-from asyncgen.engine.sampling.row import SamplerRow
+from asyncgen.engine.sampling.gumbel import HashDraw
+from asyncgen.engine.sampling.placing import make_plan, place
 from asyncgen.engine.scheduling.state import RequestState
+from asyncgen.generation.logits import CheckedProcessors, raise_named
+from asyncgen.generation.logits.definition import definition_of
+from asyncgen.generation.strategies.finite import require_finite
+from asyncgen.generation.strategies.greedy import most_probable
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor
+
     from asyncgen.engine.requests.request import Request
+    from asyncgen.engine.sampling.placing import Plan
+    from asyncgen.generation.stopping.ends import Ends
 
 __all__ = ["Sample"]
 
 
 class Sample(RequestState):
-    """A row of the batch, as the scheduler, the sampler and the writer of events see it.
+    """A row of the batch; ``tokens`` are those of the prompt and those generated so far.
 
     Attributes:
         request: Whose it is.
         index: Which sample of the request, from 0.
-        sampling: What the sampler keeps of it; ``None`` before its first step.
+        has_begun: Whether it has had a step.
         decodes: Whether it has its first token, or will have it before the next step.
+        processors: Those of the request, from its first step on; what keeps state has an object
+            for this sample.
+        draw: Where its tokens come from; ``None`` where the likeliest one is taken.
+        top_logprobs: Alternatives a token; ``None`` where no log-probabilities were asked for.
     """
 
-    __slots__ = ("decodes", "index", "request", "sampling")
+    __slots__ = (
+        "_filled",
+        "_ids",
+        "_plan",
+        "decodes",
+        "draw",
+        "has_begun",
+        "index",
+        "processors",
+        "request",
+        "top_logprobs",
+    )
 
     def __init__(self, request: Request, index: int, *, salt: bytes = b"") -> None:
-        """Begin at the end of the prompt.
+        """Begin at the end of the prompt; in the queue it costs little more than its ids.
 
         Args:
             request: Whose it is.
@@ -37,18 +69,129 @@ class Sample(RequestState):
         config, most = request.params.config, request.ends.max_length
         super().__init__(
             request_id=sample_name(request.id, index),
-            initial_tokens=request.prompt_ids,
-            max_new_tokens=None if most is None else max(most - len(request.prompt_ids), 1),
+            initial_tokens=request.starting_ids,
+            max_new_tokens=None if most is None else max(most - len(request.starting_ids), 1),
             priority=request.params.priority,
             prefill_chunk_size=config.prefill_chunk_size,
             salt=salt,
         )
         self.request = request
         self.index = index
-        self.sampling: SamplerRow | None = None
-        self.decodes = False
+        self.has_begun = self.decodes = False
+        self.processors = CheckedProcessors()
+        self.draw = HashDraw(request.params.seed) if config.do_sample else None
+        self.top_logprobs = request.params.top_logprobs
+        self._plan: Plan | None = None
+        self._ids: Tensor | None = None
+        self._filled = 0
 
     def begin_sampling(self) -> None:
-        """Make what the sampler keeps; a request in the queue costs no more than its ids."""
-        self.sampling = SamplerRow(self.request, self.index)
-        self.sampling.token_ids = self.tokens
+        """Make what the sampler needs, at the first step."""
+        self.has_begun = True
+        self.processors = CheckedProcessors(map(_own, self.request.processors))
+
+    @property
+    def position(self) -> int:
+        """Absolute position of the token that comes next."""
+        return len(self.tokens)
+
+    @property
+    def ends(self) -> Ends:
+        """When it ends; shared with the other samples of the request."""
+        return self.request.ends
+
+    @property
+    def may_go_on(self) -> bool:
+        """Whether the length allows another token behind the one that comes next."""
+        most = self.request.ends.max_length
+        return most is None or len(self.tokens) + 1 < most
+
+    def plan(self, scores: Tensor) -> Plan:
+        """Return what its processors amount to; ``scores`` [R, V] are like those of all steps."""
+        if self._plan is None:
+            passed = {id(each) for each in self.request.params.processors}
+            own = [id(each) in passed for each in self.request.processors]
+            placed = place(self.processors, own, scores.shape[1])
+            judged = bool(self.ends.tensor_criteria)
+            self._plan = make_plan(placed, scores, draws=self.draw is not None, needs_all=judged)
+        return self._plan
+
+    def input_ids(self, device: torch.device) -> Tensor:
+        """Return the tokens so far, int64 [1, T]; a call costs as much as the tokens are new."""
+        length = len(self.tokens)
+        ids = self._ids
+        if ids is None or ids.shape[1] < length or ids.device != device:
+            ids = self._ids = torch.empty(1, max(2 * length, 64), dtype=torch.int64, device=device)
+            self._filled = 0
+        if self._filled < length:
+            new = torch.tensor(self.tokens[self._filled :], device=device)
+            ids[0, self._filled : length] = new
+            self._filled = length
+        return ids[:, :length]
+
+    def failure(self, logits: Tensor, best: float) -> Exception:
+        """Find out why there is no token to pick.
+
+        Args:
+            logits: Raw logits, float32 [1, V].
+            best: The highest processed score, which is not finite.
+
+        Returns:
+            The error; names the processor behind it, where there is one.
+        """
+        if self.processors:
+            self.processors.begin(self.input_ids(logits.device), logits)
+        try:
+            try:
+                require_finite(torch.tensor([best]), self.position)
+            except FloatingPointError as error:
+                raise_named(self.processors, error)
+        except Exception as error:
+            return error
+        raise AssertionError(best)
+
+    def pick(self, scores: Tensor) -> int:
+        """Pick from processed scores, [1, V] of any floating dtype, apart from other rows.
+
+        Raises:
+            FloatingPointError: There is no token to pick.
+        """
+        if self.draw is None:
+            return int(most_probable(scores, self.position))
+        return int(self.draw.draw_row(self.index, scores[0], self.position))
+
+    @property
+    def key(self) -> int:
+        """Hash behind the noise of the next token; 0 where nothing is drawn."""
+        return 0 if self.draw is None else self.draw.key(self.index, len(self.tokens))
+
+    def reason_to_end(self, scores: Tensor | None) -> str | None:
+        """Tell why the row ends with the token just appended to ``tokens``.
+
+        Criteria that users wrote see this row alone; without any, no tensor is touched.
+
+        Args:
+            scores: Processed scores the token was picked from, [1, V]; only criteria that users
+                wrote look at them.
+
+        Returns:
+            ``"stop"``, ``"length"``, ``"time"``, ``"cancelled"``, or None if it goes on.
+
+        Raises:
+            Exception: What a criterion raised.
+        """
+        ends, called = self.request.ends, self.request.ends.tensor_criteria
+        stops = False
+        if called:
+            device = torch.device("cpu") if scores is None else scores.device
+            stops = bool(called(self.input_ids(device), scores).item())
+        return ends.reason(self.index, self.tokens[-1], len(self.tokens), stops=stops)
+
+
+def _own(processor: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a sample its own object of a processor that keeps something of the sequence."""
+    definition = definition_of(processor)
+    if definition is None:
+        return processor
+    own: Callable[..., Any] = definition.for_sample(processor)
+    return own

@@ -9,7 +9,6 @@ import torch
 
 from asyncgen.cache.paged import PagedStorage
 from asyncgen.engine import assembly
-from asyncgen.engine.sampling.row import SamplerRow
 from asyncgen.engine.sampling.sampler import BatchSampler
 from asyncgen.generation.config import GenerationConfig
 from asyncgen.modeling import PreTrainedModel
@@ -17,11 +16,13 @@ from asyncgen.models.attention.paged.attention import PagedAttention
 from asyncgen.models.graphs import DecodeGraphs
 from tests.device.context import Finding
 from tests.engine.batches import Bench
+from tests.engine.making import sample_of
 from tests.models.build import random_config, random_model
 from tests.models.packing import alone, make_rows, packed, run
 
 if TYPE_CHECKING:
     from asyncgen.engine.devices import DeviceKind
+    from asyncgen.engine.sample import Sample
     from asyncgen.models import DecoderLM
     from asyncgen.models.attention.paged.fused import FusedKernel
     from tests.device.context import Context
@@ -225,13 +226,13 @@ def seeds(context: Context, item: Item) -> Finding:
     bench = Bench(PreTrainedModel(core, GenerationConfig(), "random"), pages=2**14)
     draw = torch.Generator().manual_seed(1)
     samplers = [BatchSampler(vocabulary, device) for device in ("cpu", context.device)]
-    rows: list[list[SamplerRow]] = [[], []]
+    rows: list[list[Sample]] = [[], []]
     for number, given in enumerate(DRAWN * 2):
         prompt = torch.randint(vocabulary, (9,), generator=draw).tolist()
         for own in rows:
             request, _ = bench.prepare(prompt, max_new_tokens=40, seed=number, **given)
-            own.append(SamplerRow(request, 0))
-            own[-1].token_ids = list(prompt)
+            own.append(sample_of(request, 0))
+            own[-1].tokens = list(prompt)
     drawn, other, beyond = 0, 0, []
     for _ in range(context.sizes.draws):
         logits = 3 * torch.randn(len(rows[0]), vocabulary, generator=draw)
@@ -247,7 +248,7 @@ def seeds(context: Context, item: Item) -> Finding:
                     beyond.append(str(DRAWN[number % len(DRAWN)]))
             assert ours is not None
             for own in rows:
-                own[number].token_ids.append(ours)
+                own[number].tokens.append(ours)
     figures = {"drawn": drawn, "other": other, "beyond_rounding": beyond}
     said = f"{drawn - other} of {drawn} tokens equal, {other - len(beyond)} within rounding"
     return Finding(not beyond, f"{said}; not so: {', '.join(beyond)}" if beyond else said, figures)
@@ -256,7 +257,7 @@ def seeds(context: Context, item: Item) -> Finding:
 def _is_rounding(
     sampler: BatchSampler,
     logits: torch.Tensor,
-    rows: list[SamplerRow],
+    rows: list[Sample],
     number: int,
     token: int | None,
 ) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from asyncgen.engine.requests.prepare import prepare_request
+from asyncgen.engine.sample import Sample
 from asyncgen.generation.stopping.cancel import CancelCriteria
 from tests.doubles.models import TableModel, byte_tokenizer
 from tests.doubles.sinks import RecordingSink
@@ -27,6 +28,13 @@ def request_for(
         sink=sink,
     )
     return request, sink
+
+
+def sample_of(request: Request, index: int = 0) -> Sample:
+    """A sample of a request at its first step."""
+    sample = Sample(request, index)
+    sample.begin_sampling()
+    return sample
 
 
 class Clock:

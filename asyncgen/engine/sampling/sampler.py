@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from asyncgen.engine.sampling.row import SamplerRow
+    from asyncgen.engine.sample import Sample
 
 __all__ = ["BatchSampler", "Picking", "Sampled"]
 
@@ -63,7 +63,7 @@ class BatchSampler:
         self._layout: BatchLayout | None = None
 
     @torch.no_grad()
-    def sample(self, logits: Tensor, rows: Sequence[SamplerRow]) -> Sampled:
+    def sample(self, logits: Tensor, rows: Sequence[Sample]) -> Sampled:
         """Pick one token for each row.
 
         Args:
@@ -83,7 +83,7 @@ class BatchSampler:
         return self._conclude(scores, layout, self._pick(scores, layout).T.tolist())
 
     @torch.no_grad()
-    def start(self, logits: Tensor, rows: Sequence[SamplerRow]) -> Picking:
+    def start(self, logits: Tensor, rows: Sequence[Sample]) -> Picking:
         """As `sample`, without waiting for the device to be done.
 
         Args:
@@ -129,9 +129,7 @@ class BatchSampler:
             self._add_logprobs(sampled, scores.logits, rows, layout.explained)
         return sampled
 
-    def _process(
-        self, logits: Tensor, rows: Sequence[SamplerRow]
-    ) -> tuple[BatchScores, BatchLayout]:
+    def _process(self, logits: Tensor, rows: Sequence[Sample]) -> tuple[BatchScores, BatchLayout]:
         """Run the processors; they are laid out only where the rows are others than before."""
         layout, own = self._layout, list(rows)
         if layout is None or layout.rows != own:  # rows are told apart by identity
@@ -177,7 +175,7 @@ class BatchSampler:
 
     @staticmethod
     def _add_logprobs(
-        sampled: Sampled, logits: Tensor, rows: Sequence[SamplerRow], explained: list[int]
+        sampled: Sampled, logits: Tensor, rows: Sequence[Sample], explained: list[int]
     ) -> None:
         """Log-probabilities of the raw distribution, for the rows that ask."""
         asking = [

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from asyncgen.engine.sampling.row import SamplerRow
+    from asyncgen.engine.sample import Sample
 
 __all__ = ["BatchScores"]
 
@@ -32,7 +32,7 @@ class BatchScores:
         size: V.
     """
 
-    def __init__(self, logits: Tensor, rows: list[SamplerRow], *, own: bool) -> None:
+    def __init__(self, logits: Tensor, rows: list[Sample], *, own: bool) -> None:
         """Begin a step.
 
         Args:

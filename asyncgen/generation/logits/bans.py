@@ -102,7 +102,7 @@ class _Bias:
         pairs = [
             (row * scores.size + token, bias)
             for row, processor in self._parts
-            for token, bias in processor.biases.completions(scores.rows[row].token_ids).items()
+            for token, bias in processor.biases.completions(scores.rows[row].tokens).items()
         ]
         for places, biases in (self._always, self._laid_out(pairs, scores)):
             if places is not None:

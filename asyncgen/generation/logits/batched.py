@@ -25,7 +25,7 @@ __all__ = ["Ban", "Batched", "Columns", "Force", "Part", "Scores", "Step", "colu
 
 class _Row(Protocol):
     @property
-    def token_ids(self) -> list[int]:
+    def tokens(self) -> list[int]:
         """Prompt and generated tokens; the list only ever grows at its end."""
 
     def input_ids(self, device: torch.device) -> Tensor:
@@ -86,7 +86,7 @@ class Ban:
         banned: list[Sequence[int]] = [()] * len(self._parts)
         for number, (row, processor) in enumerate(self._parts):
             with scores.guarded(row):
-                banned[number] = processor.banned(scores.rows[row].token_ids, scores.size)
+                banned[number] = processor.banned(scores.rows[row].tokens, scores.size)
         if banned != self._banned:
             self._banned = banned
             places = [
@@ -110,7 +110,7 @@ class Force:
     def __call__(self, scores: Scores) -> None:
         """Force the tokens of rows that are where it is due."""
         for row, processor in self._parts:
-            tokens = processor.forced(len(scores.rows[row].token_ids))
+            tokens = processor.forced(len(scores.rows[row].tokens))
             if tokens is not None:
                 own = scores.values[row].fill_(-torch.inf)
                 own.index_fill_(0, scores.tensor(tokens), 0.0)

@@ -242,7 +242,7 @@ class _Decay:
         shares: list[float] = []
         for (row, processor), ends in zip(self._parts, self._ends, strict=True):
             with scores.guarded(row):
-                share = processor.share(len(scores.rows[row].token_ids))
+                share = processor.share(len(scores.rows[row].tokens))
                 if share is not None:
                     places += ends
                     shares += [share] * len(ends)

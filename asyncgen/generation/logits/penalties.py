@@ -140,7 +140,7 @@ class _Penalize:
         memories = [SeenTokens()] * len(self._parts)
         for number, (row, processor) in enumerate(self._parts):
             with scores.guarded(row):
-                memories[number] = processor.seen(scores.rows[row].token_ids, scores.size)
+                memories[number] = processor.seen(scores.rows[row].tokens, scores.size)
         seen = _Seen(memories, scores.values.device, self._offsets)
         if seen.total:
             change = self._parts[0].processor.change

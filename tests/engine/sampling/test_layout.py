@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from asyncgen.engine.sampling.layout import BatchLayout
-from asyncgen.engine.sampling.row import SamplerRow
 from asyncgen.engine.sampling.scores import BatchScores
 from asyncgen.generation.logits import LogitsProcessorList
 from asyncgen.generation.stopping.criteria import StoppingCriteriaList
 from tests.doubles.models import VOCABULARY
-from tests.engine.making import request_for
+from tests.engine.making import request_for, sample_of
+
+if TYPE_CHECKING:
+    from asyncgen.engine.sample import Sample
 
 
-def row_of(**given: Any) -> SamplerRow:
+def row_of(**given: Any) -> Sample:
     """A row of a request of its own."""
-    return SamplerRow(request_for([1, 2], **given)[0], 0)
+    return sample_of(request_for([1, 2], **given)[0], 0)
 
 
-def layout_of(*rows: SamplerRow) -> BatchLayout:
+def layout_of(*rows: Sample) -> BatchLayout:
     """The layout of some rows."""
     return BatchLayout(BatchScores(torch.zeros(len(rows), VOCABULARY), list(rows), own=False))
 
@@ -60,5 +62,5 @@ def test_processors_of_users_stand_before_the_filters_of_sampling() -> None:
 def test_an_order_of_its_own_is_kept() -> None:
     request, _ = request_for([1, 2], suppress_tokens=[1], repetition_penalty=1.2)
     request = replace(request, processors=LogitsProcessorList(reversed(request.processors)))
-    layout = layout_of(SamplerRow(request, 0), row_of(suppress_tokens=[1], repetition_penalty=1.2))
+    layout = layout_of(sample_of(request, 0), row_of(suppress_tokens=[1], repetition_penalty=1.2))
     assert names(layout) == ["_Penalize", "Ban", "Ban", "_Penalize"]

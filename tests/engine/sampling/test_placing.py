@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -11,7 +11,6 @@ import torch
 from asyncgen.engine.sampling import layout as module
 from asyncgen.engine.sampling.layout import BatchLayout
 from asyncgen.engine.sampling.placing import place
-from asyncgen.engine.sampling.row import SamplerRow
 from asyncgen.engine.sampling.sampler import BatchSampler
 from asyncgen.engine.sampling.scores import BatchScores
 from asyncgen.generation.logits import (
@@ -24,7 +23,10 @@ from asyncgen.generation.logits import definition as definitions_module
 from asyncgen.generation.logits.batched import Ban, Columns
 from asyncgen.generation.logits.definition import Definition, Stage, definition_of, kinds
 from tests.doubles.models import EOS, VOCABULARY
-from tests.engine.making import request_for
+from tests.engine.making import request_for, sample_of
+
+if TYPE_CHECKING:
+    from asyncgen.engine.sample import Sample
 
 ON: dict[str, Any] = {
     "sequence_bias": [[[1, 2], 0.5], [[7], -1.0]],
@@ -63,12 +65,12 @@ class Mine:
         return scores * 1.01
 
 
-def row_of(**given: Any) -> SamplerRow:
+def row_of(**given: Any) -> Sample:
     """A row of a request of its own."""
-    return SamplerRow(request_for([1, 2, 1], **given)[0], 0)
+    return sample_of(request_for([1, 2, 1], **given)[0], 0)
 
 
-def random_rows(chooser: random.Random) -> list[SamplerRow]:
+def random_rows(chooser: random.Random) -> list[Sample]:
     """Rows with random sets of processors."""
     rows = []
     for number in range(chooser.randint(1, 6)):
@@ -157,14 +159,13 @@ def test_a_processor_of_a_test_runs_vectorised_by_its_definition_alone(
             """As `Ban` asks."""
             return token_ids[-1:]
 
-    def row(number: int) -> SamplerRow:
+    def row(number: int) -> Sample:
         own = LogitsProcessorList([Dims(1.0 + number), BansLast()])
         if passed:
             return row_of(logits_processor=own, suppress_tokens=[4])
-        made = row_of(suppress_tokens=[4])
-        made.originals = made.processors
-        made.processors.extend(own)
-        return made
+        request, _ = request_for([1, 2, 1], suppress_tokens=[4])
+        request.processors.extend(own)
+        return sample_of(request)
 
     rows = [row(number) for number in range(4)]
     logits = torch.randn(4, VOCABULARY)

@@ -15,19 +15,19 @@ from hypothesis import strategies as st
 from asyncgen.engine.sampling import sampler as batch_sampler
 from asyncgen.engine.sampling.gumbel import HashDraw
 from asyncgen.engine.sampling.layout import BatchLayout
-from asyncgen.engine.sampling.row import SamplerRow
 from asyncgen.engine.sampling.sampler import BatchSampler, Sampled
 from asyncgen.errors import InvalidScoresError
 from asyncgen.generation.logits import LogitsProcessorList, TemperatureLogitsWarper, raise_named
 from asyncgen.generation.stopping.criteria import StoppingCriteriaList
 from asyncgen.generation.strategies.greedy import most_probable
 from tests.doubles.models import TableModel
-from tests.engine.making import request_for
+from tests.engine.making import request_for, sample_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from asyncgen.engine.requests.request import Request
+    from asyncgen.engine.sample import Sample
     from asyncgen.engine.sampling.scores import BatchScores
 
 SIZES = (260, 1100, 5003)
@@ -96,7 +96,7 @@ class Mix:
             shared, _ = request_for(prompt, model=MODELS[size], **fresh(kind))
             for index in range(kind.get("n", 1)):
                 apart = replace(shared, processors=copy.deepcopy(shared.processors))
-                self.pairs.append((SamplerRow(shared, index), apart))
+                self.pairs.append((sample_of(shared, index), apart))
 
     def step(self, logits: torch.Tensor, present: Sequence[int]) -> None:
         """Compare one step of some rows; those that fail are out."""
@@ -110,10 +110,10 @@ class Mix:
         gone = []
         for place, (row, request) in enumerate(rows):
             some = logits[place : place + 1].float()
-            wanted = outcome(lambda: alone(request, row.index, some, row.token_ids))  # noqa: B023
+            wanted = outcome(lambda: alone(request, row.index, some, row.tokens))  # noqa: B023
             assert told(sampled, place) == wanted
             if isinstance(wanted, int):
-                row.token_ids.append(wanted)
+                row.tokens.append(wanted)
             else:
                 gone.append(self.pairs[present[place]])
         self.pairs = [pair for pair in self.pairs if pair not in gone]
@@ -250,7 +250,7 @@ def test_a_large_vocabulary(scale: float) -> None:
         mix.step(torch.randn(len(mix.pairs), 49157) * scale, range(len(mix.pairs)))
 
 
-def sampled_of(rows: Sequence[SamplerRow], logits: torch.Tensor) -> Sampled:
+def sampled_of(rows: Sequence[Sample], logits: torch.Tensor) -> Sampled:
     """One step."""
     return BatchSampler(260, "cpu").sample(logits, rows)
 
@@ -270,7 +270,7 @@ def test_a_row_fails_alone_and_says_why() -> None:
         for bad in (raises, spoils, shortens)
     ]
     kinds += [{"suppress_tokens": list(range(260))}, {}, {"temperature": 0.5, "seed": 3}]
-    rows = [SamplerRow(request_for([1, 2], **kind)[0], 0) for kind in kinds]
+    rows = [sample_of(request_for([1, 2], **kind)[0], 0) for kind in kinds]
     logits = torch.randn(6, 260, generator=torch.Generator().manual_seed(0))
     sampled = sampled_of(rows, logits)
     assert sampled.failures.keys() == {0, 1, 2, 3}
@@ -285,7 +285,7 @@ def test_a_row_fails_alone_and_says_why() -> None:
 def test_processors_of_users_run_once_a_step_for_each_row() -> None:
     mine = Shifts(1.0)
     request, _ = request_for([1, 2], logits_processor=LogitsProcessorList([mine]), n=3, top_k=9)
-    rows = [SamplerRow(request, index) for index in range(3)]
+    rows = [sample_of(request, index) for index in range(3)]
     for _ in range(4):
         sampled_of(rows, torch.randn(3, 260))
     assert mine.calls == 12
@@ -297,7 +297,7 @@ def test_log_probabilities_are_raw_and_for_those_who_ask() -> None:
         {"top_logprobs": 3, "suppress_tokens": [5]},
         {"logprobs": True},
     ]
-    rows = [SamplerRow(request_for([1, 2], **kind)[0], 0) for kind in kinds]
+    rows = [sample_of(request_for([1, 2], **kind)[0], 0) for kind in kinds]
     logits = torch.zeros(3, 260)
     logits[:, 5], logits[:, 6] = 4.0, 3.0
     sampled = sampled_of(rows, logits)
@@ -316,7 +316,7 @@ def test_processed_scores_are_for_criteria_that_look_at_them() -> None:
         {"stopping_criteria": criteria, "top_k": 4, "seed": 1},
         {"stopping_criteria": criteria},
     ]
-    rows = [SamplerRow(request_for([1, 2], **kind)[0], 0) for kind in kinds]
+    rows = [sample_of(request_for([1, 2], **kind)[0], 0) for kind in kinds]
     logits = torch.randn(3, 260)
     sampled = sampled_of(rows, logits)
     assert sampled.scores.keys() == {1, 2}
@@ -333,7 +333,7 @@ def test_parameters_are_laid_out_when_rows_change(monkeypatch: pytest.MonkeyPatc
             super().__init__(scores)
 
     monkeypatch.setattr(batch_sampler, "BatchLayout", Counted)
-    rows = [SamplerRow(request_for([1, 2], top_k=9)[0], 0) for _ in range(3)]
+    rows = [sample_of(request_for([1, 2], top_k=9)[0], 0) for _ in range(3)]
     sampler = BatchSampler(260, "cpu")
     for present in (rows, rows, rows[:2], rows[:2], rows):
         sampler.sample(torch.randn(len(present), 260), present)
@@ -356,7 +356,7 @@ def test_started_and_finished_is_sampled(seed: int) -> None:
         {"min_p": 0.1, "temperature": 0.5},
         {"no_repeat_ngram_size": 2},
     ]
-    rows = [SamplerRow(request_for(PROMPT, seed=seed, **given)[0], 0) for given in parameters]
+    rows = [sample_of(request_for(PROMPT, seed=seed, **given)[0], 0) for given in parameters]
     picking = BatchSampler(260, "cpu").start(logits, rows)
     assert picking.is_settled
     expected = BatchSampler(260, "cpu").sample(logits, rows).token_ids
@@ -374,9 +374,9 @@ def test_what_is_not_settled_on_the_device() -> None:
         {"top_logprobs": 0},
         {"stopping_criteria": StoppingCriteriaList([lambda ids, scores, **_: ids[:, 0] < 0])},
     ):
-        rows = [SamplerRow(request_for(PROMPT, **each)[0], 0) for each in (given, {})]
+        rows = [sample_of(request_for(PROMPT, **each)[0], 0) for each in (given, {})]
         assert not BatchSampler(260, "cpu").start(logits, rows).is_settled
-    rows = [SamplerRow(request_for(PROMPT, do_sample=True)[0], 0) for _ in range(2)]
+    rows = [sample_of(request_for(PROMPT, do_sample=True)[0], 0) for _ in range(2)]
     picking = BatchSampler(260, "cpu").start(logits, rows)
     # What goes on with the row of NaN is a token all the same: it will be looked up.
     assert picking.is_settled and all(0 <= token < 260 for token in picking.tokens().tolist())

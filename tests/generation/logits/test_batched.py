@@ -9,7 +9,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asyncgen.engine.sampling.row import SamplerRow
 from asyncgen.engine.sampling.scores import BatchScores
 from asyncgen.errors import InvalidScoresError
 from asyncgen.generation.logits import (
@@ -30,7 +29,7 @@ from asyncgen.generation.logits import (
 from asyncgen.generation.logits.batched import Columns, Part
 from asyncgen.generation.logits.definition import definition_of, kinds
 from tests.doubles.models import EOS, VOCABULARY
-from tests.engine.making import request_for
+from tests.engine.making import request_for, sample_of
 
 SETTINGS: list[dict[str, Any]] = [
     {"sequence_bias": [[[5], -2.0], [[2, 9], 3.0], [[1, 2, 9], 0.5]]},
@@ -94,20 +93,20 @@ def test_a_form_is_the_processor_and_leaves_the_neighbours(setting: dict[str, An
     generator = torch.Generator().manual_seed(0)
     logits = torch.randn(4, VOCABULARY, generator=generator)
     rows = [
-        SamplerRow(request_for(prompt, **kind)[0], 0)
+        sample_of(request_for(prompt, **kind)[0], 0)
         for prompt, kind in (([9], {}), ([1, 2], setting), ([4], {}), ([1, 2], setting))
     ]
     for generated in ([], [2], [2]):
         for row in rows:
-            row.token_ids.extend(generated)
+            row.tokens.extend(generated)
         scores = BatchScores(logits, rows, own=True)
         assert fits(rows[1].processors[-1])
         parts = [Part(number, rows[number].processors[-1]) for number in (1, 3)]
         batched_of(rows[1].processors[-1])(parts, scores)(scores)
         assert torch.equal(scores.values[::2], logits[::2])
         for number in (1, 3):
-            ids = torch.tensor([rows[number].token_ids])
-            alone = rows[number].originals[-1](ids, logits[number : number + 1])
+            ids = torch.tensor([rows[number].tokens])
+            alone = rows[number].request.processors[-1](ids, logits[number : number + 1])
             assert torch.equal(scores.values[number : number + 1], alone)
         assert not scores.failures
 
@@ -126,9 +125,9 @@ def test_tokens_outside_of_the_vocabulary_are_left_to_the_processor() -> None:
 
 def test_a_row_whose_decay_overflows_fails_alone() -> None:
     kinds = [{"exponential_decay_length_penalty": (0, factor)} for factor in (1e300, 1.5)]
-    rows = [SamplerRow(request_for([1], **kind)[0], 0) for kind in kinds]
+    rows = [sample_of(request_for([1], **kind)[0], 0) for kind in kinds]
     for row in rows:
-        row.token_ids += [2, 3, 4]
+        row.tokens += [2, 3, 4]
     logits = torch.randn(2, VOCABULARY)
     scores = BatchScores(logits, rows, own=True)
     parts = [Part(number, row.processors[0]) for number, row in enumerate(rows)]
@@ -136,7 +135,7 @@ def test_a_row_whose_decay_overflows_fails_alone() -> None:
     assert list(scores.failures) == [0]
     assert isinstance(scores.failures[0], InvalidScoresError)
     assert scores.failures[0].processor == "ExponentialDecayLengthPenalty"
-    alone = rows[1].processors[0](torch.tensor([rows[1].token_ids]), logits[1:])
+    alone = rows[1].processors[0](torch.tensor([rows[1].tokens]), logits[1:])
     assert torch.equal(scores.values[1:], alone)
 
 
