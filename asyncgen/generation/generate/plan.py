@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from asyncgen.generation.logits import LogitsProcessorList
     from asyncgen.generation.stopping.ends import Ends
     from asyncgen.generation.strategies import Draw, EncoderInput
-    from asyncgen.generation.strategies.forward import Decoder
     from asyncgen.generation.strategies.record import Record
+    from asyncgen.generation.strategies.step import Decoder
     from asyncgen.models.config import ModelConfig
 
 __all__ = ["GenerativeModel", "check_cache", "eos_ids", "make_cache", "make_plan", "rows_of_prompt"]
