@@ -13,11 +13,11 @@ import anyio
 
 from asyncgen.engine.loop import DecodeThread
 from asyncgen.engine.requests.admission import Admission
-from asyncgen.engine.requests.names import check_names, check_prompt
 from asyncgen.errors import EngineClosedError
+from asyncgen.generation.config.checks import check_names
 from asyncgen.opening import ModelSource, Opened, open_engine
 from asyncgen.stream import TextStream
-from asyncgen.types import Completion
+from asyncgen.types import Completion, check_prompt
 
 if TYPE_CHECKING:
     import os

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import pickle
+from collections import UserDict
+from typing import Any
 
 import pytest
 
+from asyncgen.errors import InvalidRequestError
 from asyncgen.types import (
     Completion,
     Sample,
@@ -16,6 +19,8 @@ from asyncgen.types import (
     TokenLogprob,
     TopLogprob,
     Usage,
+    check_prompt,
+    is_messages,
 )
 
 
@@ -54,3 +59,34 @@ def test_a_sample_is_built_of_its_events() -> None:
     assert builder.build().finish_reason == "cancelled"
     builder.add(TokenEvent(2, (1, 2), "", tuple(entries[1:]), finish_reason="stop", stop_reason=9))
     assert builder.build() == Sample(2, "ab", (0, 1, 2), "stop", 9, tuple(entries))
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        "a",
+        [1, 2],
+        (1, 2),
+        range(3),
+        [{"role": "user", "content": "x"}],
+        [UserDict(role="user", content="x")],
+    ],
+)
+def test_prompts(prompt: Any) -> None:
+    check_prompt(prompt)
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    ["", (), [], {}, b"ab", bytearray(b"a"), None, 1, [1, None], [1.0], [True], ["a"], {1}],
+)
+def test_no_prompts(prompt: Any) -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        check_prompt(prompt)
+    assert caught.value.parameter == "prompt"
+
+
+def test_messages_are_told_from_ids() -> None:
+    assert is_messages([{"role": "user", "content": "x"}])
+    assert not is_messages("text")
+    assert not is_messages([1, 2])

@@ -15,13 +15,13 @@ from asyncgen.engine.lane.assistants import Assistants
 from asyncgen.engine.lane.strategy_run import StepRun
 from asyncgen.engine.metrics import EngineMetrics
 from asyncgen.engine.requests.admission import Admission
-from asyncgen.engine.requests.names import NOT_HERE, check_names
-from asyncgen.engine.requests.params import SAMPLING
 from asyncgen.engine.requests.prepare import prepare_request
 from asyncgen.engine.requests.request import clock, sample_name
 from asyncgen.engine.sync.outbox import Collector, Results
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.config import GenerationConfig
+from asyncgen.generation.config.checks import check_names
+from asyncgen.generation.config.parameters import FIELDS, SAMPLING
 from asyncgen.generation.stopping.cancel import CancelCriteria
 
 if TYPE_CHECKING:
@@ -232,11 +232,13 @@ def _check_config(config: object) -> None:
     """Refuse a configuration that asks for what a result does not hold."""
     if not isinstance(config, GenerationConfig):
         raise InvalidRequestError("generation_config", config, "a GenerationConfig")
-    for name in (*NOT_HERE, "token_healing"):
-        value = getattr(config, name, None)
-        if value and name != "return_dict_in_generate":
-            reason = _NO_ROOM.get(name, f"results do not hold it; {NOT_HERE.get(name)}")
-            raise InvalidRequestError(name, value, reason)
+    for field in FIELDS:
+        if field.name == "return_dict_in_generate" or not getattr(config, field.name, None):
+            continue
+        reason = f"results do not hold it; {field.elsewhere}" if field.elsewhere else ""
+        reason = _NO_ROOM.get(field.name, reason)
+        if reason:
+            raise InvalidRequestError(field.name, getattr(config, field.name), reason)
 
 
 def _is_disabled(eos: object) -> bool:

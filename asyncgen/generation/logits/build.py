@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from asyncgen.errors import InvalidRequestError
-from asyncgen.generation.config.fields import check_supported
+from asyncgen.generation.config.checks import check_supported
 from asyncgen.generation.logits.bans import (
     InfNanRemoveLogitsProcessor,
     LogitNormalization,
