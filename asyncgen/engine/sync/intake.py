@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from asyncgen.engine.assembly import EngineOptions, assemble, plan_room
+from asyncgen.engine.assembly import assemble, plan_room
 from asyncgen.engine.lane.assistants import Assistants
 from asyncgen.engine.lane.strategy_run import StepRun
 from asyncgen.engine.metrics import EngineMetrics
+from asyncgen.engine.options import EngineOptions, SharedOptions, refuse_unknown
 from asyncgen.engine.requests.admission import Admission
 from asyncgen.engine.requests.prepare import prepare_request
 from asyncgen.engine.requests.request import clock, sample_name
@@ -22,6 +23,7 @@ from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.config import GenerationConfig
 from asyncgen.generation.config.checks import check_names
 from asyncgen.generation.config.parameters import FIELDS, SAMPLING
+from asyncgen.generation.config.rules import require, switch
 from asyncgen.generation.stopping.cancel import CancelCriteria
 
 if TYPE_CHECKING:
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
     from asyncgen.engine.requests.request import Request
     from asyncgen.tokenizer import Tokenizer
 
-__all__ = ["Intake", "check_flag", "check_inputs", "engine_options", "names_of"]
+__all__ = ["Intake", "check_inputs", "engine_options", "names_of"]
 
 _NEED_TEXT = ("stop", "stop_strings", "assistant_tokenizer")
 _NO_ROOM = {
@@ -138,9 +140,8 @@ class Intake:
             OverloadedError: As many wait as may.
         """
         prompt = _check_ids(place, input_ids)
-        for name, value in (("streaming", streaming), ("record_timestamps", record_timestamps)):
-            if not isinstance(value, bool):
-                raise InvalidRequestError(name, value, "True or False")
+        require("streaming", streaming, switch)
+        require("record_timestamps", record_timestamps, switch)
         given = self._complete(params)
         cancel, seat = CancelCriteria(), self.admission.enter()
         try:
@@ -256,30 +257,25 @@ def _refuse_to_load(source: object) -> Any:
     raise InvalidRequestError("assistant_model", source, "an object that is loaded already")
 
 
-def engine_options(allow_block_sharing: bool, **options: Any) -> EngineOptions:
+def engine_options(
+    allow_block_sharing: bool, shared: SharedOptions, **documented: Any
+) -> EngineOptions:
     """The options of an engine, as the documented doors name them.
 
     Args:
         allow_block_sharing: Whether requests share the pages of equal beginnings.
-        **options: Fields of `EngineOptions`.
+        shared: What the door got as ``**options``.
+        **documented: Fields of `EngineOptions` that are documented arguments of the door.
 
     Raises:
         InvalidRequestError: A value that is not allowed.
+        TypeError: A keyword that is none.
     """
-    check_flag("allow_block_sharing", allow_block_sharing)
+    refuse_unknown(shared, SharedOptions)
+    require("allow_block_sharing", allow_block_sharing, switch)
     return EngineOptions(
-        prefix_caching=allow_block_sharing, page_sharing=allow_block_sharing, **options
+        prefix_caching=allow_block_sharing, page_sharing=allow_block_sharing, **documented, **shared
     )
-
-
-def check_flag(name: str, value: object) -> None:
-    """Refuse anything but True and False.
-
-    Raises:
-        InvalidRequestError: It is something else.
-    """
-    if not isinstance(value, bool):
-        raise InvalidRequestError(name, value, "True or False")
 
 
 def check_inputs(inputs: object) -> None:

@@ -12,15 +12,17 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from asyncgen.engine.loop import DecodeThread
+from asyncgen.engine.options import EngineOptions, SharedOptions, spells_out
 from asyncgen.engine.sync.intake import Intake, check_inputs, engine_options
 from asyncgen.errors import EngineClosedError, InvalidRequestError
+from asyncgen.generation.config.rules import Range, require
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
+    from typing import Unpack
 
     from asyncgen.engine.core import Engine
     from asyncgen.engine.requests.request import Request
-    from asyncgen.engine.scheduling.scheduler import Scheduler
     from asyncgen.engine.scheduling.state import GenerationOutput
     from asyncgen.generation.config import GenerationConfig
     from asyncgen.tokenizer import Tokenizer
@@ -41,6 +43,7 @@ class ContinuousBatchingManager:
     Dropped, it ends its thread.
     """
 
+    @spells_out(SharedOptions, EngineOptions)
     def __init__(
         self,
         model: Any,
@@ -51,13 +54,8 @@ class ContinuousBatchingManager:
         num_kv_padding_intervals: int = 0,
         allow_block_sharing: bool = True,
         *,
-        scheduler: str | type[Scheduler] = "fifo",
-        max_running: int = 64,
-        kv_cache_memory: int | float | None = None,
-        page_size: int | None = None,
-        use_cuda_graph: bool | None = None,
-        use_async_batching: bool | None = None,
         tokenizer: Tokenizer | None = None,
+        **options: Unpack[SharedOptions],
     ) -> None:
         """Plan; nothing is allocated or computed before :meth:`start`.
 
@@ -75,39 +73,25 @@ class ContinuousBatchingManager:
             num_kv_padding_intervals: The same for the lengths up to the end of the context; 0 is
                 1024, 2048 and so on.
             allow_block_sharing: Whether requests share the pages of equal beginnings.
-            scheduler: ``"fifo"``, ``"prefill_first"``, or a subclass of :class:`Scheduler`, made
-                with the page pool.
-            max_running: Most samples that share a step, at least 1.
-            kv_cache_memory: Memory for all keys and values: bytes (``int``) or a fraction of the
-                device's (``float``); ``None`` as in :class:`AsyncLLM`.
-            page_size: Tokens that a page of that memory holds, at least 1.
-            use_cuda_graph: As in :class:`AsyncLLM`.
-            use_async_batching: Likewise.
             tokenizer: For parameters that look at text, such as ``stop_strings``.
+            **options: ``scheduler``, ``max_running``, ``kv_cache_memory``, ``page_size``,
+                ``use_cuda_graph`` and ``use_async_batching``, as in :class:`AsyncLLM`.
 
         Raises:
             InvalidRequestError: A value that is not allowed.
         """
-        options = engine_options(
+        require("max_queue_size", max_queue_size, Range(0, whole=True))
+        chosen = engine_options(
             allow_block_sharing,
+            options,
             manual_eviction=manual_eviction,
-            scheduler=scheduler,
-            max_running=max_running,
-            kv_cache_memory=kv_cache_memory,
-            page_size=page_size,
             num_q_padding_intervals=num_q_padding_intervals,
             num_kv_padding_intervals=num_kv_padding_intervals,
-            use_cuda_graph=use_cuda_graph,
-            use_async_batching=use_async_batching,
         )
-        if isinstance(max_queue_size, bool) or not isinstance(max_queue_size, int):
-            raise InvalidRequestError("max_queue_size", max_queue_size, "an integer")
-        if max_queue_size < 0:
-            raise InvalidRequestError("max_queue_size", max_queue_size, "at least 0")
         self._intake = Intake(
             model,
             generation_config,
-            options,
+            chosen,
             tokenizer=tokenizer,
             max_queue_size=max_queue_size or None,
         )

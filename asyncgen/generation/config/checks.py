@@ -23,7 +23,7 @@ from asyncgen.generation.config.parameters import (
     PARAMETERS,
     Parameter,
 )
-from asyncgen.generation.config.rules import Documented
+from asyncgen.generation.config.rules import Documented, require
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
@@ -107,11 +107,8 @@ def check_values(values: Mapping[str, Any]) -> None:
     """
     for name, value in values.items():
         parameter = BY_NAME.get(name)
-        if value is None or parameter is None or parameter.rule is None:
-            continue
-        allowed = parameter.rule(value)
-        if allowed is not None:
-            raise InvalidRequestError(name, value, allowed)
+        if value is not None and parameter is not None and parameter.rule is not None:
+            require(name, value, parameter.rule)
 
 
 def check_config(config: object, given: Collection[str]) -> None:

@@ -295,9 +295,9 @@ FIELDS: tuple[Parameter, ...] = (
 """The fields of `GenerationConfig`."""
 
 GENERATE_ARGUMENTS = _group("arguments",
-    _P("logits_processor", "LogitsProcessorList", "Processors that complement the built-in ones.",
+    _P("logits_processor", "list[Any]", "Processors that complement the built-in ones.",
        rule=rules.callables, is_local=True),
-    _P("stopping_criteria", "StoppingCriteriaList", "Criteria that complement the built-in ones.",
+    _P("stopping_criteria", "list[Any]", "Criteria that complement the built-in ones.",
        rule=rules.callables, is_local=True),
     _P("prefix_allowed_tokens_fn", "Callable[[int, Any], list[int]]", "(index of the prompt, ids"
        " so far) -> the ids that may come next.", rule=rules.function, is_local=True),

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from asyncgen.errors import InvalidRequestError
+
 __all__ = [
     "MOST_ROWS",
     "MOST_STOP_CHARACTERS",
@@ -29,6 +31,7 @@ __all__ = [
     "is_watermark",
     "method",
     "one_id",
+    "require",
     "stops",
     "switch",
 ]
@@ -46,6 +49,23 @@ _WORD = 2**63
 
 Rule: TypeAlias = Callable[[Any], str | None]
 """Says what is allowed, in words, where a value is not; ``None`` where it is."""
+
+
+def require(name: str, value: object, rule: Rule, note: str = "") -> None:
+    """Hold a value to a rule.
+
+    Args:
+        name: Of the parameter.
+        value: What was given.
+        rule: The rule.
+        note: What else is allowed.
+
+    Raises:
+        InvalidRequestError: Names the parameter, the value and what is allowed.
+    """
+    allowed = rule(value)
+    if allowed is not None:
+        raise InvalidRequestError(name, value, allowed + note)
 
 
 @dataclass(frozen=True, slots=True)

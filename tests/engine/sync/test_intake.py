@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from asyncgen.engine.assembly import EngineOptions
+from asyncgen.engine.options import EngineOptions
 from asyncgen.engine.sync.intake import Intake, names_of
 from asyncgen.errors import InvalidRequestError, OverloadedError
 from asyncgen.generation.config import GenerationConfig
