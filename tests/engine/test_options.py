@@ -115,6 +115,9 @@ def test_a_batch_takes_options_and_parameters_side_by_side() -> None:
     assert not SharedOptions.__annotations__.keys() & StreamParams.__annotations__.keys()
     names = SharedOptions.__annotations__.keys() | StreamParams.__annotations__.keys()
     assert BatchParams.__annotations__.keys() == names - {"generation_config"}
-    model: Any = TableModel()
-    outputs = model.generate_batch([[1, 2]], max_running=1, max_new_tokens=3, page_size=4)
+
+    class Batched(TableModel, ContinuousMixin):
+        """A table that serves batches."""
+
+    outputs = Batched().generate_batch([[1, 2]], max_running=1, max_new_tokens=3, page_size=4)
     assert [len(output.generated_tokens) for output in outputs.values()] == [3]
