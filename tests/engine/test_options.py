@@ -17,6 +17,7 @@ from asyncgen.errors import InvalidRequestError
 from asyncgen.llm import AsyncLLM
 from asyncgen.opening import LLMOptions, ModelSource
 from tests.doubles.models import TableModel
+from tests.engine.doors import BatchModel
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -116,8 +117,5 @@ def test_a_batch_takes_options_and_parameters_side_by_side() -> None:
     names = SharedOptions.__annotations__.keys() | StreamParams.__annotations__.keys()
     assert BatchParams.__annotations__.keys() == names - {"generation_config"}
 
-    class Batched(TableModel, ContinuousMixin):
-        """A table that serves batches."""
-
-    outputs = Batched().generate_batch([[1, 2]], max_running=1, max_new_tokens=3, page_size=4)
+    outputs = BatchModel().generate_batch([[1, 2]], max_running=1, max_new_tokens=3, page_size=4)
     assert [len(output.generated_tokens) for output in outputs.values()] == [3]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from asyncgen.engine.loop import DecodeThread
 from asyncgen.engine.options import EngineOptions, SharedOptions, spells_out
-from asyncgen.engine.sync.intake import Intake, check_inputs, engine_options
+from asyncgen.engine.sync.frontend import Frontend, check_inputs, engine_options
 from asyncgen.errors import EngineClosedError, InvalidRequestError
 from asyncgen.generation.config.rules import Range, require
 
@@ -88,7 +88,7 @@ class ContinuousBatchingManager:
             num_q_padding_intervals=num_q_padding_intervals,
             num_kv_padding_intervals=num_kv_padding_intervals,
         )
-        self._intake = Intake(
+        self._frontend = Frontend(
             model,
             generation_config,
             chosen,
@@ -115,11 +115,11 @@ class ContinuousBatchingManager:
                 _log.warning("the manager runs already")
                 return
             thread: DecodeThread[Engine] = DecodeThread(
-                partial(_load, self._intake.open_engine), name=_THREAD
+                partial(_load, self._frontend.open_engine), name=_THREAD
             )
             thread.start()
             thread.wait_ready_in_thread()
-            thread.call_when_finished(self._intake.results.wake)
+            thread.call_when_finished(self._frontend.results.wake)
             self._thread = thread
             early, self._early = self._early, []
             for request in early:
@@ -234,7 +234,7 @@ class ContinuousBatchingManager:
                     self._prepare(place, input_ids, None, params, streaming, record_timestamps)
                 )
         except BaseException:
-            self._intake.withdraw(requests)
+            self._frontend.withdraw(requests)
             raise
         self._post(requests)
         return [request.id for request in requests]
@@ -247,7 +247,7 @@ class ContinuousBatchingManager:
         Args:
             request_id: Its name.
         """
-        request = self._intake.results.request(request_id)
+        request = self._frontend.results.request(request_id)
         if request is None:
             return
         request.cancel.set()
@@ -264,7 +264,7 @@ class ContinuousBatchingManager:
         Raises:
             InvalidRequestError: It is not finished.
         """
-        if self._intake.results.request(request_id) is not None:
+        if self._frontend.results.request(request_id) is not None:
             raise InvalidRequestError(
                 "request_id", request_id, "is not finished; `cancel_request` ends it"
             )
@@ -288,7 +288,7 @@ class ContinuousBatchingManager:
         Raises:
             EngineDiedError: The thread died, and all results were read.
         """
-        output = self._intake.results.take(request_id, timeout, self._is_serving)
+        output = self._frontend.results.take(request_id, timeout, self._is_serving)
         if output is None:
             self._raise_if_dead()
         return output
@@ -331,7 +331,7 @@ class ContinuousBatchingManager:
             request_id = self._new_name()
         elif not isinstance(request_id, str) or not request_id:
             raise InvalidRequestError("request_id", request_id, "a non-empty text, or None")
-        return self._intake.prepare(
+        return self._frontend.prepare(
             place,
             input_ids,
             request_id,
@@ -349,12 +349,12 @@ class ContinuousBatchingManager:
                 try:
                     self._thread.post(request)
                 except BaseException:
-                    self._intake.withdraw(requests[number:])
+                    self._frontend.withdraw(requests[number:])
                     raise
 
     def _new_name(self) -> str:
         names = (f"req_{number}" for number in self._numbers)
-        return next(name for name in names if not self._intake.results.is_known(name))
+        return next(name for name in names if not self._frontend.results.is_known(name))
 
     def _is_serving(self) -> bool:
         """Whether results may still come."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from asyncgen.engine.options import EngineOptions, SharedOptions, spells_out
 from asyncgen.engine.requests.stream_params import RequestKeywords
-from asyncgen.engine.sync.intake import Intake, check_inputs, engine_options, names_of
+from asyncgen.engine.sync.frontend import Frontend, check_inputs, engine_options, names_of
 from asyncgen.engine.sync.manager import ContinuousBatchingManager
 from asyncgen.generation.config.rules import require, switch
 from asyncgen.progress import Progress
@@ -91,9 +91,9 @@ class ContinuousMixin:
             num_q_padding_intervals=num_q_padding_intervals,
             num_kv_padding_intervals=num_kv_padding_intervals,
         )
-        intake = Intake(self, generation_config, options, tokenizer=tokenizer)
+        frontend = Frontend(self, generation_config, options, tokenizer=tokenizer)
         requests = [
-            intake.prepare(
+            frontend.prepare(
                 f"inputs[{number}]",
                 input_ids,
                 f"req_{number}",
@@ -103,7 +103,7 @@ class ContinuousMixin:
             )
             for number, input_ids in enumerate(inputs)
         ]
-        outputs = _run(intake, requests, progress_bar) if requests else {}
+        outputs = _run(frontend, requests, progress_bar) if requests else {}
         failed = [name for name, output in outputs.items() if output.error is not None]
         if failed:
             _log.warning("%d requests failed, %s first: see `error`", len(failed), failed[0])
@@ -190,10 +190,10 @@ def _with_seed(params: Mapping[str, Any], number: int) -> dict[str, Any]:
 
 
 def _run(
-    intake: Intake, requests: Sequence[Request], progress_bar: bool
+    frontend: Frontend, requests: Sequence[Request], progress_bar: bool
 ) -> dict[str, GenerationOutput]:
     """Serve all requests on this thread."""
-    engine, results = intake.open_engine(), intake.results
+    engine, results = frontend.open_engine(), frontend.results
     for request in requests:
         engine.add(request)
     names = [name for request in requests for name in names_of(request)]

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from asyncgen.engine.requests.request import Request
     from asyncgen.tokenizer import Tokenizer
 
-__all__ = ["Intake", "check_inputs", "engine_options", "names_of"]
+__all__ = ["Frontend", "check_inputs", "engine_options", "names_of"]
 
 _NEED_TEXT = ("stop", "stop_strings", "assistant_tokenizer")
 _NO_ROOM = {
@@ -43,7 +43,7 @@ _NO_ROOM = {
 }
 
 
-class Intake:
+class Frontend:
     """Makes requests for one model, and the engine that serves them.
 
     Attributes:
