@@ -214,7 +214,7 @@ def minor_issues(config: Any, user_set: Collection[str] = ()) -> list[Issue]:
         silenced = switch in ("do_sample", "num_beams") and switch in user_set
         for field in _NEEDING[switch]:
             value = getattr(config, field.name)
-            if _is_idle(field, value):
+            if value is None or value is field.default or _is_idle(field, value):
                 continue
             if not silenced or field.name in user_set:
                 issues.append(Issue(field.name, value, reason))
@@ -226,7 +226,7 @@ def _is_idle(field: Parameter, value: object) -> bool:
     if field.needs == "return_dict_in_generate":
         return value is not True
     if field.needs == "use_cache":
-        return value is None
+        return False
     return field.is_neutral(value)
 
 

@@ -136,13 +136,13 @@ FIELDS: tuple[Parameter, ...] = (
         _P("max_length", "int", "Most tokens of prompt and output together.", 20, _COUNT),
         _P("max_new_tokens", "int", "Most new tokens, whatever the prompt's length; wins over"
            " `max_length`.",
-           rule=Documented("a number greater than 0", lambda value: value > 0, _COUNT)),
+           rule=Documented("a number greater than 0", rules.is_positive, _COUNT)),
         _P("min_length", "int", "Fewest tokens of prompt and output together.", 0, _NATURAL),
         _P("min_new_tokens", "int", "Fewest new tokens; wins over `min_length`.", rule=_NATURAL),
         _P("early_stopping", "bool | str", "When a beam search ends: True, as soon as `num_beams`"
            " candidates are complete; False, when a heuristic finds better ones unlikely;"
            ' "never", when there can be no better one.', False,
-           Documented("a boolean or 'never'", lambda value: value in {True, False, "never"},
+           Documented("a boolean or 'never'", rules.is_early_stopping,
                       rules.early_stopping), _BEAMS, _OFF),
         _P("max_time", "float", "Seconds after which no further step is begun.", rule=_POSITIVE),
         _P("stop_strings", "str | list[str]", "A string or strings that end the generation when"
@@ -289,7 +289,7 @@ FIELDS: tuple[Parameter, ...] = (
         _P("force_words_ids", "Any", "Words that must appear: ids of each, or a list of"
            " alternatives.", ids=_WORDS),
         _P("prefill_chunk_size", "int", "Prompt tokens of one forward; None is all at once.",
-           rule=Documented("an integer above 0", lambda value: value > 0, _COUNT)),
+           rule=Documented("an integer above 0", rules.is_positive, _COUNT)),
     ),
 )  # fmt: skip
 """The fields of `GenerationConfig`."""

@@ -28,6 +28,8 @@ __all__ = [
     "function",
     "has",
     "integer",
+    "is_early_stopping",
+    "is_positive",
     "is_watermark",
     "method",
     "one_id",
@@ -164,6 +166,16 @@ def end_ids(value: Any) -> str | None:
     ids = value if isinstance(value, list | tuple) else [value]
     good = all(_is_whole(token_id) and token_id >= 0 for token_id in ids)
     return None if good else "a token id or a list of token ids"
+
+
+def is_positive(value: Any) -> bool:
+    """Tell whether a value is above 0."""
+    return bool(value > 0)
+
+
+def is_early_stopping(value: object) -> bool:
+    """Tell whether a value says when a beam search ends, as the reference takes it."""
+    return value in {True, False, "never"}
 
 
 def one_id(value: object) -> str | None:
