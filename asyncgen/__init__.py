@@ -19,9 +19,10 @@ import importlib
 def _modules() -> dict[str, str]:
     """Where each public name comes from, as the stub says."""
     import ast
-    from pathlib import Path
+    import pkgutil
 
-    stub = Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8")
+    stub = pkgutil.get_data(__name__, "__init__.pyi")
+    assert stub is not None, "every loader of packages can read their files"
     return {
         alias.name: node.module
         for node in ast.parse(stub).body
