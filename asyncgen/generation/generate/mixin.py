@@ -97,40 +97,25 @@ class GenerationMixin:
         """
         custom = one_method(custom_generate, kwargs.pop("recipe", None))
         trust_remote_code = kwargs.pop("trust_remote_code", None)
+        named: dict[str, Any] = {
+            "inputs": inputs,
+            "generation_config": generation_config,
+            "logits_processor": logits_processor,
+            "stopping_criteria": stopping_criteria,
+            "prefix_allowed_tokens_fn": prefix_allowed_tokens_fn,
+            "assistant_model": assistant_model,
+            "streamer": streamer,
+            "negative_prompt_ids": negative_prompt_ids,
+            "negative_prompt_attention_mask": negative_prompt_attention_mask,
+        }
         if isinstance(custom, str | os.PathLike):
+            documented = {**named, "synced_gpus": synced_gpus}
             custom = run_recipe(
-                custom,
-                self,
-                {
-                    "inputs": inputs,
-                    "generation_config": generation_config,
-                    "logits_processor": logits_processor,
-                    "stopping_criteria": stopping_criteria,
-                    "prefix_allowed_tokens_fn": prefix_allowed_tokens_fn,
-                    "synced_gpus": synced_gpus,
-                    "assistant_model": assistant_model,
-                    "streamer": streamer,
-                    "negative_prompt_ids": negative_prompt_ids,
-                    "negative_prompt_attention_mask": negative_prompt_attention_mask,
-                },
-                kwargs,
-                trust_remote_code=trust_remote_code,
+                custom, self, documented, kwargs, trust_remote_code=trust_remote_code
             )
             if not inspect.isgeneratorfunction(custom):
                 return custom
-        given = Arguments(
-            inputs,
-            generation_config,
-            kwargs,
-            logits_processor,
-            stopping_criteria,
-            streamer,
-            prefix_allowed_tokens_fn,
-            negative_prompt_ids,
-            negative_prompt_attention_mask,
-            assistant_model,
-            custom,
-        )
+        given = Arguments(**named, kwargs=kwargs, custom=custom)
         return run_call(prepare_call(self, given), streamer)
 
     def compute_transition_scores(
