@@ -12,23 +12,21 @@ from typing import TYPE_CHECKING, Any, Self
 import anyio
 
 from asyncgen.engine.loop import DecodeThread
+from asyncgen.engine.options import refuse_unknown, spells_out
 from asyncgen.engine.requests.admission import Admission
-from asyncgen.engine.requests.names import check_names, check_prompt
 from asyncgen.errors import EngineClosedError
-from asyncgen.opening import ModelSource, Opened, open_engine
+from asyncgen.generation.config.checks import check_names
+from asyncgen.opening import LLMOptions, ModelSource, Opened, open_engine
 from asyncgen.stream import TextStream
-from asyncgen.types import Completion
+from asyncgen.types import Completion, check_prompt
 
 if TYPE_CHECKING:
     import os
     from types import TracebackType
     from typing import Unpack
 
-    import torch
-
     from asyncgen.engine.metrics import MetricsSnapshot
     from asyncgen.engine.requests.stream_params import StreamParams
-    from asyncgen.engine.scheduling.scheduler import Scheduler
     from asyncgen.generation.config import GenerationConfig
     from asyncgen.models.config import ModelConfig
     from asyncgen.tokenizer import Tokenizer
@@ -53,26 +51,8 @@ class AsyncLLM:
         ```
     """
 
-    def __init__(
-        self,
-        source: str | os.PathLike[str] | Any,
-        *,
-        tokenizer: str | os.PathLike[str] | Any | None = None,
-        device: str | torch.device | None = None,
-        dtype: str | torch.dtype | None = None,
-        num_threads: int | None = None,
-        revision: str | None = None,
-        token: str | bool | None = None,
-        max_running: int = 64,
-        max_queue_size: int | None = None,
-        prefill_chunk_size: int = 256,
-        scheduler: str | type[Scheduler] = "fifo",
-        prefix_caching: bool = True,
-        kv_cache_memory: int | float | None = None,
-        page_size: int | None = None,
-        use_cuda_graph: bool | None = None,
-        use_async_batching: bool | None = None,
-    ) -> None:
+    @spells_out(LLMOptions, ModelSource)
+    def __init__(self, source: str | os.PathLike[str] | Any, **options: Unpack[LLMOptions]) -> None:
         """Describe what to open; nothing is loaded yet.
 
         Args:
@@ -112,25 +92,11 @@ class AsyncLLM:
             InvalidRequestError: A value that is not allowed, or an argument that a model object
                 cannot honour.
         """
-        described = ModelSource(
-            source=source,
-            tokenizer=tokenizer,
-            device=device,
-            dtype=dtype,
-            num_threads=num_threads,
-            revision=revision,
-            token=token,
-            max_running=max_running,
-            max_queue_size=max_queue_size,
-            prefill_chunk_size=prefill_chunk_size,
-            scheduler=scheduler,
-            prefix_caching=prefix_caching,
-            kv_cache_memory=kv_cache_memory,
-            page_size=page_size,
-            use_cuda_graph=use_cuda_graph,
-            use_async_batching=use_async_batching,
+        refuse_unknown(options, LLMOptions)
+        described = ModelSource(source=source, **options)
+        self._admission = Admission(
+            max_running=described.max_running, max_queue_size=described.max_queue_size
         )
-        self._admission = Admission(max_running=max_running, max_queue_size=max_queue_size)
         self._thread: DecodeThread[Opened] = DecodeThread(
             partial(open_engine, described, admission=self._admission), name="asyncgen-decode"
         )

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from asyncgen.engine.assembly import EngineOptions, assemble, check_count, plan_room
+from asyncgen.engine.assembly import assemble, plan_room
 from asyncgen.engine.metrics import EngineMetrics
+from asyncgen.engine.options import EngineOptions, SharedOptions
 from asyncgen.engine.requests.request import clock
 from asyncgen.errors import InvalidRequestError
 
@@ -25,7 +26,21 @@ if TYPE_CHECKING:
     from asyncgen.pretrained import PreTrainedModel
     from asyncgen.tokenizer import Tokenizer
 
-__all__ = ["ModelSource", "Opened", "open_engine"]
+__all__ = ["LLMOptions", "ModelSource", "Opened", "open_engine"]
+
+
+class LLMOptions(SharedOptions, total=False):
+    """The keywords of ``AsyncLLM``, for editors and type checkers; see `ModelSource`."""
+
+    tokenizer: str | os.PathLike[str] | Any | None
+    device: str | torch.device | None
+    dtype: str | torch.dtype | None
+    num_threads: int | None
+    revision: str | None
+    token: str | bool | None
+    max_queue_size: int | None
+    prefill_chunk_size: int
+    prefix_caching: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,12 +59,12 @@ class ModelSource(EngineOptions):
     """
 
     source: str | os.PathLike[str] | Any
-    tokenizer: str | os.PathLike[str] | Any | None
-    device: str | torch.device | None
-    dtype: str | torch.dtype | None
-    num_threads: int | None
-    revision: str | None
-    token: str | bool | None
+    tokenizer: str | os.PathLike[str] | Any | None = None
+    device: str | torch.device | None = None
+    dtype: str | torch.dtype | None = None
+    num_threads: int | None = None
+    revision: str | None = None
+    token: str | bool | None = None
     max_queue_size: int | None = None
 
     def __post_init__(self) -> None:
@@ -60,8 +75,6 @@ class ModelSource(EngineOptions):
                 cannot honour.
         """
         EngineOptions.__post_init__(self)
-        check_count("max_queue_size", self.max_queue_size)
-        check_count("num_threads", self.num_threads)
         if isinstance(self.source, str | os.PathLike):
             return
         if self.tokenizer is None:

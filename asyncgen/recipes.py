@@ -1,14 +1,16 @@
-"""Decoding methods that users publish as a folder or a repository on the hub.
+"""Decoding methods that users write: where they are found, and what they can be called with.
 
-Finds ``custom_generate/generate.py`` (or, as older repositories have it, ``generate.py`` at the
-top), checks the requirements beside it, and returns its function ``generate``. It knows nothing of
-what that function does.
+In a folder or a repository on the hub it finds ``custom_generate/generate.py`` (or, as older
+repositories have it, ``generate.py`` at the top), checks the requirements beside it, and returns
+its function ``generate``. It knows nothing of what such a function does, and no tensors.
 """
 
 from __future__ import annotations
 
 import hashlib
 import importlib.util
+import inspect
+import os
 import sys
 import threading
 from importlib import metadata
@@ -20,16 +22,78 @@ from asyncgen.errors import InvalidRequestError, MissingRequirementsError, Model
 from asyncgen.hub import read_text, resolve_code
 
 if TYPE_CHECKING:
-    import os
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
-__all__ = ["check_requirements", "load_recipe"]
+__all__ = [
+    "acceptable",
+    "check_requirements",
+    "load_recipe",
+    "one_method",
+    "own_parameters",
+    "parameter_names",
+]
 
 FOLDER = "custom_generate"
 FILE = "generate.py"
 REQUIREMENTS = "requirements.txt"
 
+PREPARED = frozenset(
+    "model input_ids logits_processor stopping_criteria generation_config attention_mask "
+    "past_key_values use_cache encoder_outputs decoder_attention_mask streamer draw".split()
+)
+"""What a decoding method gets prepared, and a caller does not hand over."""
+
+
 _lock = threading.Lock()
+
+
+def one_method(
+    custom_generate: Any | None, recipe: Any | None
+) -> str | os.PathLike[str] | Callable[..., Any] | None:
+    """The method that was asked for under either of its names.
+
+    Raises:
+        InvalidRequestError: Both were given, or something that is no method.
+    """
+    if custom_generate is not None and recipe is not None:
+        raise InvalidRequestError(
+            "recipe", recipe, "an older name of `custom_generate`, which is given too; give one"
+        )
+    method = recipe if custom_generate is None else custom_generate
+    if method is None or callable(method) or isinstance(method, str | os.PathLike):
+        return method
+    allowed = "a function, a folder, or the id of a repository"
+    raise InvalidRequestError("custom_generate", method, allowed)
+
+
+def parameter_names(function: Callable[..., Any]) -> frozenset[str]:
+    """Names of a function's own parameters, ``*args`` and ``**kwargs`` aside."""
+    return frozenset(
+        one.name
+        for one in _parameters(function)
+        if one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL)
+    )
+
+
+def own_parameters(function: Callable[..., Any]) -> frozenset[str]:
+    """Names of the parameters that a decoding method has beside those that are prepared."""
+    return parameter_names(function) - PREPARED
+
+
+def acceptable(function: Callable[..., Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Those arguments that a function can take: all of them where it has ``**kwargs``."""
+    found = _parameters(function)
+    if any(one.kind is one.VAR_KEYWORD for one in found):
+        return dict(arguments)
+    names = parameter_names(function)
+    return {name: value for name, value in arguments.items() if name in names}
+
+
+def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
+    try:
+        return list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):  # a builtin, which does not tell
+        return []
 
 
 def load_recipe(

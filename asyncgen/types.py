@@ -1,6 +1,6 @@
 """The plain values that cross the public surface: prompts, events, results.
 
-Nothing here computes, waits or imports torch; every other module may import it.
+Nothing here waits or imports torch; every other module may import it.
 """
 
 from __future__ import annotations
@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
+
+from asyncgen.errors import InvalidRequestError
 
 __all__ = [
     "Completion",
@@ -20,6 +22,8 @@ __all__ = [
     "TokenLogprob",
     "TopLogprob",
     "Usage",
+    "check_prompt",
+    "is_messages",
 ]
 
 FinishReason: TypeAlias = Literal["stop", "length", "time", "cancelled", "aborted", "error"]
@@ -32,6 +36,32 @@ Message: TypeAlias = Mapping[str, Any]
 
 Prompt: TypeAlias = str | Sequence[Message] | Sequence[int]
 """A text, a list of chat messages, or a list of token ids."""
+
+_PROMPT_FORMS = "a non-empty text, list of chat messages, or list of token ids"
+
+
+def check_prompt(prompt: Prompt) -> None:
+    """Refuse what is no prompt at all.
+
+    Raises:
+        InvalidRequestError: Says what a prompt may be.
+    """
+    if isinstance(prompt, str) and prompt:
+        return
+    if (
+        not isinstance(prompt, Sequence)
+        or isinstance(prompt, str | bytes | bytearray)
+        or not prompt
+    ):
+        raise InvalidRequestError("prompt", prompt, _PROMPT_FORMS)
+    kind = Mapping if isinstance(prompt[0], Mapping) else int
+    if any(not isinstance(item, kind) or isinstance(item, bool) for item in prompt):
+        raise InvalidRequestError("prompt", prompt, _PROMPT_FORMS)
+
+
+def is_messages(prompt: Prompt) -> bool:
+    """Whether a checked prompt is a list of chat messages."""
+    return not isinstance(prompt, str) and isinstance(prompt[0], Mapping)
 
 
 @dataclass(frozen=True, slots=True)

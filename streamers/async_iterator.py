@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Self
 import anyio
 
 from streamers.channel import Ending, Item
-from streamers.readable import Place, ReadableStreamer
+from streamers.readable import ReadableStreamer, Subscription
 from streamers.wakeup import Mailbox
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class AsyncTextIteratorStreamer(ReadableStreamer[Mailbox[Item]]):
 
     def __aiter__(self) -> AsyncTextReader:
         """Return a reader; several over the streamer itself share what there is (see `tee`)."""
-        return AsyncTextReader(self._own_place())
+        return AsyncTextReader(self._own_subscription())
 
     async def __anext__(self) -> RowText:
         """Return the next text, waiting for it.
@@ -49,9 +49,9 @@ class AsyncTextIteratorStreamer(ReadableStreamer[Mailbox[Item]]):
             TimeoutError: the producer gave no sign of life for `timeout` seconds.
             ProducerError: generation failed.
         """
-        place = self._own_place()
-        place.used = True
-        return _text(await _take(place))
+        subscription = self._own_subscription()
+        subscription.used = True
+        return _text(await _take(subscription))
 
     def tee(self, n: int) -> tuple[AsyncTextReader, ...]:
         """Return independent readers, each of which sees all text from the start.
@@ -59,7 +59,7 @@ class AsyncTextIteratorStreamer(ReadableStreamer[Mailbox[Item]]):
         Args:
             n: number of readers, at least 1. The producer is cancelled when all have left.
         """
-        return tuple([AsyncTextReader(place) for place in self._new_places(n)])
+        return tuple([AsyncTextReader(subscription) for subscription in self._new_subscriptions(n)])
 
     async def aclose(self) -> None:
         """Send all readers away and cancel the producer; the same as `close`."""
@@ -81,13 +81,13 @@ class AsyncTextReader:
     For one task at a time. `close` and the garbage collector may come from any thread.
     """
 
-    def __init__(self, place: Place[Mailbox[Item]]) -> None:
+    def __init__(self, subscription: Subscription[Mailbox[Item]]) -> None:
         """Args:
-        place: where to read; got from `AsyncTextIteratorStreamer`.
+        subscription: where to read; got from `AsyncTextIteratorStreamer`.
         """
         self._over = False
-        self._place = place
-        place.sit(self)
+        self._subscription = subscription
+        subscription.sit(self)
 
     def __aiter__(self) -> Self:
         return self
@@ -97,7 +97,7 @@ class AsyncTextReader:
         if self._over:
             raise StopAsyncIteration
         try:
-            item = await _take(self._place)
+            item = await _take(self._subscription)
         except BaseException:
             # The traceback keeps this frame, and must not keep the reader: a cancelled task that
             # leaves its loop is to be noticed at once, not when garbage is collected.
@@ -105,14 +105,14 @@ class AsyncTextReader:
             raise
         if isinstance(item, Ending):
             self._over = True
-            self._place.rest(self)
+            self._subscription.rest(self)
         return _text(item)
 
     def close(self) -> None:
         """Stop reading; the producer is cancelled if nobody else reads."""
         if not self._over:
             self._over = True
-            self._place.stand_up(self)
+            self._subscription.stand_up(self)
 
     async def aclose(self) -> None:
         """Stop reading; the same as `close`."""
@@ -128,17 +128,17 @@ class AsyncTextReader:
         self.close()
 
 
-async def _take(place: Place[Mailbox[Item]]) -> Item:
-    """Wait for the next text or ending at a place."""
-    seat, since = place.seat, time.monotonic()
+async def _take(subscription: Subscription[Mailbox[Item]]) -> Item:
+    """Wait for the next text or ending at a subscription."""
+    seat, since = subscription.seat, time.monotonic()
     item = seat.next_ready()
     while item is None:
         if seat.inbox.closed:
             return Ending()
-        seconds = place.patience(since)
+        seconds = subscription.patience(since)
         if seconds <= 0:
-            raise TimeoutError(place.out_of_patience())
-        place.look_after_producer()
+            raise TimeoutError(subscription.out_of_patience())
+        subscription.look_after_producer()
         with anyio.move_on_after(seconds):
             await seat.inbox.wait()
         item = seat.next_ready()

@@ -86,7 +86,7 @@ class RowStreamer(BaseStreamer):
         self.tokenizer = tokenizer
         self.skip_prompt = skip_prompt
         self.decode_kwargs = decode_kwargs
-        self._rows: list[_Row] = []
+        self._rows: list[_RowDecoder] = []
         self._batch = 1  # rows of the latest prompt
 
     @abstractmethod
@@ -115,7 +115,8 @@ class RowStreamer(BaseStreamer):
             options = {"skip_special_tokens": None, **self.decode_kwargs}
             self._batch = len(prompts)
             self._rows = [
-                _Row(row, Detokenizer(self.tokenizer, **options)) for row in range(self._batch)
+                _RowDecoder(row, Detokenizer(self.tokenizer, **options))
+                for row in range(self._batch)
             ]
             if not self.skip_prompt:
                 self._take(prompts)
@@ -144,7 +145,7 @@ class RowStreamer(BaseStreamer):
         return [row.finish() for row in rows]
 
 
-class _Row:
+class _RowDecoder:
     """One row of the batch: its detokenizer, and the word that is not finished."""
 
     __slots__ = ("_detokenizer", "_index", "_words")

@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, Self
 
 from streamers.channel import Ending, Item
-from streamers.readable import Place, ReadableStreamer
+from streamers.readable import ReadableStreamer, Subscription
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,7 +35,7 @@ class TextIteratorStreamer(ReadableStreamer["_QueueInbox"]):
 
     def __iter__(self) -> TextReader:
         """Return a reader; several over the streamer itself share what there is (see `tee`)."""
-        return TextReader(self._own_place())
+        return TextReader(self._own_subscription())
 
     def __next__(self) -> RowText:
         """Return the next text, waiting for it.
@@ -45,9 +45,9 @@ class TextIteratorStreamer(ReadableStreamer["_QueueInbox"]):
             queue.Empty: the producer gave no sign of life for `timeout` seconds.
             ProducerError: generation failed.
         """
-        place = self._own_place()
-        place.used = True
-        return _text(_take(place))
+        subscription = self._own_subscription()
+        subscription.used = True
+        return _text(_take(subscription))
 
     def tee(self, n: int) -> tuple[TextReader, ...]:
         """Return independent readers, each of which sees all text from the start.
@@ -55,7 +55,7 @@ class TextIteratorStreamer(ReadableStreamer["_QueueInbox"]):
         Args:
             n: number of readers, at least 1. The producer is cancelled when all have left.
         """
-        return tuple([TextReader(place) for place in self._new_places(n)])
+        return tuple([TextReader(subscription) for subscription in self._new_subscriptions(n)])
 
     def __enter__(self) -> Self:
         return self
@@ -73,13 +73,13 @@ class TextReader:
     For one thread at a time.
     """
 
-    def __init__(self, place: Place[_QueueInbox]) -> None:
+    def __init__(self, subscription: Subscription[_QueueInbox]) -> None:
         """Args:
-        place: where to read; got from `TextIteratorStreamer`.
+        subscription: where to read; got from `TextIteratorStreamer`.
         """
         self._over = False
-        self._place = place
-        place.sit(self)
+        self._subscription = subscription
+        subscription.sit(self)
 
     def __iter__(self) -> Self:
         return self
@@ -89,20 +89,20 @@ class TextReader:
         if self._over:
             raise StopIteration
         try:
-            item = _take(self._place)
+            item = _take(self._subscription)
         except BaseException:
             del self  # the traceback keeps this frame, and must not keep the reader
             raise
         if isinstance(item, Ending):
             self._over = True
-            self._place.rest(self)
+            self._subscription.rest(self)
         return _text(item)
 
     def close(self) -> None:
         """Stop reading; the producer is cancelled if nobody else reads."""
         if not self._over:
             self._over = True
-            self._place.stand_up(self)
+            self._subscription.stand_up(self)
 
     def __enter__(self) -> Self:
         return self
@@ -114,17 +114,17 @@ class TextReader:
         self.close()
 
 
-def _take(place: Place[_QueueInbox]) -> Item:
-    """Wait for the next text or ending at a place."""
-    seat, since = place.seat, time.monotonic()
+def _take(subscription: Subscription[_QueueInbox]) -> Item:
+    """Wait for the next text or ending at a subscription."""
+    seat, since = subscription.seat, time.monotonic()
     item = seat.next_ready()
     while item is None:
         if seat.inbox.closed:
             return Ending()
-        seconds = place.patience(since)
+        seconds = subscription.patience(since)
         if seconds <= 0:
-            raise queue.Empty(place.out_of_patience())
-        place.look_after_producer()
+            raise queue.Empty(subscription.out_of_patience())
+        subscription.look_after_producer()
         seat.receive(seat.inbox.drain(seconds))
         item = seat.next_ready()
     return item

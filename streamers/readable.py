@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from streamers.cancel import Cancelled
 
-__all__ = ["Place", "ReadableStreamer"]
+__all__ = ["Subscription", "ReadableStreamer"]
 
 CHECK_SECONDS = 0.25
 """How often a waiting reader looks whether the producing thread still lives."""
@@ -54,7 +54,7 @@ class ReadableStreamer(RowStreamer, Generic[InboxT]):
             )
         self.timeout = timeout
         self._channel = Channel()
-        self._own: Place[InboxT] | None = Place(self, self._new_inbox)
+        self._own: Subscription[InboxT] | None = Subscription(self, self._new_inbox)
 
     @property
     def cancelled(self) -> Cancelled:
@@ -135,25 +135,25 @@ class ReadableStreamer(RowStreamer, Generic[InboxT]):
     def _new_inbox(self, on_gone: Callable[[], None]) -> InboxT:
         """Return an inbox of the kind that the readers wait at."""
 
-    def _own_place(self) -> Place[InboxT]:
-        """Return the place of those who iterate over the streamer itself."""
+    def _own_subscription(self) -> Subscription[InboxT]:
+        """Return the subscription of those who iterate over the streamer itself."""
         if self._own is None:
-            self._own = Place(self, self._new_inbox)
+            self._own = Subscription(self, self._new_inbox)
         return self._own
 
-    def _new_places(self, n: int) -> list[Place[InboxT]]:
-        """Return places for independent readers; nobody need read at the streamer's own then."""
+    def _new_subscriptions(self, n: int) -> list[Subscription[InboxT]]:
+        """Return one for each independent reader; nobody need read at the streamer's own then."""
         if n < 1:
             raise ValueError(f"n={n} must be at least 1: the number of readers")
-        places = [Place(self, self._new_inbox) for _ in range(n)]
+        subscriptions = [Subscription(self, self._new_inbox) for _ in range(n)]
         if self._own is not None and not self._own.used:
             self._channel.part(self._own.seat)
             self._own = None
-        return places
+        return subscriptions
 
 
-class Place(Generic[InboxT]):
-    """Where a reader sits: shared by its reader objects, and not keeping them alive."""
+class Subscription(Generic[InboxT]):
+    """What a reader reads by: shared by its reader objects, and not keeping them alive."""
 
     def __init__(
         self,

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from functools import partial
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from asyncgen.errors import InvalidRequestError, MissingRequirementsError, ModelLoadError
-from asyncgen.recipes import check_requirements, load_recipe
+from asyncgen.recipes import (
+    acceptable,
+    check_requirements,
+    load_recipe,
+    one_method,
+    own_parameters,
+    parameter_names,
+)
 from tests.doubles.hub import Repository, StandInHub
 
 if TYPE_CHECKING:
@@ -119,3 +127,41 @@ def test_requirements_are_listed_as_documented(tmp_path: Path) -> None:
 
 def test_requirements_that_are_met() -> None:
     check_requirements("x", "\ntorch\ntorch>=2.0,<99\n# foo\n")
+
+
+def plain(model: Any, input_ids: Any, left_padding: int = 0) -> None:
+    """A function without keywords of any name."""
+
+
+def open_ended(model: Any, *args: Any, **kwargs: Any) -> None:
+    """A function that takes everything."""
+
+
+class Callable:
+    def __call__(self, model: Any, draw: Any, own: int) -> None:
+        """A method counts as well."""
+
+
+def test_names_of_its_own() -> None:
+    assert parameter_names(plain) == {"model", "input_ids", "left_padding"}
+    assert own_parameters(plain) == {"left_padding"}
+    assert own_parameters(open_ended) == frozenset()
+    assert own_parameters(Callable()) == {"own"}
+    assert own_parameters(partial(plain, left_padding=3)) == {"left_padding"}
+
+
+def test_only_what_it_takes() -> None:
+    given = {"left_padding": 1, "use_cache": True}
+    assert acceptable(plain, given) == {"left_padding": 1}
+    assert acceptable(open_ended, given) == given
+    assert acceptable(print, given) is not None
+
+
+def test_a_method_has_one_of_two_names() -> None:
+    assert one_method(None, None) is None
+    assert one_method(plain, None) is plain
+    assert one_method(None, "folder") == "folder"
+    for both, name in (((plain, "folder"), "recipe"), ((3, None), "custom_generate")):
+        with pytest.raises(InvalidRequestError) as caught:
+            one_method(*both)
+        assert caught.value.parameter == name

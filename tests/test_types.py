@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import pickle
+from collections import UserDict
+from typing import Any
 
 import pytest
 
+from asyncgen.errors import InvalidRequestError
 from asyncgen.types import (
     Completion,
     Sample,
@@ -15,6 +18,8 @@ from asyncgen.types import (
     TokenLogprob,
     TopLogprob,
     Usage,
+    check_prompt,
+    is_messages,
 )
 
 
@@ -42,3 +47,34 @@ def test_values_are_frozen() -> None:
     event = TokenEvent(0, (1,), "a")
     with pytest.raises(dataclasses.FrozenInstanceError):
         event.text = "b"  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        "a",
+        [1, 2],
+        (1, 2),
+        range(3),
+        [{"role": "user", "content": "x"}],
+        [UserDict(role="user", content="x")],
+    ],
+)
+def test_prompts(prompt: Any) -> None:
+    check_prompt(prompt)
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    ["", (), [], {}, b"ab", bytearray(b"a"), None, 1, [1, None], [1.0], [True], ["a"], {1}],
+)
+def test_no_prompts(prompt: Any) -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        check_prompt(prompt)
+    assert caught.value.parameter == "prompt"
+
+
+def test_messages_are_told_from_ids() -> None:
+    assert is_messages([{"role": "user", "content": "x"}])
+    assert not is_messages("text")
+    assert not is_messages([1, 2])

@@ -59,6 +59,7 @@ def build(folder: Path) -> Path:
     names = {name.split("/")[0] for name in first}
     others = {name for name in names if not name.endswith(".dist-info")}
     assert others == PACKAGES, f"the wheel installs {sorted(others)}"
+    assert "asyncgen/__init__.pyi" in first, "the public names are read from it"
     for name in first:
         assert "demo_model/" not in name and "test" not in name, f"the wheel carries {name}"
     (sdist,) = (folder / "both").glob("*.tar.gz")

@@ -6,7 +6,6 @@ Knows no thread and loads nothing. Torch is imported only when an engine is made
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from asyncgen.engine.core import Engine
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from asyncgen.engine.lane.lane import Run
     from asyncgen.engine.memory import CacheRoom
     from asyncgen.engine.metrics import EngineMetrics
+    from asyncgen.engine.options import EngineOptions
     from asyncgen.engine.requests.admission import Admission
     from asyncgen.engine.requests.request import Request
     from asyncgen.engine.scheduling.pages import PagePool
@@ -29,91 +29,12 @@ if TYPE_CHECKING:
     from asyncgen.models.graphs import DecodeGraphs
     from asyncgen.tokenizer import Tokenizer
 
-__all__ = ["EngineOptions", "assemble", "check_count", "plan_room"]
+__all__ = ["assemble", "plan_room"]
 
 _log = logging.getLogger("asyncgen.engine")
 
-SCHEDULERS = ("fifo", "prefill_first")
-
 _GATHERED_SHARE = 64
 """One part in so many of a device's memory may hold keys that recorded steps copy together."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineOptions:
-    """How requests share steps and memory.
-
-    Attributes:
-        max_running: Most samples that share a step; the others queue.
-        prefill_chunk_size: Most prompt tokens of one step.
-        scheduler: Name or class of what picks the rows of a step.
-        prefix_caching: Whether requests share the pages of equal beginnings; the samples of one
-            request do so in any case.
-        page_sharing: Whether anybody shares pages at all.
-        manual_eviction: Whether samples that end are left their pages until they are evicted.
-        kv_cache_memory: Bytes, or a fraction of the device's memory; ``None`` for the default.
-        page_size: Tokens of a page; ``None`` for what suits the device.
-        use_cuda_graph: Whether decode steps are recorded; ``None``: on CUDA, where they can be.
-        num_q_padding_intervals: Numbers of rows that are recorded, evenly apart; 0 for a choice.
-        num_kv_padding_intervals: Lengths that are recorded, likewise.
-        use_async_batching: Whether a step begins before the tokens of the last one are read;
-            ``None``: on CUDA.
-    """
-
-    max_running: int = 64
-    prefill_chunk_size: int = 256
-    scheduler: str | type[Scheduler] = "fifo"
-    prefix_caching: bool = True
-    page_sharing: bool = True
-    manual_eviction: bool = False
-    kv_cache_memory: int | float | None = None
-    page_size: int | None = None
-    use_cuda_graph: bool | None = None
-    num_q_padding_intervals: int = 0
-    num_kv_padding_intervals: int = 0
-    use_async_batching: bool | None = None
-
-    def __post_init__(self) -> None:
-        """Check what can be checked without a model.
-
-        Raises:
-            InvalidRequestError: A value that is not allowed.
-        """
-        for name in ("max_running", "prefill_chunk_size"):
-            check_count(name, getattr(self, name), optional=False)
-        check_count("page_size", self.page_size)
-        chosen = self.scheduler
-        if chosen not in SCHEDULERS and not isinstance(chosen, type):
-            names = ", ".join(f'"{name}"' for name in SCHEDULERS)
-            raise InvalidRequestError("scheduler", chosen, f"{names} or a subclass of Scheduler")
-        for name in ("prefix_caching", "page_sharing", "manual_eviction"):
-            if not isinstance(getattr(self, name), bool):
-                raise InvalidRequestError(name, getattr(self, name), "True or False")
-        for name in ("use_cuda_graph", "use_async_batching"):
-            if not isinstance(getattr(self, name), bool | None):
-                raise InvalidRequestError(name, getattr(self, name), "True, False or None")
-        for name in ("num_q_padding_intervals", "num_kv_padding_intervals"):
-            count = getattr(self, name)
-            if isinstance(count, bool) or not isinstance(count, int) or count < 0:
-                raise InvalidRequestError(name, count, "an integer of at least 0")
-        _check_memory(self.kv_cache_memory)
-
-
-def check_count(name: str, value: object, *, optional: bool = True) -> None:
-    """Refuse what is no count.
-
-    Args:
-        name: Of the parameter.
-        value: Its value.
-        optional: Whether ``None`` is allowed.
-
-    Raises:
-        InvalidRequestError: It is no whole number of at least 1.
-    """
-    if value is None and optional:
-        return
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise InvalidRequestError(name, value, "an integer of at least 1")
 
 
 def plan_room(model: Any, options: EngineOptions) -> CacheRoom:
@@ -283,13 +204,3 @@ def _make_scheduler(options: EngineOptions, pool: PagePool) -> Scheduler:
     if options.manual_eviction:
         scheduler.retain_cache_on_finish = True
     return scheduler
-
-
-def _check_memory(memory: object) -> None:
-    if memory is None:
-        return
-    allowed = "a number of bytes (int) or a fraction above 0 and at most 1 (float)"
-    if isinstance(memory, bool) or not isinstance(memory, int | float) or not memory > 0:
-        raise InvalidRequestError("kv_cache_memory", memory, allowed)
-    if isinstance(memory, float) and memory > 1:
-        raise InvalidRequestError("kv_cache_memory", memory, allowed)

@@ -10,9 +10,10 @@ import torch
 
 from asyncgen.cache.paged import PagedStorage
 from asyncgen.engine import assembly
-from asyncgen.engine.assembly import EngineOptions, assemble, check_count, plan_room
+from asyncgen.engine.assembly import assemble, plan_room
 from asyncgen.engine.memory import CacheRoom
 from asyncgen.engine.metrics import EngineMetrics
+from asyncgen.engine.options import EngineOptions
 from asyncgen.engine.scheduling.schedulers import FIFOScheduler, PrefillFirstScheduler
 from asyncgen.errors import InvalidRequestError
 from asyncgen.models.attention.paged.attention import PagedAttention
@@ -76,31 +77,6 @@ def test_a_foreign_model_has_no_batch() -> None:
         metrics=EngineMetrics(),
     )
     assert engine._batch is None and engine._pool is None and not engine.has_work
-
-
-@pytest.mark.parametrize(
-    ("options", "name"),
-    [
-        ({"max_running": None}, "max_running"),
-        ({"prefill_chunk_size": 0}, "prefill_chunk_size"),
-        ({"page_size": 1.5}, "page_size"),
-        ({"page_sharing": 1}, "page_sharing"),
-        ({"manual_eviction": None}, "manual_eviction"),
-        ({"scheduler": "best"}, "scheduler"),
-        ({"kv_cache_memory": 0.0}, "kv_cache_memory"),
-        ({"use_cuda_graph": 1}, "use_cuda_graph"),
-        ({"use_async_batching": "yes"}, "use_async_batching"),
-        ({"num_q_padding_intervals": -1}, "num_q_padding_intervals"),
-        ({"num_q_padding_intervals": True}, "num_q_padding_intervals"),
-        ({"num_kv_padding_intervals": 1.0}, "num_kv_padding_intervals"),
-        ({"num_kv_padding_intervals": None}, "num_kv_padding_intervals"),
-    ],
-    ids=str,
-)
-def test_options_are_checked(options: dict[str, Any], name: str) -> None:
-    with pytest.raises(InvalidRequestError) as caught:
-        EngineOptions(**options)
-    assert caught.value.parameter == name
 
 
 def test_on_a_cpu_nothing_is_recorded_and_steps_run_one_after_another() -> None:
@@ -169,13 +145,3 @@ def test_recordings_are_made_for_the_rows_and_lengths_there_are(
     assert graphs is not None
     graphs.warm()
     assert graphs.sizes == [(6, 2), (4, 2), (2, 2), (1, 2)]  # of the 4 pages of a context
-
-
-def test_counts() -> None:
-    check_count("number", None)
-    check_count("number", 1)
-    for value in (0, True, "1"):
-        with pytest.raises(InvalidRequestError):
-            check_count("number", value)
-    with pytest.raises(InvalidRequestError):
-        check_count("number", None, optional=False)

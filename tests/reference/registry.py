@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import asyncgen
-from asyncgen.generation.config.fields import FIELDS
+from asyncgen.generation.config.parameters import FIELDS
 from tests.reference.extract import DOCUMENTED, Entry, Parameter
 
 if TYPE_CHECKING:

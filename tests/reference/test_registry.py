@@ -10,7 +10,7 @@ import pytest
 import transformers
 
 import asyncgen
-from asyncgen.generation.config.fields import FIELDS
+from asyncgen.generation.config.parameters import FIELDS
 from tests.reference import registry
 
 PRESENT = sorted(set(registry.classes()) - registry.missing())

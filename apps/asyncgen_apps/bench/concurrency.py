@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from asyncgen_apps.bench.models import Checkpoint
 
-__all__ = ["Cell", "ConcurrencyBench", "ConcurrencyReport", "Run", "target"]
+__all__ = ["Cell", "ConcurrencyBench", "ConcurrencyReport", "RoundTimes", "target"]
 
 SIDES = {
     "asyncgen": "asyncgen_apps.bench.concurrency_sides:AsyncgenStreams",
@@ -95,7 +95,7 @@ class ConcurrencyBench:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class RoundTimes:
     """All streams of one side, once.
 
     Attributes:
@@ -125,7 +125,7 @@ class Cell:
     dtype: str
     streams: int
     new_tokens: int
-    runs: dict[str, list[Run]]
+    runs: dict[str, list[RoundTimes]]
 
     def tokens_per_second(self, side: str) -> float:
         """Median rate of all streams of a side together."""
@@ -342,7 +342,7 @@ class _Runs:
         self._dtype = dtype
         self._found = found
         self._progress = progress
-        self._runs: dict[tuple[int, str], list[Run]] = {
+        self._runs: dict[tuple[int, str], list[RoundTimes]] = {
             (streams, side): [] for streams in bench.streams for side in bench.sides
         }
         self.limits: dict[str, float] = {}
@@ -398,7 +398,7 @@ class _Runs:
         neighbours = Neighbours(worker.pid)
         got = self._run(worker, streams, self._bench.new_tokens, seed=1000 * (number + 1) + streams)
         first, gaps = tuple(got.get("first", ())), tuple(got.get("gaps", ()))
-        run = Run(got["total"], first, gaps, neighbours.cores())
+        run = RoundTimes(got["total"], first, gaps, neighbours.cores())
         self._runs[streams, side].append(run)
 
     def _run(self, worker: Worker, streams: int, new_tokens: int, seed: int) -> dict[str, Any]:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from asyncgen_apps.bench.models import Checkpoint
 
-__all__ = ["Comparison", "Run", "StreamBench", "StreamReport"]
+__all__ = ["Comparison", "AnswerTimes", "StreamBench", "StreamReport"]
 
 SIDES = {
     "asyncgen": "asyncgen_apps.bench.stream_sides:AsyncgenReader",
@@ -61,7 +61,7 @@ class StreamBench:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class AnswerTimes:
     """One answer.
 
     Attributes:
@@ -88,7 +88,7 @@ class Comparison:
 
     dtype: str
     new_tokens: int
-    runs: dict[str, list[Run]]
+    runs: dict[str, list[AnswerTimes]]
     same_text: bool
 
     def tokens_per_second(self, side: str) -> float:
@@ -232,7 +232,7 @@ def _compare(
     bench: StreamBench, dtype: str, found: Checkpoint, progress: Callable[[str], None]
 ) -> Comparison:
     """Run the sides in turn: A, B, C, A, B, C."""
-    runs: dict[str, list[Run]] = {side: [] for side in SIDES}
+    runs: dict[str, list[AnswerTimes]] = {side: [] for side in SIDES}
     texts: dict[str, list[str]] = {side: [] for side in SIDES}
     with ExitStack() as stack:
         workers = {side: stack.enter_context(Worker(name)) for side, name in SIDES.items()}
@@ -244,7 +244,7 @@ def _compare(
             for side, worker in workers.items():
                 neighbours = Neighbours(worker.pid)
                 got = _run(worker, found, bench.prompt_tokens, bench.new_tokens, seed=number + 1)
-                runs[side].append(Run(got["first"], got["total"], neighbours.cores()))
+                runs[side].append(AnswerTimes(got["first"], got["total"], neighbours.cores()))
                 texts[side].append(got["text"])
     same = texts["asyncgen"] == texts["transformers"]
     return Comparison(dtype, bench.new_tokens, runs, same)

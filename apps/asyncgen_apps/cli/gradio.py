@@ -19,7 +19,7 @@ __all__ = ["gradio"]
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _PageOptions:
     """Where the page is served, and to whom.
 
     Attributes:
@@ -67,13 +67,13 @@ def gradio(
     """Chat with a model in the browser."""
     with one_line_errors(debug):
         source = Source(model, device, dtype, threads, revision, token)
-        place = _Place(host, port, share, _login(login), browser)
+        options = _PageOptions(host, port, share, _login(login), browser)
         prepare_process(threads)
         _require_gradio()
 
         import anyio
 
-        anyio.run(_serve, source, place, assistant)
+        anyio.run(_serve, source, options, assistant)
 
 
 def _login(text: str | None) -> tuple[str, str] | None:
@@ -97,7 +97,7 @@ def _require_gradio() -> None:
         raise UserError('gradio is not installed: pip install "asyncgen[gradio]"') from None
 
 
-async def _serve(source: Source, place: _Place, assistant: str | None) -> None:
+async def _serve(source: Source, options: _PageOptions, assistant: str | None) -> None:
     """Serve the page until Ctrl-C or SIGTERM."""
     import anyio
 
@@ -116,11 +116,11 @@ async def _serve(source: Source, place: _Place, assistant: str | None) -> None:
         with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
             try:
                 _, local, public = page.launch(
-                    server_name=place.host,
-                    server_port=place.port,
-                    share=place.share,
-                    auth=place.login,
-                    inbrowser=place.is_opened,
+                    server_name=options.host,
+                    server_port=options.port,
+                    share=options.share,
+                    auth=options.login,
+                    inbrowser=options.is_opened,
                     prevent_thread_lock=True,
                     quiet=True,
                     **launch_options(),

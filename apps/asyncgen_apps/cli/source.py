@@ -6,7 +6,7 @@ Importing this module does not import torch, opening a model of this machine doe
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, Self, Unpack
+from typing import TYPE_CHECKING, Any, Protocol, Self, Unpack
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -114,17 +114,16 @@ def open_llm(source: Source) -> AbstractAsyncContextManager[LLM]:
         return connect(source.url, token=source.token)
     from asyncgen import AsyncLLM
 
-    running = 64 if source.max_running is None else source.max_running
-    return AsyncLLM(
-        source.model,
-        device=source.device,
-        dtype=source.dtype,
-        num_threads=source.threads,
-        revision=source.revision,
-        token=source.token,
-        max_running=running,
-        max_queue_size=source.max_queue_size,
-    )
+    options: dict[str, Any] = {
+        "device": source.device,
+        "dtype": source.dtype,
+        "num_threads": source.threads,
+        "revision": source.revision,
+        "token": source.token,
+        "max_running": source.max_running,
+        "max_queue_size": source.max_queue_size,
+    }
+    return AsyncLLM(source.model, **{key: one for key, one in options.items() if one is not None})
 
 
 def examples_of(source: Source) -> tuple[str, ...]:

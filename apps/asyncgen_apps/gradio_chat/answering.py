@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from asyncgen_apps.gradio_chat.conversations import Turn
 from asyncgen_apps.gradio_chat.figures import describe, figures
 from asyncgen_apps.gradio_chat.streaming import IDLE, read_paced
-from asyncgen_apps.gradio_chat.waiting import Place
+from asyncgen_apps.gradio_chat.waiting import QueuePosition
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -56,7 +56,7 @@ async def answer(
     conversation.turns.append(turn)
     try:
         stream = model.stream(prompt, **params)
-        place = Place(model)  # the request is posted at the first read
+        position = QueuePosition(model)  # the request is posted at the first read
     except Exception as error:
         turn.error = describe(error)
         yield turn
@@ -70,7 +70,7 @@ async def answer(
                     _finish(session, turn, reading)
                     session.end(conversation)
                 else:
-                    session.statuses[conversation.key] = _status(reading, place)
+                    session.statuses[conversation.key] = _status(reading, position)
                 yield turn
     finally:
         session.end(conversation)
@@ -87,9 +87,9 @@ def _finish(session: Session, turn: Turn, reading: Reading) -> None:
     session.record(turn.key, reading.logprobs)
 
 
-def _status(reading: Reading, place: Place) -> str:
+def _status(reading: Reading, position: QueuePosition) -> str:
     """Say what an answer is doing."""
-    ahead = None if reading.is_begun else place.ahead()
+    ahead = None if reading.is_begun else position.ahead()
     if ahead is None:
         return READING
     if ahead == 0:

@@ -13,11 +13,11 @@ from asyncgen import AsyncgenError
 if TYPE_CHECKING:
     from asyncgen_apps.gradio_chat.model import ChatModel
 
-__all__ = ["Place"]
+__all__ = ["QueuePosition"]
 
 
-class Place:
-    """A place in the queue; make it just before the request is posted."""
+class QueuePosition:
+    """A position in the queue; make it just before the request is posted."""
 
     def __init__(self, model: ChatModel) -> None:
         """Look at the queue's end."""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from asyncgen import AsyncLLM, Sample, TextStream, TokenEvent
-    from asyncgen_apps.openai_http.translate import Part
+    from asyncgen_apps.openai_http.translate import PlannedStream
 
     Take = Callable[[int, TokenEvent], Awaitable[None] | None]
     """Gets the index of a choice and its next event; what it returns is waited for."""
@@ -30,7 +30,7 @@ class Job:
     Enter it to start the streams; leaving it cancels what still runs, at once.
     """
 
-    def __init__(self, llm: AsyncLLM, parts: tuple[Part, ...]) -> None:
+    def __init__(self, llm: AsyncLLM, parts: tuple[PlannedStream, ...]) -> None:
         """Describe what to run; nothing runs yet.
 
         Args:
@@ -81,7 +81,7 @@ class Job:
             return
         failures: list[Exception] = []
 
-        async def run(part: Part, stream: TextStream) -> None:
+        async def run(part: PlannedStream, stream: TextStream) -> None:
             try:
                 await _read(part, stream, take)
             except Exception as error:
@@ -113,7 +113,7 @@ class Job:
             await stream.aclose()
 
 
-async def _read(part: Part, stream: TextStream, take: Take) -> None:
+async def _read(part: PlannedStream, stream: TextStream, take: Take) -> None:
     """Read one stream to its end."""
     first = part.first
     async for event in stream.events():

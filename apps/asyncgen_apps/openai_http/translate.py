@@ -20,7 +20,7 @@ from asyncgen_apps.openai_http.schema import (
 if TYPE_CHECKING:
     from asyncgen import Prompt, StreamParams
 
-__all__ = ["Part", "Plan", "plan"]
+__all__ = ["PlannedStream", "Plan", "plan"]
 
 COMPLETION_TOKENS = 16
 """What the API gives ``/v1/completions`` where no length is asked for."""
@@ -34,7 +34,7 @@ WITHOUT_DRAWING = ("top_p", "top_k", "min_p")
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class PlannedStream:
     """One stream of the engine.
 
     Attributes:
@@ -63,7 +63,7 @@ class Plan:
         top_logprobs: How many alternatives of each token.
     """
 
-    parts: tuple[Part, ...]
+    parts: tuple[PlannedStream, ...]
     names: dict[str, str]
     logprobs: bool
     top_logprobs: int
@@ -100,7 +100,7 @@ def plan(request: ChatCompletionRequest | CompletionRequest) -> Plan:
     return Plan(tuple(parts), names, logprobs, top)
 
 
-def _parts(prompts: list[Prompt], params: dict[str, Any], n: int) -> list[Part]:
+def _parts(prompts: list[Prompt], params: dict[str, Any], n: int) -> list[PlannedStream]:
     """One stream a prompt; where nothing is drawn, one a choice, all of them alike."""
     if len(prompts) * n > MAX_STREAMS:
         message = f"`n` is {n}: {len(prompts)} prompts give more than {MAX_STREAMS} choices"
@@ -109,7 +109,7 @@ def _parts(prompts: list[Prompt], params: dict[str, Any], n: int) -> list[Part]:
     copies, samples = (n, 1) if greedy else (1, n)
     own = {**params, "n": samples} if samples > 1 else params
     return [
-        Part(prompt, cast("StreamParams", own), n * number + copy, samples, copy == 0)
+        PlannedStream(prompt, cast("StreamParams", own), n * number + copy, samples, copy == 0)
         for number, prompt in enumerate(prompts)
         for copy in range(copies)
     ]

@@ -8,18 +8,30 @@ from __future__ import annotations
 
 import secrets
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from asyncgen_apps.websocket.failures import Fault
 from asyncgen_apps.websocket.replay import Piece, Replay
 
 if TYPE_CHECKING:
-    from asyncgen_apps.websocket.core import Channel
     from asyncgen_apps.websocket.settings import StreamSettings
 
-__all__ = ["Answer", "Registry"]
+__all__ = ["Answer", "Listener", "Registry"]
 
 _TOKEN_BYTES = 18
+
+
+class Listener(Protocol):
+    """The connection that an answer goes to, as far as the answer knows it."""
+
+    def mark(self, answer: Answer, /) -> None:
+        """It has something to say."""
+
+    def put_accepted(self, answer: Answer, queue_position: int | None, /) -> None:
+        """It was taken by the engine, or taken up again."""
+
+    def give_up(self, answer: Answer, /) -> None:
+        """Another connection has taken it over."""
 
 
 class Answer:
@@ -46,12 +58,12 @@ class Answer:
         "with_tokens",
     )
 
-    def __init__(self, registry: Registry, channel: Channel, request_id: str, limit: int) -> None:
+    def __init__(self, registry: Registry, channel: Listener, request_id: str, limit: int) -> None:
         """Start one; :meth:`Registry.create` does it."""
         self.registry = registry
         self.id = request_id
         self.token = secrets.token_urlsafe(_TOKEN_BYTES)
-        self.channel: Channel | None = channel
+        self.channel: Listener | None = channel
         self.with_tokens = False
         self.replay = Replay(limit)
         self.end: dict[str, Any] | None = None
@@ -140,7 +152,7 @@ class Registry:
         """How much is kept of requests that have ended, about."""
         return self._kept
 
-    def create(self, channel: Channel, request_id: str) -> Answer:
+    def create(self, channel: Listener, request_id: str) -> Answer:
         """Begin a request."""
         answer = Answer(self, channel, request_id, self._settings.replay_bytes)
         self._answers[answer.token] = answer

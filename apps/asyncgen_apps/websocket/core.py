@@ -180,6 +180,13 @@ class Channel:
             }
         )
 
+    def give_up(self, answer: Answer) -> None:
+        """Another connection has taken an answer over."""
+        told = "another connection has resumed this request"
+        request_id = answer.id
+        self._release(answer)  # before the message: to put that may flush at once
+        self._put(Fault("resume_moved", told).message_for(request_id))
+
     def flush(self, now: float) -> list[dict[str, Any]]:
         """Take all there is to send, in order; it counts as sent.
 
@@ -297,7 +304,7 @@ class Channel:
             told = f"`after` is {message.after}: kept is what comes after {replay.first_kept - 1}"
             return Fault("resume_gone", told)
         if answer.channel is not None:
-            answer.channel._give_up(answer)
+            answer.channel.give_up(answer)
         self._registry.stay(answer)
         answer.id, answer.channel = message.id, self
         self._answers[message.id] = answer
@@ -305,13 +312,6 @@ class Channel:
         self._marked[answer] = replay.after(message.after)
         self.put_accepted(answer, None)
         return None
-
-    def _give_up(self, answer: Answer) -> None:
-        """Another connection has taken an answer over."""
-        told = "another connection has resumed this request"
-        request_id = answer.id
-        self._release(answer)  # before the message: to put that may flush at once
-        self._put(Fault("resume_moved", told).message_for(request_id))
 
     def _release(self, answer: Answer) -> None:
         """Let an answer go."""

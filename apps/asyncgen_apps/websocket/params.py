@@ -1,7 +1,7 @@
 """Which parameters of a stream may come over a network.
 
-A table, not a rule: a new parameter of the library fails a test until somebody has decided. Refused
-is what runs code, opens files, or is no JSON. Values are the engine's to judge, apart from numbers
+Refused is what runs code, opens files, or is no JSON: what the library's table of parameters calls
+local, as a test says. Values are the engine's to judge, apart from numbers
 that no machine word holds, and from those that cost the server more than they cost a client.
 """
 
@@ -17,24 +17,7 @@ if TYPE_CHECKING:
 
     from pydantic import JsonValue
 
-__all__ = ["ALLOWED", "MOST_SAMPLES", "REFUSED", "check_params"]
-
-ALLOWED = frozenset(
-    """
-    max_length max_new_tokens min_length min_new_tokens early_stopping max_time stop_strings
-    do_sample num_beams use_cache temperature top_k top_p min_p top_h typical_p epsilon_cutoff
-    eta_cutoff repetition_penalty encoder_repetition_penalty length_penalty no_repeat_ngram_size
-    bad_words_ids renormalize_logits forced_bos_token_id forced_eos_token_id remove_invalid_values
-    exponential_decay_length_penalty suppress_tokens begin_suppress_tokens sequence_bias
-    token_healing guidance_scale watermarking_config num_return_sequences pad_token_id bos_token_id
-    eos_token_id encoder_no_repeat_ngram_size decoder_start_token_id num_beam_groups
-    diversity_penalty penalty_alpha low_memory dola_layers force_words_ids
-    prompt_lookup_num_tokens max_matching_ngram_size assistant_early_exit prefill_chunk_size
-    num_assistant_tokens num_assistant_tokens_schedule assistant_confidence_threshold
-    negative_prompt_ids negative_prompt_attention_mask seed stop logprobs top_logprobs
-    presence_penalty frequency_penalty priority n skip_special_tokens
-    """.split()
-)
+__all__ = ["MOST_SAMPLES", "REFUSED", "check_params"]
 
 REFUSED = frozenset(
     """

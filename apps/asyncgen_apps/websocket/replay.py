@@ -71,7 +71,7 @@ class Replay:
         """
         self._limit = limit
         self._sent: deque[Piece] = deque()
-        self._waiting: list[_Run] = []
+        self._waiting: list[_MergedPiece] = []
         self._sent_size = 0
         self._waiting_size = 0
         self.last_seq = 0
@@ -102,7 +102,7 @@ class Replay:
         run = self._waiting[-1] if self._waiting else None
         # Joined when they are taken: to join at every step would copy a long piece each time.
         if run is None or not run.add(piece):
-            self._waiting.append(_Run(piece))
+            self._waiting.append(_MergedPiece(piece))
         if self._sent_size + self._waiting_size > self._limit:
             self._forget()
 
@@ -130,10 +130,10 @@ class Replay:
         """
         sent = list(self._sent)
         start = bisect_right(sent, seq, key=lambda piece: piece.seq)
-        runs: list[_Run] = []
+        runs: list[_MergedPiece] = []
         for piece in sent[start:]:
             if not runs or not runs[-1].add(piece):
-                runs.append(_Run(piece))
+                runs.append(_MergedPiece(piece))
         return [run.join() for run in runs]
 
     def _forget(self) -> None:
@@ -141,7 +141,7 @@ class Replay:
             self._sent_size -= self._sent.popleft().size
 
 
-class _Run:
+class _MergedPiece:
     """Pieces of one sample that become one; at least one."""
 
     __slots__ = ("_pieces", "_size")

@@ -17,10 +17,10 @@ from asyncgen_apps.websocket.answers import Answer, Registry
 from asyncgen_apps.websocket.door import Door
 from asyncgen_apps.websocket.failures import RESTART_SECONDS, Fault, from_exception
 from asyncgen_apps.websocket.figures import Figures
+from asyncgen_apps.websocket.from_engine import done_message, piece_of
 from asyncgen_apps.websocket.messages import CloseCode
 from asyncgen_apps.websocket.records import say
 from asyncgen_apps.websocket.replay import Piece
-from asyncgen_apps.websocket.results import done_message, piece_of
 from asyncgen_apps.websocket.session import Session
 from asyncgen_apps.websocket.settings import StreamSettings
 

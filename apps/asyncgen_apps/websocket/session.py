@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import secrets
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from asyncgen_apps.websocket.core import Begin, Channel, Close, Order, Stop
 from asyncgen_apps.websocket.failures import Fault
@@ -20,9 +20,12 @@ from asyncgen_apps.websocket.wire import encode, read
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from asyncgen_apps.websocket.service import StreamService
+    from asyncgen_apps.websocket.answers import Answer, Registry
+    from asyncgen_apps.websocket.door import Door
+    from asyncgen_apps.websocket.figures import Figures
+    from asyncgen_apps.websocket.settings import StreamSettings
 
-__all__ = ["Session"]
+__all__ = ["Service", "Session"]
 
 _FOR_GOOD = (1000, 1005)
 """What a client closes with that will not come back: normal, or nothing said. A page that is
@@ -30,6 +33,30 @@ reloaded or left sends 1001, a broken connection nothing at all."""
 
 MOST_BACKLOG = 64
 """Messages that may wait for a slow client before it is read from no more."""
+
+
+class Service(Protocol):
+    """What all sessions share, as far as one of them knows it."""
+
+    settings: StreamSettings
+    registry: Registry
+    figures: Figures
+    door: Door
+
+    def now(self) -> float:
+        """The registry's clock, in seconds."""
+
+    def begin(self, order: Begin, session: Session, /) -> None:
+        """Start a request."""
+
+    def stop(self, answer: Answer, /) -> None:
+        """Have the engine stop a request."""
+
+    def watch_expiry(self) -> None:
+        """A time of grace may have begun."""
+
+    def forget(self, session: Session, /) -> None:
+        """A session has ended."""
 
 
 class Session:
@@ -42,8 +69,8 @@ class Session:
 
     __slots__ = ("_channel", "_service", "abort", "closing", "name")
 
-    def __init__(self, service: StreamService, *, is_authenticated: bool, peer: str | None) -> None:
-        """Begin; :meth:`StreamService.open` does it."""
+    def __init__(self, service: Service, *, is_authenticated: bool, peer: str | None) -> None:
+        """Begin; the service does it when a handshake is done."""
         check = service.door.accepts if service.door.needs_token else None
         self._service = service
         self._channel = Channel(

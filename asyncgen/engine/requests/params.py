@@ -7,48 +7,44 @@ error that names its parameter.
 from __future__ import annotations
 
 import copy
-import os
 import secrets
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from asyncgen.engine.lane.assistants import refuse_idle_help
-from asyncgen.engine.requests.names import ARGUMENTS, OWN
-from asyncgen.engine.requests.stream_params import StreamParams
-from asyncgen.engine.requests.values import (
-    check_callables,
-    check_count,
-    check_stops,
-    check_types,
-    check_values,
-)
 from asyncgen.errors import ContextLengthError, InvalidRequestError
-from asyncgen.generation.config import GenerationConfig
-from asyncgen.generation.config.fields import DRAFTING, check_supported, minor_issues
+from asyncgen.generation.config.checks import (
+    check_beams,
+    check_config,
+    check_drafting,
+    check_supported,
+    check_values,
+    minor_issues,
+)
+from asyncgen.generation.config.modes import GenerationMode
+from asyncgen.generation.config.parameters import BY_NAME, DEFAULTS, DRAFTING, FIELDS, SAMPLING
 from asyncgen.generation.logits import LogitsProcessorList
 from asyncgen.generation.stopping.criteria import StoppingCriteriaList
-from asyncgen.generation.strategies.beam_checks import check_beams
+from asyncgen.generation.strategies.constraints import check_constraints
+from asyncgen.recipes import one_method
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    import os
+    from collections.abc import Callable, Mapping
 
     from torch import Tensor
 
-    from asyncgen.generation.config.modes import GenerationMode
+    from asyncgen.generation.config import GenerationConfig
 
 __all__ = ["RequestParams", "fit_room", "resolve_params"]
 
-SAMPLING = frozenset(
-    "temperature top_k top_p min_p top_h typical_p epsilon_cutoff eta_cutoff".split()
-)
-"""Giving one of these asks for sampling."""
+_FIELDS = frozenset(each.name for each in FIELDS)
+_FILLED = {name: value for name, value in DEFAULTS.items() if name not in DRAFTING}
+"""The documented defaults, but for those that a draft model's own configuration precedes."""
 
 _CHOOSING = frozenset({"top_k"})
 """Contrastive search chooses among so many tokens without drawing."""
-
-MAX_TOP_LOGPROBS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,60 +121,72 @@ def resolve_params(
         InvalidRequestError: A value or combination that is not allowed.
         ContextLengthError: The prompt and the tokens asked for exceed the context.
     """
-    given = {name: value for name, value in params.items() if value is not None}
-    own = {name: given.pop(name) for name in OWN & given.keys()}
-    arguments = {name: given.pop(name) for name in ARGUMENTS & given.keys()}
-    method = _method(arguments)
-    extras = {name: given.pop(name) for name in given.keys() - StreamParams.__annotations__.keys()}
-    base = arguments.get("generation_config", defaults)
-    if not callable(getattr(base, "get_generation_mode", None)):
-        raise InvalidRequestError("generation_config", base, "a GenerationConfig")
-    config = copy.deepcopy(base)
-    if "generation_config" in arguments:
+    params = {name: value for name, value in params.items() if value is not None}
+    check_values(params)
+    given = {name: value for name, value in params.items() if name in _FIELDS}
+    config = copy.deepcopy(params.get("generation_config", defaults))
+    if "generation_config" in params:
         _fill(config, defaults.to_dict(), keep_length=True)
-    check_types(given)
     _imply_sampling(given)
-    _join_samples(given, own)
+    _join_samples(given, params)
     try:
-        config.update(**given)
-        _fill(config, _defaults())
-        config.validate(user_set_attributes=given.keys())
-        _refuse_idle(config, given)
-        check_values(config)
-        check_supported(config)
-        check_beams(config)
-        mode = config.get_generation_mode(arguments.get("assistant_model"))
-        refuse_idle_help(config, arguments, given, mode)
+        for name, value in given.items():
+            setattr(config, name, value)
+        _fill(config, _FILLED)
+        mode = _check(config, given, params)
     except InvalidRequestError:
         raise
     except (ValueError, TypeError, OverflowError, RecursionError) as error:
         raise _from_value_error(error, given) from error
     _set_length(config, given, prompt_length, context_length)
+    stop = params.get("stop", ())
     return RequestParams(
         config=config,
         mode=mode,
-        seed=_integer(own, "seed", secrets.randbits(64)),
-        stop=_stop_strings(own.get("stop")),
-        top_logprobs=_top_logprobs(own),
+        seed=params.get("seed", secrets.randbits(64)),
+        stop=(stop,) if isinstance(stop, str) else tuple(stop),
+        top_logprobs=_top_logprobs(params),
         num_samples=config.num_return_sequences or 1,
-        priority=_integer(own, "priority", 0),
-        skip_special_tokens=_boolean(own, "skip_special_tokens", True),
-        processors=LogitsProcessorList(check_callables("logits_processor", arguments)),
-        criteria=StoppingCriteriaList(check_callables("stopping_criteria", arguments)),
-        method=method,
-        method_arguments=extras,
-        trust_remote_code=_boolean(arguments, "trust_remote_code", False),
-        presence_penalty=_penalty(own, "presence_penalty"),
-        frequency_penalty=_penalty(own, "frequency_penalty"),
-        negative_prompt_ids=_negative_prompt(arguments, "negative_prompt_ids", config),
+        priority=params.get("priority", 0),
+        skip_special_tokens=params.get("skip_special_tokens", True),
+        processors=LogitsProcessorList(params.get("logits_processor", ())),
+        criteria=StoppingCriteriaList(params.get("stopping_criteria", ())),
+        method=_method(params),
+        method_arguments={name: params[name] for name in params.keys() - BY_NAME.keys()},
+        trust_remote_code=params.get("trust_remote_code", False),
+        presence_penalty=float(params.get("presence_penalty", 0.0)),
+        frequency_penalty=float(params.get("frequency_penalty", 0.0)),
+        negative_prompt_ids=_negative_prompt(params, "negative_prompt_ids", config),
         negative_prompt_attention_mask=_negative_prompt(
-            arguments, "negative_prompt_attention_mask", config
+            params, "negative_prompt_attention_mask", config
         ),
-        assistant_model=arguments.get("assistant_model"),
-        assistant_tokenizer=arguments.get("assistant_tokenizer"),
+        assistant_model=params.get("assistant_model"),
+        assistant_tokenizer=params.get("assistant_tokenizer"),
         length=next((name for name in ("max_new_tokens", "max_length") if name in given), None),
-        prefix_allowed_tokens_fn=_callable(arguments, "prefix_allowed_tokens_fn"),
+        prefix_allowed_tokens_fn=params.get("prefix_allowed_tokens_fn"),
     )
+
+
+def _check(
+    config: GenerationConfig, given: Mapping[str, Any], params: Mapping[str, Any]
+) -> GenerationMode:
+    """Check what the fields come to, and tell the strategy that they ask for."""
+    config.validate(user_set_attributes=given.keys())
+    _refuse_idle(config, given)
+    check_config(config, given)
+    check_supported(config)
+    check_beams(config)
+    mode = config.get_generation_mode(params.get("assistant_model"))
+    if mode is GenerationMode.CONSTRAINED_BEAM_SEARCH:
+        check_constraints(config)
+    check_drafting(config, params, mode)
+    return mode
+
+
+def _method(params: Mapping[str, Any]) -> str | os.PathLike[str] | Callable[..., Any] | None:
+    """The custom decoding method, under either of its names."""
+    given = params.get("custom_generate"), params.get("recipe")
+    return None if given == (None, None) else one_method(*given)
 
 
 def fit_room(params: RequestParams, prompt_length: int, room: int) -> None:
@@ -209,26 +217,6 @@ def fit_room(params: RequestParams, prompt_length: int, room: int) -> None:
     _floor_of_new_tokens(config, prompt_length)
 
 
-def _method(arguments: Mapping[str, Any]) -> str | os.PathLike[str] | Callable[..., Any] | None:
-    """The custom decoding method, under either of its names."""
-    method, recipe = arguments.get("custom_generate"), arguments.get("recipe")
-    if method is not None and recipe is not None:
-        raise InvalidRequestError(
-            "recipe", recipe, "an older name of `custom_generate`, which is given too; give one"
-        )
-    method = recipe if method is None else method
-    if method is None or callable(method) or isinstance(method, str | os.PathLike):
-        return method
-    allowed = "a function, a folder, or the id of a repository"
-    raise InvalidRequestError("custom_generate", method, allowed)
-
-
-def _defaults() -> dict[str, Any]:
-    """The documented defaults, but for those that a draft model's own configuration precedes."""
-    defaults = GenerationConfig._get_default_generation_params()
-    return {name: value for name, value in defaults.items() if name not in DRAFTING}
-
-
 def _refuse_idle(config: GenerationConfig, given: Mapping[str, Any]) -> None:
     """A parameter of this request that would have no effect is an error; a default is not."""
     used = _CHOOSING if config.penalty_alpha else frozenset()
@@ -251,13 +239,10 @@ def _imply_sampling(given: dict[str, Any]) -> None:
     given["do_sample"] = True
 
 
-def _join_samples(given: dict[str, Any], own: dict[str, Any]) -> None:
+def _join_samples(given: dict[str, Any], params: Mapping[str, Any]) -> None:
     """``n`` is the short name of ``num_return_sequences``."""
-    if "n" not in own:
-        return
-    n = own.pop("n")
-    check_count("n", n)
-    if given.setdefault("num_return_sequences", n) != n:
+    n = params.get("n")
+    if n is not None and given.setdefault("num_return_sequences", n) != n:
         raise InvalidRequestError("n", n, "the same thing as `num_return_sequences`; give one")
 
 
@@ -285,8 +270,6 @@ def _set_length(
         end = value
     else:
         end = context if context is not None else prompt_length + 2**31
-    if isinstance(value, bool) or not isinstance(value, int | None) or (value or 1) < 1:
-        raise InvalidRequestError(name, value, "an integer of at least 1")
     if context is not None and name not in given:
         # A default that reaches beyond the context means: to its end.
         end = min(end, context)
@@ -325,38 +308,21 @@ def _fill(config: GenerationConfig, values: Mapping[str, Any], keep_length: bool
             setattr(config, name, value)
 
 
-def _stop_strings(stop: str | Sequence[str] | None) -> tuple[str, ...]:
-    stops = [stop] if isinstance(stop, str) else [] if stop is None else stop
-    if not isinstance(stops, list | tuple) or not all(isinstance(s, str) and s for s in stops):
-        raise InvalidRequestError("stop", stop, "a non-empty string or a list of them")
-    check_stops("stop", stops)
-    return tuple(stops)
-
-
-def _top_logprobs(own: Mapping[str, Any]) -> int | None:
+def _top_logprobs(params: Mapping[str, Any]) -> int | None:
     """Number of alternatives, or ``None`` for no log-probabilities at all."""
-    wanted = _boolean(own, "logprobs", "top_logprobs" in own)
-    top = _integer(own, "top_logprobs", 0)
-    if not 0 <= top <= MAX_TOP_LOGPROBS:
-        raise InvalidRequestError("top_logprobs", top, f"from 0 to {MAX_TOP_LOGPROBS}")
-    if top and not wanted:
+    top: int = params.get("top_logprobs", 0)
+    if params.get("logprobs", "top_logprobs" in params):
+        return top
+    if top:
         raise InvalidRequestError("top_logprobs", top, "needs `logprobs=True`")
-    return top if wanted else None
-
-
-def _penalty(own: Mapping[str, Any], name: str) -> float:
-    """A penalty by count; the API that it is known from allows -2 to 2."""
-    value = own.get(name, 0.0)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not -2 <= value <= 2:
-        raise InvalidRequestError(name, value, "a number from -2.0 to 2.0; 0.0 is off")
-    return float(value)
+    return None
 
 
 def _negative_prompt(
-    arguments: Mapping[str, Any], name: str, config: GenerationConfig
+    params: Mapping[str, Any], name: str, config: GenerationConfig
 ) -> Tensor | None:
     """The ids of the other branch, or their mask, as one row."""
-    value = arguments.get(name)
+    value = params.get(name)
     if value is None:
         return None
     if config.guidance_scale in (None, 1):
@@ -374,27 +340,6 @@ def _negative_prompt(
     if ((row != 0) & (row != 1)).any() if is_mask else row.dtype == torch.bool:
         raise InvalidRequestError(name, value, allowed)
     return row
-
-
-def _callable(arguments: Mapping[str, Any], name: str) -> Any:
-    value = arguments.get(name)
-    if value is not None and not callable(value):
-        raise InvalidRequestError(name, value, "a function")
-    return value
-
-
-def _integer(own: Mapping[str, Any], name: str, default: int) -> int:
-    value = own.get(name, default)
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise InvalidRequestError(name, value, "an integer")
-    return value
-
-
-def _boolean(own: Mapping[str, Any], name: str, default: bool) -> bool:
-    value = own.get(name, default)
-    if not isinstance(value, bool):
-        raise InvalidRequestError(name, value, "True or False")
-    return value
 
 
 def _from_value_error(error: Exception, given: Mapping[str, Any]) -> InvalidRequestError:

@@ -12,23 +12,27 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
-from asyncgen.engine.requests.names import is_messages
 from asyncgen.engine.requests.params import RequestParams, fit_room, resolve_params
 from asyncgen.engine.requests.request import Request, Sink, clock
 from asyncgen.engine.requests.routing import num_rows, why_alone
-from asyncgen.engine.requests.token_ids import check_token_ids, join_equal_ids
 from asyncgen.errors import ContextLengthError, InvalidRequestError
+from asyncgen.generation.config.checks import check_token_ids, join_equal_ids
 from asyncgen.generation.generate.custom import CustomMethod, helper_arguments
-from asyncgen.generation.generate.plan import check_cache, eos_ids
+from asyncgen.generation.generate.plan import (
+    check_cache,
+    make_criteria,
+    make_guidance,
+    make_processors,
+)
 from asyncgen.generation.generate.prompts import decoder_start
-from asyncgen.generation.logits import Guidance, LogitsProcessorList, build_logits_processors
-from asyncgen.generation.stopping.criteria import StoppingCriteriaList, build_stopping_criteria
+from asyncgen.generation.stopping.criteria import StoppingCriteriaList
 from asyncgen.generation.stopping.ends import Ends
-from asyncgen.generation.strategies import TAIL_ONLY, strategy_for
+from asyncgen.generation.strategies import TAIL_ONLY
 from asyncgen.generation.strategies.drafters.drafting import Assistance
 from asyncgen.generation.strategies.healing import Healing, plan_healing
 from asyncgen.generation.strategies.mode_checks import Situation, check_mode
 from asyncgen.recipes import load_recipe
+from asyncgen.types import is_messages
 from streamers import StopStrings
 
 if TYPE_CHECKING:
@@ -37,6 +41,7 @@ if TYPE_CHECKING:
     from asyncgen.engine.memory import CacheRoom
     from asyncgen.engine.requests.admission import Place
     from asyncgen.generation.generate.plan import GenerativeModel
+    from asyncgen.generation.logits import Guidance, LogitsProcessorList
     from asyncgen.generation.stopping.cancel import CancelCriteria
     from asyncgen.tokenizer import Tokenizer
     from asyncgen.types import Message, Prompt
@@ -84,8 +89,8 @@ def prepare_request(
     if params.method is not None:
         _check_method(model, params)
     elif hasattr(model, "core"):
-        strategy_for(params.mode)
-        check_mode(params.mode, _situation(model, tokenizer, params))
+        if why_alone(model, params) is not None:  # what shares the batch can do no wrong
+            check_mode(params.mode, _situation(model, tokenizer, params))
     elif params.assistant_model is not None:
         name = type(params.assistant_model).__name__
         raise InvalidRequestError("assistant_model", name, "needs a model of this library")
@@ -97,7 +102,9 @@ def prepare_request(
     alone = why_alone(model, params)
     num_pages = _make_room(room, params, prompt_ids, has_encoder=has_encoder, alone=alone)
     processors = _processors(model, params, prompt_ids, has_encoder)
-    criteria = _criteria(model, tokenizer, params, cancel)
+    criteria = make_criteria(
+        model, params.config, tokenizer=tokenizer, user=params.criteria, cancel=cancel
+    )
     return Request(
         prompt_ids=prompt_ids,
         params=params,
@@ -229,19 +236,18 @@ def _decoder_ids(params: RequestParams) -> list[int]:
 def _processors(
     model: GenerativeModel, params: RequestParams, prompt_ids: list[int], has_encoder: bool
 ) -> LogitsProcessorList:
-    """Built-in and user processors in the documented order."""
-    eos, device = eos_ids(params.config), model.device
+    """Built-in and user processors."""
+    # Only strategies of our own promise that rows change at their end alone.
+    has_strategy = hasattr(model, "core") and params.method is None
     try:
-        return build_logits_processors(
+        return make_processors(
+            model,
             params.config,
             prompt_length=1 if has_encoder else len(prompt_ids),
-            eos_token_ids=torch.tensor(eos, device=device) if eos else None,
-            device=device,
             user_processors=params.processors,
-            encoder_input_ids=torch.tensor([prompt_ids], device=device),
-            vocab_size=model.config.vocab_size,
+            encoder_input_ids=torch.tensor([prompt_ids], device=model.device),
             guidance=_guidance(model, params),
-            tail_only=_is_tail_only(model, params),
+            tail_only=has_strategy and params.mode in TAIL_ONLY,
             presence_penalty=params.presence_penalty,
             frequency_penalty=params.frequency_penalty,
             prefix_allowed_tokens_fn=params.prefix_allowed_tokens_fn,
@@ -252,14 +258,8 @@ def _processors(
         raise InvalidRequestError("generation parameters", params.mode.value, str(error)) from error
 
 
-def _is_tail_only(model: GenerativeModel, params: RequestParams) -> bool:
-    """Whether rows only ever change at their end, as those of custom methods need not."""
-    own = hasattr(model, "core") and params.method is None
-    return own and strategy_for(params.mode) in TAIL_ONLY
-
-
 def _guidance(model: GenerativeModel, params: RequestParams) -> Guidance | None:
-    """What classifier-free guidance computes with, if the model can be called."""
+    """What classifier-free guidance computes with, its prompt held against the model."""
     ids, size = params.negative_prompt_ids, model.config.vocab_size
     if ids is not None and (int(ids.min()) < 0 or int(ids.max()) >= size):
         allowed = f"token ids are from 0 to {size - 1}"
@@ -268,25 +268,7 @@ def _guidance(model: GenerativeModel, params: RequestParams) -> Guidance | None:
     if ids is not None and context is not None and ids.shape[1] >= context:
         allowed = f"it has {ids.shape[1]} tokens, and the context holds {context}; shorten it"
         raise ContextLengthError("negative_prompt_ids", ids.tolist(), allowed)
-    if not callable(model) or getattr(model.config, "is_encoder_decoder", False):
-        return None
-    return Guidance(model, ids, params.negative_prompt_attention_mask)
-
-
-def _criteria(
-    model: GenerativeModel,
-    tokenizer: Tokenizer | None,
-    params: RequestParams,
-    cancel: CancelCriteria,
-) -> StoppingCriteriaList:
-    """Built-in and user criteria, and the cancel flag."""
-    criteria = build_stopping_criteria(
-        params.config,
-        tokenizer=tokenizer,
-        max_position_embeddings=getattr(model.config, "max_position_embeddings", None),
-        user_criteria=params.criteria,
-    )
-    return StoppingCriteriaList([*criteria, cancel])
+    return make_guidance(model, ids, params.negative_prompt_attention_mask)
 
 
 def _check_method(model: GenerativeModel, params: RequestParams) -> None:

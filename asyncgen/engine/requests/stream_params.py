@@ -8,21 +8,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from asyncgen.generation.config import GenerationConfig
-    from asyncgen.generation.logits import LogitsProcessorList
-    from asyncgen.generation.stopping.criteria import StoppingCriteriaList
 
-__all__ = ["StreamParams"]
+__all__ = ["RequestKeywords", "StreamParams"]
 
 
-class StreamParams(TypedDict, total=False):
-    """Keyword parameters of ``AsyncLLM.stream`` and ``AsyncLLM.generate``.
+class RequestKeywords(TypedDict, total=False):
+    """Keyword parameters of a request, all but the configuration that they are laid over.
 
-    The fields of ``GenerationConfig`` (documented there), the documented arguments of
-    ``generate`` except ``streamer``, and our own, at the end.
-
-    A request has at most 4096 samples (``n`` or ``num_return_sequences``) and 4096 beams; its
-    ``stop`` and its ``stop_strings`` at most 16,384 characters each, all strings together.
-    Numbers are of 64 bits at most.
+    They are those of the table in `asyncgen.generation.config.parameters`, where each is
+    explained.
     """
 
     max_length: int | None
@@ -93,9 +87,8 @@ class StreamParams(TypedDict, total=False):
     speculation_type: str | None
     use_mtp: bool | None
 
-    generation_config: GenerationConfig | None
-    logits_processor: LogitsProcessorList | None
-    stopping_criteria: StoppingCriteriaList | None
+    logits_processor: list[Any] | None
+    stopping_criteria: list[Any] | None
     prefix_allowed_tokens_fn: Callable[[int, Any], list[int]] | None
     synced_gpus: bool | None
     assistant_model: Any
@@ -115,3 +108,17 @@ class StreamParams(TypedDict, total=False):
     priority: int | None
     n: int | None
     skip_special_tokens: bool | None
+
+
+class StreamParams(RequestKeywords, total=False):
+    """Keyword parameters of ``AsyncLLM.stream`` and ``AsyncLLM.generate``.
+
+    The fields of ``GenerationConfig`` (documented there), the documented arguments of
+    ``generate`` except ``streamer``, and our own, at the end.
+
+    A request has at most 4096 samples (``n`` or ``num_return_sequences``) and 4096 beams; its
+    ``stop`` and its ``stop_strings`` at most 16,384 characters each, all strings together.
+    Numbers are of 64 bits at most.
+    """
+
+    generation_config: GenerationConfig | None

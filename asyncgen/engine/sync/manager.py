@@ -12,15 +12,17 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from asyncgen.engine.loop import DecodeThread
-from asyncgen.engine.sync.intake import Intake, check_inputs, engine_options
+from asyncgen.engine.options import EngineOptions, SharedOptions, spells_out
+from asyncgen.engine.sync.frontend import Frontend, check_inputs, engine_options
 from asyncgen.errors import EngineClosedError, InvalidRequestError
+from asyncgen.generation.config.rules import Range, require
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
+    from typing import Unpack
 
     from asyncgen.engine.core import Engine
     from asyncgen.engine.requests.request import Request
-    from asyncgen.engine.scheduling.scheduler import Scheduler
     from asyncgen.engine.scheduling.state import GenerationOutput
     from asyncgen.generation.config import GenerationConfig
     from asyncgen.tokenizer import Tokenizer
@@ -41,6 +43,7 @@ class ContinuousBatchingManager:
     Dropped, it ends its thread.
     """
 
+    @spells_out(SharedOptions, EngineOptions)
     def __init__(
         self,
         model: Any,
@@ -51,13 +54,8 @@ class ContinuousBatchingManager:
         num_kv_padding_intervals: int = 0,
         allow_block_sharing: bool = True,
         *,
-        scheduler: str | type[Scheduler] = "fifo",
-        max_running: int = 64,
-        kv_cache_memory: int | float | None = None,
-        page_size: int | None = None,
-        use_cuda_graph: bool | None = None,
-        use_async_batching: bool | None = None,
         tokenizer: Tokenizer | None = None,
+        **options: Unpack[SharedOptions],
     ) -> None:
         """Plan; nothing is allocated or computed before :meth:`start`.
 
@@ -75,39 +73,25 @@ class ContinuousBatchingManager:
             num_kv_padding_intervals: The same for the lengths up to the end of the context; 0 is
                 1024, 2048 and so on.
             allow_block_sharing: Whether requests share the pages of equal beginnings.
-            scheduler: ``"fifo"``, ``"prefill_first"``, or a subclass of :class:`Scheduler`, made
-                with the page pool.
-            max_running: Most samples that share a step, at least 1.
-            kv_cache_memory: Memory for all keys and values: bytes (``int``) or a fraction of the
-                device's (``float``); ``None`` as in :class:`AsyncLLM`.
-            page_size: Tokens that a page of that memory holds, at least 1.
-            use_cuda_graph: As in :class:`AsyncLLM`.
-            use_async_batching: Likewise.
             tokenizer: For parameters that look at text, such as ``stop_strings``.
+            **options: ``scheduler``, ``max_running``, ``kv_cache_memory``, ``page_size``,
+                ``use_cuda_graph`` and ``use_async_batching``, as in :class:`AsyncLLM`.
 
         Raises:
             InvalidRequestError: A value that is not allowed.
         """
-        options = engine_options(
+        require("max_queue_size", max_queue_size, Range(0, whole=True))
+        chosen = engine_options(
             allow_block_sharing,
+            options,
             manual_eviction=manual_eviction,
-            scheduler=scheduler,
-            max_running=max_running,
-            kv_cache_memory=kv_cache_memory,
-            page_size=page_size,
             num_q_padding_intervals=num_q_padding_intervals,
             num_kv_padding_intervals=num_kv_padding_intervals,
-            use_cuda_graph=use_cuda_graph,
-            use_async_batching=use_async_batching,
         )
-        if isinstance(max_queue_size, bool) or not isinstance(max_queue_size, int):
-            raise InvalidRequestError("max_queue_size", max_queue_size, "an integer")
-        if max_queue_size < 0:
-            raise InvalidRequestError("max_queue_size", max_queue_size, "at least 0")
-        self._intake = Intake(
+        self._frontend = Frontend(
             model,
             generation_config,
-            options,
+            chosen,
             tokenizer=tokenizer,
             max_queue_size=max_queue_size or None,
         )
@@ -131,11 +115,11 @@ class ContinuousBatchingManager:
                 _log.warning("the manager runs already")
                 return
             thread: DecodeThread[Engine] = DecodeThread(
-                partial(_load, self._intake.open_engine), name=_THREAD
+                partial(_load, self._frontend.open_engine), name=_THREAD
             )
             thread.start()
             thread.wait_ready_in_thread()
-            thread.call_when_finished(self._intake.results.wake)
+            thread.call_when_finished(self._frontend.results.wake)
             self._thread = thread
             early, self._early = self._early, []
             for request in early:
@@ -250,7 +234,7 @@ class ContinuousBatchingManager:
                     self._prepare(place, input_ids, None, params, streaming, record_timestamps)
                 )
         except BaseException:
-            self._intake.withdraw(requests)
+            self._frontend.withdraw(requests)
             raise
         self._post(requests)
         return [request.id for request in requests]
@@ -263,7 +247,7 @@ class ContinuousBatchingManager:
         Args:
             request_id: Its name.
         """
-        request = self._intake.results.request(request_id)
+        request = self._frontend.results.request(request_id)
         if request is None:
             return
         request.cancel.set()
@@ -280,7 +264,7 @@ class ContinuousBatchingManager:
         Raises:
             InvalidRequestError: It is not finished.
         """
-        if self._intake.results.request(request_id) is not None:
+        if self._frontend.results.request(request_id) is not None:
             raise InvalidRequestError(
                 "request_id", request_id, "is not finished; `cancel_request` ends it"
             )
@@ -304,7 +288,7 @@ class ContinuousBatchingManager:
         Raises:
             EngineDiedError: The thread died, and all results were read.
         """
-        output = self._intake.results.take(request_id, timeout, self._is_serving)
+        output = self._frontend.results.take(request_id, timeout, self._is_serving)
         if output is None:
             self._raise_if_dead()
         return output
@@ -347,7 +331,7 @@ class ContinuousBatchingManager:
             request_id = self._new_name()
         elif not isinstance(request_id, str) or not request_id:
             raise InvalidRequestError("request_id", request_id, "a non-empty text, or None")
-        return self._intake.prepare(
+        return self._frontend.prepare(
             place,
             input_ids,
             request_id,
@@ -365,12 +349,12 @@ class ContinuousBatchingManager:
                 try:
                     self._thread.post(request)
                 except BaseException:
-                    self._intake.withdraw(requests[number:])
+                    self._frontend.withdraw(requests[number:])
                     raise
 
     def _new_name(self) -> str:
         names = (f"req_{number}" for number in self._numbers)
-        return next(name for name in names if not self._intake.results.is_known(name))
+        return next(name for name in names if not self._frontend.results.is_known(name))
 
     def _is_serving(self) -> bool:
         """Whether results may still come."""

@@ -10,15 +10,18 @@ import logging
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from asyncgen.engine.sync.intake import Intake, check_flag, check_inputs, engine_options, names_of
+from asyncgen.engine.options import EngineOptions, SharedOptions, spells_out
+from asyncgen.engine.requests.stream_params import RequestKeywords
+from asyncgen.engine.sync.frontend import Frontend, check_inputs, engine_options, names_of
 from asyncgen.engine.sync.manager import ContinuousBatchingManager
+from asyncgen.generation.config.rules import require, switch
 from asyncgen.progress import Progress
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+    from typing import Unpack
 
     from asyncgen.engine.requests.request import Request
-    from asyncgen.engine.scheduling.scheduler import Scheduler
     from asyncgen.engine.scheduling.state import GenerationOutput
     from asyncgen.generation.config import GenerationConfig
     from asyncgen.tokenizer import Tokenizer
@@ -28,9 +31,17 @@ __all__ = ["ContinuousMixin"]
 _log = logging.getLogger("asyncgen.engine")
 
 
+SHARED = frozenset(SharedOptions.__annotations__)
+
+
+class BatchParams(SharedOptions, RequestKeywords, total=False):
+    """The keywords of ``generate_batch``: options of the engine, and parameters of all requests."""
+
+
 class ContinuousMixin:
     """Gives a model ``generate_batch`` and ``init_continuous_batching``."""
 
+    @spells_out(SharedOptions, EngineOptions)
     def generate_batch(
         self,
         inputs: list[list[int]],
@@ -41,14 +52,8 @@ class ContinuousMixin:
         record_timestamps: bool = False,
         progress_bar: bool = True,
         *,
-        scheduler: str | type[Scheduler] = "fifo",
-        max_running: int = 64,
-        kv_cache_memory: int | float | None = None,
-        page_size: int | None = None,
-        use_cuda_graph: bool | None = None,
-        use_async_batching: bool | None = None,
         tokenizer: Tokenizer | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[BatchParams],
     ) -> dict[str, GenerationOutput]:
         """Continue many prompts of any lengths at once, on this thread.
 
@@ -63,16 +68,10 @@ class ContinuousMixin:
             allow_block_sharing: Whether requests share the pages of equal beginnings.
             record_timestamps: Whether results say when each token came.
             progress_bar: Whether a bar may be shown, from the second second on.
-            scheduler: As in :class:`ContinuousBatchingManager`, like all that follow.
-            max_running: Most samples that share a step.
-            kv_cache_memory: Memory for keys and values.
-            page_size: Tokens of a page.
-            use_cuda_graph: Whether decode steps are recorded.
-            use_async_batching: Whether a step begins before the last one's tokens are read.
             tokenizer: For parameters that look at text.
-            **kwargs: Parameters of all requests, as in
-                :meth:`ContinuousBatchingManager.add_request`. With a ``seed`` the i-th prompt draws
-                with ``seed + i``.
+            **kwargs: Options of the engine, as in :class:`ContinuousBatchingManager`, and
+                parameters of all requests, as in :meth:`ContinuousBatchingManager.add_request`.
+                With a ``seed`` the i-th prompt draws with ``seed + i``.
 
         Returns:
             Results by name, ``"req_0"`` for the first prompt and so on, in the order of the
@@ -82,37 +81,35 @@ class ContinuousMixin:
         Raises:
             AsyncgenError: Something that cannot be served, before any work.
         """
-        check_flag("progress_bar", progress_bar)
+        require("progress_bar", progress_bar, switch)
         check_inputs(inputs)
+        given: dict[str, Any] = {**kwargs}
+        shared: Any = {name: given.pop(name) for name in SHARED & given.keys()}
         options = engine_options(
             allow_block_sharing,
-            scheduler=scheduler,
-            max_running=max_running,
-            kv_cache_memory=kv_cache_memory,
-            page_size=page_size,
+            shared,
             num_q_padding_intervals=num_q_padding_intervals,
             num_kv_padding_intervals=num_kv_padding_intervals,
-            use_cuda_graph=use_cuda_graph,
-            use_async_batching=use_async_batching,
         )
-        intake = Intake(self, generation_config, options, tokenizer=tokenizer)
+        frontend = Frontend(self, generation_config, options, tokenizer=tokenizer)
         requests = [
-            intake.prepare(
+            frontend.prepare(
                 f"inputs[{number}]",
                 input_ids,
                 f"req_{number}",
-                _with_seed(kwargs, number),
+                _with_seed(given, number),
                 streaming=False,
                 record_timestamps=record_timestamps,
             )
             for number, input_ids in enumerate(inputs)
         ]
-        outputs = _run(intake, requests, progress_bar) if requests else {}
+        outputs = _run(frontend, requests, progress_bar) if requests else {}
         failed = [name for name, output in outputs.items() if output.error is not None]
         if failed:
             _log.warning("%d requests failed, %s first: see `error`", len(failed), failed[0])
         return outputs
 
+    @spells_out(SharedOptions, EngineOptions)
     def init_continuous_batching(
         self,
         generation_config: GenerationConfig | None = None,
@@ -122,13 +119,8 @@ class ContinuousMixin:
         num_kv_padding_intervals: int = 0,
         allow_block_sharing: bool = True,
         *,
-        scheduler: str | type[Scheduler] = "fifo",
-        max_running: int = 64,
-        kv_cache_memory: int | float | None = None,
-        page_size: int | None = None,
-        use_cuda_graph: bool | None = None,
-        use_async_batching: bool | None = None,
         tokenizer: Tokenizer | None = None,
+        **options: Unpack[SharedOptions],
     ) -> ContinuousBatchingManager:
         """Make a manager, which is to be started; see :class:`ContinuousBatchingManager`.
 
@@ -142,13 +134,8 @@ class ContinuousMixin:
             num_kv_padding_intervals: The same for the lengths up to the end of the context; 0 is
                 1024, 2048 and so on.
             allow_block_sharing: Whether requests share the pages of equal beginnings.
-            scheduler: Who goes first.
-            max_running: Most samples that share a step.
-            kv_cache_memory: Memory for keys and values.
-            page_size: Tokens of a page.
-            use_cuda_graph: Whether decode steps are recorded.
-            use_async_batching: Whether a step begins before the last one's tokens are read.
             tokenizer: For parameters that look at text.
+            **options: As in :class:`ContinuousBatchingManager`.
 
         Raises:
             InvalidRequestError: A value that is not allowed.
@@ -161,13 +148,8 @@ class ContinuousMixin:
             num_q_padding_intervals,
             num_kv_padding_intervals,
             allow_block_sharing,
-            scheduler=scheduler,
-            max_running=max_running,
-            kv_cache_memory=kv_cache_memory,
-            page_size=page_size,
-            use_cuda_graph=use_cuda_graph,
-            use_async_batching=use_async_batching,
             tokenizer=tokenizer,
+            **options,
         )
 
     @contextmanager
@@ -208,10 +190,10 @@ def _with_seed(params: Mapping[str, Any], number: int) -> dict[str, Any]:
 
 
 def _run(
-    intake: Intake, requests: Sequence[Request], progress_bar: bool
+    frontend: Frontend, requests: Sequence[Request], progress_bar: bool
 ) -> dict[str, GenerationOutput]:
     """Serve all requests on this thread."""
-    engine, results = intake.open_engine(), intake.results
+    engine, results = frontend.open_engine(), frontend.results
     for request in requests:
         engine.add(request)
     names = [name for request in requests for name in names_of(request)]

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, overload
 
 from asyncgen.errors import InvalidRequestError
-from asyncgen.generation.config.fields import FIELDS
 from asyncgen.generation.config.files import dtype_to_name, fetch, to_plain, upload
+from asyncgen.generation.config.parameters import FIELDS
 
 if TYPE_CHECKING:
     import os

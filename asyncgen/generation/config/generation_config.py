@@ -1,7 +1,7 @@
 """`GenerationConfig`: every parameter of a generation, its rules, and its JSON file.
 
-The fields themselves are a table in `fields`; this class holds their values, and `config_forms`
-reads and writes them. It knows nothing of models or tensors.
+The fields themselves are a table in `parameters`; this class holds their values, and `forms` reads
+and writes them. It knows nothing of models or tensors.
 """
 
 from __future__ import annotations
@@ -13,15 +13,10 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from asyncgen.errors import InvalidRequestError
-from asyncgen.generation.config.fields import (
-    DEFAULTS,
-    GENERATE_ARGUMENTS,
-    STATIC_CACHES,
-    hard_rules,
-    minor_issues,
-)
+from asyncgen.generation.config.checks import hard_rules, minor_issues
 from asyncgen.generation.config.forms import CONFIG_FILE, METADATA, NAMES, ConfigForms
 from asyncgen.generation.config.modes import GenerationMode, generation_mode
+from asyncgen.generation.config.parameters import DEFAULTS, GENERATE_ARGUMENTS, STATIC_CACHES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -58,9 +53,9 @@ class GenerationConfig(ConfigForms):
     """The parameters of one generation.
 
     A field that was not given is None until `generate` puts its default in place (see
-    `_get_default_generation_params`). What each field means is in
-    `asyncgen.generation.config.fields`. Keywords that are no field are kept as attributes of the
-    same name, and saved.
+    `_get_default_generation_params`). What each field means is in the table of
+    `asyncgen.generation.config.parameters`. Keywords that are no field are kept as attributes of
+    the same name, and saved.
     """
 
     max_length: int | None
@@ -97,7 +92,7 @@ class GenerationConfig(ConfigForms):
     exponential_decay_length_penalty: tuple[int, float] | None
     suppress_tokens: list[int] | None
     begin_suppress_tokens: list[int] | None
-    sequence_bias: list[list[list[int] | float]] | dict[tuple[int, ...], float] | None
+    sequence_bias: Any
     token_healing: bool | None
     guidance_scale: float | None
     watermarking_config: Any
@@ -132,7 +127,7 @@ class GenerationConfig(ConfigForms):
     diversity_penalty: float | None
     num_beam_groups: int | None
     constraints: list[Any] | None
-    force_words_ids: list[Any] | None
+    force_words_ids: Any
     prefill_chunk_size: int | None
     _from_model_config: bool | None
     transformers_version: str | None
@@ -156,10 +151,10 @@ class GenerationConfig(ConfigForms):
             from asyncgen.generation.watermarking.config import watermark_from
 
             self.watermarking_config = watermark_from(self.watermarking_config)
-        for name in GENERATE_ARGUMENTS:
-            if name in kwargs:
+        for argument in GENERATE_ARGUMENTS:
+            if argument.name in kwargs:
                 remedy = "an argument of `generate`, not a configuration field; pass it there"
-                raise InvalidRequestError(name, kwargs[name], remedy)
+                raise InvalidRequestError(argument.name, kwargs[argument.name], remedy)
         for name, value in kwargs.items():
             setattr(self, name, value)
         self.validate(user_set_attributes=given)

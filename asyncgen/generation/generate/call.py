@@ -15,12 +15,16 @@ from asyncgen.generation.generate.collect import Kept, Result, assemble, make_re
 from asyncgen.generation.generate.custom import CustomMethod, custom_strategy, helper_arguments
 from asyncgen.generation.generate.defaults import resolve_config, resolve_length, resolve_pad
 from asyncgen.generation.generate.feed import Feed
-from asyncgen.generation.generate.plan import check_cache, eos_ids, make_plan
+from asyncgen.generation.generate.plan import (
+    check_cache,
+    make_criteria,
+    make_guidance,
+    make_plan,
+    make_processors,
+)
 from asyncgen.generation.generate.prompts import DecoderPrompt, check_past, read_prompt
 from asyncgen.generation.generate.rows import Rows, lay_rows
-from asyncgen.generation.generate.signatures import own_parameters
-from asyncgen.generation.logits import Guidance, build_logits_processors, raise_named
-from asyncgen.generation.stopping.criteria import StoppingCriteriaList, build_stopping_criteria
+from asyncgen.generation.logits import raise_named
 from asyncgen.generation.stopping.ends import Ends
 from asyncgen.generation.strategies import (
     TAIL_ONLY,
@@ -33,6 +37,7 @@ from asyncgen.generation.strategies.drafters.drafting import Assistance, make_dr
 from asyncgen.generation.strategies.healed import healed
 from asyncgen.generation.strategies.mode_checks import Situation, check_mode
 from asyncgen.generation.strategies.sampling import multinomial_draw
+from asyncgen.recipes import own_parameters
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,7 +46,8 @@ if TYPE_CHECKING:
 
     from asyncgen.generation.config import GenerationConfig
     from asyncgen.generation.generate.plan import GenerativeModel
-    from asyncgen.generation.logits import LogitsProcessorList
+    from asyncgen.generation.logits import Guidance, LogitsProcessorList
+    from asyncgen.generation.stopping.criteria import StoppingCriteriaList
     from streamers import BaseStreamer
 
 __all__ = ["Arguments", "Call", "prepare_call", "run_call"]
@@ -124,7 +130,13 @@ def prepare_call(model: Any, given: Arguments) -> Call:
     resolve_pad(config)
     rows = lay_rows(model, prompt, config, rest, has_method=given.custom is not None)
     resolve_length(config, rows.input_ids.shape[1], model.config)
-    criteria = _criteria(model, config, given, rest)
+    criteria = make_criteria(
+        model,
+        config,
+        tokenizer=rest.get("tokenizer"),
+        user=given.stopping_criteria,
+        cancel=getattr(given.streamer, "cancelled", None),
+    )
     processors = _processors(model, config, given, prompt, rows)
     plan = make_plan(
         model,
@@ -166,52 +178,33 @@ def _custom(
     )
 
 
-def _criteria(
-    model: Any, config: GenerationConfig, given: Arguments, rest: dict[str, Any]
-) -> StoppingCriteriaList:
-    """Built-in and user criteria, and the streamer's flag."""
-    criteria = build_stopping_criteria(
-        config,
-        tokenizer=rest.get("tokenizer"),
-        max_position_embeddings=getattr(model.config, "max_position_embeddings", None),
-        user_criteria=given.stopping_criteria,
-    )
-    cancelled = getattr(given.streamer, "cancelled", None)
-    return criteria if cancelled is None else StoppingCriteriaList([*criteria, cancelled])
-
-
 def _processors(
     model: Any, config: GenerationConfig, given: Arguments, prompt: DecoderPrompt, rows: Rows
 ) -> LogitsProcessorList:
-    """Built-in and user processors in the documented order."""
-    eos, encoder = eos_ids(config), prompt.encoder
-    mode = config.get_generation_mode(given.assistant_model)
-    return build_logits_processors(
+    """Built-in and user processors."""
+    encoder, mode = prompt.encoder, config.get_generation_mode(given.assistant_model)
+    return make_processors(
+        model,
         config,
         prompt_length=rows.input_ids.shape[1],
-        eos_token_ids=torch.tensor(eos, device=model.device) if eos else None,
-        device=model.device,
         user_processors=given.logits_processor,
         padding=rows.padding,
         prefix_allowed_tokens_fn=given.prefix_allowed_tokens_fn,
         encoder_input_ids=prompt.input_ids if encoder is None else encoder.input_ids,
-        vocab_size=model.config.vocab_size,
         guidance=_guidance(model, config, given, rows),
-        tail_only=given.custom is None and strategy_for(mode) in TAIL_ONLY,
+        tail_only=given.custom is None and mode in TAIL_ONLY,
     )
 
 
 def _guidance(
     model: Any, config: GenerationConfig, given: Arguments, rows: Rows
 ) -> Guidance | None:
-    """What classifier-free guidance computes with, a row a sample or beam; not with an encoder."""
-    if model.config.is_encoder_decoder:
-        return None
+    """What classifier-free guidance computes with, a row a sample or beam."""
     if given.negative_prompt_ids is not None and config.guidance_scale in (None, 1):
         _log.warning("`negative_prompt_ids` has no effect without `guidance_scale`")
     prompts = len(rows.input_ids) // rows.samples
     copies = rows.samples * rows.together
-    return Guidance(
+    return make_guidance(
         model,
         _repeated("negative_prompt_ids", given.negative_prompt_ids, prompts, copies),
         _repeated(

@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 
 from asyncgen.errors import InvalidRequestError
-from asyncgen.generation.generate.signatures import acceptable, parameter_names
 from asyncgen.generation.outputs import BaseModelOutput
 from asyncgen.generation.strategies import Outcome, Step
-from asyncgen.recipes import load_recipe
+from asyncgen.recipes import acceptable, load_recipe, parameter_names
 
 if TYPE_CHECKING:
     import os

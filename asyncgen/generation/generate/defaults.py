@@ -11,9 +11,11 @@ from typing import Any
 
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.config import GenerationConfig
-from asyncgen.generation.config.fields import DRAFTING, check_supported
+from asyncgen.generation.config.checks import check_beams, check_supported
+from asyncgen.generation.config.modes import GenerationMode
+from asyncgen.generation.config.parameters import DRAFTING
 from asyncgen.generation.generate.plan import eos_ids
-from asyncgen.generation.strategies.beam_checks import check_beams
+from asyncgen.generation.strategies.constraints import check_constraints
 
 __all__ = ["resolve_config", "resolve_length", "resolve_pad"]
 
@@ -57,6 +59,8 @@ def resolve_config(
     config.validate(user_set_attributes=kwargs.keys())
     check_supported(config)
     check_beams(config)
+    if config.get_generation_mode() is GenerationMode.CONSTRAINED_BEAM_SEARCH:
+        check_constraints(config)
     if config.prefill_chunk_size is not None and config.use_cache is False:
         allowed = "needs a cache to be read in chunks; set `use_cache=True` or unset it"
         raise InvalidRequestError("prefill_chunk_size", config.prefill_chunk_size, allowed)

@@ -1,6 +1,6 @@
 """``model.generate``: the synchronous door to the strategies.
 
-The mixin is a few lines; the work is done by plain functions in ``call`` and ``prepare``.
+The mixin is a few lines; the work is done by plain functions in ``call``.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ import inspect
 import os
 from typing import TYPE_CHECKING, Any
 
-from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.generate.call import Arguments, prepare_call, run_call
 from asyncgen.generation.generate.custom import run_recipe
 from asyncgen.generation.generate.transitions import transition_scores
+from asyncgen.recipes import one_method
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -95,42 +95,27 @@ class GenerationMixin:
             ModelLoadError: There is no custom method where it is said to be.
             InvalidRequestError: A documented feature that does not exist yet.
         """
-        custom = _one_method(custom_generate, kwargs.pop("recipe", None))
+        custom = one_method(custom_generate, kwargs.pop("recipe", None))
         trust_remote_code = kwargs.pop("trust_remote_code", None)
+        named: dict[str, Any] = {
+            "inputs": inputs,
+            "generation_config": generation_config,
+            "logits_processor": logits_processor,
+            "stopping_criteria": stopping_criteria,
+            "prefix_allowed_tokens_fn": prefix_allowed_tokens_fn,
+            "assistant_model": assistant_model,
+            "streamer": streamer,
+            "negative_prompt_ids": negative_prompt_ids,
+            "negative_prompt_attention_mask": negative_prompt_attention_mask,
+        }
         if isinstance(custom, str | os.PathLike):
+            documented = {**named, "synced_gpus": synced_gpus}
             custom = run_recipe(
-                custom,
-                self,
-                {
-                    "inputs": inputs,
-                    "generation_config": generation_config,
-                    "logits_processor": logits_processor,
-                    "stopping_criteria": stopping_criteria,
-                    "prefix_allowed_tokens_fn": prefix_allowed_tokens_fn,
-                    "synced_gpus": synced_gpus,
-                    "assistant_model": assistant_model,
-                    "streamer": streamer,
-                    "negative_prompt_ids": negative_prompt_ids,
-                    "negative_prompt_attention_mask": negative_prompt_attention_mask,
-                },
-                kwargs,
-                trust_remote_code=trust_remote_code,
+                custom, self, documented, kwargs, trust_remote_code=trust_remote_code
             )
             if not inspect.isgeneratorfunction(custom):
                 return custom
-        given = Arguments(
-            inputs,
-            generation_config,
-            kwargs,
-            logits_processor,
-            stopping_criteria,
-            streamer,
-            prefix_allowed_tokens_fn,
-            negative_prompt_ids,
-            negative_prompt_attention_mask,
-            assistant_model,
-            custom,
-        )
+        given = Arguments(**named, kwargs=kwargs, custom=custom)
         return run_call(prepare_call(self, given), streamer)
 
     def compute_transition_scores(
@@ -155,23 +140,3 @@ class GenerationMixin:
             ``sequences_scores``.
         """
         return transition_scores(sequences, scores, beam_indices, normalize_logits)
-
-
-def _one_method(
-    custom_generate: str | Callable[..., Any] | None, recipe: str | None
-) -> str | Callable[..., Any] | None:
-    """The custom method under either of its names.
-
-    Raises:
-        InvalidRequestError: Both were given, or something that is no method.
-    """
-    if custom_generate is not None and recipe is not None:
-        raise InvalidRequestError(
-            "recipe", recipe, "an older name of `custom_generate`, which is given too; give one"
-        )
-    method = custom_generate if recipe is None else recipe
-    if method is None or callable(method) or isinstance(method, str | os.PathLike):
-        return method
-    raise InvalidRequestError(
-        "custom_generate", method, "a function, a folder, or the id of a repository"
-    )

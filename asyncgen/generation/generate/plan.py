@@ -1,11 +1,12 @@
 """Lays a request out for a strategy: tensors, cache, and the objects built from the config.
 
-The one place where a plan is made, for ``model.generate`` and for the engine alike.
+The one place where plans, processors and criteria are made, for ``model.generate`` and for the
+engine alike.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
@@ -20,24 +21,37 @@ from asyncgen.cache import (
 )
 from asyncgen.cache.quantized import refuse_quantized
 from asyncgen.errors import InvalidRequestError
-from asyncgen.generation.config.fields import GROWING_CACHES, STATIC_CACHES
 from asyncgen.generation.config.modes import uses_beams
+from asyncgen.generation.config.parameters import GROWING_CACHES, STATIC_CACHES
+from asyncgen.generation.logits import Guidance, build_logits_processors
+from asyncgen.generation.stopping.criteria import build_stopping_criteria
 from asyncgen.generation.strategies import Plan
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from torch import Tensor
 
     from asyncgen.generation.config import GenerationConfig
     from asyncgen.generation.logits import LogitsProcessorList
+    from asyncgen.generation.stopping.criteria import StoppingCriteriaList
     from asyncgen.generation.stopping.ends import Ends
     from asyncgen.generation.strategies import Draw, EncoderInput
-    from asyncgen.generation.strategies.forward import Decoder
     from asyncgen.generation.strategies.record import Record
+    from asyncgen.generation.strategies.step import Decoder
     from asyncgen.models.config import ModelConfig
 
-__all__ = ["GenerativeModel", "check_cache", "eos_ids", "make_cache", "make_plan", "rows_of_prompt"]
+__all__ = [
+    "GenerativeModel",
+    "check_cache",
+    "eos_ids",
+    "make_cache",
+    "make_criteria",
+    "make_guidance",
+    "make_plan",
+    "make_processors",
+    "rows_of_prompt",
+]
 
 _STATIC: dict[str, type[StaticCache]] = {
     "static": StaticCache,
@@ -126,6 +140,71 @@ def make_plan(
         copies=1 if beams == 1 else config.num_return_sequences or 1,
         keep_logits=keep_logits,
     )
+
+
+def make_processors(
+    model: GenerativeModel, config: GenerationConfig, *, prompt_length: int, **given: Any
+) -> LogitsProcessorList:
+    """Make the logits processors of a request, built-in and the user's, in the documented order.
+
+    Args:
+        model: The model that will run.
+        config: Complete configuration.
+        prompt_length: Of the decoder, padding included.
+        **given: Further arguments of `build_logits_processors`.
+    """
+    eos, device = eos_ids(config), model.device
+    return build_logits_processors(
+        config,
+        prompt_length=prompt_length,
+        eos_token_ids=torch.tensor(eos, device=device) if eos else None,
+        device=device,
+        vocab_size=model.config.vocab_size,
+        **given,
+    )
+
+
+def make_guidance(
+    model: GenerativeModel, ids: Tensor | None, attention_mask: Tensor | None
+) -> Guidance | None:
+    """What classifier-free guidance computes with, if the model can be called and has no encoder.
+
+    Args:
+        model: The model that will run.
+        ids: What guidance leads away from, int64 ``[1 or B, S]``.
+        attention_mask: Zero at padding, of the same shape.
+    """
+    if not callable(model) or getattr(model.config, "is_encoder_decoder", False):
+        return None
+    return Guidance(model, ids, attention_mask)
+
+
+def make_criteria(
+    model: GenerativeModel,
+    config: GenerationConfig,
+    *,
+    tokenizer: Any,
+    user: StoppingCriteriaList | None,
+    cancel: Callable[..., Any] | None,
+) -> StoppingCriteriaList:
+    """Make the stopping criteria of a request: built-in, the user's, and the flag that cancels it.
+
+    Args:
+        model: The model that will run.
+        config: Complete configuration.
+        tokenizer: For stop strings.
+        user: The user's criteria.
+        cancel: The flag, a criterion itself.
+    """
+    criteria = build_stopping_criteria(
+        config,
+        tokenizer=tokenizer,
+        max_position_embeddings=getattr(model.config, "max_position_embeddings", None),
+        user_criteria=user,
+    )
+    if cancel is not None:
+        criteria.append(cancel)
+    return criteria
 
 
 def rows_of_prompt(config: GenerationConfig) -> int:

@@ -12,7 +12,7 @@ at last `watermarking_config`, `renormalize_logits`.
 
 from __future__ import annotations
 
-from asyncgen.generation.config.fields import check_supported
+from asyncgen.generation.config.checks import check_supported
 from asyncgen.generation.logits.bans import (
     InfNanRemoveLogitsProcessor,
     LogitNormalization,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 # The processors of this package are known with the package itself, these by this line.
 import asyncgen.generation.watermarking  # noqa: F401
 from asyncgen.errors import InvalidRequestError
-from asyncgen.generation.config.fields import check_supported
+from asyncgen.generation.config.checks import check_supported
 from asyncgen.generation.logits.checked import CheckedProcessors
 from asyncgen.generation.logits.definition import Setting, Stage, kinds
 

@@ -52,8 +52,16 @@ STRATEGIES: dict[GenerationMode, Strategy] = {
     GenerationMode.CONSTRAINED_BEAM_SEARCH: constrained_beam_search,
 }
 
-TAIL_ONLY: tuple[Strategy, ...] = (greedy, sample, assisted, contrastive, dola)
-"""Those whose rows only ever change at their end.
+TAIL_ONLY = frozenset(
+    {
+        GenerationMode.GREEDY_SEARCH,
+        GenerationMode.SAMPLE,
+        GenerationMode.ASSISTED_GENERATION,
+        GenerationMode.CONTRASTIVE_SEARCH,
+        GenerationMode.DOLA_GENERATION,
+    }
+)
+"""Modes whose rows only ever change at their end.
 
 Between two calls of the processors a row becomes longer, or a draft is taken back and its first
 wrong token replaced: all tokens but the last of a call are those of the call before, as far as

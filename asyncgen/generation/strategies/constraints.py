@@ -21,8 +21,15 @@ __all__ = [
     "ConstraintListState",
     "DisjunctiveConstraint",
     "PhrasalConstraint",
+    "check_constraints",
     "constraints_of",
 ]
+
+_MOST_CONSTRAINTS = 64
+"""Each is looked at for every beam and candidate of a step."""
+
+_MOST_CANDIDATES = 2**13
+"""Forms of words, times beams: each may be a candidate of a step."""
 
 _IDS = "a non-empty list of token ids, each an integer of at least 0"
 
@@ -337,6 +344,37 @@ class ConstraintListState:
                     del self.pending_constraints[place]
                 return complete, stepped
         return False, False
+
+
+def check_constraints(config: Any) -> None:
+    """Refuse constraints that cannot be met, and more of them than a step has time for.
+
+    Args:
+        config: An object with the fields of `GenerationConfig` as attributes.
+
+    Raises:
+        InvalidRequestError: Names the field, its value and what is allowed.
+    """
+    constraints = constraints_of(config)
+    beams = 1 if config.num_beams is None else config.num_beams
+    name = "force_words_ids" if config.force_words_ids is not None else "constraints"
+    if len(constraints) > _MOST_CONSTRAINTS:
+        allowed = f"{len(constraints)} constraints; at most {_MOST_CONSTRAINTS}"
+        raise InvalidRequestError(name, getattr(config, name), allowed)
+    if beams == 1:
+        raise InvalidRequestError("num_beams", beams, "must be above 1 for constraints")
+    forms = sum(
+        len(each.token_ids) if isinstance(each, DisjunctiveConstraint) else 1
+        for each in constraints
+    )
+    if forms * beams > _MOST_CANDIDATES:
+        allowed = f"{forms} words and forms for {beams} beams; at most {_MOST_CANDIDATES // beams}"
+        raise InvalidRequestError(name, getattr(config, name), allowed)
+    if config.do_sample:
+        raise InvalidRequestError("do_sample", True, "must be False for constraints")
+    if (config.num_beam_groups or 1) > 1:
+        allowed = "must be 1 for constraints"
+        raise InvalidRequestError("num_beam_groups", config.num_beam_groups, allowed)
 
 
 def constraints_of(config: Any) -> list[Constraint]:

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from asyncgen.cache import Cache, DynamicCache, EncoderDecoderCache
 from asyncgen.errors import InvalidRequestError
-from asyncgen.generation.config.fields import STATIC_CACHES
+from asyncgen.generation.config.parameters import STATIC_CACHES
 from asyncgen.generation.strategies.finite import require_finite
 from asyncgen.generation.strategies.forward import Forward
 from asyncgen.generation.strategies.record import Inside

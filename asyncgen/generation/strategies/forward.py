@@ -13,6 +13,7 @@ import torch
 from asyncgen.cache import EncoderDecoderCache
 from asyncgen.errors import ContextLengthError
 from asyncgen.generation.strategies.record import Inside
+from asyncgen.generation.strategies.step import Decoder
 from asyncgen.models.attention.cross import Encoded
 from asyncgen.models.attention.dense import DenseAttention
 
@@ -22,18 +23,8 @@ if TYPE_CHECKING:
     from asyncgen.cache import Cache
     from asyncgen.generation.strategies.step import EncoderInput, Plan
     from asyncgen.models.attention.dense import AttentionContext
-    from asyncgen.models.config import ModelConfig
 
-__all__ = ["Decoder", "EncoderDecoder", "Forward", "LayeredDecoder"]
-
-
-class Decoder(Protocol):
-    """What a strategy needs of a model module."""
-
-    config: ModelConfig
-
-    def decode(self, input_ids: Tensor, positions: Tensor, attention: AttentionContext) -> Tensor:
-        """Logits ``[B, V]`` of the last position of ids ``[B, S]`` at positions ``[1 or B, S]``."""
+__all__ = ["EncoderDecoder", "Forward", "LayeredDecoder"]
 
 
 class LayeredDecoder(Decoder, Protocol):

@@ -19,11 +19,21 @@ if TYPE_CHECKING:
     from asyncgen.generation.logits import LogitsProcessorList
     from asyncgen.generation.stopping.ends import Ends
     from asyncgen.generation.strategies.drafters.drafter import Drafter
-    from asyncgen.generation.strategies.forward import Decoder
     from asyncgen.generation.strategies.record import Record
     from asyncgen.models.attention.cross import Encoded
+    from asyncgen.models.attention.dense import AttentionContext
+    from asyncgen.models.config import ModelConfig
 
-__all__ = ["Draw", "EncoderInput", "Outcome", "Plan", "Step", "Steps", "Strategy"]
+__all__ = ["Decoder", "Draw", "EncoderInput", "Outcome", "Plan", "Step", "Steps", "Strategy"]
+
+
+class Decoder(Protocol):
+    """What a strategy needs of a model module."""
+
+    config: ModelConfig
+
+    def decode(self, input_ids: Tensor, positions: Tensor, attention: AttentionContext) -> Tensor:
+        """Logits ``[B, V]`` of the last position of ids ``[B, S]`` at positions ``[1 or B, S]``."""
 
 
 class Draw(Protocol):
@@ -71,7 +81,7 @@ class Plan:
     """Everything a strategy needs, checked and laid out before its first step.
 
     Attributes:
-        core: The model module (see :class:`~asyncgen.generation.strategies.forward.Decoder`).
+        core: The model module.
         input_ids: Prompt ids, left-padded, int64 ``[B, S]``.
         attention_mask: Bool ``[B, S]``, ``False`` at padding; ``None`` where nothing is padded.
         cache: Key/value cache of these rows; may already hold a beginning of the prompt.

@@ -9,7 +9,13 @@ from rich.console import Console
 
 from asyncgen_apps.bench import concurrency
 from asyncgen_apps.bench.checkpoints import write_checkpoint
-from asyncgen_apps.bench.concurrency import Cell, ConcurrencyBench, ConcurrencyReport, Run, target
+from asyncgen_apps.bench.concurrency import (
+    Cell,
+    ConcurrencyBench,
+    ConcurrencyReport,
+    RoundTimes,
+    target,
+)
 from tests.apps.bench.test_checkpoints import TINY
 
 if TYPE_CHECKING:
@@ -32,14 +38,14 @@ def bench(**changes: Any) -> ConcurrencyBench:
 
 def cell(dtype: str = "float32", streams: int = 8, speed: float = 1.0) -> Cell:
     ours = [
-        Run(1.0 / speed, (0.1, 0.2), (0.010, 0.020)),
-        Run(2.0 / speed, (0.3, 0.4), (0.030, 0.040)),
-        Run(1.0 / speed, (0.5, 0.6), (0.050, 0.060)),
+        RoundTimes(1.0 / speed, (0.1, 0.2), (0.010, 0.020)),
+        RoundTimes(2.0 / speed, (0.3, 0.4), (0.030, 0.040)),
+        RoundTimes(1.0 / speed, (0.5, 0.6), (0.050, 0.060)),
     ]
     runs = {
         "asyncgen": ours,
-        "continuous": [Run(1.5), Run(1.6), Run(9.0)],
-        "padded": [Run(0.5), Run(0.5), Run(0.5)],
+        "continuous": [RoundTimes(1.5), RoundTimes(1.6), RoundTimes(9.0)],
+        "padded": [RoundTimes(0.5), RoundTimes(0.5), RoundTimes(0.5)],
     }
     return Cell(dtype, streams, 10, runs)
 
@@ -97,7 +103,7 @@ def test_the_table_fits_a_terminal() -> None:
 
 def test_a_busy_machine_is_told() -> None:
     busy = cell()
-    busy.runs["padded"][0] = Run(0.5, others=0.8)
+    busy.runs["padded"][0] = RoundTimes(0.5, others=0.8)
     assert "1 of 9 runs shared the cores" in str(ConcurrencyReport(bench(), [busy]).table().caption)
     assert "shared the cores" not in str(ConcurrencyReport(bench(), [cell()]).table().caption)
 

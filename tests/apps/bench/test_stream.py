@@ -9,7 +9,7 @@ from rich.console import Console
 
 from asyncgen_apps.bench import stream
 from asyncgen_apps.bench.checkpoints import write_checkpoint
-from asyncgen_apps.bench.stream import Comparison, Run, StreamBench, StreamReport
+from asyncgen_apps.bench.stream import AnswerTimes, Comparison, StreamBench, StreamReport
 from tests.apps.bench.test_checkpoints import TINY
 
 if TYPE_CHECKING:
@@ -20,9 +20,9 @@ BENCH = StreamBench("5m", None, ("float32", "bfloat16"), 100, 32, 3, 2)
 
 def comparison(dtype: str = "float32") -> Comparison:
     runs = {
-        "asyncgen": [Run(0.1, 1.02), Run(0.2, 2.04), Run(0.3, 1.53)],
-        "transformers": [Run(0.4, 4.0), Run(0.4, 3.0), Run(0.4, 3.5)],
-        "loop": [Run(1.0, 1.0), Run(2.0, 2.0), Run(1.5, 1.5)],
+        "asyncgen": [AnswerTimes(0.1, 1.02), AnswerTimes(0.2, 2.04), AnswerTimes(0.3, 1.53)],
+        "transformers": [AnswerTimes(0.4, 4.0), AnswerTimes(0.4, 3.0), AnswerTimes(0.4, 3.5)],
+        "loop": [AnswerTimes(1.0, 1.0), AnswerTimes(2.0, 2.0), AnswerTimes(1.5, 1.5)],
     }
     return Comparison(dtype, 100, runs, same_text=True)
 
@@ -46,8 +46,8 @@ def test_the_table_shows_them() -> None:
 
 def test_a_busy_machine_is_told() -> None:
     quiet, busy = comparison(), comparison()
-    busy.runs["loop"][1] = Run(1.0, 2.0, others=0.9)
-    busy.runs["loop"][2] = Run(1.0, 2.0, others=0.01)
+    busy.runs["loop"][1] = AnswerTimes(1.0, 2.0, others=0.9)
+    busy.runs["loop"][2] = AnswerTimes(1.0, 2.0, others=0.01)
     assert "other processes" not in str(StreamReport(BENCH, [quiet]).table().caption)
     caption = str(StreamReport(BENCH, [quiet, busy]).table().caption)
     assert "1 of 18 runs shared the cores with other processes" in caption

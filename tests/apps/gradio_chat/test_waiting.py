@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from asyncgen import EngineDiedError
-from asyncgen_apps.gradio_chat.waiting import Place
+from asyncgen_apps.gradio_chat.waiting import QueuePosition
 from tests.apps.gradio_chat.doubles import ScriptedModel
 
 
 def test_those_before_us_are_taken_up_first() -> None:
     model = ScriptedModel(waiting=2, taken_up=10)
-    place = Place(model)
+    place = QueuePosition(model)
     model.waiting = 5  # ours, and two after us
     assert place.ahead() == 2
     model.waiting, model.taken_up = 4, 11
@@ -24,13 +24,13 @@ def test_those_before_us_are_taken_up_first() -> None:
 
 def test_a_cancelled_neighbour_does_not_count() -> None:
     model = ScriptedModel(waiting=3)
-    place = Place(model)
+    place = QueuePosition(model)
     model.waiting = 1
     assert place.ahead() == 0
 
 
 def test_an_empty_queue_is_no_queue() -> None:
-    assert Place(ScriptedModel()).ahead() is None
+    assert QueuePosition(ScriptedModel()).ahead() is None
 
 
 def test_a_dead_engine_has_none() -> None:
@@ -41,6 +41,6 @@ def test_a_dead_engine_has_none() -> None:
             return super().metrics()
 
     model = Dying(waiting=1)
-    place = Place(model)
+    place = QueuePosition(model)
     model.taken_up = 1
     assert place.ahead() is None

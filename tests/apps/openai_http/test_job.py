@@ -8,7 +8,7 @@ import pytest
 
 from asyncgen import AsyncLLM, InvalidRequestError
 from asyncgen_apps.openai_http.job import Job
-from asyncgen_apps.openai_http.translate import Part
+from asyncgen_apps.openai_http.translate import PlannedStream
 from tests.doubles.models import TableModel, byte_tokenizer
 
 if TYPE_CHECKING:
@@ -27,9 +27,9 @@ async def nothing(index: int, event: TokenEvent) -> None:
 
 async def test_choices_in_order_and_prompts_counted_once() -> None:
     parts = (
-        Part([1, 2], {"max_new_tokens": 3, "do_sample": False}, 0, 1),
-        Part([1, 2], {"max_new_tokens": 3, "do_sample": False}, 1, 1, counts_prompt=False),
-        Part([3], {"max_new_tokens": 3, "temperature": 1.0, "n": 2, "seed": 1}, 2, 2),
+        PlannedStream([1, 2], {"max_new_tokens": 3, "do_sample": False}, 0, 1),
+        PlannedStream([1, 2], {"max_new_tokens": 3, "do_sample": False}, 1, 1, counts_prompt=False),
+        PlannedStream([3], {"max_new_tokens": 3, "temperature": 1.0, "n": 2, "seed": 1}, 2, 2),
     )
     texts = ["", "", "", ""]
 
@@ -47,8 +47,8 @@ async def test_one_that_is_refused_starts_none() -> None:
     model = TableModel()
     async with llm(model) as opened:
         parts = (
-            Part([1], {"max_new_tokens": 3}, 0, 1),
-            Part([1], {"max_new_tokens": -3}, 1, 1),
+            PlannedStream([1], {"max_new_tokens": 3}, 0, 1),
+            PlannedStream([1], {"max_new_tokens": -3}, 1, 1),
         )
         with pytest.raises(InvalidRequestError):
             async with Job(opened, parts):
@@ -59,7 +59,7 @@ async def test_one_that_is_refused_starts_none() -> None:
 
 async def test_a_failure_is_raised_as_it_is() -> None:
     async with llm(TableModel()) as opened:
-        parts = tuple(Part([1], {"max_new_tokens": 50}, index, 1) for index in range(3))
+        parts = tuple(PlannedStream([1], {"max_new_tokens": 50}, index, 1) for index in range(3))
 
         async def take(index: int, event: TokenEvent) -> None:
             if index == 1:

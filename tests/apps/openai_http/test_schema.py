@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from asyncgen import StreamParams
+from asyncgen.generation.config.parameters import PARAMETERS
 from asyncgen_apps.openai_http.failures import from_validation
 from asyncgen_apps.openai_http.schema import (
     MAX_CHOICES,
@@ -18,8 +18,8 @@ from asyncgen_apps.openai_http.schema import (
     ChatCompletionRequest,
     CompletionRequest,
     GenerationFields,
+    RequestFields,
 )
-from asyncgen_apps.websocket.params import ALLOWED
 
 CHAT: dict[str, Any] = {"model": "demo", "messages": [{"role": "user", "content": "hi"}]}
 
@@ -46,9 +46,10 @@ def test_one_is_not_true() -> None:
 
 def test_extras_are_parameters_of_a_stream() -> None:
     aliases = {"min_tokens", "ignore_eos"}
-    assert set(GenerationFields.model_fields) - aliases <= set(StreamParams.__annotations__)
+    remote = {each.name for each in PARAMETERS if not (each.elsewhere or each.is_local)}
+    assert set(GenerationFields.model_fields) - aliases <= remote
     alike = {"num_return_sequences"}  # the API calls it n
-    assert ALLOWED - alike <= set(ChatCompletionRequest.model_fields), "as over a WebSocket"
+    assert remote - alike <= set(ChatCompletionRequest.model_fields), "as over a WebSocket"
     dangerous = {"custom_generate", "recipe", "trust_remote_code", "assistant_model"}
     assert not dangerous & set(ChatCompletionRequest.model_fields)
 
@@ -136,3 +137,26 @@ def test_lists_that_hold_everybody_up_are_refused(name: str, value: Any) -> None
     assert "at most" in told.message or "less than or equal" in told.message
     less = value - 1 if isinstance(value, int) else value[:-1] or [value[0][:-1]]
     ChatCompletionRequest.model_validate({**CHAT, name: less})
+
+
+# How a type of the table is written in JSON's.
+JSON_TYPES = {
+    "int": "Integer",
+    "float": "Number",
+    "bool": "Boolean",
+    "list[int]": "TokenIds",
+    "int | list[int]": "Integer | TokenIds",
+    "str | list[str]": "Text | Texts",
+    "str | Sequence[str]": "Text | Texts",
+    "list[list[int]]": "Sequences",
+    "tuple[int, float]": "tuple[Integer, Number]",
+}
+
+
+def test_types_are_those_of_the_table() -> None:
+    """Where JSON can say more, as of a choice of words, it does."""
+    hints = {**RequestFields.__annotations__, **GenerationFields.__annotations__}
+    narrower = {"early_stopping", "num_beams", "n", "dola_layers", "num_assistant_tokens_schedule"}
+    for each in PARAMETERS:
+        if each.name in hints and each.name not in narrower and each.type != "Any":
+            assert hints[each.name].removesuffix(" | None") == JSON_TYPES[each.type], each.name

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from asyncgen import StreamParams
-from asyncgen_apps.websocket.params import ALLOWED, MOST_SAMPLES, REFUSED, check_params
+from asyncgen.generation.config.parameters import PARAMETERS
+from asyncgen_apps.websocket.params import MOST_SAMPLES, REFUSED, check_params
+
+STREAM = {each.name for each in PARAMETERS if not each.elsewhere}
 
 
-def test_every_parameter_was_decided() -> None:
-    assert ALLOWED | REFUSED == frozenset(StreamParams.__annotations__)
-    assert not ALLOWED & REFUSED
+def test_what_is_local_is_refused_and_nothing_else() -> None:
+    assert {each.name for each in PARAMETERS if each.is_local} & STREAM == REFUSED
 
 
 @pytest.mark.parametrize(
@@ -38,7 +39,7 @@ def test_rows_are_bounded(name: str) -> None:
 
 
 def test_null_is_not_given() -> None:
-    assert check_params(dict.fromkeys(ALLOWED | REFUSED)) is None
+    assert check_params(dict.fromkeys(STREAM)) is None
 
 
 def test_the_rest_is_up_to_the_engine() -> None:

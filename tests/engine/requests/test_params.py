@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from asyncgen.engine.requests.params import RequestParams, resolve_params
-from asyncgen.engine.requests.values import MOST_ROWS
 from asyncgen.errors import ContextLengthError, InvalidRequestError
 from asyncgen.generation.config import GenerationConfig
 from asyncgen.generation.config.modes import GenerationMode
+from asyncgen.generation.config.rules import MOST_ROWS
 
 
 def resolve(

@@ -1,18 +1,28 @@
-"""The typed parameters are the documented ones, and ours."""
+"""The types that editors read are those of the table."""
 
 from __future__ import annotations
 
-from asyncgen.engine.requests.names import ARGUMENTS, NOT_HERE, OWN
 from asyncgen.engine.requests.stream_params import StreamParams
-from asyncgen.generation.config.fields import FIELDS, GENERATE_ARGUMENTS
+from asyncgen.generation.config import GenerationConfig
+from asyncgen.generation.config.parameters import FIELDS, PARAMETERS
 
 
-def test_each_field_has_a_place() -> None:
-    fields = {field.name for field in FIELDS}
-    known = set(StreamParams.__annotations__)
-    assert fields == (fields & known) | (fields & set(NOT_HERE))
-    assert known - fields == OWN | ARGUMENTS
+def test_each_parameter_of_a_stream_has_its_type() -> None:
+    types = {name: hint.__forward_arg__ for name, hint in StreamParams.__annotations__.items()}
+    wanted = {
+        each.name: each.type if each.type == "Any" else f"{each.type} | None"
+        for each in PARAMETERS
+        if not each.elsewhere
+    }
+    assert types == wanted
 
 
-def test_each_documented_argument_has_a_place() -> None:
-    assert set(GENERATE_ARGUMENTS) <= set(StreamParams.__annotations__) | set(NOT_HERE)
+def test_each_field_of_a_configuration_has_its_type() -> None:
+    types = {
+        name: hint
+        for name, hint in GenerationConfig.__annotations__.items()
+        if name not in ("_from_model_config", "transformers_version")
+    }
+    assert types == {
+        each.name: each.type if each.type == "Any" else f"{each.type} | None" for each in FIELDS
+    }

@@ -273,8 +273,8 @@ def test_random_cancels_leave_nothing() -> None:
     in_time(lambda: not engine.has_work)
     in_time(lambda: pool.num_used == 0)
     manager.stop()
-    assert not manager._intake.results._expected and not manager._intake.results._of_name
-    admission = manager._intake.admission
+    assert not manager._frontend.results._expected and not manager._frontend.results._of_name
+    admission = manager._frontend.admission
     assert (admission.num_waiting, admission.num_running) == (0, 0)
 
 

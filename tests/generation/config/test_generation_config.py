@@ -14,7 +14,7 @@ import transformers
 
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.config import CompileConfig, GenerationConfig
-from asyncgen.generation.config.fields import FIELDS, GENERATE_ARGUMENTS
+from asyncgen.generation.config.parameters import FIELDS, GENERATE_ARGUMENTS
 from tests.generation.alike import plain, same
 
 Reference = transformers.GenerationConfig
@@ -148,7 +148,7 @@ def test_update_leaves_methods_alone() -> None:
     config.validate()
 
 
-@pytest.mark.parametrize("name", GENERATE_ARGUMENTS)
+@pytest.mark.parametrize("name", [each.name for each in GENERATE_ARGUMENTS])
 def test_arguments_of_generate_are_refused(name: str) -> None:
     with pytest.raises(InvalidRequestError, match=f"{name}.*pass it there"):
         GenerationConfig(**{name: None})

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from asyncgen.cache import Cache, DynamicCache, EncoderDecoderCache
 from asyncgen.errors import InvalidRequestError
-from asyncgen.generation.config.fields import DEFAULTS, DRAFTING, STATIC_CACHES
+from asyncgen.generation.config.parameters import DEFAULTS, DRAFTING, STATIC_CACHES
 from asyncgen.generation.generate.plan import eos_ids
 from asyncgen.generation.logits import LogitsProcessorList, build_logits_processors
 from asyncgen.generation.logits.definition import Stage, kinds

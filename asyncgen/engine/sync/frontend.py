@@ -10,18 +10,20 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from asyncgen.engine.assembly import EngineOptions, assemble, plan_room
+from asyncgen.engine.assembly import assemble, plan_room
 from asyncgen.engine.lane.assistants import Assistants
 from asyncgen.engine.lane.strategy_run import StepRun
 from asyncgen.engine.metrics import EngineMetrics
+from asyncgen.engine.options import EngineOptions, SharedOptions, refuse_unknown
 from asyncgen.engine.requests.admission import Admission
-from asyncgen.engine.requests.names import NOT_HERE, check_names
-from asyncgen.engine.requests.params import SAMPLING
 from asyncgen.engine.requests.prepare import prepare_request
 from asyncgen.engine.requests.request import clock, sample_name
 from asyncgen.engine.sync.outbox import Collector, Results
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.config import GenerationConfig
+from asyncgen.generation.config.checks import check_names
+from asyncgen.generation.config.parameters import FIELDS, SAMPLING
+from asyncgen.generation.config.rules import require, switch
 from asyncgen.generation.stopping.cancel import CancelCriteria
 
 if TYPE_CHECKING:
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
     from asyncgen.engine.requests.request import Request
     from asyncgen.tokenizer import Tokenizer
 
-__all__ = ["Intake", "check_flag", "check_inputs", "engine_options", "names_of"]
+__all__ = ["Frontend", "check_inputs", "engine_options", "names_of"]
 
 _NEED_TEXT = ("stop", "stop_strings", "assistant_tokenizer")
 _NO_ROOM = {
@@ -41,7 +43,7 @@ _NO_ROOM = {
 }
 
 
-class Intake:
+class Frontend:
     """Makes requests for one model, and the engine that serves them.
 
     Attributes:
@@ -138,9 +140,8 @@ class Intake:
             OverloadedError: As many wait as may.
         """
         prompt = _check_ids(place, input_ids)
-        for name, value in (("streaming", streaming), ("record_timestamps", record_timestamps)):
-            if not isinstance(value, bool):
-                raise InvalidRequestError(name, value, "True or False")
+        require("streaming", streaming, switch)
+        require("record_timestamps", record_timestamps, switch)
         given = self._complete(params)
         cancel, seat = CancelCriteria(), self.admission.enter()
         try:
@@ -232,11 +233,13 @@ def _check_config(config: object) -> None:
     """Refuse a configuration that asks for what a result does not hold."""
     if not isinstance(config, GenerationConfig):
         raise InvalidRequestError("generation_config", config, "a GenerationConfig")
-    for name in (*NOT_HERE, "token_healing"):
-        value = getattr(config, name, None)
-        if value and name != "return_dict_in_generate":
-            reason = _NO_ROOM.get(name, f"results do not hold it; {NOT_HERE.get(name)}")
-            raise InvalidRequestError(name, value, reason)
+    for field in FIELDS:
+        if field.name == "return_dict_in_generate" or not getattr(config, field.name, None):
+            continue
+        reason = f"results do not hold it; {field.elsewhere}" if field.elsewhere else ""
+        reason = _NO_ROOM.get(field.name, reason)
+        if reason:
+            raise InvalidRequestError(field.name, getattr(config, field.name), reason)
 
 
 def _is_disabled(eos: object) -> bool:
@@ -254,30 +257,25 @@ def _refuse_to_load(source: object) -> Any:
     raise InvalidRequestError("assistant_model", source, "an object that is loaded already")
 
 
-def engine_options(allow_block_sharing: bool, **options: Any) -> EngineOptions:
+def engine_options(
+    allow_block_sharing: bool, shared: SharedOptions, **documented: Any
+) -> EngineOptions:
     """The options of an engine, as the documented doors name them.
 
     Args:
         allow_block_sharing: Whether requests share the pages of equal beginnings.
-        **options: Fields of `EngineOptions`.
+        shared: What the door got as ``**options``.
+        **documented: Fields of `EngineOptions` that are documented arguments of the door.
 
     Raises:
         InvalidRequestError: A value that is not allowed.
+        TypeError: A keyword that is none.
     """
-    check_flag("allow_block_sharing", allow_block_sharing)
+    refuse_unknown(shared, SharedOptions)
+    require("allow_block_sharing", allow_block_sharing, switch)
     return EngineOptions(
-        prefix_caching=allow_block_sharing, page_sharing=allow_block_sharing, **options
+        prefix_caching=allow_block_sharing, page_sharing=allow_block_sharing, **documented, **shared
     )
-
-
-def check_flag(name: str, value: object) -> None:
-    """Refuse anything but True and False.
-
-    Raises:
-        InvalidRequestError: It is something else.
-    """
-    if not isinstance(value, bool):
-        raise InvalidRequestError(name, value, "True or False")
 
 
 def check_inputs(inputs: object) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from asyncgen import Completion, FinishReason, Sample, Timing, TokenEvent, Usage
+from asyncgen_apps.websocket.from_engine import done_message, piece_of
 from asyncgen_apps.websocket.messages import SERVER_MESSAGE, Done
-from asyncgen_apps.websocket.results import done_message, piece_of
 from asyncgen_apps.websocket.wire import encode
 
 

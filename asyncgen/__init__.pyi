@@ -1,0 +1,210 @@
+"""The public names of asyncgen, each written once; see ``__init__.py``, which reads this file.
+
+A name is imported when it is first used, so that ``import asyncgen`` alone loads nothing.
+"""
+
+# What most programs need.
+from asyncgen.auto import (
+    AutoModelForCausalLM as AutoModelForCausalLM,
+    AutoModelForSeq2SeqLM as AutoModelForSeq2SeqLM,
+    AutoTokenizer as AutoTokenizer,
+)
+from asyncgen.errors import (
+    AsyncgenError as AsyncgenError,
+    ChatTemplateError as ChatTemplateError,
+    ContextLengthError as ContextLengthError,
+    EngineClosedError as EngineClosedError,
+    EngineDiedError as EngineDiedError,
+    InvalidRequestError as InvalidRequestError,
+    MissingRequirementsError as MissingRequirementsError,
+    ModelLoadError as ModelLoadError,
+    OverloadedError as OverloadedError,
+    UnsupportedModelError as UnsupportedModelError,
+)
+from asyncgen.generation.config import (
+    GenerationConfig as GenerationConfig,
+)
+from asyncgen.llm import (
+    AsyncLLM as AsyncLLM,
+    TextStream as TextStream,
+)
+from asyncgen.pretrained import (
+    load_model as load_model,
+    load_tokenizer as load_tokenizer,
+    set_seed as set_seed,
+)
+from asyncgen.types import (
+    Completion as Completion,
+    TokenEvent as TokenEvent,
+)
+from streamers import (
+    AsyncTextIteratorStreamer as AsyncTextIteratorStreamer,
+    TextIteratorStreamer as TextIteratorStreamer,
+    TextStreamer as TextStreamer,
+)
+
+__all__: list[str]
+__version__: str
+
+# The documented names of text generation, for code that was written for them.
+from asyncgen.batch_encoding import (
+    BatchEncoding as BatchEncoding,
+)
+from asyncgen.cache import (
+    Cache as Cache,
+    CacheConfig as CacheConfig,
+    DynamicCache as DynamicCache,
+    EncoderDecoderCache as EncoderDecoderCache,
+    HQQQuantizedCache as HQQQuantizedCache,
+    HybridCache as HybridCache,
+    MambaCache as MambaCache,
+    OffloadedCache as OffloadedCache,
+    OffloadedStaticCache as OffloadedStaticCache,
+    QuantizedCache as QuantizedCache,
+    QuantizedCacheConfig as QuantizedCacheConfig,
+    QuantoQuantizedCache as QuantoQuantizedCache,
+    SinkCache as SinkCache,
+    SlidingWindowCache as SlidingWindowCache,
+    StaticCache as StaticCache,
+)
+from asyncgen.engine.metrics import (
+    HistogramSnapshot as HistogramSnapshot,
+    MetricsSnapshot as MetricsSnapshot,
+)
+from asyncgen.engine.requests.stream_params import (
+    StreamParams as StreamParams,
+)
+from asyncgen.engine.scheduling.scheduler import (
+    Scheduler as Scheduler,
+)
+from asyncgen.engine.scheduling.schedulers import (
+    FIFOScheduler as FIFOScheduler,
+    PrefillFirstScheduler as PrefillFirstScheduler,
+)
+from asyncgen.engine.scheduling.state import (
+    GenerationOutput as GenerationOutput,
+    RequestState as RequestState,
+    RequestStatus as RequestStatus,
+)
+from asyncgen.engine.sync.manager import (
+    ContinuousBatchingManager as ContinuousBatchingManager,
+)
+from asyncgen.engine.sync.mixin import (
+    ContinuousMixin as ContinuousMixin,
+)
+from asyncgen.errors import (
+    InvalidScoresError as InvalidScoresError,
+)
+from asyncgen.generation.config import (
+    CompileConfig as CompileConfig,
+)
+from asyncgen.generation.config.modes import (
+    GenerationMode as GenerationMode,
+)
+from asyncgen.generation.generate.mixin import (
+    GenerationMixin as GenerationMixin,
+)
+from asyncgen.generation.logits import (
+    AlternatingCodebooksLogitsProcessor as AlternatingCodebooksLogitsProcessor,
+    ClassifierFreeGuidanceLogitsProcessor as ClassifierFreeGuidanceLogitsProcessor,
+    EncoderNoRepeatNGramLogitsProcessor as EncoderNoRepeatNGramLogitsProcessor,
+    EncoderRepetitionPenaltyLogitsProcessor as EncoderRepetitionPenaltyLogitsProcessor,
+    EpsilonLogitsWarper as EpsilonLogitsWarper,
+    EtaLogitsWarper as EtaLogitsWarper,
+    ExponentialDecayLengthPenalty as ExponentialDecayLengthPenalty,
+    ForcedBOSTokenLogitsProcessor as ForcedBOSTokenLogitsProcessor,
+    ForcedEOSTokenLogitsProcessor as ForcedEOSTokenLogitsProcessor,
+    FrequencyPenaltyLogitsProcessor as FrequencyPenaltyLogitsProcessor,
+    HammingDiversityLogitsProcessor as HammingDiversityLogitsProcessor,
+    InfNanRemoveLogitsProcessor as InfNanRemoveLogitsProcessor,
+    LogitNormalization as LogitNormalization,
+    LogitsProcessor as LogitsProcessor,
+    LogitsProcessorList as LogitsProcessorList,
+    MinLengthLogitsProcessor as MinLengthLogitsProcessor,
+    MinNewTokensLengthLogitsProcessor as MinNewTokensLengthLogitsProcessor,
+    MinPLogitsWarper as MinPLogitsWarper,
+    NoBadWordsLogitsProcessor as NoBadWordsLogitsProcessor,
+    NoRepeatNGramLogitsProcessor as NoRepeatNGramLogitsProcessor,
+    PrefixConstrainedLogitsProcessor as PrefixConstrainedLogitsProcessor,
+    PresencePenaltyLogitsProcessor as PresencePenaltyLogitsProcessor,
+    RepetitionPenaltyLogitsProcessor as RepetitionPenaltyLogitsProcessor,
+    SequenceBiasLogitsProcessor as SequenceBiasLogitsProcessor,
+    SuppressTokensAtBeginLogitsProcessor as SuppressTokensAtBeginLogitsProcessor,
+    SuppressTokensLogitsProcessor as SuppressTokensLogitsProcessor,
+    TemperatureLogitsWarper as TemperatureLogitsWarper,
+    TopHLogitsWarper as TopHLogitsWarper,
+    TopKLogitsWarper as TopKLogitsWarper,
+    TopPLogitsWarper as TopPLogitsWarper,
+    TypicalLogitsWarper as TypicalLogitsWarper,
+    UnbatchedClassifierFreeGuidanceLogitsProcessor as UnbatchedClassifierFreeGuidanceLogitsProcessor,  # noqa: E501
+    WhisperTimeStampLogitsProcessor as WhisperTimeStampLogitsProcessor,
+)
+from asyncgen.generation.outputs import (
+    BaseModelOutput as BaseModelOutput,
+    CausalLMOutputWithPast as CausalLMOutputWithPast,
+    GenerateBeamDecoderOnlyOutput as GenerateBeamDecoderOnlyOutput,
+    GenerateBeamEncoderDecoderOutput as GenerateBeamEncoderDecoderOutput,
+    GenerateDecoderOnlyOutput as GenerateDecoderOnlyOutput,
+    GenerateEncoderDecoderOutput as GenerateEncoderDecoderOutput,
+    ModelOutput as ModelOutput,
+    Seq2SeqLMOutput as Seq2SeqLMOutput,
+)
+from asyncgen.generation.stopping.criteria import (
+    CancelCriteria as CancelCriteria,
+    EosTokenCriteria as EosTokenCriteria,
+    MaxLengthCriteria as MaxLengthCriteria,
+    MaxTimeCriteria as MaxTimeCriteria,
+    StoppingCriteria as StoppingCriteria,
+    StoppingCriteriaList as StoppingCriteriaList,
+    StopStringCriteria as StopStringCriteria,
+)
+from asyncgen.generation.strategies.beam_scorers import (
+    BeamHypotheses as BeamHypotheses,
+    BeamScorer as BeamScorer,
+    BeamSearchScorer as BeamSearchScorer,
+    ConstrainedBeamSearchScorer as ConstrainedBeamSearchScorer,
+)
+from asyncgen.generation.strategies.constraints import (
+    Constraint as Constraint,
+    ConstraintListState as ConstraintListState,
+    DisjunctiveConstraint as DisjunctiveConstraint,
+    PhrasalConstraint as PhrasalConstraint,
+)
+from asyncgen.generation.watermarking import (
+    BaseWatermarkingConfig as BaseWatermarkingConfig,
+    BayesianDetectorConfig as BayesianDetectorConfig,
+    BayesianDetectorModel as BayesianDetectorModel,
+    BayesianWatermarkDetectorModelOutput as BayesianWatermarkDetectorModelOutput,
+    SynthIDTextWatermarkDetector as SynthIDTextWatermarkDetector,
+    SynthIDTextWatermarkingConfig as SynthIDTextWatermarkingConfig,
+    SynthIDTextWatermarkLogitsProcessor as SynthIDTextWatermarkLogitsProcessor,
+    WatermarkDetector as WatermarkDetector,
+    WatermarkDetectorOutput as WatermarkDetectorOutput,
+    WatermarkingConfig as WatermarkingConfig,
+    WatermarkLogitsProcessor as WatermarkLogitsProcessor,
+)
+from asyncgen.models.config import (
+    ModelConfig as ModelConfig,
+)
+from asyncgen.native import (
+    cpu_kernels as cpu_kernels,
+)
+from asyncgen.pretrained import (
+    PreTrainedModel as PreTrainedModel,
+)
+from asyncgen.tokenizer import (
+    Tokenizer as Tokenizer,
+)
+from asyncgen.types import (
+    FinishReason as FinishReason,
+    Message as Message,
+    Prompt as Prompt,
+    Sample as Sample,
+    Timing as Timing,
+    TokenLogprob as TokenLogprob,
+    TopLogprob as TopLogprob,
+    Usage as Usage,
+)
+from streamers import (
+    BaseStreamer as BaseStreamer,
+)

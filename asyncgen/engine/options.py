@@ -1,0 +1,159 @@
+"""The options of an engine: one type that every door to it shares.
+
+`EngineOptions` holds and checks them; `SharedOptions` spells them out for editors and type
+checkers, as keywords of `AsyncLLM`, `ContinuousBatchingManager` and `generate_batch`. Imports no
+torch.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
+
+from asyncgen.generation.config.rules import Range, Rule, require, switch
+
+if TYPE_CHECKING:
+    from asyncgen.engine.scheduling.scheduler import Scheduler
+
+__all__ = ["EngineOptions", "SharedOptions", "refuse_unknown", "spells_out"]
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+class SharedOptions(TypedDict, total=False):
+    """What can be said at every door; see `EngineOptions`."""
+
+    scheduler: str | type[Scheduler]
+    max_running: int
+    kv_cache_memory: int | float | None
+    page_size: int | None
+    use_cuda_graph: bool | None
+    use_async_batching: bool | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineOptions:
+    """How requests share steps and memory.
+
+    Attributes:
+        max_running: Most samples that share a step; the others queue.
+        prefill_chunk_size: Most prompt tokens of one step.
+        scheduler: Name or class of what picks the rows of a step.
+        prefix_caching: Whether requests share the pages of equal beginnings; the samples of one
+            request do so in any case.
+        page_sharing: Whether anybody shares pages at all.
+        manual_eviction: Whether samples that end are left their pages until they are evicted.
+        kv_cache_memory: Bytes, or a fraction of the device's memory; ``None`` for the default.
+        page_size: Tokens of a page; ``None`` for what suits the device.
+        use_cuda_graph: Whether decode steps are recorded; ``None``: on CUDA, where they can be.
+        num_q_padding_intervals: Numbers of rows that are recorded, evenly apart; 0 for a choice.
+        num_kv_padding_intervals: Lengths that are recorded, likewise.
+        use_async_batching: Whether a step begins before the tokens of the last one are read;
+            ``None``: on CUDA.
+    """
+
+    max_running: int = 64
+    prefill_chunk_size: int = 256
+    scheduler: str | type[Scheduler] = "fifo"
+    prefix_caching: bool = True
+    page_sharing: bool = True
+    manual_eviction: bool = False
+    kv_cache_memory: int | float | None = None
+    page_size: int | None = None
+    use_cuda_graph: bool | None = None
+    num_q_padding_intervals: int = 0
+    num_kv_padding_intervals: int = 0
+    use_async_batching: bool | None = None
+
+    def __post_init__(self) -> None:
+        """Check what can be checked without a model.
+
+        Raises:
+            InvalidRequestError: A value that is not allowed.
+        """
+        for option in fields(self):
+            rule, value = _RULES.get(option.name), getattr(self, option.name)
+            if rule is None or value is None and option.default is None:
+                continue
+            or_none = ", or None" if option.default is None else ""
+            require(option.name, value, rule, or_none)
+
+
+def _scheduler(value: object) -> str | None:
+    if value in ("fifo", "prefill_first") or isinstance(value, type):
+        return None
+    return '"fifo", "prefill_first" or a subclass of Scheduler'
+
+
+def _memory(value: Any) -> str | None:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if is_number and value > 0 and (isinstance(value, int) or value <= 1):
+        return None
+    return "a number of bytes (int) or a fraction above 0 and at most 1 (float)"
+
+
+_COUNT, _NATURAL = Range(1, whole=True), Range(0, whole=True)
+_RULES: dict[str, Rule] = {
+    "max_running": _COUNT,
+    "prefill_chunk_size": _COUNT,
+    "scheduler": _scheduler,
+    "prefix_caching": switch,
+    "page_sharing": switch,
+    "manual_eviction": switch,
+    "kv_cache_memory": _memory,
+    "page_size": _COUNT,
+    "use_cuda_graph": switch,
+    "num_q_padding_intervals": _NATURAL,
+    "num_kv_padding_intervals": _NATURAL,
+    "use_async_batching": switch,
+    "max_queue_size": _COUNT,
+    "num_threads": _COUNT,
+}
+
+
+def refuse_unknown(given: Mapping[str, object], keywords: type) -> None:
+    """Refuse keywords that are none, as a signature that names them would.
+
+    Args:
+        given: What a function got as ``**options``.
+        keywords: The TypedDict that they are annotated with.
+
+    Raises:
+        TypeError: Names the keyword, and the nearest known one for a typo.
+    """
+    known = keywords.__annotations__
+    for name in given:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise TypeError(f"unexpected keyword argument {name!r}{hint}")
+
+
+def spells_out(keywords: type, options: type[EngineOptions]) -> Callable[[Function], Function]:
+    """Show keywords that a function takes as ``**options`` one by one in its signature.
+
+    Type checkers read them from the annotation of ``**options``; this is for ``help``, notebooks
+    and whoever asks `inspect`.
+
+    Args:
+        keywords: The TypedDict that ``**options`` is annotated with.
+        options: Where their defaults are.
+    """
+    defaults = {option.name: option.default for option in fields(options)}
+
+    def decorate(function: Function) -> Function:
+        own = inspect.signature(function).parameters.values()
+        shown = [
+            inspect.Parameter(
+                name, inspect.Parameter.KEYWORD_ONLY, default=defaults.get(name), annotation=hint
+            )
+            for name, hint in keywords.__annotations__.items()
+        ]
+        named = [one for one in own if one.kind is not one.VAR_KEYWORD]
+        function.__signature__ = inspect.Signature([*named, *shown])  # type: ignore[attr-defined]
+        return function
+
+    return decorate

@@ -1,0 +1,417 @@
+"""What is checked of parameters before any work: names, values, token ids, and what excludes what.
+
+What a single value must be is a rule in the table of `parameters`; here are the rules that tie
+parameters together, and the functions that apply them all. A parameter that would be off, or of no
+effect, is an error that names it: nothing is dropped or reinterpreted in silence.
+
+Knows nothing of models or tensors; of a configuration it reads the attributes.
+"""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from asyncgen.errors import InvalidRequestError, shorten
+from asyncgen.generation.config.modes import GenerationMode
+from asyncgen.generation.config.parameters import (
+    BY_NAME,
+    DEFAULTS,
+    DRAFTING,
+    FIELDS,
+    PARAMETERS,
+    Parameter,
+)
+from asyncgen.generation.config.rules import Documented, require
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Mapping
+
+__all__ = [
+    "Issue",
+    "check_beams",
+    "check_config",
+    "check_drafting",
+    "check_names",
+    "check_supported",
+    "check_token_ids",
+    "check_values",
+    "hard_rules",
+    "join_equal_ids",
+    "minor_issues",
+]
+
+_DOCUMENTED = [(each.name, each.rule) for each in FIELDS if isinstance(each.rule, Documented)]
+_AWAITED = [each for each in FIELDS if each.awaits is not None]
+_IDS = [(each.name, each.ids) for each in FIELDS if each.ids is not None]
+
+
+@dataclass(frozen=True, slots=True)
+class Issue:
+    """A flag that will have no effect as things stand.
+
+    Attributes:
+        name: The field.
+        value: Its value.
+        reason: Why it has no effect, and the remedy.
+    """
+
+    name: str
+    value: object
+    reason: str
+
+    def __str__(self) -> str:
+        """Render as one line of a list."""
+        return f"`{self.name}` is {shorten(self.value)}: {self.reason}"
+
+
+def check_names(params: Mapping[str, object]) -> None:
+    """Refuse names that are unknown or of no use on a stream.
+
+    Raises:
+        InvalidRequestError: Names the parameter, and the nearest known name for a typo.
+    """
+    for name, value in params.items():
+        parameter = BY_NAME.get(name)
+        if parameter is not None and parameter.elsewhere:
+            raise InvalidRequestError(
+                name, value, f"not a parameter of a stream; {parameter.elsewhere}"
+            )
+        if parameter is None and name not in _of_method(params):
+            known = sorted(each.name for each in PARAMETERS if not each.elsewhere)
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"; did you mean `{near[0]}`?" if near else ""
+            raise InvalidRequestError(name, value, f"unknown parameter{hint}")
+
+
+def _of_method(params: Mapping[str, object]) -> Collection[str]:
+    """Further names that a custom decoding method takes."""
+    method = params.get("custom_generate") or params.get("recipe")
+    if callable(method):
+        from asyncgen.recipes import own_parameters
+
+        return own_parameters(method)
+    # What a method takes that was not loaded yet, it says itself.
+    return () if method is None else params
+
+
+def check_values(values: Mapping[str, Any]) -> None:
+    """Hold values to the rules of the table.
+
+    Args:
+        values: Parameters by name; ``None`` is not given.
+
+    Raises:
+        InvalidRequestError: Names the parameter, its value and what is allowed.
+    """
+    for name, value in values.items():
+        parameter = BY_NAME.get(name)
+        if value is not None and parameter is not None and parameter.rule is not None:
+            require(name, value, parameter.rule)
+
+
+def check_config(config: object, given: Collection[str]) -> None:
+    """Hold what a request did not give itself, but a model's own file, to the same rules.
+
+    Args:
+        config: Complete configuration.
+        given: Fields that were checked already.
+
+    Raises:
+        InvalidRequestError: Names the field, its value and what is allowed.
+    """
+    fields = vars(config).items()
+    check_values(
+        {
+            name: value
+            for name, value in fields
+            if name not in given and value is not DEFAULTS.get(name)
+        }
+    )
+
+
+def hard_rules(config: Any) -> None:
+    """Refuse values and combinations that can never work, as the reference documents do.
+
+    Args:
+        config: An object with the fields of `GenerationConfig` as attributes.
+
+    Raises:
+        InvalidRequestError: Names the field, its value and what is allowed.
+        TypeError: A value is of a type that cannot be compared with the allowed ones.
+    """
+    for name, rule in _DOCUMENTED:
+        value = getattr(config, name)
+        if value is None:
+            continue
+        try:
+            accepted = rule.accepts(value)
+        except TypeError as error:
+            message = f"`{name}` is {shorten(value)}: must be {rule.allowed}"
+            raise TypeError(message) from error
+        if not accepted:
+            raise InvalidRequestError(name, value, f"must be {rule.allowed}")
+    count, beams = config.num_return_sequences, config.num_beams
+    if count is None:
+        return
+    if not isinstance(count, int | float):
+        raise TypeError(f"`num_return_sequences` is {shorten(count)}: must be a number")
+    if count <= 1:
+        return
+    if beams is None or beams == 1:
+        if not config.do_sample:
+            allowed = "must be 1 for greedy decoding; set `do_sample=True` or `num_beams` above 1"
+            raise InvalidRequestError("num_return_sequences", count, allowed)
+    elif count > beams:
+        allowed = f"must not exceed `num_beams` ({beams})"
+        raise InvalidRequestError("num_return_sequences", count, allowed)
+
+
+_SWITCHES: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
+    (
+        "do_sample",
+        lambda config: config.do_sample is not True,
+        "only used when sampling; set `do_sample=True` or unset it",
+    ),
+    (
+        "num_beams",
+        lambda config: config.num_beams is None or config.num_beams == 1,
+        "only used with beams; set `num_beams` above 1 or unset it",
+    ),
+    (
+        "use_cache",
+        lambda config: config.use_cache is False,
+        "has no effect without a cache; set `use_cache=True` or unset it",
+    ),
+    (
+        "return_dict_in_generate",
+        lambda config: config.return_dict_in_generate is not True,
+        "ignored unless `return_dict_in_generate=True`",
+    ),
+)
+_NEEDING = {switch: [each for each in FIELDS if each.needs == switch] for switch, _, _ in _SWITCHES}
+
+
+def minor_issues(config: Any, user_set: Collection[str] = ()) -> list[Issue]:
+    """List the flags that will have no effect.
+
+    Args:
+        config: An object with the fields of `GenerationConfig` as attributes.
+        user_set: Names the user just set; empty means all of them. Someone who switches
+            `do_sample` or `num_beams` off is not told about flags that a model's own file set.
+
+    Returns:
+        One issue per flag, in a fixed order.
+    """
+    issues = []
+    if config.pad_token_id is not None and config.pad_token_id < 0:
+        reason = "should not be negative; padded batches will fail"
+        issues.append(Issue("pad_token_id", config.pad_token_id, reason))
+    for switch, is_off, reason in _SWITCHES:
+        if not is_off(config):
+            continue
+        silenced = switch in ("do_sample", "num_beams") and switch in user_set
+        for field in _NEEDING[switch]:
+            value = getattr(config, field.name)
+            if value is None or value is field.default or _is_idle(field, value):
+                continue
+            if not silenced or field.name in user_set:
+                issues.append(Issue(field.name, value, reason))
+    return issues
+
+
+def _is_idle(field: Parameter, value: object) -> bool:
+    """Tell whether an ineffective field is nothing to warn of."""
+    if field.needs == "return_dict_in_generate":
+        return value is not True
+    if field.needs == "use_cache":
+        return False
+    return field.is_neutral(value)
+
+
+def check_supported(config: Any) -> None:
+    """Refuse every field that asks for something that is not served yet.
+
+    Args:
+        config: An object with the fields of `GenerationConfig` as attributes.
+
+    Raises:
+        InvalidRequestError: Names the field, its value and what is missing.
+    """
+    for field in _AWAITED:
+        value = getattr(config, field.name)
+        if value is not None and not field.is_neutral(value):
+            allowed = f"not supported yet; {field.awaits} is not implemented, unset it"
+            raise InvalidRequestError(field.name, value, allowed)
+
+
+def check_beams(config: Any) -> None:
+    """Refuse combinations of beam parameters that cannot work.
+
+    Args:
+        config: An object with the fields of `GenerationConfig` as attributes.
+
+    Raises:
+        InvalidRequestError: Names the field, its value and what is allowed.
+    """
+    beams = 1 if config.num_beams is None else config.num_beams
+    groups = 1 if config.num_beam_groups is None else config.num_beam_groups
+    if not isinstance(beams, int) or beams < 1:
+        raise InvalidRequestError("num_beams", config.num_beams, "an integer of at least 1")
+    if not isinstance(groups, int) or not 1 <= groups <= beams or beams % groups:
+        allowed = f"an integer that divides `num_beams` ({beams})"
+        raise InvalidRequestError("num_beam_groups", groups, allowed)
+    penalty = config.diversity_penalty or 0.0
+    if groups == 1 and penalty != 0.0:
+        allowed = "needs several groups; set `num_beam_groups` above 1"
+        raise InvalidRequestError("diversity_penalty", penalty, allowed)
+    if groups > 1:
+        _check_groups(config, penalty)
+    if config.length_penalty is not None:
+        check_values({"length_penalty": config.length_penalty})
+
+
+def _check_groups(config: Any, penalty: float) -> None:
+    if config.do_sample:
+        allowed = "must be False for diverse beam search (`num_beam_groups`)"
+        raise InvalidRequestError("do_sample", True, allowed)
+    if not penalty > 0.0:
+        allowed = "must be above 0, or all groups would be the same"
+        raise InvalidRequestError("diversity_penalty", penalty, allowed)
+    # Groups are processed in turn, so what remembers its last call does not go with them.
+    if config.guidance_scale not in (None, 1):
+        allowed = "not together with `num_beam_groups`"
+        raise InvalidRequestError("guidance_scale", config.guidance_scale, allowed)
+    watermark = config.watermarking_config
+    if watermark is not None:
+        from asyncgen.generation.watermarking import SynthIDTextWatermarkingConfig, watermark_from
+
+        if isinstance(watermark_from(watermark), SynthIDTextWatermarkingConfig):
+            allowed = "a tournament watermark does not go with `num_beam_groups`; use a green list"
+            raise InvalidRequestError("watermarking_config", watermark, allowed)
+
+
+_ONLY = {
+    "penalty_alpha": GenerationMode.CONTRASTIVE_SEARCH,
+    "low_memory": GenerationMode.CONTRASTIVE_SEARCH,
+    "dola_layers": GenerationMode.DOLA_GENERATION,
+}
+"""Fields that mean something to one strategy alone."""
+_HELPERS = ("assistant_model", "assistant_early_exit", "prompt_lookup_num_tokens")
+
+
+def check_drafting(config: Any, params: Mapping[str, Any], mode: GenerationMode) -> None:
+    """Refuse help with decoding that would not be used, and help of two kinds.
+
+    Args:
+        config: The request's.
+        params: What was given.
+        mode: The strategy.
+
+    Raises:
+        InvalidRequestError: Names the parameter.
+    """
+    for name, own in _ONLY.items():
+        if mode is not own and params.get(name) not in (None, False, 0):
+            raise InvalidRequestError(name, params[name], f"has no effect in {mode.value}")
+    helpers = {name: params.get(name, getattr(config, name, None)) for name in _HELPERS}
+    asked = [name for name, value in helpers.items() if value is not None]
+    if asked and mode is not GenerationMode.ASSISTED_GENERATION:
+        allowed = f"has no effect in {mode.value}; leave it out"
+        raise InvalidRequestError(asked[0], helpers[asked[0]], allowed)
+    if len(asked) > 1:
+        allowed = f"`{asked[0]}` drafts already; give one of them"
+        raise InvalidRequestError(asked[1], helpers[asked[1]], allowed)
+    if "assistant_tokenizer" in params and "assistant_model" not in asked:
+        allowed = "needs `assistant_model`"
+        raise InvalidRequestError("assistant_tokenizer", params["assistant_tokenizer"], allowed)
+    if not asked or "prompt_lookup_num_tokens" in asked:
+        for name in DRAFTING:
+            if name in params:
+                allowed = "needs `assistant_model` or `assistant_early_exit`"
+                raise InvalidRequestError(name, params[name], allowed)
+
+
+def check_token_ids(config: object, given: Collection[str], vocab_size: int) -> None:
+    """Refuse token ids that are none.
+
+    A token that does not exist would change nothing and say nothing at best, and at worst be met
+    in the middle of a step that others share. A model's own defaults may name ids that it does not
+    have (those of a tokenizer that is larger than the model): such an id never comes, and only
+    what is put into the output must exist.
+
+    Args:
+        config: Has the fields of ``GenerationConfig`` as attributes; ``None`` is not given.
+        given: Names of the fields that the request itself gave.
+        vocab_size: Token ids are below this.
+
+    Raises:
+        InvalidRequestError: Names the field, the value and what is allowed.
+    """
+    for name, kind in _IDS:
+        value = getattr(config, name, None)
+        if value is None:
+            continue
+        if kind.words:
+            ids = list(_ids_of_words(name, value))
+        else:
+            ids = list(_ids(name, value, several=kind.several))
+        if not ids and kind.is_written and kind.several:
+            raise InvalidRequestError(name, value, "a token id or a non-empty list of them")
+        if name not in given and not kind.is_written:
+            continue
+        for token_id in ids:
+            if not 0 <= token_id < vocab_size:
+                allowed = f"token ids are from 0 to {vocab_size - 1}"
+                raise InvalidRequestError(name, token_id, allowed)
+
+
+def join_equal_ids(config: object) -> None:
+    """Name every id once where naming it twice asks for nothing more: a step looks at each.
+
+    Args:
+        config: Has the fields of ``GenerationConfig`` as attributes; its lists are replaced, never
+            changed. What is no list of whole numbers is left to `check_token_ids`.
+    """
+    for name, kind in _IDS:
+        value = getattr(config, name, None) if kind.is_set else None
+        if isinstance(value, list | tuple) and all(map(_is_id, value)):
+            setattr(config, name, list(dict.fromkeys(value)))
+
+
+def _ids(name: str, value: Any, *, several: bool) -> Iterator[int]:
+    """All ids of a field, each of them a whole number."""
+    rows = value.tolist() if hasattr(value, "tolist") else value
+    allowed = "a token id"
+    if several and not _is_id(rows):
+        allowed = "a token id or a list of token ids"
+        if not isinstance(rows, list | tuple | set | frozenset):
+            raise InvalidRequestError(name, value, allowed)
+    else:
+        rows = [rows]
+    for token_id in rows:
+        if not _is_id(token_id):
+            raise InvalidRequestError(name, value, allowed)
+        yield token_id
+
+
+def _ids_of_words(name: str, value: Any) -> Iterator[int]:
+    """Ids of words and biases, as far as their form is the right one."""
+    if name == "sequence_bias" and isinstance(value, list | tuple):
+        value = [pair[0] for pair in value if isinstance(pair, list | tuple) and pair]
+    if name == "force_words_ids" and isinstance(value, list):
+        value = [form for word in value for form in _forms(word)]
+    for word in value if isinstance(value, dict | list | tuple) else ():
+        for token_id in word if isinstance(word, list | tuple) else ():
+            if _is_id(token_id):
+                yield token_id
+
+
+def _forms(word: Any) -> list[Any]:
+    """A word to be forced, or each of its forms."""
+    return word if isinstance(word, list) and word and isinstance(word[0], list) else [word]
+
+
+def _is_id(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)

@@ -1,0 +1,243 @@
+"""Rules that the value of a single parameter is held to: what they accept, in words.
+
+Knows no parameter by name; which rule is whose is in `parameters`.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from asyncgen.errors import InvalidRequestError
+
+__all__ = [
+    "MOST_ROWS",
+    "MOST_STOP_CHARACTERS",
+    "MOST_TOP_LOGPROBS",
+    "Documented",
+    "Range",
+    "Rule",
+    "are_token_ids",
+    "callables",
+    "config",
+    "early_stopping",
+    "end_ids",
+    "function",
+    "has",
+    "integer",
+    "is_early_stopping",
+    "is_positive",
+    "is_watermark",
+    "method",
+    "one_id",
+    "require",
+    "stops",
+    "switch",
+]
+
+MOST_ROWS = 4096
+"""Samples, or beams, of one request: far more than ever share a step. A larger number is a slip of
+the keyboard, which must not make the engine lay out a thousand million rows."""
+
+MOST_STOP_CHARACTERS = 2**14
+"""Of all stop strings of a request together: they are searched for at every token."""
+
+MOST_TOP_LOGPROBS = 100
+
+_WORD = 2**63
+
+Rule: TypeAlias = Callable[[Any], str | None]
+"""Says what is allowed, in words, where a value is not; ``None`` where it is."""
+
+
+def require(name: str, value: object, rule: Rule, note: str = "") -> None:
+    """Hold a value to a rule.
+
+    Args:
+        name: Of the parameter.
+        value: What was given.
+        rule: The rule.
+        note: What else is allowed.
+
+    Raises:
+        InvalidRequestError: Names the parameter, the value and what is allowed.
+    """
+    allowed = rule(value)
+    if allowed is not None:
+        raise InvalidRequestError(name, value, allowed + note)
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Finite numbers between two limits, of a size that a machine computes with.
+
+    Attributes:
+        low: The smallest; ``None`` for no limit.
+        high: The largest; ``None`` for no limit.
+        whole: Whether fractions are refused.
+        above: Whether ``low`` itself is refused.
+        below: Whether ``high`` itself is refused.
+        note: What else there is to say.
+    """
+
+    low: float | None = None
+    high: float | None = None
+    whole: bool = False
+    above: bool = False
+    below: bool = False
+    note: str = ""
+
+    def __call__(self, value: Any) -> str | None:
+        """Apply the rule; see `Rule`."""
+        is_number = _is_whole(value) or not self.whole and _is_real(value)
+        return None if is_number and self._holds(value) else self.allowed
+
+    def _holds(self, value: float) -> bool:
+        low, high = self.low, self.high
+        over = low is None or (value > low if self.above else value >= low)
+        return over and (high is None or (value < high if self.below else value <= high))
+
+    @property
+    def allowed(self) -> str:
+        """The numbers in words."""
+        words = "a whole number" if self.whole else "a number"
+        if self.low is None:
+            words = words if self.whole else "a finite number"
+        elif self.high is not None:
+            words += f" from {self.low:g} to {'below ' if self.below else ''}{self.high:g}"
+        else:
+            words += f" {'above' if self.above else 'of at least'} {self.low:g}"
+        return f"{words}; {self.note}" if self.note else words
+
+
+@dataclass(frozen=True, slots=True)
+class Documented:
+    """A rule of the reference documents, which `GenerationConfig` itself enforces.
+
+    Attributes:
+        allowed: What is accepted, in words.
+        accepts: True for an acceptable value. A TypeError inside it means a wrong type.
+        rule: What requests are held to, where that is stricter.
+    """
+
+    allowed: str
+    accepts: Callable[[Any], bool]
+    rule: Rule | None = None
+
+    def __call__(self, value: Any) -> str | None:
+        """Apply the rule to a parameter of a request; see `Rule`."""
+        if self.rule is not None:
+            return self.rule(value)
+        try:
+            return None if self.accepts(value) else self.allowed
+        except TypeError:
+            return self.allowed
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and -_WORD <= value < _WORD
+
+
+def _is_real(value: object) -> bool:
+    return isinstance(value, float) and math.isfinite(value)
+
+
+def switch(value: object) -> str | None:
+    """Take True and False alone."""
+    return None if isinstance(value, bool) else "True or False"
+
+
+def integer(value: object) -> str | None:
+    """Of any size: it is reduced to 64 bits, or only compared."""
+    is_integer = isinstance(value, int) and not isinstance(value, bool)
+    return None if is_integer else "a whole number"
+
+
+def early_stopping(value: object) -> str | None:
+    """Take the ways in which a beam search may end."""
+    return None if isinstance(value, bool) or value == "never" else 'True, False or "never"'
+
+
+def end_ids(value: Any) -> str | None:
+    """Take a token id, or a list of them."""
+    ids = value if isinstance(value, list | tuple) else [value]
+    good = all(_is_whole(token_id) and token_id >= 0 for token_id in ids)
+    return None if good else "a token id or a list of token ids"
+
+
+def is_positive(value: Any) -> bool:
+    """Tell whether a value is above 0."""
+    return bool(value > 0)
+
+
+def is_early_stopping(value: object) -> bool:
+    """Tell whether a value says when a beam search ends, as the reference takes it."""
+    return value in {True, False, "never"}
+
+
+def one_id(value: object) -> str | None:
+    """Take a token id, also as a tensor."""
+    is_id = hasattr(value, "tolist") or isinstance(value, int) and not isinstance(value, bool)
+    return None if is_id else "a token id"
+
+
+def stops(value: Any) -> str | None:
+    """Strings that a text can hold, and no more of them than a step has time for."""
+    texts = [value] if isinstance(value, str) else value
+    if not isinstance(texts, list | tuple) or not all(isinstance(s, str) and s for s in texts):
+        return "a non-empty string or a list of them"
+    length = sum(map(len, texts))
+    if length > MOST_STOP_CHARACTERS:
+        return f"{length} characters in all; at most {MOST_STOP_CHARACTERS}"
+    try:
+        for text in texts:
+            text.encode()
+    except UnicodeEncodeError as error:
+        return f"no Unicode text: a lone surrogate at position {error.start}"
+    return None
+
+
+def callables(value: object) -> str | None:
+    """Take a list of what can be called."""
+    good = isinstance(value, list) and all(map(callable, value))
+    return None if good else "a list of callables"
+
+
+def function(value: object) -> str | None:
+    """Take what can be called."""
+    return None if callable(value) else "a function"
+
+
+def method(value: object) -> str | None:
+    """Take a decoding method, or where to find one."""
+    good = callable(value) or isinstance(value, str | os.PathLike)
+    return None if good else "a function, a folder, or the id of a repository"
+
+
+def config(value: object) -> str | None:
+    """Take what has the face of a `GenerationConfig`."""
+    return None if has("get_generation_mode")(value) else "a GenerationConfig"
+
+
+def has(attribute: str) -> Callable[[object], bool]:
+    """Tell whether a value has a method of this name."""
+    return lambda value: callable(getattr(value, attribute, None))
+
+
+def is_watermark(value: object) -> bool:
+    """Tell whether a value can describe a watermark."""
+    if isinstance(value, dict):
+        return all(isinstance(key, str) for key in value)
+    validate = getattr(value, "validate", None)
+    if not callable(validate):
+        raise TypeError
+    validate()
+    return True
+
+
+def are_token_ids(value: Any) -> bool:
+    """Tell whether a value could be a list of token ids."""
+    return all(hash(token) is not None for token in value)
