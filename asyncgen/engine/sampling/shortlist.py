@@ -79,6 +79,7 @@ class Shortlist:
             torch.tensor([row[name] for row in rows])[:, None] for name in _COLUMNS
         )
         self._ranks = ranks.long()
+        self._any_heat = bool((self._heat != 1.0).any())
         self._has_top_k = self._ranks < _SIZE
         self._has_top_p = self._limits >= 0
         self._any_top_p = bool(self._has_top_p.any())
@@ -98,7 +99,8 @@ class Shortlist:
             Tokens, int64 [R], and their noisy scores [R]: not finite where there is none to draw.
         """
         values, index = largest(scores, _SIZE)
-        values = scale_by_temperature(values, self._heat)
+        if self._any_heat:
+            values = scale_by_temperature(values, self._heat)
         kept, decided = self._keep(scores, values, index)
         tokens, best = draw_among(kept, index, keys)
         rows = (~decided).nonzero()[:, 0]

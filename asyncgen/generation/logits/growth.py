@@ -109,8 +109,8 @@ class Growth:
     def __init__(self, *, tail_only: bool = False) -> None:
         """Start without any sequence."""
         self.tail_only = tail_only
-        self._length = 0
-        self._seen: Tensor | None = None  # [B, capacity]
+        self._batch = self._length = 0
+        self._seen: Tensor | None = None  # [B, capacity]; not kept on trust
 
     def follow(self, input_ids: Tensor) -> int | None:
         """Take sequences in and tell what changed.
@@ -123,26 +123,30 @@ class Growth:
             the rows are others.
         """
         batch, length = input_ids.shape
+        kept = self._kept(input_ids) if batch == self._batch else None
+        self._batch, self._length = batch, length
+        if self.tail_only:
+            return kept
         seen = self._seen
-        if seen is None or seen.shape[0] != batch or seen.device != input_ids.device:
-            self._seen, self._length = input_ids.clone(), length
+        if kept is None or seen is None:
+            self._seen = input_ids.clone()
             return None
-        kept = self._kept(seen, input_ids)
         if length > seen.shape[1]:
             self._seen = seen.new_empty(batch, max(length, 2 * seen.shape[1]))
             self._seen[:, :kept] = seen[:, :kept]
         # A copy: the caller may go on writing to the buffer that these ids are a view of.
         self._seen[:, kept:length] = input_ids[:, kept:]  # type: ignore[index]
-        self._length = length
         return kept
 
-    def _kept(self, seen: Tensor, input_ids: Tensor) -> int:
-        """Tokens at the beginning that are the same as before."""
+    def _kept(self, input_ids: Tensor) -> int | None:
+        """Tokens at the beginning that are the same as before; None where that is not known."""
         length = input_ids.shape[1]
         if self.tail_only:
             return max(min(self._length, length - 1), 0)
+        if self._seen is None or self._seen.device != input_ids.device:
+            return None
         common = min(self._length, length)
-        same = (seen[:, :common] == input_ids[:, :common]).all(dim=0)
+        same = (self._seen[:, :common] == input_ids[:, :common]).all(dim=0)
         return int(same.long().cumprod(dim=0).sum())
 
 

@@ -101,14 +101,15 @@ class _Seen:
     """Where the tokens are that rows have seen, and how often each of them has."""
 
     def __init__(
-        self, memories: Sequence[SeenTokens], device: torch.device, offsets: Tensor
+        self, memories: Sequence[SeenTokens], device: torch.device, offsets: Tensor | None
     ) -> None:
         """Lay out what was seen.
 
         Args:
             memories: Of N rows.
             device: Where the scores are.
-            offsets: Where the N rows begin in the flattened scores, int64 [N].
+            offsets: Where the N rows begin in the flattened scores, int64 [N]; None for one row
+                at their beginning.
         """
         lengths = [len(seen.token_ids) for seen in memories]
         self.total = sum(lengths)
@@ -118,7 +119,8 @@ class _Seen:
         tokens = bytearray().join([seen.token_ids for seen in memories])
         counts = bytearray().join([seen.counts for seen in memories])
         self.places = to_device(torch.frombuffer(tokens, dtype=torch.int64), device)
-        self.places += self.each(offsets)
+        if offsets is not None:
+            self.places += self.each(offsets)
         self.counts = to_device(torch.frombuffer(counts, dtype=torch.float32), device)
 
     def each(self, values: Tensor) -> Tensor:
@@ -166,7 +168,9 @@ class _SeenTokensProcessor(LogitsProcessor):
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         """Apply `change` to what is there; ids are int64 [B, T], scores [B, V]."""
-        offsets = torch.arange(len(scores), device=scores.device) * scores.shape[-1]
+        offsets = None
+        if len(scores) > 1:
+            offsets = torch.arange(len(scores), device=scores.device) * scores.shape[-1]
         memories = [_within(each, scores.shape[-1]) for each in self.memories.of(input_ids)]
         seen = _Seen(memories, scores.device, offsets)
         if not seen.total:
@@ -223,16 +227,17 @@ class RepetitionPenaltyLogitsProcessor(_SeenTokensProcessor):
         if ignored is not None and not isinstance(ignored, Tensor):
             check_count("prompt_ignore_length", ignored, least=0)
         self.prompt_ignore_length = ignored
-        self.memories = Memories(self._memory, tail_only=tail_only)
+        self.memories = Memories(
+            lambda row: SeenTokens(
+                int(ignored[row]) if isinstance(ignored, Tensor) else ignored or 0
+            ),
+            tail_only=tail_only,
+        )
 
     @staticmethod
     def change(scores: Tensor, counts: Tensor, penalty: Parameter) -> Tensor:
         """Apply `weaken`, however often the tokens occur."""
         return weaken(scores, penalty)
-
-    def _memory(self, row: int) -> SeenTokens:
-        ignored = self.prompt_ignore_length
-        return SeenTokens(int(ignored[row]) if isinstance(ignored, Tensor) else ignored or 0)
 
 
 class EncoderRepetitionPenaltyLogitsProcessor(LogitsProcessor):

@@ -109,9 +109,9 @@ class PrefixConstrainedLogitsProcessor(LogitsProcessor):
                 f"`prefix_allowed_tokens_fn` returned an empty list for batch_id {prompt}: "
                 "some token has to be allowed at every step"
             )
-        if not 0 <= min(listed) <= max(listed) < size:
+        if not -size <= min(listed) <= max(listed) < size:
             raise IndexError(
                 f"`prefix_allowed_tokens_fn` returned {min(listed)} to {max(listed)} for batch_id"
-                f" {prompt}: tokens must be from 0 to {size - 1}"
+                f" {prompt}: tokens must be below {size}; negative ones count from the end"
             )
-        return listed
+        return [token % size for token in listed] if min(listed) < 0 else listed

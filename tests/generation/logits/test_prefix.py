@@ -33,3 +33,13 @@ def test_something_must_be_allowed() -> None:
     processor = PrefixConstrainedLogitsProcessor(lambda prompt, ids: [], 2)
     with pytest.raises(ValueError, match="batch_id 0"):
         processor(torch.zeros(2, 1, dtype=torch.int64), torch.zeros(2, 4))
+
+
+def test_tokens_must_be_of_the_vocabulary() -> None:
+    ids, scores = torch.zeros(1, 1, dtype=torch.int64), torch.zeros(1, 4)
+    last = PrefixConstrainedLogitsProcessor(lambda prompt, ids: torch.tensor([-1]), 1)  # type: ignore[arg-type,return-value]
+    assert last(ids, scores).isfinite().tolist() == [[False, False, False, True]]
+    for token in (-5, 4):
+        processor = PrefixConstrainedLogitsProcessor(lambda prompt, ids: [token], 1)  # noqa: B023
+        with pytest.raises(IndexError, match="below 4"):
+            processor(ids, scores)
