@@ -97,18 +97,18 @@ def build_logits_processors(
     return built
 
 
-def _build(wanted: list[Any], setting: Setting) -> CheckedProcessors:
+def _build(kinds: list[Any], setting: Setting) -> CheckedProcessors:
     built = CheckedProcessors()
-    for kind in wanted:
+    for kind in kinds:
         definition: Definition = kind.definition
         name = definition.parameter
         value = None if name is None else setting.value(name)
         if value is None or (definition.needs_eos and setting.eos is None):
             continue
         try:
-            is_on = definition.is_on(value)
+            wanted = definition.wants(value)
         except TypeError as error:
             raise InvalidRequestError(str(name), value, "must be a number") from error
-        if is_on:
+        if wanted:
             built.append(definition.build(kind, value, setting))
     return built

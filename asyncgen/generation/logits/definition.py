@@ -136,7 +136,8 @@ class Definition:
         rank: Its place in the group; kinds with lower numbers run first.
         parameter: The field of the configuration, or the argument, that asks for it; None where
             the field of another kind makes it.
-        is_on: Whether a value that is not None asks for it.
+        off: The value that does not ask for it, as None never does.
+        is_on: Whether any other value asks for it; None where all do.
         build: Makes one: of the class, the value and the setting.
         needs_eos: Whether it is left out where no token ends a sequence.
         batched: Lays out processors of this kind, one or none a row, to run over all rows at once
@@ -152,13 +153,20 @@ class Definition:
     rank: int
     parameter: str | None = None
     _: KW_ONLY
-    is_on: Callable[[Any], bool] = lambda _: True
+    off: float | None = None
+    is_on: Callable[[Any], bool] | None = None
     build: Callable[[Any, Any, Setting], Any] = lambda kind, value, _: kind(value)
     needs_eos: bool = False
     batched: Batched | None = None
     fits: Callable[[Any, int], bool] = lambda *_: True
     listed: tuple[str, Callable[[Any], float]] | None = None
     for_sample: Callable[[Any], Any] = lambda own: own
+
+    def wants(self, value: Any) -> bool:
+        """Whether a value of its parameter asks for it."""
+        if value is None or (self.off is not None and value == self.off):
+            return False
+        return self.is_on is None or self.is_on(value)
 
     @property
     def place(self) -> tuple[int, int]:

@@ -93,7 +93,7 @@ class UnbatchedClassifierFreeGuidanceLogitsProcessor(LogitsProcessor):
         Stage.PROCESSOR,
         10,
         "guidance_scale",
-        is_on=lambda scale: scale != 1,
+        off=1,
         build=lambda _, value, setting: _guided(value, setting),
         for_sample=copy.copy,
     )

@@ -195,7 +195,7 @@ class RepetitionPenaltyLogitsProcessor(_SeenTokensProcessor):
         Stage.PROCESSOR,
         50,
         "repetition_penalty",
-        is_on=lambda penalty: penalty != 1.0,
+        off=1.0,
         build=lambda kind, penalty, setting: kind(
             as_float(penalty), setting.padding, tail_only=setting.tail_only
         ),
@@ -247,7 +247,7 @@ class EncoderRepetitionPenaltyLogitsProcessor(LogitsProcessor):
         Stage.PROCESSOR,
         40,
         "encoder_repetition_penalty",
-        is_on=lambda penalty: penalty != 1.0,
+        off=1.0,
         build=lambda kind, penalty, setting: kind(
             as_float(penalty), setting.encoder_ids("encoder_repetition_penalty")
         ),
@@ -325,7 +325,7 @@ class PresencePenaltyLogitsProcessor(_CountsProcessor):
         Stage.PROCESSOR,
         180,
         "presence_penalty",
-        is_on=bool,
+        off=0.0,
         build=_of_generated,
         batched=_Penalize,
         for_sample=forgetful,
@@ -340,7 +340,7 @@ class FrequencyPenaltyLogitsProcessor(_CountsProcessor):
         Stage.PROCESSOR,
         190,
         "frequency_penalty",
-        is_on=bool,
+        off=0.0,
         build=_of_generated,
         batched=_Penalize,
         for_sample=forgetful,
