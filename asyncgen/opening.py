@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
     from asyncgen.engine.core import Engine
     from asyncgen.engine.lane.lane import Run
-    from asyncgen.engine.memory import CacheRoom
     from asyncgen.engine.requests.admission import Admission
     from asyncgen.engine.requests.request import Request
+    from asyncgen.engine.scheduling.pages import CacheRoom
     from asyncgen.pretrained import PreTrainedModel
     from asyncgen.tokenizer import Tokenizer
 

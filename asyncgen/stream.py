@@ -238,7 +238,7 @@ class TextStream:
             raise
         self._request = request
         self._num_samples = request.params.num_samples
-        if self._cancel.is_set():
+        if self._cancel.flag:
             # Cancelled from elsewhere while it was being prepared: it may wait in the queue.
             self._thread.cancel(request)
 

@@ -18,12 +18,11 @@ if TYPE_CHECKING:
 
     from asyncgen.engine.batch import Batch
     from asyncgen.engine.lane.lane import Run
-    from asyncgen.engine.memory import CacheRoom
     from asyncgen.engine.metrics import EngineMetrics
     from asyncgen.engine.options import EngineOptions
     from asyncgen.engine.requests.admission import Admission
     from asyncgen.engine.requests.request import Request
-    from asyncgen.engine.scheduling.pages import PagePool
+    from asyncgen.engine.scheduling.pages import CacheRoom, PagePool
     from asyncgen.engine.scheduling.scheduler import Scheduler
     from asyncgen.models.attention.paged.attention import PagedAttention
     from asyncgen.models.graphs import DecodeGraphs
@@ -45,7 +44,8 @@ def plan_room(model: Any, options: EngineOptions) -> CacheRoom:
             were asked for and the device has none.
     """
     from asyncgen.cache.paged import page_bytes
-    from asyncgen.engine.memory import CacheRoom, plan_pages
+    from asyncgen.engine.memory import plan_pages
+    from asyncgen.engine.scheduling.pages import CacheRoom
 
     size = options.page_size or kind_of(model.device).page_size
     config = model.core.config

@@ -100,7 +100,9 @@ class BatchRunner:
         self._attention.lay_out(rows)
         # One tensor, and so one copy to the device.
         numbers = array("q", ids + positions + last)
-        packed = to_device(torch.frombuffer(numbers, dtype=torch.int64), self._device)
+        packed = torch.frombuffer(numbers, dtype=torch.int64)
+        if self._device.type != "cpu":
+            packed = to_device(packed, self._device)
         end = 2 * len(ids)
         if insert is not None:
             insert(packed[: len(ids)])

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import gc
 import os
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,36 +17,13 @@ from asyncgen.errors import InvalidRequestError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["CacheRoom", "device_memory", "plan_pages"]
+__all__ = ["device_memory", "plan_pages"]
 
 CPU_SHARE = 0.25
 """Default share of the memory that is available when the model has been loaded."""
 
 CUDA_SHARE = 0.90
 """Default share of the device that model and pages take together."""
-
-
-@dataclass(frozen=True, slots=True)
-class CacheRoom:
-    """The memory that an engine has for keys and values.
-
-    Attributes:
-        num_pages: Pages in all.
-        page_size: Positions of a page.
-        num_spare: Pages beside these that no request gets.
-    """
-
-    num_pages: int
-    page_size: int
-    num_spare: int = 0
-
-    def pages(self, positions: int) -> int:
-        """Pages that a row of so many positions takes."""
-        return -(-positions // self.page_size)
-
-    def positions(self, rows: int) -> int:
-        """Most positions that each of so many rows can have, if no other row has any."""
-        return self.num_pages // rows * self.page_size
 
 
 def plan_pages(

@@ -11,9 +11,9 @@ import torch
 from asyncgen.cache.paged import PagedStorage
 from asyncgen.engine import assembly
 from asyncgen.engine.assembly import assemble, plan_room
-from asyncgen.engine.memory import CacheRoom
 from asyncgen.engine.metrics import EngineMetrics
 from asyncgen.engine.options import EngineOptions
+from asyncgen.engine.scheduling.pages import CacheRoom
 from asyncgen.engine.scheduling.schedulers import FIFOScheduler, PrefillFirstScheduler
 from asyncgen.errors import InvalidRequestError
 from asyncgen.models.attention.paged.attention import PagedAttention

@@ -9,7 +9,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncgen.engine.memory import CacheRoom, device_memory, plan_pages
+from asyncgen.engine.memory import device_memory, plan_pages
+from asyncgen.engine.scheduling.pages import CacheRoom
 from asyncgen.errors import InvalidRequestError
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")

@@ -38,8 +38,8 @@ from streamers import StopStrings
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from asyncgen.engine.memory import CacheRoom
     from asyncgen.engine.requests.admission import Place
+    from asyncgen.engine.scheduling.pages import CacheRoom
     from asyncgen.generation.generate.plan import GenerativeModel
     from asyncgen.generation.logits import Guidance, LogitsProcessorList
     from asyncgen.generation.stopping.cancel import CancelCriteria

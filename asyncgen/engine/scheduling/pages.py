@@ -20,6 +20,7 @@ from __future__ import annotations
 import heapq
 from array import array
 from collections import Counter, OrderedDict
+from dataclasses import dataclass
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Protocol
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "UNREAD",
+    "CacheRoom",
     "OutOfPagesError",
     "PageHolder",
     "PagePool",
@@ -41,6 +43,29 @@ UNREAD = -1
 
 # A collision would show one request the text of another, so this is a cryptographic length.
 _KEY_BYTES = 32
+
+
+@dataclass(frozen=True, slots=True)
+class CacheRoom:
+    """The memory that an engine has for keys and values.
+
+    Attributes:
+        num_pages: Pages in all.
+        page_size: Positions of a page.
+        num_spare: Pages beside these that no request gets.
+    """
+
+    num_pages: int
+    page_size: int
+    num_spare: int = 0
+
+    def pages(self, positions: int) -> int:
+        """Pages that a row of so many positions takes."""
+        return -(-positions // self.page_size)
+
+    def positions(self, rows: int) -> int:
+        """Most positions that each of so many rows can have, if no other row has any."""
+        return self.num_pages // rows * self.page_size
 
 
 class OutOfPagesError(Exception):

@@ -24,12 +24,8 @@ class CancelCriteria:
         flag: Whether the request is to end, for those that look at every step.
     """
 
-    __slots__ = ("flag",)
-
-    def __init__(self) -> None:
-        """Start unset."""
-        # One attribute store is atomic in CPython; readers need no lock to see it.
-        self.flag = False
+    # One attribute store is atomic in CPython; readers need no lock to see it.
+    flag = False
 
     def set(self) -> None:
         """End the request; idempotent, and safe in destructors."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from asyncgen.models.config.values import ConfigValues, bad, number, optional, present
 
@@ -135,10 +135,8 @@ class ModelConfig:
         """
         return self
 
-    @property
-    def is_encoder_decoder(self) -> bool:
-        """Whether there is an encoder as well."""
-        return False
+    is_encoder_decoder: ClassVar[bool] = False
+    """Whether there is an encoder as well."""
 
     @property
     def position_limit(self) -> int | None:
@@ -182,10 +180,8 @@ class T5Config(ModelConfig):
     scale_decoder_outputs: bool
     decoder_start_token_id: int | None
 
-    @property
-    def is_encoder_decoder(self) -> bool:
-        """Whether there is an encoder as well."""
-        return True
+    is_encoder_decoder: ClassVar[bool] = True
+    """Whether there is an encoder as well."""
 
     def fitted_to(self, stored: Collection[str]) -> ModelConfig:
         """The description that goes with a checkpoint's weights."""
