@@ -1,12 +1,14 @@
-"""A call is laid out before anything is computed."""
+"""A call is laid out before anything is computed, also that of a user's function."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
 
 from asyncgen.generation.generate.call import Arguments, prepare_call
+from asyncgen.generation.generate.signatures import acceptable, own_parameters, parameter_names
 from asyncgen.generation.strategies import STRATEGIES
 from tests.doubles.models import EOS, PAD, TableModel
 
@@ -41,3 +43,31 @@ def test_beams_are_rows_of_the_cache_and_not_of_the_plan() -> None:
     ).plan
     assert len(plan.input_ids) == 1
     assert (plan.copies, plan.cache.max_batch_size) == (3, 4)
+
+
+def plain(model: Any, input_ids: Any, left_padding: int = 0) -> None:
+    """A function without keywords of any name."""
+
+
+def open_ended(model: Any, *args: Any, **kwargs: Any) -> None:
+    """A function that takes everything."""
+
+
+class Callable:
+    def __call__(self, model: Any, draw: Any, own: int) -> None:
+        """A method counts as well."""
+
+
+def test_names_of_its_own() -> None:
+    assert parameter_names(plain) == {"model", "input_ids", "left_padding"}
+    assert own_parameters(plain) == {"left_padding"}
+    assert own_parameters(open_ended) == frozenset()
+    assert own_parameters(Callable()) == {"own"}
+    assert own_parameters(partial(plain, left_padding=3)) == {"left_padding"}
+
+
+def test_only_what_it_takes() -> None:
+    given = {"left_padding": 1, "use_cache": True}
+    assert acceptable(plain, given) == {"left_padding": 1}
+    assert acceptable(open_ended, given) == given
+    assert acceptable(print, given) is not None
