@@ -62,7 +62,7 @@ Order = Begin | Stop | Close
 
 
 def _nobody() -> None:
-    """Hears nothing."""
+    """The callback of a channel before anybody has set one."""
 
 
 class Channel:
@@ -310,7 +310,7 @@ class Channel:
         """Another connection has taken an answer over."""
         told = "another connection has resumed this request"
         request_id = answer.id
-        self._release(answer)  # before the message: to put that may flush at once
+        self._release(answer)  # first, because putting the message may flush at once
         self._put(Fault("resume_moved", told).message_for(request_id))
 
     def _release(self, answer: Answer) -> None:
