@@ -204,7 +204,7 @@ def _compared() -> dict[str, frozenset[str]]:
         for path, (words, modules) in helpers.items()
         if path.stem.startswith("test_")
         and path.relative_to(ROOT / "tests").parts[0]
-        not in ("asyncgen_apps", "engine", "reference")
+        not in ("apps", "engine", "reference")
         and (_uses_reference(modules) or modules & using)
     }
 
