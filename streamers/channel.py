@@ -109,7 +109,7 @@ class Channel:
     def touch(self) -> None:
         """Note that the calling thread is producing."""
         self.last_put = time.monotonic()
-        self._producer = threading.current_thread()  # not its number, which is used again
+        self._producer = threading.current_thread()  # identifiers are reused
         if self.ended:
             with self.lock:
                 self._log = []

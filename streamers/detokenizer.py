@@ -127,8 +127,8 @@ class _PieceStream:
         self._pieces = table.first
         self._left = table.pipeline.strip[1]  # characters that may still be stripped
         self._tail = b""  # bytes of an incomplete character
-        self._owed = ""  # comes with the next token
-        self._rest = ""  # comes instead if there is no next token
+        self._owed = ""  # goes out with the next token
+        self._rest = ""  # goes out instead if no token follows
         self._plain = self._is_plain()
         if prompt_ids:
             self._prime(prompt_ids)

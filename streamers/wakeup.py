@@ -36,8 +36,8 @@ __all__ = ["LoopBell", "Mailbox"]
 
 T = TypeVar("T")
 
-# A loop that ended is noticed on the way to waking a reader. While nobody waits there is nothing to
-# wake, so every this many unread items the bell is rung for nothing but to hear whether it sounds.
+# That a loop has ended is noticed when its reader is woken. While no reader waits, the bell is rung
+# once for so many unread items, only to find out whether the loop is still there.
 _PROBE_EVERY = 8
 
 # Callbacks of one turn of the loop: a thousand readers woken at once would hold up its other tasks.
@@ -135,10 +135,10 @@ class LoopBell:
         """Gather this thread's rings, and wake each loop once at the end.
 
         For a thread that has something for many readers: woken by the first ring, a loop would
-        take the interpreter from it, sleep again and be woken for the next. A loop that is found
-        ended only then refuses the rings that come later.
+        take the interpreter from it, sleep again and be woken for the next. That a loop has
+        ended may be noticed only at the end; it refuses the rings that come later.
         """
-        if _gathering.bells is not None:  # an outer block will do it
+        if _gathering.bells is not None:  # the outermost block wakes the loops
             yield
             return
         bells: set[LoopBell] = set()
@@ -306,7 +306,7 @@ class Mailbox(Generic[T]):
         try:
             await (waiter.wait() if bell._asyncio is None else waiter)
         finally:
-            # Unless it was taken to be rung: then it sets an event that nobody looks at.
+            # If a sender has taken it to ring, that sets an event that nobody waits for any more.
             if self._wake is wake:
                 with self._lock:
                     if self._wake is wake:

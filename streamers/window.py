@@ -75,10 +75,11 @@ class WindowStream:
         return twin
 
     def _prime(self, inside: bool) -> None:
-        """Begin behind the complete characters of the prompt, which the ids are the end of.
+        """Begin behind the complete characters of the prompt; the ids are its last ones.
 
-        An incomplete character at either end may make all bytes near it look invalid, so a few ids
-        are left out at the end to see the text before it, and at the beginning for good.
+        An incomplete character at either end may make all bytes near it look invalid. So a few ids
+        are left out at the end while the text before them is read, and some at the beginning are
+        dropped.
         """
         ids = self._ids
         self._shown = len(self._decode(ids).rstrip("\ufffd"))

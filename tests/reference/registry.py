@@ -203,8 +203,7 @@ def _compared() -> dict[str, frozenset[str]]:
         str(path.relative_to(ROOT)): words
         for path, (words, modules) in helpers.items()
         if path.stem.startswith("test_")
-        and path.relative_to(ROOT / "tests").parts[0]
-        not in ("asyncgen_apps", "engine", "reference")
+        and path.relative_to(ROOT / "tests").parts[0] not in ("apps", "engine", "reference")
         and (_uses_reference(modules) or modules & using)
     }
 

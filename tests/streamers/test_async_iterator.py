@@ -16,6 +16,7 @@ from anyio.to_thread import run_sync
 
 from streamers.async_iterator import AsyncTextIteratorStreamer
 from streamers.errors import ProducerDiedError, ProducerError
+from streamers.reader import Reader
 from tests.streamers.producers import Script, ids_of
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tests.streamers.cases import Case
+
 
 pytestmark = pytest.mark.anyio
 TEXT = "one two three four five six seven eight"
@@ -247,3 +249,33 @@ async def test_random_leaves_leave_nothing_behind(byte_level: Case, count: int) 
     await checkpoint()
     gc.collect()
     assert [ref() for ref in gone] == [None] * count
+
+
+def reader(items: list[str], said: list[str]) -> Reader[str]:
+    """Reads these items, and writes down how it is left."""
+
+    async def read() -> str:
+        if not items:
+            raise StopAsyncIteration
+        return items.pop(0)
+
+    return Reader(read, lambda: said.append("left"), lambda: said.append("abandoned"))
+
+
+async def test_it_gives_what_is_read_until_the_end() -> None:
+    assert [item async for item in reader(["a", "b"], [])] == ["a", "b"]
+
+
+async def test_a_broken_loop_abandons_the_stream() -> None:
+    said: list[str] = []
+    async for _ in reader(["a", "b"], said):
+        break
+    gc.collect()
+    assert said == ["abandoned"]
+
+
+async def test_closing_leaves_at_once() -> None:
+    said: list[str] = []
+    one = reader(["a"], said)
+    await one.aclose()
+    assert said == ["left"]

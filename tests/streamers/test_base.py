@@ -7,8 +7,11 @@ import pickle
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from streamers.base import RowStreamer, RowText
+from streamers.words import WordHolder
 from tests.streamers.cases import TEXTS, Case
 
 
@@ -119,3 +122,35 @@ def test_row_text_is_a_string_that_keeps_its_row() -> None:
     assert text == "abc"
     for twin in (copy.copy(text), pickle.loads(pickle.dumps(text))):
         assert (twin, twin.row) == ("abc", 3)
+
+
+texts = st.lists(st.text(alphabet="ab \n日é\u2b81c𠀀語", max_size=6), max_size=12)
+
+
+@given(texts)
+def test_nothing_is_lost(pieces: list[str]) -> None:
+    holder = WordHolder()
+    assert "".join(map(holder.put, pieces)) + holder.flush() == "".join(pieces)
+
+
+@given(texts)
+def test_everything_up_to_the_last_end_of_a_word_is_out(pieces: list[str]) -> None:
+    holder, shown, text = WordHolder(), "", ""
+    for piece in pieces:
+        shown += holder.put(piece)
+        text += piece
+        ends = [i + 1 for i, c in enumerate(text) if c in " \n日語𠀀"]
+        assert len(shown) == max(ends, default=0)
+
+
+@pytest.mark.parametrize(
+    ("pieces", "expected"),
+    [
+        (["Hel", "lo wor", "ld"], ["", "Hello ", ""]),
+        (["a\nb", "c\n"], ["a\n", "bc\n"]),
+        (["日", "x本", "y"], ["日", "x本", ""]),
+    ],
+)
+def test_examples(pieces: list[str], expected: list[str]) -> None:
+    holder = WordHolder()
+    assert [holder.put(piece) for piece in pieces] == expected

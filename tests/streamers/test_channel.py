@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from streamers.base import RowText
+from streamers.cancel import Cancelled
 from streamers.channel import Channel, Ending, Item, Seat
 from streamers.errors import ProducerDiedError, ProducerError
 
@@ -120,3 +122,23 @@ def test_errors_are_chained_and_fresh_for_each_reader() -> None:
     with pytest.raises(ProducerDiedError, match="gone"):
         Ending(ProducerDiedError("gone")).raise_error()
     Ending().raise_error()
+
+
+def test_it_is_a_flag() -> None:
+    flag = Cancelled()
+    assert not flag
+    assert not flag.is_set()
+    flag.set()
+    flag.set()
+    assert flag
+    assert flag.is_set()
+
+
+def test_it_is_a_stopping_criterion() -> None:
+    flag = Cancelled()
+    ids = torch.zeros(3, 5, dtype=torch.long)
+    assert flag(ids, torch.zeros(3, 7)).tolist() == [False] * 3
+    flag.set()
+    answer = flag(ids, None, past=1)
+    assert answer.tolist() == [True] * 3
+    assert answer.dtype == torch.bool

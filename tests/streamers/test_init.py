@@ -1,4 +1,4 @@
-"""What the package offers, and what it does not load."""
+"""What the package offers, what it does not load, and its exceptions."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import streamers
+from streamers.errors import ProducerDiedError, ProducerError, StreamerError
 
 
 def test_names_are_sorted_and_there() -> None:
@@ -19,3 +20,9 @@ def test_importing_loads_neither_torch_nor_an_event_loop_library() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
+
+
+def test_a_reader_can_catch_all_of_them() -> None:
+    assert issubclass(ProducerDiedError, ProducerError)
+    assert issubclass(ProducerError, StreamerError)
+    assert issubclass(StreamerError, RuntimeError)

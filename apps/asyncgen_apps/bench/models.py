@@ -48,7 +48,7 @@ class Checkpoint:
         return cls(folder, config["vocab_size"], end is not None)
 
     def prompt(self, length: int, seed: int) -> list[int]:
-        """Draw a prompt of ``length`` ids; special tokens are at the ends of a vocabulary."""
+        """Draw a prompt of ``length`` ids; those at the ends of a vocabulary are special tokens."""
         draw = random.Random(seed)
         return [draw.randrange(self.vocab // 4, 3 * self.vocab // 4) for _ in range(length)]
 

@@ -46,7 +46,7 @@ async def ticking(clock: Callable[[], float] = perf_counter) -> AsyncIterator[li
         try:
             yield lateness
         except Exception as error:
-            # Raised below, as it is: leaving the group with it would wrap it.
+            # Raised behind the group, which would wrap it in an exception group.
             failure = error
         # A stall at the very end still owes its ticks.
         await anyio.sleep(2 * PERIOD)

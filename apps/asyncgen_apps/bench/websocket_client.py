@@ -24,10 +24,10 @@ __all__ = ["ClientSide", "Told", "Wire", "tell"]
 
 DONE, ERROR, HELLO = b'"type":"done', b'"type":"erro', b'"type":"hell'
 TAIL = len(DONE) - 1
-"""Bytes of which a mark may begin in what came before; of one length, so that none counts twice."""
+"""Bytes kept of each chunk, for a mark that is cut in two; too few to count a whole one twice."""
 SUBPROTOCOL = "asyncgen.v1"
 SMALL_BUFFER = 4096
-"""Bytes that the kernel may keep for a client that reads nothing: it shall be noticed soon."""
+"""Bytes that the kernel keeps for a client that reads nothing: few, so that it is noticed soon."""
 AT_A_TIME = 50
 """Connections that are opened together."""
 PATIENCE = 300.0

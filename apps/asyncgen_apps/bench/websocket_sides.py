@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["ServerSide"]
 
 QUIET = 3600.0
-"""Seconds between heartbeats: the lean client answers none."""
+"""Seconds between heartbeats: so many that the measuring client, which answers none, meets none."""
 LOOK = 0.02
 """Seconds between two looks at the memory."""
 STATM = Path("/proc/self/statm")

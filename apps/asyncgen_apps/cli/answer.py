@@ -77,7 +77,7 @@ async def show_answer(stream: LLMStream, view: View, interrupts: Interrupts) -> 
                 async for piece in stream:
                     view.feed(piece)
             except Exception as error:
-                # Raised below, as it is: leaving the group with it would wrap it.
+                # Raised behind the group, which would wrap it in an exception group.
                 failure = error
             tasks.cancel_scope.cancel()
     if failure is not None:

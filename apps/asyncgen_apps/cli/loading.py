@@ -22,7 +22,7 @@ ERASE_LINE = "\r\x1b[2K"
 def loading_line(name: str, out: TextIO | None = None, *, doing: str = "loading") -> Iterator[None]:
     """Show a line while the block runs; nothing without a terminal.
 
-    The line is not animated: from the second second on, the library draws its progress bar of
+    The line is not animated: after the first second, the library draws its progress bar of
     the weights over it, and two writers would tear each other's lines.
 
     Args:

@@ -101,7 +101,7 @@ class Setting:
         raise self._refuse(value)
 
     def _in_range(self, number: float) -> bool:
-        """Whether a number lies between the limits; what is not a number does not."""
+        """Whether a number lies between the limits; NaN does not."""
         if self.low is not None and not (number > self.low if self.above else number >= self.low):
             return False
         return self.high is None or number <= self.high

@@ -227,7 +227,7 @@ def _say(text: str) -> None:
 
 
 def _with_chat(wanted: bool | None, guarded: bool) -> bool:
-    """Whether to mount the chat page; asked for by name, it must be there."""
+    """Whether to mount the chat page; it is an error to ask for it where gradio is missing."""
     if wanted is False:
         return False
     from asyncgen_apps.openai_http.mounts import has_chat

@@ -218,7 +218,7 @@ async def _serve(source: Source, plan: _Plan, listener: "socket.socket", startup
     async with opened(source) as opened_llm:
         llm: AsyncLLM = opened_llm  # type: ignore[assignment]
         startup.lap("load")
-        await llm.generate([1], max_new_tokens=1)  # what is made at first use is made now
+        await llm.generate([1], max_new_tokens=1)  # warms up
         startup.lap("first token")
         async with serve_websocket(
             llm, settings=plan.settings, allow_anonymous=plan.allow_anonymous, sock=listener
@@ -232,7 +232,7 @@ async def _until_signal(plan: _Plan, server: "StreamServer", startup: Startup) -
 
     import anyio
 
-    # Before anything is said: who reads it may send a signal at once.
+    # Before the address is printed: whoever reads it may send a signal at once.
     with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as received:
         _announce(plan, server, startup)
         await anext(received)
@@ -260,7 +260,7 @@ def _set_up_log(form: str | None) -> None:
     log = logging.getLogger("asyncgen")
     log.addHandler(handler)
     log.setLevel(logging.INFO if form else logging.WARNING)
-    # The library tells of every connection what ours tells better.
+    # The WebSocket library logs every connection as well, and says less of it than we do.
     logging.getLogger("asyncgen.websocket.library").setLevel(logging.WARNING)
 
 

@@ -79,8 +79,8 @@ class Source:
         token: Token for the hub, or for the server; never shown.
         max_running: Most streams that share a step; ``None`` is the library's choice.
         max_queue_size: Most streams that wait for that; ``None`` is no limit.
-        url: Address of a server that has the model; the fields above, but ``token``, are its own
-            business then.
+        url: Address of a server that has the model; the fields above, but ``token``, then have no
+            effect.
     """
 
     model: str = "demo"

@@ -260,7 +260,7 @@ class _Page:
         session = self._sessions.get(request.session_hash, saved)
         current = session.library.current
         if not session.is_running(current):
-            return self._screen(session)  # nothing runs: the button is left from before
+            return self._screen(session)  # the answer ended before the click arrived
         session.stop(current)
         return self._nothing()
 
@@ -298,7 +298,7 @@ class _Page:
         return [*self._screen(session), *self._panel.restored(settings)]
 
     async def _follow(self, request: gr.Request, saved: Any) -> AsyncGenerator[list[Any], None]:
-        """Draw all again, then an answer that grows on another page, until it is looked away from.
+        """Draw all again, then an answer that grows on another page, while its chat is shown.
 
         What a click draws comes on a connection of its own: it may reach the browser after later
         frames of an answer, or before earlier ones. What is drawn here comes after all of them.

@@ -56,7 +56,7 @@ class Turn:
         """Read a dumped turn.
 
         Raises:
-            ValueError: It is none.
+            ValueError: It is not a dumped turn.
         """
         if not isinstance(saved, dict) or saved.get("role") not in ("user", "assistant"):
             raise ValueError("not a turn")

@@ -56,7 +56,7 @@ def defaults(config: GenerationConfig) -> Values:
         shown["decay_start"], shown["decay_factor"] = config.exponential_decay_length_penalty
     shown["system"] = ""
     shown["top_logprobs"] = ALTERNATIVES
-    # One that switches a strategy on shows what it would be on with.
+    # A field that asks for a strategy shows a value with which that strategy works.
     for name in ("num_beams", "num_beam_groups", "penalty_alpha", "contrastive_k", "dola_layers"):
         field = next(each for each in FIELDS if each.name == name)
         if not _suits(field, shown[name]):

@@ -113,7 +113,7 @@ class Answer(Response):
             _log.info("client left after %.3f s", time.monotonic() - began)
 
     async def _work(self, reply: Reply, running: anyio.CancelScope) -> None:
-        """Answer, or say why not; then nobody needs to watch any more."""
+        """Answer, or say why not; then stop watching the client."""
         with self._scope:
             await self._answer(reply)
         if self._aborted is not None:
@@ -144,7 +144,7 @@ class Answer(Response):
         varies = self._plan.logprobs or wishes.continuous_usage
 
         def laid_out(index: int, event: TokenEvent) -> str:
-            """What is told of an event, behind what comes before the first."""
+            """Spell an event out; before the first one come the chunks that open the stream."""
             objects = [*opening, self._shape.chunk(index, event)]
             opening.clear()
             if wishes.usage:
@@ -194,7 +194,7 @@ class Answer(Response):
                     return
                 continue
             silent = time.monotonic() - reply.sent_at
-            if reply.is_sending:  # the last write as well: it must not hold a place for ever
+            if reply.is_sending:  # also in the last write: a place must not be held for ever
                 if silent > settings.stall_seconds:
                     _log.warning("a client has read nothing for %.0f s: given up", silent)
                     running.cancel()
@@ -209,7 +209,7 @@ class Answer(Response):
 
 
 def _check(index: int, event: TokenEvent) -> None:
-    """An engine that was closed has not answered."""
+    """Raise if the answer was cut short because the engine was closed."""
     if event.finish_reason in ("aborted", "error"):
         message = "the engine was closed before the answer was complete"
         raise ApiError(503, message, SERVER, code="engine_unavailable", retry_after=5)

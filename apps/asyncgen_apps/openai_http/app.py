@@ -132,7 +132,7 @@ def _add_errors(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     async def http(request: Request, error: HTTPException) -> Response:
-        if error.status_code == 400:  # the framework says nothing else with it
+        if error.status_code == 400:  # the framework uses it for nothing else
             return _reply(ApiError(400, UNREADABLE, code="invalid_json"))
         kind = SERVER if error.status_code >= 500 else "invalid_request_error"
         told = ApiError(

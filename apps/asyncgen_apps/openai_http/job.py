@@ -85,7 +85,7 @@ class Job:
             try:
                 await _read(part, stream, take)
             except Exception as error:
-                # Raised below, as it is: leaving the group with it would wrap it.
+                # Raised behind the group, which would wrap it in an exception group.
                 failures.append(error)
                 group.cancel_scope.cancel()
 

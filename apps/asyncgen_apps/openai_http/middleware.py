@@ -144,7 +144,7 @@ class LimitBody:
         async def counted() -> Message:
             nonlocal read, is_whole
             if is_whole:
-                return await receive()  # for the client to leave
+                return await receive()  # the body is complete: this waits for the client to leave
             with anyio.CancelScope(deadline=deadline) as waiting:
                 message = await receive()
             if waiting.cancelled_caught:
@@ -161,7 +161,7 @@ class LimitBody:
 
 
 class TakeShortWay:
-    """Answers what is asked as it should be at once; all else is the framework's, errors as well.
+    """Answers well-formed requests directly; leaves all others, and all errors, to the framework.
 
     The framework's way to a route takes longer than the rest of a request's, and of many that
     come at once each waits for all before it.

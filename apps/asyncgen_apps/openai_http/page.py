@@ -174,7 +174,7 @@ class EndHeartbeats:
         self._quiet.set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Let heartbeats believe, in time, that their page has gone."""
+        """Tell heartbeats that their page has gone, once no answer needs them any more."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return

@@ -56,12 +56,12 @@ NEUTRAL: dict[str, tuple[object, ...]] = {
 MAX_CHOICES = 128
 MAX_PROMPTS = 1024
 MAX_IDS = 2**18
-"""Of one list: as many as the largest vocabularies have."""
+"""Most token ids in one list: as many as the largest vocabularies have."""
 MAX_SEQUENCES = 2**15
-"""Of token ids, in one field: checking and laying them out holds everybody up."""
+"""Most sequences of token ids in one field: laying them out blocks all other requests."""
 MAX_SETTINGS = 32
 MAX_WORDS = 1024
-"""To be forced, or forms of one: each takes part in every step of every beam."""
+"""Most forced words, and most forms of one: each takes part in every step of every beam."""
 
 
 def _encodable(text: str) -> str:

@@ -53,7 +53,7 @@ class CountedModel(GatedModel):
 
 class _CountedStream(GatedStream):
     def abort(self, error: ApiError) -> None:
-        """Leave it to the drain of the streams, which has the same time and tells its clients."""
+        """Do nothing: the drain of the streams ends them in time and tells their clients."""
 
 
 def stream_settings(settings: ServerSettings, drain_seconds: float) -> StreamSettings:

@@ -167,9 +167,9 @@ class Registry:
         """An answer has ended; called by it."""
         self.num_running -= 1
         if answer.token not in self._answers:
-            return  # its time was over before
+            return  # it has expired or was dropped
         if not answer.is_accepted:
-            self._forget(answer)  # refused: nobody was given its token
+            self._forget(answer)  # it was refused, so that no client has its token
             return
         size = answer.replay.size
         self._ended[answer] = size

@@ -153,5 +153,5 @@ class _Endpoint:
 
 
 def _one(values: list[str]) -> str | None:
-    """A header; of several, which is an attack or a mistake, all, so that none is taken."""
+    """A header's value. The values of a repeated header are joined, so that none is accepted."""
     return ", ".join(values) or None

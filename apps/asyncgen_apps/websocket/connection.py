@@ -91,7 +91,7 @@ class StreamConnection(ServerConnection):
         closing = session.closing
         if closing is not None:
             self.protocol.send_close(closing.code, closing.reason)
-            # For a client that does not answer; the library counts only where somebody waits.
+            # For a client that does not answer: the library times only a close that a task awaits.
             self._deadline = self.loop.call_later(self.close_timeout or 0.0, self.abort)
         if data := b"".join(self.protocol.data_to_send()):
             self.transport.write(data)

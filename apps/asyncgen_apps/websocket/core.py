@@ -62,7 +62,7 @@ Order = Begin | Stop | Close
 
 
 def _nobody() -> None:
-    """Hears nothing."""
+    """The callback of a channel before anybody has set one."""
 
 
 class Channel:

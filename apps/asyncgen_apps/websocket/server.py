@@ -229,7 +229,7 @@ class _Front:
 
 
 def _one(request: Request, name: str) -> str | None:
-    """A header; of several, which is an attack or a mistake, all, so that none is taken."""
+    """A header's value. The values of a repeated header are joined, so that none is accepted."""
     return ", ".join(request.headers.get_all(name)) or None
 
 

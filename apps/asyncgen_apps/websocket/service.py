@@ -190,8 +190,8 @@ class StreamService:
         """Take nothing new, let what runs go on, and end what is left.
 
         Args:
-            seconds: How long it may go on; by default what the settings say. Called again while
-                it drains, the shorter time counts.
+            seconds: How long it may go on; by default what the settings say. If it is called
+                again meanwhile, the shorter time counts.
         """
         limit = self.settings.drain_seconds if seconds is None else seconds
         if not self.is_draining:

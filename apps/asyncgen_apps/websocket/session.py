@@ -32,7 +32,7 @@ _FOR_GOOD = (1000, 1005)
 reloaded or left sends 1001, a broken connection nothing at all."""
 
 MOST_BACKLOG = 64
-"""Messages that may wait for a slow client before it is read from no more."""
+"""Messages that may wait for a slow client before the server stops reading from it."""
 
 
 class Service(Protocol):
@@ -104,7 +104,7 @@ class Session:
 
     @property
     def is_congested(self) -> bool:
-        """Whether the client should be read from no more until it has read."""
+        """Whether the server should stop reading from the client until the client has read."""
         return self._channel.backlog > MOST_BACKLOG
 
     def receive(self, frame: str | bytes) -> None:

@@ -24,8 +24,8 @@ class StreamSettings:
         max_requests: Most requests at a time on a connection.
         max_message_bytes: Longest message from a client.
         max_prompt_tokens: Longest prompt; ``None`` leaves it to the model's context.
-        replay_bytes: How much of a request is kept to be sent again, beyond the limit that its
-            own number of tokens is.
+        replay_bytes: How many bytes of a request are kept to be sent again; its number of
+            tokens bounds them as well.
         kept_bytes: How much of all requests that have ended is kept for clients that may come
             back; the oldest goes first.
         grace_seconds: How long a request goes on without its client, and is kept after its end.

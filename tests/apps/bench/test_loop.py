@@ -7,10 +7,10 @@ import pytest
 from matplotlib.figure import Figure
 from rich.console import Console
 
-from asyncgen_apps.bench import loop
-from asyncgen_apps.bench.checkpoints import SHAPES
+from asyncgen_apps.bench import loop, loop_sides
+from asyncgen_apps.bench.checkpoints import SHAPES, write_checkpoint
 from asyncgen_apps.bench.loop import LoopBench, LoopReport
-from asyncgen_apps.bench.loop_sides import PHASES
+from asyncgen_apps.bench.loop_sides import PHASES, AsyncgenApplication, TransformersApplication
 from tests.apps.bench.test_checkpoints import TINY
 
 BENCH = LoopBench("5m", None, "float32", 8, 2, 2)
@@ -76,3 +76,38 @@ def test_sides_take_turns_at_the_same_work(monkeypatch: pytest.MonkeyPatch) -> N
     assert all(arguments == work for _, arguments in FakeWorker.calls)
     assert len(work["text"]) == 200_000 and len(work["long_prompt"]) == 1000
     assert " " in work["text"]
+
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    """Workers run on asyncio."""
+    return "asyncio"
+
+
+@pytest.mark.parametrize("side", [AsyncgenApplication, TransformersApplication])
+async def test_every_phase_has_its_ticks(
+    side: type[AsyncgenApplication | TransformersApplication],
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pytest.importorskip("transformers")
+    monkeypatch.setattr(loop_sides, "IDLE_SECONDS", 0.05)
+    folder = tmp_path_factory.mktemp("tiny")
+    write_checkpoint(folder, TINY, "float32")
+    application = side()
+    await application.warm_up(str(folder))
+    for _ in range(2):
+        late = await application.phases(
+            str(folder),
+            "float32",
+            text="the quick fox " * 1500,
+            long_prompt=list(range(300, 500)),
+            prompt=list(range(300, 308)),
+            new_tokens=4,
+        )
+        assert tuple(late) == PHASES
+        assert all(ticks and min(ticks) >= 0 for ticks in late.values())
+    await application.aclose()

@@ -6,17 +6,22 @@ import io
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import anyio
 import pytest
 from matplotlib.figure import Figure
 from rich.console import Console
 
 from asyncgen_apps.bench.checkpoints import write_checkpoint
 from asyncgen_apps.bench.serve import IN_PROCESS, Cell, Round, ServeBench, ServeReport
+from asyncgen_apps.bench.serve_client import ask_all
 from asyncgen_apps.bench.workers import BenchError
 from tests.apps.bench.test_checkpoints import TINY
+from tests.apps.openai_http.running import running
+from tests.apps.openai_http.test_answer import scripted
 
 if TYPE_CHECKING:
     from pathlib import Path
+
 
 BENCH = ServeBench("5m", None, "float32", (1, 8), 8, 50, 16, 2, 1, ("continuous", "plain"))
 
@@ -76,3 +81,30 @@ def test_a_real_round(tmp_path: Path) -> None:
 def test_a_model_with_an_end() -> None:
     with pytest.raises(BenchError, match="equal lengths"):
         ServeReport.of(replace(BENCH, shape="demo"))
+
+
+BODY: dict[str, object] = {
+    "model": "demo",
+    "prompt": [1],
+    "max_tokens": 5,
+    "temperature": 0,
+    "stream": True,
+    "stream_options": {"include_usage": True},
+}
+
+
+def test_it_times_every_stream() -> None:
+    with running(scripted()) as served:
+        asked = anyio.run(ask_all, served.port, [BODY] * 3, 5)
+        assert len(asked.first) == 3
+        assert all(0 < first <= asked.total for first in asked.first)
+
+
+@pytest.mark.parametrize(
+    ("body", "tokens", "told"),
+    [(BODY, 6, "another length"), ({**BODY, "tools": [1]}, 5, "no stream")],
+)
+def test_it_complains(body: dict[str, object], tokens: int, told: str) -> None:
+    with running(scripted()) as served, pytest.raises(ExceptionGroup) as failed:
+        anyio.run(ask_all, served.port, [body], tokens)
+    assert told in str(failed.value.exceptions[0])

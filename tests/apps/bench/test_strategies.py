@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import inspect
 import io
 from typing import TYPE_CHECKING, Any, Self
 
@@ -7,6 +8,7 @@ import pytest
 from matplotlib.figure import Figure
 from rich.console import Console
 
+from asyncgen import GenerationConfig, GenerationMixin
 from asyncgen_apps.bench import strategies
 from asyncgen_apps.bench.cases import CASES, GREEDY, GROUNDED_GREEDY
 from asyncgen_apps.bench.checkpoints import SHAPES, write_checkpoint
@@ -16,6 +18,7 @@ from tests.apps.bench.test_checkpoints import TINY
 
 if TYPE_CHECKING:
     from pathlib import Path
+
 
 BENCH = StrategiesBench("5m", None, ("float32",), (), 100, 32, 3, 1)
 CASE = {case.name: case for case in CASES}
@@ -179,3 +182,20 @@ def test_both_libraries_give_the_same_tokens_in_processes_of_their_own() -> None
     report = StrategiesReport.of(StrategiesBench("5m", None, ("float32",), names, 8, 8, 1, 1))
     for one in report.comparisons:
         assert one.same and one.ratio and one.gain, one.case.name
+
+
+def test_names_are_unique() -> None:
+    names = [case.name for case in CASES]
+    assert len(set(names)) == len(names)
+
+
+def test_parameters_are_those_of_generate() -> None:
+    known = {*vars(GenerationConfig()), *inspect.signature(GenerationMixin.generate).parameters}
+    for case in CASES:
+        assert set(case.parameters) <= known, case.name
+
+
+def test_greedy_decoding_is_among_them_plain_and_grounded() -> None:
+    assert GREEDY in CASES and GROUNDED_GREEDY in CASES
+    assert not GREEDY.parameters and not GROUNDED_GREEDY.parameters
+    assert GROUNDED_GREEDY.is_grounded and not GREEDY.is_grounded

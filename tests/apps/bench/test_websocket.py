@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from matplotlib.figure import Figure
@@ -18,11 +18,13 @@ from asyncgen_apps.bench.websocket import (
     WebsocketReport,
     delays,
 )
+from asyncgen_apps.bench.websocket_client import Wire, tell
 from asyncgen_apps.bench.workers import BenchError
 from tests.apps.bench.test_checkpoints import TINY
 
 if TYPE_CHECKING:
     from pathlib import Path
+
 
 BENCH = WebsocketBench("5m", None, "float32", (32,), 4, ((3, 2),), 4, True, 8, 4, 2, 1)
 
@@ -75,3 +77,37 @@ def test_a_real_benchmark(tmp_path: Path) -> None:
     assert got.pairs[0].share > 0
     assert (got.crowds[0].lost, got.crowds[0].disordered) == (0, 0)
     assert len(got.delay) > 0 and got.stall is None and got.idle_kb is not None
+
+
+def delta(seq: int, text: str, **more: Any) -> tuple[float, dict[str, Any]]:
+    return float(seq), {"type": "delta", "id": "a", "seq": seq, "text": text, "index": 0, **more}
+
+
+def done(seq: int) -> tuple[float, dict[str, Any]]:
+    return 9.0, {"type": "done", "id": "a", "seq": seq, "usage": {"completion_tokens": 5}}
+
+
+def test_a_whole_stream() -> None:
+    one = tell([delta(1, "ab"), delta(3, "c", first_seq=2), done(4)])["a"]
+    assert one.in_order and one.tokens == 5
+    assert one.deltas == [(1.0, 2), (3.0, 3)]
+
+
+@pytest.mark.parametrize("broken", [[delta(2, "b")], [delta(1, "a"), delta(1, "a")], [done(2)]])
+def test_a_gap_or_a_repetition(broken: list[tuple[float, dict[str, Any]]]) -> None:
+    assert not tell(broken)["a"].in_order
+
+
+def test_errors() -> None:
+    assert tell([(1.0, {"type": "error", "id": "a", "code": "internal"})])["a"].error == "internal"
+    with pytest.raises(RuntimeError, match="too much"):
+        tell([(1.0, {"type": "error", "code": "overloaded", "message": "too much"})])
+
+
+def test_ends_are_counted_wherever_the_bytes_are_cut() -> None:
+    frame = b'{"type":"done","id":"a"}{"type":"error","id":"b"}{"type":"delta"}'
+    for cut in range(len(frame) + 1):
+        wire = Wire(1)
+        wire.data_received(frame[:cut])
+        wire.data_received(frame[cut:])
+        assert (wire.ends, wire.failures) == (1, 1)

@@ -5,7 +5,12 @@ import sys
 from pathlib import Path
 
 import pytest
+import typer
 
+from asyncgen import InvalidRequestError
+from asyncgen_apps.cli import main
+from asyncgen_apps.cli.guard import UserError, describe, one_line_errors
+from asyncgen_apps.cli.options import SettingError
 from tests.apps.cli.doubles import run_cli
 
 
@@ -30,3 +35,64 @@ def test_the_command_line_starts_without_torch(tmp_path: Path) -> None:
         "assert not heavy & sys.modules.keys(), heavy & sys.modules.keys()\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[3])
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (UserError("give a PROMPT"), "give a PROMPT"),
+        (SettingError("unknown setting"), "unknown setting"),
+        (InvalidRequestError("top_p", 2, "up to 1"), "`top_p` is 2: up to 1"),
+        (KeyError("x"), "KeyError: 'x' (--debug shows the traceback)"),
+        (RuntimeError(), "RuntimeError"),
+    ],
+)
+def test_errors_in_words(error: Exception, said: str) -> None:
+    assert describe(error) == said
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [(UserError("x"), 1), (KeyboardInterrupt(), 130), (typer.Exit(5), 5), (OSError("x"), 1)],
+)
+def test_exit_codes(error: BaseException, code: int) -> None:
+    with pytest.raises(typer.Exit) as caught, one_line_errors():
+        raise error
+    assert caught.value.exit_code == code
+
+
+def test_debug_lets_errors_through() -> None:
+    with pytest.raises(KeyError), one_line_errors(debug=True):
+        raise KeyError
+
+
+def test_the_module_is_the_command() -> None:
+    command = [sys.executable, "-m", "asyncgen_apps.cli", "nonsense"]
+    done = subprocess.run(
+        command, capture_output=True, text=True, cwd=Path(__file__).parents[3], timeout=120
+    )
+    assert done.returncode == 2
+    assert "nonsense" in done.stderr
+
+
+def test_the_entry_point_runs_the_command_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["asyncgen", "--version"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 0
+    assert capsys.readouterr().out.startswith("asyncgen")
+
+
+@pytest.mark.parametrize("missing", ["typer", "rich"])
+def test_without_the_extra_there_is_a_line_with_the_remedy(missing: str) -> None:
+    code = (
+        f"import sys; sys.modules[{missing!r}] = None; from asyncgen_apps.cli import main; main()"
+    )
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(
+        command, capture_output=True, text=True, cwd=Path(__file__).parents[3], timeout=120
+    )
+    assert done.returncode == 1
+    assert done.stderr == f'error: {missing} is not installed: pip install "asyncgen[apps]"\n'

@@ -1,11 +1,15 @@
-"""Conversations alternate and their answers follow from the story."""
+"""Conversations follow from their story; small talk, refusals, code, and exercises."""
 
 from __future__ import annotations
 
+import json
 import random
+import re
 
-from asyncgen_apps.demo_model import chat, phrases
+from asyncgen_apps.demo_model import chat, manners, phrases
+from asyncgen_apps.demo_model.practice import recall, repeat
 from asyncgen_apps.demo_model.stories import tell
+from asyncgen_apps.demo_model.world import mentions_held_out
 
 
 def test_roles_alternate() -> None:
@@ -48,3 +52,36 @@ def test_a_request_names_its_hero() -> None:
             assert wish.hero.word.lower() in text.lower()
         if wish.thing is not None:
             assert wish.thing in text.lower()
+
+
+def test_code_compiles() -> None:
+    for seed in range(120):
+        _, answer = manners.code(random.Random(seed))
+        language, _, body = answer.split("```")[1].partition("\n")
+        if language == "json":
+            assert "name" in json.loads(body)
+        else:
+            compile(body, "snippet", "exec")
+
+
+def test_unknown_things_are_not_known() -> None:
+    assert all("do not know" in manners.unknown(random.Random(seed))[1] for seed in range(40))
+
+
+def test_small_talk_is_never_empty() -> None:
+    assert all(all(manners.polite(random.Random(seed))) for seed in range(40))
+
+
+def test_repeated_words_stand_in_the_request_in_order() -> None:
+    for seed in range(100):
+        ask, answer = repeat(random.Random(seed))
+        words = re.findall(r"\w+", answer)
+        assert words == re.findall(r"\w+", ask)[-len(words) :]
+        assert not mentions_held_out(answer)
+
+
+def test_recalled_facts_were_told() -> None:
+    for seed in range(100):
+        ask, answer = recall(random.Random(seed))
+        assert answer in ask
+        assert ask.endswith("?")

@@ -1,15 +1,17 @@
-"""The counting of the evaluation, with models that are functions."""
+"""The counting of the evaluation and of the quiz, with models that are functions."""
 
 from __future__ import annotations
 
+import random
 from typing import TYPE_CHECKING
 
-from asyncgen_apps.demo_model import evaluate
+from asyncgen_apps.demo_model import evaluate, facts, quiz
 from asyncgen_apps.demo_model.decode import one_by_one
 from asyncgen_apps.demo_model.world import held_out
 
 if TYPE_CHECKING:
     from asyncgen_apps.demo_model.chat import Message
+
 
 PROMPTS = [
     evaluate.Prompt("Tell me a story about a fox and a key.", "fox", "key", "hill"),
@@ -60,3 +62,25 @@ def test_there_are_ten_samples() -> None:
     conversations = evaluate.samples(_echo)
     assert len(conversations) == 10
     assert any(len(conversation) == 4 for conversation in conversations)
+
+
+def test_sums_agree_in_any_form() -> None:
+    assert quiz.agrees("sums", "7 plus 8 is 15.", "7 + 8 = 15.")
+    assert not quiz.agrees("sums", "7 + 8 = 14.", "7 + 8 = 15.")
+    assert not quiz.agrees("sums", "I do not know.", "7 + 8 = 15.")
+
+
+def test_a_model_that_knows_everything_gets_everything_right() -> None:
+    known: dict[str, str] = {}
+    for subject, make in quiz.SUBJECTS.items():
+        rng = random.Random(f"{subject}:13")
+        known.update(make(rng) for _ in range(20))
+    right = quiz.quiz(one_by_one(lambda messages: known[messages[0]["content"]]), 20)
+    assert set(right.values()) == {20}
+
+
+def test_a_model_that_knows_nothing_gets_nothing_right() -> None:
+    right = quiz.quiz(one_by_one(lambda _: "I do not know that."), 10)
+    assert right == dict.fromkeys(quiz.SUBJECTS, 0)
+    assert "sums" in right
+    assert quiz.SUBJECTS["sums"] is facts.arithmetic

@@ -1,13 +1,16 @@
-"""Stories keep to the wish and to their grammar."""
+"""Stories keep to the wish and to their grammar; openings, plots, phrases and details fit."""
 
 from __future__ import annotations
 
 import random
 import re
+from string import Formatter
 
 import pytest
 
-from asyncgen_apps.demo_model import plots
+from asyncgen_apps.demo_model import frames, phrases, plots
+from asyncgen_apps.demo_model.details import ANY_NOTES, KIND_NOTES, KINDS, notes
+from asyncgen_apps.demo_model.plots import PLOTS
 from asyncgen_apps.demo_model.stories import Wish, capitalise, plot_for, tell
 from asyncgen_apps.demo_model.world import named, unnamed
 
@@ -48,3 +51,56 @@ def test_two_wished_characters_both_appear() -> None:
     story = tell(random.Random(1), wish)
     assert "fox" in story.text
     assert "owl" in story.text
+
+
+def test_openings_introduce_the_hero_in_the_place() -> None:
+    assert all("{intro}" in text and "{p}" in text for text in frames.OPENINGS)
+
+
+def test_sentences_end() -> None:
+    texts = (*frames.OPENINGS, *filter(None, frames.SETTINGS), *frames.ENDINGS)
+    assert all(text.endswith(".") for text in texts)
+
+
+def test_some_emoji_take_several_code_points() -> None:
+    assert any(len(emoji) > 1 for emoji in frames.EMOJI)
+
+
+def test_requests_have_one_subject() -> None:
+    assert all(text.count("{x}") == 1 for text in (*phrases.ASKS, *phrases.ANOTHER))
+
+
+def test_every_plot_has_verbs_and_questions() -> None:
+    assert set(phrases.VERBS) == set(phrases.QUESTIONS) == set(PLOTS)
+
+
+def test_every_kind_has_notes() -> None:
+    assert set(KINDS) == set(KIND_NOTES)
+    assert notes("flute") == KIND_NOTES["music"]
+
+
+def test_invented_objects_have_notes() -> None:
+    assert notes("plooth") == ANY_NOTES
+
+
+SLOTS = set(
+    "intro h he him his kintro k kname khe khim khis ao o noun p pl q ql day time weather mood "
+    "feel treat trouble".split()
+)
+
+
+def _slots(text: str) -> set[str]:
+    return {name for _, name, _, _ in Formatter().parse(text) if name}
+
+
+@pytest.mark.parametrize("plot", PLOTS)
+def test_plots_use_known_slots_and_bring_in_everything(plot: str) -> None:
+    for stage in PLOTS[plot]:
+        assert all(_slots(text) <= SLOTS for text in stage)
+        assert len(set(stage)) == len(stage)
+    for slot in ("ao", "kintro"):
+        assert any(all(slot in _slots(text) for text in stage) for stage in PLOTS[plot])
+
+
+def test_every_plot_can_be_told_in_one_sentence() -> None:
+    assert set(frames.SUMMARIES) == set(frames.SHORT) == set(PLOTS)

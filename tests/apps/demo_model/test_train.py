@@ -1,19 +1,22 @@
-"""A short run goes from the seed to an exported folder, and can be taken up again."""
+"""The settings of a run, and a short one: from the seed to an exported folder and a plot."""
 
 from __future__ import annotations
 
 import json
 from typing import TYPE_CHECKING
 
+import pytest
 import torch
 
 from asyncgen_apps.demo_model.export import load
 from asyncgen_apps.demo_model.network import NetworkConfig
+from asyncgen_apps.demo_model.plot import plot_losses
 from asyncgen_apps.demo_model.run import TrainingRun
 from asyncgen_apps.demo_model.train import train
 
 if TYPE_CHECKING:
     from pathlib import Path
+
 
 CONFIG = NetworkConfig(
     vocab_size=600, hidden_size=32, intermediate_size=48, layers=2, heads=4, kv_heads=2
@@ -42,3 +45,18 @@ def test_three_steps_end_to_end(tmp_path: Path) -> None:
 def test_an_interrupted_run_ends_the_same(tmp_path: Path) -> None:
     whole = _train(tmp_path / "whole")
     torch.testing.assert_close(_train(tmp_path / "parts", stop_first=2), whole)
+
+
+def test_the_rate_warms_up_holds_and_falls() -> None:
+    run = TrainingRun(seed=1, steps=100, warmup=10, decay_share=0.2)
+    assert run.rate(0) == pytest.approx(0.1)
+    assert run.rate(50) == 1.0
+    assert run.rate(90) == pytest.approx(0.5)
+    assert run.rate(100) == 0.0
+
+
+def test_a_small_picture_is_written(tmp_path: Path) -> None:
+    path = tmp_path / "loss.png"
+    plot_losses([(1, 5.0), (2, 3.0)], [(2, 3.5)], path)
+    assert path.read_bytes().startswith(b"\x89PNG")
+    assert path.stat().st_size < 60_000

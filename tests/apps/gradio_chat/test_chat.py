@@ -9,9 +9,12 @@ from typing import Any, cast
 import gradio as gr
 import pytest
 
+import asyncgen_apps.gradio_chat
+from asyncgen import AsyncLLM, TextStream
 from asyncgen_apps.gradio_chat import build_chat
 from asyncgen_apps.gradio_chat.chat import _Page
 from asyncgen_apps.gradio_chat.fields import FIELDS
+from asyncgen_apps.gradio_chat.model import ChatModel, ChatStream
 from asyncgen_apps.gradio_chat.sessions import Sessions
 from tests.apps.gradio_chat.doubles import ScriptedModel, ScriptedStream
 
@@ -184,3 +187,18 @@ async def test_a_full_browser_forgets_the_oldest_and_says_so(
     await _frames(page._ask(_request(), "x" * 2_000_000, None, *values))
     await page._begin(_request(), None)
     assert "was removed" in told[0]
+
+
+def test_exports() -> None:
+    assert asyncgen_apps.gradio_chat.__all__ == ["build_chat", "launch_options"]
+
+
+def test_the_library_has_what_the_chat_uses() -> None:
+    for protocol, ours in ((ChatModel, AsyncLLM), (ChatStream, TextStream)):
+        names = {name for name in vars(protocol) if not name.startswith("_")}
+        assert names <= set(dir(ours))
+
+
+def test_an_engine_is_a_model() -> None:
+    model: ChatModel = AsyncLLM("demo")  # the types are checked by mypy
+    assert hasattr(model, "stream")

@@ -1,7 +1,9 @@
-"""The panel has one widget for each field, and shows what the strategy uses."""
+"""One widget for each field, shown where the strategy uses it; the look fetches nothing."""
 
 from __future__ import annotations
 
+import inspect
+import re
 from functools import cache
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 
 from asyncgen import GenerationConfig
 from asyncgen_apps.gradio_chat.fields import FIELDS, GROUPS
+from asyncgen_apps.gradio_chat.look import ON_LOAD, TOGGLE_THEME, launch_options, theme
 from asyncgen_apps.gradio_chat.panel import Panel
 from asyncgen_apps.gradio_chat.settings import defaults
 
@@ -56,3 +59,21 @@ async def test_what_has_no_effect_is_hidden_with_its_heading() -> None:
     updates = _named(_panel()._rearranged("lookup", True))
     assert updates["temperature"]["visible"] is updates["Sampling"]["visible"] is True
     assert updates["draw"]["visible"] is True
+
+
+def test_launch_and_mount_take_every_option() -> None:
+    for function in (gr.Blocks.launch, gr.mount_gradio_app):
+        assert set(launch_options()) <= set(inspect.signature(function).parameters)
+
+
+def test_nothing_comes_from_elsewhere() -> None:
+    options = launch_options()
+    fonts = theme()._stylesheets
+    assert [sheet for sheet in fonts if sheet.startswith("http")] == []
+    assert re.findall(r"https?:|@import|url\(", options["css"]) == []
+    assert options["run_history"] is False
+
+
+def test_the_choice_of_light_and_dark_is_kept_where_it_is_looked_for() -> None:
+    keys = [re.findall(r'Item\("(.*?)"', script) for script in (ON_LOAD, TOGGLE_THEME)]
+    assert keys == [["asyncgen.theme"], ["asyncgen.theme"]]

@@ -128,6 +128,15 @@ def wait_for(condition: Callable[[], bool]) -> None:
         time.sleep(0.005)
 
 
+def reference(served: Running, prompt: Any, **params: Any) -> Any:
+    """What the library itself says, on a loop of its own."""
+
+    async def ask() -> Any:
+        return await served.llm.generate(prompt, **params)
+
+    return anyio.run(ask)
+
+
 @contextmanager
 def running(
     make: Callable[[], AsyncLLM], *, drain_seconds: float = 5.0, **settings: Any

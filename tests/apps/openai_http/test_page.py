@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 import socket
-import subprocess
-import sys
 import urllib.request
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -26,6 +23,7 @@ from tests.apps.cli.serving import served
 from tests.apps.gradio_chat.browsing import ChatPage, chromium
 
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import AsyncIterator
 
     from starlette.types import Message, Receive, Scope, Send
@@ -160,73 +158,27 @@ def ended(process: subprocess.Popen[str]) -> str:
     return said
 
 
-LOAD_CHAT = """
-import json, sys
-import gradio
-from gradio_client import Client
-url = sys.stdin.readline().strip()
-chat = gradio.load_chat(f"{url}/v1/", model="demo", token="none", api_name="chat")
-_, local, _ = chat.launch(server_name="127.0.0.1", prevent_thread_lock=True, quiet=True)
-client = Client(local, verbose=False)
-job = client.submit({"text": "Tell me a story.", "files": []}, api_name="/chat")
-job.result(timeout=120)
-print(json.dumps(job.outputs()))
-sys.stdout.flush()
-"""
-"""Gradio's own client of such servers, as its documentation starts it."""
-
-
-def test_the_chat_the_api_and_the_streams_share_a_port_and_load_chat_runs() -> None:
+def test_the_chat_the_api_and_the_streams_share_a_port() -> None:
     pytest.importorskip("gradio")
-    other = subprocess.Popen(
-        [sys.executable, "-c", LOAD_CHAT],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "GRADIO_ANALYTICS_ENABLED": "False"},
-    )
-    with (
-        other,
-        served("--threads", "1", "--drain", "600", "--ws-port", "0") as (
-            process,
-            url,
-            said,
-        ),
-    ):
-        try:
-            assert other.stdin is not None
-            other.stdin.write(url + "\n")
-            other.stdin.flush()
-            _look(process, url, said[-1], other)
-        finally:
-            other.kill()
-
-
-def _look(
-    process: subprocess.Popen[str], url: str, said: str, other: subprocess.Popen[str]
-) -> None:
-    assert f"chat at {url}" in said
-    found = re.search(r"streams at (ws://\S+)$", said)
-    assert found is not None
-    for stream in (found.group(1), f"ws{url.removeprefix('http')}/v1/stream"):
-        with connect(stream, open_timeout=60) as wire:
-            assert json.loads(wire.recv(60))["protocol"] == "asyncgen.v1"
-    with urllib.request.urlopen(f"{url}/", timeout=60) as got:
-        assert b"gradio" in got.read()
-    with urllib.request.urlopen(f"{url}/v1/models", timeout=60) as got:
-        assert got.headers["content-type"] == "application/json"
-    port = urlsplit(url).port
-    assert port is not None
-    with socket.create_connection(("127.0.0.1", port), 60) as wire:
-        assert other.stdout is not None
-        grown = json.loads(other.stdout.readline())
-        assert len(grown) > 1, "it grows"
-        assert grown[-1].startswith(grown[0])
-        wire.sendall(b"GET /gradio_api/heartbeat/abc HTTP/1.1\r\nHost: x\r\n\r\n")
-        assert b" 200 " in wire.recv(4096)
-        process.send_signal(signal.SIGTERM)
-        # Much sooner than the drain allows: an open page does not hold the server.
-        assert "Traceback" not in ended(process)
+    with served("--threads", "1", "--drain", "600", "--ws-port", "0") as (process, url, lines):
+        assert f"chat at {url}" in lines[-1]
+        found = re.search(r"streams at (ws://\S+)$", lines[-1])
+        assert found is not None
+        for stream in (found.group(1), f"ws{url.removeprefix('http')}/v1/stream"):
+            with connect(stream, open_timeout=60) as wire:
+                assert json.loads(wire.recv(60))["protocol"] == "asyncgen.v1"
+        with urllib.request.urlopen(f"{url}/", timeout=60) as got:
+            assert b"gradio" in got.read()
+        with urllib.request.urlopen(f"{url}/v1/models", timeout=60) as got:
+            assert got.headers["content-type"] == "application/json"
+        port = urlsplit(url).port
+        assert port is not None
+        with socket.create_connection(("127.0.0.1", port), 60) as open_page:
+            open_page.sendall(b"GET /gradio_api/heartbeat/abc HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert b" 200 " in open_page.recv(4096)
+            process.send_signal(signal.SIGTERM)
+            # Much sooner than the drain allows: an open page does not hold the server.
+            assert "Traceback" not in ended(process)
 
 
 def busy(url: str) -> float:

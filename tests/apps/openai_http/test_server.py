@@ -1,4 +1,4 @@
-"""A socket, signals, and a drain with an end."""
+"""Settings that can be, a socket, signals, and a drain with an end."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from asyncgen_apps.openai_http.server import bind
+from asyncgen_apps.openai_http.settings import ServerSettings
 from tests.apps.openai_http.running import running, wait_for
 from tests.apps.openai_http.test_answer import scripted
 from tests.doubles.models import Gate
 
 if TYPE_CHECKING:
     from tests.apps.openai_http.running import Running
+
 
 BODY = {"model": "demo", "prompt": [1], "max_tokens": 100, "stream": True}
 
@@ -66,3 +68,27 @@ def test_nobody_is_let_in_on_a_drain() -> None:
         got = served.post("/completions", BODY)
         assert (got.status, got.error["code"]) == (503, "shutting_down")
         assert got.headers["retry-after"] == "5"
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"model_names": ()},
+        {"model_names": ("",)},
+        {"api_keys": ("",)},
+        {"api_keys": (" a",)},
+        {"api_keys": ("ä",)},
+        {"max_body_bytes": 0},
+        {"max_requests": 0},
+        {"ping_seconds": 0.0},
+        {"stall_seconds": -1.0},
+        {"body_seconds": 0.0},
+    ],
+)
+def test_refused(values: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=next(iter(values))):
+        ServerSettings(**{"model_names": ("demo",), **values})
+
+
+def test_open_by_default() -> None:
+    assert ServerSettings(("demo",)).api_keys == ()

@@ -1,14 +1,24 @@
-"""Replies look as the API's do."""
+"""Replies look as the API's do, and as the server's document says."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from asyncgen import Sample, TokenEvent, TokenLogprob, TopLogprob, Usage
-from asyncgen_apps.openai_http.replies import ChatCompletion, TextCompletion
+from asyncgen_apps.openai_http.replies import (
+    ERRORS,
+    ChatCompletion,
+    ErrorReply,
+    ModelList,
+    TextCompletion,
+)
 from asyncgen_apps.openai_http.shapes import ChatShape, Head, TextShape
+
+if TYPE_CHECKING:
+    from tests.apps.openai_http.running import Running
+
 
 HEAD = Head("id-1", 5, "demo")
 ENTRY = TokenLogprob(7, "ab", -0.5, (TopLogprob(7, "ab", -0.5), TopLogprob(8, "x", -2.0)))
@@ -63,3 +73,21 @@ def test_offsets_go_on_from_chunk_to_chunk(top: int) -> None:
         assert (found["top_logprobs"] is None) == (top == 0)
     assert offsets == [0, 2, 4]
     assert not list(shape.opening(3))
+
+
+def test_replies_fit(demo: Running) -> None:
+    asked: dict[str, Any] = {"model": "demo", "max_tokens": 2, "n": 2, "temperature": 0}
+    turns = [{"role": "user", "content": "hi"}]
+    chat = demo.post("/chat/completions", {**asked, "messages": turns, "logprobs": True})
+    ChatCompletion.model_validate(chat.json(), strict=True)
+    text = demo.post("/completions", {**asked, "prompt": "a", "logprobs": 1})
+    TextCompletion.model_validate(text.json(), strict=True)
+    ModelList.model_validate(demo.request("GET", "/v1/models").json(), strict=True)
+    ErrorReply.model_validate(demo.post("/completions", {}).json(), strict=True)
+
+
+def test_the_document_names_them(demo: Running) -> None:
+    document = demo.request("GET", "/openapi.json").json()
+    replies = document["paths"]["/v1/chat/completions"]["post"]["responses"]
+    assert {str(status) for status in ERRORS} | {"200"} <= set(replies)
+    assert set(replies["200"]["content"]) == {"application/json", "text/event-stream"}

@@ -1,14 +1,22 @@
-"""Who is let in."""
+"""Settings that can be, who is let in, and plain replies as values."""
 
 from __future__ import annotations
 
 import hmac
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
 from asyncgen_apps.websocket.door import Door, is_loopback
 from asyncgen_apps.websocket.failures import Fault
+from asyncgen_apps.websocket.plain import PlainReplies
+from asyncgen_apps.websocket.service import StreamService
 from asyncgen_apps.websocket.settings import StreamSettings
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from asyncgen import AsyncLLM
 
 
 def door(**settings: object) -> Door:
@@ -80,3 +88,56 @@ def test_origins(origin: str | None, host: str | None, welcome: bool) -> None:
 def test_loopback() -> None:
     assert all(map(is_loopback, ("127.0.0.1", "127.1.2.3", "::1", "localhost")))
     assert not any(map(is_loopback, ("0.0.0.0", "::", "10.0.0.1", "example.org", "")))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"model_name": ""}, "model_name"),
+        ({"tokens": ("",)}, "tokens"),
+        ({"tokens": ("se cret",)}, "tokens"),
+        ({"tokens": ("sécret",)}, "tokens"),
+        ({"max_connections": 0}, "max_connections is 0"),
+        ({"max_prompt_tokens": -1}, "max_prompt_tokens is -1"),
+        ({"heartbeat_seconds": 0}, "heartbeat_seconds is 0"),
+        ({"send_seconds": float("inf")}, "send_seconds is inf"),
+        ({"grace_seconds": float("nan")}, "grace_seconds is nan"),
+        ({"drain_seconds": -1}, "from 0"),
+    ],
+)
+def test_what_cannot_be(wrong: dict[str, object], said: str) -> None:
+    with pytest.raises(ValueError, match=said) as refused:
+        StreamSettings(**wrong)  # type: ignore[arg-type]
+    assert "cret" not in str(refused.value)
+
+
+def test_zero_where_it_means_something() -> None:
+    settings = StreamSettings(grace_seconds=0, drain_seconds=0, kept_bytes=0)
+    assert settings.limits.grace_seconds == 0
+
+
+class Dead:
+    """An engine that is not there any more."""
+
+    healthy = False
+
+
+def test_a_dead_engine(tmp_path: Path) -> None:
+    service = StreamService(cast("AsyncLLM", Dead()))
+    plain = PlainReplies(service, page=tmp_path / "missing.html")
+    assert plain.reply("/healthz").status == plain.reply("/readyz?x=1").status == 503
+    assert plain.reply("/metrics").status == 200
+    assert b"vllm" not in plain.reply("/metrics").body
+    assert plain.reply("/").status == 200
+    assert plain.reply("/v1/stream").status == 426
+    assert plain.reply("/../etc/passwd").status == 404
+
+
+def test_a_page(tmp_path: Path) -> None:
+    file = tmp_path / "page.html"
+    file.write_bytes(b"<p>")
+    service = StreamService(cast("AsyncLLM", Dead()))
+    reply = PlainReplies(service, page=file).reply("/")
+    assert (reply.status, reply.body) == (200, b"<p>")
+    assert reply.headers["Content-Security-Policy"] == "frame-ancestors 'none'"
+    assert PlainReplies(service, page=None).reply("/").body != b"<p>"

@@ -1,4 +1,4 @@
-"""Log lines stay on one line, and carry their fields."""
+"""Log lines stay on one line and carry their fields; what was counted can be scraped."""
 
 from __future__ import annotations
 
@@ -6,7 +6,12 @@ import json
 import logging
 from typing import TYPE_CHECKING
 
+from prometheus_client import CollectorRegistry, generate_latest
+
+from asyncgen_apps.websocket.answers import Registry
+from asyncgen_apps.websocket.figures import Figures, FiguresCollector
 from asyncgen_apps.websocket.records import JsonLines, say
+from asyncgen_apps.websocket.settings import StreamSettings
 
 if TYPE_CHECKING:
     import pytest
@@ -45,3 +50,20 @@ def test_a_traceback_is_kept() -> None:
 
         record = logging.LogRecord("a", logging.ERROR, "f", 1, "bad", (), sys.exc_info())
     assert "KeyError" in json.loads(JsonLines().format(record))["traceback"]
+
+
+def test_figures() -> None:
+    figures = Figures(connections=2, connections_total=5, messages_sent=7, bytes_sent=99)
+    figures.refuse("unauthorized")
+    figures.refuse("unauthorized")
+    registry = CollectorRegistry()
+    registry.register(FiguresCollector(figures, Registry(StreamSettings())))
+    text = generate_latest(registry).decode()
+    for line in (
+        "asyncgen_websocket_connections 2.0",
+        "asyncgen_websocket_connections_total 5.0",
+        "asyncgen_websocket_requests 0.0",
+        "asyncgen_websocket_bytes_sent_total 99.0",
+        'asyncgen_websocket_refused_total{code="unauthorized"} 2.0',
+    ):
+        assert f"\n{line}\n" in text

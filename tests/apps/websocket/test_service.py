@@ -1,14 +1,17 @@
-"""What the service does beside its connections, on both loops."""
+"""What the service does beside its connections, on both loops; the names of the package."""
 
 from __future__ import annotations
 
 import logging
+import subprocess
+import sys
 from functools import partial
 from typing import TYPE_CHECKING
 
 import anyio
 import pytest
 
+import asyncgen_apps.websocket
 from asyncgen import AsyncLLM
 from asyncgen_apps.websocket.service import StreamService
 from asyncgen_apps.websocket.settings import StreamSettings
@@ -18,6 +21,7 @@ from tests.doubles.models import byte_tokenizer
 
 if TYPE_CHECKING:
     from asyncgen_apps.websocket.session import Session
+
 
 __all__ = ["no_thread_left"]
 
@@ -94,3 +98,21 @@ async def test_the_answer_is_kept_for_a_client_that_comes_back() -> None:
         session.leave(None)
         assert STORY.split()[-1] in frames
         assert service.registry.kept_bytes > len(STORY)
+
+
+@pytest.mark.parametrize("name", asyncgen_apps.websocket.__all__)
+def test_a_name_is_what_it_says(name: str) -> None:
+    assert getattr(asyncgen_apps.websocket, name).__name__ == name
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="nothing"):
+        asyncgen_apps.websocket.nothing  # noqa: B018
+
+
+def test_a_client_needs_neither_torch_nor_the_server() -> None:
+    code = "import sys; from asyncgen_apps.websocket import connect; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = set(done.stdout.split())
+    assert "asyncgen_apps.websocket.client.client" in loaded
+    assert not loaded & {"torch", "asyncgen_apps.websocket.server", "websockets.asyncio.server"}

@@ -1,7 +1,9 @@
-"""Stopping criteria, against transformers."""
+"""Stopping criteria, against transformers; the flag that ends a request from outside."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from typing import Any
 
@@ -15,8 +17,8 @@ from transformers.generation import stopping_criteria as reference
 
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.config import GenerationConfig
+from asyncgen.generation.stopping.cancel import CancelCriteria
 from asyncgen.generation.stopping.criteria import (
-    CancelCriteria,
     EosTokenCriteria,
     MaxLengthCriteria,
     MaxTimeCriteria,
@@ -199,3 +201,18 @@ def test_stop_strings_per_row() -> None:
     ids = torch.tensor([[ord(character) for character in row] for row in rows])
     assert criterion(ids, None).tolist() == [True, False, True, False]
     assert criterion.stop_strings == ("stop", "end")
+
+
+def test_answers_for_every_row() -> None:
+    cancel = CancelCriteria()
+    ids = torch.zeros(3, 5, dtype=torch.int64)
+    assert cancel(ids).tolist() == [False] * 3
+    cancel.set()
+    cancel.set()
+    assert cancel.is_set()
+    assert cancel(ids, None, anything=1).tolist() == [True] * 3
+
+
+def test_importing_it_brings_no_torch() -> None:
+    code = "import sys, asyncgen.generation.stopping.cancel; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,4 +1,4 @@
-"""Each strategy's own checks are asked for that strategy, and for no other."""
+"""Each strategy has its row and its own checks, which no other is asked for."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.config import GenerationConfig
 from asyncgen.generation.config.modes import GenerationMode
+from asyncgen.generation.strategies import STRATEGIES, strategy_for
 from asyncgen.generation.strategies.drafters.drafting import Assistance
 from asyncgen.generation.strategies.mode_checks import Situation, check_mode
 from tests.doubles.models import TableModel
@@ -34,3 +35,12 @@ def test_asked_for_its_own_strategy(
 def test_an_unknown_helper_is_looked_at_later() -> None:
     on = Situation(TableModel(), GenerationConfig(), rows=2)
     check_mode(GenerationMode.ASSISTED_GENERATION, on)
+
+
+@pytest.mark.parametrize("mode", list(GenerationMode))
+def test_every_mode_has_a_strategy_or_a_clear_error(mode: GenerationMode) -> None:
+    if mode in STRATEGIES:
+        assert strategy_for(mode) is STRATEGIES[mode]
+    else:
+        with pytest.raises(InvalidRequestError, match=mode.value):
+            strategy_for(mode)

@@ -156,7 +156,7 @@ async def connect(
             if link.first is None:
                 yield Client(link)
         except (Exception, KeyboardInterrupt, SystemExit) as error:
-            # Raised below, as it is: leaving the group with it would wrap it.
+            # Raised behind the group, which would wrap it in an exception group.
             failure = error
         finally:
             link.close()

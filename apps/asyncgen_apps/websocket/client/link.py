@@ -144,8 +144,8 @@ class Link:
     async def run(self) -> None:
         """Connect, and connect again, until :meth:`close`.
 
-        Cancelling it from outside changes nothing: the goodbye needs the connection, and on trio
-        the library's own tasks with it. :meth:`close` makes it end within ``CLOSE_SECONDS``.
+        It is shielded from cancellation: the goodbye needs the connection, and on trio the
+        library's own tasks as well. :meth:`close` makes it end within ``CLOSE_SECONDS``.
         """
         with anyio.CancelScope(shield=True):
             try:

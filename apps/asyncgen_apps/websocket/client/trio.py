@@ -20,15 +20,15 @@ class TrioConnection(ClientConnection):
     """A connection that may be dropped at any moment."""
 
     def process_event(self, event: Event) -> None:
-        """Hand a message on; nobody takes one that was read while the connection was dropped."""
+        """Hand a message on; one that was read while the connection was dropped is lost."""
         with suppress(EOFError):
             super().process_event(event)
 
     async def close_stream(self) -> None:
         """Close it, and wake the library's reader.
 
-        That one waits for space in the queue of messages while the queue is full, and nobody
-        empties the queue of a connection that is gone: leaving the connection would wait for ever.
+        While the queue of messages is full the reader waits for space in it, and nobody empties
+        the queue of a connection that is gone: leaving the connection would wait for ever.
         """
         try:
             await super().close_stream()

@@ -1,4 +1,4 @@
-"""What the scorers share: numbers that fit, and groups with lists of their own."""
+"""What the scorers share: ids in every form, numbers that fit, groups with own lists."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from asyncgen.errors import InvalidRequestError
-from asyncgen.generation.strategies.beam_scorers import BeamSearchScorer
+from asyncgen.generation.strategies.beam_scorers import BeamScorer, BeamSearchScorer
+from asyncgen.generation.strategies.beam_scorers.base import first_id, id_list
 from asyncgen.generation.strategies.beam_scorers.ranked import NextBeams
 from tests.generation.beam_scorers.candidates import END, PAD
 
@@ -76,3 +77,24 @@ def test_beams_of_several_prompts_follow_each_other() -> None:
     second.add(4.0, 5, 6)
     first.extend(second)
     assert (first.scores, first.tokens, first.rows) == ([1.0, 4.0], [2, 5], [3, 6])
+
+
+@pytest.mark.parametrize(
+    ("ids", "expected"),
+    [
+        (None, []),
+        (3, [3]),
+        ([4, 5], [4, 5]),
+        (torch.tensor(6), [6]),
+        (torch.tensor([7, 8]), [7, 8]),
+    ],
+)
+def test_ids_in_every_form(ids: Any, expected: list[int]) -> None:
+    assert id_list(ids) == expected
+    assert first_id(ids) == (expected[0] if expected else None)
+
+
+def test_scorers_are_beam_scorers() -> None:
+    assert isinstance(BeamSearchScorer(1, 2, "cpu"), BeamScorer)
+    with pytest.raises(TypeError, match="abstract"):
+        BeamScorer()  # type: ignore[abstract]

@@ -1,4 +1,4 @@
-"""Who drafts, with which settings, and what cannot be combined with it."""
+"""Who drafts, with which settings and how many tokens, and what cannot be combined with it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from asyncgen.cache import StaticCache
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.config import GenerationConfig
 from asyncgen.generation.strategies.assisted import assisted
-from asyncgen.generation.strategies.drafters import AssistantDrafter, LookupDrafter
+from asyncgen.generation.strategies.drafters import AssistantDrafter, LookupDrafter, Schedule
 from asyncgen.generation.strategies.drafters.drafting import (
     Assistance,
     check_assistance,
@@ -24,6 +24,7 @@ from tests.ids import readable
 
 if TYPE_CHECKING:
     from pathlib import Path
+
 
 PROMPT = [[1, 2, 3, 1, 2]]
 
@@ -141,3 +142,26 @@ def test_processors_of_users_are_not_asked_about_drafts() -> None:
     plan.drafter = make_drafter(model, plan, Assistance(TableModel(seed=3)), remember=False)
     settled = [token for step in assisted(plan) for token in step.token_ids[0]]
     assert calls == list(range(5, 5 + len(settled)))
+
+
+def test_constant_stays() -> None:
+    schedule = Schedule(5)
+    for accepted in (5, 0, 3):
+        schedule.update(accepted)
+        assert schedule.count == 5
+
+
+@pytest.mark.parametrize("kind", ["heuristic", "heuristic_transient"])
+def test_heuristic_grows_by_two_and_shrinks_by_one(kind: str) -> None:
+    schedule = Schedule(2, kind)
+    counts = []
+    for accepted in (2, 4, 3, 0, 0, 0, 0, 0, 0, 1):
+        schedule.update(accepted)
+        counts.append(schedule.count)
+    assert counts == [4, 6, 5, 4, 3, 2, 1, 1, 1, 3]
+
+
+@pytest.mark.parametrize(("count", "kind"), [(0, "constant"), (True, "constant"), (1, "linear")])
+def test_what_is_refused(count: int, kind: str) -> None:
+    with pytest.raises(InvalidRequestError, match="num_assistant_tokens"):
+        Schedule(count, kind)

@@ -1,14 +1,11 @@
-"""A load tester that people use runs unmodified; where it is not installed, this is skipped.
-
-``pip install guidellm`` brings it; ``GUIDELLM`` names the program where it is installed elsewhere.
-"""
+"""The load tester guidellm runs unmodified; ``GUIDELLM`` names one installed elsewhere."""
 
 from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
+import sysconfig
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,10 +16,10 @@ import asyncgen
 if TYPE_CHECKING:
     from tests.apps.openai_http.running import Running
 
+pytestmark = pytest.mark.clients
 REQUESTS, TOKENS = 24, 32
 
 
-@pytest.mark.soak
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("route", ["/v1/chat/completions", "/v1/completions"])
 @pytest.mark.parametrize(
@@ -30,9 +27,7 @@ REQUESTS, TOKENS = 24, 32
     ["kind=synchronous", "kind=concurrent,streams=4", "kind=throughput,max_concurrency=16"],
 )
 def test_guidellm(demo: Running, tmp_path: Path, route: str, profile: str) -> None:
-    program = os.environ.get("GUIDELLM") or shutil.which("guidellm")
-    if program is None:
-        pytest.skip("guidellm is not installed")
+    program = os.environ.get("GUIDELLM") or f"{sysconfig.get_path('scripts')}/guidellm"
     folder = Path(asyncgen.__file__).parent / "demo"
     out = tmp_path / "out.json"
     options = {

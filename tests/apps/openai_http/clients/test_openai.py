@@ -1,4 +1,4 @@
-"""Clients that people use run unmodified: openai, LangChain, and a tester that sends anything."""
+"""The client of OpenAI runs unmodified."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from openai import (
 )
 
 from asyncgen import AsyncLLM
-from tests.apps.openai_http.running import running, wait_for
+from tests.apps.openai_http.running import reference, running, wait_for
 from tests.apps.openai_http.test_answer import scripted
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from tests.apps.openai_http.running import Running
 
+pytestmark = pytest.mark.clients
 HELLO: list[ChatCompletionMessageParam] = [{"role": "user", "content": "Tell me a story."}]
 
 
@@ -34,15 +35,6 @@ HELLO: list[ChatCompletionMessageParam] = [{"role": "user", "content": "Tell me 
 def client(demo: Running) -> Iterator[OpenAI]:
     with OpenAI(base_url=demo.url, api_key="none", max_retries=0) as opened:
         yield opened
-
-
-def reference(demo: Running, **params: Any) -> Any:
-    """What the library itself says, on a loop of its own."""
-
-    async def ask() -> Any:
-        return await demo.llm.generate([dict(turn) for turn in HELLO], **params)
-
-    return anyio.run(ask)
 
 
 def test_models(client: OpenAI) -> None:
@@ -54,7 +46,7 @@ def test_chat_is_what_the_library_says(client: OpenAI, demo: Running) -> None:
     got = client.chat.completions.create(
         model="demo", messages=HELLO, temperature=0, max_completion_tokens=40
     )
-    wanted = reference(demo, do_sample=False, max_new_tokens=40)
+    wanted = reference(demo, HELLO, do_sample=False, max_new_tokens=40)
     assert got.choices[0].message.content == wanted.text
     assert got.choices[0].finish_reason == wanted.finish_reason
     assert got.usage is not None
@@ -128,7 +120,9 @@ def test_stop_ends_before_itself(client: OpenAI) -> None:
 def test_logprobs_of_a_chat(client: OpenAI, demo: Running) -> None:
     asked: Any = {"model": "demo", "messages": HELLO, "temperature": 0, "max_tokens": 8}
     got = client.chat.completions.create(**asked, logprobs=True, top_logprobs=3)
-    wanted = reference(demo, do_sample=False, max_new_tokens=8, logprobs=True, top_logprobs=3)
+    wanted = reference(
+        demo, HELLO, do_sample=False, max_new_tokens=8, logprobs=True, top_logprobs=3
+    )
     found = got.choices[0].logprobs
     assert found is not None
     assert found.content is not None
@@ -188,7 +182,7 @@ def test_own_parameters_as_extras(client: OpenAI, demo: Running) -> None:
         max_tokens=20,
         extra_body={"repetition_penalty": 1.4, "do_sample": False},
     )
-    wanted = reference(demo, repetition_penalty=1.4, do_sample=False, max_new_tokens=20)
+    wanted = reference(demo, HELLO, repetition_penalty=1.4, do_sample=False, max_new_tokens=20)
     assert got.choices[0].message.content == wanted.text
     longer = client.chat.completions.create(
         model="demo", messages=HELLO, max_tokens=200, temperature=0, extra_body={"ignore_eos": True}
@@ -213,7 +207,7 @@ def test_strategies_as_extras(client: OpenAI, demo: Running, extras: dict[str, A
     got = client.chat.completions.create(
         model="demo", messages=HELLO, max_tokens=12, extra_body=extras
     )
-    wanted = reference(demo, max_new_tokens=12, **extras)
+    wanted = reference(demo, HELLO, max_new_tokens=12, **extras)
     assert got.choices[0].message.content == wanted.text
 
 
@@ -277,20 +271,6 @@ def test_async_client(demo: Running) -> None:
 
     anyio.run(main)
     demo.wait_idle()
-
-
-def test_langchain(demo: Running) -> None:
-    openai = pytest.importorskip("langchain_openai")
-    chat = openai.ChatOpenAI(
-        base_url=demo.url, api_key="none", model="demo", temperature=0, max_tokens=30, seed=1
-    )
-    whole = chat.invoke("Tell me a story.")
-    pieces = list(chat.stream("Tell me a story."))
-    assert "".join(piece.text for piece in pieces) == whole.text
-    assert whole.text == reference(demo, do_sample=False, max_new_tokens=30).text
-    assert whole.usage_metadata["output_tokens"] > 0
-    logged = chat.bind(logprobs=True).invoke("Tell me a story.")
-    assert logged.response_metadata["logprobs"]["content"]
 
 
 def test_an_error_after_the_beginning() -> None:
