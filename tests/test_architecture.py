@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import ast
-import functools
 import re
-from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -57,12 +55,6 @@ def _sources() -> list[Path]:
     )
 
 
-@functools.cache
-def _modules() -> dict[str, Path]:
-    """Each module and its file."""
-    return {_module(path): path for path in _sources()}
-
-
 def _module(path: Path) -> str:
     path = path.relative_to(ROOT)
     parts = path.with_suffix("").parts[path.parts[0] == "apps" :]
@@ -81,10 +73,9 @@ def _layer(module: str) -> int:
     return rank
 
 
-@functools.cache
 def _imports(path: Path) -> set[str]:
     """Every module of ours that a file imports, also inside functions and for types only."""
-    modules = _modules()
+    modules = {_module(other) for other in _sources()}
     found: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
@@ -104,45 +95,6 @@ def test_imports_run_downwards(path: Path) -> None:
     rank = _layer(module)
     upwards = {name for name in _imports(path) if name not in PACKAGES and _layer(name) > rank}
     assert not upwards
-
-
-KNOTS: tuple[set[str], ...] = (
-    {
-        f"asyncgen.engine.sampling.{name}"
-        for name in ("edits", "filters", "layout", "row", "scores", "shortlist")
-    },
-    {f"asyncgen.generation.watermarking.{name}" for name in ("config", "greenlist", "synthid")},
-)
-"""Modules that still import each other, to be untied; nothing may be added."""
-
-
-def _graph() -> dict[str, set[str]]:
-    """What each module imports; an import of a package is one of its ``__init__``.
-
-    The stub of the package's front counts as the front: it is what is imported, late.
-    """
-    graph = {name: _imports(path) & _modules().keys() - {name} for name, path in _modules().items()}
-    graph["asyncgen"] |= _imports(ROOT / "asyncgen" / "__init__.pyi") - {"asyncgen"}
-    return graph
-
-
-def test_no_modules_import_each_other() -> None:
-    graph = _graph()
-    for knot in KNOTS:
-        for name in knot & graph.keys():
-            graph[name] -= knot
-    try:
-        TopologicalSorter(graph).prepare()
-    except CycleError as error:
-        raise AssertionError(f"a cycle of imports: {' -> '.join(error.args[1])}") from None
-
-
-def test_the_known_knots_are_knots() -> None:
-    """One that was untied leaves the list."""
-    for knot in KNOTS:
-        graph = {name: imports & knot for name, imports in _graph().items() if name in knot}
-        with pytest.raises(CycleError):
-            TopologicalSorter(graph).prepare()
 
 
 def test_apps_import_only_public_names() -> None:

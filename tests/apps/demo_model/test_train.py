@@ -9,7 +9,7 @@ import torch
 
 from asyncgen_apps.demo_model.export import load
 from asyncgen_apps.demo_model.network import NetworkConfig
-from asyncgen_apps.demo_model.run import TrainingRun
+from asyncgen_apps.demo_model.run import Run
 from asyncgen_apps.demo_model.train import train
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ CONFIG = NetworkConfig(
 
 def _train(out: Path, stop_first: int = 0) -> torch.Tensor:
     for steps in filter(None, (stop_first, 3)):
-        run = TrainingRun(seed=1, steps=steps, tokens_per_step=512, warmup=2, decay_share=0.0)
+        run = Run(seed=1, steps=steps, tokens_per_step=512, warmup=2, decay_share=0.0)
         train(run, out, CONFIG, compiled=False, every=2, sample=40)
     return load(out / "model")[0].model.embed_tokens.weight.detach()
 
