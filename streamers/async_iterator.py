@@ -129,7 +129,7 @@ class AsyncTextReader:
 
 
 async def _take(subscription: Subscription[Mailbox[Item]]) -> Item:
-    """Wait for the next text or ending at a subscription."""
+    """Wait for the next text or ending of a subscription."""
     seat, since = subscription.seat, time.monotonic()
     item = seat.next_ready()
     while item is None:

@@ -115,7 +115,7 @@ class TextReader:
 
 
 def _take(subscription: Subscription[_QueueInbox]) -> Item:
-    """Wait for the next text or ending at a subscription."""
+    """Wait for the next text or ending of a subscription."""
     seat, since = subscription.seat, time.monotonic()
     item = seat.next_ready()
     while item is None:

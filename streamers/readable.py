@@ -136,7 +136,7 @@ class ReadableStreamer(RowStreamer, Generic[InboxT]):
         """Return an inbox of the kind that the readers wait at."""
 
     def _own_subscription(self) -> Subscription[InboxT]:
-        """Return the subscription of those who iterate over the streamer itself."""
+        """Return the one of those who iterate over the streamer itself."""
         if self._own is None:
             self._own = Subscription(self, self._new_inbox)
         return self._own

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import ast
-import functools
-from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -56,12 +54,6 @@ def _sources() -> list[Path]:
     )
 
 
-@functools.cache
-def _modules() -> dict[str, Path]:
-    """Each module and its file."""
-    return {_module(path): path for path in _sources()}
-
-
 def _module(path: Path) -> str:
     path = path.relative_to(ROOT)
     parts = path.with_suffix("").parts[path.parts[0] == "apps" :]
@@ -80,10 +72,9 @@ def _layer(module: str) -> int:
     return rank
 
 
-@functools.cache
 def _imports(path: Path) -> set[str]:
     """Every module of ours that a file imports, also inside functions and for types only."""
-    modules = _modules()
+    modules = {_module(other) for other in _sources()}
     found: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
@@ -103,23 +94,6 @@ def test_imports_run_downwards(path: Path) -> None:
     rank = _layer(module)
     upwards = {name for name in _imports(path) if name not in PACKAGES and _layer(name) > rank}
     assert not upwards
-
-
-def _graph() -> dict[str, set[str]]:
-    """What each module imports; an import of a package is one of its ``__init__``.
-
-    The stub of the package's front counts as the front: it is what is imported, late.
-    """
-    graph = {name: _imports(path) & _modules().keys() - {name} for name, path in _modules().items()}
-    graph["asyncgen"] |= _imports(ROOT / "asyncgen" / "__init__.pyi") - {"asyncgen"}
-    return graph
-
-
-def test_no_modules_import_each_other() -> None:
-    try:
-        TopologicalSorter(_graph()).prepare()
-    except CycleError as error:
-        raise AssertionError(f"a cycle of imports: {' -> '.join(error.args[1])}") from None
 
 
 def test_apps_import_only_public_names() -> None:

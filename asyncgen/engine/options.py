@@ -136,24 +136,32 @@ def spells_out(keywords: type, options: type[EngineOptions]) -> Callable[[Functi
     """Show keywords that a function takes as ``**options`` one by one in its signature.
 
     Type checkers read them from the annotation of ``**options``; this is for ``help``, notebooks
-    and whoever asks `inspect`.
+    and whoever asks `inspect`. A function that takes more than these calls them ``**kwargs``,
+    which stays.
 
     Args:
-        keywords: The TypedDict that ``**options`` is annotated with.
+        keywords: The TypedDict of these keywords.
         options: Where their defaults are.
     """
     defaults = {option.name: option.default for option in fields(options)}
 
     def decorate(function: Function) -> Function:
-        own = inspect.signature(function).parameters.values()
+        own = [
+            one for one in inspect.signature(function).parameters.values() if one.name != "options"
+        ]
         shown = [
             inspect.Parameter(
-                name, inspect.Parameter.KEYWORD_ONLY, default=defaults.get(name), annotation=hint
+                name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=defaults[name],
+                annotation=hint.__forward_arg__,
             )
             for name, hint in keywords.__annotations__.items()
         ]
-        named = [one for one in own if one.kind is not one.VAR_KEYWORD]
-        function.__signature__ = inspect.Signature([*named, *shown])  # type: ignore[attr-defined]
+        at = len(own) - sum(one.kind is one.VAR_KEYWORD for one in own)
+        function.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+            [*own[:at], *shown, *own[at:]]
+        )
         return function
 
     return decorate

@@ -101,6 +101,8 @@ def test_signatures_name_every_option(
     for name in keywords.__annotations__:
         assert parameters[name].kind is inspect.Parameter.KEYWORD_ONLY
         assert parameters[name].default == defaults[name]
+    assert "options" not in parameters
+    assert ("kwargs" in parameters) == (door is ContinuousMixin.generate_batch)
 
 
 def test_a_keyword_that_is_none_is_refused() -> None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class TrainingRun:
+class Run:
     """The settings and the record of one training run.
 
     Attributes:
@@ -60,11 +60,7 @@ class TrainingRun:
 
 
 def save(
-    path: Path,
-    network: Network,
-    optimizers: list[torch.optim.Optimizer],
-    run: TrainingRun,
-    step: int,
+    path: Path, network: Network, optimizers: list[torch.optim.Optimizer], run: Run, step: int
 ) -> None:
     """Write a checkpoint to resume from, replacing the last one at once.
 
@@ -87,7 +83,7 @@ def save(
     part.replace(path)
 
 
-def record(run: TrainingRun, network: Network, step: int, folder: Path) -> None:
+def record(run: Run, network: Network, step: int, folder: Path) -> None:
     """Write training.json and the loss plot.
 
     Args:
@@ -113,9 +109,7 @@ def record(run: TrainingRun, network: Network, step: int, folder: Path) -> None:
     plot_losses(run.losses, run.held_out, folder / "loss.png")
 
 
-def resume(
-    path: Path, network: Network, optimizers: list[torch.optim.Optimizer], run: TrainingRun
-) -> int:
+def resume(path: Path, network: Network, optimizers: list[torch.optim.Optimizer], run: Run) -> int:
     """Take up a run where its last checkpoint left it.
 
     The learning rate is constant before the decay, so a run may also be taken up with another

@@ -180,13 +180,6 @@ class Channel:
             }
         )
 
-    def give_up(self, answer: Answer) -> None:
-        """Another connection has taken an answer over."""
-        told = "another connection has resumed this request"
-        request_id = answer.id
-        self._release(answer)  # before the message: to put that may flush at once
-        self._put(Fault("resume_moved", told).message_for(request_id))
-
     def flush(self, now: float) -> list[dict[str, Any]]:
         """Take all there is to send, in order; it counts as sent.
 
@@ -312,6 +305,13 @@ class Channel:
         self._marked[answer] = replay.after(message.after)
         self.put_accepted(answer, None)
         return None
+
+    def give_up(self, answer: Answer) -> None:
+        """Another connection has taken an answer over."""
+        told = "another connection has resumed this request"
+        request_id = answer.id
+        self._release(answer)  # before the message: to put that may flush at once
+        self._put(Fault("resume_moved", told).message_for(request_id))
 
     def _release(self, answer: Answer) -> None:
         """Let an answer go."""

@@ -29,9 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["ContinuousMixin"]
 
 _log = logging.getLogger("asyncgen.engine")
-
-
-SHARED = frozenset(SharedOptions.__annotations__)
+_SHARED = frozenset(SharedOptions.__annotations__)
 
 
 class BatchParams(SharedOptions, RequestKeywords, total=False):
@@ -84,7 +82,7 @@ class ContinuousMixin:
         require("progress_bar", progress_bar, switch)
         check_inputs(inputs)
         given: dict[str, Any] = {**kwargs}
-        shared: Any = {name: given.pop(name) for name in SHARED & given.keys()}
+        shared: Any = {name: given.pop(name) for name in _SHARED & given.keys()}
         options = engine_options(
             allow_block_sharing,
             shared,

@@ -279,15 +279,15 @@ def _check_groups(config: Any, penalty: float) -> None:
     if not penalty > 0.0:
         allowed = "must be above 0, or all groups would be the same"
         raise InvalidRequestError("diversity_penalty", penalty, allowed)
-    # Groups are processed in turn, so what remembers its last call does not go with them.
+    # Groups are processed in turn: what remembers what it has seen does not go with them.
     if config.guidance_scale not in (None, 1):
         allowed = "not together with `num_beam_groups`"
         raise InvalidRequestError("guidance_scale", config.guidance_scale, allowed)
     watermark = config.watermarking_config
     if watermark is not None:
-        from asyncgen.generation.watermarking import SynthIDTextWatermarkingConfig, watermark_from
+        from asyncgen.generation.watermarking.config import watermark_from
 
-        if isinstance(watermark_from(watermark), SynthIDTextWatermarkingConfig):
+        if watermark_from(watermark).remembers:
             allowed = "a tournament watermark does not go with `num_beam_groups`; use a green list"
             raise InvalidRequestError("watermarking_config", watermark, allowed)
 

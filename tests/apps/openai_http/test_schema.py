@@ -18,7 +18,6 @@ from asyncgen_apps.openai_http.schema import (
     ChatCompletionRequest,
     CompletionRequest,
     GenerationFields,
-    RequestFields,
 )
 
 CHAT: dict[str, Any] = {"model": "demo", "messages": [{"role": "user", "content": "hi"}]}
@@ -137,26 +136,3 @@ def test_lists_that_hold_everybody_up_are_refused(name: str, value: Any) -> None
     assert "at most" in told.message or "less than or equal" in told.message
     less = value - 1 if isinstance(value, int) else value[:-1] or [value[0][:-1]]
     ChatCompletionRequest.model_validate({**CHAT, name: less})
-
-
-# How a type of the table is written in JSON's.
-JSON_TYPES = {
-    "int": "Integer",
-    "float": "Number",
-    "bool": "Boolean",
-    "list[int]": "TokenIds",
-    "int | list[int]": "Integer | TokenIds",
-    "str | list[str]": "Text | Texts",
-    "str | Sequence[str]": "Text | Texts",
-    "list[list[int]]": "Sequences",
-    "tuple[int, float]": "tuple[Integer, Number]",
-}
-
-
-def test_types_are_those_of_the_table() -> None:
-    """Where JSON can say more, as of a choice of words, it does."""
-    hints = {**RequestFields.__annotations__, **GenerationFields.__annotations__}
-    narrower = {"early_stopping", "num_beams", "n", "dola_layers", "num_assistant_tokens_schedule"}
-    for each in PARAMETERS:
-        if each.name in hints and each.name not in narrower and each.type != "Any":
-            assert hints[each.name].removesuffix(" | None") == JSON_TYPES[each.type], each.name

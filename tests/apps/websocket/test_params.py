@@ -5,13 +5,9 @@ from __future__ import annotations
 import pytest
 
 from asyncgen.generation.config.parameters import PARAMETERS
-from asyncgen_apps.websocket.params import MOST_SAMPLES, REFUSED, check_params
+from asyncgen_apps.websocket.params import MOST_SAMPLES, check_params
 
 STREAM = {each.name for each in PARAMETERS if not each.elsewhere}
-
-
-def test_what_is_local_is_refused_and_nothing_else() -> None:
-    assert {each.name for each in PARAMETERS if each.is_local} & STREAM == REFUSED
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,76 @@
+"""What the applications spell out of the parameters is what the library's table says."""
+
+from __future__ import annotations
+
+import pytest
+
+from asyncgen.generation.config.parameters import BY_NAME, PARAMETERS
+from asyncgen_apps.cli.options import SETTINGS, Setting
+from asyncgen_apps.gradio_chat.fields import FIELDS, Field
+from asyncgen_apps.openai_http.schema import GenerationFields, RequestFields
+from asyncgen_apps.websocket.params import REFUSED
+
+JSON_TYPES = {
+    "int": "Integer",
+    "float": "Number",
+    "bool": "Boolean",
+    "list[int]": "TokenIds",
+    "int | list[int]": "Integer | TokenIds",
+    "str | list[str]": "Text | Texts",
+    "str | Sequence[str]": "Text | Texts",
+    "list[list[int]]": "Sequences",
+    "tuple[int, float]": "tuple[Integer, Number]",
+}
+"""How the HTTP schema writes a type of the table."""
+
+WIDGETS = {"slider": "float", "integer": "int", "number": "float", "flag": "bool"}
+"""What the widgets of the chat page give."""
+
+
+def takes(name: str, value: object) -> bool:
+    """Whether the table takes a value."""
+    rule = BY_NAME[name].rule
+    return value is None or rule is None or rule(value) is None
+
+
+@pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.name)
+def test_settings_of_the_command_line(setting: Setting) -> None:
+    row = BY_NAME[setting.stream_name]
+    kinds: dict[str, type] = {"int": int, "float": float, "bool": bool}
+    assert not row.elsewhere
+    assert kinds.get(row.type, list) is setting.kind
+    low = setting.low + 0.01 if setting.above and setting.low is not None else setting.low
+    assert takes(row.name, low) and takes(row.name, setting.high)
+
+
+@pytest.mark.parametrize("field", FIELDS, ids=lambda field: field.name)
+def test_fields_of_the_chat_page(field: Field) -> None:
+    name = field.name if field.parameter is None else field.parameter
+    if name:
+        assert not BY_NAME[name].elsewhere
+        assert BY_NAME[name].type == WIDGETS.get(field.kind, BY_NAME[name].type)
+    if name and field.kind in WIDGETS:
+        assert all(takes(name, value) for value in (field.low, field.high, field.neutral))
+
+
+def test_the_chat_page_shows_the_defaults_that_apply() -> None:
+    """Those that switch a strategy on show what it would be on with."""
+    making = {"num_beams", "num_beam_groups", "diversity_penalty", "penalty_alpha"}
+    for field in FIELDS:
+        row = BY_NAME.get(field.name) if field.parameter is None else None
+        if row is not None and row.default is not None and field.kind in ("slider", "integer"):
+            assert field.neutral == row.default or field.name in making, field.name
+
+
+def test_types_of_the_http_fields() -> None:
+    """Where JSON can say more, as of a choice of words, it does."""
+    hints = {**RequestFields.__annotations__, **GenerationFields.__annotations__}
+    narrower = {"early_stopping", "num_beams", "n", "dola_layers", "num_assistant_tokens_schedule"}
+    for each in PARAMETERS:
+        if each.name in hints and each.name not in narrower and each.type != "Any":
+            assert hints[each.name].removesuffix(" | None") == JSON_TYPES[each.type], each.name
+
+
+def test_servers_refuse_what_is_local_and_nothing_else() -> None:
+    assert {each.name for each in PARAMETERS if each.is_local and not each.elsewhere} == REFUSED
+    assert not REFUSED & RequestFields.model_fields.keys()

@@ -1,0 +1,35 @@
+"""No two modules import each other: the graph of imports has no cycle, types included."""
+
+from __future__ import annotations
+
+from graphlib import CycleError, TopologicalSorter
+
+from tests.test_architecture import ROOT, _imports, _module, _sources
+
+
+def _graph() -> dict[str, set[str]]:
+    """What each module imports, also for types only and inside functions.
+
+    An import of a package is one of its ``__init__``. The stub of the package's front counts as
+    the front: it is what is imported, late.
+    """
+    modules = {_module(path): path for path in _sources()}
+    graph = {name: _imports(path) & modules.keys() - {name} for name, path in modules.items()}
+    graph["asyncgen"] |= _imports(ROOT / "asyncgen" / "__init__.pyi") - {"asyncgen"}
+    return graph
+
+
+def test_no_modules_import_each_other() -> None:
+    try:
+        TopologicalSorter(_graph()).prepare()
+    except CycleError as error:
+        raise AssertionError(f"a cycle of imports: {' -> '.join(error.args[1])}") from None
+
+
+def test_the_graph_is_whole() -> None:
+    """What is imported late, and for types alone, is in it."""
+    graph = _graph()
+    assert "asyncgen.llm" in graph["asyncgen"], "in the stub"
+    assert "asyncgen.generation.config" in graph["asyncgen.llm"], "for types"
+    assert "asyncgen.pretrained" in graph["asyncgen.opening"], "inside a function"
+    assert "streamers.errors" in set().union(*graph.values())
