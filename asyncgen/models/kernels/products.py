@@ -164,7 +164,7 @@ class DenseKernel:
 
 
 class InPlaceKernel(DenseKernel):
-    """A float32 weight that is read where it lies: MKL's product for few rows, oneDNN's for more."""
+    """A float32 weight that stays where it lies: few rows by MKL, more by oneDNN."""
 
     __slots__ = ("most",)
 

@@ -125,7 +125,7 @@ class TorchAttention:
         if len(self._only) != 1 or self._num_tokens != len(rows):
             return False
         (part,) = self._only.values()
-        if any([row.count != 1 for row in rows]) or not part.advance(rows):
+        if any(row.count != 1 for row in rows) or not part.advance(rows):
             return False
         if self._slots is None:  # it writes its keys itself
             return True
