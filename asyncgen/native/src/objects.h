@@ -6,6 +6,7 @@
 #include <Python.h>
 
 #include <cstdint>
+#include <initializer_list>
 #include <new>
 #include <utility>
 

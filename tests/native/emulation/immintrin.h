@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <initializer_list>
 
 using __m128i = long long __attribute__((vector_size(16), may_alias));
 using __m256i = long long __attribute__((vector_size(32), may_alias));
@@ -36,12 +37,6 @@ struct Lanes {
 };
 using Words = Lanes<std::uint32_t>;
 using Halves = Lanes<std::uint16_t>;
-
-// An instruction that loads or stores whole vectors wants them at multiples of their size.
-template <typename To>
-const To* aligned(const void* from) {
-  return static_cast<const To*>(__builtin_assume_aligned(from, alignof(To)));
-}
 
 template <typename Vector>
 Vector load(const void* from) {
@@ -361,8 +356,10 @@ inline void _tile_dpbf16ps(int sums, int left, int right) {
       std::uint32_t& at = state.tiles[sums].rows[row][column];
       float sum = emulated::as<float>(at);
       for (int pair = 0; pair < state.words(left); ++pair) {
-        sum = __builtin_fmaf(number(left, row, pair, false), number(right, pair, column, false), sum);
-        sum = __builtin_fmaf(number(left, row, pair, true), number(right, pair, column, true), sum);
+        for (const bool upper : {false, true}) {
+          const float factor = number(left, row, pair, upper);
+          sum = __builtin_fmaf(factor, number(right, pair, column, upper), sum);
+        }
       }
       at = emulated::as<std::uint32_t>(sum);
     }
