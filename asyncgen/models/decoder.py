@@ -197,6 +197,9 @@ class DecoderLM(nn.Module):
         model_type: Name of the architecture in ``config.json``.
         stack_prefix: First part of the names of all stored weights but the head's.
         qk_norm: Whether queries and keys are normalised per head.
+        packed_length: Tokens of the longest text that can share a packed step; ``None``: any
+            length. The angles of ``dynamic`` rope change with the longest text in the step, so
+            beyond its original length such a text must run alone.
     """
 
     model_type: ClassVar[str] = ""
@@ -222,6 +225,9 @@ class DecoderLM(nn.Module):
         if config.tie_word_embeddings:
             self.lm_head.weight = None
         self._make_positions(dtype)
+        rope = config.rope
+        is_dynamic = rope.rope_type == "dynamic"
+        self.packed_length = rope.original_max_position_embeddings if is_dynamic else None
         self._plan: tuple[Any, ...] | None = None
         self._spaces: dict[int, Workspace] = {}
         # In a tuple, or it would become a parameter of this module as well.
@@ -396,17 +402,6 @@ class DecoderLM(nn.Module):
         """
         return self._spaces.pop(tokens, None)
 
-    @property
-    def packed_length(self) -> int | None:
-        """Tokens of the longest text that can share a packed step; ``None``: any length.
-
-        The angles of ``dynamic`` rope change with the longest text in the step, so beyond its
-        original length such a text must run alone.
-        """
-        rope = self.config.rope
-        is_dynamic = rope.rope_type == "dynamic"
-        return rope.original_max_position_embeddings if is_dynamic else None
-
     def ignored_weights(self) -> tuple[str, ...]:
         """Regular expressions of names that checkpoints carry and nobody needs."""
         names = (r"\.rotary_emb\.inv_freq$",)
@@ -514,7 +509,7 @@ class DecoderLM(nn.Module):
         depth: int | None = None,
     ) -> None:
         """Send the stream ``[N, E]`` through the layers, in place."""
-        _, place, layers, _, _ = self._ready()
+        _, place, layers, _, _ = self._plan or self._ready()
         tokens = stream.shape[0]
         if positions.numel() != tokens:
             positions = positions.expand(batch, -1)

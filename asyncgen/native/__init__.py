@@ -8,32 +8,35 @@ too.
 What sets them apart, besides speed: the result of a row is one sum in one order, whatever the other
 rows of a step are. So a text does not depend on its company in a batch, to the last bit.
 
-The functions take pointers and sizes and check nothing: only this package calls them.
+A kernel is an object that is made once, of the tensors of a weight or of the pages, and called with
+the tensors of a step (``_kernels.pyi`` lists them). It refuses tensors of another shape, dtype or
+device; a debug build, compiled with ``-DASYNCGEN_CHECK``, also checks that each lies inside its
+memory, that pages exist, and every address that is computed from a page.
+``ASYNCGEN_KERNELS=/path/_kernels.so`` chooses such a build.
 """
 
 from __future__ import annotations
 
 import os
+import sys
+from importlib import import_module
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import torch  # first: its OpenMP threads are then ours as well
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from types import ModuleType
 
 __all__ = [
     "MOST_HEAD_DIM",
     "PANEL",
     "TILE_INPUTS",
-    "Use",
-    "attention",
     "cpu_kernels",
     "kernels",
-    "linear",
-    "rms_norm",
-    "rotate",
     "supports",
+    "uses_tiles",
 ]
 
 PANEL: Final = 32
@@ -46,25 +49,29 @@ MOST_HEAD_DIM: Final = 256
 """The largest heads that attention is computed for."""
 
 
-class Use:
-    """What becomes of a product; numbers as in ``src/kernels.h``."""
-
-    STORE: Final = 0
-    ADD: Final = 1
-    GATE_SILU: Final = 2
-
-
 def _find() -> ModuleType | None:
     chosen = os.environ.get("ASYNCGEN_KERNELS", "")
-    if chosen not in ("", "torch"):
-        raise ValueError(f"ASYNCGEN_KERNELS is {chosen!r} and must be unset or 'torch'")
     if chosen == "torch":
         return None
     try:
-        from asyncgen.native import _kernels
-    except ImportError:  # not compiled
+        found = _load(chosen) if chosen else import_module("asyncgen.native._kernels")
+    except ModuleNotFoundError:  # not compiled
         return None
-    return _kernels if _kernels.features()["avx512"] else None
+    return found if found.features()["avx512"] else None
+
+
+def _load(file: str) -> ModuleType:
+    """The kernels in a file of their own: a debug build, one with sanitizers."""
+    if not (file.endswith(".so") and Path(file).is_file()):
+        raise ValueError(
+            f"ASYNCGEN_KERNELS is {file!r} and must be unset, 'torch' or the compiled kernels' file"
+        )
+    name = "asyncgen.native._kernels"
+    spec = spec_from_file_location(name, file)
+    assert spec is not None and spec.loader is not None
+    module = sys.modules[name] = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 kernels = _find()
@@ -94,29 +101,6 @@ def supports(dtype: torch.dtype) -> bool:
     return dtype == torch.float32
 
 
-def rms_norm(dtype: torch.dtype) -> Callable[..., None]:
-    """The root-mean-square norm for a dtype that is supported."""
-    assert kernels is not None
-    return kernels.rms_norm_f32 if dtype == torch.float32 else kernels.rms_norm_bf16
-
-
-def rotate(dtype: torch.dtype) -> Callable[..., None]:
-    """Rotary positions for a dtype that is supported."""
-    assert kernels is not None
-    return kernels.rotate_f32 if dtype == torch.float32 else kernels.rotate_bf16
-
-
-def linear(dtype: torch.dtype) -> Callable[..., None]:
-    """The product for a dtype that is supported."""
-    assert kernels is not None
-    if dtype == torch.float32:
-        return kernels.linear_f32
-    return kernels.linear_bf16_amx if kernels.features()["amx_bf16"] else kernels.linear_bf16
-
-
-def attention(dtype: torch.dtype) -> Callable[..., None]:
-    """The attention over pages for a dtype that is supported."""
-    assert kernels is not None
-    if dtype == torch.float32:
-        return kernels.attend_f32
-    return kernels.attend_bf16_amx if kernels.features()["amx_bf16"] else kernels.attend_bf16
+def uses_tiles() -> bool:
+    """Whether bfloat16 is computed in tiles (AMX) here."""
+    return kernels is not None and bool(kernels.features()["amx_bf16"])

@@ -51,10 +51,11 @@ def test_other_values_are_refused() -> None:
 @pytest.mark.skipif(native.kernels is None, reason="our own kernels do not run here")
 def test_kernels_count_their_arguments() -> None:
     assert native.kernels is not None
-    with pytest.raises(TypeError, match="10 numbers expected, got 2"):
-        native.kernels.linear_f32(1, 2)
-    with pytest.raises(TypeError):
-        native.kernels.linear_f32(*"abcdefghij")
+    norm = native.kernels.Norm(torch.ones(1, 4), eps=1e-6, dtype=torch.float32)
+    with pytest.raises(TypeError, match="2 arguments expected, got 1"):
+        norm.into(torch.ones(1, 4))
+    with pytest.raises(AttributeError):
+        norm.into("abcd", "efgh")
 
 
 def test_people_are_told_whose_kernels_run(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,10 +11,12 @@ import torch
 from torch.nn.functional import pad
 
 from asyncgen import native
-from asyncgen.native import PANEL, TILE_INPUTS, Use
+from asyncgen.native import PANEL, TILE_INPUTS
 from asyncgen.native.memory import empty
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from torch import Tensor
 
 __all__ = ["NativeKernel", "fits"]
@@ -37,64 +39,31 @@ class NativeKernel:
             `into` gives ``silu(gate) * up``, ``[N, out / 2]``.
     """
 
-    __slots__ = (
-        "_bias",
-        "_bias_at",
-        "_dtype",
-        "_inputs",
-        "_outputs",
-        "_run",
-        "_weight",
-        "_weight_at",
-        "is_gated",
-    )
+    __slots__ = ("_bias", "_inputs", "_outputs", "_weight", "add_to", "into", "is_gated")
 
     def __init__(self, weight: Tensor, bias: Tensor | None, is_gated: bool = False) -> None:
         """Lay a weight out; the caller may drop the original afterwards."""
+        assert native.kernels is not None
         self._outputs, self._inputs = weight.shape
         self.is_gated = is_gated
-        self._dtype = weight.dtype
         self._weight = _lay_out(weight, is_gated)
         # [panels, 2, 16]
         self._bias = None if bias is None else torch.stack(_halves(bias.float(), is_gated), 1)
-        self._weight_at = self._weight.data_ptr()
-        self._bias_at = 0 if self._bias is None else self._bias.data_ptr()
-        self._run = native.linear(weight.dtype)
+        compiled = native.kernels.Linear(
+            self._weight,
+            self._bias,
+            inputs=self._inputs,
+            outputs=self._outputs,
+            is_gated=is_gated,
+            uses_tiles=native.uses_tiles(),
+        )
+        # See `Kernel`. A step calls them as they are, without a Python function around each.
+        self.into: Callable[[Tensor, Tensor], Tensor] = compiled.into
+        self.add_to: Callable[[Tensor, Tensor], None] = compiled.add_to
 
     def product(self, x: Tensor) -> Tensor:
         """See `Kernel`."""
         return self.into(x, x.new_empty(x.shape[0], self._outputs >> self.is_gated))
-
-    def into(self, x: Tensor, out: Tensor) -> Tensor:
-        """See `Kernel`."""
-        self._multiply(x, out, Use.GATE_SILU if self.is_gated else Use.STORE)
-        return out
-
-    def add_to(self, residual: Tensor, x: Tensor) -> None:
-        """See `Kernel`."""
-        self._multiply(x, residual, Use.ADD)
-
-    def _multiply(self, x: Tensor, out: Tensor, use: int) -> None:
-        # The kernel knows an address only: what does not fit would be read all the same.
-        if x.dtype is not self._dtype or x.shape[1] != self._inputs or not x.is_cpu:
-            raise ValueError(
-                f"rows are {tuple(x.shape)} {x.dtype} on {x.device}; "
-                f"this weight takes [N, {self._inputs}] {self._dtype} on cpu"
-            )
-        if x.stride(1) != 1:
-            x = x.contiguous()
-        self._run(
-            x.data_ptr(),
-            x.stride(0),
-            x.shape[0],
-            self._inputs,
-            self._outputs,
-            self._weight_at,
-            self._bias_at,
-            out.data_ptr(),
-            out.stride(0),
-            use,
-        )
 
     def dense(self) -> Tensor:
         """See `Kernel`."""

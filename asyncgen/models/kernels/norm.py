@@ -8,12 +8,15 @@ and a product give the same numbers in half the time:
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from asyncgen import native
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 __all__ = ["LayerNorm", "RMSNorm", "make_scaler"]
 
@@ -77,37 +80,15 @@ def make_scaler(weight: Tensor, features: int, eps: float) -> NativeScaler | Sca
 class NativeScaler:
     """The norm by our own kernel."""
 
-    __slots__ = ("_dtype", "_eps", "_features", "_groups", "_run", "_weight", "_weight_at")
+    __slots__ = ("into",)
 
     def __init__(self, weight: Tensor, features: int, eps: float) -> None:
         """See `make_scaler`."""
-        self._weight = weight.float().contiguous()
-        self._weight_at = self._weight.data_ptr()
-        self._groups = weight.numel() // features
-        self._features, self._eps = features, eps
-        self._dtype = weight.dtype
-        self._run = native.rms_norm(weight.dtype)
-
-    def into(self, x: Tensor, out: Tensor) -> Tensor:
-        """Normalise the rows of ``x`` into ``out`` of the same shape (it may be ``x`` itself)."""
-        # The kernel knows an address only: what does not fit would be read all the same.
-        if x.dtype is not self._dtype or x.shape[-1] != self._features or not x.is_cpu:
-            raise ValueError(
-                f"rows are {tuple(x.shape)} {x.dtype} on {x.device}; "
-                f"this norm takes [..., {self._features}] {self._dtype} on cpu"
-            )
-        self._run(
-            x.data_ptr(),
-            x.stride(0),
-            out.data_ptr(),
-            out.stride(0),
-            self._weight_at,
-            x.shape[0],
-            self._groups,
-            self._features,
-            self._eps,
-        )
-        return out
+        assert native.kernels is not None
+        rows = weight.float().contiguous().view(-1, features)
+        compiled = native.kernels.Norm(rows, eps=eps, dtype=weight.dtype)
+        # As of `Scaler`; a step calls it as it is, without a Python function around it.
+        self.into: Callable[[Tensor, Tensor], Tensor] = compiled.into
 
 
 class Scaler:

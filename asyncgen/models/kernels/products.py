@@ -163,8 +163,8 @@ class DenseKernel:
         return self.weight.t().contiguous()
 
 
-class LyingKernel(DenseKernel):
-    """A float32 weight as it lies: MKL's product for few rows, oneDNN's for more."""
+class InPlaceKernel(DenseKernel):
+    """A float32 weight that stays where it lies: few rows by MKL, more by oneDNN."""
 
     __slots__ = ("most",)
 
@@ -295,7 +295,7 @@ class PackedKernel:
 class PlainKernel:
     """Products on a float32 weight that stays as it lies, by number of rows."""
 
-    __slots__ = ("bias", "chunks", "columns", "weight")
+    __slots__ = ("bias", "chunks", "columns", "shape", "strides", "weight")
     is_gated = False
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
@@ -305,12 +305,18 @@ class PlainKernel:
         # [C, out / C, in], and the bias as such columns
         self.chunks = weight.view(_num_chunks(weight.shape[0]), -1, weight.shape[1])
         self.columns = None if bias is None else bias.view(len(self.chunks), -1, 1)
+        # A single row as a column for each chunk, [C, in, 1]. The last stride means nothing, but
+        # with 1 there MKL takes a path seven times slower.
+        self.shape = (len(self.chunks), weight.shape[1], 1)
+        self.strides = (0, 1, weight.shape[1])
 
     def product(self, x: Tensor) -> Tensor:
         """See `Kernel`."""
         rows = x.shape[0]
         if rows == 1:
-            column = self._column(x)
+            column = (x if x.stride(1) == 1 else x.contiguous()).as_strided(
+                self.shape, self.strides
+            )
             if self.columns is None:
                 return torch.bmm(self.chunks, column).view(1, -1)
             return torch.baddbmm(self.columns, self.chunks, column).view(1, -1)
@@ -322,11 +328,14 @@ class PlainKernel:
         """See `Kernel`."""
         rows = x.shape[0]
         if rows == 1:
+            column = (x if x.stride(1) == 1 else x.contiguous()).as_strided(
+                self.shape, self.strides
+            )
             columns = out.view(self.chunks.shape[0], -1, 1)
             if self.columns is None:
-                torch.bmm(self.chunks, self._column(x), out=columns)
+                torch.bmm(self.chunks, column, out=columns)
             else:
-                torch.baddbmm(self.columns, self.chunks, self._column(x), out=columns)
+                torch.baddbmm(self.columns, self.chunks, column, out=columns)
             return out
         if rows <= COLUMN_ROWS:
             return out.copy_(self._few(x))
@@ -340,21 +349,14 @@ class PlainKernel:
             product = self._few(x) if rows <= COLUMN_ROWS else self.product(x)
             residual.add_(product)
             return
-        residual.view(self.chunks.shape[0], -1, 1).baddbmm_(self.chunks, self._column(x))
+        column = (x if x.stride(1) == 1 else x.contiguous()).as_strided(self.shape, self.strides)
+        residual.view(self.chunks.shape[0], -1, 1).baddbmm_(self.chunks, column)
         if self.bias is not None:
             residual.add_(self.bias)
 
     def dense(self) -> Tensor:
         """See `Kernel`."""
         return self.weight
-
-    def _column(self, x: Tensor) -> Tensor:
-        """The single row of ``x`` as a column for each chunk, ``[C, in, 1]``."""
-        size = x.shape[1]
-        if x.stride(1) != 1:
-            x = x.contiguous()
-        # The last stride means nothing, but with 1 there MKL takes a path seven times slower.
-        return x.as_strided((self.chunks.shape[0], size, 1), (0, 1, size))
 
     def _few(self, x: Tensor) -> Tensor:
         """The product, ``[N, out]``, one row beside the other in memory."""
@@ -413,7 +415,7 @@ def kernel_in_place(weight: Tensor, bias: Tensor | None) -> Kernel:
         return DenseKernel(weight.t(), bias)
     if not has_intel_kernels():
         return PlainKernel(weight, bias)
-    return (LyingKernel if weight.shape[0] % CHUNK else DenseKernel)(weight.t(), bias)
+    return (InPlaceKernel if weight.shape[0] % CHUNK else DenseKernel)(weight.t(), bias)
 
 
 @functools.cache

@@ -110,13 +110,8 @@ def turner(like: Tensor) -> Callable[[Tensor, Tensor, Tensor], None]:
     """
     if like.device.type != "cpu" or not native.supports(like.dtype):
         return _turn
-    rotate = native.rotate(like.dtype)
-
-    def turn(heads: Tensor, cos: Tensor, sin: Tensor) -> None:
-        tokens, turned, _, half = heads.shape
-        at, angles = heads.data_ptr(), (cos.data_ptr(), sin.data_ptr(), cos.stride(0))
-        rotate(at, heads.stride(0), *angles, tokens, turned, 2 * half)
-
+    assert native.kernels is not None
+    turn: Callable[[Tensor, Tensor, Tensor], None] = native.kernels.Rotary(like.dtype).turn
     return turn
 
 

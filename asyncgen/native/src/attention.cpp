@@ -161,20 +161,13 @@ class Vectors {
 
 }  // namespace
 
-void attend_f32(const float* heads, float* out, float* keys, float* values,
-                const std::int64_t* rows, const std::int64_t* pages, std::int64_t num_rows,
-                std::int64_t num_heads, std::int64_t kv_heads, std::int64_t size,
-                std::int64_t page_size, std::int64_t window, float scale) {
-  attend_step<Vectors<float>>(Step<float>{heads, out, keys, values,
-                                          reinterpret_cast<const Row*>(rows), pages, num_rows,
-                                          num_heads, kv_heads, size, page_size, window, scale, 1});
+Division divide_f32(const Attention<float>& attention) noexcept { return divide(attention); }
+Division divide_bf16(const Attention<bf16>& attention) noexcept { return divide(attention); }
+
+void attend_f32(const Attention<float>& step, const Division& division, float* memory) noexcept {
+  attend_step<Vectors<float>>(step, division, memory);
 }
 
-void attend_bf16(const bf16* heads, bf16* out, bf16* keys, bf16* values, const std::int64_t* rows,
-                 const std::int64_t* pages, std::int64_t num_rows, std::int64_t num_heads,
-                 std::int64_t kv_heads, std::int64_t size, std::int64_t page_size,
-                 std::int64_t window, float scale) {
-  attend_step<Vectors<bf16>>(Step<bf16>{heads, out, keys, values,
-                                        reinterpret_cast<const Row*>(rows), pages, num_rows,
-                                        num_heads, kv_heads, size, page_size, window, scale, 1});
+void attend_bf16(const Attention<bf16>& step, const Division& division, float* memory) noexcept {
+  attend_step<Vectors<bf16>>(step, division, memory);
 }

@@ -4,20 +4,26 @@
 // A query's result depends on its text alone: the keys are cut at fixed positions into splits, each
 // split has a softmax of its own, and splits are merged in order. Who computes them, when, and
 // beside which other queries changes nothing.
+//
+// Merging softmaxes by their maxima and sums is Milakov and Gimelshein, "Online normalizer
+// calculation for softmax" (2018), section 3.1, with the weighted sums of the values carried along
+// as in Dao, Fu, Ermon, Rudra and Re, "FlashAttention" (2022), section 3.1. Splits of the keys on
+// several threads, merged afterwards, are Flash-Decoding (Dao, Haziza, Massa and Sizov, 2023). It
+// differs in two ways: splits have a fixed size, whatever the work is, and within one the softmax
+// is the plain kind in two passes, since its scores stay in the cache.
 #pragma once
 
 #include <omp.h>
 
 #include <atomic>
 #include <cstring>
-#include <vector>
 
+#include "check.h"
 #include "vectors.h"
 
-constexpr std::int64_t BLOCK = 32;       // keys that are read together
-constexpr std::int64_t SPLIT = 256;      // keys of one softmax, a few blocks
-constexpr std::int64_t QUERIES = 32;     // at most so many are computed together
-constexpr std::int64_t MOST_SIZE = 256;  // of a head
+constexpr std::int64_t BLOCK = 32;    // keys that are read together
+constexpr std::int64_t SPLIT = 256;   // keys of one softmax, a few blocks
+constexpr std::int64_t QUERIES = 32;  // at most so many are computed together
 
 // No task shall take more than a thread's share of the work divided by this.
 constexpr std::int64_t TASKS_OF_THREAD = 4;
@@ -33,11 +39,6 @@ constexpr float MINUS_INFINITY = -__builtin_inff();
 constexpr std::int64_t SUMS = LANES;
 constexpr std::int64_t MOST_RECORD = SUMS + MOST_SIZE;
 
-// One line of the table of rows.
-struct Row {
-  std::int64_t token, count, start, pages;
-};
-
 struct Range {
   std::int64_t first, end;
 };
@@ -48,15 +49,12 @@ inline std::int64_t parts(std::int64_t count, std::int64_t size) {
   return (count + size - 1) / size;
 }
 
+// A step, and what follows from its numbers.
 template <typename T>
-struct Step {
-  const T* heads;
-  T *out, *keys, *values;
-  const Row* rows;
-  const std::int64_t* pages;
-  std::int64_t num_rows, num_heads, kv_heads, size, page_size, window;
-  float scale;
-  std::int64_t most_splits;  // of keys that one task has; of texts with more, each has its own
+struct Step : Attention<T> {
+  using Attention<T>::heads, Attention<T>::out, Attention<T>::pages, Attention<T>::num_heads;
+  using Attention<T>::kv_heads, Attention<T>::size, Attention<T>::page_size, Attention<T>::window;
+  std::int64_t most_splits;  // see `Division`
 
   std::int64_t record() const { return SUMS + parts(size, BLOCK) * BLOCK; }
 
@@ -79,7 +77,9 @@ struct Step {
 
   // Where a key or a value lies.
   std::int64_t place(const Row& row, std::int64_t head, std::int64_t position) const {
+    CHECK_OR_RETURN(position >= 0 && position < row.start + row.count, 0)
     const std::int64_t page = pages[row.pages + position / page_size];
+    CHECK_OR_RETURN(page >= 0 && page < this->num_pages && head >= 0 && head < kv_heads, 0)
     return ((page * kv_heads + head) * page_size + position % page_size) * size;
   }
 
@@ -285,7 +285,7 @@ struct Space {
 
 // What a task does with its queries and keys.
 template <typename T, typename Engine>
-struct Attending {
+struct TaskRun {
   const Step<T>& step;
   const Task& task;
   const Task* next;  // of the same thread, or null
@@ -366,14 +366,16 @@ struct Turn {
 template <typename T>
 class Walk {
  public:
-  Walk(const Step<T>& step, std::atomic<std::int64_t>& tickets, std::int64_t tasks, float* records)
+  Walk(const Step<T>& step, std::atomic<std::int64_t>& tickets, const Division& division,
+       float* memory)
       : step_(step),
         tickets_(tickets),
-        tasks_(tasks),
+        division_(division),
         row_(step.rows),
         cuts_(step, *row_),
-        records_(records) {
-    const bool are_many = tasks >= MANY_TASKS * omp_get_num_threads();
+        memory_(memory),
+        records_(memory) {
+    const bool are_many = division.num_tasks >= MANY_TASKS * omp_get_num_threads();
     each_ = are_many ? least(step.kv_heads, MOST_TOGETHER) : 1;
   }
 
@@ -397,7 +399,7 @@ class Walk {
  private:
   bool draw() {
     number_ = tickets_.fetch_add(each_);
-    end_ = least(number_ + each_, tasks_);
+    end_ = least(number_ + each_, division_.num_tasks);
     return number_ < end_;
   }
 
@@ -410,14 +412,18 @@ class Walk {
     turn.records =
         records_ + (query * each + task.splits.first - cuts_.splits.first) * step_.record();
     turn.stride = each * step_.record();
+    CHECK_OR_RETURN(turn.records >= memory_ &&
+                        turn.records + (task.count - 1) * turn.stride + step_.record() <=
+                            memory_ + division_.memory, )
   }
 
   const Step<T>& step_;
   std::atomic<std::int64_t>& tickets_;
-  std::int64_t tasks_, each_, number_ = 0, end_ = 0, before_ = 0;
+  const Division& division_;
+  std::int64_t each_, number_ = 0, end_ = 0, before_ = 0;
   const Row* row_;
   Cuts<T> cuts_;
-  float* records_;
+  float *memory_, *records_;
 };
 
 // How many splits of a text one task has. Where there are enough texts it has all: who computes
@@ -432,50 +438,52 @@ std::int64_t share_of_task(Step<T> step) {
   return most(work / (TASKS_OF_THREAD * omp_get_max_threads()), 1);
 }
 
-template <typename Engine, typename T>
-void attend_step(Step<T> step) {
+template <typename T>
+Division divide(const Attention<T>& attention) {
+  Step<T> step{attention, 1};
   step.most_splits = share_of_task(step);
-  std::int64_t tokens = 0, num_records = 0, num_tasks = 0;
+  Division division{step.most_splits, 0, 0, 0};
   for (std::int64_t number = 0; number < step.num_rows; ++number) {
     const Row& row = step.rows[number];
     const Cuts<T> cuts(step, row);
-    tokens += row.count;
-    num_records += cuts.records(step, row);
-    num_tasks += cuts.tasks;
+    division.num_tokens += row.count;
+    division.num_tasks += cuts.tasks;
+    division.memory += cuts.records(step, row) * step.record();
   }
-  static thread_local std::vector<float> memory;  // of the thread that calls
-  if (memory.size() < static_cast<std::size_t>(num_records * step.record())) {
-    memory.resize(num_records * step.record());
-  }
-  float* const all_records = memory.data();
+  return division;
+}
+
+template <typename Engine, typename T>
+void attend_step(const Attention<T>& attention, const Division& division, float* memory) {
+  const Step<T> step{attention, division.most_splits};
   std::atomic<std::int64_t> tickets{0};
 #pragma omp parallel
   {
     const std::int64_t thread = omp_get_thread_num(), threads = omp_get_num_threads();
-    keep_keys(step, tokens * thread / threads, tokens * (thread + 1) / threads);
+    keep_keys(step, division.num_tokens * thread / threads,
+              division.num_tokens * (thread + 1) / threads);
 #pragma omp barrier
     static thread_local Space space;
     Engine engine(step);
-    Walk<T> walk(step, tickets, num_tasks, all_records);
+    Walk<T> walk(step, tickets, division, memory);
     // One task in advance, whose keys are asked for in time.
     Turn<T> turn, next;
     bool is_there = walk.take(turn);
     while (is_there) {
       const bool is_next = walk.take(next);
       engine.take(turn.task);
-      const Attending<T, Engine> attending{step, turn.task, is_next ? &next.task : nullptr, engine,
-                                           space};
+      const TaskRun<T, Engine> run{step, turn.task, is_next ? &next.task : nullptr, engine, space};
       if (turn.records == nullptr) {
-        attending.all();
+        run.all();
       } else {
-        attending.split(turn.task.splits.first, turn.records, turn.stride);
+        run.split(turn.task.splits.first, turn.records, turn.stride);
       }
       turn = next;
       is_there = is_next;
     }
-    if (num_records > 0) {
+    if (division.memory > 0) {
 #pragma omp barrier
-      float* records = all_records;
+      float* records = memory;
       for (std::int64_t number = 0; number < step.num_rows; ++number) {
         const Cuts<T> own(step, step.rows[number]);
         if (own.together) continue;

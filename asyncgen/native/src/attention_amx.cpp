@@ -1,9 +1,6 @@
 // Attention in bfloat16 with tiles: products of bfloat16, everything else in float32. A weight is
 // the sum of two numbers in bfloat16, so that it loses nothing that could be seen.
 
-// Before any declaration: a function belongs to the instructions it was first declared with.
-#pragma GCC target("avx512bf16,amx-tile,amx-bf16")
-
 #include "attention.h"
 #include "tiles.h"
 #include "transpose.h"
@@ -235,11 +232,7 @@ class TileEngine {
 
 }  // namespace
 
-void attend_bf16_amx(const bf16* heads, bf16* out, bf16* keys, bf16* values,
-                     const std::int64_t* rows, const std::int64_t* pages, std::int64_t num_rows,
-                     std::int64_t num_heads, std::int64_t kv_heads, std::int64_t size,
-                     std::int64_t page_size, std::int64_t window, float scale) {
-  attend_step<TileEngine>(Step<bf16>{heads, out, keys, values, reinterpret_cast<const Row*>(rows),
-                                     pages, num_rows, num_heads, kv_heads, size, page_size, window,
-                                     scale, 1});
+void attend_bf16_amx(const Attention<bf16>& step, const Division& division,
+                     float* memory) noexcept {
+  attend_step<TileEngine>(step, division, memory);
 }

@@ -1,6 +1,7 @@
-// What the Python module offers. Memory is the caller's: contiguous where no stride is given,
-// sizes in elements. Nothing is checked here: asyncgen/native/__init__.py and its callers know
-// their shapes. Every function runs on torch's team of OpenMP threads.
+// The kernels, each a function of one struct: asyncgen/native/src/*_object.cpp fill them in from
+// tensors and see to it that the tensors are large enough. Sizes and strides count elements; memory
+// is contiguous where no stride is given. Kernels run on torch's team of OpenMP threads, without
+// Python's lock, and allocate nothing: nothing is thrown through them.
 #pragma once
 
 #include <cstdint>
@@ -17,50 +18,85 @@ enum Use : std::int64_t {
 // Outputs of a panel: weights lie in panels, and within a panel by inputs.
 constexpr std::int64_t PANEL = 32;
 
-// x [rows, inputs], weight in panels, bias [panels * PANEL] or null, out [rows, outputs].
-void linear_f32(const float* x, std::int64_t x_stride, std::int64_t rows, std::int64_t inputs,
-                std::int64_t outputs, const float* weight, const float* bias, float* out,
-                std::int64_t out_stride, std::int64_t use);
-void linear_bf16_amx(const bf16* x, std::int64_t x_stride, std::int64_t rows, std::int64_t inputs,
-                     std::int64_t outputs, const bf16* weight, const float* bias, bf16* out,
-                     std::int64_t out_stride, std::int64_t use);
-void linear_bf16(const bf16* x, std::int64_t x_stride, std::int64_t rows, std::int64_t inputs,
-                 std::int64_t outputs, const bf16* weight, const float* bias, bf16* out,
-                 std::int64_t out_stride, std::int64_t use);
+// The largest head that attention is computed for.
+constexpr std::int64_t MOST_SIZE = 256;
 
-// Root-mean-square norm of `groups` times `features` values of each row, with weights for each of
+template <typename T>
+struct Product {
+  const T* x;  // [rows, inputs]
+  std::int64_t x_stride, rows, inputs, outputs;
+  const T* weight;    // in panels
+  const float* bias;  // [panels * PANEL] or null
+  T* out;             // [rows, outputs], half as many for GATE_SILU
+  std::int64_t out_stride;
+  Use use;
+};
+
+void linear_f32(const Product<float>& product) noexcept;
+void linear_bf16(const Product<bf16>& product) noexcept;
+void linear_bf16_amx(const Product<bf16>& product) noexcept;
+
+// Root-mean-square norm of `groups` times `features` values of each row, with a weight for each of
 // them; `out` may be `x`.
-void rms_norm_f32(const float* x, std::int64_t x_stride, float* out, std::int64_t out_stride,
-                  const float* weight, std::int64_t rows, std::int64_t groups,
-                  std::int64_t features, float eps);
-void rms_norm_bf16(const bf16* x, std::int64_t x_stride, bf16* out, std::int64_t out_stride,
-                   const float* weight, std::int64_t rows, std::int64_t groups,
-                   std::int64_t features, float eps);
+template <typename T>
+struct Normalisation {
+  const T* x;
+  std::int64_t x_stride;
+  T* out;
+  std::int64_t out_stride;
+  const float* weight;  // [groups, features]
+  std::int64_t rows, groups, features;
+  float eps;
+};
+
+void rms_norm_f32(const Normalisation<float>& norm) noexcept;
+void rms_norm_bf16(const Normalisation<bf16>& norm) noexcept;
 
 // Rotary positions of the first `turned` heads of each token, in place. Cosines and sines are
 // [tokens, 2, head_dim / 2], the sines of first halves negated.
-void rotate_f32(float* heads, std::int64_t stride, const float* cosines, const float* sines,
-                std::int64_t angle_stride, std::int64_t tokens, std::int64_t turned,
-                std::int64_t head_dim);
-void rotate_bf16(bf16* heads, std::int64_t stride, const bf16* cosines, const bf16* sines,
-                 std::int64_t angle_stride, std::int64_t tokens, std::int64_t turned,
-                 std::int64_t head_dim);
+template <typename T>
+struct Rotation {
+  T* heads;
+  std::int64_t stride;
+  const T *cosines, *sines;
+  std::int64_t angle_stride, tokens, turned, head_dim;
+};
+
+void rotate_f32(const Rotation<float>& rotation) noexcept;
+void rotate_bf16(const Rotation<bf16>& rotation) noexcept;
+
+// Some tokens of one text: the first one's number in the step, how many there are, the position of
+// the first, and where the text's page table begins in the step's list of pages.
+struct Row {
+  std::int64_t token, count, start, pages;
+};
 
 // Writes the keys and values of a step's tokens into their pages, and attends for all of them.
-//
-// heads [tokens, num_heads + 2 * kv_heads, size]; out [tokens, num_heads * size]; keys and values
-// [pages, kv_heads, page_size, size]; rows: for each text its first token in the step, how many
-// there are, the position of the first and where its page table begins in `pages`; window: keys
-// that a query sees, itself included, or 0 for all. Sizes of heads are at most 256.
-void attend_f32(const float* heads, float* out, float* keys, float* values,
-                const std::int64_t* rows, const std::int64_t* pages, std::int64_t num_rows,
-                std::int64_t num_heads, std::int64_t kv_heads, std::int64_t size,
-                std::int64_t page_size, std::int64_t window, float scale);
-void attend_bf16(const bf16* heads, bf16* out, bf16* keys, bf16* values, const std::int64_t* rows,
-                 const std::int64_t* pages, std::int64_t num_rows, std::int64_t num_heads,
-                 std::int64_t kv_heads, std::int64_t size, std::int64_t page_size,
-                 std::int64_t window, float scale);
-void attend_bf16_amx(const bf16* heads, bf16* out, bf16* keys, bf16* values,
-                     const std::int64_t* rows, const std::int64_t* pages, std::int64_t num_rows,
-                     std::int64_t num_heads, std::int64_t kv_heads, std::int64_t size,
-                     std::int64_t page_size, std::int64_t window, float scale);
+template <typename T>
+struct Attention {
+  const T* heads;    // [tokens, num_heads + 2 * kv_heads, size]
+  T* out;            // [tokens, num_heads * size]
+  T *keys, *values;  // [num_pages, kv_heads, page_size, size]
+  const Row* rows;
+  const std::int64_t* pages;
+  std::int64_t num_rows, num_pages, num_heads, kv_heads;
+  std::int64_t size;  // of a head, at most MOST_SIZE
+  std::int64_t page_size;
+  std::int64_t window;  // keys that a query sees, itself included, or 0 for all
+  float scale;
+};
+
+// How a step's work is divided; it changes no result.
+struct Division {
+  std::int64_t most_splits;  // of keys that one task has; of texts with more, each has its own
+  std::int64_t num_tokens, num_tasks;
+  std::int64_t memory;  // floats for what tasks leave to be merged
+};
+
+Division divide_f32(const Attention<float>& attention) noexcept;
+Division divide_bf16(const Attention<bf16>& attention) noexcept;
+
+// `memory` has as many floats as the division says.
+void attend_f32(const Attention<float>& step, const Division& division, float* memory) noexcept;
+void attend_bf16(const Attention<bf16>& step, const Division& division, float* memory) noexcept;
+void attend_bf16_amx(const Attention<bf16>& step, const Division& division, float* memory) noexcept;

@@ -1,9 +1,6 @@
 // Products in bfloat16, summed up in float32. A panel lies in tiles of 16 pairs of inputs by 16
 // outputs, two beside each other: what AMX multiplies, and what a vector of pairs reads as well.
 
-// Before any declaration: a function belongs to the instructions it was first declared with.
-#pragma GCC target("avx512bf16,amx-tile,amx-bf16")
-
 #include <cstring>
 
 #include "products.h"
@@ -14,25 +11,17 @@ namespace {
 // How far ahead of its use a panel is fetched, in elements.
 constexpr std::int64_t AHEAD = 4096;
 
-struct Product {
-  const bf16* x;
-  std::int64_t x_stride, inputs, outputs;
-  const bf16* weight;
-  const float* bias;
-  bf16* out;
-  std::int64_t out_stride, use;
+const bf16* panel_at(const Product<bf16>& product, std::int64_t panel) {
+  return product.weight + panel * PANEL * product.inputs;
+}
 
-  const bf16* panel_at(std::int64_t panel) const { return weight + panel * PANEL * inputs; }
-
-  void use_rows(const f32x16* low, const f32x16* high, std::int64_t first, std::int64_t rows,
-                std::int64_t stride, std::int64_t panel) const {
-    const float* shift = bias == nullptr ? nullptr : bias + panel * PANEL;
-    for (std::int64_t row = 0; row < rows; ++row) {
-      use_result(low[row * stride], high[row * stride], shift, out + (first + row) * out_stride,
-                 panel * PANEL, outputs, use);
-    }
+// Hands on the sums of some rows, whose halves lie `stride` vectors apart.
+void use_rows(const Product<bf16>& product, const f32x16* low, const f32x16* high,
+              std::int64_t first, std::int64_t rows, std::int64_t stride, std::int64_t panel) {
+  for (std::int64_t row = 0; row < rows; ++row) {
+    use_result(product, low[row * stride], high[row * stride], first + row, panel);
   }
-};
+}
 
 // The tiles of up to 32 rows: 0 to 3 are sums (rows by outputs), 4 and 5 rows of x, 6 and 7 of the
 // weight.
@@ -54,10 +43,10 @@ class RowTiles {
 };
 
 template <bool BOTH>
-void block_amx(const Product& product, std::int64_t first, std::int64_t rows, std::int64_t panel) {
+void block_amx(const Product<bf16>& product, std::int64_t first, std::int64_t rows, std::int64_t panel) {
   const bf16* upper = product.x + first * product.x_stride;
   const bf16* lower = upper + TILE_ROWS * product.x_stride;
-  const bf16* w = product.panel_at(panel);
+  const bf16* w = panel_at(product, panel);
   const std::int64_t stride = product.x_stride * static_cast<std::int64_t>(sizeof(bf16));
   _tile_zero(0);
   _tile_zero(1);
@@ -85,18 +74,18 @@ void block_amx(const Product& product, std::int64_t first, std::int64_t rows, st
     _tile_stored(2, &sums[TILE_ROWS][0], 128);
     _tile_stored(3, &sums[TILE_ROWS][1], 128);
   }
-  product.use_rows(&sums[0][0], &sums[0][1], first, rows, 2, panel);
+  use_rows(product, &sums[0][0], &sums[0][1], first, rows, 2, panel);
 }
 
 // Rows at a time without tiles: two accumulators each, of 32 registers.
 constexpr int MOST_ROWS = 12;
 
 template <int ROWS>
-void block_vectors(const Product& product, std::int64_t first, std::int64_t panel) {
+void block_vectors(const Product<bf16>& product, std::int64_t first, std::int64_t panel) {
   f32x16 low[ROWS], high[ROWS];
   for (int row = 0; row < ROWS; ++row) low[row] = high[row] = _mm512_setzero_ps();
   const bf16* from = product.x + first * product.x_stride;
-  const bf16* w = product.panel_at(panel);
+  const bf16* w = panel_at(product, panel);
   for (std::int64_t k = 0; k < product.inputs; k += TILE_WIDTH, w += 2 * TILE) {
     for (std::int64_t pair = 0; pair < TILE_WIDTH / 2; ++pair) {
       const bf16* at = w + pair * 2 * LANES;
@@ -114,17 +103,14 @@ void block_vectors(const Product& product, std::int64_t first, std::int64_t pane
       }
     }
   }
-  product.use_rows(low, high, first, ROWS, 1, panel);
+  use_rows(product, low, high, first, ROWS, 1, panel);
 }
 
 }  // namespace
 
-void linear_bf16_amx(const bf16* x, std::int64_t x_stride, std::int64_t rows, std::int64_t inputs,
-                     std::int64_t outputs, const bf16* weight, const float* bias, bf16* out,
-                     std::int64_t out_stride, std::int64_t use) {
-  const Product product{x, x_stride, inputs, outputs, weight, bias, out, out_stride, use};
+void linear_bf16_amx(const Product<bf16>& product) noexcept {
   for_panels<RowTiles>(
-      rows, outputs,
+      product.rows, product.outputs,
       [&](RowTiles& tiles, std::int64_t first, std::int64_t count, std::int64_t panel) {
         for (std::int64_t begin = 0; begin < count; begin += 2 * TILE_ROWS) {
           const std::int64_t left = count - begin;
@@ -139,11 +125,9 @@ void linear_bf16_amx(const bf16* x, std::int64_t x_stride, std::int64_t rows, st
       });
 }
 
-void linear_bf16(const bf16* x, std::int64_t x_stride, std::int64_t rows, std::int64_t inputs,
-                 std::int64_t outputs, const bf16* weight, const float* bias, bf16* out,
-                 std::int64_t out_stride, std::int64_t use) {
-  const Product product{x, x_stride, inputs, outputs, weight, bias, out, out_stride, use};
-  for_blocks<MOST_ROWS>(rows, outputs, [&](auto size, std::int64_t first, std::int64_t panel) {
-    block_vectors<size>(product, first, panel);
-  });
+void linear_bf16(const Product<bf16>& product) noexcept {
+  for_blocks<MOST_ROWS>(product.rows, product.outputs,
+                        [&](auto size, std::int64_t first, std::int64_t panel) {
+                          block_vectors<size>(product, first, panel);
+                        });
 }

@@ -1,49 +1,9 @@
-// The Python module: each kernel as a function of numbers, pointers among them.
-
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
-
-#include <cstddef>
-#include <tuple>
-#include <type_traits>
-#include <utility>
+// The Python module: a type for each kernel, and what the processor can do.
 
 #include "cpu.h"
-#include "kernels.h"
+#include "objects.h"
 
 namespace {
-
-template <typename T>
-T number(PyObject* value) {
-  if constexpr (std::is_pointer_v<T>) {
-    return static_cast<T>(PyLong_AsVoidPtr(value));
-  } else if constexpr (std::is_floating_point_v<T>) {
-    return static_cast<T>(PyFloat_AsDouble(value));
-  } else {
-    return static_cast<T>(PyLong_AsLongLong(value));
-  }
-}
-
-template <auto kernel, typename... Args, std::size_t... I>
-PyObject* run(PyObject* const* args, void (*)(Args...), std::index_sequence<I...>) {
-  std::tuple<Args...> numbers{number<Args>(args[I])...};
-  if (PyErr_Occurred()) return nullptr;
-  Py_BEGIN_ALLOW_THREADS kernel(std::get<I>(numbers)...);
-  Py_END_ALLOW_THREADS Py_RETURN_NONE;
-}
-
-template <auto kernel, typename... Args>
-PyObject* count_and_run(PyObject* const* args, Py_ssize_t count, void (*type)(Args...)) {
-  if (count != sizeof...(Args)) {
-    return PyErr_Format(PyExc_TypeError, "%zu numbers expected, got %zd", sizeof...(Args), count);
-  }
-  return run<kernel>(args, type, std::index_sequence_for<Args...>{});
-}
-
-template <auto kernel>
-PyObject* call(PyObject*, PyObject* const* args, Py_ssize_t count) {
-  return count_and_run<kernel>(args, count, kernel);
-}
 
 PyObject* features(PyObject*, PyObject*) {
   return Py_BuildValue("{s:O,s:O,s:O}", "avx512", has_avx512() ? Py_True : Py_False, "avx512_bf16",
@@ -51,20 +11,8 @@ PyObject* features(PyObject*, PyObject*) {
                        has_amx_bf16() ? Py_True : Py_False);
 }
 
-#define KERNEL(name) {#name, reinterpret_cast<PyCFunction>(call<name>), METH_FASTCALL, nullptr}
-
 PyMethodDef methods[] = {
-    {"features", features, METH_NOARGS, nullptr},
-    KERNEL(linear_f32),
-    KERNEL(linear_bf16),
-    KERNEL(linear_bf16_amx),
-    KERNEL(rms_norm_f32),
-    KERNEL(rms_norm_bf16),
-    KERNEL(rotate_f32),
-    KERNEL(rotate_bf16),
-    KERNEL(attend_f32),
-    KERNEL(attend_bf16),
-    KERNEL(attend_bf16_amx),
+    {"features", features, METH_NOARGS, "features()\n--\n\nSay what the processor can do, by name."},
     {nullptr, nullptr, 0, nullptr},
 };
 
@@ -73,4 +21,10 @@ PyModuleDef module = {
 
 }  // namespace
 
-PyMODINIT_FUNC PyInit__kernels() { return PyModule_Create(&module); }
+PyMODINIT_FUNC PyInit__kernels() {
+  Reference made(PyModule_Create(&module));
+  if (!made || !add_linear(made.get()) || !add_rows(made.get()) || !add_attention(made.get())) {
+    return nullptr;
+  }
+  return Py_NewRef(made.get());
+}

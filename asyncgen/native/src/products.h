@@ -3,6 +3,7 @@
 
 #include <omp.h>
 
+#include "check.h"
 #include "vectors.h"
 
 // At most so many rows are multiplied by one panel after another, while they stay in the cache.
@@ -11,20 +12,23 @@ constexpr std::int64_t CHUNK_ROWS = 256;
 // Two halves of a panel's outputs for one row. A result never depends on how many rows there are:
 // each is one sum, in the order of the inputs.
 template <typename T>
-inline void use_result(f32x16 low, f32x16 high, const float* bias, T* out, std::int64_t column,
-                       std::int64_t outputs, std::int64_t use) {
-  if (bias != nullptr) {
-    low = _mm512_add_ps(low, _mm512_loadu_ps(bias));
-    high = _mm512_add_ps(high, _mm512_loadu_ps(bias + LANES));
+inline void use_result(const Product<T>& product, f32x16 low, f32x16 high, std::int64_t row,
+                       std::int64_t panel) {
+  const std::int64_t column = panel * PANEL, outputs = product.outputs;
+  T* out = product.out + row * product.out_stride;
+  CHECK_OR_RETURN(row >= 0 && row < product.rows && column >= 0 && column < outputs, )
+  if (product.bias != nullptr) {
+    low = _mm512_add_ps(low, _mm512_loadu_ps(product.bias + column));
+    high = _mm512_add_ps(high, _mm512_loadu_ps(product.bias + column + LANES));
   }
-  if (use == GATE_SILU) {
+  if (product.use == GATE_SILU) {
     const __mmask16 lanes = first_lanes(outputs / 2 - column / 2);
     store(out + column / 2, lanes, _mm512_mul_ps(silu(low), high));
     return;
   }
   const __mmask16 first = first_lanes(outputs - column);
   const __mmask16 second = first_lanes(outputs - column - LANES);
-  if (use == ADD) {
+  if (product.use == ADD) {
     low = _mm512_add_ps(low, load(out + column, first));
     high = _mm512_add_ps(high, load(out + column + LANES, second));
   }

@@ -25,14 +25,14 @@ void normalise(const T* x, T* out, const float* weight, std::int64_t features, f
 }
 
 template <typename T>
-void rms_norm(const T* x, std::int64_t x_stride, T* out, std::int64_t out_stride,
-              const float* weight, std::int64_t rows, std::int64_t groups, std::int64_t features,
-              float eps) {
-#pragma omp parallel for collapse(2) if (rows * groups * features >= WORTH_THREADS)
-  for (std::int64_t row = 0; row < rows; ++row) {
-    for (std::int64_t group = 0; group < groups; ++group) {
+void rms_norm(const Normalisation<T>& norm) {
+  const std::int64_t features = norm.features;
+#pragma omp parallel for collapse(2) if (norm.rows * norm.groups * features >= WORTH_THREADS)
+  for (std::int64_t row = 0; row < norm.rows; ++row) {
+    for (std::int64_t group = 0; group < norm.groups; ++group) {
       const std::int64_t at = group * features;
-      normalise(x + row * x_stride + at, out + row * out_stride + at, weight + at, features, eps);
+      normalise(norm.x + row * norm.x_stride + at, norm.out + row * norm.out_stride + at,
+                norm.weight + at, features, norm.eps);
     }
   }
 }
@@ -52,40 +52,22 @@ void turn(T* head, const T* cosines, const T* sines, std::int64_t half) {
 }
 
 template <typename T>
-void rotate(T* heads, std::int64_t stride, const T* cosines, const T* sines,
-            std::int64_t angle_stride, std::int64_t tokens, std::int64_t turned,
-            std::int64_t head_dim) {
-#pragma omp parallel for collapse(2) if (tokens * turned * head_dim >= WORTH_THREADS)
-  for (std::int64_t token = 0; token < tokens; ++token) {
-    for (std::int64_t head = 0; head < turned; ++head) {
-      const std::int64_t angle = token * angle_stride;
-      turn(heads + token * stride + head * head_dim, cosines + angle, sines + angle, head_dim / 2);
+void rotate(const Rotation<T>& rotation) {
+  const std::int64_t size = rotation.head_dim;
+#pragma omp parallel for collapse(2) if (rotation.tokens * rotation.turned * size >= WORTH_THREADS)
+  for (std::int64_t token = 0; token < rotation.tokens; ++token) {
+    for (std::int64_t head = 0; head < rotation.turned; ++head) {
+      const std::int64_t angle = token * rotation.angle_stride;
+      turn(rotation.heads + token * rotation.stride + head * size, rotation.cosines + angle,
+           rotation.sines + angle, size / 2);
     }
   }
 }
 
 }  // namespace
 
-void rms_norm_f32(const float* x, std::int64_t x_stride, float* out, std::int64_t out_stride,
-                  const float* weight, std::int64_t rows, std::int64_t groups,
-                  std::int64_t features, float eps) {
-  rms_norm(x, x_stride, out, out_stride, weight, rows, groups, features, eps);
-}
+void rms_norm_f32(const Normalisation<float>& norm) noexcept { rms_norm(norm); }
+void rms_norm_bf16(const Normalisation<bf16>& norm) noexcept { rms_norm(norm); }
 
-void rms_norm_bf16(const bf16* x, std::int64_t x_stride, bf16* out, std::int64_t out_stride,
-                   const float* weight, std::int64_t rows, std::int64_t groups,
-                   std::int64_t features, float eps) {
-  rms_norm(x, x_stride, out, out_stride, weight, rows, groups, features, eps);
-}
-
-void rotate_f32(float* heads, std::int64_t stride, const float* cosines, const float* sines,
-                std::int64_t angle_stride, std::int64_t tokens, std::int64_t turned,
-                std::int64_t head_dim) {
-  rotate(heads, stride, cosines, sines, angle_stride, tokens, turned, head_dim);
-}
-
-void rotate_bf16(bf16* heads, std::int64_t stride, const bf16* cosines, const bf16* sines,
-                 std::int64_t angle_stride, std::int64_t tokens, std::int64_t turned,
-                 std::int64_t head_dim) {
-  rotate(heads, stride, cosines, sines, angle_stride, tokens, turned, head_dim);
-}
+void rotate_f32(const Rotation<float>& rotation) noexcept { rotate(rotation); }
+void rotate_bf16(const Rotation<bf16>& rotation) noexcept { rotate(rotation); }

@@ -1,7 +1,6 @@
-// Sixteen floats at a time. Include it first: it chooses the instructions of the whole file.
+// Sixteen floats at a time, by AVX-512. Which files may use which instructions is said where they
+// are compiled (hatch_build.py).
 #pragma once
-
-#pragma GCC target("avx512f,avx512bw,avx512vl,avx512dq,fma")
 
 #include <immintrin.h>
 

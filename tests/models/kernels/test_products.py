@@ -28,7 +28,7 @@ def is_intel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_float32_weight_stays_where_it_lies(is_intel: bool) -> None:
-    for out, on_intel in ((8, kernels.LyingKernel), (96, kernels.DenseKernel)):
+    for out, on_intel in ((8, kernels.InPlaceKernel), (96, kernels.DenseKernel)):
         weight = torch.randn(out, 200)
         kernel = kernels.choose_kernel(weight, None)
         assert type(kernel) is (on_intel if is_intel else kernels.PlainKernel)

@@ -12,7 +12,7 @@ from asyncgen.models.attention.paged.native import NativeAttention
 from asyncgen.models.attention.paged.plan import PackedRow
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from torch import Tensor
 
@@ -27,6 +27,14 @@ class PagedAttention:
     """The `AttentionContext` of packed rows.
 
     For every forward pass: `lay_out` with the rows, then ``DecoderLM.decode_packed``.
+
+    Attributes:
+        storage: Where keys and values are.
+        fused: The accelerator's kernel, where that is what computes.
+        lay_out: Gets ready for a forward pass of some rows, at least one, whose tokens lie one row
+            after another; texts differ, but their first pages may be the same.
+        begin: See `AttentionContext`; the step's rows are those that were laid out.
+        attend: See `AttentionContext`.
     """
 
     def __init__(self, config: ModelConfig, storage: PagedStorage) -> None:
@@ -36,32 +44,15 @@ class PagedAttention:
             config: The model's.
             storage: Its pages; made for the same configuration.
         """
-        self._storage = storage
-        chosen = NativeAttention if NativeAttention.serves(storage) else TorchAttention
-        self._chosen: NativeAttention | TorchAttention = chosen(config, storage)
-
-    @property
-    def storage(self) -> PagedStorage:
-        """Where keys and values are."""
-        return self._storage
-
-    @property
-    def fused(self) -> FusedKernel | None:
-        """The accelerator's kernel, where that is what computes."""
-        return self._chosen.fused
-
-    def lay_out(self, rows: Sequence[PackedRow]) -> None:
-        """Get ready for a forward pass of these rows, whose tokens lie one row after another.
-
-        Args:
-            rows: At least one; texts differ, but their first pages may be the same.
-        """
-        self._chosen.lay_out(rows)
-
-    def begin(self, rows: int, length: int) -> None:
-        """See `AttentionContext`; the step's rows are those that were laid out."""
-        self._chosen.begin(rows, length)
-
-    def attend(self, layer: int, heads: Tensor) -> Tensor:
-        """See `AttentionContext`."""
-        return self._chosen.attend(layer, heads)
+        self.storage = storage
+        chosen: NativeAttention | TorchAttention
+        if NativeAttention.serves(storage):
+            chosen = NativeAttention(config, storage)
+        else:
+            chosen = TorchAttention(config, storage)
+        self._chosen = chosen
+        self.fused: FusedKernel | None = chosen.fused
+        # The methods themselves: a step calls `attend` once a layer.
+        self.lay_out: Callable[[Sequence[PackedRow]], None] = chosen.lay_out
+        self.begin: Callable[[int, int], None] = chosen.begin
+        self.attend: Callable[[int, Tensor], Tensor] = chosen.attend

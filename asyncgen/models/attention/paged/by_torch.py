@@ -110,21 +110,22 @@ class TorchAttention:
 
     def _count_steps(self, rows: Sequence[PackedRow]) -> None:
         """Count the steps in which the same rows went on by one token each."""
-        expected = [start + 1 for start in self._starts]
-        self._starts = [row.start for row in rows]
-        if self._starts == expected and all(row.count == 1 for row in rows):
-            self._steps_together += 1
-        else:
-            self._steps_together = 0
+        # Loops, since this is done for every token: a comprehension is a call of a function.
+        before, self._starts = self._starts, []
+        go_on = len(before) == len(rows)
+        for number, row in enumerate(rows):
+            start = row.start
+            self._starts.append(start)
+            go_on = go_on and row.count == 1 and start == before[number] + 1
+        self._steps_together = self._steps_together + 1 if go_on else 0
 
     def _advance(self, rows: Sequence[PackedRow]) -> bool:
         """Reuse the last step's layout where each row goes one token further."""
         # Whether one window's layout can go on does not tell of another's.
         if len(self._only) != 1 or self._num_tokens != len(rows):
             return False
-        if any(row.count != 1 for row in rows):
-            return False
-        if not all(part.advance(rows) for part in self._only.values()):
+        (part,) = self._only.values()
+        if any(row.count != 1 for row in rows) or not part.advance(rows):
             return False
         if self._slots is None:  # it writes its keys itself
             return True

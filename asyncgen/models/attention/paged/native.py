@@ -16,7 +16,7 @@ import torch
 from asyncgen import native
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from torch import Tensor
 
@@ -39,22 +39,25 @@ class NativeAttention:
             config: The model's.
             storage: Its pages, of a kind that is served.
         """
-        self._storage = storage
-        self._kernel = native.attention(storage.dtype)
+        assert native.kernels is not None
+        self._dtype = storage.dtype
         size = config.head_dim
         self._width = config.num_attention_heads * size
-        scales = config.attention_scales
-        # By layer: keys and values, and what the kernel is told after the rows.
-        self._layers = []
-        for layer, (keys, values) in enumerate(storage.matrices):
-            sizes = (config.num_attention_heads, storage.num_kv_heads, size, storage.page_size)
-            scale = 1 / math.sqrt(size) if scales is None else scales[layer]
-            options = (*sizes, config.window(layer) or 0, scale)
-            self._layers.append(((keys.data_ptr(), values.data_ptr()), options))
+        scales = config.attention_scales or [1 / math.sqrt(size)] * config.num_hidden_layers
+        windows = (config.window(layer) or 0 for layer in range(config.num_hidden_layers))
+        self._compiled = native.kernels.Attention(
+            list(zip(storage.matrices, windows, scales, strict=True)),
+            num_heads=config.num_attention_heads,
+            kv_heads=storage.num_kv_heads,
+            head_dim=size,
+            page_size=storage.page_size,
+            uses_tiles=native.uses_tiles(),
+        )
+        # See `AttentionContext`. A step calls it as it is, without a Python function around it.
+        self.attend: Callable[[int, Tensor], Tensor] = self._compiled.attend
         self._num_tokens = 0
-        self._numbers = self._pages = array("q")
         self._memory = torch.empty(0, dtype=storage.dtype)
-        self._lay_out_results(0)
+        self._out = self._memory.view(0, self._width)
 
     @staticmethod
     def serves(storage: PagedStorage) -> bool:
@@ -74,22 +77,13 @@ class NativeAttention:
             numbers += (token, count, row.start, len(pages))
             pages += row.pages
             token += count
-        # Kept: the kernel knows their addresses only.
-        self._numbers, self._pages = array("q", numbers), array("q", pages)
-        self._rows = (self._numbers.buffer_info()[0], self._pages.buffer_info()[0], len(rows))
         if token != self._num_tokens:
             self._lay_out_results(token)
+        self._compiled.lay_out(array("q", numbers), array("q", pages), self._out)
 
     def begin(self, rows: int, length: int) -> None:
         """See `AttentionContext`; the step's rows are those that were laid out."""
         assert rows * length == self._num_tokens, "lay out the rows of this step first"
-
-    def attend(self, layer: int, heads: Tensor) -> Tensor:
-        """See `AttentionContext`."""
-        heads = heads.contiguous()
-        places, options = self._layers[layer]
-        self._kernel(heads.data_ptr(), self._memory.data_ptr(), *places, *self._rows, *options)
-        return self._out
 
     def _lay_out_results(self, tokens: int) -> None:
         """Make room for the results of so many tokens, unless there is."""
@@ -98,5 +92,5 @@ class NativeAttention:
         # Memory made in inference mode could not be written to outside of it later on.
         with torch.inference_mode(False):
             if self._memory.numel() < count:
-                self._memory = torch.empty(count, dtype=self._storage.dtype)
+                self._memory = torch.empty(count, dtype=self._dtype)
             self._out = self._memory[:count].view(tokens, self._width)

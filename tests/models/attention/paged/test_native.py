@@ -99,8 +99,11 @@ class Pool:
         self.shape = shape
         self.storage = PagedStorage(config, num_pages, shape.page_size, dtype=shape.dtype)
         self.storage.data.fill_(torch.nan)
-        self.attention = NativeAttention(config, self.storage)
-        self.attention._kernel = getattr(native.kernels, shape.kernel)
+        assert native.kernels is not None
+        features = native.kernels.features() | {"amx_bf16": shape.kernel == "attend_bf16_amx"}
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(native.kernels, "features", lambda: features)
+            self.attention = NativeAttention(config, self.storage)
         self._free = random.Random(seed).sample(range(num_pages), num_pages)
 
     def text(self, heads: Tensor, shared: list[int] | None = None) -> Text:

@@ -1,0 +1,269 @@
+// `Attention`: the pages of all layers, and a step over them.
+
+#include <exception>
+#include <utility>
+#include <vector>
+
+#include "kernels.h"
+#include "objects.h"
+
+namespace {
+
+struct Layer {
+  Reference keys, values;
+  char *keys_at, *values_at;
+  std::int64_t window;
+  float scale;
+};
+
+// Numbers of an array of Python's, kept as long as they are read.
+class Numbers {
+ public:
+  Numbers() = default;
+  Numbers(Numbers&& other) noexcept : buffer_(other.buffer_) { other.buffer_ = {}; }
+  Numbers& operator=(Numbers&& other) noexcept {
+    std::swap(buffer_, other.buffer_);
+    return *this;
+  }
+  ~Numbers() { PyBuffer_Release(&buffer_); }
+
+  bool read(PyObject* array) {
+    if (PyObject_GetBuffer(array, &buffer_, PyBUF_CONTIG_RO) != 0) return false;
+    if (buffer_.itemsize == sizeof(std::int64_t)) return true;
+    PyErr_SetString(PyExc_ValueError, "an array of 64-bit integers is expected");
+    return false;
+  }
+  const std::int64_t* data() const { return static_cast<const std::int64_t*>(buffer_.buf); }
+  std::int64_t count() const { return buffer_.len / static_cast<Py_ssize_t>(sizeof(std::int64_t)); }
+
+ private:
+  Py_buffer buffer_{};
+};
+
+struct Pages {
+  std::vector<Layer> layers;
+  PyObject* dtype;
+  Kind kind;
+  bool uses_tiles;
+  std::int64_t num_pages, num_heads, kv_heads, size, page_size;
+  // Of the step that was laid out.
+  Numbers rows, pages;
+  Reference out;
+  char* out_at;
+  std::int64_t num_tokens;
+  std::vector<float> memory;
+  bool is_busy;
+};
+
+// One layer's ((keys, values), window, scale).
+bool read_layer(Pages& made, PyObject* item) {
+  PyObject *keys, *values;
+  long long window;
+  float scale;
+  if (!PyArg_ParseTuple(item, "(OO)Lf", &keys, &values, &window, &scale)) return false;
+  Layer layer{Reference::to(keys), Reference::to(values), nullptr, nullptr, window, scale};
+  for (PyObject* tensor : {keys, values}) {
+    View view;
+    if (!look_at(tensor, view)) return false;
+    if (made.dtype == nullptr) {
+      if (!read_kind(view.dtype, made.kind)) return false;
+      made.dtype = view.dtype;
+      made.num_pages = view.sizes[0] / made.kv_heads;
+    }
+    if (!view.has_shape({made.num_pages * made.kv_heads, made.page_size, made.size}) ||
+        view.dtype != made.dtype || !view.is_cpu || !view.is_dense_from(0) || window < 0) {
+      refuse("pages are", tensor, "[pages * %lld, %lld, %lld] is expected, of one dtype on cpu",
+             static_cast<long long>(made.kv_heads), static_cast<long long>(made.page_size),
+             static_cast<long long>(made.size));
+      return false;
+    }
+    (tensor == keys ? layer.keys_at : layer.values_at) = view.data;
+  }
+  made.layers.push_back(std::move(layer));
+  return true;
+}
+
+PyObject* make(PyTypeObject* type, PyObject* args, PyObject* keywords) {
+  static const char* names[] = {"layers",   "num_heads", "kv_heads",   "head_dim",
+                                "page_size", "uses_tiles", nullptr};
+  PyObject* layers;
+  long long num_heads, kv_heads, size, page_size;
+  int uses_tiles;
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "O$LLLLp", const_cast<char**>(names), &layers,
+                                   &num_heads, &kv_heads, &size, &page_size, &uses_tiles)) {
+    return nullptr;
+  }
+  if (kv_heads < 1 || num_heads < 1 || num_heads % kv_heads != 0 || size < 1 || size > MOST_SIZE ||
+      page_size < 1) {
+    return PyErr_Format(PyExc_ValueError,
+                        "%lld heads for %lld key heads, of size %lld (at most %lld), in pages of "
+                        "%lld keys cannot be computed",
+                        num_heads, kv_heads, size, static_cast<long long>(MOST_SIZE), page_size);
+  }
+  Reference items(PySequence_Fast(layers, "layers must be a sequence"));
+  if (!items) return nullptr;
+  try {
+    Pages made{};
+    made.num_heads = num_heads;
+    made.kv_heads = kv_heads;
+    made.size = size;
+    made.page_size = page_size;
+    made.uses_tiles = uses_tiles;
+    for (Py_ssize_t at = 0; at < PySequence_Fast_GET_SIZE(items.get()); ++at) {
+      if (!read_layer(made, PySequence_Fast_GET_ITEM(items.get(), at))) return nullptr;
+    }
+    return box(type, std::move(made));
+  } catch (const std::exception&) {
+    return PyErr_NoMemory();
+  }
+}
+
+bool is_free(const Pages& pages) {
+  if (pages.is_busy) PyErr_SetString(PyExc_RuntimeError, "another thread attends over these pages");
+  return !pages.is_busy;
+}
+
+#ifdef ASYNCGEN_CHECK
+bool wrong(const char* what, std::int64_t row, std::int64_t number) {
+  PyErr_Format(PyExc_RuntimeError, "row %lld of a step: %s %lld", static_cast<long long>(row), what,
+               static_cast<long long>(number));
+  return false;
+}
+
+// Whether the rows are those of a step and every page that they name exists.
+bool is_safe(const Pages& pages, const Numbers& rows, const Numbers& table, std::int64_t tokens) {
+  const Row* row = reinterpret_cast<const Row*>(rows.data());
+  std::int64_t token = 0;
+  for (std::int64_t number = 0; number < rows.count() / 4; ++number, ++row) {
+    if (row->token != token) return wrong("it does not begin where the last one ends,", number, token);
+    if (row->count < 1) return wrong("tokens are", number, row->count);
+    if (row->start < 0) return wrong("it starts at", number, row->start);
+    const std::int64_t end = (row->start + row->count - 1) / pages.page_size + 1;
+    if (row->pages < 0 || row->pages + end > table.count())
+      return wrong("its page table is too short for", number, end);
+    for (std::int64_t at = 0; at < end; ++at) {
+      const std::int64_t page = table.data()[row->pages + at];
+      if (page < 0 || page >= pages.num_pages) return wrong("there is no page", number, page);
+    }
+    token += row->count;
+  }
+  return token == tokens || wrong("tokens in all are", rows.count() / 4, token);
+}
+#endif
+
+PyObject* lay_out(PyObject* self, PyObject* const* args) {
+  Pages& pages = unbox<Pages>(self);
+  Numbers rows, table;
+  View out;
+  if (!rows.read(args[0]) || !table.read(args[1]) || !look_at(args[2], out)) return nullptr;
+  if (rows.count() % 4 != 0) {
+    return PyErr_Format(PyExc_ValueError, "rows are four numbers each, not %lld in all",
+                        static_cast<long long>(rows.count()));
+  }
+  if (out.dims != 2 || out.sizes[1] != pages.num_heads * pages.size || out.dtype != pages.dtype ||
+      !out.is_cpu || !out.is_dense_from(0)) {
+    return refuse("results are", args[2], "[tokens, %lld] %S on cpu is expected",
+                  static_cast<long long>(pages.num_heads * pages.size), pages.dtype);
+  }
+  if (!is_free(pages)) return nullptr;
+#ifdef ASYNCGEN_CHECK
+  if (!is_safe(pages, rows, table, out.sizes[0]) ||
+      !lies_within(args[2], out, item_size(pages.kind))) {
+    return nullptr;
+  }
+#endif
+  pages.rows = std::move(rows);
+  pages.pages = std::move(table);
+  pages.out = Reference::to(args[2]);
+  pages.out_at = out.data;
+  pages.num_tokens = out.sizes[0];
+  Py_RETURN_NONE;
+}
+
+template <typename T>
+Attention<T> step_of(const Pages& pages, const Layer& layer, const View& heads) {
+  return {heads.as<T>(),
+          reinterpret_cast<T*>(pages.out_at),
+          reinterpret_cast<T*>(layer.keys_at),
+          reinterpret_cast<T*>(layer.values_at),
+          reinterpret_cast<const Row*>(pages.rows.data()),
+          pages.pages.data(),
+          pages.rows.count() / 4,
+          pages.num_pages,
+          pages.num_heads,
+          pages.kv_heads,
+          pages.size,
+          pages.page_size,
+          layer.window,
+          layer.scale};
+}
+
+// Memory is taken before Python's lock is given away: where there is none, Python is told.
+template <typename T>
+bool run(Pages& pages, const Attention<T>& step, Division (*divide)(const Attention<T>&) noexcept,
+         void (*attend)(const Attention<T>&, const Division&, float*) noexcept) {
+  const Division division = divide(step);
+  try {
+    if (pages.memory.size() < static_cast<std::size_t>(division.memory)) {
+      pages.memory.resize(division.memory);
+    }
+  } catch (const std::exception&) {  // bad_alloc or length_error
+    PyErr_NoMemory();
+    return false;
+  }
+  pages.is_busy = true;
+  const bool is_done =
+      run_unlocked([&]() noexcept { attend(step, division, pages.memory.data()); });
+  pages.is_busy = false;
+  return is_done;
+}
+
+PyObject* attend(PyObject* self, PyObject* const* args) {
+  Pages& pages = unbox<Pages>(self);
+  const Py_ssize_t number = PyLong_AsSsize_t(args[0]);
+  if (number == -1 && PyErr_Occurred()) return nullptr;
+  if (number < 0 || number >= static_cast<Py_ssize_t>(pages.layers.size())) {
+    return PyErr_Format(PyExc_IndexError, "layer is %zd and there are %zu", number,
+                        pages.layers.size());
+  }
+  View heads;
+  if (!is_free(pages) || !look_at(args[1], heads)) return nullptr;
+  if (!heads.has_shape({pages.num_tokens, pages.num_heads + 2 * pages.kv_heads, pages.size}) ||
+      heads.dtype != pages.dtype || !heads.is_cpu) {
+    return refuse("heads are", args[1], "the step that was laid out has [%lld, %lld, %lld] %S",
+                  static_cast<long long>(pages.num_tokens),
+                  static_cast<long long>(pages.num_heads + 2 * pages.kv_heads),
+                  static_cast<long long>(pages.size), pages.dtype);
+  }
+  Reference dense = Reference::to(args[1]);
+  if (!heads.is_dense_from(0)) {
+    dense = Reference(PyObject_CallMethod(args[1], "contiguous", nullptr));
+    if (!dense || !look_at(dense.get(), heads)) return nullptr;
+  }
+#ifdef ASYNCGEN_CHECK
+  if (!lies_within(dense.get(), heads, item_size(pages.kind))) return nullptr;
+#endif
+  const Layer& layer = pages.layers[number];
+  const bool is_done =
+      pages.kind == Kind::FLOAT32
+          ? run(pages, step_of<float>(pages, layer, heads), divide_f32, attend_f32)
+          : run(pages, step_of<bf16>(pages, layer, heads), divide_bf16,
+                pages.uses_tiles ? attend_bf16_amx : attend_bf16);
+  return is_done ? Py_NewRef(pages.out.get()) : nullptr;
+}
+
+PyMethodDef methods[] = {
+    METHOD("lay_out", lay_out, 3,
+           "lay_out($self, rows, pages, out, /)\n--\n\n"
+           "Say what the next step computes, and where its results go."),
+    METHOD("attend", attend, 2, "attend($self, layer, heads, /)\n--\n\nAttend in one layer, and return `out`."),
+    {nullptr, nullptr, 0, nullptr},
+};
+
+}  // namespace
+
+bool add_attention(PyObject* module) {
+  return add_type<Pages>(module, "asyncgen.native._kernels.Attention", make, methods,
+                         "Attention(layers, *, num_heads, kv_heads, head_dim, page_size, uses_tiles)\n"
+                         "--\n\nAttention over the pages of all layers.");
+}

@@ -1,0 +1,155 @@
+// `Linear`: a weight in panels, and its bias.
+
+#include "kernels.h"
+#include "objects.h"
+
+namespace {
+
+struct Linear {
+  Reference weight, bias;  // kept as long as their addresses are used
+  const void* weight_at;
+  const float* bias_at;
+  PyObject* dtype;
+  Kind kind;
+  bool is_gated, uses_tiles;
+  std::int64_t inputs, outputs;
+};
+
+std::int64_t elements(const View& view) {
+  std::int64_t count = 1;
+  for (int at = 0; at < view.dims; ++at) count *= view.sizes[at];
+  return count;
+}
+
+PyObject* make(PyTypeObject* type, PyObject* args, PyObject* keywords) {
+  static const char* names[] = {"weight",  "bias",     "inputs",     "outputs",
+                                "is_gated", "uses_tiles", nullptr};
+  PyObject *weight, *bias;
+  long long inputs, outputs;
+  int is_gated, uses_tiles;
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "OO$LLpp", const_cast<char**>(names), &weight,
+                                   &bias, &inputs, &outputs, &is_gated, &uses_tiles)) {
+    return nullptr;
+  }
+  Linear made{};
+  View view;
+  if (!look_at(weight, view) || !read_kind(view.dtype, made.kind)) return nullptr;
+  const std::int64_t filled = (outputs + PANEL - 1) / PANEL * PANEL;
+  const bool fits = made.kind == Kind::FLOAT32 || inputs % PANEL == 0;
+  if (!view.is_cpu || !view.is_dense_from(0) || elements(view) != filled * inputs || !fits ||
+      inputs < 1 || outputs < 1 || (is_gated && outputs % 2 != 0)) {
+    return refuse("the weight is", weight, "%lld inputs and %lld outputs need panels of %lld numbers",
+                  inputs, outputs, static_cast<long long>(filled * inputs));
+  }
+  made.weight_at = view.data;
+  made.dtype = view.dtype;
+  if (bias != Py_None) {
+    Kind kind;
+    if (!look_at(bias, view) || !read_kind(view.dtype, kind)) return nullptr;
+    if (!view.is_cpu || kind != Kind::FLOAT32 || !view.is_dense_from(0) ||
+        elements(view) != filled) {
+      return refuse("the bias is", bias, "%lld numbers in float32 are needed",
+                    static_cast<long long>(filled));
+    }
+    made.bias_at = view.as<float>();
+  }
+  made.weight = Reference::to(weight);
+  made.bias = Reference::to(bias);
+  made.is_gated = is_gated;
+  made.uses_tiles = uses_tiles;
+  made.inputs = inputs;
+  made.outputs = outputs;
+  return box(type, std::move(made));
+}
+
+template <typename T>
+Product<T> product_of(const Linear& linear, const View& x, const View& out, Use use) {
+  return {x.as<T>(),
+          x.strides[0],
+          x.sizes[0],
+          linear.inputs,
+          linear.outputs,
+          static_cast<const T*>(linear.weight_at),
+          linear.bias_at,
+          out.as<T>(),
+          out.strides[0],
+          use};
+}
+
+#ifdef ASYNCGEN_CHECK
+bool is_safe(const Linear& linear, PyObject* x, const View& from, PyObject* out, const View& to) {
+  const std::int64_t item = item_size(linear.kind);
+  if (!lies_within(x, from, item) || !lies_within(out, to, item)) return false;
+  const char* from_end = from.data + ((from.sizes[0] - 1) * from.strides[0] + from.sizes[1]) * item;
+  const char* to_end = to.data + ((to.sizes[0] - 1) * to.strides[0] + to.sizes[1]) * item;
+  if (from.data >= to_end || to.data >= from_end || from.sizes[0] == 0) return true;
+  PyErr_SetString(PyExc_RuntimeError, "a product was to be written over its own rows");
+  return false;
+}
+#endif
+
+bool multiply(const Linear& linear, PyObject* rows, PyObject* out, Use use) {
+  View x, to;
+  if (!look_at(rows, x)) return false;
+  if (x.dims != 2 || x.sizes[1] != linear.inputs || x.dtype != linear.dtype || !x.is_cpu) {
+    refuse("rows are", rows, "this weight takes [N, %lld] %S on cpu",
+           static_cast<long long>(linear.inputs), linear.dtype);
+    return false;
+  }
+  Reference dense;
+  if (x.strides[1] != 1) {
+    dense = Reference(PyObject_CallMethod(rows, "contiguous", nullptr));
+    if (!dense || !look_at(dense.get(), x)) return false;
+    rows = dense.get();
+  }
+  const std::int64_t columns = linear.outputs >> (use == GATE_SILU);
+  if (!look_at(out, to)) return false;
+  if (!to.has_shape({x.sizes[0], columns}) || to.dtype != linear.dtype || !to.is_cpu ||
+      !to.is_dense_from(1)) {
+    refuse("results are", out, "this weight gives [%lld, %lld] %S on cpu",
+           static_cast<long long>(x.sizes[0]), static_cast<long long>(columns), linear.dtype);
+    return false;
+  }
+#ifdef ASYNCGEN_CHECK
+  if (!is_safe(linear, rows, x, out, to)) return false;
+#endif
+  return run_unlocked([&]() noexcept {
+    if (linear.kind == Kind::FLOAT32) {
+      linear_f32(product_of<float>(linear, x, to, use));
+    } else if (linear.uses_tiles) {
+      linear_bf16_amx(product_of<bf16>(linear, x, to, use));
+    } else {
+      linear_bf16(product_of<bf16>(linear, x, to, use));
+    }
+  });
+}
+
+PyObject* into(PyObject* self, PyObject* const* args) {
+  const Linear& linear = unbox<Linear>(self);
+  if (!multiply(linear, args[0], args[1], linear.is_gated ? GATE_SILU : STORE)) return nullptr;
+  return Py_NewRef(args[1]);
+}
+
+PyObject* add_to(PyObject* self, PyObject* const* args) {
+  const Linear& linear = unbox<Linear>(self);
+  if (linear.is_gated) {
+    PyErr_SetString(PyExc_ValueError, "what a gate lets through cannot be added to rows");
+    return nullptr;
+  }
+  if (!multiply(linear, args[1], args[0], ADD)) return nullptr;
+  Py_RETURN_NONE;
+}
+
+PyMethodDef methods[] = {
+    METHOD("into", into, 2, "into($self, x, out, /)\n--\n\nMultiply rows into `out`, and return it."),
+    METHOD("add_to", add_to, 2, "add_to($self, residual, x, /)\n--\n\nAdd the product to `residual`."),
+    {nullptr, nullptr, 0, nullptr},
+};
+
+}  // namespace
+
+bool add_linear(PyObject* module) {
+  return add_type<Linear>(module, "asyncgen.native._kernels.Linear", make, methods,
+                          "Linear(weight, bias, *, inputs, outputs, is_gated, uses_tiles)\n--\n\n"
+                          "A weight in panels, and its bias.");
+}

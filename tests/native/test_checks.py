@@ -1,0 +1,189 @@
+"""What the kernels refuse: always another shape or dtype, in a debug build also a wrong address.
+
+The build is emulated, so that these tests run on any x86-64.
+"""
+
+from __future__ import annotations
+
+from array import array
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from asyncgen import native
+from asyncgen.models.kernels.native_linear import NativeKernel
+from tests.native.build import CHECKED, build_kernels, load_kernels, needs_compiler
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = needs_compiler
+
+HEADS, KV_HEADS, SIZE, PAGE_SIZE, NUM_PAGES = 4, 2, 16, 8, 6
+
+
+@pytest.fixture(scope="module", autouse=True)
+def kernels(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    file = build_kernels(tmp_path_factory.mktemp("checked"), CHECKED, is_emulated=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(native, "kernels", load_kernels(file))
+        yield native.kernels
+
+
+def cut_off(tensor: Tensor) -> Tensor:
+    """The tensor, without the second half of its memory."""
+    tensor.untyped_storage().resize_(tensor.nbytes // 2)
+    return tensor
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_products_stay_inside_of_their_tensors(dtype: torch.dtype) -> None:
+    kernel = NativeKernel(torch.randn(64, 64).to(dtype), torch.randn(64))
+    x, out = torch.randn(4, 64).to(dtype), torch.empty(4, 64, dtype=dtype)
+    expected = kernel.product(x)
+    assert torch.equal(kernel.into(x, out), expected)
+    with pytest.raises(RuntimeError, match=r"was given \d+ bytes at"):
+        kernel.into(cut_off(x.clone()), out)
+    with pytest.raises(RuntimeError, match="but the tensor's memory is"):
+        kernel.into(x, cut_off(out.clone()))
+    with pytest.raises(RuntimeError, match="over its own rows"):
+        kernel.into(x, x)
+    for wrong in (out[:3], out[:, :32], out.t().contiguous().t(), out.double()):
+        with pytest.raises(ValueError, match=r"this weight gives \[4, 64\]"):
+            kernel.into(x, wrong)
+
+
+def test_a_gated_product_is_not_added() -> None:
+    kernel = NativeKernel(torch.randn(64, 32), None, True)
+    with pytest.raises(ValueError, match="a gate lets through"):
+        kernel.add_to(torch.zeros(2, 64), torch.zeros(2, 32))
+
+
+def test_weights_are_of_the_size_that_is_said(kernels: Any) -> None:
+    options = {"inputs": 32, "outputs": 40, "is_gated": False, "uses_tiles": False}
+    weight = torch.zeros(64 * 32)
+    kernels.Linear(weight, torch.zeros(64), **options)
+    for wrong in (weight[:-1], weight[::2], weight.double()):
+        with pytest.raises(ValueError, match=r"need panels of 2048 numbers|torch\.float64"):
+            kernels.Linear(wrong, None, **options)
+    with pytest.raises(ValueError, match="the bias is"):
+        kernels.Linear(weight, torch.zeros(40), **options)
+
+
+def test_norms_stay_inside_of_their_tensors(kernels: Any) -> None:
+    norm = kernels.Norm(torch.ones(2, 16), eps=1e-6, dtype=torch.float32)
+    x = torch.randn(3, 5, 16)
+    rows = x[:, :2]
+    norm.into(rows, rows)
+    with pytest.raises(ValueError, match="rows are"):
+        norm.into(x, x)
+    with pytest.raises(ValueError, match="results are"):
+        norm.into(rows, x[:2, :2])
+    with pytest.raises(RuntimeError, match="but the tensor's memory is"):
+        norm.into(rows, cut_off(torch.empty(3, 2, 16)))
+
+
+def test_heads_are_turned_by_as_many_angles(kernels: Any) -> None:
+    rotary = kernels.Rotary(torch.float32)
+    heads, angles = torch.randn(3, 4, 2, 8), torch.randn(3, 1, 2, 8)
+    rotary.turn(heads, angles, angles)
+    with pytest.raises(ValueError, match="angles are"):
+        rotary.turn(heads, angles, angles[:2])
+    with pytest.raises(ValueError, match="heads are"):
+        rotary.turn(heads.double(), angles, angles)
+    with pytest.raises(RuntimeError, match="but the tensor's memory is"):
+        rotary.turn(heads, angles, cut_off(angles.clone()))
+
+
+class Step:
+    """A step over pages, as the kernel is told of it."""
+
+    def __init__(self, kernels: Any) -> None:
+        self.memory = torch.zeros(2, NUM_PAGES * KV_HEADS, PAGE_SIZE, SIZE)
+        self.attention = kernels.Attention(
+            [(tuple(self.memory), 0, 0.25)],
+            num_heads=HEADS,
+            kv_heads=KV_HEADS,
+            head_dim=SIZE,
+            page_size=PAGE_SIZE,
+            uses_tiles=False,
+        )
+        self.heads = torch.randn(13, HEADS + 2 * KV_HEADS, SIZE)
+        self.out = torch.empty(13, HEADS * SIZE)
+
+    def lay_out(self, rows: list[int], pages: list[int]) -> None:
+        self.attention.lay_out(array("q", rows), array("q", pages), self.out)
+
+    def attend(self) -> Tensor:
+        found: Tensor = self.attention.attend(0, self.heads)
+        return found
+
+
+# Twelve tokens of a text that begins, and one behind eight others.
+ROWS = [0, 12, 0, 0, 12, 1, 8, 2]
+PAGES = [3, 1, 4, 0]
+
+
+def test_a_step_is_computed(kernels: Any) -> None:
+    step = Step(kernels)
+    step.lay_out(ROWS, PAGES)
+    assert step.attend() is step.out
+    # The first token sees itself alone, so it gets its own values.
+    values = step.heads[0, HEADS + KV_HEADS :].repeat_interleave(HEADS // KV_HEADS, 0)
+    torch.testing.assert_close(step.out[0], values.flatten())
+
+
+@pytest.mark.parametrize(
+    ("rows", "pages", "said"),
+    [
+        (ROWS, [3, NUM_PAGES, 4, 0], "row 0 of a step: there is no page 6"),
+        (ROWS, [3, 1, 4, -1], "row 1 of a step: there is no page -1"),
+        (ROWS, [3, 1, 4], "row 1 of a step: its page table is too short for 2"),
+        ([0, 12, 0, 0, 11, 1, 8, 2], PAGES, "row 1 of a step: it does not begin"),
+        ([0, 12, 0, 0, 12, 0, 8, 2], PAGES, "row 1 of a step: tokens are 0"),
+        ([0, 12, -1, 0, 12, 1, 8, 2], PAGES, "row 0 of a step: it starts at -1"),
+        (ROWS[:4], PAGES, "tokens in all are 12"),
+    ],
+)
+def test_rows_of_a_step_are_checked(
+    kernels: Any, rows: list[int], pages: list[int], said: str
+) -> None:
+    with pytest.raises(RuntimeError, match=said):
+        Step(kernels).lay_out(rows, pages)
+
+
+def test_what_is_laid_out_and_what_is_attended_to_are_one_step(kernels: Any) -> None:
+    step = Step(kernels)
+    with pytest.raises(ValueError, match="heads are"):
+        step.attend()
+    step.lay_out(ROWS, PAGES)
+    with pytest.raises(ValueError, match=r"has \[13, 8, 16\]"):
+        step.attention.attend(0, step.heads[:12])
+    with pytest.raises(IndexError, match="layer is 1 and there are 1"):
+        step.attention.attend(1, step.heads)
+    with pytest.raises(RuntimeError, match="but the tensor's memory is"):
+        step.attention.attend(0, cut_off(step.heads.clone()))
+
+
+def test_a_failure_inside_a_kernel_is_an_exception_after_it(kernels: Any) -> None:
+    step = Step(kernels)
+    pages = array("q", PAGES)
+    step.attention.lay_out(array("q", ROWS), pages, step.out)
+    pages[1] = 10**9
+    with pytest.raises(RuntimeError, match=r"a check inside a kernel failed: page >= 0 && page <"):
+        step.attend()
+    pages[1] = 1
+    step.attend()
+
+
+def test_pages_are_of_the_size_that_is_said(kernels: Any) -> None:
+    options = {"num_heads": 4, "kv_heads": 2, "head_dim": 16, "page_size": 8, "uses_tiles": False}
+    good = torch.zeros(12, 8, 16)
+    kernels.Attention([((good, good), 0, 1.0)], **options)
+    for wrong in (good[:, :, :8], good[:, ::2], good.double(), good[:10]):
+        with pytest.raises(ValueError, match=r"pages are|torch\.float64"):
+            kernels.Attention([((good, wrong), 0, 1.0)], **options)
+    with pytest.raises(ValueError, match="4 heads for 3 key heads"):
+        kernels.Attention([], **{**options, "kv_heads": 3})
