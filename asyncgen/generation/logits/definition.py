@@ -178,7 +178,9 @@ _KINDS: list[Any] = []
 
 
 def register(kind: Any) -> None:
-    """Take a class in that has a definition."""
+    """Take a class in that has a definition, in place of one of its name, as in a notebook."""
+    name = kind.__module__, kind.__qualname__
+    _KINDS[:] = [each for each in _KINDS if (each.__module__, each.__qualname__) != name]
     bisect.insort(_KINDS, kind, key=lambda each: each.definition.place)
 
 

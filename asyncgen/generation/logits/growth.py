@@ -173,6 +173,8 @@ class Memories(Generic[M]):
         kept = self._growth.follow(input_ids)
         if kept is None:
             kept, self._rows = 0, [self._make(row) for row in range(len(input_ids))]
+        # A memory that raised in an earlier call may have taken less in.
+        kept = min([kept, *map(len, self._rows)])
         for memory, tokens in zip(self._rows, input_ids[:, kept:].tolist(), strict=True):
             while len(memory) > kept:
                 memory.pop()

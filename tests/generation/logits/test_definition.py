@@ -82,3 +82,18 @@ def test_a_class_with_a_definition_is_built(monkeypatch: pytest.MonkeyPatch) -> 
     others = ["InfNanRemoveLogitsProcessor", "SuppressTokensLogitsProcessor"]
     assert built() == built(added=0.0) == others
     assert built(added=1.0) == [others[0], "Adds", others[1]]
+
+
+def test_a_class_that_is_defined_again_takes_the_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_KINDS", kinds())
+    before = len(kinds())
+
+    def define(rank: int) -> Any:
+        class Again(asyncgen.LogitNormalization):
+            definition = Definition(Stage.LAST, rank, "again")
+
+        return Again
+
+    made = [define(30), define(5)]
+    assert len(kinds()) == before + 1
+    assert made[1] in kinds(Stage.LAST)[:1]
