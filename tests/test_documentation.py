@@ -13,9 +13,11 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import torch
 
 import asyncgen
 import streamers
+from asyncgen.generation.logits import build_logits_processors
 from asyncgen_apps.cli.app import app
 from asyncgen_apps.openai_http.schema import NEUTRAL, ChatCompletionRequest, CompletionRequest
 from asyncgen_apps.openai_http.settings import ServerSettings
@@ -109,6 +111,7 @@ def test_the_gate_runs_the_documented_commands() -> None:
     for part in ("torch==2.13.0", '-e ".[test]"'):
         assert part in tests
         assert part in gate
+    assert "apps/docs/build_site.py" in gate
 
 
 def test_every_installation_names_torch_and_what_there_is() -> None:
@@ -127,6 +130,55 @@ def test_every_parameter_is_in_the_table_once() -> None:
     idle = {"disable_compile", "is_assistant", "synced_gpus"}
     assert idle <= named(DOCS / "parameters.md")
     assert sorted(found) == sorted(asyncgen.StreamParams.__annotations__.keys() - idle)
+
+
+def test_processors_run_in_the_documented_order() -> None:
+    text = (DOCS / "parameters.md").read_text(encoding="utf-8")
+    documented = re.findall(r"^\d+\. `(\w+)`: `(\w+)`$", text, re.MULTILINE)
+    given: dict[str, Any] = {
+        "bad_words_ids": [[5]],
+        "begin_suppress_tokens": [6],
+        "encoder_no_repeat_ngram_size": 3,
+        "encoder_repetition_penalty": 1.5,
+        "epsilon_cutoff": 0.1,
+        "eta_cutoff": 0.1,
+        "exponential_decay_length_penalty": (2, 1.5),
+        "forced_bos_token_id": 7,
+        "forced_eos_token_id": 8,
+        "min_length": 2,
+        "min_new_tokens": 2,
+        "min_p": 0.1,
+        "no_repeat_ngram_size": 2,
+        "remove_invalid_values": True,
+        "renormalize_logits": True,
+        "repetition_penalty": 1.5,
+        "sequence_bias": [[[9], 1.0]],
+        "suppress_tokens": [6],
+        "temperature": 0.5,
+        "top_h": 0.5,
+        "top_k": 5,
+        "top_p": 0.5,
+        "typical_p": 0.5,
+        "watermarking_config": asyncgen.WatermarkingConfig(),
+    }
+    config = asyncgen.GenerationConfig(do_sample=True, max_length=9, **given)
+    built = build_logits_processors(
+        config,
+        prompt_length=3,
+        eos_token_ids=torch.tensor([2]),
+        device="cpu",
+        user_processors=[asyncgen.LogitsProcessorList()],
+        encoder_input_ids=torch.tensor([[3, 4, 5]]),
+        vocab_size=20,
+        presence_penalty=1.0,
+        frequency_penalty=1.0,
+        prefix_allowed_tokens_fn=lambda row, ids: [1],
+    )
+    run = [type(processor).__name__ for processor in built]
+    models = {"guidance_scale", "diversity_penalty"}  # need a model, or groups of beams
+    assert run == [name for parameter, name in documented if parameter not in models]
+    own = {"logits_processor", "presence_penalty", "frequency_penalty", "prefix_allowed_tokens_fn"}
+    assert {parameter for parameter, _ in documented} == given.keys() | models | own
 
 
 def test_every_option_of_the_engine_has_its_default() -> None:

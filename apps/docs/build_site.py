@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / "build" / "docs"
 FOLDERS = ("asyncgen", "streamers", "apps")
 SOURCES = (ROOT, ROOT / "apps", ROOT / "apps" / "docs")
-"""Where Python looks: for the packages, and for the extension ``roles``."""
+"""Where Python looks: for the packages, and for the extension ``reading``."""
 
 GROUPS = {
     "streams": "Streams",
