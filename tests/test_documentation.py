@@ -10,7 +10,7 @@ import inspect
 import re
 import sys
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import pytest
 import torch
@@ -21,6 +21,7 @@ from asyncgen.generation.logits import build_logits_processors
 from asyncgen_apps.cli.app import app
 from asyncgen_apps.openai_http.schema import NEUTRAL, ChatCompletionRequest, CompletionRequest
 from asyncgen_apps.openai_http.settings import ServerSettings
+from asyncgen_apps.websocket import messages
 from asyncgen_apps.websocket.settings import StreamSettings
 from tests.pages import PAGES, ROOT, anchors, blocks, examples, links, table
 
@@ -33,6 +34,11 @@ EXAMPLES = [example for page in PAGES for example in examples(page)]
 APPS = ROOT / "apps" / "asyncgen_apps"
 DOCS = ROOT / "asyncgen" / "docs"
 README = ROOT / "README.md"
+MESSAGES = [
+    value
+    for value in vars(messages).values()
+    if hasattr(value, "model_fields") and "type" in value.model_fields
+]
 
 
 def named(page: Path) -> set[str]:
@@ -229,6 +235,13 @@ def test_every_field_of_the_api_is_listed() -> None:
 def test_every_setting_of_a_server_is_listed(folder: str, settings: Any) -> None:
     fields = {field.name for field in dataclasses.fields(settings)}
     assert fields <= named(APPS / folder / "README.md")
+
+
+def test_every_code_of_the_protocol_is_listed() -> None:
+    page = (APPS / "websocket" / "README.md").read_text(encoding="utf-8")
+    assert {code for code in get_args(messages.ErrorCode) if f"`{code}`" not in page} == set()
+    kinds = {get_args(model.model_fields["type"].annotation)[0] for model in MESSAGES}
+    assert kinds <= named(APPS / "websocket" / "README.md")
 
 
 def test_every_command_is_described() -> None:
