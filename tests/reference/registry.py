@@ -1,7 +1,7 @@
 """What the reference documents name, where it lives here, and which test compares it.
 
-Derived from ``documented.json``, from the package itself and from the tests; the table of the
-README is printed from it. ``python -m tests.reference.registry --write`` renews that table.
+Derived from ``documented.json``, from the package itself and from the tests; a page of the
+documentation is printed from it. ``python -m tests.reference.registry --write`` renews that page.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = [
     "BEGIN",
     "COMING",
     "END",
-    "README",
+    "PAGE",
     "STRATEGIES",
     "Row",
     "StrategyRow",
@@ -44,7 +44,7 @@ __all__ = [
 ]
 
 ROOT = Path(__file__).parents[2]
-README = ROOT / "README.md"
+PAGE = ROOT / "asyncgen" / "docs" / "names.md"
 BEGIN = "<!-- reference: python -m tests.reference.registry --write -->"
 END = "<!-- /reference -->"
 
@@ -297,11 +297,11 @@ def _own(value: Any) -> str:
 
 
 def section() -> str:
-    """Render the table as it stands in the README, markers included."""
+    """Render the tables as they stand on the page, markers included."""
     found = list(rows())
-    lines = [BEGIN, "<details>", "<summary>Every documented name</summary>", ""]
+    lines = [BEGIN, ""]
     for family in dict.fromkeys(row.family for row in found):
-        lines += [f"**{family}**", "", "| Name | Parameters | Module | Compared in |"]
+        lines += [f"## {family}", "", "| Name | Parameters | Module | Compared in |"]
         lines.append("|---|---|---|---|")
         for row in found:
             if row.family == family:
@@ -310,15 +310,15 @@ def section() -> str:
                 test = f"`{row.test.removeprefix('tests/')}`" if row.test else ""
                 lines.append(f"| {row.name} | {row.parameters} | {module} | {test} |")
         lines.append("")
-    return "\n".join([*lines, "</details>", END])
+    return "\n".join([*lines, END])
 
 
 def write() -> None:
-    """Renew the table in the README."""
-    text = README.read_text(encoding="utf-8")
+    """Renew the page."""
+    text = PAGE.read_text(encoding="utf-8")
     before, _, rest = text.partition(BEGIN)
     after = rest.partition(END)[2]
-    README.write_text(before + section() + after, encoding="utf-8")
+    PAGE.write_text(before + section() + after, encoding="utf-8")
 
 
 if __name__ == "__main__":

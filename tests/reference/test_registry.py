@@ -134,8 +134,8 @@ def test_the_search_for_comparisons_can_fail() -> None:
     assert registry.comparing("EngineDiedError") == []
 
 
-def test_the_table_in_the_readme_is_up_to_date() -> None:
-    text = registry.README.read_text(encoding="utf-8")
+def test_the_page_is_up_to_date() -> None:
+    text = registry.PAGE.read_text(encoding="utf-8")
     begin, end = text.index(registry.BEGIN), text.index(registry.END) + len(registry.END)
     current = text[begin:end] == registry.section()
     assert current, "run `python -m tests.reference.registry --write`"

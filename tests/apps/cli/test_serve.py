@@ -30,9 +30,9 @@ def test_it_serves_and_leaves() -> None:
         assert process.returncode == 0
 
 
-def test_the_client_of_the_readme() -> None:
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    example = re.search(r"^```py\n(from openai.*?)^```", readme, re.M | re.S)
+def test_the_client_of_the_page() -> None:
+    page = (ROOT / "apps/asyncgen_apps/openai_http/README.md").read_text(encoding="utf-8")
+    example = re.search(r"^```py\n(from openai.*?)^```", page, re.M | re.S)
     assert example is not None
     with served("--no-chat", "--model", "demo") as (process, url, _):
         code = example.group(1).replace("http://127.0.0.1:8000", url)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from asyncgen_apps.websocket import Client
 
 EXAMPLE = Path(asyncgen_apps.__file__).with_name("websocket") / "nginx.conf"
-README = Path(__file__).parents[3] / "README.md"
+PAGE = EXAMPLE.with_name("README.md")
 NAME = "chat.example.org"
 PATIENCE = 60.0
 
@@ -213,6 +213,6 @@ def test_the_page_behind_the_example(proxy: Proxy) -> None:
         page.context.close()
 
 
-def test_the_readme_shows_the_example() -> None:
-    shown = re.findall(r"^```nginx\n(.*?)^```", README.read_text(encoding="utf-8"), re.M | re.S)
+def test_the_page_shows_the_example() -> None:
+    shown = re.findall(r"^```nginx\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.M | re.S)
     assert [block for block in shown if block != EXAMPLE.read_text(encoding="utf-8")] == []

@@ -1,0 +1,99 @@
+"""The pages of the documentation: where they are, their links, and the code that they show.
+
+A block that is marked as ``python`` runs as it stands; one marked as ``py`` is shown only. Comments
+before a block, which no reader sees, say more of it:
+
+- ``<!-- continues -->``: it goes on behind the block before it, in one program;
+- ``<!-- needs: name -->``: packages that are not among those of the tests;
+- ``<!-- notebook -->``: a cell, which may await.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["PAGES", "ROOT", "Example", "anchors", "blocks", "examples", "links", "table"]
+
+ROOT = Path(__file__).parents[1]
+FOLDERS = ("asyncgen", "streamers", "apps")
+PAGES = sorted(
+    [*ROOT.glob("*.md"), *(page for name in FOLDERS for page in (ROOT / name).rglob("*.md"))]
+)
+
+_FENCE = re.compile(
+    r"(?P<notes>(?:^<!-- [^\n]* -->\n)*)"
+    r"^(?P<fence>`{3,})(?P<kind>[\w.]*)\n(?P<code>.*?)^(?P=fence)$",
+    re.MULTILINE | re.DOTALL,
+)
+
+
+@dataclass(slots=True)
+class Example:
+    """A program that a page shows.
+
+    Attributes:
+        page: Where.
+        line: Of its first block.
+        code: All its blocks.
+        needs: Packages beyond those of the tests.
+        awaits: Whether it awaits outside of functions.
+    """
+
+    page: Path
+    line: int
+    code: str
+    needs: tuple[str, ...]
+    awaits: bool
+
+    def __str__(self) -> str:
+        """Page and line."""
+        return f"{self.page.relative_to(ROOT)}:{self.line}"
+
+
+def blocks(page: Path, kind: str) -> Iterator[tuple[int, str, str]]:
+    """Blocks of a language: line, the comments before it, code."""
+    text = page.read_text(encoding="utf-8")
+    for found in _FENCE.finditer(text):
+        if found["kind"] == kind:
+            yield text.count("\n", 0, found.start("fence")) + 1, found["notes"], found["code"]
+
+
+def examples(page: Path) -> list[Example]:
+    """The programs of a page."""
+    programs: list[Example] = []
+    for line, notes, code in blocks(page, "python"):
+        if "<!-- continues -->" in notes:
+            # Empty lines, so that an error's line is that of the page.
+            gap = line - programs[-1].line - programs[-1].code.count("\n")
+            programs[-1].code += "\n" * gap + code
+            continue
+        needs = tuple(re.findall(r"<!-- needs: (\w+) -->", notes))
+        programs.append(Example(page, line, code, needs, "<!-- notebook -->" in notes))
+    return programs
+
+
+def links(page: Path) -> set[str]:
+    """What a page refers to, pictures included; addresses of other hosts are left out."""
+    text = re.sub(r"`[^`\n]*`", "", _FENCE.sub("", page.read_text(encoding="utf-8")))
+    found = re.findall(r"\]\(([^)\s]+)\)", text)
+    return {link for link in found if not re.match(r"\w+:", link)}
+
+
+def anchors(page: Path) -> set[str]:
+    """Names of the headings of a page, as links spell them."""
+    text = _FENCE.sub("", page.read_text(encoding="utf-8"))
+    titles = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\s-]", "", title).strip().lower().replace(" ", "-") for title in titles}
+
+
+def table(page: Path) -> list[list[str]]:
+    """Cells of all rows of all tables of a page."""
+    lines = page.read_text(encoding="utf-8").splitlines()
+    rows = [re.split(r"(?<!\\)\|", line)[1:-1] for line in lines if line.startswith("|")]
+    return [[cell.strip() for cell in row] for row in rows]
