@@ -82,7 +82,7 @@ class AsyncLLM:
                 never more than ``max_running`` full contexts take. On a CPU, copies of what running
                 streams read may take an eighth beside it.
             page_size: Tokens that a page of that memory holds, at least 1; requests share whole
-                pages. ``None`` is 16, or what the attention kernel needs on CUDA.
+                pages. ``None`` is 32, or what the attention kernel needs on CUDA.
             use_cuda_graph: Whether steps that only decode are recorded once and then repeated, for
                 a few numbers of streams; ``None``: on CUDA, where that is possible.
             use_async_batching: Whether a step begins before the tokens of the last one are read;

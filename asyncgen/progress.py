@@ -49,7 +49,9 @@ class Progress:
         self._stream = sys.stderr if stream is None else stream
         # stderr is None under pythonw, and a closed stream raises at isatty.
         self._enabled = enabled and bool(
-            self._stream and not self._stream.closed and self._stream.isatty()
+            self._stream
+            and not getattr(self._stream, "closed", False)  # what replaces stderr may lack it
+            and self._stream.isatty()
         )
         self._clock = clock
         self._done = 0
