@@ -7,6 +7,7 @@ import asyncio
 import dataclasses
 import importlib.util
 import inspect
+import logging
 import re
 import sys
 from types import ModuleType
@@ -26,6 +27,7 @@ from asyncgen_apps.websocket.settings import StreamSettings
 from tests.pages import PAGES, ROOT, anchors, blocks, examples, links, table
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from tests.pages import Example
@@ -55,6 +57,18 @@ def test_there_are_examples() -> None:
     assert len(EXAMPLES) >= 20
 
 
+@pytest.fixture
+def logging_as_before() -> Iterator[None]:
+    """What an example sets up of the log does not outlive it."""
+    root, own = logging.getLogger(), logging.getLogger("asyncgen")
+    handlers, levels = root.handlers[:], (root.level, own.level)
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(levels[0])
+    own.setLevel(levels[1])
+
+
+@pytest.mark.usefixtures("logging_as_before")
 @pytest.mark.parametrize("example", EXAMPLES, ids=str)
 def test_example_runs(
     example: Example, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
