@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from asyncgen.pretrained import PreTrainedModel
     from asyncgen.tokenizer import Tokenizer
 
-__all__ = ["AutoModelForCausalLM", "AutoModelForSeq2SeqLM", "AutoTokenizer"]
-
 
 class _AutoModel:
     """What both kinds of model share."""

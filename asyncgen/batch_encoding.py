@@ -12,7 +12,6 @@ from asyncgen.errors import InvalidRequestError
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["BatchEncoding", "Padding", "Side", "check_side", "pack_rows", "pad_rows"]
 
 Side: TypeAlias = Literal["left", "right"]
 

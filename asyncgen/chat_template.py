@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     from asyncgen.types import Message
 
-__all__ = ["check_messages", "render_chat", "select_template"]
 
 _NO_TEMPLATE = (
     "this tokenizer has no chat template: pass `chat_template=` (jinja text), give a plain text "

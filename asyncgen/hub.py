@@ -13,8 +13,6 @@ from typing import Any
 
 from asyncgen.errors import InvalidRequestError, ModelLoadError
 
-__all__ = ["is_pointer", "read_json", "read_text", "resolve", "resolve_code"]
-
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 
 _IN_VAIN = [

@@ -23,8 +23,6 @@ from asyncgen.models import DenseAttention
 if TYPE_CHECKING:
     from asyncgen.models import DecoderLM
 
-__all__ = ["PreTrainedModel", "check_cache", "check_mask", "embeddings_of"]
-
 
 class PreTrainedModel(GenerationMixin, ContinuousMixin, nn.Module):
     """A causal language model that is ready to run.

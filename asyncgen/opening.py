@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from asyncgen.pretrained import PreTrainedModel
     from asyncgen.tokenizer import Tokenizer
 
-__all__ = ["LLMOptions", "ModelSource", "Opened", "open_engine"]
-
 
 class LLMOptions(SharedOptions, total=False):
     """The keywords of ``AsyncLLM``, for editors and type checkers; see `ModelSource`."""

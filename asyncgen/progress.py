@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
-__all__ = ["Progress"]
 
 _DELAY = 1.0
 

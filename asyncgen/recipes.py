@@ -24,14 +24,6 @@ from asyncgen.hub import read_text, resolve_code
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-__all__ = [
-    "acceptable",
-    "check_requirements",
-    "load_recipe",
-    "one_method",
-    "own_parameters",
-    "parameter_names",
-]
 
 FOLDER = "custom_generate"
 FILE = "generate.py"

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from asyncgen.cache import Cache
     from asyncgen.models.arch.t5 import T5
 
-__all__ = ["Encoder", "Seq2SeqModel"]
 
 _IGNORED = -100
 """Label of a position that does not count."""

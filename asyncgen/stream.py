@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from asyncgen.opening import Opened
     from asyncgen.types import FinishReason, Prompt, TokenLogprob
 
-__all__ = ["READER_PACE", "SampleBuilder", "TextStream"]
 
 READER_PACE = 0.008
 """Seconds, half a frame of a screen. The reader of a model that is faster than this is not

@@ -22,7 +22,6 @@ from asyncgen.hub import read_json, read_text
 if TYPE_CHECKING:
     import os
 
-__all__ = ["NO_MAX_LENGTH", "ROLES", "TokenizerSettings", "read_backend", "read_settings"]
 
 NO_MAX_LENGTH = int(1e30)
 """``model_max_length`` of a tokenizer whose files name none, as the reference has it."""

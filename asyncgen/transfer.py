@@ -13,8 +13,6 @@ import torch
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["Readback", "to_device"]
-
 
 def to_device(values: Tensor, device: torch.device) -> Tensor:
     """Copy a tensor of the CPU to a device.

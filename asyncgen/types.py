@@ -11,21 +11,6 @@ from typing import Any, Literal, TypeAlias
 
 from asyncgen.errors import InvalidRequestError
 
-__all__ = [
-    "Completion",
-    "FinishReason",
-    "Message",
-    "Prompt",
-    "Sample",
-    "Timing",
-    "TokenEvent",
-    "TokenLogprob",
-    "TopLogprob",
-    "Usage",
-    "check_prompt",
-    "is_messages",
-]
-
 FinishReason: TypeAlias = Literal["stop", "length", "time", "cancelled", "aborted", "error"]
 """Why a sample ended: ``stop`` (end-of-sequence token, stop string or a user's criterion),
 ``length``, ``time`` (``max_time``), ``cancelled`` (the reader left), ``aborted`` (the engine

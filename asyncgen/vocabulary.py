@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     import torch
     from tokenizers import Tokenizer as Backend
 
-__all__ = ["Vocabulary", "as_ids"]
-
 
 class _Role:
     """A special token by its text; reads ``None`` where the tokenizer has none."""

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Iterable, Mapping, Sequence
 
-__all__ = ["Checkpoint", "StoredTensor", "load_weights", "open_checkpoint", "resolve_dtype"]
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from streamers.base import RowText
 
-__all__ = ["AsyncTextIteratorStreamer", "AsyncTextReader"]
-
 
 class AsyncTextIteratorStreamer(ReadableStreamer[Mailbox[Item]]):
     """Streamer whose print-ready text is read by `async for`, while a thread generates.

@@ -16,8 +16,6 @@ from streamers.words import WordHolder
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["BaseStreamer", "RowStreamer", "RowText"]
-
 
 class BaseStreamer(ABC):
     """Base class of everything that can be given to `generate` as its `streamer`."""

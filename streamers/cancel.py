@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Cancelled"]
-
 
 class Cancelled:
     """A flag that can be given to `generate` among its `stopping_criteria`.

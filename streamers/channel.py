@@ -20,8 +20,6 @@ from streamers.base import RowText
 from streamers.cancel import Cancelled
 from streamers.errors import ProducerDiedError, ProducerError
 
-__all__ = ["Channel", "Ending", "Inbox", "Item", "Seat"]
-
 
 @dataclass(frozen=True, slots=True)
 class Ending:

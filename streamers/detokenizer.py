@@ -22,8 +22,6 @@ from streamers.window import WindowStream
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
 
-__all__ = ["Detokenizer"]
-
 
 class _Stream(Protocol):
     """What a detokenizer drives: ids one by one, or several at once."""

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
     from streamers.base import RowText
 
-__all__ = ["TextIteratorStreamer", "TextReader"]
-
 
 class TextIteratorStreamer(ReadableStreamer["_QueueInbox"]):
     """Streamer whose print-ready text is read by an iterator, usually in another thread.

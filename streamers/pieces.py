@@ -19,8 +19,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Open", "Piece", "PieceTable", "Pipeline", "parse"]
-
 
 class Open(NamedTuple):
     """A piece that reads differently when another token follows it.

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
     from streamers.cancel import Cancelled
 
-__all__ = ["Subscription", "ReadableStreamer"]
 
 CHECK_SECONDS = 0.25
 """How often a waiting reader looks whether the producing thread still lives."""

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Generic, Self, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-__all__ = ["Reader"]
 
 T_co = TypeVar("T_co", covariant=True)
 

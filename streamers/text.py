@@ -7,8 +7,6 @@ from typing import Any
 
 from streamers.base import RowStreamer, RowText
 
-__all__ = ["TextStreamer"]
-
 
 class TextStreamer(RowStreamer):
     """Simple text streamer that prints the tokens to stdout as soon as entire words are formed.

@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["StopStrings"]
-
 
 class _Automaton:
     """Trie of the stop strings with failure links; node 0 is the root."""

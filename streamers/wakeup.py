@@ -32,7 +32,6 @@ import anyio.lowlevel
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["LoopBell", "Mailbox"]
 
 T = TypeVar("T")
 

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["WindowStream"]
 
 _CONTEXT = 8  # ids kept when the window is cut
 _LIMIT = 24  # ids at which it is cut

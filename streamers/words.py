@@ -5,8 +5,6 @@ Knows nothing of tokens or rows.
 
 from __future__ import annotations
 
-__all__ = ["WordHolder"]
-
 # CJK ideographs are words by themselves: the unified ideographs with their extensions A to E, and
 # the compatibility ideographs with their supplement (Unicode, "CJK Unified Ideographs").
 _IDEOGRAPHS = (

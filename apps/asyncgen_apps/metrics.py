@@ -48,7 +48,6 @@ if TYPE_CHECKING:
 
     from asyncgen import HistogramSnapshot, MetricsSnapshot
 
-__all__ = ["EngineCollector", "families"]
 
 GAUGES = {
     "num_requests_running": ("requests_running", "Requests that advance."),

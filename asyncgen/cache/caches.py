@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from asyncgen.models.config import ModelConfig
 
-__all__ = ["Cache", "DynamicCache", "StaticCache", "make_cache"]
-
 
 class Cache:
     """Keys and values of every layer of a model, for the positions computed so far.

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-__all__ = ["EncoderDecoderCache"]
-
 
 class EncoderDecoderCache(Cache):
     """Holds the cache of the decoder's self-attention and that of its attention to the encoder.

@@ -14,8 +14,6 @@ from torch import Tensor
 
 from asyncgen.errors import InvalidRequestError
 
-__all__ = ["CacheLayer", "DynamicLayer", "Layer", "StaticLayer", "exchange_rows"]
-
 _CAPACITY_STEP = 64
 
 

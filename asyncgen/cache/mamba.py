@@ -12,8 +12,6 @@ from torch import Tensor
 
 from asyncgen.errors import InvalidRequestError
 
-__all__ = ["MambaCache", "MambaShape"]
-
 
 class MambaShape(Protocol):
     """What is needed of a model's configuration.

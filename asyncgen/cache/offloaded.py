@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from asyncgen.models.config import ModelConfig
 
-__all__ = ["OffloadedCache", "OffloadedStaticCache"]
-
 
 class OffloadedCache(DynamicCache):
     """A `DynamicCache` whose keys and values lie in the CPU's memory."""

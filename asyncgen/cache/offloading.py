@@ -9,8 +9,6 @@ from asyncgen.cache.layers import DynamicLayer, StaticLayer
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["OffloadedLayer", "OffloadedStaticLayer"]
-
 
 class OffloadedLayer(DynamicLayer):
     """A growing layer in the CPU's memory; attention gets copies where it computes."""

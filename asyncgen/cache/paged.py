@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from asyncgen.models.config import ModelConfig
 
-__all__ = ["PagedStorage", "page_bytes"]
 
 _ALONE = 2**15 - 1
 """Numbers that torch writes on one thread."""

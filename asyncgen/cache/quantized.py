@@ -22,14 +22,6 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Iterator
 
-__all__ = [
-    "CacheConfig",
-    "HQQQuantizedCache",
-    "QuantizedCache",
-    "QuantizedCacheConfig",
-    "QuantoQuantizedCache",
-    "refuse_quantized",
-]
 
 _PACKAGES = {"quanto": ("optimum", "optimum-quanto"), "hqq": ("hqq", "hqq")}
 _ALLOWED = {"quanto": ((2, 4), (0, -1)), "hqq": ((1, 2, 3, 4, 8), (0, 1))}

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-__all__ = ["SinkCache"]
-
 
 class SinkCache(Cache):
     """Keeps the first ``num_sink_tokens`` positions and the newest, ``window_length`` in all.

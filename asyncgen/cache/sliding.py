@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from asyncgen.models.config import ModelConfig
 
-__all__ = ["HybridCache", "SlidingLayer", "SlidingWindowCache"]
 
 _SLACK = 64
 """Positions beyond the window in the buffer, so that most steps move nothing."""

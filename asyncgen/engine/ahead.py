@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from asyncgen.engine.scheduling.scheduler import ScheduledRow
     from asyncgen.engine.scheduling.state import RequestState
 
-__all__ = ["BegunStep", "UnreadTokens"]
-
 
 @dataclass(frozen=True, slots=True)
 class UnreadTokens:

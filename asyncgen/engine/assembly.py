@@ -1,20 +1,23 @@
 """Puts an engine together around a model that is loaded: memory, scheduler, batch, side lane.
 
-Knows no thread and loads nothing. Torch is imported only when an engine is made.
+Knows no thread and loads nothing; `DeviceKind` is all that it does differently on an accelerator.
+Torch is imported only when an engine is made.
 """
 
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from asyncgen.engine.core import Engine
-from asyncgen.engine.devices import kind_of
 from asyncgen.engine.lane.lane import SideLane
 from asyncgen.errors import InvalidRequestError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    import torch
 
     from asyncgen.engine.batch import Batch
     from asyncgen.engine.lane.lane import Run
@@ -25,10 +28,43 @@ if TYPE_CHECKING:
     from asyncgen.engine.scheduling.pages import CacheRoom, PagePool
     from asyncgen.engine.scheduling.scheduler import Scheduler
     from asyncgen.models.attention.paged.attention import PagedAttention
-    from asyncgen.models.graphs import DecodeGraphs
+    from asyncgen.models.graphs import DecodeGraphs, Recorder
     from asyncgen.tokenizer import Tokenizer
 
-__all__ = ["assemble", "plan_room"]
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceKind:
+    """How an engine uses a kind of device.
+
+    Attributes:
+        page_size: Tokens of a page, if nothing else is asked for.
+        heads_first: Layout of a page; see `PagedStorage`.
+        runs_ahead: Whether a step begins before the tokens of the last one are read.
+        recorder: Makes what records decode steps; ``None``: they are not recorded.
+    """
+
+    page_size: int
+    heads_first: bool
+    runs_ahead: bool
+    recorder: Callable[[torch.device], Recorder] | None
+
+
+def kind_of(device: torch.device) -> DeviceKind:
+    """The kind of a device."""
+    if device.type == "cuda":
+        # ``varlen_attn`` asks for 256 tokens of a page of a table, or a multiple.
+        return DeviceKind(
+            page_size=256, heads_first=False, runs_ahead=True, recorder=_record_on_cuda
+        )
+    is_cpu = device.type == "cpu"
+    return DeviceKind(page_size=32, heads_first=is_cpu, runs_ahead=False, recorder=None)
+
+
+def _record_on_cuda(device: torch.device) -> Recorder:
+    from asyncgen.models.graphs import CudaRecorder
+
+    return CudaRecorder(device)
+
 
 _log = logging.getLogger("asyncgen.engine")
 

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from asyncgen.tokenizer import Tokenizer
     from asyncgen.types import TokenLogprob
 
-__all__ = ["Batch"]
 
 _FINISHED = RequestStatus.FINISHED
 """From here on, a sample has ended."""

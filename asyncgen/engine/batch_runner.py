@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from asyncgen.models.config import ModelConfig
     from asyncgen.models.graphs import DecodeGraphs
 
-__all__ = ["BatchRunner", "PackedDecoder"]
-
 
 class PackedDecoder(Protocol):
     """What the shared batch needs of a model module."""

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from asyncgen.engine.scheduling.pages import PagePool
     from asyncgen.engine.scheduling.scheduler import ScheduledRow
 
-__all__ = ["Engine"]
 
 _MOST_IDLE_STEPS = 3
 """After so many steps without a row, though no memory has to come free first, none will run."""

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from asyncgen.engine.requests.request import Request
     from asyncgen.tokenizer import Tokenizer
 
-__all__ = ["EventWriter", "SampleText"]
-
 
 class SampleText:
     """The text of one sample: ids in, exact text out, cut at the stop strings.

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
     from asyncgen.engine.requests.request import Request
 
-__all__ = ["Abort", "Add", "DecodeThread", "Evict", "Signal", "Stop"]
 
 _log = logging.getLogger("asyncgen.engine")
 _EXIT_SECONDS = 10.0

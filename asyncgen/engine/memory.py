@@ -17,7 +17,6 @@ from asyncgen.errors import InvalidRequestError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["device_memory", "plan_pages"]
 
 CPU_SHARE = 0.25
 """Default share of the memory that is available when the model has been loaded."""

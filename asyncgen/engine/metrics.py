@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["EngineMetrics", "Histogram", "HistogramSnapshot", "MetricsSnapshot"]
 
 SECONDS = tuple(step * 10.0**power for power in range(-4, 3) for step in (1.0, 2.5, 5.0))
 """Upper bounds of latencies: 0.1 ms to 500 s."""

@@ -18,7 +18,6 @@ from asyncgen.generation.config.rules import Range, Rule, require, switch
 if TYPE_CHECKING:
     from asyncgen.engine.scheduling.scheduler import Scheduler
 
-__all__ = ["EngineOptions", "SharedOptions", "refuse_unknown", "spells_out"]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 

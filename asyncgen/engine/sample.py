@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from asyncgen.engine.requests.request import sample_name
-from asyncgen.engine.sampling.gumbel import HashDraw
+from asyncgen.engine.sampling.draws import HashDraw
 from asyncgen.engine.sampling.placing import make_plan, place
 from asyncgen.engine.scheduling.state import RequestState
 from asyncgen.generation.logits import CheckedProcessors, raise_named
 from asyncgen.generation.logits.definition import definition_of
-from asyncgen.generation.strategies.finite import require_finite
-from asyncgen.generation.strategies.greedy import most_probable
+from asyncgen.generation.strategies.token_by_token import most_probable, require_finite
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,8 +26,6 @@ if TYPE_CHECKING:
     from asyncgen.engine.requests.request import Request
     from asyncgen.engine.sampling.placing import Plan
     from asyncgen.generation.stopping.ends import Ends
-
-__all__ = ["Sample"]
 
 
 class Sample(RequestState):

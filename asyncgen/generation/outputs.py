@@ -13,17 +13,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = [
-    "BaseModelOutput",
-    "CausalLMOutputWithPast",
-    "GenerateBeamDecoderOnlyOutput",
-    "GenerateBeamEncoderDecoderOutput",
-    "GenerateDecoderOnlyOutput",
-    "GenerateEncoderDecoderOutput",
-    "ModelOutput",
-    "Seq2SeqLMOutput",
-]
-
 
 class ModelOutput(Mapping[str, Any]):
     """Base of all outputs; subclasses are dataclasses with ``eq=False``.

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from asyncgen.models.attention.dense import AttentionContext
     from asyncgen.models.config import ModelConfig
 
-__all__ = ["ACTIVATIONS", "DecoderLM", "DecoderLayer", "Workspace"]
 
 KEPT_TOKENS: Final = 16
 """Workspaces of so few tokens are kept between steps."""

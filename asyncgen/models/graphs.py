@@ -30,14 +30,6 @@ if TYPE_CHECKING:
     from asyncgen.models.attention.paged.fused import FusedKernel
     from asyncgen.models.attention.paged.plan import PackedRow
 
-__all__ = [
-    "CudaRecorder",
-    "DecodeGraphs",
-    "Recorder",
-    "page_sizes",
-    "row_sizes",
-    "why_not",
-]
 
 MOST_ROWS: Final = 256
 """Larger steps keep the device busy without a recording."""

@@ -18,7 +18,6 @@ import torch
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["empty", "passing"]
 
 CHUNK: Final = 256 << 20
 """Bytes of address space that weights share; memory is taken as it is written to."""

@@ -21,7 +21,7 @@ from tests.models.build import random_config, random_model
 from tests.models.packing import alone, make_rows, packed, run
 
 if TYPE_CHECKING:
-    from asyncgen.engine.devices import DeviceKind
+    from asyncgen.engine.assembly import DeviceKind
     from asyncgen.engine.sample import Sample
     from asyncgen.models import DecoderLM
     from asyncgen.models.attention.paged.fused import FusedKernel

@@ -12,7 +12,7 @@ import torch.nn.attention.varlen
 
 from asyncgen import native
 from asyncgen.engine import assembly
-from asyncgen.engine.devices import DeviceKind
+from asyncgen.engine.assembly import DeviceKind
 from tests.doubles.recorders import TapeRecorder
 from tests.doubles.varlen import before_pages, varlen_attn
 

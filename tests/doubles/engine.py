@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from asyncgen.engine.lane.assistants import Assistants
-from asyncgen.engine.sampling.gumbel import gumbel_noise, mix64
+from asyncgen.engine.sampling.draws import gumbel_noise, mix64
 from tests.doubles.models import EOS, PATIENCE
 
 if TYPE_CHECKING:

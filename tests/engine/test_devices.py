@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from asyncgen.engine.devices import kind_of
+from asyncgen.engine.assembly import kind_of
 from tests.doubles.recorders import CallRecorder
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from asyncgen.cache import page_bytes
-from asyncgen.engine.sampling.gumbel import gumbel_noise, mix64
+from asyncgen.engine.sampling.draws import gumbel_noise, mix64
 from asyncgen.generation.logits import LogitsProcessorList
 from asyncgen.modeling import PreTrainedModel
 from asyncgen.pretrained import load_model

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["CASES", "GREEDY", "GROUNDED_GREEDY", "Case", "Draft"]
 
 Draft: TypeAlias = Literal["draft", "foreign"]
 """Which small model drafts: one with the same tokenizer, or one with another."""

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
     import torch
 
-__all__ = ["MADE", "SHAPES", "Shape", "byte_alphabet", "write_checkpoint", "write_description"]
 
 CONTEXT = 2048
 FAINT = 1 / 32

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     from asyncgen_apps.bench.models import Checkpoint
 
-__all__ = ["Cell", "ConcurrencyBench", "ConcurrencyReport", "RoundTimes", "target"]
 
 SIDES = {
     "asyncgen": "asyncgen_apps.bench.concurrency_sides:AsyncgenStreams",

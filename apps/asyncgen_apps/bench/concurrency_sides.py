@@ -17,7 +17,6 @@ import anyio.to_thread
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["AsyncgenStreams", "TransformersContinuous", "TransformersPadded"]
 
 PAGE_SIZE = 32
 NO_END = -1

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
     from asyncgen_apps.bench.models import Checkpoint
 
-__all__ = ["LoopBench", "LoopReport"]
 
 SIDES = {
     "asyncgen": "asyncgen_apps.bench.loop_sides:AsyncgenApplication",

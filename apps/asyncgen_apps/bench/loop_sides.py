@@ -20,7 +20,6 @@ from asyncgen_apps.bench.ticker import ticking
 if TYPE_CHECKING:
     from collections.abc import Awaitable
 
-__all__ = ["PHASES", "AsyncgenApplication", "TransformersApplication"]
 
 PHASES = ("idle", "load", "tokenize", "prefill", "decode")
 IDLE_SECONDS = 2.0

@@ -18,7 +18,6 @@ from asyncgen_apps.bench.checkpoints import MADE, SHAPES, write_checkpoint, writ
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["Checkpoint", "Drafted", "checkpoint", "drafted_checkpoint"]
 
 LOUD_LAYERS = 2
 """Layers of the draft model, and those of the other one that it shares."""

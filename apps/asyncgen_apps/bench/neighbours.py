@@ -11,8 +11,6 @@ import os
 from pathlib import Path
 from time import perf_counter
 
-__all__ = ["Neighbours"]
-
 PROC = Path("/proc")
 
 

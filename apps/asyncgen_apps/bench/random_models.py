@@ -18,13 +18,6 @@ if TYPE_CHECKING:
 
     from asyncgen import PreTrainedModel, Tokenizer
 
-__all__ = [
-    "asyncgen_model",
-    "asyncgen_tokenizer",
-    "bandwidth",
-    "bytes_per_token",
-    "transformers_model",
-]
 
 SEED_SHAPE = Shape(hidden=32, layers=1, heads=4, kv_heads=2, ffn=32, vocab=512)
 SPREAD = 0.02

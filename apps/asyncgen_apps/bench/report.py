@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from rich.table import Table
 
-__all__ = ["Report", "as_object", "emit"]
-
 
 class Report(Protocol):
     """What every benchmark's report can do."""

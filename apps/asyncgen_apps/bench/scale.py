@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from asyncgen_apps.bench.models import Checkpoint
 
-__all__ = ["Level", "ScaleBench", "ScaleReport"]
 
 SIDE = "asyncgen_apps.bench.scale_sides:ScaleSide"
 PROMPT_TOKENS = (16, 64)

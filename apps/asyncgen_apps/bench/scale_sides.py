@@ -23,7 +23,6 @@ from asyncgen_apps.bench.ticker import ticking
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["ForwardMeter", "ScaleSide"]
 
 FORWARD = ("decode", "decode_packed", "embed", "hidden", "project")
 """What an engine may call of a model's core."""

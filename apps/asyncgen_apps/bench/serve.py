@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
     from asyncgen_apps.bench.models import Checkpoint
 
-__all__ = ["Cell", "Round", "ServeBench", "ServeReport"]
 
 IN_PROCESS = "in process"
 WORKER = "asyncgen_apps.bench.concurrency_sides:AsyncgenStreams"

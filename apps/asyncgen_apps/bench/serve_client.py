@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
     from anyio.abc import ByteStream
 
-__all__ = ["Asked", "ask_all"]
 
 BLOCK = 65536
 

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
 
-__all__ = ["SERVERS", "ServerProcess", "Wanted", "cores", "pin"]
 
 START_SECONDS = 300.0
 END_SECONDS = 20.0

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     from asyncgen_apps.bench.models import Drafted
 
-__all__ = ["Answer", "Comparison", "StrategiesBench", "StrategiesReport"]
 
 SIDES = {
     "asyncgen": "asyncgen_apps.bench.strategies_sides:AsyncgenCaller",

@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from asyncgen_apps.bench.cases import Draft
 
-__all__ = ["AsyncgenCaller", "TransformersCaller"]
-
 
 class _Caller:
     """What both sides do alike: the same names, imported from another library."""

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from asyncgen_apps.bench.models import Checkpoint
 
-__all__ = ["Comparison", "AnswerTimes", "StreamBench", "StreamReport"]
 
 SIDES = {
     "asyncgen": "asyncgen_apps.bench.stream_sides:AsyncgenReader",

@@ -10,8 +10,6 @@ from threading import Thread
 from time import perf_counter
 from typing import Any
 
-__all__ = ["AsyncgenReader", "AsyncgenLoop", "TransformersReader"]
-
 
 class AsyncgenReader:
     """Reads ``AsyncLLM.stream`` with ``async for``, as an application does."""

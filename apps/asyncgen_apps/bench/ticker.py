@@ -14,7 +14,6 @@ import anyio
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-__all__ = ["PERIOD", "missed_ticks", "ticking"]
 
 PERIOD = 0.005
 

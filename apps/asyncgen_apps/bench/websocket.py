@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from asyncgen_apps.bench.models import Checkpoint
 
-__all__ = ["Crowd", "Pair", "Stall", "WebsocketBench", "WebsocketReport", "delays"]
 
 SERVER = "asyncgen_apps.bench.websocket_sides:ServerSide"
 CLIENT = "asyncgen_apps.bench.websocket_client:ClientSide"

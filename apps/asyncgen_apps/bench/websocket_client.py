@@ -20,7 +20,6 @@ from websockets.uri import parse_uri
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["ClientSide", "Told", "Wire", "tell"]
 
 DONE, ERROR, HELLO = b'"type":"done', b'"type":"erro', b'"type":"hell'
 TAIL = len(DONE) - 1

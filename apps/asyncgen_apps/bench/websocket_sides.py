@@ -23,7 +23,6 @@ from asyncgen_apps.websocket.answers import Answer
 if TYPE_CHECKING:
     from asyncgen_apps.websocket.replay import Piece
 
-__all__ = ["ServerSide"]
 
 QUIET = 3600.0
 """Seconds between heartbeats: so many that the measuring client, which answers none, meets none."""

@@ -22,7 +22,6 @@ import anyio.to_thread
 if TYPE_CHECKING:
     from types import TracebackType
 
-__all__ = ["BenchError", "Side", "Worker", "serve"]
 
 ROOT = Path(__file__).parents[2]
 END_SECONDS = 30

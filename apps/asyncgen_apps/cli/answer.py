@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from asyncgen_apps.cli.render import View
     from asyncgen_apps.cli.source import LLMStream
 
-__all__ = ["Interrupts", "show_answer"]
-
 
 class Interrupts:
     """Counts the Ctrl-C of one answer: the first stops the answer, the next one leaves.

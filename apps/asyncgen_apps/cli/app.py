@@ -11,8 +11,6 @@ from asyncgen_apps.cli.gradio import gradio
 from asyncgen_apps.cli.serve import serve
 from asyncgen_apps.cli.serve_ws import serve_ws
 
-__all__ = ["app"]
-
 app = typer.Typer(
     name="asyncgen",
     help="Stream text from a local language model.",

@@ -14,8 +14,6 @@ from asyncgen_apps.cli.guard import USAGE
 from asyncgen_apps.cli.options import SETTINGS, Setting, SettingError, Settings
 from asyncgen_apps.cli.render import error_line
 
-__all__ = ["Debug", "Device", "Dtype", "Model", "Revision", "Stats", "Threads", "Token"]
-
 Model = Annotated[str, typer.Option("--model", "-m", help="demo, a folder, or a hub id.")]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, mps; chosen if not given.")]
 Dtype = Annotated[

@@ -12,8 +12,6 @@ from asyncgen_apps.cli.arguments import Debug, Threads
 from asyncgen_apps.cli.guard import UserError, one_line_errors
 from asyncgen_apps.cli.process import prepare_process
 
-__all__ = ["bench"]
-
 bench = typer.Typer(help="Measure speed and smoothness beside transformers.", no_args_is_help=True)
 
 

@@ -24,8 +24,6 @@ from asyncgen_apps.cli.remote import KEY_VARIABLE, remote_source
 from asyncgen_apps.cli.session import Session
 from asyncgen_apps.cli.source import Source
 
-__all__ = ["chat"]
-
 
 @dataclass(frozen=True, slots=True)
 class _Look:

@@ -18,19 +18,6 @@ if TYPE_CHECKING:
     from asyncgen_apps.cli.options import Value
     from asyncgen_apps.cli.session import Session
 
-__all__ = [
-    "COMMANDS",
-    "Complain",
-    "Effect",
-    "Leave",
-    "Load",
-    "Save",
-    "Say",
-    "is_command",
-    "run_command",
-    "unescape",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Say:

@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from asyncgen import Completion
     from asyncgen_apps.cli.session import Totals
 
-__all__ = ["seconds", "statistics_line", "totals_line"]
 
 SEPARATOR = " · "
 

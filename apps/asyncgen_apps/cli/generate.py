@@ -26,8 +26,6 @@ from asyncgen_apps.cli.source import Source
 if TYPE_CHECKING:
     from asyncgen import Completion, StreamParams
 
-__all__ = ["generate"]
-
 
 @dataclass(frozen=True, slots=True)
 class _Output:

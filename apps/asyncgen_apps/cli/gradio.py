@@ -15,8 +15,6 @@ from asyncgen_apps.cli.source import Source, examples_of
 if TYPE_CHECKING:
     from asyncgen_apps.gradio_chat.model import ChatModel
 
-__all__ = ["gradio"]
-
 
 @dataclass(frozen=True, slots=True)
 class _PageOptions:

@@ -19,7 +19,6 @@ from asyncgen_apps.cli.render import error_line
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["FAILED", "INTERRUPTED", "USAGE", "UserError", "describe", "one_line_errors"]
 
 FAILED = 1
 USAGE = 2

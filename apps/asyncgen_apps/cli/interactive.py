@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from asyncgen_apps.cli.session import Session
     from asyncgen_apps.cli.source import LLM
 
-__all__ = ["Chat"]
-
 
 class Chat:
     """One chat with the user.

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from prompt_toolkit.key_binding import KeyBindings
     from prompt_toolkit.key_binding.key_processor import KeyPressEvent
 
-__all__ = ["clean_input", "completions", "is_unfinished", "line_reader"]
 
 QUOTES = '"""'
 

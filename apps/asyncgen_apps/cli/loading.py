@@ -13,7 +13,6 @@ if TYPE_CHECKING:
 
     from asyncgen_apps.cli.source import LLM, Source
 
-__all__ = ["loading_line", "opened"]
 
 ERASE_LINE = "\r\x1b[2K"
 

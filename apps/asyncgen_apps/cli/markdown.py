@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from rich.markdown import Markdown
 
-__all__ = ["GrowingMarkdown"]
-
 
 class GrowingMarkdown:
     """Collects Markdown in pieces and hands out whole blocks as soon as they are settled.

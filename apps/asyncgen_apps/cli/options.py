@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
     from asyncgen import StreamParams
 
-__all__ = ["SETTINGS", "Setting", "SettingError", "Settings", "Value", "find_setting"]
 
 Value: TypeAlias = bool | int | float | list[str]
 

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable, MutableMapping
 
-__all__ = ["prepare_process", "usable_cores"]
 
 CPU_FOLDER = Path("/sys/devices/system/cpu")
 CGROUP_FOLDER = Path("/sys/fs/cgroup")

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
     import typer
 
-__all__ = ["KEY_VARIABLE", "remote_source"]
 
 KEY_VARIABLE = "ASYNCGEN_API_KEY"
 """Holds the token, here as for the servers. ``HF_TOKEN`` is for the hub and goes nowhere else."""

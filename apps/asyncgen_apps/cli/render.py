@@ -20,7 +20,6 @@ from asyncgen_apps.cli.markdown import GrowingMarkdown
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
 
-__all__ = ["MarkdownView", "PlainView", "View", "error_line", "note", "printable"]
 
 # Everything that moves a cursor, changes a colour or rings: C0 but tab and newline, DEL, C1.
 CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")

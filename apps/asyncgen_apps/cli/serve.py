@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from asyncgen_apps.openai_http import ServerSettings
     from asyncgen_apps.websocket import StreamSettings
 
-__all__ = ["serve"]
 
 MEBIBYTE = 1024 * 1024
 NEEDED = ("fastapi", "uvicorn", "websockets")

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from asyncgen import AsyncLLM
     from asyncgen_apps.websocket import StreamServer, StreamSettings
 
-__all__ = ["read_keys", "serve_ws"]
 
 KEY_VARIABLE = "ASYNCGEN_API_KEY"
 NEEDED = ("websockets", "pydantic", "prometheus_client")

@@ -14,7 +14,6 @@ from asyncgen_apps.cli.options import SettingError, Settings
 if TYPE_CHECKING:
     from asyncgen import Completion
 
-__all__ = ["ConversationError", "Session", "Totals"]
 
 FORMAT = "asyncgen.chat"
 VERSION = 1

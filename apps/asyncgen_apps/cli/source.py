@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
     from asyncgen import Completion, Prompt, StreamParams, TokenEvent
 
-__all__ = ["LLM", "LLMStream", "Source", "open_llm", "examples_of"]
 
 DEMO_EXAMPLES = (
     "Tell me a story about a fox.",

@@ -7,8 +7,6 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-__all__ = ["Startup", "process_age"]
-
 
 def process_age(stat: Path = Path("/proc/self/stat")) -> float:
     """Seconds since this process was started; since Python measures, where the system is silent."""

@@ -11,8 +11,6 @@ from pathlib import Path
 
 from asyncgen_apps.cli.session import FORMAT, ConversationError
 
-__all__ = ["read_conversation", "write_conversation"]
-
 
 def write_conversation(path: str, conversation: dict[str, object]) -> Path:
     """Write a conversation; a file that is no conversation is not overwritten.

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from asyncgen_apps.gradio_chat.sessions import Session
     from asyncgen_apps.gradio_chat.streaming import Reading
 
-__all__ = ["answer"]
 
 READING = "Reading the prompt"
 STOPPED = {"ended by": "stopped"}

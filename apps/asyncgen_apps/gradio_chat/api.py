@@ -16,8 +16,6 @@ from asyncgen_apps.gradio_chat.model import ChatModel, encoder
 from asyncgen_apps.gradio_chat.settings import checked, stream_params
 from asyncgen_apps.gradio_chat.streaming import read_paced
 
-__all__ = ["chat_function"]
-
 ROLES = ("system", "user", "assistant")
 
 

@@ -21,8 +21,6 @@ from asyncgen_apps.gradio_chat.probabilities import EMPTY, SCRIPT, STYLE, heat_m
 from asyncgen_apps.gradio_chat.sessions import Session, Sessions
 from asyncgen_apps.gradio_chat.settings import checked, chosen, defaults, stream_params
 
-__all__ = ["build_chat"]
-
 FOLLOWED_EVERY = 0.3
 """Seconds between two looks at an answer that grows on another page."""
 SAVED_EVERY = 2.0

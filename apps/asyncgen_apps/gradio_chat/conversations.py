@@ -11,8 +11,6 @@ from typing import Any, Literal, Self, TypeAlias
 
 from asyncgen_apps.gradio_chat.thinking import split_thinking
 
-__all__ = ["Conversation", "Library", "Role", "Turn"]
-
 Role: TypeAlias = Literal["user", "assistant"]
 
 FORMAT = 1

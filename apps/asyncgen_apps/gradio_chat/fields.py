@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["AIDED", "FIELDS", "GROUPS", "STRATEGIES", "Field", "Values", "draws"]
 
 Values: TypeAlias = dict[str, Any]
 """What stands in the panel, by name of the field."""

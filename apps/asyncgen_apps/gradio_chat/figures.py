@@ -18,7 +18,6 @@ from asyncgen import (
 if TYPE_CHECKING:
     from asyncgen import Completion
 
-__all__ = ["describe", "figures"]
 
 REASONS = {
     "stop": "complete",

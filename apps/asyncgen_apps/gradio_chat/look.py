@@ -10,8 +10,6 @@ from typing import Any
 
 import gradio as gr
 
-__all__ = ["CLOSE_ON_PHONE", "ON_LOAD", "TOGGLE_THEME", "launch_options", "theme"]
-
 COPY_ANSWER = Path(__file__).with_name("copy.js").read_text(encoding="utf-8")
 CLOSE_ON_PHONE = """() => {
   const close = document.querySelector("#conversations.open .toggle-button");

@@ -14,7 +14,6 @@ from asyncgen_apps.gradio_chat.thinking import split_thinking
 if TYPE_CHECKING:
     from asyncgen_apps.gradio_chat.conversations import Conversation, Turn
 
-__all__ = ["ChatMessage", "as_messages", "turn_number"]
 
 ChatMessage: TypeAlias = dict[str, Any]
 """``role``, ``content`` and ``metadata``, as ``gr.Chatbot`` takes them."""

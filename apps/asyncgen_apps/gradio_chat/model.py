@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     )
     from asyncgen_apps.gradio_chat.words import Encode
 
-__all__ = ["ChatModel", "ChatStream", "encoder"]
-
 
 class ChatStream(Protocol):
     """What is used of ``asyncgen.TextStream``."""

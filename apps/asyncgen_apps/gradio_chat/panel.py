@@ -13,7 +13,6 @@ if TYPE_CHECKING:
 
     from gradio.components import Component
 
-__all__ = ["Panel"]
 
 QUIET: dict[str, Any] = {"queue": False, "show_progress": "hidden", "api_visibility": "private"}
 

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
     from asyncgen import TokenLogprob
 
-__all__ = ["EMPTY", "SCRIPT", "STYLE", "heat_map"]
 
 SCRIPT = Path(__file__).with_name("probabilities.js").read_text(encoding="utf-8")
 STYLE = Path(__file__).with_name("probabilities.css").read_text(encoding="utf-8")

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from asyncgen_apps.gradio_chat.conversations import Conversation
     from asyncgen_apps.gradio_chat.model import ChatStream
 
-__all__ = ["Session", "Sessions"]
 
 KEPT_ANSWERS = 50
 """Answers whose probabilities are kept, for each page."""

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from asyncgen import GenerationConfig, StreamParams
     from asyncgen_apps.gradio_chat.words import Encode
 
-__all__ = ["checked", "chosen", "defaults", "model_strategy", "stream_params"]
 
 EARLY_STOPPING: Mapping[str, bool | str] = {
     "unlikely": False,

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from asyncgen import Completion, TokenLogprob
     from asyncgen_apps.gradio_chat.model import ChatStream
 
-__all__ = ["IDLE", "PACE", "Reading", "read_paced"]
 
 PACE = 0.1
 """Least seconds between two updates."""

@@ -13,8 +13,6 @@ from asyncgen import AsyncgenError
 if TYPE_CHECKING:
     from asyncgen_apps.gradio_chat.model import ChatModel
 
-__all__ = ["QueuePosition"]
-
 
 class QueuePosition:
     """A position in the queue; make it just before the request is posted."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-__all__ = ["Encode", "banned", "required"]
-
 Encode: TypeAlias = Callable[[str], list[int]]
 """Turns a text into token ids, without special tokens."""
 

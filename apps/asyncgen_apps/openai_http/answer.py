@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from asyncgen_apps.openai_http.shapes import Shape
     from asyncgen_apps.openai_http.translate import Plan
 
-__all__ = ["Answer", "StreamWishes"]
 
 _log = logging.getLogger("asyncgen.http")
 

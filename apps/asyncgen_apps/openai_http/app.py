@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from asyncgen import AsyncLLM
     from asyncgen_apps.openai_http.settings import ServerSettings
 
-__all__ = ["create_app"]
 
 CODES = {
     404: "not_found",

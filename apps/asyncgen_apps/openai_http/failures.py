@@ -38,7 +38,6 @@ from asyncgen_apps.websocket.failures import parameter_of
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["ApiError", "clipped", "from_exception", "from_validation"]
 
 _log = logging.getLogger("asyncgen.http")
 

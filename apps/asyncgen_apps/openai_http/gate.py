@@ -15,7 +15,6 @@ from asyncgen_apps.openai_http.failures import SERVER, ApiError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["Abortable", "Gate"]
 
 BUSY_SECONDS = 1.0
 LEAVING_SECONDS = 5.0

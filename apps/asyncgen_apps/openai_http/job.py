@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     Take = Callable[[int, TokenEvent], Awaitable[None] | None]
     """Gets the index of a choice and its next event; what it returns is waited for."""
 
-__all__ = ["Job"]
-
 
 class Job:
     """The streams of a request, as one thing that starts, runs and is left.

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     Answers = Mapping[str, Callable[[object, str], ASGIApp]]
     """For a path, what makes the answer to a JSON body, of a request with this id."""
 
-__all__ = ["Keys", "LimitBody", "NameRequests", "RequireKey", "TakeShortWay", "too_large"]
 
 STREAM_PATH = "/v1/stream"
 REQUEST_ID = "x-request-id"

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from asyncgen import AsyncLLM
     from asyncgen_apps.openai_http.gate import Gate
 
-__all__ = ["has_chat", "mount_chat"]
 
 CHAT = "asyncgen_apps.gradio_chat"
 API = "/v1"

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     )
     from asyncgen_apps.openai_http.gate import Gate
 
-__all__ = ["EndHeartbeats", "GatedModel", "GatedStream"]
 
 HEARTBEAT = "/gradio_api/heartbeat/"
 

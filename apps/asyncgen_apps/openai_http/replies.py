@@ -9,8 +9,6 @@ from typing import Any, Literal
 
 from pydantic import BaseModel
 
-__all__ = ["ERRORS", "ChatCompletion", "ErrorReply", "Model", "ModelList", "TextCompletion"]
-
 
 class Error(BaseModel):
     """What went wrong."""

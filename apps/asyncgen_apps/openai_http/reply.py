@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
     from asyncgen_apps.openai_http.failures import ApiError
 
-__all__ = ["Reply", "Template", "event_line"]
 
 encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
 encode_text = json.encoder.encode_basestring

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from asyncgen_apps.openai_http.settings import ServerSettings
     from asyncgen_apps.openai_http.shapes import Shape
 
-__all__ = ["Service", "api_routes", "short_ways"]
-
 
 @dataclass(frozen=True, slots=True)
 class Service:

@@ -17,15 +17,6 @@ from pydantic import (
     model_validator,
 )
 
-__all__ = [
-    "NEUTRAL",
-    "ChatCompletionRequest",
-    "ChatMessage",
-    "CompletionRequest",
-    "GenerationFields",
-    "StreamOptions",
-]
-
 NEUTRAL: dict[str, tuple[object, ...]] = {
     "audio": (None,),
     "best_of": (None, 1),

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from asyncgen_apps.openai_http.gate import Gate
 
-__all__ = ["Server", "bind", "serve"]
 
 BACKLOG = 2048
 LAST_WORDS = 2.0

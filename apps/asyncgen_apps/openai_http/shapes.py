@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
     from asyncgen import Sample, TokenEvent, TokenLogprob, Usage
 
-__all__ = ["ChatShape", "Head", "Shape", "TextShape", "usage_object"]
 
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 LEAST_LOGPROB = -9999.0

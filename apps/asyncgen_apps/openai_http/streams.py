@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     Drain = Callable[[float], Coroutine[Any, Any, None]]
     """Lets what runs go on for so many seconds, and then ends it."""
 
-__all__ = ["CountedModel", "stream_settings", "with_streams"]
-
 
 class CountedModel(GatedModel):
     """An engine for the streams: they count at the gate, and end by a drain of their own."""

@@ -20,7 +20,6 @@ from asyncgen_apps.openai_http.schema import (
 if TYPE_CHECKING:
     from asyncgen import Prompt, StreamParams
 
-__all__ = ["PlannedStream", "Plan", "plan"]
 
 COMPLETION_TOKENS = 16
 """What the API gives ``/v1/completions`` where no length is asked for."""

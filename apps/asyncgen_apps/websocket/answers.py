@@ -16,7 +16,6 @@ from asyncgen_apps.websocket.replay import Piece, Replay
 if TYPE_CHECKING:
     from asyncgen_apps.websocket.settings import StreamSettings
 
-__all__ = ["Answer", "Listener", "Registry"]
 
 _TOKEN_BYTES = 18
 

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from asyncgen_apps.websocket.service import StreamService
     from asyncgen_apps.websocket.session import Session
 
-__all__ = ["stream_endpoint", "stream_route"]
 
 _TURN = 16
 _log = logging.getLogger("asyncgen.websocket")

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from asyncgen_apps.websocket.session import Session
 
-__all__ = ["StreamConnection", "Turns"]
 
 TOGETHER = 8
 """Connections of one stream each that are flushed together; more would let the first ones wait."""

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from asyncgen_apps.websocket.replay import Piece
     from asyncgen_apps.websocket.settings import StreamSettings
 
-__all__ = ["Begin", "Channel", "Close", "Order", "Stop"]
 
 _REMEMBERED = 256
 """Ids that have ended lately: to cancel one of them is no mistake."""

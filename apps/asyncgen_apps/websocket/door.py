@@ -16,7 +16,6 @@ from asyncgen_apps.websocket.failures import Fault
 if TYPE_CHECKING:
     from asyncgen_apps.websocket.settings import StreamSettings
 
-__all__ = ["Door", "is_loopback"]
 
 _PORTS = {"http": 80, "https": 443, "ws": 80, "wss": 443}
 

@@ -22,7 +22,6 @@ from asyncgen import (
 if TYPE_CHECKING:
     from asyncgen_apps.websocket.messages import ErrorCode
 
-__all__ = ["PARAMETERS", "Fault", "from_exception", "parameter_of"]
 
 PARAMETERS = {
     "EncoderNoRepeatNGramLogitsProcessor": "encoder_no_repeat_ngram_size",

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
     from asyncgen_apps.websocket.answers import Registry
 
-__all__ = ["Figures", "FiguresCollector"]
 
 PREFIX = "asyncgen_websocket_"
 

@@ -9,8 +9,6 @@ from asyncgen_apps.websocket.replay import Piece
 if TYPE_CHECKING:
     from asyncgen import Completion, Sample, TokenEvent
 
-__all__ = ["done_message", "piece_of"]
-
 
 def piece_of(event: TokenEvent, *, with_tokens: bool) -> Piece | None:
     """Make a piece of an event.

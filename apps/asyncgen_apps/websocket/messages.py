@@ -16,34 +16,6 @@ from typing import Annotated, Literal, Self, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter, model_validator
 
-__all__ = [
-    "CLIENT_MESSAGE",
-    "SERVER_MESSAGE",
-    "SUBPROTOCOL",
-    "Accepted",
-    "Auth",
-    "Cancel",
-    "Choice",
-    "ClientMessage",
-    "CloseCode",
-    "Delta",
-    "Done",
-    "Error",
-    "ErrorCode",
-    "FinishReason",
-    "Generate",
-    "Hello",
-    "Limits",
-    "Logprob",
-    "Ping",
-    "Pong",
-    "Resume",
-    "ServerMessage",
-    "Timing",
-    "TopLogprob",
-    "Usage",
-]
-
 SUBPROTOCOL = "asyncgen.v1"
 """Name of the protocol in the opening handshake and in ``hello``."""
 

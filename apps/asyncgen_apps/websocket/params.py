@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
     from pydantic import JsonValue
 
-__all__ = ["MOST_SAMPLES", "REFUSED", "check_params"]
 
 REFUSED = frozenset(
     """

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from asyncgen_apps.websocket.service import StreamService
 
-__all__ = ["PAGE", "STREAM_PATHS", "PlainReplies", "Reply"]
 
 PAGE = Path(__file__).parent / "page.html"
 """A page that chats over the protocol."""

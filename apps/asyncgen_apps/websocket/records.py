@@ -11,8 +11,6 @@ import logging
 import re
 import time
 
-__all__ = ["JsonLines", "say"]
-
 _log = logging.getLogger("asyncgen.websocket")
 _PLAIN = re.compile(r"[\w.:/+@-]+", re.ASCII)
 

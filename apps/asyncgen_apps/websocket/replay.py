@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from asyncgen import TokenLogprob
 
-__all__ = ["Piece", "Replay"]
 
 LONGEST = 16 * 1024
 """Bytes from which on a piece merges no more: a message must fit what a client accepts."""

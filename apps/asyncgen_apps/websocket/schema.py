@@ -13,8 +13,6 @@ from typing import Any
 
 from asyncgen_apps.websocket.messages import CLIENT_MESSAGE, SERVER_MESSAGE, SUBPROTOCOL
 
-__all__ = ["FILE", "protocol_schema", "render"]
-
 FILE = Path(__file__).parent / "protocol.schema.json"
 """Where it is committed."""
 

@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from asyncgen import AsyncLLM
     from asyncgen_apps.websocket.session import Session
 
-__all__ = ["StreamServer", "serve_websocket"]
 
 CLOSE_SECONDS = 5.0
 """How long a closing handshake may take."""

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from asyncgen import AsyncLLM, Message, Prompt, TextStream
     from asyncgen_apps.websocket.core import Begin
 
-__all__ = ["StreamService"]
 
 LAST_WORDS = 2.0
 """Seconds for the last messages to go out after a drain was cut short."""

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from asyncgen_apps.websocket.figures import Figures
     from asyncgen_apps.websocket.settings import StreamSettings
 
-__all__ = ["Service", "Session"]
 
 _FOR_GOOD = (1000, 1005)
 """What a client closes with that will not come back: normal, or nothing said. A page that is

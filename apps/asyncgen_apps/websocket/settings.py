@@ -7,8 +7,6 @@ from dataclasses import dataclass, fields
 
 from asyncgen_apps.websocket.messages import Limits
 
-__all__ = ["StreamSettings"]
-
 _MAY_BE_ZERO = frozenset({"grace_seconds", "drain_seconds", "kept_bytes"})
 
 

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from asyncgen_apps.websocket.messages import ClientMessage
 
-__all__ = ["encode", "read"]
 
 _TYPES = "auth, generate, cancel, resume, ping"
 _MAX_ID = 64

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from asyncgen.generation.generate.plan import GenerativeModel
     from asyncgen.tokenizer import Tokenizer
 
-__all__ = ["Assistants"]
-
 
 class Assistants:
     """Draft models and their tokenizers by the name they were asked for with."""

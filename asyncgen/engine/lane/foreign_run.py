@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from asyncgen.generation.logits import LogitsProcessor
     from asyncgen.tokenizer import Tokenizer
 
-__all__ = ["ForeignRun"]
-
 
 class ForeignRun:
     """A request in the hands of a foreign ``generate``."""

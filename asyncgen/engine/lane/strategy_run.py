@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from asyncgen.engine.events import EventWriter
-from asyncgen.engine.requests.routing import num_rows
-from asyncgen.engine.sampling.gumbel import HashDraw
+from asyncgen.engine.requests.prepare import num_rows
+from asyncgen.engine.sampling.draws import HashDraw
 from asyncgen.engine.sampling.logprobs import token_logprob
 from asyncgen.generation.config.modes import GenerationMode, uses_beams
 from asyncgen.generation.generate.custom import custom_strategy
@@ -21,7 +21,7 @@ from asyncgen.generation.generate.plan import make_plan, rows_of_prompt
 from asyncgen.generation.logits import raise_named
 from asyncgen.generation.strategies import EncoderInput, Steps, strategy_for
 from asyncgen.generation.strategies.drafters.drafting import make_drafter
-from asyncgen.generation.strategies.healed import healed
+from asyncgen.generation.strategies.healing import healed
 from asyncgen.generation.strategies.mode_checks import Situation, check_mode
 
 if TYPE_CHECKING:
@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from asyncgen.generation.strategies import Step
     from asyncgen.tokenizer import Tokenizer
     from asyncgen.types import TokenLogprob
-
-__all__ = ["StepRun"]
 
 
 class StepRun:

@@ -16,7 +16,6 @@ from asyncgen.errors import OverloadedError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Admission", "Place"]
 
 _MEASURED = 64
 """Ends that the rate is measured over."""

@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
     from asyncgen.generation.config import GenerationConfig
 
-__all__ = ["RequestParams", "fit_room", "resolve_params"]
 
 _FIELDS = frozenset(each.name for each in FIELDS)
 _FILLED = {name: value for name, value in DEFAULTS.items() if name not in DRAFTING}

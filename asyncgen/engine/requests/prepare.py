@@ -1,6 +1,7 @@
 """From a prompt and keyword parameters to a request: what can be refused is refused here.
 
-Runs on a worker thread, because tokenizing a long prompt takes a while. It computes nothing with
+Here alone is decided which requests share the batch, and which take turns beside it. All of it
+runs on a worker thread, because tokenizing a long prompt takes a while. It computes nothing with
 the model; the tensors that processors are built of are small.
 """
 
@@ -14,9 +15,9 @@ import torch
 
 from asyncgen.engine.requests.params import RequestParams, fit_room, resolve_params
 from asyncgen.engine.requests.request import Request, Sink, clock
-from asyncgen.engine.requests.routing import num_rows, why_alone
 from asyncgen.errors import ContextLengthError, InvalidRequestError
 from asyncgen.generation.config.checks import check_token_ids, join_equal_ids
+from asyncgen.generation.config.modes import GenerationMode
 from asyncgen.generation.generate.custom import CustomMethod, helper_arguments
 from asyncgen.generation.generate.plan import (
     check_cache,
@@ -36,9 +37,10 @@ from asyncgen.types import is_messages
 from streamers import StopStrings
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from asyncgen.engine.requests.admission import Place
+    from asyncgen.engine.requests.params import RequestParams
     from asyncgen.engine.scheduling.pages import CacheRoom
     from asyncgen.generation.generate.plan import GenerativeModel
     from asyncgen.generation.logits import Guidance, LogitsProcessorList
@@ -46,7 +48,73 @@ if TYPE_CHECKING:
     from asyncgen.tokenizer import Tokenizer
     from asyncgen.types import Message, Prompt
 
-__all__ = ["prepare_request"]
+
+_BATCHED = frozenset({GenerationMode.GREEDY_SEARCH, GenerationMode.SAMPLE})
+"""One token a row and step, from the model's own logits."""
+
+
+def why_alone(model: Any, params: RequestParams) -> str | None:
+    """Tell why a request cannot share the steps of others.
+
+    Args:
+        model: The engine's model.
+        params: Of the request, resolved.
+
+    Returns:
+        A reason in words; ``None`` where the batch serves it.
+    """
+    for applies, reason in _RULES:
+        if applies(model, params):
+            return reason
+    return None
+
+
+def num_rows(params: RequestParams) -> int:
+    """Rows of keys and values that a request keeps when it runs alone."""
+    config = params.config
+    rows = max(params.num_samples, config.num_beams or 1)  # samples are the best of the beams
+    if params.mode is GenerationMode.CONTRASTIVE_SEARCH:
+        rows *= max(config.top_k or 1, 1)
+    return rows * 2 if _is_guided(model=None, params=params) else rows
+
+
+def _cannot_pack(model: Any, params: RequestParams) -> bool:
+    core = getattr(model, "core", None)
+    return not callable(getattr(core, "decode_packed", None)) or model.config.is_encoder_decoder
+
+
+def _is_guided(model: Any, params: RequestParams) -> bool:
+    return params.config.guidance_scale not in (None, 1)
+
+
+def _chooses_its_cache(model: Any, params: RequestParams) -> bool:
+    config = params.config
+    return config.cache_implementation is not None or config.use_cache is False
+
+
+def _turns_with_length(model: Any, params: RequestParams) -> bool:
+    """The angles of ``dynamic`` rope, beyond its original length, are those of the longest row."""
+    limit, end = model.core.packed_length, params.config.max_length
+    return limit is not None and (end is None or end > limit)
+
+
+def _sees_all_samples(model: Any, params: RequestParams) -> bool:
+    """Code that may remember its rows: all samples must come to it at once, in one order."""
+    watermark, allowed = params.config.watermarking_config, params.prefix_allowed_tokens_fn
+    remembers = params.processors or params.criteria or watermark or allowed
+    return params.num_samples > 1 and bool(remembers)
+
+
+_RULES: tuple[tuple[Callable[[Any, RequestParams], bool], str], ...] = (
+    (_cannot_pack, "the model is not a decoder that takes rows of all lengths at once"),
+    (lambda _, params: params.method is not None, "the decoding method is the user's"),
+    (lambda _, params: params.mode not in _BATCHED, "the strategy takes more than a token a step"),
+    (lambda _, params: bool(params.config.token_healing), "the prompt's last token is chosen anew"),
+    (_is_guided, "guidance runs the model a second time"),
+    (_chooses_its_cache, "a kind of cache was asked for"),
+    (_turns_with_length, "the rotary angles change with the length"),
+    (_sees_all_samples, "the user's processors or criteria see all samples at once"),
+)
 
 
 def prepare_request(

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from asyncgen.types import TokenEvent
     from streamers import StopStrings
 
-__all__ = ["Request", "Sink", "clock", "fail", "sample_name"]
 
 clock = time.perf_counter
 """The engine's clock: requests are stamped with it where they are made."""

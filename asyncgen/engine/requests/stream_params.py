@@ -9,8 +9,6 @@ if TYPE_CHECKING:
 
     from asyncgen.generation.config import GenerationConfig
 
-__all__ = ["RequestKeywords", "StreamParams"]
-
 
 class RequestKeywords(TypedDict, total=False):
     """Keyword parameters of a request, all but the configuration that they are laid over.

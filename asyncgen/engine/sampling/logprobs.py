@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
     from asyncgen.tokenizer import Tokenizer
 
-__all__ = ["RawLogprobs", "named_logprob", "raw_logprobs", "token_logprob"]
-
 
 @dataclass(frozen=True, slots=True)
 class RawLogprobs:

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from asyncgen.generation.logits.batched import Batched
 
-__all__ = ["Placed", "Plan", "make_plan", "place"]
-
 
 class Placed(NamedTuple):
     """A processor of a row.

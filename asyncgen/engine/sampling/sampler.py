@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from asyncgen.engine.sampling.draws import HashDraws, argmax
-from asyncgen.engine.sampling.layout import BatchLayout
+from asyncgen.engine.sampling.layout import BatchLayout, BatchScores
 from asyncgen.engine.sampling.logprobs import RawLogprobs, raw_logprobs
-from asyncgen.engine.sampling.scores import BatchScores
 from asyncgen.generation.logits import raise_named
 from asyncgen.transfer import Readback
 
@@ -25,8 +24,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from asyncgen.engine.sample import Sample
-
-__all__ = ["BatchSampler", "Picking", "Sampled"]
 
 
 @dataclass(slots=True)

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-__all__ = ["Shortlist", "is_listable"]
 
 _SIZE = 64
 """The first slice that `keep_top_p` looks at: of the same scores, the same sums."""

@@ -27,16 +27,6 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-__all__ = [
-    "UNREAD",
-    "CacheRoom",
-    "OutOfPagesError",
-    "PageHolder",
-    "PagePool",
-    "Reservation",
-    "extend_keys",
-    "page_keys",
-]
 
 UNREAD = -1
 """Stands in a request's tokens for one that was sampled but not read from the device yet."""

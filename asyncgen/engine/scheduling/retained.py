@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from asyncgen.engine.scheduling.pages import PagePool
     from asyncgen.engine.scheduling.state import RequestState
 
-__all__ = ["RetainedPages"]
-
 
 class RetainedPages:
     """Finished requests that still hold pages.

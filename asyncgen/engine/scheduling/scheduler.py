@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from asyncgen.engine.scheduling.pages import PagePool
     from asyncgen.engine.scheduling.state import RequestState
 
-__all__ = ["ScheduledRow", "Scheduler"]
 
 _PENDING = RequestStatus.PENDING
 _PREFILLING = RequestStatus.PREFILLING

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from asyncgen.engine.scheduling.pages import PagePool
     from asyncgen.engine.scheduling.state import RequestState
 
-__all__ = ["FIFOScheduler", "PrefillFirstScheduler"]
 
 _DECODING = RequestStatus.DECODING
 

@@ -11,8 +11,6 @@ import time
 from dataclasses import dataclass, field
 from enum import IntEnum
 
-__all__ = ["GenerationOutput", "RequestState", "RequestStatus"]
-
 _log = logging.getLogger("asyncgen.engine")
 _clock = time.perf_counter
 _NEVER = (-1.0, -1.0)

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from asyncgen.engine.scheduling.state import RequestState
 
-__all__ = ["PrefixLeaders", "WaitingQueue"]
 
 _MIN_STALE = 64
 

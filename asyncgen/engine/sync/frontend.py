@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from asyncgen.engine.requests.request import Request
     from asyncgen.tokenizer import Tokenizer
 
-__all__ = ["Frontend", "check_inputs", "engine_options", "names_of"]
 
 _NEED_TEXT = ("stop", "stop_strings", "assistant_tokenizer")
 _NO_ROOM = {

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from asyncgen.generation.config import GenerationConfig
     from asyncgen.tokenizer import Tokenizer
 
-__all__ = ["ContinuousBatchingManager"]
 
 _log = logging.getLogger("asyncgen.engine")
 _THREAD = "asyncgen-decode"

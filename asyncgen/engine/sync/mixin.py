@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from asyncgen.generation.config import GenerationConfig
     from asyncgen.tokenizer import Tokenizer
 
-__all__ = ["ContinuousMixin"]
 
 _log = logging.getLogger("asyncgen.engine")
 _SHARED = frozenset(SharedOptions.__annotations__)

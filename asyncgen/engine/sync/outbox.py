@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from asyncgen.engine.requests.request import Request
     from asyncgen.types import TokenEvent
 
-__all__ = ["Collector", "Results"]
 
 _ERRORS = {
     "cancelled": "the request was cancelled",

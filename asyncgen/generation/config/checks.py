@@ -28,19 +28,6 @@ from asyncgen.generation.config.rules import Documented, require
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
 
-__all__ = [
-    "Issue",
-    "check_beams",
-    "check_config",
-    "check_drafting",
-    "check_names",
-    "check_supported",
-    "check_token_ids",
-    "check_values",
-    "hard_rules",
-    "join_equal_ids",
-    "minor_issues",
-]
 
 _DOCUMENTED = [(each.name, each.rule) for each in FIELDS if isinstance(each.rule, Documented)]
 _AWAITED = [each for each in FIELDS if each.awaits is not None]

@@ -12,8 +12,6 @@ from typing import Any
 from asyncgen.errors import ModelLoadError
 from asyncgen.hub import read_json, resolve
 
-__all__ = ["dtype_to_name", "fetch", "to_plain", "upload"]
-
 
 def _is_dtype(value: object) -> bool:
     # By name: this module must not import torch to find out.

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Collection
 
-__all__ = ["CONFIG_FILE", "METADATA", "NAMES", "ConfigForms"]
 
 CONFIG_FILE = "generation_config.json"
 

@@ -9,8 +9,6 @@ import logging
 from enum import StrEnum
 from typing import Any
 
-__all__ = ["GenerationMode", "generation_mode", "uses_beams"]
-
 _logger = logging.getLogger("asyncgen.generation")
 
 

@@ -22,20 +22,6 @@ if TYPE_CHECKING:
 
     from asyncgen.generation.config.rules import Rule
 
-__all__ = [
-    "BY_NAME",
-    "CACHE_IMPLEMENTATIONS",
-    "DEFAULTS",
-    "DRAFTING",
-    "FIELDS",
-    "GENERATE_ARGUMENTS",
-    "GROWING_CACHES",
-    "PARAMETERS",
-    "SAMPLING",
-    "STATIC_CACHES",
-    "Parameter",
-    "TokenIds",
-]
 
 STATIC_CACHES = (
     "static",

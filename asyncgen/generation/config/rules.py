@@ -13,31 +13,6 @@ from typing import Any, TypeAlias
 
 from asyncgen.errors import InvalidRequestError
 
-__all__ = [
-    "MOST_ROWS",
-    "MOST_STOP_CHARACTERS",
-    "MOST_TOP_LOGPROBS",
-    "Documented",
-    "Range",
-    "Rule",
-    "are_token_ids",
-    "callables",
-    "config",
-    "early_stopping",
-    "end_ids",
-    "function",
-    "has",
-    "integer",
-    "is_early_stopping",
-    "is_positive",
-    "is_watermark",
-    "method",
-    "one_id",
-    "require",
-    "stops",
-    "switch",
-]
-
 MOST_ROWS = 4096
 """Samples, or beams, of one request: far more than ever share a step. A larger number is a slip of
 the keyboard, which must not make the engine lay out a thousand million rows."""

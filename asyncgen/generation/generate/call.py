@@ -34,9 +34,9 @@ from asyncgen.generation.strategies import (
     strategy_for,
 )
 from asyncgen.generation.strategies.drafters.drafting import Assistance, make_drafter
-from asyncgen.generation.strategies.healed import healed
+from asyncgen.generation.strategies.healing import healed
 from asyncgen.generation.strategies.mode_checks import Situation, check_mode
-from asyncgen.generation.strategies.sampling import multinomial_draw
+from asyncgen.generation.strategies.token_by_token import multinomial_draw
 from asyncgen.recipes import own_parameters
 
 if TYPE_CHECKING:
@@ -50,7 +50,6 @@ if TYPE_CHECKING:
     from asyncgen.generation.stopping.criteria import StoppingCriteriaList
     from streamers import BaseStreamer
 
-__all__ = ["Arguments", "Call", "prepare_call", "run_call"]
 
 _log = logging.getLogger("asyncgen.generation")
 

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from asyncgen.generation.stopping.criteria import StoppingCriteriaList
     from asyncgen.generation.strategies import Plan, Steps, Strategy
 
-__all__ = ["CustomMethod", "custom_strategy", "helper_arguments", "run_recipe"]
-
 
 @dataclass(slots=True)
 class CustomMethod:

@@ -17,8 +17,6 @@ from asyncgen.generation.config.parameters import DRAFTING
 from asyncgen.generation.generate.plan import eos_ids
 from asyncgen.generation.strategies.constraints import check_constraints
 
-__all__ = ["resolve_config", "resolve_length", "resolve_pad"]
-
 _log = logging.getLogger("asyncgen.generation")
 _MODEL_KWARGS = frozenset(
     {"assistant_tokenizer", "attention_mask", "input_ids", "past_key_values", "tokenizer"}

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from asyncgen.generation.strategies import Step
     from streamers import BaseStreamer
 
-__all__ = ["Feed"]
-
 
 class Feed:
     """One call's ids on their way to a streamer."""

@@ -10,8 +10,8 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from asyncgen.generation.generate.call import Arguments, prepare_call, run_call
+from asyncgen.generation.generate.collect import transition_scores
 from asyncgen.generation.generate.custom import run_recipe
-from asyncgen.generation.generate.transitions import transition_scores
 from asyncgen.recipes import one_method
 
 if TYPE_CHECKING:
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from asyncgen.generation.logits import LogitsProcessorList
     from asyncgen.generation.stopping.criteria import StoppingCriteriaList
     from streamers import BaseStreamer
-
-__all__ = ["GenerationMixin"]
 
 
 class GenerationMixin:

@@ -41,17 +41,6 @@ if TYPE_CHECKING:
     from asyncgen.generation.strategies.step import Decoder
     from asyncgen.models.config import ModelConfig
 
-__all__ = [
-    "GenerativeModel",
-    "check_cache",
-    "eos_ids",
-    "make_cache",
-    "make_criteria",
-    "make_guidance",
-    "make_plan",
-    "make_processors",
-    "rows_of_prompt",
-]
 
 _STATIC: dict[str, type[StaticCache]] = {
     "static": StaticCache,

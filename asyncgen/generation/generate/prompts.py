@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from asyncgen.generation.config import GenerationConfig
     from asyncgen.generation.generate.plan import GenerativeModel
 
-__all__ = ["DecoderPrompt", "check_past", "decoder_start", "read_prompt"]
-
 
 @dataclass(slots=True)
 class DecoderPrompt:

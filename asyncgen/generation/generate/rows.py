@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from asyncgen.generation.config import GenerationConfig
     from asyncgen.generation.generate.prompts import DecoderPrompt
 
-__all__ = ["Rows", "lay_rows"]
-
 
 @dataclass(frozen=True, slots=True)
 class Rows:

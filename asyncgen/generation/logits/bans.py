@@ -16,19 +16,6 @@ from asyncgen.generation.logits.definition import Definition, Setting, Stage
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-__all__ = [
-    "InfNanRemoveLogitsProcessor",
-    "LogitNormalization",
-    "NoBadWordsLogitsProcessor",
-    "SequenceBiasLogitsProcessor",
-    "SuppressTokensAtBeginLogitsProcessor",
-    "SuppressTokensLogitsProcessor",
-    "TimedBan",
-    "TokenIds",
-    "VocabularyIds",
-    "suppress",
-    "token_list",
-]
 
 TokenIds = int | list[int] | Tensor
 

@@ -17,16 +17,6 @@ from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.logits.batched import Columns
 from asyncgen.generation.logits.definition import Definition, register
 
-__all__ = [
-    "ColumnsProcessor",
-    "LogitsProcessor",
-    "LogitsProcessorList",
-    "Parameter",
-    "check_count",
-    "divide",
-    "rounded",
-]
-
 Parameter: TypeAlias = "float | Tensor"
 """One value for all rows, or a column of one value per row, [B, 1].
 

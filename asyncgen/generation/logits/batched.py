@@ -20,8 +20,6 @@ from asyncgen.transfer import to_device
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-__all__ = ["Ban", "Batched", "Columns", "Force", "Part", "Scores", "Step", "column"]
-
 
 class _Row(Protocol):
     @property

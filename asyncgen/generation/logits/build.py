@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from asyncgen.generation.config import GenerationConfig
     from asyncgen.generation.logits.definition import Definition, Guidance
 
-__all__ = ["build_logits_processors"]
-
 
 def build_logits_processors(
     config: GenerationConfig,

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-__all__ = ["CheckedProcessors", "raise_named"]
 
 _OURS = "asyncgen.generation."
 

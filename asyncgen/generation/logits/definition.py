@@ -23,18 +23,6 @@ if TYPE_CHECKING:
     from asyncgen.generation.config import GenerationConfig
     from asyncgen.generation.logits.batched import Batched
 
-__all__ = [
-    "Definition",
-    "Guidance",
-    "Setting",
-    "Stage",
-    "as_float",
-    "definition_of",
-    "keeping",
-    "kinds",
-    "register",
-]
-
 
 class Stage(IntEnum):
     """Groups of processors, in the order in which they run."""

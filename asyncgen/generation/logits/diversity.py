@@ -13,8 +13,6 @@ from asyncgen.generation.logits.definition import Definition, Stage, as_float
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["HammingDiversityLogitsProcessor"]
-
 
 class HammingDiversityLogitsProcessor(LogitsProcessor):
     """Subtracts a penalty for every beam of an earlier group that took the token in this step.

@@ -28,21 +28,6 @@ if TYPE_CHECKING:
 
     from asyncgen.generation.logits.base import Parameter
 
-__all__ = [
-    "MinPLogitsWarper",
-    "TemperatureLogitsWarper",
-    "TopKLogitsWarper",
-    "TopPLogitsWarper",
-    "keep_min_p",
-    "keep_top_k",
-    "keep_top_p",
-    "least_of_top",
-    "nucleus",
-    "of_rows",
-    "row_sum",
-    "scale_by_temperature",
-    "slice_sizes",
-]
 
 P = TypeVar("P", float, Tensor, "Parameter")
 

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-__all__ = ["Growth", "Memories", "Memory", "SeenTokens", "forgetful"]
-
 
 class Memory(Protocol):
     """What is kept of one sequence; its length is that of the sequence."""

@@ -24,12 +24,6 @@ if TYPE_CHECKING:
     from asyncgen.generation.logits.base import Parameter
     from asyncgen.generation.logits.definition import Setting
 
-__all__ = [
-    "ClassifierFreeGuidanceLogitsProcessor",
-    "UnbatchedClassifierFreeGuidanceLogitsProcessor",
-    "guide",
-]
-
 
 def guide(conditional: Tensor, unconditional: Tensor, scale: Parameter) -> Tensor:
     """Move from the unconditional scores towards and beyond the conditional ones.

@@ -17,16 +17,6 @@ from asyncgen.generation.logits.definition import Definition, Setting, Stage
 if TYPE_CHECKING:
     from asyncgen.generation.logits.base import Parameter
 
-__all__ = [
-    "ExponentialDecayLengthPenalty",
-    "ForcedBOSTokenLogitsProcessor",
-    "ForcedEOSTokenLogitsProcessor",
-    "MinLengthLogitsProcessor",
-    "MinNewTokensLengthLogitsProcessor",
-    "force",
-    "hasten_end",
-    "rise",
-]
 
 _FARTHEST = 2**31
 

@@ -16,13 +16,6 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-__all__ = [
-    "EncoderNoRepeatNGramLogitsProcessor",
-    "NGramIndex",
-    "NoRepeatNGramLogitsProcessor",
-    "ban_tokens",
-]
-
 
 class NGramIndex:
     """Which tokens followed which (n-1)-grams in one sequence.

@@ -21,17 +21,6 @@ if TYPE_CHECKING:
     from asyncgen.generation.logits.base import Parameter
     from asyncgen.generation.logits.batched import Part, Scores
 
-__all__ = [
-    "EncoderRepetitionPenaltyLogitsProcessor",
-    "FrequencyPenaltyLogitsProcessor",
-    "PresencePenaltyLogitsProcessor",
-    "RepetitionPenaltyLogitsProcessor",
-    "penalize_frequency",
-    "penalize_presence",
-    "penalize_repetition",
-    "weaken",
-]
-
 
 def penalize_repetition(scores: Tensor, input_ids: Tensor, penalty: Parameter) -> Tensor:
     """Make tokens that occur less likely: divide positive scores, multiply negative ones.

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from asyncgen.generation.logits.batched import Part, Scores
 
-__all__ = ["PrefixConstrainedLogitsProcessor", "allow"]
-
 
 def allow(scores: Tensor, allowed: Tensor, num_beams: int = 1) -> Tensor:
     """Ban all tokens but some.

@@ -11,13 +11,6 @@ from asyncgen.generation.logits.base import LogitsProcessor, check_count
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = [
-    "AlternatingCodebooksLogitsProcessor",
-    "WhisperTimeStampLogitsProcessor",
-    "allow_timestamps",
-    "prefer_timestamps",
-]
-
 
 class AlternatingCodebooksLogitsProcessor(LogitsProcessor):
     """Generates from two codebooks in turn, as Bark's coarse model needs it."""

@@ -22,16 +22,6 @@ from asyncgen.generation.logits.filters import least_of_top, of_rows, row_sum, s
 if TYPE_CHECKING:
     from asyncgen.generation.logits.base import Parameter
 
-__all__ = [
-    "EpsilonLogitsWarper",
-    "EtaLogitsWarper",
-    "TopHLogitsWarper",
-    "TypicalLogitsWarper",
-    "keep_above_epsilon",
-    "keep_above_eta",
-    "keep_top_h",
-    "keep_typical",
-]
 
 _INF = float("inf")
 

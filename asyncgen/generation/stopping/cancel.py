@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["CancelCriteria"]
-
 
 class CancelCriteria:
     """A stopping criterion that anybody may set, from any thread, at any time.

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-__all__ = ["Ends"]
-
 
 class Ends:
     """A list of stopping criteria, ready to be asked after every token."""

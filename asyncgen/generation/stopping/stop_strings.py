@@ -15,7 +15,6 @@ from asyncgen.errors import InvalidRequestError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["StopStringMatcher", "TokenBytes"]
 
 _FALLBACK = re.compile(r"<0x([0-9A-F]{2})>")
 _ANCHOR = "abcdef"

@@ -11,8 +11,6 @@ from asyncgen.generation.strategies.assisted import assisted
 from asyncgen.generation.strategies.beam import beam_sample, beam_search
 from asyncgen.generation.strategies.contrastive import contrastive
 from asyncgen.generation.strategies.dola import dola
-from asyncgen.generation.strategies.greedy import greedy
-from asyncgen.generation.strategies.sampling import sample
 from asyncgen.generation.strategies.scored_beams import (
     constrained_beam_search,
     group_beam_search,
@@ -26,6 +24,7 @@ from asyncgen.generation.strategies.step import (
     Steps,
     Strategy,
 )
+from asyncgen.generation.strategies.token_by_token import greedy, sample
 
 __all__ = [
     "STRATEGIES",

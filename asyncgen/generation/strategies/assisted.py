@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     from asyncgen.generation.strategies.verify import Verdict
 
-__all__ = ["assisted"]
-
 
 @torch.no_grad()
 def assisted(plan: Plan) -> Steps:

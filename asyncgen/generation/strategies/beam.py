@@ -9,8 +9,8 @@ import torch
 from asyncgen.generation.strategies.beam_pool import BeamPool, BeamRules, Candidates
 from asyncgen.generation.strategies.beam_rows import BeamRows
 from asyncgen.generation.strategies.beam_stream import BeamStream, Result, common_length
-from asyncgen.generation.strategies.finite import require_finite
 from asyncgen.generation.strategies.step import Outcome
+from asyncgen.generation.strategies.token_by_token import require_finite
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from asyncgen.generation.strategies.step import Plan, Steps
-
-__all__ = ["beam_rules", "beam_sample", "beam_search"]
 
 
 def beam_search(plan: Plan) -> Steps:

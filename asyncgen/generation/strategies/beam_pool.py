@@ -17,7 +17,6 @@ from torch.nn.functional import pad
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["BeamPool", "BeamRules", "Candidates", "Hypotheses"]
 
 _OUT = -1.0e9
 """Added to scores that are out of the race; finite, so that sums of them still compare."""

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from asyncgen.cache import Cache
     from asyncgen.generation.strategies.step import Plan
 
-__all__ = ["BeamRows"]
-
 
 class BeamRows:
     """Runs the model over ``B * num_beams`` rows, beams of a prompt next to each other."""

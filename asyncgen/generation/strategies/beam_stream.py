@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-__all__ = ["BeamStream", "Result", "common_length"]
-
 
 @dataclass(frozen=True, slots=True)
 class Result:

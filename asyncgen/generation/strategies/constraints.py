@@ -16,14 +16,6 @@ from asyncgen.errors import InvalidRequestError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-__all__ = [
-    "Constraint",
-    "ConstraintListState",
-    "DisjunctiveConstraint",
-    "PhrasalConstraint",
-    "check_constraints",
-    "constraints_of",
-]
 
 _MOST_CONSTRAINTS = 64
 """Each is looked at for every beam and candidate of a step."""

@@ -17,10 +17,10 @@ from torch.nn import functional as F
 from asyncgen.cache import Cache, DynamicCache, EncoderDecoderCache
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.config.parameters import STATIC_CACHES
-from asyncgen.generation.strategies.finite import require_finite
 from asyncgen.generation.strategies.forward import Forward
 from asyncgen.generation.strategies.record import Inside
 from asyncgen.generation.strategies.step import Outcome, Plan, Step, Steps
+from asyncgen.generation.strategies.token_by_token import require_finite
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
     from asyncgen.generation.config import GenerationConfig
 
-__all__ = ["check_contrastive", "contrastive"]
 
 Looked: TypeAlias = "tuple[Tensor, Tensor]"
 """Hidden states ``[B, k, E]`` of the candidates, and the logits ``[B, k, V]`` after them."""

@@ -15,8 +15,7 @@ import torch
 
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.strategies.forward import Forward
-from asyncgen.generation.strategies.greedy import most_probable
-from asyncgen.generation.strategies.token_by_token import token_by_token
+from asyncgen.generation.strategies.token_by_token import most_probable, token_by_token
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
 
     from asyncgen.generation.strategies.step import Plan, Steps
 
-__all__ = ["dola", "early_layers"]
 
 _SHARE: Final = 0.1
 """Least probability of a token, as a share of the most probable one's; the paper's alpha."""

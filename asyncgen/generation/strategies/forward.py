@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from asyncgen.generation.strategies.step import EncoderInput, Plan
     from asyncgen.models.attention.dense import AttentionContext
 
-__all__ = ["EncoderDecoder", "Forward", "LayeredDecoder"]
-
 
 class LayeredDecoder(Decoder, Protocol):
     """What is needed to look at more than the last logits."""

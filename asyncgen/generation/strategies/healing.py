@@ -3,24 +3,27 @@
 A prompt that ends inside a word ends with a token that the model would not have chosen there:
 after ``"http:"`` it expects anything but ``"//"``, which is a part of the token ``"://"`` (Lundberg
 2023, "The Art of Prompt Design: Prompt Boundaries and Token Healing"). White space at the end of a
-prompt is left to the model for the same reason. Knows tokenizers, but neither models nor steps.
+prompt is left to the model for the same reason. `plan_healing` finds what to choose among;
+`healed` chooses, and then hands over to a strategy.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Protocol
 
 import torch
 
+from asyncgen.cache import DynamicCache
 from asyncgen.errors import InvalidRequestError
+from asyncgen.generation.strategies.forward import Forward
+from asyncgen.generation.strategies.step import Plan, Step, Steps, Strategy
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from torch import Tensor
 
-__all__ = ["Healing", "HealingTokenizer", "plan_healing"]
 
 _EXTENSION_BIAS: Final = 10.0
 _OWN_BIAS: Final = 11.0
@@ -98,3 +101,35 @@ def _trim(tokenizer: HealingTokenizer, row: list[int], special: set[int]) -> lis
     while len(row) > 1 and row[-1] not in special and not tokenizer.decode([row[-1]]).strip():
         row = row[:-1]
     return row
+
+
+@torch.no_grad()
+def healed(plan: Plan, *, strategy: Strategy, bias: Tensor) -> Steps:
+    """Heal the prompts of a plan and decode what follows.
+
+    Args:
+        plan: What to decode; its prompts change.
+        strategy: How.
+        bias: Added to the scores of the last token of each row, float32 ``[B, V]``.
+
+    Yields:
+        A :class:`Step` without ids for each prompt chunk, the last of them with the new prompts,
+        then the steps of the strategy.
+
+    Returns:
+        What the strategy returns.
+    """
+    ids = plan.input_ids
+    if ids.shape[1] > 1:
+        # A cache of its own: strategies differ in what they expect to find in theirs.
+        forward = Forward(replace(plan, cache=DynamicCache(), record=None))
+        prompt, chunk = ids[:, :-1], plan.prefill_chunk or ids.shape[1]
+        while prompt.shape[1] > chunk:
+            forward(prompt[:, :chunk])
+            prompt = prompt[:, chunk:]
+            yield Step([[] for _ in range(len(ids) * plan.copies)])
+        last = (forward(prompt).float() + bias.to(ids.device)).argmax(dim=-1, keepdim=True)
+        plan.input_ids = ids = torch.cat((ids[:, :-1], last), dim=1)
+    prompts = ids.repeat_interleave(plan.copies, dim=0)
+    yield Step([[] for _ in range(len(prompts))], prompt=prompts)
+    return (yield from strategy(plan))

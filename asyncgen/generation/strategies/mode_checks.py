@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from asyncgen.generation.config import GenerationConfig
     from asyncgen.generation.generate.plan import GenerativeModel
 
-__all__ = ["Situation", "check_mode"]
-
 
 @dataclass(frozen=True, slots=True)
 class Situation:

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-__all__ = ["Inside", "Record"]
 
 Layers: TypeAlias = "tuple[Tensor, ...]"
 

@@ -19,17 +19,16 @@ from asyncgen.generation.strategies.beam_scorers import (
 )
 from asyncgen.generation.strategies.beam_stream import BeamStream, Result, common_length
 from asyncgen.generation.strategies.constraints import constraints_of
-from asyncgen.generation.strategies.finite import require_finite
 from asyncgen.generation.strategies.step import Outcome
+from asyncgen.generation.strategies.token_by_token import require_finite
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from asyncgen.generation.strategies.beam_pool import BeamRules
-    from asyncgen.generation.strategies.beam_scorers.ranked import RankedScorer
+    from asyncgen.generation.strategies.beam_scorers.search import RankedScorer
     from asyncgen.generation.strategies.step import Plan, Steps
 
-__all__ = ["constrained_beam_search", "group_beam_search"]
 
 _OUT = -1.0e9
 

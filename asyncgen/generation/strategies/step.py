@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from asyncgen.models.attention.dense import AttentionContext
     from asyncgen.models.config import ModelConfig
 
-__all__ = ["Decoder", "Draw", "EncoderInput", "Outcome", "Plan", "Step", "Steps", "Strategy"]
-
 
 class Decoder(Protocol):
     """What a strategy needs of a model module."""

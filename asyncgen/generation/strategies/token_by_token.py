@@ -1,7 +1,12 @@
-"""The loop that greedy decoding and sampling share: one forward, one token a row, per step."""
+"""Greedy decoding and multinomial sampling: one forward pass, one token a row, per step.
+
+Greedy decoding takes the most probable token, every time; sampling draws one from the processed
+distribution. Both refuse scores that no token can be picked from.
+"""
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import torch
@@ -14,7 +19,24 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-__all__ = ["token_by_token"]
+    from asyncgen.generation.strategies.step import Plan, Steps
+
+
+def require_finite(best: Tensor, position: int) -> None:
+    """Check the winning scores of a step.
+
+    Args:
+        best: Highest score of each row, float32 ``[B]``; NaN where a row holds any.
+        position: Position of the token, for the message.
+
+    Raises:
+        FloatingPointError: A row holds NaN, or bans every token.
+    """
+    if not all(map(math.isfinite, best.tolist())):
+        raise FloatingPointError(
+            f"the scores for position {position} hold NaN or ban every token; look at the logits "
+            "processors of the request and at the model's weights"
+        )
 
 
 @torch.no_grad()
@@ -83,3 +105,63 @@ def _sequence_buffer(plan: Plan) -> Tensor:
     ids = plan.input_ids.new_empty(batch, max(length, min(room, length + 1024)))
     ids[:, :length] = plan.input_ids
     return ids
+
+
+def greedy(plan: Plan) -> Steps:
+    """Decode with the highest score at every position.
+
+    Raises:
+        FloatingPointError: A row of scores holds NaN, or bans every token.
+    """
+    return token_by_token(plan, most_probable)
+
+
+def most_probable(scores: Tensor, position: int) -> Tensor:
+    """Ids ``[B]`` of the highest scores ``[B, V]``.
+
+    Raises:
+        FloatingPointError: A row holds NaN, or bans every token.
+    """
+    best, tokens = scores.max(dim=-1)
+    require_finite(best, position)
+    return tokens
+
+
+def sample(plan: Plan) -> Steps:
+    """Decode with a token drawn by ``plan.draw`` at every position."""
+    return token_by_token(plan, plan.draw)
+
+
+class TorchDraw:
+    """A :class:`~asyncgen.generation.strategies.step.Draw` from torch's global generator.
+
+    It asks for numbers in the order in which the reference does. Positions and streams mean
+    nothing to it: the generator has its own place.
+    """
+
+    def __call__(self, scores: Tensor, position: int, stream: int = 0) -> Tensor:
+        """Draw ids ``[B]`` from softmax of float32 scores ``[B, V]``.
+
+        Raises:
+            FloatingPointError: A row of scores holds NaN, or bans every token.
+        """
+        probabilities = torch.softmax(scores, dim=-1)
+        # One bad score spoils its whole row; CUDA's multinomial would end the process over it.
+        require_finite(probabilities[:, 0], position)
+        return torch.multinomial(probabilities, num_samples=1).squeeze(1)
+
+    def successive(self, scores: Tensor, position: int) -> Tensor:
+        """Draw ids ``[S]`` for the positions of scores ``[S, V]``, all at once."""
+        return self(scores, position)
+
+    def uniform(self, position: int, count: int, stream: int = 0) -> Tensor:
+        """Draw float32 ``[count]`` from [0, 1)."""
+        return torch.rand(count)
+
+    def several(self, scores: Tensor, count: int, position: int) -> Tensor:
+        """Draw indices ``[B, count]`` of float32 scores ``[B, M]``, none of them twice."""
+        return torch.multinomial(torch.softmax(scores, dim=-1), num_samples=count)
+
+
+multinomial_draw = TorchDraw()
+"""The source of ``model.generate``."""

@@ -12,15 +12,13 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from asyncgen.generation.strategies.finite import require_finite
+from asyncgen.generation.strategies.token_by_token import require_finite
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from asyncgen.generation.strategies.drafters import Proposal
     from asyncgen.generation.strategies.step import Plan
-
-__all__ = ["Verdict", "verify"]
 
 
 @dataclass(frozen=True, slots=True)

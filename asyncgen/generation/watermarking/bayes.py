@@ -21,12 +21,6 @@ from asyncgen.hub import read_json, resolve
 if TYPE_CHECKING:
     import os
 
-__all__ = [
-    "BayesianDetectorConfig",
-    "BayesianDetectorModel",
-    "BayesianDetectorWatermarkedLikelihood",
-    "BayesianWatermarkDetectorModelOutput",
-]
 
 _CONFIG_FILE = "config.json"
 _WEIGHTS_FILE = "model.safetensors"

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     import torch
 
-__all__ = ["WORD", "BaseWatermarkingConfig", "check_integer", "refused", "watermark_from"]
 
 WORD = 2**64
 

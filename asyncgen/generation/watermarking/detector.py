@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from asyncgen.generation.watermarking.bayes import BayesianDetectorModel
     from asyncgen.generation.watermarking.synthid import SynthIDTextWatermarkLogitsProcessor
 
-__all__ = ["SynthIDTextWatermarkDetector", "WatermarkDetector", "WatermarkDetectorOutput"]
-
 
 @dataclass
 class WatermarkDetectorOutput:

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
     from asyncgen.generation.logits.base import Parameter
 
-__all__ = ["GreenLists", "WatermarkLogitsProcessor", "WatermarkingConfig", "favour"]
 
 _log = logging.getLogger("asyncgen.generation")
 

@@ -25,12 +25,6 @@ from asyncgen.generation.watermarking.config import (
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = [
-    "SynthIDTextWatermarkLogitsProcessor",
-    "SynthIDTextWatermarkingConfig",
-    "hash_on",
-    "play",
-]
 
 _LARGEST_TABLE = 2**24
 _LONGEST_NGRAM = 64

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from asyncgen.models.attention.dense import AttentionContext
     from asyncgen.models.config import ModelConfig
 
-__all__ = ["GPT2"]
-
 
 class Workspace:
     """Memory for the intermediate results of N tokens."""

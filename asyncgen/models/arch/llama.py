@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from asyncgen.models.decoder import DecoderLM
 
-__all__ = ["Llama"]
-
 
 class Llama(DecoderLM):
     """A decoder with rotary positions, grouped-query attention and a gated feed-forward block."""

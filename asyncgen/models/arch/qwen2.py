@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from asyncgen.models.decoder import DecoderLM
 
-__all__ = ["Qwen2"]
-
 
 class Qwen2(DecoderLM):
     """A decoder with rotary positions, grouped-query attention and a gated feed-forward block."""

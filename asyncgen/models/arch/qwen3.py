@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from asyncgen.models.decoder import DecoderLM
 
-__all__ = ["Qwen3"]
-
 
 class Qwen3(DecoderLM):
     """Llama's block with a norm on every query and key head before they are turned."""

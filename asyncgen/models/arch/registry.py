@@ -14,7 +14,6 @@ from asyncgen.models.arch.t5 import T5
 if TYPE_CHECKING:
     from asyncgen.models.decoder import DecoderLM
 
-__all__ = ["MODELS"]
 
 MODELS: dict[str, type[DecoderLM]] = {
     model.model_type: model for model in (Llama, Mistral, Qwen2, Qwen3, GPT2, T5)

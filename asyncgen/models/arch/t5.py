@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from asyncgen.models.attention.dense import AttentionContext
     from asyncgen.models.config import ModelConfig, T5Config
 
-__all__ = ["T5"]
-
 
 class T5Block(nn.Module):
     """One block of either stack: attention, in the decoder attention across, feed-forward.

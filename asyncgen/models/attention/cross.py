@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from asyncgen.models.attention.relative import RelativeBias
     from asyncgen.models.config import ModelConfig
 
-__all__ = ["CrossAttentionContext", "EncoderAttention", "EncoderDecoderAttention", "Encoded"]
-
 
 @dataclass(slots=True)
 class Encoded:

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from asyncgen.cache import Cache
     from asyncgen.models.config import ModelConfig
 
-__all__ = ["AttentionContext", "DenseAttention", "attend_openly"]
-
 
 class AttentionContext(Protocol):
     """Does the attention of one forward pass after another, and owns what they leave behind."""

@@ -11,8 +11,6 @@ import math
 import torch
 from torch import Tensor
 
-__all__ = ["RelativeBias", "bucket"]
-
 _ROOM = 128
 
 

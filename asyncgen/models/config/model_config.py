@@ -15,7 +15,6 @@ from asyncgen.models.config.values import ConfigValues, bad, number, optional, p
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-__all__ = ["ModelConfig", "RopeConfig", "T5Config"]
 
 _ROPE_TYPES = ("default", "linear", "dynamic", "llama3", "yarn")
 _DEFAULT_THETA = 10000.0

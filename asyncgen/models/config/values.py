@@ -14,7 +14,6 @@ from asyncgen.models.config.families import FAMILIES
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["ConfigValues", "bad", "number", "optional", "present"]
 
 _HIDDEN_ACTS = ("silu", "swish", "gelu", "gelu_new", "gelu_pytorch_tanh", "relu")
 _DTYPES = ("float32", "float16", "bfloat16", "float64")

@@ -12,8 +12,6 @@ from asyncgen.models.kernels.products import DenseKernel, choose_kernel, kernel_
 if TYPE_CHECKING:
     from asyncgen.models.kernels.products import Kernel
 
-__all__ = ["Embedding", "Linear"]
-
 
 class Linear(nn.Module):
     """``x @ weight.T + bias`` without gradients.

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-__all__ = ["NativeKernel", "fits"]
 
 HALF: Final = PANEL // 2
 

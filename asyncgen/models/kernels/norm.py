@@ -18,8 +18,6 @@ from asyncgen import native
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["LayerNorm", "RMSNorm", "make_scaler"]
-
 
 class RMSNorm(nn.Module):
     """Scales rows to a root mean square of one, then by a weight per feature.

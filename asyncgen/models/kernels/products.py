@@ -68,14 +68,6 @@ from torch import Tensor
 from asyncgen.models.kernels.native_linear import NativeKernel
 from asyncgen.models.kernels.native_linear import fits as native_fits
 
-__all__ = [
-    "DenseKernel",
-    "Kernel",
-    "choose_kernel",
-    "is_laid_out_anew",
-    "kernel_in_place",
-]
-
 FEW_ROWS: Final = 16
 """Up to so many rows a packed product is copied into the caller's buffer: that costs a
 microsecond and saves the caller from making new views of a new tensor."""

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from asyncgen.models.config import ModelConfig, RopeConfig
 
-__all__ = ["Rotary", "attention_factor", "inverse_frequencies", "turner"]
 
 _FIRST_TABLE = 512
 """Positions in the first table; it doubles as longer texts come."""

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from asyncgen.engine.lane.turns import TurnScheduler
+from asyncgen.engine.lane.lane import TurnScheduler
 
 
 def turns(scheduler: TurnScheduler[str], count: int) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from asyncgen.engine.requests.routing import num_rows
+from asyncgen.engine.requests.prepare import num_rows
 from asyncgen.generation.logits import LogitsProcessorList
 from asyncgen.generation.stopping.criteria import StoppingCriteriaList
 from tests.doubles.models import TableModel

@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asyncgen.engine.sampling import draws
-from asyncgen.engine.sampling.draws import HashDraws, draw_among
-from asyncgen.engine.sampling.gumbel import HashDraw, gumbel_noise
+from asyncgen.engine.sampling.draws import HashDraw, HashDraws, draw_among, gumbel_noise
 
 CPU = torch.device("cpu")
 

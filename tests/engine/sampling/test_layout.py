@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from asyncgen.engine.sampling.layout import BatchLayout
-from asyncgen.engine.sampling.scores import BatchScores
+from asyncgen.engine.sampling.layout import BatchLayout, BatchScores
 from asyncgen.generation.logits import LogitsProcessorList
 from asyncgen.generation.stopping.criteria import StoppingCriteriaList
 from tests.doubles.models import VOCABULARY

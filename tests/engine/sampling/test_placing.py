@@ -9,10 +9,9 @@ import pytest
 import torch
 
 from asyncgen.engine.sampling import layout as module
-from asyncgen.engine.sampling.layout import BatchLayout
+from asyncgen.engine.sampling.layout import BatchLayout, BatchScores
 from asyncgen.engine.sampling.placing import place
 from asyncgen.engine.sampling.sampler import BatchSampler
-from asyncgen.engine.sampling.scores import BatchScores
 from asyncgen.generation.logits import (
     LogitsProcessor,
     LogitsProcessorList,

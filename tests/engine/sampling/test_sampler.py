@@ -13,13 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asyncgen.engine.sampling import sampler as batch_sampler
-from asyncgen.engine.sampling.gumbel import HashDraw
+from asyncgen.engine.sampling.draws import HashDraw
 from asyncgen.engine.sampling.layout import BatchLayout
 from asyncgen.engine.sampling.sampler import BatchSampler, Sampled
 from asyncgen.errors import InvalidScoresError
 from asyncgen.generation.logits import LogitsProcessorList, TemperatureLogitsWarper, raise_named
 from asyncgen.generation.stopping.criteria import StoppingCriteriaList
-from asyncgen.generation.strategies.greedy import most_probable
+from asyncgen.generation.strategies.token_by_token import most_probable
 from tests.doubles.models import TableModel
 from tests.engine.making import request_for, sample_of
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from asyncgen.engine.requests.request import Request
     from asyncgen.engine.sample import Sample
-    from asyncgen.engine.sampling.scores import BatchScores
+    from asyncgen.engine.sampling.layout import BatchScores
 
 SIZES = (260, 1100, 5003)
 MODELS = {size: TableModel(script=[1], vocab_size=size) for size in SIZES}

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asyncgen.engine.sampling.scores import BatchScores
+from asyncgen.engine.sampling.layout import BatchScores
 from asyncgen.errors import InvalidScoresError
 from asyncgen.generation.logits import (
     EncoderNoRepeatNGramLogitsProcessor,

@@ -13,7 +13,7 @@ from asyncgen.generation.stopping.criteria import (
     StoppingCriteriaList,
 )
 from asyncgen.generation.stopping.ends import Ends
-from asyncgen.generation.strategies.sampling import multinomial_draw
+from asyncgen.generation.strategies.token_by_token import multinomial_draw
 from tests.doubles.models import EOS, PAD, TableModel
 
 if TYPE_CHECKING:

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asyncgen.cache import DynamicCache
-from asyncgen.engine.sampling.gumbel import HashDraw
+from asyncgen.engine.sampling.draws import HashDraw
 from asyncgen.generation.config import GenerationConfig
 from asyncgen.generation.strategies.assisted import assisted
 from asyncgen.generation.strategies.drafters.drafting import Assistance, make_drafter
-from asyncgen.generation.strategies.sampling import sample
+from asyncgen.generation.strategies.token_by_token import sample
 from tests.doubles.engine import greedy_ids
 from tests.doubles.models import EOS, PAD, TableCore, TableModel
 from tests.generation.strategies.pairs import load_seq2seq, near, pair

@@ -11,7 +11,7 @@ from asyncgen.generation.logits import LogitsProcessorList
 from asyncgen.generation.stopping.cancel import CancelCriteria
 from asyncgen.generation.stopping.criteria import MaxTimeCriteria
 from asyncgen.generation.strategies.beam import beam_rules, beam_search
-from asyncgen.generation.strategies.greedy import greedy
+from asyncgen.generation.strategies.token_by_token import greedy
 from tests.doubles.models import EOS, PAD, TableModel
 from tests.generation.strategies.laws import Recorder, check_interrupted, check_stream
 from tests.generation.strategies.plans import plan_of

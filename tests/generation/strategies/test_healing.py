@@ -9,9 +9,8 @@ import torch
 
 from asyncgen.cache import DynamicCache
 from asyncgen.errors import InvalidRequestError
-from asyncgen.generation.strategies.greedy import greedy
-from asyncgen.generation.strategies.healed import healed
-from asyncgen.generation.strategies.healing import plan_healing
+from asyncgen.generation.strategies.healing import healed, plan_healing
+from asyncgen.generation.strategies.token_by_token import greedy
 from asyncgen.tokenizer import Tokenizer
 from tests.doubles.engine import greedy_ids, raw_logits
 from tests.doubles.models import VOCABULARY, TableModel, byte_tokenizer

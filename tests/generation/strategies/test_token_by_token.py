@@ -7,9 +7,13 @@ import torch
 
 from asyncgen.generation.logits import LogitsProcessor, LogitsProcessorList
 from asyncgen.generation.strategies import Outcome, Step
-from asyncgen.generation.strategies.finite import require_finite
-from asyncgen.generation.strategies.greedy import greedy
-from asyncgen.generation.strategies.sampling import TorchDraw, multinomial_draw, sample
+from asyncgen.generation.strategies.token_by_token import (
+    TorchDraw,
+    greedy,
+    multinomial_draw,
+    require_finite,
+    sample,
+)
 from tests.doubles.models import PAD, TableModel
 from tests.generation.strategies.plans import plan_of
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from asyncgen.engine.sampling.gumbel import HashDraw
+from asyncgen.engine.sampling.draws import HashDraw
 from asyncgen.generation.logits import LogitsProcessorList
 from asyncgen.generation.strategies.drafters import Proposal
-from asyncgen.generation.strategies.sampling import TorchDraw
+from asyncgen.generation.strategies.token_by_token import TorchDraw
 from asyncgen.generation.strategies.verify import verify
 from tests.doubles.models import TableModel
 from tests.generation.strategies.plans import plan_of

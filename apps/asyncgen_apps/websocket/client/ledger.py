@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from asyncgen_apps.websocket.client.request import Request
     from asyncgen_apps.websocket.messages import Hello, Limits, ServerMessage
 
-__all__ = ["Ledger", "read_message"]
 
 _ABOUT_A_MESSAGE = frozenset(
     ("invalid_json", "invalid_message", "unknown_type", "unsupported_data", "message_too_big")

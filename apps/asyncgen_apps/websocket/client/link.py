@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from asyncgen_apps.websocket.client.request import Request
     from asyncgen_apps.websocket.client.socket import Socket
 
-__all__ = ["Address", "Link", "Patience"]
 
 logger = logging.getLogger("asyncgen.websocket.client")
 

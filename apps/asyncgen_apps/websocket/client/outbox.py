@@ -14,7 +14,6 @@ import anyio.lowlevel
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Outbox"]
 
 T = TypeVar("T")
 

@@ -14,7 +14,6 @@ from asyncgen import InvalidRequestError
 if TYPE_CHECKING:
     from asyncgen import Prompt
 
-__all__ = ["wire_params", "wire_prompt"]
 
 _FORMS = "a non-empty text, list of chat messages, or list of token ids"
 _JSON = "a server takes only what JSON can carry: text, finite numbers, lists, text-keyed objects"

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from asyncgen import FinishReason
 
-__all__ = ["GapError", "Phase", "Request"]
-
 
 class GapError(Exception):
     """A delta that does not follow on what has arrived."""

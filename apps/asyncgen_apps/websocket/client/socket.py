@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
     from ssl import SSLContext
 
-__all__ = ["Socket", "SocketError", "open_socket"]
 
 MAX_MESSAGE_BYTES = 2**26
 """Most bytes of one message from the server: merged text with many log-probabilities is long."""

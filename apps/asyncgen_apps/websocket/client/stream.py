@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from asyncgen import Completion, TokenEvent
     from asyncgen_apps.websocket.client.request import Request
 
-__all__ = ["Attendant", "RemoteStream"]
-
 
 class Attendant(Protocol):
     """Who looks after the requests of a client; both methods return at once."""

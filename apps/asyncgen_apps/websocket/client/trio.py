@@ -13,8 +13,6 @@ from websockets.trio.client import ClientConnection
 if TYPE_CHECKING:
     from websockets.protocol import Event
 
-__all__ = ["TrioConnection"]
-
 
 class TrioConnection(ClientConnection):
     """A connection that may be dropped at any moment."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from asyncgen.generation.strategies.beam_scorers.base import first_id, id_list
-from asyncgen.generation.strategies.beam_scorers.ranked import NextBeams, RankedScorer, StepOfGroup
+from asyncgen.generation.strategies.beam_scorers.search import NextBeams, RankedScorer, StepOfGroup
 from asyncgen.generation.strategies.constraints import Constraint, ConstraintListState
 
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-__all__ = ["ConstrainedBeamSearchScorer"]
 
 _BANK = 100
 """What one token of progress weighs against a sum of log-probabilities, in the order of banks."""

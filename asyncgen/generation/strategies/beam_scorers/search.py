@@ -1,4 +1,4 @@
-"""The scorer of standard and diverse beam search.
+"""The scorer of standard and diverse beam search, and what it shares with the constrained one.
 
 Diverse beam search (Vijayakumar et al. 2016, arXiv 1610.02424) runs several groups of beams for
 each prompt, one after the other in every step; each group has its own n-best list.
@@ -6,17 +6,333 @@ each prompt, one after the other in every step; each group has its own n-best li
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from asyncgen.generation.strategies.beam_scorers.base import first_id, id_list
-from asyncgen.generation.strategies.beam_scorers.ranked import RankedScorer, StepOfGroup
+from asyncgen.errors import InvalidRequestError
+from asyncgen.generation.strategies.beam_scorers.base import (
+    BeamHypotheses,
+    BeamScorer,
+    first_id,
+    id_list,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
+    import torch
     from torch import Tensor
 
-__all__ = ["BeamSearchScorer"]
+
+@dataclass(slots=True)
+class NextBeams:
+    """The beams that one prompt goes on with.
+
+    Attributes:
+        scores: Sums of log-probabilities.
+        tokens: Newest token of each.
+        rows: Row of ``input_ids`` that each continues.
+    """
+
+    scores: list[float] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)
+    rows: list[int] = field(default_factory=list)
+
+    def add(self, score: float, token: int, row: int) -> None:
+        """Add one."""
+        self.scores.append(score)
+        self.tokens.append(token)
+        self.rows.append(row)
+
+    def extend(self, others: NextBeams) -> None:
+        """Add those of another prompt."""
+        self.scores += others.scores
+        self.tokens += others.tokens
+        self.rows += others.rows
+
+
+@dataclass(frozen=True, slots=True)
+class StepOfGroup:
+    """What a step of one group is about, beside its candidates.
+
+    Attributes:
+        input_ids: Beams of the group, int64 ``[B * group_size, T]``.
+        ends: Ids that end a sequence.
+        filler: What prompts that are done go on with.
+        beam_indices: Rows of the generated tokens of each beam, if they are wanted.
+        group: The group.
+        prompt_length: Length of the prompt.
+    """
+
+    input_ids: Tensor
+    ends: frozenset[int]
+    filler: int | None
+    beam_indices: Sequence[Sequence[int]] | None
+    group: int
+    prompt_length: int
+
+
+class RankedScorer(BeamScorer):
+    """N-best lists, one for each group of each prompt.
+
+    Attributes:
+        group_size: Beams of a group, ``num_beams // num_beam_groups``.
+    """
+
+    def __init__(
+        self,
+        batch_size: int,
+        num_beams: int,
+        device: torch.device | str,
+        length_penalty: float | None = 1.0,
+        do_early_stopping: bool | str | None = False,
+        num_beam_hyps_to_keep: int | None = 1,
+        num_beam_groups: int | None = 1,
+        max_length: int | None = None,
+    ) -> None:
+        """Begin with empty n-best lists.
+
+        Args:
+            batch_size: Prompts, B.
+            num_beams: Beams of each, at least 2.
+            device: Where answers lie.
+            length_penalty: Exponent of the length; above 0 favours long sequences.
+            do_early_stopping: See `BeamHypotheses`.
+            num_beam_hyps_to_keep: Sequences of each prompt that `finalize` returns, R.
+            num_beam_groups: Groups; must divide ``num_beams``.
+            max_length: Longest sequence, prompt included.
+
+        Raises:
+            InvalidRequestError: A number is out of range.
+        """
+        groups = 1 if num_beam_groups is None else num_beam_groups
+        if not isinstance(num_beams, int) or num_beams <= 1:
+            raise InvalidRequestError(
+                "num_beams", num_beams, "an integer of at least 2; for one beam search greedily"
+            )
+        if not isinstance(groups, int) or not 1 <= groups <= num_beams or num_beams % groups:
+            raise InvalidRequestError(
+                "num_beam_groups", groups, f"an integer that divides `num_beams` ({num_beams})"
+            )
+        self.num_beams = num_beams
+        self.device = device
+        self.length_penalty = 1.0 if length_penalty is None else length_penalty
+        self.do_early_stopping = do_early_stopping or False
+        self.num_beam_hyps_to_keep = num_beam_hyps_to_keep or 1
+        self.num_beam_groups = groups
+        self.group_size = num_beams // groups
+        self._hypotheses = [
+            BeamHypotheses(self.group_size, self.length_penalty, self.do_early_stopping, max_length)
+            for _ in range(batch_size * groups)
+        ]
+        self._done = [False] * (batch_size * groups)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether no prompt will get a better hypothesis."""
+        return all(self._done)
+
+    @property
+    def has_idle(self) -> bool:
+        """Whether some beams are done, and go on for the sake of the others only."""
+        return any(self._done)
+
+    def is_done_with(self, prompt: int) -> bool:
+        """Whether this prompt will not."""
+        return all(self._done[place] for place in self._places(prompt))
+
+    def best(self, prompt: int) -> tuple[float, Tensor, Sequence[int] | None] | None:
+        """The best complete hypothesis of a prompt: score, ids, beam indices."""
+        found = [self._hypotheses[place].best for place in self._places(prompt)]
+        kept = [each for each in found if each is not None]
+        return max(reversed(kept), key=lambda beam: beam[0]) if kept else None
+
+    def live_groups(self, prompt: int) -> list[int]:
+        """Groups of a prompt that are not done."""
+        places = self._places(prompt)
+        return [place - places.start for place in places if not self._done[place]]
+
+    def finalize(  # type: ignore[override]  # the documented names differ
+        self,
+        input_ids: Tensor,
+        final_beam_scores: Tensor,
+        final_beam_tokens: Tensor,
+        final_beam_indices: Tensor,
+        max_length: int | None,
+        pad_token_id: Any = None,
+        eos_token_id: Any = None,
+        beam_indices: Sequence[Sequence[int]] | None = None,
+        decoder_prompt_len: int | None = 0,
+        **kwargs: Any,
+    ) -> dict[str, Any]:
+        """Rank what lives beside what is complete (see `BeamScorer`).
+
+        Args:
+            input_ids: All beams, int64 ``[B * num_beams, T]``, groups of a prompt together.
+            final_beam_scores: Their scores, float32 ``[B * num_beams]``.
+            final_beam_tokens: Not used.
+            final_beam_indices: Not used.
+            max_length: Longest sequence; shorter ones get an end-of-sequence id. ``None``: no
+                limit.
+            pad_token_id: Fills behind it.
+            eos_token_id: Id or ids that end a sequence; the first one is written.
+            beam_indices: Rows of the generated tokens of each beam.
+            decoder_prompt_len: Length of the prompt.
+            kwargs: Nothing.
+
+        Returns:
+            See `BeamScorer`; and ``sequence_lengths``, without the filling behind the end.
+        """
+        scores: list[float] = final_beam_scores.tolist()
+        for place, done in enumerate(self._done):
+            if not done:
+                self._take_live(place, input_ids, scores, beam_indices, decoder_prompt_len or 0)
+        best = [
+            beam
+            for prompt in range(len(self._done) // self.num_beam_groups)
+            for beam in self._ranked(prompt)[: self.num_beam_hyps_to_keep]
+        ]
+        longest = max(len(ids) for _, ids, _ in best) + 1
+        if max_length is not None:
+            longest = min(longest, max_length)
+        filler, end = first_id(pad_token_id), first_id(eos_token_id)
+        sequences = input_ids.new_full((len(best), longest), 0 if filler is None else filler)
+        lengths = [len(ids) for _, ids, _ in best]
+        for row, (_, ids, _) in enumerate(best):
+            sequences[row, : len(ids)] = ids
+            if len(ids) < longest and end is not None:
+                sequences[row, len(ids)] = end
+                lengths[row] += 1
+        return {
+            "sequences": sequences,
+            "sequence_scores": final_beam_scores.new_tensor([score for score, _, _ in best]),
+            "beam_indices": self._origins([origins for _, _, origins in best], sequences),
+            "sequence_lengths": lengths,
+        }
+
+    def _process(
+        self,
+        step: StepOfGroup,
+        next_scores: Tensor,
+        next_tokens: Tensor,
+        next_indices: Tensor,
+        arrange: Callable[[int, NextBeams], NextBeams],
+    ) -> dict[str, Tensor]:
+        """Take the candidates of one step of one group.
+
+        Args:
+            step: What it is about.
+            next_scores: float32 ``[B, K]``, best first.
+            next_tokens: int64 ``[B, K]``.
+            next_indices: int64 ``[B, K]``, 0 to ``group_size - 1``.
+            arrange: (prompt, beams) -> beams; the last word on those that a prompt goes on with.
+
+        Raises:
+            InvalidRequestError: The number of rows does not fit.
+            ValueError: Fewer candidates than beams go on.
+        """
+        rows = len(self._hypotheses) // self.num_beam_groups * self.group_size
+        if step.input_ids.shape[0] != rows:
+            shape = tuple(step.input_ids.shape)
+            raise InvalidRequestError("input_ids", shape, f"needs {rows} rows")
+        tables = (next_scores.tolist(), next_tokens.tolist(), next_indices.tolist())
+        chosen = NextBeams()
+        for prompt, candidates in enumerate(zip(*tables, strict=True)):
+            place = prompt * self.num_beam_groups + step.group
+            if self._done[place]:
+                chosen.extend(self._idle(step))
+                continue
+            chosen.extend(arrange(prompt, self._go_through(step, prompt, *candidates)))
+            length = step.input_ids.shape[-1] + 1
+            self._done[place] |= self._hypotheses[place].is_done(
+                max(candidates[0]), length, step.prompt_length
+            )
+        return {
+            "next_beam_scores": next_scores.new_tensor(chosen.scores),
+            "next_beam_tokens": next_tokens.new_tensor(chosen.tokens),
+            "next_beam_indices": next_indices.new_tensor(chosen.rows),
+        }
+
+    def _go_through(
+        self,
+        step: StepOfGroup,
+        prompt: int,
+        scores: list[float],
+        tokens: list[int],
+        indices: list[int],
+    ) -> NextBeams:
+        """Candidates of a prompt, best first: they end, or go on until there are enough."""
+        size, beams = self.group_size, NextBeams()
+        for rank, (score, token, index) in enumerate(zip(scores, tokens, indices, strict=True)):
+            row = prompt * size + index
+            if token not in step.ends:
+                beams.add(score, token, row)
+            elif rank < size and self._accepts(step.input_ids[row]):
+                self._complete(step, prompt, index, score)
+            if len(beams.rows) == size:
+                return beams
+        raise ValueError(
+            f"only {len(beams.rows)} of {size} beams go on, from the candidates {tokens}; give "
+            f"more candidates than there can be ends ({sorted(step.ends)})"
+        )
+
+    def _complete(self, step: StepOfGroup, prompt: int, index: int, score: float) -> None:
+        place, row = prompt * self.num_beam_groups + step.group, prompt * self.group_size + index
+        origins = None
+        if step.beam_indices is not None:
+            origins = (*step.beam_indices[row], place * self.group_size + index)
+        length = step.input_ids.shape[-1] + 1 - step.prompt_length
+        self._hypotheses[place].add(step.input_ids[row].clone(), score, origins, length)
+
+    def _idle(self, step: StepOfGroup) -> NextBeams:
+        """What a prompt that is done goes on with."""
+        if step.filler is None or not step.ends:
+            raise ValueError(
+                "a prompt is done before the others: `pad_token_id` and `eos_token_id` have to "
+                "be defined"
+            )
+        size = self.group_size
+        return NextBeams([0.0] * size, [step.filler] * size, [0] * size)
+
+    def _accepts(self, ids: Tensor) -> bool:
+        """Whether a sequence may end here."""
+        return True
+
+    def _to_keep(self, rows: range, input_ids: Tensor) -> list[int]:
+        """Which live beams count as results."""
+        return list(rows)
+
+    def _places(self, prompt: int) -> range:
+        return range(prompt * self.num_beam_groups, (prompt + 1) * self.num_beam_groups)
+
+    def _take_live(
+        self,
+        place: int,
+        input_ids: Tensor,
+        scores: list[float],
+        beam_indices: Sequence[Sequence[int]] | None,
+        prompt_length: int,
+    ) -> None:
+        """Add the live beams of a group to its n-best list."""
+        rows = range(place * self.group_size, (place + 1) * self.group_size)
+        for row in self._to_keep(rows, input_ids):
+            origins = None if beam_indices is None else beam_indices[row]
+            length = input_ids.shape[-1] - prompt_length
+            self._hypotheses[place].add(input_ids[row], scores[row], origins, length)
+
+    def _ranked(self, prompt: int) -> list[tuple[float, Tensor, Sequence[int] | None]]:
+        """All hypotheses of a prompt, best first; the newest first among equals."""
+        found = [beam for place in self._places(prompt) for beam in self._hypotheses[place].beams]
+        return sorted(found, key=lambda beam: beam[0])[::-1]
+
+    def _origins(self, found: list[Sequence[int] | None], like: Tensor) -> Tensor | None:
+        if any(origins is None for origins in found):
+            return None
+        table = like.new_full(like.shape, -1)
+        for row, origins in enumerate(found):
+            for column, origin in enumerate(origins or ()):
+                table[row, column] = origin
+        return table
 
 
 class BeamSearchScorer(RankedScorer):

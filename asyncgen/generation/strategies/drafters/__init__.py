@@ -1,10 +1,14 @@
 """Drafters: what guesses tokens ahead of the model that decides. One kind a file."""
 
 from asyncgen.generation.strategies.drafters.assistant import AssistantDrafter
-from asyncgen.generation.strategies.drafters.confidence import Confidence
-from asyncgen.generation.strategies.drafters.drafter import Drafter, Drafting, Proposal
+from asyncgen.generation.strategies.drafters.drafter import (
+    Confidence,
+    Drafter,
+    Drafting,
+    Proposal,
+    Schedule,
+)
 from asyncgen.generation.strategies.drafters.lookup import LookupDrafter
-from asyncgen.generation.strategies.drafters.schedule import Schedule
 from asyncgen.generation.strategies.drafters.universal import UniversalDrafter
 
 __all__ = [

@@ -19,12 +19,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from asyncgen.generation.logits import LogitsProcessorList
-    from asyncgen.generation.strategies.drafters.confidence import Confidence
-    from asyncgen.generation.strategies.drafters.schedule import Schedule
+    from asyncgen.generation.strategies.drafters.drafter import Confidence, Schedule
     from asyncgen.generation.strategies.forward import Forward
     from asyncgen.generation.strategies.step import Draw
-
-__all__ = ["AssistantDrafter", "DraftForward", "EarlyExit", "OwnModel"]
 
 
 class DraftForward(Protocol):

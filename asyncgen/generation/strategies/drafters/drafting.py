@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from asyncgen.generation.strategies.drafters import Drafter
     from asyncgen.generation.strategies.drafters.universal import TextTokenizer
 
-__all__ = ["Assistance", "check_assistance", "make_drafter"]
-
 
 @dataclass(frozen=True, slots=True)
 class Assistance:

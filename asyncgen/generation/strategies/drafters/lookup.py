@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-__all__ = ["LookupDrafter"]
-
 
 class LookupDrafter:
     """Proposes what followed the first earlier occurrence of the last tokens.

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from asyncgen.generation.strategies.drafters.assistant import AssistantDrafter
 
-__all__ = ["Languages", "SharedTokens", "TextTokenizer", "UniversalDrafter"]
 
 _SPACES = ("▁", "Ġ")
 """What stands for a space in the vocabularies of the two common kinds of tokenizers."""

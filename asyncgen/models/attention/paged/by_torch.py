@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from asyncgen.models.attention.paged.plan import PackedRow
     from asyncgen.models.config import ModelConfig
 
-__all__ = ["TorchAttention"]
 
 Whole: TypeAlias = SingleTokens | CopiedRows | FusedRows
 """What may compute all rows of a step at once."""

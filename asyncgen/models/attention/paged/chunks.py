@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from asyncgen.cache.paged import PagedStorage
     from asyncgen.models.attention.paged.plan import PlacedRow
 
-__all__ = ["Chunks"]
-
 
 class Chunks:
     """Rows of one step that are computed as one padded batch.

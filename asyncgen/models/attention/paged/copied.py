@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from asyncgen.cache.paged import PagedStorage
     from asyncgen.models.attention.paged.plan import PackedRow, PlacedRow
 
-__all__ = ["MOST_COPIED", "CopiedRows", "CopyMemory", "are_worth_copying"]
 
 MOST_COPIED: Final = 1024
 """Keys of the longest text that is copied: more would be memory that nobody planned."""

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from asyncgen.models.attention.paged.plan import PackedRow
     from asyncgen.models.config import ModelConfig
 
-__all__ = ["FixedRows"]
 
 _ALIGNMENT: Final = 64
 """In numbers of 4 bytes: kernels ask for addresses that are multiples of 16 bytes or more."""

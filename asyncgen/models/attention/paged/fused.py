@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from asyncgen.cache.paged import PagedStorage
     from asyncgen.models.attention.paged.plan import PackedRow, PlacedRow
 
-__all__ = ["FusedKernel", "FusedRows", "Reads", "attend_gathered", "attend_pages"]
-
 
 @dataclass(frozen=True, slots=True)
 class FusedKernel:

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from asyncgen.models.attention.paged.plan import PackedRow
     from asyncgen.models.config import ModelConfig
 
-__all__ = ["NativeAttention"]
-
 
 class NativeAttention:
     """The `AttentionContext` of packed rows on processors that have the kernel."""

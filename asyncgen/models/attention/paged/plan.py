@@ -16,15 +16,6 @@ from typing import TYPE_CHECKING, Final, Protocol
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-__all__ = [
-    "Block",
-    "PackedRow",
-    "PlacedRow",
-    "bucket_chunks",
-    "bucket_lengths",
-    "place_rows",
-    "plan_blocks",
-]
 
 WIDEST_HOLE: Final = 8
 """Unused pages in a row that a block computes over; a block of its own costs about as much."""

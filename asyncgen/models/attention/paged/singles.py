@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from asyncgen.cache.paged import PagedStorage
     from asyncgen.models.attention.paged.plan import BlockPlan, PackedRow, PlacedRow
 
-__all__ = ["SingleTokens"]
 
 SPARE_SLICES: Final = 1
 """Slices for pages that a row may begin before the rows are laid out again."""

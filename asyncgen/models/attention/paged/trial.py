@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
     from asyncgen.models.config import ModelConfig
 
-__all__ = ["find_fused_kernel"]
 
 LARGEST_DEVIATION: Final = 0.02
 """Length of the difference of two results for a token and head, over the length of either. Numbers

@@ -10,7 +10,7 @@ import torch
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.strategies.beam_scorers import BeamScorer, BeamSearchScorer
 from asyncgen.generation.strategies.beam_scorers.base import first_id, id_list
-from asyncgen.generation.strategies.beam_scorers.ranked import NextBeams
+from asyncgen.generation.strategies.beam_scorers.search import NextBeams
 from tests.generation.beam_scorers.candidates import END, PAD
 
 
