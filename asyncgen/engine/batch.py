@@ -276,7 +276,8 @@ class Batch:
             except Exception as error:
                 self._fail(cast("Sample", row.state).request, error)
         found = [(row, logits) for row, logits in found if row.state.status < _FINISHED]
-        return [row for row, _ in found], torch.cat([logits for _, logits in found])
+        logits = [logits for _, logits in found] or [torch.empty(0, 0)]
+        return [row for row, _ in found], torch.cat(logits)
 
     def _withdraw_poisoned(
         self, rows: list[ScheduledRow], samples: list[Sample], logits: Tensor, sampled: Sampled

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from asyncgen.engine.sampling.shortlist import Shortlist
+from asyncgen.engine.sampling.placing import Shortlist
 from asyncgen.generation.logits.batched import Part
 from asyncgen.transfer import to_device
 
@@ -64,7 +64,8 @@ class BatchScores:
 
     def tensor(self, numbers: list[Any], dtype: torch.dtype = torch.int64) -> Tensor:
         """Lay numbers out where the scores are."""
-        return to_device(torch.tensor(numbers, dtype=dtype), self.logits.device)
+        made = torch.tensor(numbers, dtype=dtype)
+        return made if self.logits.device.type == "cpu" else to_device(made, self.logits.device)
 
     @contextmanager
     def guarded(self, row: int) -> Iterator[None]:

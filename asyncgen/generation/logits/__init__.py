@@ -21,10 +21,15 @@ from asyncgen.generation.logits.bans import (
     SuppressTokensAtBeginLogitsProcessor,
     SuppressTokensLogitsProcessor,
 )
-from asyncgen.generation.logits.base import LogitsProcessor, LogitsProcessorList
+from asyncgen.generation.logits.base import (
+    Definition,
+    Guidance,
+    LogitsProcessor,
+    LogitsProcessorList,
+    Stage,
+)
 from asyncgen.generation.logits.build import build_logits_processors
 from asyncgen.generation.logits.checked import CheckedProcessors, raise_named
-from asyncgen.generation.logits.definition import Definition, Guidance, Stage
 from asyncgen.generation.logits.diversity import HammingDiversityLogitsProcessor
 from asyncgen.generation.logits.filters import (
     MinPLogitsWarper,

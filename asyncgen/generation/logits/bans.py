@@ -9,9 +9,14 @@ import torch
 from torch import Tensor
 
 from asyncgen.errors import InvalidRequestError
-from asyncgen.generation.logits.base import ColumnsProcessor, LogitsProcessor
+from asyncgen.generation.logits.base import (
+    ColumnsProcessor,
+    Definition,
+    LogitsProcessor,
+    Setting,
+    Stage,
+)
 from asyncgen.generation.logits.batched import Ban, Columns, Part, Scores
-from asyncgen.generation.logits.definition import Definition, Setting, Stage
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -1,21 +1,198 @@
-"""What a logits processor is, and the list that runs them in order.
+"""What a logits processor is, and what each kind says of itself, once, for all that ask.
 
-Knows nothing of any particular processor.
+A class says it in its own file, as its attribute `definition`. `build_logits_processors` makes
+from it what a configuration asks for, in the documented order; the engine runs it over many rows
+at once. Adding a processor is one class with one definition.
 """
 
 from __future__ import annotations
 
+import bisect
 import functools
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, ClassVar, TypeAlias
+from dataclasses import KW_ONLY, dataclass, field
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from torch import Tensor
 
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.logits.batched import Columns
-from asyncgen.generation.logits.definition import Definition, register
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import torch
+
+    from asyncgen.generation.config import GenerationConfig
+    from asyncgen.generation.logits.batched import Batched
+
+
+class Stage(IntEnum):
+    """Groups of processors, in the order in which they run."""
+
+    PROCESSOR = 0
+    """Those of every strategy."""
+    USER = 1
+    """What the user passes as objects."""
+    WARPER = 2
+    """Filters of the strategies that draw."""
+    LAST = 3
+    """Those of every strategy that must see what the filters left."""
+
+
+@dataclass(frozen=True, slots=True)
+class Guidance:
+    """What a request brings for guidance, beside the scale.
+
+    Attributes:
+        model: Computes the scores of the other branch.
+        negative_prompt_ids: What that branch begins with, int64 [B, S]; None is the last token
+            of the prompt.
+        negative_prompt_attention_mask: [B, S], zero at padding; None where nothing is padded.
+    """
+
+    model: Callable[..., Any]
+    negative_prompt_ids: Tensor | None = None
+    negative_prompt_attention_mask: Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What a processor may be built from beside the value of its parameter.
+
+    Attributes:
+        config: All fields.
+        prompt_length: Length of the prompt, padding included.
+        eos: Ids that end a sequence, int64 [N], or None.
+        device: Where scores will be.
+        padding: Left padding of each row, int64 [B]; None where nothing is padded.
+        encoder_input_ids: What the encoder read, or the prompt of a model without one, int64
+            [B, T]; None where there are no ids.
+        vocab_size: Tokens of the model; None where it is not known.
+        guidance: What classifier-free guidance computes with; None where it cannot.
+        tail_only: Whether rows only ever change at their end, as they do not with beams.
+        arguments: Parameters that are no fields of the configuration.
+    """
+
+    config: GenerationConfig
+    prompt_length: int
+    eos: Tensor | None
+    device: str | torch.device
+    padding: Tensor | None = None
+    encoder_input_ids: Tensor | None = None
+    vocab_size: int | None = None
+    guidance: Guidance | None = None
+    tail_only: bool = False
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+
+    def value(self, name: str) -> Any:
+        """Return what was given under this name, as an argument or a field; None if nothing."""
+        return self.arguments[name] if name in self.arguments else getattr(self.config, name, None)
+
+    @property
+    def beams(self) -> tuple[int, int]:
+        """Beams of a prompt, and the groups that they are divided into."""
+        return self.config.num_beams or 1, self.config.num_beam_groups or 1
+
+    @property
+    def keep(self) -> int:
+        """Tokens that a filter must leave: with beams, one that goes on beside every end token."""
+        if self.beams[0] <= 1:
+            return 1
+        return 2 if self.eos is None else len(self.eos) + 1
+
+    def encoder_ids(self, name: str) -> Tensor:
+        """Return the ids that the encoder read, for the parameter of a name.
+
+        Raises:
+            InvalidRequestError: There are none.
+        """
+        if self.encoder_input_ids is None:
+            allowed = "needs the token ids of the prompt"
+            raise InvalidRequestError(name, self.value(name), allowed)
+        return self.encoder_input_ids
+
+
+def keeping(kind: Any, value: Any, setting: Setting) -> Any:
+    """Build a filter that must leave so many tokens."""
+    return kind(value, min_tokens_to_keep=setting.keep)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Definition:
+    """One kind of processor.
+
+    Attributes:
+        stage: The group it belongs to.
+        rank: Its place in the group; kinds with lower numbers run first.
+        parameter: The field of the configuration, or the argument, that asks for it; None where
+            the field of another kind makes it.
+        off: The value that does not ask for it, as None never does.
+        is_on: Whether any other value asks for it; None where all do.
+        build: Makes one: of the class, the value and the setting.
+        needs_eos: Whether it is left out where no token ends a sequence.
+        batched: Lays out processors of this kind, one or none a row, to run over all rows at once
+            (see `batched`); None where they run one by one.
+        fits: Whether ``batched`` can do what a processor does to so many scores.
+        listed: The column of the shortlist (`asyncgen.engine.sampling.placing`) that a
+            processor fills, and with what; None where the largest scores do not decide.
+        for_sample: Returns the object for one sample of a request: the processor itself, or a
+            copy where it keeps something of the sequence.
+    """
+
+    stage: Stage
+    rank: int
+    parameter: str | None = None
+    _: KW_ONLY
+    off: float | None = None
+    is_on: Callable[[Any], bool] | None = None
+    build: Callable[[Any, Any, Setting], Any] = lambda kind, value, _: kind(value)
+    needs_eos: bool = False
+    batched: Batched | None = None
+    fits: Callable[[Any, int], bool] = lambda *_: True
+    listed: tuple[str, Callable[[Any], float]] | None = None
+    for_sample: Callable[[Any], Any] = lambda own: own
+
+    def wants(self, value: Any) -> bool:
+        """Whether a value of its parameter asks for it."""
+        if value is None or (self.off is not None and value == self.off):
+            return False
+        return self.is_on is None or self.is_on(value)
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Where it runs among all kinds."""
+        return self.stage, self.rank
+
+
+_KINDS: list[Any] = []
+
+
+def register(kind: Any) -> None:
+    """Take a class in that has a definition, in place of one of its name, as in a notebook."""
+    name = kind.__module__, kind.__qualname__
+    _KINDS[:] = [each for each in _KINDS if (each.__module__, each.__qualname__) != name]
+    bisect.insort(_KINDS, kind, key=lambda each: each.definition.place)
+
+
+def kinds(*stages: Stage) -> list[Any]:
+    """Return the classes that are defined, in the documented order; all, or of some stages."""
+    return [kind for kind in _KINDS if not stages or kind.definition.stage in stages]
+
+
+def definition_of(processor: object) -> Definition | None:
+    """Return the definition of a processor's own class: one that is derived may do anything."""
+    found: Definition | None = vars(type(processor)).get("definition")
+    return found
+
+
+def as_float(value: Any) -> Any:
+    """Let a whole number pass where a float is meant, as JSON writers send them."""
+    return float(value) if type(value) is int else value
+
 
 Parameter: TypeAlias = "float | Tensor"
 """One value for all rows, or a column of one value per row, [B, 1].

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import asyncgen.generation.watermarking  # noqa: F401
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.config.checks import check_supported
+from asyncgen.generation.logits.base import Setting, Stage, kinds
 from asyncgen.generation.logits.checked import CheckedProcessors
-from asyncgen.generation.logits.definition import Setting, Stage, kinds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from asyncgen.generation.config import GenerationConfig
-    from asyncgen.generation.logits.definition import Definition, Guidance
+    from asyncgen.generation.logits.base import Definition, Guidance
 
 
 def build_logits_processors(

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import torch
 
 from asyncgen.errors import InvalidScoresError
-from asyncgen.generation.logits.base import LogitsProcessor, LogitsProcessorList
-from asyncgen.generation.logits.definition import definition_of
+from asyncgen.generation.logits.base import LogitsProcessor, LogitsProcessorList, definition_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,8 +7,13 @@ from typing import TYPE_CHECKING
 import torch
 
 from asyncgen.errors import InvalidRequestError
-from asyncgen.generation.logits.base import LogitsProcessor, check_count
-from asyncgen.generation.logits.definition import Definition, Stage, as_float
+from asyncgen.generation.logits.base import (
+    Definition,
+    LogitsProcessor,
+    Stage,
+    as_float,
+    check_count,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -18,9 +18,16 @@ import torch
 from torch import Tensor
 
 from asyncgen.errors import InvalidRequestError
-from asyncgen.generation.logits.base import ColumnsProcessor, check_count, divide
+from asyncgen.generation.logits.base import (
+    ColumnsProcessor,
+    Definition,
+    Stage,
+    as_float,
+    check_count,
+    divide,
+    keeping,
+)
 from asyncgen.generation.logits.batched import Columns, column
-from asyncgen.generation.logits.definition import Definition, Stage, as_float, keeping
 from asyncgen.transfer import to_device
 
 if TYPE_CHECKING:

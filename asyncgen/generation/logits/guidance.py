@@ -13,16 +13,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from asyncgen.errors import InvalidRequestError
-from asyncgen.generation.logits.base import LogitsProcessor
-from asyncgen.generation.logits.definition import Definition, Stage
+from asyncgen.generation.logits.base import Definition, LogitsProcessor, Stage
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from torch import Tensor
 
-    from asyncgen.generation.logits.base import Parameter
-    from asyncgen.generation.logits.definition import Setting
+    from asyncgen.generation.logits.base import Parameter, Setting
 
 
 def guide(conditional: Tensor, unconditional: Tensor, scale: Parameter) -> Tensor:

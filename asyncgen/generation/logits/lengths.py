@@ -10,9 +10,15 @@ from torch import Tensor
 
 from asyncgen.errors import InvalidRequestError, InvalidScoresError
 from asyncgen.generation.logits.bans import TimedBan, TokenIds, VocabularyIds, token_list
-from asyncgen.generation.logits.base import LogitsProcessor, check_count, rounded
+from asyncgen.generation.logits.base import (
+    Definition,
+    LogitsProcessor,
+    Setting,
+    Stage,
+    check_count,
+    rounded,
+)
 from asyncgen.generation.logits.batched import Ban, Force, Part, Scores
-from asyncgen.generation.logits.definition import Definition, Setting, Stage
 
 if TYPE_CHECKING:
     from asyncgen.generation.logits.base import Parameter

@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from asyncgen.generation.logits.base import LogitsProcessor, check_count
+from asyncgen.generation.logits.base import Definition, LogitsProcessor, Stage, check_count
 from asyncgen.generation.logits.batched import Ban
-from asyncgen.generation.logits.definition import Definition, Stage
 from asyncgen.generation.logits.growth import Memories, forgetful
 
 if TYPE_CHECKING:

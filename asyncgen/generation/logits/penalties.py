@@ -10,8 +10,16 @@ import torch
 from torch import Tensor
 
 from asyncgen.errors import InvalidRequestError
-from asyncgen.generation.logits.base import LogitsProcessor, check_count, divide, rounded
-from asyncgen.generation.logits.definition import Definition, Setting, Stage, as_float
+from asyncgen.generation.logits.base import (
+    Definition,
+    LogitsProcessor,
+    Setting,
+    Stage,
+    as_float,
+    check_count,
+    divide,
+    rounded,
+)
 from asyncgen.generation.logits.growth import Memories, SeenTokens, forgetful
 from asyncgen.transfer import to_device
 

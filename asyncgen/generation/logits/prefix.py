@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from asyncgen.generation.logits.base import LogitsProcessor, check_count
-from asyncgen.generation.logits.definition import Definition, Stage
+from asyncgen.generation.logits.base import Definition, LogitsProcessor, Stage, check_count
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -14,9 +14,15 @@ import torch
 from torch import Tensor
 
 from asyncgen.errors import InvalidRequestError
-from asyncgen.generation.logits.base import ColumnsProcessor, check_count, rounded
+from asyncgen.generation.logits.base import (
+    ColumnsProcessor,
+    Definition,
+    Stage,
+    check_count,
+    keeping,
+    rounded,
+)
 from asyncgen.generation.logits.batched import Columns
-from asyncgen.generation.logits.definition import Definition, Stage, keeping
 from asyncgen.generation.logits.filters import least_of_top, of_rows, row_sum, slice_sizes
 
 if TYPE_CHECKING:

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from asyncgen.errors import InvalidRequestError
-from asyncgen.generation.logits.base import LogitsProcessor, check_count
-from asyncgen.generation.logits.definition import Definition, Setting, Stage
+from asyncgen.generation.logits.base import Definition, LogitsProcessor, Setting, Stage, check_count
 from asyncgen.generation.watermarking.config import (
     WORD,
     BaseWatermarkingConfig,

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 
 from asyncgen.errors import InvalidRequestError
-from asyncgen.generation.logits.base import LogitsProcessor
-from asyncgen.generation.logits.definition import Definition, Stage
+from asyncgen.generation.logits.base import Definition, LogitsProcessor, Stage
 from asyncgen.generation.watermarking.config import (
     WORD,
     BaseWatermarkingConfig,

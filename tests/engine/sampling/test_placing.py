@@ -18,9 +18,9 @@ from asyncgen.generation.logits import (
     RepetitionPenaltyLogitsProcessor,
     TemperatureLogitsWarper,
 )
-from asyncgen.generation.logits import definition as definitions_module
+from asyncgen.generation.logits import base as definitions_module
+from asyncgen.generation.logits.base import Definition, Stage, definition_of, kinds
 from asyncgen.generation.logits.batched import Ban, Columns
-from asyncgen.generation.logits.definition import Definition, Stage, definition_of, kinds
 from tests.doubles.models import EOS, VOCABULARY
 from tests.engine.making import request_for, sample_of
 

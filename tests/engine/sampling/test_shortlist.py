@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asyncgen.engine.sampling.draws import HashDraws
-from asyncgen.engine.sampling.shortlist import Shortlist, is_listable
+from asyncgen.engine.sampling.placing import Shortlist, is_listable
 from asyncgen.generation.logits import (
     EpsilonLogitsWarper,
     MinPLogitsWarper,

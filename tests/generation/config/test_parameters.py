@@ -13,7 +13,7 @@ from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.config import GenerationConfig
 from asyncgen.generation.config.checks import check_supported
 from asyncgen.generation.config.parameters import FIELDS, GENERATE_ARGUMENTS, PARAMETERS
-from asyncgen.generation.logits.definition import kinds
+from asyncgen.generation.logits.base import kinds
 
 BY_NAME = {each.name: each for each in PARAMETERS}
 

@@ -26,8 +26,8 @@ from asyncgen.generation.logits import (
     TopPLogitsWarper,
     TypicalLogitsWarper,
 )
+from asyncgen.generation.logits.base import definition_of, kinds
 from asyncgen.generation.logits.batched import Columns, Part
-from asyncgen.generation.logits.definition import definition_of, kinds
 from tests.doubles.models import EOS, VOCABULARY
 from tests.engine.making import request_for, sample_of
 
