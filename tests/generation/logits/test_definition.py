@@ -11,8 +11,8 @@ from transformers import GenerationMixin
 import asyncgen
 from asyncgen.generation import logits
 from asyncgen.generation.config import GenerationConfig
-from asyncgen.generation.logits import build_logits_processors
 from asyncgen.generation.logits import base as module
+from asyncgen.generation.logits import build_logits_processors
 from asyncgen.generation.logits.base import Definition, LogitsProcessor, Stage, definition_of, kinds
 
 if TYPE_CHECKING:
