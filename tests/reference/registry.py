@@ -69,9 +69,11 @@ class StrategyRow:
 
 _HOME = "asyncgen.generation.strategies"
 STRATEGIES = (
-    StrategyRow("Greedy search", ("max_new_tokens",), f"{_HOME}.greedy"),
+    StrategyRow("Greedy search", ("max_new_tokens",), f"{_HOME}.token_by_token"),
     StrategyRow(
-        "Sampling", ("do_sample", "temperature", "top_k", "top_p", "min_p"), f"{_HOME}.sampling"
+        "Sampling",
+        ("do_sample", "temperature", "top_k", "top_p", "min_p"),
+        f"{_HOME}.token_by_token",
     ),
     StrategyRow(
         "Beam search",
