@@ -44,11 +44,11 @@ from prometheus_client.registry import Collector
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-__all__ = ["EngineCollector", "families"]
-
     from prometheus_client.core import Metric
 
     from asyncgen import HistogramSnapshot, MetricsSnapshot
+
+__all__ = ["EngineCollector", "families"]
 
 
 GAUGES = {
