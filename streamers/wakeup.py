@@ -106,6 +106,10 @@ class LoopBell:
         except RuntimeError:  # no asyncio loop runs in this thread
             return False
 
+    def event(self) -> anyio.Event:
+        """Return what any task of the loop may wait for; its `set` is to be called in the loop."""
+        return anyio.Event()
+
     def waiter(self) -> tuple[Callable[[], object], Any]:
         """Make what one task of the loop may wait for.
 

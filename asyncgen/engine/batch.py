@@ -89,8 +89,7 @@ class Batch:
         self._events: dict[Request, EventWriter] = {}  # of those that have had a step
         self._num_decoding = 0
         # Attention has no budget of its own: each row reads no more than the pool holds.
-        pool = scheduler.cache
-        self._cache_budget = pool.num_pages * pool.page_size * scheduler.max_running
+        self._most_entries = scheduler.cache.num_pages * scheduler.cache.page_size
 
     def warm(self) -> None:
         """Do what would make the first steps slow; on the thread that computes."""
@@ -127,7 +126,8 @@ class Batch:
     def evict(self, request_id: str) -> None:
         """Give back the pages that a finished sample was left; an unknown or live one is fine."""
         scheduler = self._scheduler
-        if request_id not in scheduler.active_requests | scheduler.waiting_requests:
+        live = request_id in scheduler.active_requests or request_id in scheduler.waiting_requests
+        if not live:
             scheduler.finish_request(request_id)
 
     def abort(self, request: Request, reason: str = "cancelled") -> bool:
@@ -223,7 +223,7 @@ class Batch:
         """
         scheduler = self._scheduler
         budget = self._num_decoding + self._prefill_chunk
-        rows = scheduler.schedule_batch(budget, self._cache_budget)
+        rows = scheduler.schedule_batch(budget, self._most_entries * scheduler.max_running)
         some_left = bool(scheduler.failed)
         if some_left:
             for state in scheduler.take_failed():
@@ -351,6 +351,7 @@ class Batch:
         self._events.pop(request, None)
         if not self.requests:
             self._begun = None
+            self._sampler.forget()
 
     def _end_sample(self, sample: Sample, *, evict: bool = True) -> None:
         self._num_decoding -= sample.decodes

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import random
 import threading
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -283,6 +284,51 @@ def test_a_row_of_nan_fails_alone_and_nobody_finds_its_pages() -> None:
     assert ids_of(again) == greedy_ids(model, prompt, 2)
     assert ids_of(other) == greedy_ids(model, [200], 10)
     bench.require_empty()
+
+
+@pytest.mark.parametrize("samples", [1, 2])
+def test_a_pass_that_fails_for_every_row_ends_their_requests_alone(samples: int) -> None:
+    fails = [True]
+
+    def hook(input_ids: torch.Tensor, positions: torch.Tensor) -> None:
+        if fails[0]:
+            raise Planned
+
+    bench = Bench(TableModel(hook=hook))
+    sinks = [bench.add([number], n=samples, do_sample=True)[1] for number in range(3 - samples)]
+    bench.step()
+    assert [[type(item) for item in sink.items] for sink in sinks] == [[Planned]] * len(sinks)
+    fails[0] = False
+    _, later = bench.add([7], max_new_tokens=3)
+    bench.run()
+    assert len(ids_of(later)) == 3
+    bench.require_empty()
+
+
+def test_requests_that_were_aborted_in_the_queue_are_let_go() -> None:
+    bench = Bench(max_running=1)
+    bench.add([1], max_new_tokens=40)
+    waiting = [bench.add([2, number])[0] for number in range(20)]
+    bench.step()
+    for request in waiting:
+        bench.engine.abort(request)
+    kept = [weakref.ref(request.sink) for request in waiting]
+    del waiting, request
+    bench.step()
+    gc.collect()
+    assert not any(reference() for reference in kept)
+
+
+def test_a_sample_that_is_left_its_pages_keeps_nothing_else() -> None:
+    bench = Bench(manual_eviction=True)
+    request, sink = bench.add([1, 2, 3, 4, 5], max_new_tokens=2)
+    name, kept = request.id, weakref.ref(sink)
+    del request, sink
+    bench.run()
+    gc.collect()
+    assert kept() is None and bench.pool.num_used > 0
+    bench.engine.evict(name)
+    assert bench.pool.num_used == 0
 
 
 def test_a_pass_that_raises_is_run_again_row_by_row() -> None:

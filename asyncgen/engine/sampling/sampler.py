@@ -59,6 +59,10 @@ class BatchSampler:
         self._draws = HashDraws(vocab_size, self.device)
         self._layout: BatchLayout | None = None
 
+    def forget(self) -> None:
+        """Let go of the rows of the last step."""
+        self._layout = None
+
     @torch.no_grad()
     def sample(self, logits: Tensor, rows: Sequence[Sample]) -> Sampled:
         """Pick one token for each row.

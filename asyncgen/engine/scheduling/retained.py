@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from asyncgen.engine.scheduling.state import RequestState
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from asyncgen.engine.scheduling.pages import PagePool
-    from asyncgen.engine.scheduling.state import RequestState
 
 
 class RetainedPages:
@@ -32,8 +33,15 @@ class RetainedPages:
         self.states: dict[str, RequestState] = {}
 
     def keep(self, state: RequestState) -> None:
-        """Leave a finished request its pages."""
-        self.states[state.request_id] = state
+        """Leave a finished request its pages; nothing else of it is kept."""
+        self.states[state.request_id] = RequestState(
+            state.request_id,
+            state.initial_tokens,
+            salt=state.salt,
+            tokens=state.tokens,
+            pages=state.pages,
+            num_computed=state.num_computed,
+        )
 
     def evict(self, request_id: str) -> None:
         """Take the pages of a finished request away; an unknown id is fine."""

@@ -273,7 +273,7 @@ class Scheduler(ABC):
 
         It ends behind a request that could not be admitted, and costs nothing for those behind.
         """
-        return self._queue.in_turn() if self._queue.states else iter(())
+        return self._queue.in_turn()
 
     def may_admit(self, state: RequestState) -> bool:
         """Whether a waiting request may start now, if there are pages for it; always, here.

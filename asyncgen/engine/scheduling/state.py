@@ -78,7 +78,6 @@ class RequestState:
         max_new_tokens: How many tokens to generate at most; ``None`` for no limit.
         eos_token_id: The id or ids that end it; ``None`` or a negative id for none.
         priority: Higher goes first; each level is worth ``Scheduler.ageing`` steps of waiting.
-        prefill_chunk_size: Most tokens of it that run in one step; ``None`` for no limit.
         salt: What the content of its pages depends on beside its tokens (model, adapter):
             requests share pages only under the same salt.
         tokens: Prompt and generated tokens; sampled ones are appended here.
@@ -99,6 +98,7 @@ class RequestState:
         num_published: How many of its pages were offered to others.
         last_chunk: Step in which a chunk of its prompt was last scheduled.
         waits_for_prefix: Whether it may still wait for another request to compute its beginning.
+        prefill_chunk_size: Most tokens of it that run in one step; ``None`` for no limit.
     """
 
     request_id: str
@@ -108,7 +108,6 @@ class RequestState:
     max_new_tokens: int | None = 20
     eos_token_id: int | list[int] | None = None
     priority: int = 0
-    prefill_chunk_size: int | None = None
     salt: bytes = b""
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
@@ -127,6 +126,7 @@ class RequestState:
     num_published: int = 0
     last_chunk: int = -1
     waits_for_prefix: bool = True
+    prefill_chunk_size: int | None = None
     _eos_token_ids: frozenset[int] = field(init=False, repr=False)
     _timestamps: list[float] = field(init=False, repr=False, default_factory=list)
 

@@ -56,7 +56,9 @@ class WaitingQueue:
         """Let a request go, wherever it stands."""
         del self.states[state.request_id]
         self._standing.discard(state)
-        if len(self._heap) > _MIN_STALE + 2 * len(self.states):
+        if not self.states:
+            self._heap.clear()
+        elif len(self._heap) > _MIN_STALE + 2 * len(self.states):
             self._heap = [entry for entry in self._heap if self._is_up(entry[2])]
             heapq.heapify(self._heap)
 

@@ -134,3 +134,8 @@ def test_it_answers_as_the_reference_does(limit: int | None, eos: int | list[int
         assert getattr(mine, name) == getattr(reference, name)
     assert mine.status.name == reference.status.name
     assert mine.is_finished() == reference.is_finished()
+
+
+def test_positions_of_the_documented_parameters_stay() -> None:
+    state = RequestState("a", [1, 2], False, False, 20, None, 0, b"tenant")
+    assert (state.salt, state.prefill_chunk_size) == (b"tenant", None)
