@@ -18,23 +18,10 @@ import torch
 from torch import Tensor
 
 from asyncgen.errors import InvalidRequestError
-from asyncgen.generation.stopping.cancel import CancelCriteria
 from asyncgen.generation.stopping.stop_strings import StopStringMatcher
 
 if TYPE_CHECKING:
     from asyncgen.generation.config import GenerationConfig
-
-__all__ = [
-    "CancelCriteria",
-    "EosTokenCriteria",
-    "MaxLengthCriteria",
-    "MaxTimeCriteria",
-    "StopStringCriteria",
-    "StoppingCriteria",
-    "StoppingCriteriaList",
-    "build_stopping_criteria",
-    "validate_stopping_criteria",
-]
 
 _logger = logging.getLogger("asyncgen.generation")
 
