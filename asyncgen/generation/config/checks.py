@@ -235,6 +235,28 @@ def check_supported(config: Any) -> None:
             raise InvalidRequestError(field.name, value, allowed)
 
 
+def check_made_once(
+    name: str, noun: str, made: Collection[object], given: Collection[object]
+) -> None:
+    """Refuse an object of a user where the configuration makes one of its class as well.
+
+    Args:
+        name: The argument that the user's objects came in.
+        noun: What one of them is called.
+        made: What the configuration asked for.
+        given: What the user passed.
+
+    Raises:
+        InvalidRequestError: Names the argument and the class.
+    """
+    kinds = set(map(type, made))
+    for each in given:
+        if type(each) in kinds:
+            allowed = f"the configuration already makes such a {noun}; pass either the object or"
+            allowed += " the configuration field"
+            raise InvalidRequestError(name, type(each).__name__, allowed)
+
+
 def check_beams(config: Any) -> None:
     """Refuse combinations of beam parameters that cannot work.
 

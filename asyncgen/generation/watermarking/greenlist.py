@@ -276,10 +276,8 @@ class WatermarkLogitsProcessor(LogitsProcessor):
         return favour(scores, green, self.bias)
 
 
-def _watermark(value: Any, setting: Setting) -> LogitsProcessor:
+def _watermark(value: Any, setting: Setting) -> Any:
     """Make the processor of any kind of watermark."""
-    if setting.vocab_size is None:
-        raise InvalidRequestError("watermarking_config", value, "needs a model's vocabulary size")
-    config = watermark_from(value)
-    processor: LogitsProcessor = config.construct_processor(setting.vocab_size, setting.device)
-    return processor
+    allowed = "needs a model's vocabulary size"
+    vocab_size = setting.needed(setting.vocab_size, "watermarking_config", allowed)
+    return watermark_from(value).construct_processor(vocab_size, setting.device)
