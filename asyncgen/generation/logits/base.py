@@ -287,44 +287,35 @@ class LogitsProcessorList(list[Callable[..., Any]]):
         """Run one processor with the arguments that it asks for."""
         owner: Any = processor if inspect.isroutine(processor) else type(processor)
         wanted = _wanted(owner)
-        if wanted is None:
+        if not wanted:
             return processor(input_ids, scores)
-        return processor(input_ids, scores, **wanted.pick(processor, kwargs))
+        return processor(input_ids, scores, **_pick(processor, wanted, kwargs))
 
 
-class _Wanted:
-    """The parameters of a processor beyond the two documented ones."""
-
-    def __init__(self, parameters: list[inspect.Parameter]) -> None:
-        named = [each for each in parameters if each.kind is not each.VAR_KEYWORD]
-        self.names = [each.name for each in named]
-        self.required = [each.name for each in named if each.default is each.empty]
-        self.takes_all = len(named) < len(parameters)
-
-    def pick(self, processor: object, kwargs: dict[str, Any]) -> dict[str, Any]:
-        missing = [name for name in self.required if name not in kwargs]
-        if missing:
-            raise ValueError(
-                f"{type(processor).__name__} needs the arguments {missing}; pass them to the list"
-            )
-        if self.takes_all:
-            return kwargs
-        return {name: kwargs[name] for name in self.names if name in kwargs}
+def _pick(
+    processor: object, wanted: list[inspect.Parameter], kwargs: dict[str, Any]
+) -> dict[str, Any]:
+    """Choose the arguments that a processor wants."""
+    named = {each.name: each.default for each in wanted if each.kind is not each.VAR_KEYWORD}
+    required = [name for name, default in named.items() if default is inspect.Parameter.empty]
+    missing = [name for name in required if name not in kwargs]
+    if missing:
+        raise ValueError(
+            f"{type(processor).__name__} needs the arguments {missing}; pass them to the list"
+        )
+    takes_all = len(named) < len(wanted)
+    return kwargs if takes_all else {name: kwargs[name] for name in named if name in kwargs}
 
 
 @functools.lru_cache(maxsize=1024)
-def _wanted(owner: Any) -> _Wanted | None:
-    """Inspect a function, or the calls of a class, once for all; None if nothing is wanted."""
+def _wanted(owner: Any) -> list[inspect.Parameter]:
+    """Find what a function, or the calls of a class, want beyond the two documented arguments."""
     is_class = isinstance(owner, type)
     # The first parameter of a method is the instance.
     skip = 3 if is_class else 2
     signature = inspect.signature(owner.__call__ if is_class else owner)
-    extra = [
-        parameter
-        for parameter in list(signature.parameters.values())[skip:]
-        if parameter.kind is not inspect.Parameter.VAR_POSITIONAL
-    ]
-    return _Wanted(extra) if extra else None
+    extra = list(signature.parameters.values())[skip:]
+    return [each for each in extra if each.kind is not each.VAR_POSITIONAL]
 
 
 def rounded(parameter: Parameter, scores: Tensor) -> Parameter:
