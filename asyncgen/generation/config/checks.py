@@ -195,8 +195,6 @@ def minor_issues(config: Any, user_set: Collection[str] = ()) -> list[Issue]:
             value = getattr(config, field.name)
             if value is None or value is field.default or _is_idle(field, value):
                 continue
-            if field.name == "top_k" and config.penalty_alpha is not None:
-                continue  # the candidates of contrastive search
             if not silenced or field.name in user_set:
                 issues.append(Issue(field.name, value, _WITHOUT[switch]))
     return issues
