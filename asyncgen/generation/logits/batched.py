@@ -151,16 +151,7 @@ class Columns:
             everyone = len(rows) == len(scores.rows)
             function = self.bind([part.processor for part in group], scores.values.device)
             bound.append((None if everyone else scores.tensor(rows), function))
-
-        def step(scores: Scores) -> None:
-            for numbers, function in bound:
-                if numbers is None:
-                    scores.values = function(scores.values)
-                else:
-                    some = function(scores.values.index_select(0, numbers))
-                    scores.values.index_copy_(0, numbers, some)
-
-        return step
+        return _Filter(bound)
 
     def bind(self, processors: Sequence[Any], device: torch.device) -> Callable[[Tensor], Tensor]:
         """Bind the parameters of some rows.
@@ -181,6 +172,22 @@ class Columns:
         else:
             arguments |= self.lay_out(values, device)
         return lambda some: function(some, **arguments)
+
+
+class _Filter:
+    """A function for each group of rows."""
+
+    def __init__(self, bound: list[tuple[Tensor | None, Callable[[Tensor], Tensor]]]) -> None:
+        self._bound = bound
+
+    def __call__(self, scores: Scores) -> None:
+        """Filter the scores of one step."""
+        for numbers, function in self._bound:
+            if numbers is None:
+                scores.values = function(scores.values)
+            else:
+                some = function(scores.values.index_select(0, numbers))
+                scores.values.index_copy_(0, numbers, some)
 
 
 def _shared(processor: Any) -> dict[str, Any]:
