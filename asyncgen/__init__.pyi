@@ -21,9 +21,7 @@ from asyncgen.errors import (
     OverloadedError as OverloadedError,
     UnsupportedModelError as UnsupportedModelError,
 )
-from asyncgen.generation.config import (
-    GenerationConfig as GenerationConfig,
-)
+from asyncgen.generation.config import GenerationConfig as GenerationConfig
 from asyncgen.llm import (
     AsyncLLM as AsyncLLM,
     TextStream as TextStream,
@@ -47,9 +45,7 @@ __all__: list[str]
 __version__: str
 
 # The documented names of text generation, for code that was written for them.
-from asyncgen.batch_encoding import (
-    BatchEncoding as BatchEncoding,
-)
+from asyncgen.batch_encoding import BatchEncoding as BatchEncoding
 from asyncgen.cache import (
     Cache as Cache,
     CacheConfig as CacheConfig,
@@ -71,12 +67,8 @@ from asyncgen.engine.metrics import (
     HistogramSnapshot as HistogramSnapshot,
     MetricsSnapshot as MetricsSnapshot,
 )
-from asyncgen.engine.requests.stream_params import (
-    StreamParams as StreamParams,
-)
-from asyncgen.engine.scheduling.scheduler import (
-    Scheduler as Scheduler,
-)
+from asyncgen.engine.requests.stream_params import StreamParams as StreamParams
+from asyncgen.engine.scheduling.scheduler import Scheduler as Scheduler
 from asyncgen.engine.scheduling.schedulers import (
     FIFOScheduler as FIFOScheduler,
     PrefillFirstScheduler as PrefillFirstScheduler,
@@ -86,58 +78,66 @@ from asyncgen.engine.scheduling.state import (
     RequestState as RequestState,
     RequestStatus as RequestStatus,
 )
-from asyncgen.engine.sync.manager import (
-    ContinuousBatchingManager as ContinuousBatchingManager,
-)
-from asyncgen.engine.sync.mixin import (
-    ContinuousMixin as ContinuousMixin,
-)
-from asyncgen.errors import (
-    InvalidScoresError as InvalidScoresError,
-)
-from asyncgen.generation.config import (
-    CompileConfig as CompileConfig,
-)
-from asyncgen.generation.config.modes import (
-    GenerationMode as GenerationMode,
-)
-from asyncgen.generation.generate.mixin import (
-    GenerationMixin as GenerationMixin,
-)
-from asyncgen.generation.logits import (
-    AlternatingCodebooksLogitsProcessor as AlternatingCodebooksLogitsProcessor,
-    ClassifierFreeGuidanceLogitsProcessor as ClassifierFreeGuidanceLogitsProcessor,
-    EncoderNoRepeatNGramLogitsProcessor as EncoderNoRepeatNGramLogitsProcessor,
-    EncoderRepetitionPenaltyLogitsProcessor as EncoderRepetitionPenaltyLogitsProcessor,
-    EpsilonLogitsWarper as EpsilonLogitsWarper,
-    EtaLogitsWarper as EtaLogitsWarper,
-    ExponentialDecayLengthPenalty as ExponentialDecayLengthPenalty,
-    ForcedBOSTokenLogitsProcessor as ForcedBOSTokenLogitsProcessor,
-    ForcedEOSTokenLogitsProcessor as ForcedEOSTokenLogitsProcessor,
-    FrequencyPenaltyLogitsProcessor as FrequencyPenaltyLogitsProcessor,
-    HammingDiversityLogitsProcessor as HammingDiversityLogitsProcessor,
+from asyncgen.engine.sync.manager import ContinuousBatchingManager as ContinuousBatchingManager
+from asyncgen.engine.sync.mixin import ContinuousMixin as ContinuousMixin
+from asyncgen.errors import InvalidScoresError as InvalidScoresError
+from asyncgen.generation.config import CompileConfig as CompileConfig
+from asyncgen.generation.config.modes import GenerationMode as GenerationMode
+from asyncgen.generation.generate.mixin import GenerationMixin as GenerationMixin
+from asyncgen.generation.logits.bans import (
     InfNanRemoveLogitsProcessor as InfNanRemoveLogitsProcessor,
     LogitNormalization as LogitNormalization,
-    LogitsProcessor as LogitsProcessor,
-    LogitsProcessorList as LogitsProcessorList,
-    MinLengthLogitsProcessor as MinLengthLogitsProcessor,
-    MinNewTokensLengthLogitsProcessor as MinNewTokensLengthLogitsProcessor,
-    MinPLogitsWarper as MinPLogitsWarper,
     NoBadWordsLogitsProcessor as NoBadWordsLogitsProcessor,
-    NoRepeatNGramLogitsProcessor as NoRepeatNGramLogitsProcessor,
-    PrefixConstrainedLogitsProcessor as PrefixConstrainedLogitsProcessor,
-    PresencePenaltyLogitsProcessor as PresencePenaltyLogitsProcessor,
-    RepetitionPenaltyLogitsProcessor as RepetitionPenaltyLogitsProcessor,
     SequenceBiasLogitsProcessor as SequenceBiasLogitsProcessor,
     SuppressTokensAtBeginLogitsProcessor as SuppressTokensAtBeginLogitsProcessor,
     SuppressTokensLogitsProcessor as SuppressTokensLogitsProcessor,
+)
+from asyncgen.generation.logits.base import (
+    LogitsProcessor as LogitsProcessor,
+    LogitsProcessorList as LogitsProcessorList,
+)
+from asyncgen.generation.logits.diversity import (
+    HammingDiversityLogitsProcessor as HammingDiversityLogitsProcessor,
+)
+from asyncgen.generation.logits.filters import (
+    MinPLogitsWarper as MinPLogitsWarper,
     TemperatureLogitsWarper as TemperatureLogitsWarper,
-    TopHLogitsWarper as TopHLogitsWarper,
     TopKLogitsWarper as TopKLogitsWarper,
     TopPLogitsWarper as TopPLogitsWarper,
-    TypicalLogitsWarper as TypicalLogitsWarper,
+)
+from asyncgen.generation.logits.guidance import (
+    ClassifierFreeGuidanceLogitsProcessor as ClassifierFreeGuidanceLogitsProcessor,
     UnbatchedClassifierFreeGuidanceLogitsProcessor as UnbatchedClassifierFreeGuidanceLogitsProcessor,  # noqa: E501
+)
+from asyncgen.generation.logits.lengths import (
+    ExponentialDecayLengthPenalty as ExponentialDecayLengthPenalty,
+    ForcedBOSTokenLogitsProcessor as ForcedBOSTokenLogitsProcessor,
+    ForcedEOSTokenLogitsProcessor as ForcedEOSTokenLogitsProcessor,
+    MinLengthLogitsProcessor as MinLengthLogitsProcessor,
+    MinNewTokensLengthLogitsProcessor as MinNewTokensLengthLogitsProcessor,
+)
+from asyncgen.generation.logits.ngrams import (
+    EncoderNoRepeatNGramLogitsProcessor as EncoderNoRepeatNGramLogitsProcessor,
+    NoRepeatNGramLogitsProcessor as NoRepeatNGramLogitsProcessor,
+)
+from asyncgen.generation.logits.penalties import (
+    EncoderRepetitionPenaltyLogitsProcessor as EncoderRepetitionPenaltyLogitsProcessor,
+    FrequencyPenaltyLogitsProcessor as FrequencyPenaltyLogitsProcessor,
+    PresencePenaltyLogitsProcessor as PresencePenaltyLogitsProcessor,
+    RepetitionPenaltyLogitsProcessor as RepetitionPenaltyLogitsProcessor,
+)
+from asyncgen.generation.logits.prefix import (
+    PrefixConstrainedLogitsProcessor as PrefixConstrainedLogitsProcessor,
+)
+from asyncgen.generation.logits.speech import (
+    AlternatingCodebooksLogitsProcessor as AlternatingCodebooksLogitsProcessor,
     WhisperTimeStampLogitsProcessor as WhisperTimeStampLogitsProcessor,
+)
+from asyncgen.generation.logits.surprise import (
+    EpsilonLogitsWarper as EpsilonLogitsWarper,
+    EtaLogitsWarper as EtaLogitsWarper,
+    TopHLogitsWarper as TopHLogitsWarper,
+    TypicalLogitsWarper as TypicalLogitsWarper,
 )
 from asyncgen.generation.outputs import (
     BaseModelOutput as BaseModelOutput,
@@ -149,8 +149,8 @@ from asyncgen.generation.outputs import (
     ModelOutput as ModelOutput,
     Seq2SeqLMOutput as Seq2SeqLMOutput,
 )
+from asyncgen.generation.stopping.cancel import CancelCriteria as CancelCriteria
 from asyncgen.generation.stopping.criteria import (
-    CancelCriteria as CancelCriteria,
     EosTokenCriteria as EosTokenCriteria,
     MaxLengthCriteria as MaxLengthCriteria,
     MaxTimeCriteria as MaxTimeCriteria,
@@ -170,31 +170,29 @@ from asyncgen.generation.strategies.constraints import (
     DisjunctiveConstraint as DisjunctiveConstraint,
     PhrasalConstraint as PhrasalConstraint,
 )
-from asyncgen.generation.watermarking import (
-    BaseWatermarkingConfig as BaseWatermarkingConfig,
+from asyncgen.generation.watermarking.bayes import (
     BayesianDetectorConfig as BayesianDetectorConfig,
     BayesianDetectorModel as BayesianDetectorModel,
     BayesianWatermarkDetectorModelOutput as BayesianWatermarkDetectorModelOutput,
+)
+from asyncgen.generation.watermarking.config import BaseWatermarkingConfig as BaseWatermarkingConfig
+from asyncgen.generation.watermarking.detector import (
     SynthIDTextWatermarkDetector as SynthIDTextWatermarkDetector,
-    SynthIDTextWatermarkingConfig as SynthIDTextWatermarkingConfig,
-    SynthIDTextWatermarkLogitsProcessor as SynthIDTextWatermarkLogitsProcessor,
     WatermarkDetector as WatermarkDetector,
     WatermarkDetectorOutput as WatermarkDetectorOutput,
-    WatermarkingConfig as WatermarkingConfig,
+)
+from asyncgen.generation.watermarking.greenlist import (
     WatermarkLogitsProcessor as WatermarkLogitsProcessor,
+    WatermarkingConfig as WatermarkingConfig,
 )
-from asyncgen.models.config import (
-    ModelConfig as ModelConfig,
+from asyncgen.generation.watermarking.synthid import (
+    SynthIDTextWatermarkLogitsProcessor as SynthIDTextWatermarkLogitsProcessor,
+    SynthIDTextWatermarkingConfig as SynthIDTextWatermarkingConfig,
 )
-from asyncgen.native import (
-    cpu_kernels as cpu_kernels,
-)
-from asyncgen.pretrained import (
-    PreTrainedModel as PreTrainedModel,
-)
-from asyncgen.tokenizer import (
-    Tokenizer as Tokenizer,
-)
+from asyncgen.models.config import ModelConfig as ModelConfig
+from asyncgen.native import cpu_kernels as cpu_kernels
+from asyncgen.pretrained import PreTrainedModel as PreTrainedModel
+from asyncgen.tokenizer import Tokenizer as Tokenizer
 from asyncgen.types import (
     FinishReason as FinishReason,
     Message as Message,
@@ -205,6 +203,4 @@ from asyncgen.types import (
     TopLogprob as TopLogprob,
     Usage as Usage,
 )
-from streamers import (
-    BaseStreamer as BaseStreamer,
-)
+from streamers import BaseStreamer as BaseStreamer

@@ -18,7 +18,7 @@ import torch
 
 import asyncgen
 import streamers
-from asyncgen.generation.logits import build_logits_processors
+from asyncgen.generation.logits.build import build_logits_processors
 from asyncgen_apps.cli.app import app
 from asyncgen_apps.openai_http.schema import NEUTRAL, ChatCompletionRequest, CompletionRequest
 from asyncgen_apps.openai_http.settings import ServerSettings

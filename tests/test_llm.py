@@ -27,7 +27,7 @@ from asyncgen.errors import (
     ModelLoadError,
 )
 from asyncgen.generation.config import GenerationConfig
-from asyncgen.generation.logits import LogitsProcessorList
+from asyncgen.generation.logits.base import LogitsProcessorList
 from asyncgen.generation.stopping.criteria import StoppingCriteriaList
 from asyncgen.llm import AsyncLLM
 from asyncgen.opening import open_engine

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from asyncgen.engine.scheduling.pages import PagePool
 from asyncgen.errors import InvalidRequestError
-from asyncgen.generation.logits import LogitsProcessorList
+from asyncgen.generation.logits.base import LogitsProcessorList
 from asyncgen.llm import AsyncLLM, TextStream
 from asyncgen.stream import SampleBuilder
 from asyncgen.types import Sample, TokenEvent, TokenLogprob

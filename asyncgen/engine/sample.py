@@ -14,8 +14,8 @@ from asyncgen.engine.requests.request import sample_name
 from asyncgen.engine.sampling.draws import HashDraw
 from asyncgen.engine.sampling.placing import make_plan, place
 from asyncgen.engine.scheduling.state import RequestState
-from asyncgen.generation.logits import CheckedProcessors, raise_named
 from asyncgen.generation.logits.base import definition_of
+from asyncgen.generation.logits.checked import CheckedProcessors, raise_named
 from asyncgen.generation.strategies.token_by_token import most_probable, require_finite
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from asyncgen.engine.batch_runner import BatchRunner
 from asyncgen.engine.scheduling.pages import UNREAD
 from asyncgen.engine.scheduling.scheduler import ScheduledRow
 from asyncgen.engine.scheduling.state import RequestState
-from asyncgen.generation.logits import LogitsProcessorList
+from asyncgen.generation.logits.base import LogitsProcessorList
 from asyncgen.generation.stopping.criteria import StoppingCriteriaList
 from asyncgen.modeling import PreTrainedModel
 from asyncgen.models.attention.paged.attention import PagedAttention

@@ -13,7 +13,7 @@ import torch
 
 from asyncgen.engine.scheduling.schedulers import FIFOScheduler
 from asyncgen.errors import InvalidRequestError
-from asyncgen.generation.logits import LogitsProcessorList
+from asyncgen.generation.logits.base import LogitsProcessorList
 from asyncgen.generation.stopping.criteria import StoppingCriteriaList
 from tests.doubles.engine import greedy_ids, raw_logits, sampled_ids
 from tests.doubles.models import EOS, TableModel

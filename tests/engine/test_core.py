@@ -9,7 +9,7 @@ import pytest
 from asyncgen.engine.core import Engine
 from asyncgen.engine.lane.lane import SideLane
 from asyncgen.errors import ContextLengthError, EngineDiedError, InvalidRequestError
-from asyncgen.generation.logits import LogitsProcessorList
+from asyncgen.generation.logits.base import LogitsProcessorList
 from tests.doubles.engine import greedy_ids
 from tests.doubles.models import TableModel
 from tests.engine.batches import Bench, ids_of

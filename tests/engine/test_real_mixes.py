@@ -16,7 +16,7 @@ import torch
 
 from asyncgen.cache import page_bytes
 from asyncgen.engine.sampling.draws import gumbel_noise, mix64
-from asyncgen.generation.logits import LogitsProcessorList
+from asyncgen.generation.logits.base import LogitsProcessorList
 from asyncgen.modeling import PreTrainedModel
 from asyncgen.pretrained import load_model
 from tests.engine.batches import Bench, alone, ids_of

@@ -11,7 +11,7 @@ from asyncgen.engine.sample import Sample
 from asyncgen.engine.scheduling.pages import PagePool
 from asyncgen.engine.scheduling.schedulers import FIFOScheduler
 from asyncgen.errors import InvalidScoresError
-from asyncgen.generation.logits import TemperatureLogitsWarper
+from asyncgen.generation.logits.filters import TemperatureLogitsWarper
 from asyncgen.generation.stopping.criteria import StoppingCriteriaList
 from tests.doubles.models import EOS
 from tests.engine.making import request_for, sample_of

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from asyncgen.errors import InvalidRequestError, InvalidScoresError
-from asyncgen.generation.logits import LogitsProcessorList
+from asyncgen.generation.logits.base import LogitsProcessorList
 from asyncgen.generation.stopping.criteria import StoppingCriteriaList
 from asyncgen.llm import AsyncLLM
 from asyncgen.tokenizer import Tokenizer

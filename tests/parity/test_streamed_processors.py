@@ -10,15 +10,14 @@ import torch
 from torch import Tensor
 
 from asyncgen.errors import InvalidRequestError, InvalidScoresError
-from asyncgen.generation.logits import LogitsProcessorList
-from asyncgen.generation.watermarking import (
-    BayesianDetectorConfig,
-    BayesianDetectorModel,
+from asyncgen.generation.logits.base import LogitsProcessorList
+from asyncgen.generation.watermarking.bayes import BayesianDetectorConfig, BayesianDetectorModel
+from asyncgen.generation.watermarking.detector import (
     SynthIDTextWatermarkDetector,
-    SynthIDTextWatermarkingConfig,
     WatermarkDetector,
-    WatermarkingConfig,
 )
+from asyncgen.generation.watermarking.greenlist import WatermarkingConfig
+from asyncgen.generation.watermarking.synthid import SynthIDTextWatermarkingConfig
 from asyncgen.llm import AsyncLLM
 from asyncgen.pretrained import load_model, load_tokenizer
 from tests.doubles.engine import no_thread_left

@@ -12,7 +12,7 @@ import torch
 
 from asyncgen.engine.events import EventWriter
 from asyncgen.errors import InvalidRequestError
-from asyncgen.generation.logits import (
+from asyncgen.generation.logits.penalties import (
     FrequencyPenaltyLogitsProcessor,
     PresencePenaltyLogitsProcessor,
 )
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from asyncgen.engine.metrics import EngineMetrics
     from asyncgen.engine.requests.request import Request
-    from asyncgen.generation.logits import LogitsProcessor
+    from asyncgen.generation.logits.base import LogitsProcessor
     from asyncgen.tokenizer import Tokenizer
 
 

@@ -18,7 +18,7 @@ from asyncgen.engine.sampling.logprobs import token_logprob
 from asyncgen.generation.config.modes import GenerationMode, uses_beams
 from asyncgen.generation.generate.custom import custom_strategy
 from asyncgen.generation.generate.plan import make_plan, rows_of_prompt
-from asyncgen.generation.logits import raise_named
+from asyncgen.generation.logits.checked import raise_named
 from asyncgen.generation.strategies import EncoderInput, Steps, strategy_for
 from asyncgen.generation.strategies.drafters.drafting import make_drafter
 from asyncgen.generation.strategies.healing import healed

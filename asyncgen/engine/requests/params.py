@@ -24,7 +24,7 @@ from asyncgen.generation.config.checks import (
 )
 from asyncgen.generation.config.modes import GenerationMode
 from asyncgen.generation.config.parameters import BY_NAME, DEFAULTS, DRAFTING, FIELDS, SAMPLING
-from asyncgen.generation.logits import LogitsProcessorList
+from asyncgen.generation.logits.base import LogitsProcessorList
 from asyncgen.generation.stopping.criteria import StoppingCriteriaList
 from asyncgen.generation.strategies.constraints import check_constraints
 from asyncgen.recipes import one_method

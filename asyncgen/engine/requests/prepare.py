@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from asyncgen.engine.requests.params import RequestParams
     from asyncgen.engine.scheduling.pages import CacheRoom
     from asyncgen.generation.generate.plan import GenerativeModel
-    from asyncgen.generation.logits import Guidance, LogitsProcessorList
+    from asyncgen.generation.logits.base import Guidance, LogitsProcessorList
     from asyncgen.generation.stopping.cancel import CancelCriteria
     from asyncgen.tokenizer import Tokenizer
     from asyncgen.types import Message, Prompt

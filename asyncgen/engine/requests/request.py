@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from asyncgen.engine.requests.admission import Place
     from asyncgen.engine.requests.params import RequestParams
     from asyncgen.generation.generate.custom import CustomMethod
-    from asyncgen.generation.logits import LogitsProcessorList
+    from asyncgen.generation.logits.base import LogitsProcessorList
     from asyncgen.generation.stopping.cancel import CancelCriteria
     from asyncgen.generation.stopping.ends import Ends
     from asyncgen.generation.strategies.healing import Healing

@@ -15,7 +15,7 @@ import torch
 from asyncgen.engine.sampling.draws import HashDraws, argmax
 from asyncgen.engine.sampling.layout import BatchLayout, BatchScores
 from asyncgen.engine.sampling.logprobs import RawLogprobs, raw_logprobs
-from asyncgen.generation.logits import raise_named
+from asyncgen.generation.logits.checked import raise_named
 from asyncgen.transfer import Readback
 
 if TYPE_CHECKING:

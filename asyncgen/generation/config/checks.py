@@ -155,29 +155,21 @@ def hard_rules(config: Any) -> None:
         raise InvalidRequestError("num_return_sequences", count, allowed)
 
 
-_SWITCHES: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
-    (
-        "do_sample",
-        lambda config: config.do_sample is not True,
-        "only used when sampling; set `do_sample=True` or unset it",
-    ),
-    (
-        "num_beams",
-        lambda config: config.num_beams is None or config.num_beams == 1,
-        "only used with beams; set `num_beams` above 1 or unset it",
-    ),
-    (
-        "use_cache",
-        lambda config: config.use_cache is False,
-        "has no effect without a cache; set `use_cache=True` or unset it",
-    ),
-    (
-        "return_dict_in_generate",
-        lambda config: config.return_dict_in_generate is not True,
-        "ignored unless `return_dict_in_generate=True`",
-    ),
-)
-_NEEDING = {switch: [each for each in FIELDS if each.needs == switch] for switch, _, _ in _SWITCHES}
+_IS_OFF: Mapping[str, Callable[[Any], bool]] = {
+    "do_sample": lambda value: value is not True,
+    "num_beams": lambda value: value is None or value == 1,
+    "use_cache": lambda value: value is False,
+    "return_dict_in_generate": lambda value: value is not True,
+}
+"""The switches, and whether a value turns them off."""
+_WITHOUT = {
+    "do_sample": "only used when sampling; set `do_sample=True` or unset it",
+    "num_beams": "only used with beams; set `num_beams` above 1 or unset it",
+    "use_cache": "has no effect without a cache; set `use_cache=True` or unset it",
+    "return_dict_in_generate": "ignored unless `return_dict_in_generate=True`",
+}
+"""What is said of a field that needs a switch which is off."""
+_NEEDING = {switch: [each for each in FIELDS if each.needs == switch] for switch in _IS_OFF}
 
 
 def minor_issues(config: Any, user_set: Collection[str] = ()) -> list[Issue]:
@@ -195,8 +187,8 @@ def minor_issues(config: Any, user_set: Collection[str] = ()) -> list[Issue]:
     if config.pad_token_id is not None and config.pad_token_id < 0:
         reason = "should not be negative; padded batches will fail"
         issues.append(Issue("pad_token_id", config.pad_token_id, reason))
-    for switch, is_off, reason in _SWITCHES:
-        if not is_off(config):
+    for switch, is_off in _IS_OFF.items():
+        if not is_off(getattr(config, switch)):
             continue
         silenced = switch in ("do_sample", "num_beams") and switch in user_set
         for field in _NEEDING[switch]:
@@ -204,7 +196,7 @@ def minor_issues(config: Any, user_set: Collection[str] = ()) -> list[Issue]:
             if value is None or value is field.default or _is_idle(field, value):
                 continue
             if not silenced or field.name in user_set:
-                issues.append(Issue(field.name, value, reason))
+                issues.append(Issue(field.name, value, _WITHOUT[switch]))
     return issues
 
 
@@ -231,6 +223,28 @@ def check_supported(config: Any) -> None:
         if value is not None and not field.is_neutral(value):
             allowed = f"not supported yet; {field.awaits} is not implemented, unset it"
             raise InvalidRequestError(field.name, value, allowed)
+
+
+def check_made_once(
+    name: str, noun: str, made: Collection[object], given: Collection[object]
+) -> None:
+    """Refuse an object of a user where the configuration makes one of its class as well.
+
+    Args:
+        name: The argument that the user's objects came in.
+        noun: What one of them is called.
+        made: What the configuration asked for.
+        given: What the user passed.
+
+    Raises:
+        InvalidRequestError: Names the argument and the class.
+    """
+    kinds = set(map(type, made))
+    for each in given:
+        if type(each) in kinds:
+            allowed = f"the configuration already makes such a {noun}; pass either the object or"
+            allowed += " the configuration field"
+            raise InvalidRequestError(name, type(each).__name__, allowed)
 
 
 def check_beams(config: Any) -> None:

@@ -51,12 +51,11 @@ class ConfigForms:
 
     def to_dict(self) -> dict[str, Any]:
         """Return a deep copy of all attributes; torch dtypes become their names."""
-        values = {
-            name: copy.deepcopy(value)
+        return {
+            name: dtype_to_name(copy.deepcopy(value))
             for name, value in self.__dict__.items()
             if not name.startswith("_") or name in METADATA
         }
-        return {name: dtype_to_name(value) for name, value in values.items()}
 
     def to_diff_dict(self) -> dict[str, Any]:
         """Return the attributes that differ from an empty configuration."""

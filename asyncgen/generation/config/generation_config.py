@@ -253,11 +253,11 @@ class GenerationConfig(ConfigForms):
         for name, value in kwargs.items():
             if hasattr(type(self), name):
                 continue
-            known = name in self.__dict__
-            if known and not (defaults_only and getattr(self, name) is not None):
-                setattr(self, name, value)
-                used.add(name)
-            elif not known and allow_custom_entries:
+            if name in self.__dict__:
+                is_wanted = not defaults_only or getattr(self, name) is None
+            else:
+                is_wanted = allow_custom_entries
+            if is_wanted:
                 setattr(self, name, value)
                 used.add(name)
         self.validate(user_set_attributes=used)

@@ -24,7 +24,7 @@ from asyncgen.generation.generate.plan import (
 )
 from asyncgen.generation.generate.prompts import DecoderPrompt, check_past, read_prompt
 from asyncgen.generation.generate.rows import Rows, lay_rows
-from asyncgen.generation.logits import raise_named
+from asyncgen.generation.logits.checked import raise_named
 from asyncgen.generation.stopping.ends import Ends
 from asyncgen.generation.strategies import (
     TAIL_ONLY,
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
     from asyncgen.generation.config import GenerationConfig
     from asyncgen.generation.generate.plan import GenerativeModel
-    from asyncgen.generation.logits import Guidance, LogitsProcessorList
+    from asyncgen.generation.logits.base import Guidance, LogitsProcessorList
     from asyncgen.generation.stopping.criteria import StoppingCriteriaList
     from streamers import BaseStreamer
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from asyncgen.generation.logits import LogitsProcessorList
+    from asyncgen.generation.logits.base import LogitsProcessorList
     from asyncgen.generation.stopping.criteria import StoppingCriteriaList
     from asyncgen.generation.strategies import Plan, Steps, Strategy
 

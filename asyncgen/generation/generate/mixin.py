@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from asyncgen.generation.config import GenerationConfig
     from asyncgen.generation.generate.collect import Result
-    from asyncgen.generation.logits import LogitsProcessorList
+    from asyncgen.generation.logits.base import LogitsProcessorList
     from asyncgen.generation.stopping.criteria import StoppingCriteriaList
     from streamers import BaseStreamer
 

@@ -23,7 +23,8 @@ from asyncgen.cache.quantized import refuse_quantized
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.config.modes import uses_beams
 from asyncgen.generation.config.parameters import GROWING_CACHES, STATIC_CACHES
-from asyncgen.generation.logits import Guidance, build_logits_processors
+from asyncgen.generation.logits.base import Guidance
+from asyncgen.generation.logits.build import build_logits_processors
 from asyncgen.generation.stopping.criteria import build_stopping_criteria
 from asyncgen.generation.strategies import Plan
 
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from asyncgen.generation.config import GenerationConfig
-    from asyncgen.generation.logits import LogitsProcessorList
+    from asyncgen.generation.logits.base import LogitsProcessorList
     from asyncgen.generation.stopping.criteria import StoppingCriteriaList
     from asyncgen.generation.stopping.ends import Ends
     from asyncgen.generation.strategies import Draw, EncoderInput

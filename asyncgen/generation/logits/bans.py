@@ -175,7 +175,7 @@ class NoBadWordsLogitsProcessor(SequenceBiasLogitsProcessor):
         Stage.PROCESSOR,
         80,
         "bad_words_ids",
-        build=lambda kind, words, setting: kind(words, setting.eos),
+        build=lambda kind, words, setting: kind(words, setting.eos_token_ids),
         batched=_Bias,
         fits=_biases_fit,
     )

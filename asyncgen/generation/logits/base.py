@@ -10,11 +10,12 @@ from __future__ import annotations
 import bisect
 import functools
 import inspect
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, field
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
 
 from torch import Tensor
 
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
 
     from asyncgen.generation.config import GenerationConfig
     from asyncgen.generation.logits.batched import Batched
+
+
+T = TypeVar("T")
 
 
 class Stage(IntEnum):
@@ -66,20 +70,22 @@ class Setting:
     Attributes:
         config: All fields.
         prompt_length: Length of the prompt, padding included.
-        eos: Ids that end a sequence, int64 [N], or None.
+        eos_token_ids: Ids that end a sequence, int64 [N], or None.
         device: Where scores will be.
-        padding: Left padding of each row, int64 [B]; None where nothing is padded.
+        padding: Left padding of each row, int64 [B], which is no token to penalise; None where
+            nothing is padded.
         encoder_input_ids: What the encoder read, or the prompt of a model without one, int64
             [B, T]; None where there are no ids.
-        vocab_size: Tokens of the model; None where it is not known.
+        vocab_size: Tokens of the model, which a watermark needs; None where it is not known.
         guidance: What classifier-free guidance computes with; None where it cannot.
-        tail_only: Whether rows only ever change at their end, as they do not with beams.
+        tail_only: Whether rows only ever change at their end, as they do not with beams. Then
+            what looks at past tokens costs the same however many there are.
         arguments: Parameters that are no fields of the configuration.
     """
 
     config: GenerationConfig
     prompt_length: int
-    eos: Tensor | None
+    eos_token_ids: Tensor | None
     device: str | torch.device
     padding: Tensor | None = None
     encoder_input_ids: Tensor | None = None
@@ -102,7 +108,7 @@ class Setting:
         """Tokens that a filter must leave: with beams, one that goes on beside every end token."""
         if self.beams[0] <= 1:
             return 1
-        return 2 if self.eos is None else len(self.eos) + 1
+        return 2 if self.eos_token_ids is None else len(self.eos_token_ids) + 1
 
     def encoder_ids(self, name: str) -> Tensor:
         """Return the ids that the encoder read, for the parameter of a name.
@@ -110,10 +116,17 @@ class Setting:
         Raises:
             InvalidRequestError: There are none.
         """
-        if self.encoder_input_ids is None:
-            allowed = "needs the token ids of the prompt"
+        return self.needed(self.encoder_input_ids, name, "needs the token ids of the prompt")
+
+    def needed(self, what: T | None, name: str, allowed: str) -> T:
+        """Return what the parameter of a name cannot do without.
+
+        Raises:
+            InvalidRequestError: It is not there.
+        """
+        if what is None:
             raise InvalidRequestError(name, self.value(name), allowed)
-        return self.encoder_input_ids
+        return what
 
 
 def keeping(kind: Any, value: Any, setting: Setting) -> Any:
@@ -274,45 +287,35 @@ class LogitsProcessorList(list[Callable[..., Any]]):
         """Run one processor with the arguments that it asks for."""
         owner: Any = processor if inspect.isroutine(processor) else type(processor)
         wanted = _wanted(owner)
-        if wanted is None:
+        if not wanted:
             return processor(input_ids, scores)
-        return processor(input_ids, scores, **wanted.pick(processor, kwargs))
+        return processor(input_ids, scores, **_pick(processor, wanted, kwargs))
 
 
-class _Wanted:
-    """The parameters of a processor beyond the two documented ones."""
-
-    def __init__(self, parameters: list[inspect.Parameter]) -> None:
-        kinds = inspect.Parameter
-        named = [each for each in parameters if each.kind not in (kinds.VAR_KEYWORD,)]
-        self.names = [each.name for each in named]
-        self.required = [each.name for each in named if each.default is kinds.empty]
-        self.takes_all = any(each.kind is kinds.VAR_KEYWORD for each in parameters)
-
-    def pick(self, processor: object, kwargs: dict[str, Any]) -> dict[str, Any]:
-        missing = [name for name in self.required if name not in kwargs]
-        if missing:
-            raise ValueError(
-                f"{type(processor).__name__} needs the arguments {missing}; pass them to the list"
-            )
-        if self.takes_all:
-            return kwargs
-        return {name: kwargs[name] for name in self.names if name in kwargs}
+def _pick(
+    processor: object, wanted: list[inspect.Parameter], kwargs: dict[str, Any]
+) -> dict[str, Any]:
+    """Choose the arguments that a processor wants."""
+    named = {each.name: each.default for each in wanted if each.kind is not each.VAR_KEYWORD}
+    required = [name for name, default in named.items() if default is inspect.Parameter.empty]
+    missing = [name for name in required if name not in kwargs]
+    if missing:
+        raise ValueError(
+            f"{type(processor).__name__} needs the arguments {missing}; pass them to the list"
+        )
+    takes_all = len(named) < len(wanted)
+    return kwargs if takes_all else {name: kwargs[name] for name in named if name in kwargs}
 
 
 @functools.lru_cache(maxsize=1024)
-def _wanted(owner: Any) -> _Wanted | None:
-    """Inspect a function, or the calls of a class, once for all; None if nothing is wanted."""
+def _wanted(owner: Any) -> list[inspect.Parameter]:
+    """Find what a function, or the calls of a class, want beyond the two documented arguments."""
     is_class = isinstance(owner, type)
     # The first parameter of a method is the instance.
     skip = 3 if is_class else 2
     signature = inspect.signature(owner.__call__ if is_class else owner)
-    extra = [
-        parameter
-        for parameter in list(signature.parameters.values())[skip:]
-        if parameter.kind is not inspect.Parameter.VAR_POSITIONAL
-    ]
-    return _Wanted(extra) if extra else None
+    extra = list(signature.parameters.values())[skip:]
+    return [each for each in extra if each.kind is not each.VAR_POSITIONAL]
 
 
 def rounded(parameter: Parameter, scores: Tensor) -> Parameter:
@@ -327,6 +330,23 @@ def divide(scores: Tensor, parameter: Parameter) -> Tensor:
         # CUDA divides by a number as a multiplication with its reciprocal.
         return scores * parameter.reciprocal() if scores.is_cuda else scores / parameter
     return scores / parameter
+
+
+def is_finite(value: Any) -> bool:
+    """Tell whether a value is a number that a float can be; booleans are none."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and abs(value) <= sys.float_info.max
+
+
+def check_positive(name: str, value: object, note: str = "") -> float:
+    """Check a float that a processor is built with, and return it.
+
+    Raises:
+        InvalidRequestError: It is no float above 0.
+    """
+    if not isinstance(value, float) or not value > 0:
+        raise InvalidRequestError(name, value, f"must be a float above 0{note}")
+    return value
 
 
 def check_count(name: str, value: object, least: int = 1) -> int:

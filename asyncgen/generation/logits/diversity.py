@@ -13,6 +13,7 @@ from asyncgen.generation.logits.base import (
     Stage,
     as_float,
     check_count,
+    check_positive,
 )
 
 if TYPE_CHECKING:
@@ -30,7 +31,6 @@ class HammingDiversityLogitsProcessor(LogitsProcessor):
         Stage.PROCESSOR,
         30,
         "diversity_penalty",
-        off=0.0,
         is_on=lambda penalty: penalty > 0.0,
         build=lambda kind, penalty, setting: kind(as_float(penalty), *setting.beams),
     )
@@ -46,17 +46,13 @@ class HammingDiversityLogitsProcessor(LogitsProcessor):
         Raises:
             InvalidRequestError: One of them is out of range.
         """
-        if not isinstance(diversity_penalty, float) or not diversity_penalty > 0.0:
-            raise InvalidRequestError(
-                "diversity_penalty", diversity_penalty, "must be a float above 0"
-            )
+        self._diversity_penalty = check_positive("diversity_penalty", diversity_penalty)
         self._num_beams = check_count("num_beams", num_beams, least=2)
         groups = check_count("num_beam_groups", num_beam_groups, least=2)
         if groups > num_beams:
             raise InvalidRequestError(
                 "num_beam_groups", groups, f"must not exceed `num_beams` ({num_beams})"
             )
-        self._diversity_penalty = diversity_penalty
         self._group_size = num_beams // groups
 
     def __call__(

@@ -24,6 +24,7 @@ from asyncgen.generation.logits.base import (
     Stage,
     as_float,
     check_count,
+    check_positive,
     divide,
     keeping,
 )
@@ -301,10 +302,8 @@ class TemperatureLogitsWarper(ColumnsProcessor):
         Raises:
             InvalidRequestError: It is none.
         """
-        if not isinstance(temperature, float) or not temperature > 0:
-            allowed = "must be a float above 0; for greedy decoding set `do_sample=False`"
-            raise InvalidRequestError("temperature", temperature, allowed)
-        self.temperature = temperature
+        note = "; for greedy decoding set `do_sample=False`"
+        self.temperature = check_positive("temperature", temperature, note)
 
 
 class TopKLogitsWarper(ColumnsProcessor):
@@ -344,7 +343,6 @@ class TopPLogitsWarper(ColumnsProcessor):
         Stage.WARPER,
         40,
         "top_p",
-        off=1.0,
         is_on=lambda top_p: top_p < 1.0,
         build=keeping,
         batched=Columns(keep_top_p, "top_p"),

@@ -121,31 +121,24 @@ class Growth:
             the rows are others.
         """
         batch, length = input_ids.shape
-        kept = self._kept(input_ids) if batch == self._batch else None
+        is_known, before = batch == self._batch, self._length
         self._batch, self._length = batch, length
         if self.tail_only:
-            return kept
+            return max(min(before, length - 1), 0) if is_known else None
         seen = self._seen
-        if kept is None or seen is None:
+        if not is_known or seen is None or seen.device != input_ids.device:
             self._seen = input_ids.clone()
             return None
+        common = min(before, length)
+        same = (seen[:, :common] == input_ids[:, :common]).all(dim=0)
+        kept = int(same.long().cumprod(dim=0).sum())
         if length > seen.shape[1]:
-            self._seen = seen.new_empty(batch, max(length, 2 * seen.shape[1]))
-            self._seen[:, :kept] = seen[:, :kept]
+            larger = self._seen = seen.new_empty(batch, max(length, 2 * seen.shape[1]))
+            larger[:, :kept] = seen[:, :kept]
+            seen = larger
         # A copy: the caller may go on writing to the buffer that these ids are a view of.
-        self._seen[:, kept:length] = input_ids[:, kept:]  # type: ignore[index]
+        seen[:, kept:length] = input_ids[:, kept:]
         return kept
-
-    def _kept(self, input_ids: Tensor) -> int | None:
-        """Tokens at the beginning that are the same as before; None where that is not known."""
-        length = input_ids.shape[1]
-        if self.tail_only:
-            return max(min(self._length, length - 1), 0)
-        if self._seen is None or self._seen.device != input_ids.device:
-            return None
-        common = min(self._length, length)
-        same = (self._seen[:, :common] == input_ids[:, :common]).all(dim=0)
-        return int(same.long().cumprod(dim=0).sum())
 
 
 class Memories(Generic[M]):

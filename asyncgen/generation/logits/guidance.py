@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import copy
 import inspect
-import math
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from asyncgen.errors import InvalidRequestError
-from asyncgen.generation.logits.base import Definition, LogitsProcessor, Stage
+from asyncgen.generation.logits.base import Definition, LogitsProcessor, Stage, is_finite
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -86,7 +85,7 @@ class UnbatchedClassifierFreeGuidanceLogitsProcessor(LogitsProcessor):
         10,
         "guidance_scale",
         off=1,
-        build=lambda _, value, setting: _guided(value, setting),
+        build=lambda _, scale, setting: _guided(scale, setting),
         for_sample=copy.copy,
     )
 
@@ -113,8 +112,7 @@ class UnbatchedClassifierFreeGuidanceLogitsProcessor(LogitsProcessor):
         Raises:
             InvalidRequestError: The scale is no number, or the shapes do not fit.
         """
-        number = isinstance(guidance_scale, int | float) and not isinstance(guidance_scale, bool)
-        if not number or not math.isfinite(guidance_scale):
+        if not is_finite(guidance_scale):
             raise InvalidRequestError("guidance_scale", guidance_scale, "must be a finite number")
         mask = unconditional_attention_mask
         if unconditional_ids is not None:
@@ -184,11 +182,8 @@ class UnbatchedClassifierFreeGuidanceLogitsProcessor(LogitsProcessor):
 
 
 def _guided(scale: Any, setting: Setting) -> LogitsProcessor:
-    guidance = setting.guidance
-    if guidance is None:
-        raise InvalidRequestError(
-            "guidance_scale", scale, "needs a decoder-only model that can be called"
-        )
+    allowed = "needs a decoder-only model that can be called"
+    guidance = setting.needed(setting.guidance, "guidance_scale", allowed)
     return UnbatchedClassifierFreeGuidanceLogitsProcessor(
         scale,
         guidance.model,

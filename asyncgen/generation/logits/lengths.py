@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,9 +12,9 @@ from asyncgen.generation.logits.bans import TimedBan, TokenIds, VocabularyIds, t
 from asyncgen.generation.logits.base import (
     Definition,
     LogitsProcessor,
-    Setting,
     Stage,
     check_count,
+    is_finite,
     rounded,
 )
 from asyncgen.generation.logits.batched import Ban, Force, Part, Scores
@@ -25,6 +24,8 @@ if TYPE_CHECKING:
 
 
 _FARTHEST = 2**31
+_NEEDS_LENGTH = "needs `max_length` or `max_new_tokens`"
+_NEEDS_END = "needs an end token; set `eos_token_id`"
 
 
 def force(scores: Tensor, token_ids: Tensor) -> Tensor:
@@ -76,10 +77,9 @@ class MinLengthLogitsProcessor(TimedBan):
         Stage.PROCESSOR,
         90,
         "min_length",
-        off=0,
         is_on=lambda length: length > 0,
         needs_eos=True,
-        build=lambda kind, length, setting: kind(length, setting.eos, setting.device),
+        build=lambda kind, length, setting: kind(length, setting.eos_token_ids, setting.device),
         batched=Ban,
     )
 
@@ -111,11 +111,10 @@ class MinNewTokensLengthLogitsProcessor(TimedBan):
         Stage.PROCESSOR,
         100,
         "min_new_tokens",
-        off=0,
         is_on=lambda count: count > 0,
         needs_eos=True,
         build=lambda kind, count, setting: kind(
-            setting.prompt_length, count, setting.eos, setting.device
+            setting.prompt_length, count, setting.eos_token_ids, setting.device
         ),
         batched=Ban,
     )
@@ -197,7 +196,11 @@ class ForcedEOSTokenLogitsProcessor(_Forcing):
         Stage.PROCESSOR,
         130,
         "forced_eos_token_id",
-        build=lambda kind, tokens, setting: kind(_max_length(setting), tokens, setting.device),
+        build=lambda kind, tokens, setting: kind(
+            setting.needed(setting.config.max_length, "forced_eos_token_id", _NEEDS_LENGTH),
+            tokens,
+            setting.device,
+        ),
         batched=Force,
         fits=_ends_fit,
     )
@@ -258,7 +261,9 @@ class ExponentialDecayLengthPenalty(LogitsProcessor):
         150,
         "exponential_decay_length_penalty",
         build=lambda kind, pair, setting: kind(
-            pair, _eos_for_decay(pair, setting), setting.prompt_length
+            pair,
+            setting.needed(setting.eos_token_ids, "exponential_decay_length_penalty", _NEEDS_END),
+            setting.prompt_length,
         ),
         batched=_Decay,
         fits=_ends_fit,
@@ -288,8 +293,7 @@ class ExponentialDecayLengthPenalty(LogitsProcessor):
         if isinstance(start, bool) or not isinstance(start, int) or abs(start) > _FARTHEST:
             allowed = f"its start must be a whole number from {-_FARTHEST} to {_FARTHEST}"
             raise InvalidRequestError("exponential_decay_length_penalty", pair, allowed)
-        number = isinstance(factor, int | float) and not isinstance(factor, bool)
-        if not number or not abs(factor) <= sys.float_info.max:
+        if not is_finite(factor):
             allowed = "its factor must be a finite number"
             raise InvalidRequestError("exponential_decay_length_penalty", pair, allowed)
         self.regulation_start = start + input_ids_seq_length
@@ -322,23 +326,6 @@ class ExponentialDecayLengthPenalty(LogitsProcessor):
                 f" {overdue} is beyond a number; give `exponential_decay_length_penalty` a factor"
                 " nearer to 1",
             ) from None
-
-
-def _max_length(setting: Setting) -> int:
-    length = setting.config.max_length
-    if length is None:
-        allowed = "needs `max_length` or `max_new_tokens`"
-        raise InvalidRequestError(
-            "forced_eos_token_id", setting.config.forced_eos_token_id, allowed
-        )
-    return length
-
-
-def _eos_for_decay(value: Any, setting: Setting) -> Tensor:
-    if setting.eos is None:
-        allowed = "needs an end token; set `eos_token_id`"
-        raise InvalidRequestError("exponential_decay_length_penalty", value, allowed)
-    return setting.eos
 
 
 def _ids(name: str, value: TokenIds, device: str | torch.device) -> Tensor:

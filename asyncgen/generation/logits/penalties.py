@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import functools
-import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -13,11 +12,12 @@ from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.logits.base import (
     Definition,
     LogitsProcessor,
-    Setting,
     Stage,
     as_float,
     check_count,
+    check_positive,
     divide,
+    is_finite,
     rounded,
 )
 from asyncgen.generation.logits.growth import Memories, SeenTokens, forgetful
@@ -219,7 +219,7 @@ class RepetitionPenaltyLogitsProcessor(_SeenTokensProcessor):
         Raises:
             InvalidRequestError: One of them is out of range.
         """
-        self.penalty = _positive(penalty)
+        self.penalty = check_positive("penalty", penalty)
         ignored = prompt_ignore_length
         if ignored is not None and not isinstance(ignored, Tensor):
             check_count("prompt_ignore_length", ignored, least=0)
@@ -262,7 +262,7 @@ class EncoderRepetitionPenaltyLogitsProcessor(LogitsProcessor):
         Raises:
             InvalidRequestError: The penalty is out of range.
         """
-        self.penalty = 1 / _positive(penalty)
+        self.penalty = 1 / check_positive("penalty", penalty)
         self.encoder_input_ids = encoder_input_ids
 
     change = staticmethod(RepetitionPenaltyLogitsProcessor.change)
@@ -303,45 +303,39 @@ class _CountsProcessor(_SeenTokensProcessor):
         Raises:
             InvalidRequestError: One of them is out of range.
         """
-        number = isinstance(penalty, int | float) and not isinstance(penalty, bool)
-        if not number or not math.isfinite(penalty):
+        if not is_finite(penalty):
             raise InvalidRequestError("penalty", penalty, "must be a finite number")
         self.penalty = float(penalty)
         self.prompt_length = check_count("prompt_length", prompt_length, least=0)
         self.memories = Memories(lambda _: SeenTokens(prompt_length), tail_only=tail_only)
 
 
-def _of_generated(kind: type[_CountsProcessor], penalty: float, setting: Setting) -> Any:
-    return kind(penalty, setting.prompt_length, tail_only=setting.tail_only)
+def _of_generated(rank: int, parameter: str) -> Definition:
+    """Define a penalty on generated tokens."""
+    return Definition(
+        Stage.PROCESSOR,
+        rank,
+        parameter,
+        off=0.0,
+        build=lambda kind, penalty, setting: kind(
+            penalty, setting.prompt_length, tail_only=setting.tail_only
+        ),
+        batched=_Penalize,
+        for_sample=forgetful,
+    )
 
 
 class PresencePenaltyLogitsProcessor(_CountsProcessor):
     """Penalises generated tokens, however often they occur (`penalize_presence`)."""
 
-    definition = Definition(
-        Stage.PROCESSOR,
-        180,
-        "presence_penalty",
-        off=0.0,
-        build=_of_generated,
-        batched=_Penalize,
-        for_sample=forgetful,
-    )
+    definition = _of_generated(180, "presence_penalty")
     change = staticmethod(penalize_presence)
 
 
 class FrequencyPenaltyLogitsProcessor(_CountsProcessor):
     """Penalises generated tokens for each time they occur (`penalize_frequency`)."""
 
-    definition = Definition(
-        Stage.PROCESSOR,
-        190,
-        "frequency_penalty",
-        off=0.0,
-        build=_of_generated,
-        batched=_Penalize,
-        for_sample=forgetful,
-    )
+    definition = _of_generated(190, "frequency_penalty")
     change = staticmethod(penalize_frequency)
 
 
@@ -349,9 +343,3 @@ def _within(seen: SeenTokens, size: int) -> SeenTokens:
     if seen.largest >= size:
         raise IndexError(f"token {seen.largest} is not below the {size} scores")
     return seen
-
-
-def _positive(penalty: float) -> float:
-    if not isinstance(penalty, float) or not penalty > 0:
-        raise InvalidRequestError("penalty", penalty, "must be a float above 0")
-    return penalty

@@ -18,23 +18,11 @@ import torch
 from torch import Tensor
 
 from asyncgen.errors import InvalidRequestError
-from asyncgen.generation.stopping.cancel import CancelCriteria
+from asyncgen.generation.config.checks import check_made_once
 from asyncgen.generation.stopping.stop_strings import StopStringMatcher
 
 if TYPE_CHECKING:
     from asyncgen.generation.config import GenerationConfig
-
-__all__ = [
-    "CancelCriteria",
-    "EosTokenCriteria",
-    "MaxLengthCriteria",
-    "MaxTimeCriteria",
-    "StopStringCriteria",
-    "StoppingCriteria",
-    "StoppingCriteriaList",
-    "build_stopping_criteria",
-    "validate_stopping_criteria",
-]
 
 _logger = logging.getLogger("asyncgen.generation")
 
@@ -168,10 +156,10 @@ class EosTokenCriteria(StoppingCriteria):
         Raises:
             TypeError: There is something else than integers in it.
         """
-        ids = torch.as_tensor(eos_token_id).flatten() if not _is_empty(eos_token_id) else None
-        if ids is not None and (ids.is_floating_point() or ids.dtype is torch.bool):
+        ids = torch.as_tensor(eos_token_id).flatten()
+        if len(ids) and (ids.is_floating_point() or ids.dtype is torch.bool):
             raise TypeError(f"`eos_token_id` is {eos_token_id!r}: must be token ids")
-        self.eos_token_id = torch.empty(0, dtype=torch.int64) if ids is None else ids.long()
+        self.eos_token_id = ids.long()
 
     def __call__(self, input_ids: Tensor, scores: Tensor | None = None, **kwargs: Any) -> Tensor:
         """Look at the newest token; ids are int64 [B, T]. Returns bool [B]."""
@@ -271,21 +259,10 @@ def build_stopping_criteria(
         criteria.append(StopStringCriteria(tokenizer, config.stop_strings))
     if config.eos_token_id is not None:
         criteria.append(EosTokenCriteria(config.eos_token_id))
-    made = {type(criterion) for criterion in criteria}
-    for criterion in user_criteria or ():
-        if type(criterion) in made:
-            allowed = (
-                "the configuration already makes such a criterion; pass either the object or the"
-                " configuration field"
-            )
-            raise InvalidRequestError("stopping_criteria", type(criterion).__name__, allowed)
+    check_made_once("stopping_criteria", "criterion", criteria, user_criteria or ())
     criteria.extend(user_criteria or ())
     return criteria
 
 
 def _for_all(done: bool, input_ids: Tensor) -> Tensor:
     return torch.full((input_ids.shape[0],), done, device=input_ids.device)
-
-
-def _is_empty(value: object) -> bool:
-    return isinstance(value, list | tuple) and not value

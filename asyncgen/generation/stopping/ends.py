@@ -8,7 +8,7 @@ documented tensor signature and are called only if there are any.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 
@@ -26,6 +26,12 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+C = TypeVar("C")
+
+_PLAIN = (EosTokenCriteria, MaxLengthCriteria, MaxTimeCriteria, CancelCriteria)
+"""What is checked without tensors."""
+
+
 class Ends:
     """A list of stopping criteria, ready to be asked after every token."""
 
@@ -38,15 +44,22 @@ class Ends:
             criteria: Built-in and user criteria.
             clock: Wall clock in seconds, as :class:`MaxTimeCriteria` reads it.
         """
-        self.eos_token_ids: frozenset[int] = frozenset()
-        self.max_length: int | None = None
-        self._deadline: float | None = None
-        self._cancels: list[CancelCriteria] = []
-        self.tensor_criteria = StoppingCriteriaList()
+
+        def of(kind: type[C]) -> list[C]:
+            # Exact types only: a subclass may override __call__.
+            return [each for each in criteria if type(each) is kind]
+
+        ends = [each.eos_token_id.tolist() for each in of(EosTokenCriteria)]
+        self.eos_token_ids: frozenset[int] = frozenset().union(*ends)
+        lengths = [each.max_length for each in of(MaxLengthCriteria)]
+        self.max_length = min(lengths, default=None)
+        deadlines = [each.initial_timestamp + each.max_time for each in of(MaxTimeCriteria)]
+        self._deadline = min(deadlines, default=None)
+        self._cancels = of(CancelCriteria)
+        others = [each for each in criteria if type(each) not in _PLAIN]
+        self.tensor_criteria = StoppingCriteriaList(others)
         self._stopped: dict[int, str] = {}
         self._clock = clock
-        for criterion in criteria:
-            self._sort_in(criterion)
 
     def stop_row(self, row: int, reason: str = "stop") -> None:
         """End a row from outside with its next token, for a reason seen in its text."""
@@ -131,22 +144,3 @@ class Ends:
         if self._deadline is not None and self._clock() > self._deadline:
             return "time"
         return None
-
-    def _sort_in(self, criterion: Callable[..., Tensor]) -> None:
-        """Take the plain value out of a built-in criterion; keep any other as it is."""
-        # Exact types only: a subclass may override __call__.
-        kind = type(criterion)
-        if isinstance(criterion, EosTokenCriteria) and kind is EosTokenCriteria:
-            self.eos_token_ids |= frozenset(criterion.eos_token_id.tolist())
-        elif isinstance(criterion, MaxLengthCriteria) and kind is MaxLengthCriteria:
-            known = self.max_length
-            self.max_length = (
-                criterion.max_length if known is None else min(known, criterion.max_length)
-            )
-        elif isinstance(criterion, MaxTimeCriteria) and kind is MaxTimeCriteria:
-            deadline = criterion.initial_timestamp + criterion.max_time
-            self._deadline = deadline if self._deadline is None else min(self._deadline, deadline)
-        elif isinstance(criterion, CancelCriteria) and kind is CancelCriteria:
-            self._cancels.append(criterion)
-        else:
-            self.tensor_criteria.append(criterion)

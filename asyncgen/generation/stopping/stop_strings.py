@@ -34,8 +34,8 @@ def _byte_alphabet() -> dict[str, int]:
     return alphabet
 
 
-class TokenBytes:
-    """The bytes that each token of a tokenizer adds to a text."""
+class TokenBytes(dict[int, bytes]):
+    """The bytes that each token of a tokenizer adds to a text, of those that were asked for."""
 
     def __init__(self, tokenizer: Any) -> None:
         """Learn the kind of vocabulary.
@@ -47,7 +47,6 @@ class TokenBytes:
         self._tokenizer = tokenizer = getattr(tokenizer, "backend_tokenizer", tokenizer)
         vocabulary = tokenizer.get_vocab()
         self._tokens: dict[int, str] = {number: token for token, number in vocabulary.items()}
-        self._known: dict[int, bytes] = {}
         alphabet = _byte_alphabet()
         self._alphabet = alphabet if alphabet.keys() <= vocabulary.keys() else None
         self._has_fallback = all(f"<0x{byte:02X}>" in vocabulary for byte in range(256))
@@ -55,12 +54,10 @@ class TokenBytes:
         self._anchor: list[int] = list(getattr(encoded, "ids", encoded))
         self._anchor_text = self._decode(self._anchor)
 
-    def __getitem__(self, token_id: int) -> bytes:
-        """Return the bytes of a token; none for an id that the vocabulary does not have."""
-        known = self._known.get(token_id)
-        if known is None:
-            known = self._known[token_id] = self._work_out(token_id)
-        return known
+    def __missing__(self, token_id: int) -> bytes:
+        """Work out the bytes of a token; none for an id that the vocabulary does not have."""
+        found = self[token_id] = self._work_out(token_id)
+        return found
 
     def _work_out(self, token_id: int) -> bytes:
         token = self._tokens.get(token_id)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from asyncgen.cache import Cache
     from asyncgen.generation.config import GenerationConfig
-    from asyncgen.generation.logits import LogitsProcessorList
+    from asyncgen.generation.logits.base import LogitsProcessorList
     from asyncgen.generation.stopping.ends import Ends
     from asyncgen.generation.strategies.drafters.drafter import Drafter
     from asyncgen.generation.strategies.record import Record

@@ -133,7 +133,6 @@ class GreenLists:
         self._width = config.context_width
         self._selfhash = config.seeding_scheme == "selfhash"
         self._generator = torch.Generator(device=self.device)
-        self._table: Tensor | None = None
         self.of_seed = functools.lru_cache(maxsize=_LISTS_KEPT)(self._draw)
 
     def after(self, token: int) -> Tensor:
@@ -179,12 +178,10 @@ class GreenLists:
         green = [bool((self.of_seed(seed % _SEEDS) == token).any()) for seed, token in pairs]
         return torch.tensor(green, device=candidates.device).view_as(candidates)
 
-    @property
+    @functools.cached_property
     def _mixed(self) -> Tensor:
-        if self._table is None:
-            self._generator.manual_seed(self._key)
-            self._table = torch.randperm(_TABLE_SIZE, device=self.device, generator=self._generator)
-        return self._table
+        self._generator.manual_seed(self._key)
+        return torch.randperm(_TABLE_SIZE, device=self.device, generator=self._generator)
 
     @property
     def _key_tensor(self) -> int:
@@ -276,10 +273,8 @@ class WatermarkLogitsProcessor(LogitsProcessor):
         return favour(scores, green, self.bias)
 
 
-def _watermark(value: Any, setting: Setting) -> LogitsProcessor:
+def _watermark(value: Any, setting: Setting) -> Any:
     """Make the processor of any kind of watermark."""
-    if setting.vocab_size is None:
-        raise InvalidRequestError("watermarking_config", value, "needs a model's vocabulary size")
-    config = watermark_from(value)
-    processor: LogitsProcessor = config.construct_processor(setting.vocab_size, setting.device)
-    return processor
+    allowed = "needs a model's vocabulary size"
+    vocab_size = setting.needed(setting.vocab_size, "watermarking_config", allowed)
+    return watermark_from(value).construct_processor(vocab_size, setting.device)

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from asyncgen.errors import InvalidRequestError
-from asyncgen.generation.logits import LogitsProcessorList
+from asyncgen.generation.logits.base import LogitsProcessorList
 from asyncgen.generation.stopping.criteria import StoppingCriteriaList
 from asyncgen.llm import AsyncLLM
 from tests.doubles.engine import in_thread, no_thread_left

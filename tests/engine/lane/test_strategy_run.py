@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from asyncgen.engine.lane.strategy_run import StepRun
-from asyncgen.generation.logits import LogitsProcessorList
+from asyncgen.generation.logits.base import LogitsProcessorList
 from tests.doubles.engine import greedy_ids, no_assistants, sampled_ids
 from tests.doubles.models import EOS, TableModel, byte_tokenizer
 from tests.engine.making import Clock, request_for

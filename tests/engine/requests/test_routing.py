@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from asyncgen.engine.requests.prepare import num_rows
-from asyncgen.generation.logits import LogitsProcessorList
+from asyncgen.generation.logits.base import LogitsProcessorList
 from asyncgen.generation.stopping.criteria import StoppingCriteriaList
 from tests.doubles.models import TableModel
 from tests.engine.batches import Bench, ids_of

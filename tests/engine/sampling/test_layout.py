@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from asyncgen.engine.sampling.layout import BatchLayout, BatchScores
-from asyncgen.generation.logits import LogitsProcessorList
+from asyncgen.generation.logits.base import LogitsProcessorList
 from asyncgen.generation.stopping.criteria import StoppingCriteriaList
 from tests.doubles.models import VOCABULARY
 from tests.engine.making import request_for, sample_of

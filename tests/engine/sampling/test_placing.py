@@ -12,15 +12,18 @@ from asyncgen.engine.sampling import layout as module
 from asyncgen.engine.sampling.layout import BatchLayout, BatchScores
 from asyncgen.engine.sampling.placing import place
 from asyncgen.engine.sampling.sampler import BatchSampler
-from asyncgen.generation.logits import (
+from asyncgen.generation.logits import base as definitions_module
+from asyncgen.generation.logits.base import (
+    Definition,
     LogitsProcessor,
     LogitsProcessorList,
-    RepetitionPenaltyLogitsProcessor,
-    TemperatureLogitsWarper,
+    Stage,
+    definition_of,
+    kinds,
 )
-from asyncgen.generation.logits import base as definitions_module
-from asyncgen.generation.logits.base import Definition, Stage, definition_of, kinds
 from asyncgen.generation.logits.batched import Ban, Columns
+from asyncgen.generation.logits.filters import TemperatureLogitsWarper
+from asyncgen.generation.logits.penalties import RepetitionPenaltyLogitsProcessor
 from tests.doubles.models import EOS, VOCABULARY
 from tests.engine.making import request_for, sample_of
 

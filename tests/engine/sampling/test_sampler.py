@@ -17,7 +17,9 @@ from asyncgen.engine.sampling.draws import HashDraw
 from asyncgen.engine.sampling.layout import BatchLayout
 from asyncgen.engine.sampling.sampler import BatchSampler, Sampled
 from asyncgen.errors import InvalidScoresError
-from asyncgen.generation.logits import LogitsProcessorList, TemperatureLogitsWarper, raise_named
+from asyncgen.generation.logits.base import LogitsProcessorList
+from asyncgen.generation.logits.checked import raise_named
+from asyncgen.generation.logits.filters import TemperatureLogitsWarper
 from asyncgen.generation.stopping.criteria import StoppingCriteriaList
 from asyncgen.generation.strategies.token_by_token import most_probable
 from tests.doubles.models import TableModel

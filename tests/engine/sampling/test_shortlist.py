@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from asyncgen.engine.sampling.draws import HashDraws
 from asyncgen.engine.sampling.placing import Shortlist, is_listable
-from asyncgen.generation.logits import (
-    EpsilonLogitsWarper,
+from asyncgen.generation.logits.filters import (
     MinPLogitsWarper,
     TemperatureLogitsWarper,
     TopKLogitsWarper,
     TopPLogitsWarper,
 )
+from asyncgen.generation.logits.surprise import EpsilonLogitsWarper
 
 SIZE = 1500
 SCORES = torch.zeros(1, SIZE)

@@ -10,7 +10,7 @@ import torch
 
 from asyncgen.errors import InvalidRequestError, MissingRequirementsError
 from asyncgen.generation.config import GenerationConfig
-from asyncgen.generation.logits import LogitsProcessorList
+from asyncgen.generation.logits.base import LogitsProcessorList
 from asyncgen.generation.stopping.criteria import StoppingCriteriaList
 from asyncgen.generation.strategies import Step
 from asyncgen.llm import AsyncLLM

@@ -9,10 +9,12 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import asyncgen
-from asyncgen.generation import logits
 from asyncgen.generation.config import GenerationConfig
-from asyncgen.generation.logits import LogitsProcessor, build_logits_processors
-from asyncgen.generation.watermarking import SynthIDTextWatermarkingConfig, WatermarkingConfig
+from asyncgen.generation.logits import penalties
+from asyncgen.generation.logits.base import LogitsProcessor
+from asyncgen.generation.logits.build import build_logits_processors
+from asyncgen.generation.watermarking.greenlist import WatermarkingConfig
+from asyncgen.generation.watermarking.synthid import SynthIDTextWatermarkingConfig
 from tests.doubles.strategies import tiny_model
 
 if TYPE_CHECKING:
@@ -46,7 +48,7 @@ MAKERS: dict[str, Callable[[int], Any]] = {
     ),
     "ForcedBOSTokenLogitsProcessor": lambda rows: asyncgen.ForcedBOSTokenLogitsProcessor(3),
     "ForcedEOSTokenLogitsProcessor": lambda rows: asyncgen.ForcedEOSTokenLogitsProcessor(7, 7),
-    "FrequencyPenaltyLogitsProcessor": lambda rows: logits.FrequencyPenaltyLogitsProcessor(0.5),
+    "FrequencyPenaltyLogitsProcessor": lambda rows: penalties.FrequencyPenaltyLogitsProcessor(0.5),
     "HammingDiversityLogitsProcessor": None,  # type: ignore[dict-item]
     "InfNanRemoveLogitsProcessor": lambda rows: asyncgen.InfNanRemoveLogitsProcessor(),
     "LogitNormalization": lambda rows: asyncgen.LogitNormalization(),
@@ -60,7 +62,7 @@ MAKERS: dict[str, Callable[[int], Any]] = {
     ),
     "NoRepeatNGramLogitsProcessor": lambda rows: asyncgen.NoRepeatNGramLogitsProcessor(2),
     "PrefixConstrainedLogitsProcessor": None,  # type: ignore[dict-item]
-    "PresencePenaltyLogitsProcessor": lambda rows: logits.PresencePenaltyLogitsProcessor(0.5),
+    "PresencePenaltyLogitsProcessor": lambda rows: penalties.PresencePenaltyLogitsProcessor(0.5),
     "RepetitionPenaltyLogitsProcessor": lambda rows: asyncgen.RepetitionPenaltyLogitsProcessor(1.5),
     "SequenceBiasLogitsProcessor": lambda rows: asyncgen.SequenceBiasLogitsProcessor(
         {(3,): 1.0, (4, 5): -2.0}

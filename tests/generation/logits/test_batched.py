@@ -11,23 +11,27 @@ from hypothesis import strategies as st
 
 from asyncgen.engine.sampling.layout import BatchScores
 from asyncgen.errors import InvalidScoresError
-from asyncgen.generation.logits import (
-    EncoderNoRepeatNGramLogitsProcessor,
-    EpsilonLogitsWarper,
-    EtaLogitsWarper,
-    ForcedBOSTokenLogitsProcessor,
-    ForcedEOSTokenLogitsProcessor,
-    MinPLogitsWarper,
-    PrefixConstrainedLogitsProcessor,
-    SequenceBiasLogitsProcessor,
-    TemperatureLogitsWarper,
-    TopHLogitsWarper,
-    TopKLogitsWarper,
-    TopPLogitsWarper,
-    TypicalLogitsWarper,
-)
+from asyncgen.generation.logits.bans import SequenceBiasLogitsProcessor
 from asyncgen.generation.logits.base import definition_of, kinds
 from asyncgen.generation.logits.batched import Columns, Part
+from asyncgen.generation.logits.filters import (
+    MinPLogitsWarper,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
+from asyncgen.generation.logits.lengths import (
+    ForcedBOSTokenLogitsProcessor,
+    ForcedEOSTokenLogitsProcessor,
+)
+from asyncgen.generation.logits.ngrams import EncoderNoRepeatNGramLogitsProcessor
+from asyncgen.generation.logits.prefix import PrefixConstrainedLogitsProcessor
+from asyncgen.generation.logits.surprise import (
+    EpsilonLogitsWarper,
+    EtaLogitsWarper,
+    TopHLogitsWarper,
+    TypicalLogitsWarper,
+)
 from tests.doubles.models import EOS, VOCABULARY
 from tests.engine.making import request_for, sample_of
 

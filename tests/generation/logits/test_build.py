@@ -12,14 +12,10 @@ from torch import Tensor
 
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.config import GenerationConfig
-from asyncgen.generation.logits import (
-    Guidance,
-    LogitsProcessor,
-    LogitsProcessorList,
-    RepetitionPenaltyLogitsProcessor,
-    TemperatureLogitsWarper,
-    build_logits_processors,
-)
+from asyncgen.generation.logits.base import Guidance, LogitsProcessor, LogitsProcessorList
+from asyncgen.generation.logits.build import build_logits_processors
+from asyncgen.generation.logits.filters import TemperatureLogitsWarper
+from asyncgen.generation.logits.penalties import RepetitionPenaltyLogitsProcessor
 
 ON: dict[str, list[Any]] = {
     "guidance_scale": [1.0, 1.5],

@@ -9,14 +9,10 @@ import torch
 from torch import Tensor
 
 from asyncgen.errors import InvalidScoresError
-from asyncgen.generation.logits import (
-    LogitsProcessor,
-    LogitsProcessorList,
-    MinPLogitsWarper,
-    SuppressTokensLogitsProcessor,
-    TemperatureLogitsWarper,
-)
+from asyncgen.generation.logits.bans import SuppressTokensLogitsProcessor
+from asyncgen.generation.logits.base import LogitsProcessor, LogitsProcessorList
 from asyncgen.generation.logits.checked import CheckedProcessors, raise_named
+from asyncgen.generation.logits.filters import MinPLogitsWarper, TemperatureLogitsWarper
 
 IDS, SCORES = torch.ones(2, 3, dtype=torch.int64), torch.arange(10.0).view(2, 5)
 HARMLESS = TemperatureLogitsWarper(0.5)

@@ -12,8 +12,8 @@ import asyncgen
 from asyncgen.generation import logits
 from asyncgen.generation.config import GenerationConfig
 from asyncgen.generation.logits import base as module
-from asyncgen.generation.logits import build_logits_processors
 from asyncgen.generation.logits.base import Definition, LogitsProcessor, Stage, definition_of, kinds
+from asyncgen.generation.logits.build import build_logits_processors
 
 if TYPE_CHECKING:
     import pytest

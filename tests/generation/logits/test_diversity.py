@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from asyncgen.errors import InvalidRequestError
-from asyncgen.generation.logits import HammingDiversityLogitsProcessor
+from asyncgen.generation.logits.diversity import HammingDiversityLogitsProcessor
 
 
 def test_every_beam_of_an_earlier_group_counts() -> None:

@@ -13,7 +13,7 @@ from transformers.generation import logits_process as reference
 
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.config import GenerationConfig
-from asyncgen.generation.logits import build_logits_processors
+from asyncgen.generation.logits.build import build_logits_processors
 from asyncgen.generation.logits.ngrams import (
     EncoderNoRepeatNGramLogitsProcessor,
     NGramIndex,

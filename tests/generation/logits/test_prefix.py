@@ -8,7 +8,7 @@ import transformers
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncgen.generation.logits import PrefixConstrainedLogitsProcessor
+from asyncgen.generation.logits.prefix import PrefixConstrainedLogitsProcessor
 from tests.generation.logits.against import Case, assert_agrees, cases
 
 

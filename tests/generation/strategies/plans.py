@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from asyncgen.generation.config import GenerationConfig
 from asyncgen.generation.generate.plan import make_plan
-from asyncgen.generation.logits import LogitsProcessorList
+from asyncgen.generation.logits.base import LogitsProcessorList
 from asyncgen.generation.stopping.criteria import (
     EosTokenCriteria,
     MaxLengthCriteria,

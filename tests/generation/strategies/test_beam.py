@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from asyncgen.generation.logits import LogitsProcessorList
+from asyncgen.generation.logits.base import LogitsProcessorList
 from asyncgen.generation.stopping.cancel import CancelCriteria
 from asyncgen.generation.stopping.criteria import MaxTimeCriteria
 from asyncgen.generation.strategies.beam import beam_rules, beam_search

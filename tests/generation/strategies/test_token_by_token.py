@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from asyncgen.generation.logits import LogitsProcessor, LogitsProcessorList
+from asyncgen.generation.logits.base import LogitsProcessor, LogitsProcessorList
 from asyncgen.generation.strategies import Outcome, Step
 from asyncgen.generation.strategies.token_by_token import (
     TorchDraw,

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from asyncgen.engine.sampling.draws import HashDraw
-from asyncgen.generation.logits import LogitsProcessorList
+from asyncgen.generation.logits.base import LogitsProcessorList
 from asyncgen.generation.strategies.drafters import Proposal
 from asyncgen.generation.strategies.token_by_token import TorchDraw
 from asyncgen.generation.strategies.verify import verify

@@ -14,13 +14,12 @@ import transformers
 import asyncgen
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.config import GenerationConfig
-from asyncgen.generation.watermarking import (
+from asyncgen.generation.watermarking.config import watermark_from
+from asyncgen.generation.watermarking.greenlist import WatermarkingConfig, WatermarkLogitsProcessor
+from asyncgen.generation.watermarking.synthid import (
     SynthIDTextWatermarkingConfig,
-    WatermarkingConfig,
-    watermark_from,
+    SynthIDTextWatermarkLogitsProcessor,
 )
-from asyncgen.generation.watermarking.greenlist import WatermarkLogitsProcessor
-from asyncgen.generation.watermarking.synthid import SynthIDTextWatermarkLogitsProcessor
 
 PAIRS: list[tuple[Any, Any, dict[str, Any]]] = [
     (WatermarkingConfig, transformers.WatermarkingConfig, {"bias": 1.5, "context_width": 2}),

@@ -14,13 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asyncgen.errors import InvalidRequestError
-from asyncgen.generation.watermarking import WatermarkingConfig
 from asyncgen.generation.watermarking.bayes import BayesianDetectorConfig, BayesianDetectorModel
 from asyncgen.generation.watermarking.detector import (
     SynthIDTextWatermarkDetector,
     WatermarkDetector,
     WatermarkDetectorOutput,
 )
+from asyncgen.generation.watermarking.greenlist import WatermarkingConfig
 from tests.generation.watermarking.test_synthid import both
 
 MODEL = transformers.LlamaConfig(vocab_size=50, bos_token_id=1, eos_token_id=2)

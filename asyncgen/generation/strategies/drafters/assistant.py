@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import torch
 
-from asyncgen.generation.logits import raise_named
+from asyncgen.generation.logits.checked import raise_named
 from asyncgen.generation.strategies.drafters.drafter import Drafting, Proposal
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from asyncgen.generation.logits import LogitsProcessorList
+    from asyncgen.generation.logits.base import LogitsProcessorList
     from asyncgen.generation.strategies.drafters.drafter import Confidence, Schedule
     from asyncgen.generation.strategies.forward import Forward
     from asyncgen.generation.strategies.step import Draw

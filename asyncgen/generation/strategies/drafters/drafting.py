@@ -14,8 +14,8 @@ from asyncgen.cache import Cache, DynamicCache, EncoderDecoderCache
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.config.parameters import DEFAULTS, DRAFTING, STATIC_CACHES
 from asyncgen.generation.generate.plan import eos_ids
-from asyncgen.generation.logits import LogitsProcessorList, build_logits_processors
-from asyncgen.generation.logits.base import Stage, kinds
+from asyncgen.generation.logits.base import LogitsProcessorList, Stage, kinds
+from asyncgen.generation.logits.build import build_logits_processors
 from asyncgen.generation.strategies import EncoderInput
 from asyncgen.generation.strategies.drafters import (
     AssistantDrafter,

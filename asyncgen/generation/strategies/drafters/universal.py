@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 
 from asyncgen.errors import InvalidRequestError
-from asyncgen.generation.logits import LogitsProcessor
+from asyncgen.generation.logits.base import LogitsProcessor
 from asyncgen.generation.strategies.drafters.drafter import Drafting, Proposal
 
 if TYPE_CHECKING:

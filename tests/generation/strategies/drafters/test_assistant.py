@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from asyncgen.cache import DynamicCache
-from asyncgen.generation.logits import LogitsProcessorList
+from asyncgen.generation.logits.base import LogitsProcessorList
 from asyncgen.generation.strategies.drafters import (
     AssistantDrafter,
     Confidence,
