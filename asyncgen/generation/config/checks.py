@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from asyncgen.errors import InvalidRequestError, shorten
+from asyncgen.generation.config import rules
 from asyncgen.generation.config.modes import GenerationMode
 from asyncgen.generation.config.parameters import (
     BY_NAME,
-    DEFAULTS,
     DRAFTING,
     FIELDS,
     PARAMETERS,
@@ -98,8 +98,18 @@ def check_values(values: Mapping[str, Any]) -> None:
             require(name, value, parameter.rule)
 
 
+_LENIENT = ("early_stopping", "max_length", "pad_token_id")
+_RANGES = [
+    (field.name, field.default, field.rule)
+    for field in FIELDS
+    if field.rule not in (None, rules.switch) and field.name not in _LENIENT
+]
+"""What a file's fields are held to. Of a switch, many files have a number; a length may be
+overridden, and is looked at where it is known."""
+
+
 def check_config(config: object, given: Collection[str]) -> None:
-    """Hold what a request did not give itself, but a model's own file, to the same rules.
+    """Hold what a request did not give itself, but a model's own file, to the same ranges.
 
     Args:
         config: Complete configuration.
@@ -108,14 +118,10 @@ def check_config(config: object, given: Collection[str]) -> None:
     Raises:
         InvalidRequestError: Names the field, its value and what is allowed.
     """
-    fields = vars(config).items()
-    check_values(
-        {
-            name: value
-            for name, value in fields
-            if name not in given and value is not DEFAULTS.get(name)
-        }
-    )
+    for name, default, rule in _RANGES:
+        value = getattr(config, name, None)
+        if value is not None and value is not default and name not in given:
+            require(name, value, rule)
 
 
 def hard_rules(config: Any) -> None:

@@ -44,16 +44,18 @@ class _Biases:
     """Biases of token sequences, found by what must be there before the last token.
 
     Attributes:
+        pairs: Sequences and their biases, every sequence once.
         always: Tokens and their biases, of sequences of one token.
         largest: The largest token of all sequences; -1 where there are none.
     """
 
     def __init__(self, pairs: Iterable[tuple[tuple[int, ...], float]]) -> None:
         """Sort the sequences; every one is there once."""
+        self.pairs = list(pairs)
         self.always: dict[int, float] = {}
         self.largest = -1
         self._after: dict[int, dict[tuple[int, ...], list[tuple[int, float]]]] = {}
-        for tokens, bias in pairs:
+        for tokens, bias in self.pairs:
             self.largest = max(self.largest, *tokens)
             if len(tokens) == 1:
                 self.always[tokens[0]] = bias
@@ -132,6 +134,11 @@ class SequenceBiasLogitsProcessor(LogitsProcessor):
         self.sequence_bias = sequence_bias
         self.biases = _Biases(_bias_pairs(sequence_bias))
         self._always = torch.empty(0)
+
+    @property
+    def pairs(self) -> list[tuple[tuple[int, ...], float]]:
+        """Sequences and their biases, every sequence once."""
+        return self.biases.pairs
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         """Bias the scores; ids are int64 [B, T], scores [B, V].
@@ -243,6 +250,8 @@ class SuppressTokensLogitsProcessor(TimedBan):
             device: Where the ids are kept.
         """
         self.suppress_tokens = VocabularyIds(token_list(suppress_tokens), device)
+
+    is_constant = True
 
     def due(self, length: int) -> VocabularyIds:
         """Return the tokens, at any length."""

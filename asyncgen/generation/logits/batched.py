@@ -36,10 +36,12 @@ class Scores(Protocol):
     Attributes:
         values: float32 [R, V]; may be written to, or replaced.
         size: V.
+        failures: Row number and error of the rows that failed.
     """
 
     values: Tensor
     size: int
+    failures: dict[int, Exception]
 
     @property
     def rows(self) -> Sequence[_Row]:
@@ -71,20 +73,34 @@ Batched: TypeAlias = Callable[[list[Part], Scores], Step]
 
 
 class Ban:
-    """Sets scores to -inf: those that ``banned(token_ids, size)`` of the processor lists."""
+    """Sets scores to -inf: those that ``banned(token_ids, size)`` of the processor lists.
+
+    One that ``is_constant`` lists the same at every step, and is asked once.
+    """
 
     def __init__(self, parts: list[Part], scores: Scores) -> None:
         """Begin with nothing known of any row."""
         self._parts = parts
-        self._banned: list[Sequence[int]] = []
+        self._is_constant = all(getattr(part.processor, "is_constant", False) for part in parts)
+        self._banned: list[Sequence[int]] | None = None
         self._places: Tensor | None = None
 
     def __call__(self, scores: Scores) -> None:
         """Ban what each row bans at this step."""
+        if self._banned is None or not self._is_constant:
+            self._look(scores)
+        if self._places is not None:
+            # An assignment would send the number, and wait for the device.
+            scores.flat.index_fill_(0, self._places, -torch.inf)
+
+    def _look(self, scores: Scores) -> None:
+        """Ask the processors, and lay out what is banned if it is something else than before."""
         banned: list[Sequence[int]] = [()] * len(self._parts)
         for number, (row, processor) in enumerate(self._parts):
-            with scores.guarded(row):
+            try:
                 banned[number] = processor.banned(scores.rows[row].tokens, scores.size)
+            except Exception as error:
+                scores.failures.setdefault(row, error)
         if banned != self._banned:
             self._banned = banned
             places = [
@@ -93,9 +109,6 @@ class Ban:
                 for token in tokens
             ]
             self._places = scores.tensor(places) if places else None
-        if self._places is not None:
-            # An assignment would send the number, and wait for the device.
-            scores.flat.index_fill_(0, self._places, -torch.inf)
 
 
 class Force:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 from array import array
+from collections import Counter
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 if TYPE_CHECKING:
@@ -67,6 +68,9 @@ class SeenTokens:
         """
         before = len(self._sequence)
         self._sequence.extend(tokens)
+        if not before:
+            self._count()
+            return
         for token in self._sequence[max(before, self._start) :]:
             place = self._places.get(token)
             if place is not None:
@@ -78,6 +82,16 @@ class SeenTokens:
             self._places[token] = len(self.token_ids)
             self.token_ids.append(token)
             self.counts.append(1.0)
+
+    def _count(self) -> None:
+        """Count a whole sequence, faster than token by token."""
+        counts = Counter(self._sequence[self._start :])
+        least = min(counts, default=0)
+        if least < 0:
+            raise IndexError(f"token {least} is negative")
+        self.largest = max(counts, default=-1)
+        self.token_ids, self.counts = array("q", counts), array("f", counts.values())
+        self._places = {token: place for place, token in enumerate(counts)}
 
     def pop(self) -> None:
         """Take the last token back."""
@@ -166,6 +180,9 @@ class Memories(Generic[M]):
             kept, self._rows = 0, [self._make(row) for row in range(len(input_ids))]
         # A memory that raised in an earlier call may have taken less in.
         kept = min([kept, *map(len, self._rows)])
+        if any(len(memory) > 2 * kept for memory in self._rows):
+            # Most would be taken back, as where beams change places: to begin anew costs less.
+            kept, self._rows = 0, [self._make(row) for row in range(len(input_ids))]
         for memory, tokens in zip(self._rows, input_ids[:, kept:].tolist(), strict=True):
             while len(memory) > kept:
                 memory.pop()

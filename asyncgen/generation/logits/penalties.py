@@ -125,6 +125,9 @@ class _Seen:
         return values.repeat_interleave(self._lengths, output_size=self.total)
 
 
+_NOTHING = SeenTokens()
+
+
 class _Penalize:
     """Penalises what several rows have seen, in place."""
 
@@ -136,10 +139,12 @@ class _Penalize:
 
     def __call__(self, scores: Scores) -> None:
         """Penalise what each row has seen so far."""
-        memories = [SeenTokens()] * len(self._parts)
+        memories = [_NOTHING] * len(self._parts)
         for number, (row, processor) in enumerate(self._parts):
-            with scores.guarded(row):
+            try:
                 memories[number] = processor.seen(scores.rows[row].tokens, scores.size)
+            except Exception as error:
+                scores.failures.setdefault(row, error)
         seen = _Seen(memories, scores.values.device, self._offsets)
         if seen.total:
             change = self._parts[0].processor.change

@@ -100,7 +100,7 @@ class PrefixConstrainedLogitsProcessor(LogitsProcessor):
             ValueError: That is nothing.
             IndexError: It is a token that there is not.
         """
-        listed = [int(token) for token in self._allowed(prompt, ids)]
+        listed = list(map(int, self._allowed(prompt, ids)))
         if not listed:
             raise ValueError(
                 f"`prefix_allowed_tokens_fn` returned an empty list for batch_id {prompt}: "

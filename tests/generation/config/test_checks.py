@@ -295,3 +295,25 @@ def test_forms_of_words_are_bounded_by_the_beams() -> None:
         with pytest.raises(InvalidRequestError, match=f"for {beams} beams; at most") as caught:
             check_constraints(config)
         assert caught.value.parameter == "force_words_ids"
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        *({"logprobs": 5}, {"stop": ""}, {"seed": 1.0}, {"priority": 0.5}),
+        *({"do_sample": 1}, {"use_cache": 1}, {"early_stopping": 1}, {"renormalize_logits": 1}),
+    ],
+)
+def test_a_file_of_a_model_may_hold_what_a_request_may_not(field: dict[str, Any]) -> None:
+    """Keys of its own, and numbers for switches, are in many files."""
+    config = GenerationConfig()
+    for name, value in field.items():
+        setattr(config, name, value)
+    request_for(generation_config=config, max_new_tokens=2)
+
+
+def test_a_file_of_a_model_is_held_to_the_ranges() -> None:
+    config = GenerationConfig(do_sample=True)
+    config.top_k = -3
+    with pytest.raises(InvalidRequestError, match="top_k"):
+        request_for(generation_config=config, max_new_tokens=2)

@@ -43,8 +43,10 @@ def test_nonsense_is_refused_everywhere(name: str, value: Any) -> None:
         check_values({name: value})
     assert caught.value.parameter == name
     assert caught.value.value is value
-    with pytest.raises(InvalidRequestError):
-        check_config(SimpleNamespace(**{name: value}), ())
+    # A file may have keys of its own, and a length that is overridden.
+    if name in DEFAULTS and name != "max_length":
+        with pytest.raises(InvalidRequestError):
+            check_config(SimpleNamespace(**{name: value}), ())
 
 
 @pytest.mark.parametrize("name", [*_NUMBERS, "eos_token_id"])
@@ -133,8 +135,9 @@ def test_types_that_pass() -> None:
 def test_stop_strings_are_strings(name: str, value: object) -> None:
     with pytest.raises(InvalidRequestError, match=name):
         check_values({name: value})
-    with pytest.raises(InvalidRequestError, match=name):
-        check_config(SimpleNamespace(**{name: value}), ())
+    if name in DEFAULTS:  # a file may have keys of its own
+        with pytest.raises(InvalidRequestError, match=name):
+            check_config(SimpleNamespace(**{name: value}), ())
 
 
 @pytest.mark.parametrize("stops", [["a" * 2**14], ["ab"] * 2**13])

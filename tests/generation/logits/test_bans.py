@@ -115,3 +115,10 @@ def test_biases_of_one_sequence(tokens: list[int], table: dict[tuple[int, ...], 
     assert biases.completions(tokens) == wanted
     assert biases.always == {own[0]: bias for own, bias in table.items() if len(own) == 1}
     assert biases.largest == max(max(sequence) for sequence in table)
+
+
+def test_pairs_are_those_that_were_given() -> None:
+    bias = bans.SequenceBiasLogitsProcessor([[[10, 45], -2.0], [[64], -7.5]])
+    assert bias.pairs == [((10, 45), -2.0), ((64,), -7.5)]
+    banned = bans.NoBadWordsLogitsProcessor([[3], [4, 5]])
+    assert banned.pairs == [((3,), -torch.inf), ((4, 5), -torch.inf)]
