@@ -198,8 +198,7 @@ def kinds(*stages: Stage) -> list[Any]:
 
 def definition_of(processor: object) -> Definition | None:
     """Return the definition of a processor's own class: one that is derived may do anything."""
-    found: Definition | None = vars(type(processor)).get("definition")
-    return found
+    return vars(type(processor)).get("definition")
 
 
 def as_float(value: Any) -> Any:

@@ -31,6 +31,7 @@ class HammingDiversityLogitsProcessor(LogitsProcessor):
         Stage.PROCESSOR,
         30,
         "diversity_penalty",
+        off=0.0,
         is_on=lambda penalty: penalty > 0.0,
         build=lambda kind, penalty, setting: kind(as_float(penalty), *setting.beams),
     )

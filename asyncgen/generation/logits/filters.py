@@ -343,6 +343,7 @@ class TopPLogitsWarper(ColumnsProcessor):
         Stage.WARPER,
         40,
         "top_p",
+        off=1.0,
         is_on=lambda top_p: top_p < 1.0,
         build=keeping,
         batched=Columns(keep_top_p, "top_p"),

@@ -177,8 +177,7 @@ class UnbatchedClassifierFreeGuidanceLogitsProcessor(LogitsProcessor):
         )
         if self.use_cache:
             self._cache = output.past_key_values
-        logits: Tensor = output.logits
-        return logits
+        return output.logits
 
 
 def _guided(scale: Any, setting: Setting) -> LogitsProcessor:

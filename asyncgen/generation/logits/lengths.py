@@ -77,6 +77,7 @@ class MinLengthLogitsProcessor(TimedBan):
         Stage.PROCESSOR,
         90,
         "min_length",
+        off=0,
         is_on=lambda length: length > 0,
         needs_eos=True,
         build=lambda kind, length, setting: kind(length, setting.eos_token_ids, setting.device),
@@ -111,6 +112,7 @@ class MinNewTokensLengthLogitsProcessor(TimedBan):
         Stage.PROCESSOR,
         100,
         "min_new_tokens",
+        off=0,
         is_on=lambda count: count > 0,
         needs_eos=True,
         build=lambda kind, count, setting: kind(
@@ -219,7 +221,7 @@ class ForcedEOSTokenLogitsProcessor(_Forcing):
             InvalidRequestError: A token id is negative.
         """
         self.max_length = max_length
-        self.eos_token_id = _ids("eos_token_id", eos_token_id, device)
+        self.eos_token_id = _end_ids(eos_token_id, device)
 
     def forced(self, length: int) -> list[int] | None:
         """Return the end tokens at the last step."""
@@ -298,7 +300,7 @@ class ExponentialDecayLengthPenalty(LogitsProcessor):
             raise InvalidRequestError("exponential_decay_length_penalty", pair, allowed)
         self.regulation_start = start + input_ids_seq_length
         self.regulation_factor = float(factor)
-        self.eos_token_id = _ids("eos_token_id", eos_token_id, "cpu")
+        self.eos_token_id = _end_ids(eos_token_id, "cpu")
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         """Apply `hasten_end`; ids are int64 [B, T], scores [B, V]."""
@@ -328,8 +330,8 @@ class ExponentialDecayLengthPenalty(LogitsProcessor):
             ) from None
 
 
-def _ids(name: str, value: TokenIds, device: str | torch.device) -> Tensor:
+def _end_ids(value: TokenIds, device: str | torch.device) -> Tensor:
     listed = token_list(value)
     if any(token < 0 for token in listed):
-        raise InvalidRequestError(name, listed, "token ids must not be negative")
+        raise InvalidRequestError("eos_token_id", listed, "token ids must not be negative")
     return torch.tensor(listed, dtype=torch.int64, device=device)

@@ -142,8 +142,7 @@ class WatermarkDetector:
         if input_ids.shape[1] <= self._context_width:
             allowed = f"must be longer than the context of the watermark, {self._context_width}"
             raise InvalidRequestError("input_ids", tuple(input_ids.shape), allowed)
-        rows: list[list[int]] = input_ids.tolist()
-        return rows
+        return input_ids.tolist()
 
     def _count(self, row: list[int]) -> tuple[int, int]:
         """Count the tokens that can be looked at, and the green ones."""
@@ -159,8 +158,7 @@ def _tail(z_score: numpy.ndarray) -> numpy.ndarray:
     """The probability that a standard normal variable exceeds each value."""
     import torch
 
-    tail: numpy.ndarray = 0.5 * torch.special.erfc(torch.from_numpy(z_score) / 2**0.5).numpy()
-    return tail
+    return 0.5 * torch.special.erfc(torch.from_numpy(z_score) / 2**0.5).numpy()
 
 
 class SynthIDTextWatermarkDetector:
