@@ -43,10 +43,8 @@ def assisted(plan: Plan) -> Steps:
     assert plan.drafter is not None
     forward, ids = Forward(plan), plan.input_ids
     length = ids.shape[1]
-    prompt, chunk = ids[:, forward.length :], plan.prefill_chunk or length
-    while prompt.shape[1] > chunk:
-        forward(prompt[:, :chunk])
-        prompt = prompt[:, chunk:]
+    for chunk in ids[:, forward.length :].split(plan.prefill_chunk or length, dim=1)[:-1]:
+        forward(chunk)
         yield Step([[]])
     while True:
         proposal = yield from _draft(plan, ids[:, :length])

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from asyncgen.cache import Cache, DynamicCache, EncoderDecoderCache
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.config.parameters import STATIC_CACHES
-from asyncgen.generation.strategies.forward import Forward
+from asyncgen.generation.strategies.forward import Forward, read_prompt
 from asyncgen.generation.strategies.record import Inside
 from asyncgen.generation.strategies.step import Outcome, Plan, Step, Steps
 from asyncgen.generation.strategies.token_by_token import require_finite
@@ -131,14 +131,13 @@ def _settings(config: GenerationConfig) -> tuple[float, int]:
 def _read_prompt(plan: Plan, context: _Context) -> Generator[Step, None, Tensor]:
     """Run the prompt in chunks; return the hidden states ``[B, E]`` of its last position."""
     forward, prompt = Forward(plan), plan.input_ids
-    chunk = plan.prefill_chunk or prompt.shape[1]
-    while True:
-        hidden = forward.hidden(prompt[:, :chunk])
+
+    def run(ids: Tensor) -> Tensor:
+        hidden = forward.hidden(ids)
         context.add(hidden)
-        prompt = prompt[:, chunk:]
-        if not prompt.shape[1]:
-            return hidden[:, -1].contiguous()
-        yield Step([[] for _ in range(len(prompt))])
+        return hidden[:, -1].contiguous()
+
+    return read_prompt(run, prompt, plan.prefill_chunk, len(prompt))
 
 
 def _best(alpha: float, chances: Tensor, likeness: Tensor) -> Tensor:

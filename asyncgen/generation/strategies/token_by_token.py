@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from asyncgen.generation.strategies.forward import Forward
-from asyncgen.generation.strategies.step import Outcome, Plan, Step, Steps
+from asyncgen.generation.strategies.forward import Forward, read_prompt
+from asyncgen.generation.strategies.step import Outcome, Step
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -67,12 +67,7 @@ def token_by_token(
     ids = _sequence_buffer(plan)
     live = [True] * batch
     prompt = plan.input_ids[:, plan.cache.get_seq_length() :]
-    chunk = plan.prefill_chunk or prompt.shape[1]
-    while prompt.shape[1] > chunk:
-        forward(prompt[:, :chunk])
-        prompt = prompt[:, chunk:]
-        yield Step([[] for _ in range(batch)])
-    raw = forward(prompt)
+    raw = yield from read_prompt(forward, prompt, plan.prefill_chunk, batch)
     while True:
         logits = raw.float()
         # Processors that users wrote may write in place; the raw logits are still wanted after.

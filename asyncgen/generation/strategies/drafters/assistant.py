@@ -168,11 +168,9 @@ class AssistantDrafter:
         if count < 1:
             return Proposal(ids.new_empty(0))
         sequence = torch.cat((ids, ids.new_empty(1, count)), dim=1)
-        pending = ids[:, forward.length :]
-        chunk = self._prefill_chunk or pending.shape[1]
-        while pending.shape[1] > chunk:
-            forward(pending[:, :chunk])
-            pending = pending[:, chunk:]
+        *earlier, pending = ids[:, forward.length :].split(self._prefill_chunk or start, dim=1)
+        for chunk in earlier:
+            forward(chunk)
             yield
         scores: list[Tensor] = []
         while True:
