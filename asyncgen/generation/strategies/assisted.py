@@ -43,7 +43,8 @@ def assisted(plan: Plan) -> Steps:
     assert plan.drafter is not None
     forward, ids = Forward(plan), plan.input_ids
     length = ids.shape[1]
-    for chunk in ids[:, forward.length :].split(plan.prefill_chunk or length, dim=1)[:-1]:
+    prompt = ids[:, forward.length :]
+    for chunk in torch.split(prompt, plan.prefill_chunk or length, dim=1)[:-1]:
         forward(chunk)
         yield Step([[]])
     while True:

@@ -178,7 +178,7 @@ def read_prompt(
     Returns:
         What ``run`` gave for the last chunk.
     """
-    *earlier, last = prompt.split(chunk or prompt.shape[1], dim=1)
+    *earlier, last = torch.split(prompt, chunk or prompt.shape[1], dim=1)
     for ids in earlier:
         run(ids)
         yield Step([[] for _ in range(rows)])

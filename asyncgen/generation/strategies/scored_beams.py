@@ -177,7 +177,8 @@ def _step(
             eos_token_id=ended,
             beam_indices=[beams.origins[row] for row in rows.tolist()],
             decoder_prompt_len=prompt_length,
-            **_by_kind(scorer, group, totals),
+            group_index=group,
+            scores_for_all_vocab=totals,
         )
         tokens[rows] = answer["next_beam_tokens"]
         scores[rows] = answer["next_beam_scores"]
@@ -189,12 +190,6 @@ def _step(
 def _hits(plan: Plan, beams: _Beams, scores: Tensor) -> tuple[Tensor, str | None]:
     """Which live beams end, bool ``[B * N]``, and the reason common to all, if any."""
     return plan.ends.hits(beams.ids[:, -1], beams.ids.shape[1], lambda: (beams.ids, scores))
-
-
-def _by_kind(scorer: RankedScorer, group: int, totals: Tensor) -> dict[str, Any]:
-    if isinstance(scorer, ConstrainedBeamSearchScorer):
-        return {"scores_for_all_vocab": totals}
-    return {"group_index": group}
 
 
 def _settle(plan: Plan, scorer: RankedScorer, beams: _Beams, stream: BeamStream) -> None:

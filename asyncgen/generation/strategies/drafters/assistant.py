@@ -168,7 +168,8 @@ class AssistantDrafter:
         if count < 1:
             return Proposal(ids.new_empty(0))
         sequence = torch.cat((ids, ids.new_empty(1, count)), dim=1)
-        *earlier, pending = ids[:, forward.length :].split(self._prefill_chunk or start, dim=1)
+        unread = ids[:, forward.length :]
+        *earlier, pending = torch.split(unread, self._prefill_chunk or start, dim=1)
         for chunk in earlier:
             forward(chunk)
             yield
