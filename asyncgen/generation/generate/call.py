@@ -203,16 +203,11 @@ def _guidance(
         _log.warning("`negative_prompt_ids` has no effect without `guidance_scale`")
     prompts = len(rows.input_ids) // rows.samples
     copies = rows.samples * rows.together
-    return make_guidance(
-        model,
-        _repeated("negative_prompt_ids", given.negative_prompt_ids, prompts, copies),
-        _repeated(
-            "negative_prompt_attention_mask",
-            given.negative_prompt_attention_mask,
-            prompts,
-            copies,
-        ),
+    ids, mask = (
+        _repeated(name, getattr(given, name), prompts, copies)
+        for name in ("negative_prompt_ids", "negative_prompt_attention_mask")
     )
+    return make_guidance(model, ids, mask)
 
 
 def _repeated(name: str, value: Tensor | None, prompts: int, copies: int) -> Tensor | None:

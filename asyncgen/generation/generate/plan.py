@@ -36,8 +36,7 @@ if TYPE_CHECKING:
     from asyncgen.generation.logits import LogitsProcessorList
     from asyncgen.generation.stopping.criteria import StoppingCriteriaList
     from asyncgen.generation.stopping.ends import Ends
-    from asyncgen.generation.strategies import Draw, EncoderInput
-    from asyncgen.generation.strategies.record import Record
+    from asyncgen.generation.strategies import EncoderInput
     from asyncgen.generation.strategies.step import Decoder
     from asyncgen.models.config import ModelConfig
 
@@ -75,16 +74,12 @@ def make_plan(
     input_ids: Tensor | Sequence[Sequence[int]],
     *,
     config: GenerationConfig,
-    processors: LogitsProcessorList,
     ends: Ends,
-    draw: Draw,
     attention_mask: Tensor | None = None,
     cache: Cache | None = None,
-    prefill_chunk: int | None = None,
     encoder: EncoderInput | None = None,
-    record: Record | None = None,
     beams: int = 1,
-    keep_logits: bool = False,
+    **given: Any,
 ) -> Plan:
     """Lay rows out for a strategy.
 
@@ -93,16 +88,12 @@ def make_plan(
         input_ids: Prompts of one length, left-padded, int64 ``[B, S]``; as many copies of each as
             `rows_of_prompt` tells.
         config: Complete configuration.
-        processors: Logits processors in order.
         ends: Decides when a row ends.
-        draw: Source of randomness.
         attention_mask: ``[B, S]``, zero or ``False`` at padding; ``None`` where nothing is padded.
         cache: A cache to continue; ``None`` makes one.
-        prefill_chunk: Most prompt tokens of one forward.
         encoder: What the encoder reads, in a model that has one.
-        record: Keeps what goes on inside the model.
         beams: Beams of each row; 1 where it has none.
-        keep_logits: Whether raw logits behind each settled id are wanted.
+        **given: Further attributes of `Plan`: ``processors``, ``draw`` and those with a default.
 
     Returns:
         The plan; nothing has been computed yet.
@@ -119,15 +110,11 @@ def make_plan(
         attention_mask=mask,
         cache=cache,
         config=config,
-        processors=processors,
         ends=ends,
         pad_token_id=_pad_id(config),
-        draw=draw,
-        prefill_chunk=prefill_chunk,
         encoder=encoder,
-        record=record,
         copies=1 if beams == 1 else config.num_return_sequences or 1,
-        keep_logits=keep_logits,
+        **given,
     )
 
 

@@ -6,12 +6,13 @@ Leviathan, Kalman and Matias 2023, "Fast Inference from Transformers via Specula
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import torch
 
 from asyncgen.generation.logits import raise_named
 from asyncgen.generation.strategies.drafters.drafter import Drafting, Proposal
+from asyncgen.generation.strategies.forward import Forward
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -20,50 +21,14 @@ if TYPE_CHECKING:
 
     from asyncgen.generation.logits import LogitsProcessorList
     from asyncgen.generation.strategies.drafters.drafter import Confidence, Schedule
-    from asyncgen.generation.strategies.forward import Forward
-    from asyncgen.generation.strategies.step import Draw
+    from asyncgen.generation.strategies.step import Draw, Plan
 
 
-class DraftForward(Protocol):
-    """A model that drafts, with what it has computed so far."""
-
-    @property
-    def length(self) -> int:
-        """Positions that need not be computed again."""
-
-    def __call__(self, input_ids: Tensor) -> Tensor:
-        """Append ids ``[1, S]``; return the logits ``[1, V]`` after the last one."""
-
-    def crop(self, length: int) -> None:
-        """Forget the positions from ``length`` on."""
-
-    def finish(self) -> None:
-        """A proposal is complete: leave what the deciding model shares as it was."""
-
-
-class OwnModel:
+class OwnModel(Forward):
     """A draft model with a cache of its own, which outlives a proposal."""
 
-    def __init__(self, forward: Forward) -> None:
-        """Wrap.
-
-        Args:
-            forward: Runs the draft model.
-        """
-        self._forward = forward
-        self.crop = forward.crop
-
-    @property
-    def length(self) -> int:
-        """See `DraftForward`."""
-        return self._forward.length
-
-    def __call__(self, input_ids: Tensor) -> Tensor:
-        """See `DraftForward`."""
-        return self._forward(input_ids)
-
     def finish(self) -> None:
-        """See `DraftForward`. Nothing is shared."""
+        """A proposal is complete. Nothing is shared with the deciding model."""
 
 
 class EarlyExit:
@@ -72,41 +37,41 @@ class EarlyExit:
     What a proposal adds to the cache is taken away again at its end, before all layers run.
     """
 
-    def __init__(self, make_forward: Callable[[], Forward], depth: int) -> None:
-        """Wrap.
+    def __init__(self, plan: Plan, depth: int) -> None:
+        """Compute nothing yet.
 
         Args:
-            make_forward: Makes a forward over the deciding model's cache as it is.
+            plan: The deciding model's.
             depth: Layers that run.
         """
-        self._make_forward = make_forward
+        self._plan = plan
         self._depth = depth
         self._forward: Forward | None = None
         self._start = 0
 
     @property
     def length(self) -> int:
-        """See `DraftForward`."""
+        """See `Forward`."""
         return self._open().length
 
     def __call__(self, input_ids: Tensor) -> Tensor:
-        """See `DraftForward`."""
+        """See `Forward`."""
         forward = self._open()
         hidden = forward.hidden(input_ids, depth=self._depth)
         return forward.project(hidden[:, -1].contiguous())
 
     def crop(self, length: int) -> None:
-        """See `DraftForward`. The deciding model crops the cache itself."""
+        """Do nothing: the deciding model crops the cache itself."""
 
     def finish(self) -> None:
-        """See `DraftForward`."""
+        """A proposal is complete: leave the cache as it was."""
         self._open().crop(self._start)
         self._forward = None
 
     def _open(self) -> Forward:
         """The forward of this proposal; the cache has grown since the last one."""
         if self._forward is None:
-            self._forward = self._make_forward()
+            self._forward = Forward(self._plan)
             self._start = self._forward.length
         return self._forward
 
@@ -116,7 +81,7 @@ class AssistantDrafter:
 
     def __init__(
         self,
-        forward: DraftForward,
+        forward: OwnModel | EarlyExit,
         schedule: Schedule,
         confidence: Confidence,
         *,

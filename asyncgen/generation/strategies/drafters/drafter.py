@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 from asyncgen.errors import InvalidRequestError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from torch import Tensor
 
 
@@ -53,6 +55,20 @@ class Drafter(Protocol):
         """Learn how many of the first guesses of the last proposal were right."""
 
 
+def agreement(one: Sequence[int], other: Sequence[int]) -> int:
+    """Length of the common beginning."""
+    for place, (left, right) in enumerate(zip(one, other, strict=False)):
+        if left != right:
+            return place
+    return min(len(one), len(other))
+
+
+def check_count(name: str, value: object) -> None:
+    """Refuse anything but an integer of at least 1."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise InvalidRequestError(name, value, "an integer of at least 1")
+
+
 SCHEDULES = ("constant", "heuristic", "heuristic_transient")
 
 
@@ -75,8 +91,7 @@ class Schedule:
         Raises:
             InvalidRequestError: A value is not allowed.
         """
-        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-            raise InvalidRequestError("num_assistant_tokens", count, "an integer of at least 1")
+        check_count("num_assistant_tokens", count)
         if kind not in SCHEDULES:
             raise InvalidRequestError(
                 "num_assistant_tokens_schedule", kind, f"one of {', '.join(SCHEDULES)}"

@@ -14,7 +14,12 @@ import torch
 
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.logits import LogitsProcessor
-from asyncgen.generation.strategies.drafters.drafter import Drafting, Proposal
+from asyncgen.generation.strategies.drafters.drafter import (
+    Drafting,
+    Proposal,
+    agreement,
+    check_count,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -67,12 +72,8 @@ class Languages:
         Raises:
             InvalidRequestError: A number is below 1.
         """
-        for name, value in (
-            ("target_lookbehind", target_lookbehind),
-            ("assistant_lookbehind", assistant_lookbehind),
-        ):
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise InvalidRequestError(name, value, "an integer of at least 1")
+        check_count("target_lookbehind", target_lookbehind)
+        check_count("assistant_lookbehind", assistant_lookbehind)
         self._target = target
         self._assistant = assistant
         self._target_lookbehind = target_lookbehind
@@ -267,7 +268,7 @@ class UniversalDrafter:
             self._known = self._languages.to_assistant(known, self._settled, seen)
         if self._known:
             # The last token is computed again, whose logits are wanted.
-            self._drafter.crop(min(_common(known, self._known), len(self._known) - 1))
+            self._drafter.crop(min(agreement(known, self._known), len(self._known) - 1))
 
     def _written(self, draft: list[int]) -> list[int]:
         """A greedy draft in the deciding model's tokens."""
@@ -311,11 +312,3 @@ def _join(known: list[int], window: list[int], *, whole: bool = False) -> tuple[
             if best is None or length > best[0]:
                 best = (length, end, place)
     return None if best is None else best[1:]
-
-
-def _common(one: Sequence[int], other: Sequence[int]) -> int:
-    """Length of the common beginning."""
-    for place, (left, right) in enumerate(zip(one, other, strict=False)):
-        if left != right:
-            return place
-    return min(len(one), len(other))
