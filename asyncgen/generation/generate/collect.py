@@ -123,8 +123,8 @@ def _inside(record: Record | None, *, has_encoder: bool) -> dict[str, Any]:
     """What was asked for of a record, under the names of the output."""
     if record is None:
         return {}
-    wanted = ["hidden_states"] * record.wants_hidden_states
-    wanted += ["attentions"] * record.wants_attentions
+    names = ("hidden_states", "attentions")
+    wanted = [name for name in names if getattr(record, f"wants_{name}")]
     if not has_encoder:
         return {name: record.per_step(name) for name in wanted}
     found: dict[str, Any] = {f"decoder_{name}": record.per_step(name) for name in wanted}

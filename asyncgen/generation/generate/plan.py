@@ -26,6 +26,7 @@ from asyncgen.generation.config.parameters import GROWING_CACHES, STATIC_CACHES
 from asyncgen.generation.logits import Guidance, build_logits_processors
 from asyncgen.generation.stopping.criteria import build_stopping_criteria
 from asyncgen.generation.strategies import Plan
+from asyncgen.generation.strategies.beam_scorers.base import id_list
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -201,7 +202,7 @@ def make_cache(
         model: The model that will run.
         config: Names the cache.
         batch: Rows.
-        max_length: Positions of a static cache.
+        max_length: Positions of a static cache that are needed; it may ask for more.
         encoder: What the encoder reads, in a model that has one.
 
     Raises:
@@ -211,17 +212,19 @@ def make_cache(
     check_cache(model, config)
     if encoder is not None:
         own = make_cache(model, config, batch, max_length)
-        return EncoderDecoderCache(own, make_cache(model, config, batch, _length(encoder)))
+        return EncoderDecoderCache(own, make_cache(model, config, batch, encoder.shape[1]))
     name = config.cache_implementation
     if name in (None, "dynamic", "dynamic_full"):
         return DynamicCache()
     if name == "offloaded":
         return OffloadedCache()
+    if max_length is not None and config.max_cache_len is not None:
+        max_length = max(max_length, config.max_cache_len)
     kind = _STATIC[name.removeprefix("offloaded_")]
     return kind(
         model.core.config,
         max_batch_size=batch,
-        max_cache_len=_static_length(config, max_length),
+        max_cache_len=max_length,
         device=model.device,
         dtype=model.dtype,
         offloading=name.startswith("offloaded_"),
@@ -254,26 +257,9 @@ def check_cache(model: GenerativeModel, config: GenerationConfig) -> None:
         raise InvalidRequestError("cache_implementation", name, allowed)
 
 
-def _static_length(config: GenerationConfig, needed: int | None) -> int | None:
-    """Positions of a static cache: as many as asked for, and no fewer than needed."""
-    asked = config.max_cache_len
-    return needed if asked is None or needed is None else max(asked, needed)
-
-
 def eos_ids(config: GenerationConfig) -> list[int]:
     """The end-of-sequence ids of a config, as a list."""
-    eos = config.eos_token_id
-    if eos is None:
-        return []
-    return [eos] if isinstance(eos, int) else list(eos)
-
-
-def _length(encoder: EncoderInput) -> int:
-    """Positions of the encoder."""
-    if encoder.input_ids is not None:
-        return encoder.input_ids.shape[1]
-    assert encoder.encoded is not None and encoder.encoded.states is not None
-    return encoder.encoded.states.shape[1]
+    return id_list(config.eos_token_id)
 
 
 def _pad_id(config: GenerationConfig) -> int:

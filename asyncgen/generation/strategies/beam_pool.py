@@ -138,6 +138,7 @@ class BeamPool:
         agreed: How far the live beams of each prompt are alike.
         length: Tokens of every live beam, prompt included.
         prompt_length: Tokens of the prompt.
+        first_row: Row of the first beam of each prompt, int64 ``[B, 1]``.
     """
 
     def __init__(self, prompt: Tensor, rules: BeamRules) -> None:
@@ -164,7 +165,7 @@ class BeamPool:
         self.is_open = torch.ones(batch, dtype=torch.bool, device=device)
         self._is_new = torch.arange(rules.num_candidates, device=device) < beams
         self.agreed = [length] * batch
-        self._first_row = torch.arange(batch, device=device)[:, None] * beams
+        self.first_row = torch.arange(batch, device=device)[:, None] * beams
 
     @property
     def rows(self) -> Tensor:
@@ -188,7 +189,7 @@ class BeamPool:
         self._make_room()
         longer = self.live.pick(found.parents)
         longer.ids[:, :, self.length] = found.tokens
-        rows = (self._first_row + found.parents).to(torch.int32)
+        rows = (self.first_row + found.parents).to(torch.int32)
         longer.origins[:, :, self.length - self.prompt_length] = rows
         longer.scores = found.scores
         longer.lengths = longer.lengths + 1
@@ -213,7 +214,7 @@ class BeamPool:
         self._make_room()
         parents = found.parents.gather(1, best.indices)
         tokens = found.tokens.gather(1, best.indices)
-        rows = (self._first_row + parents).to(torch.int32)
+        rows = (self.first_row + parents).to(torch.int32)
         steps = self.length - self.prompt_length
         self.live.go_on(parents, tokens, rows, steps, min(self.agreed))
         self.live.scores = best.values

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from asyncgen.cache import Cache
+    from asyncgen.generation.strategies.record import Record
     from asyncgen.generation.strategies.step import EncoderInput, Plan
     from asyncgen.models.arch.t5 import T5
     from asyncgen.models.attention.dense import AttentionContext
@@ -43,9 +44,8 @@ class Forward:
         self._cache = plan.cache
         self._decode = plan.core.decode
         self._record = plan.record
-        wants_weights = plan.record is not None and plan.record.wants_attentions
-        self._weights: list[Tensor] | None = [] if wants_weights else None
-        self._cross_weights: list[Tensor] | None = [] if wants_weights else None
+        self._weights = _wanted(plan.record, "attentions")
+        self._cross_weights = _wanted(plan.record, "attentions")
         self._attention = self._context(plan)
         self._padding: Tensor | None = None
         if plan.attention_mask is not None:
@@ -77,9 +77,7 @@ class Forward:
             ContextLengthError: The model has a table of positions, and it is at its end.
         """
         record, core = self._record, cast("DecoderLM", self._core)
-        states = collect
-        if states is None and record is not None and record.wants_hidden_states:
-            states = []
+        states = _wanted(record, "hidden_states") if collect is None else collect
         positions = self._advance(input_ids)
         found = core.hidden(core.embed(input_ids), positions, self._attention, states, depth)
         if record is not None:
@@ -138,11 +136,7 @@ class Forward:
         if record is None and _holds_encoder(plan.cache):
             return Encoded(None, given.attention_mask)
         assert given.input_ids is not None
-        states: list[Tensor] | None = None
-        weights: list[Tensor] | None = None
-        if record is not None:
-            states = [] if record.wants_hidden_states else None
-            weights = [] if record.wants_attentions else None
+        states, weights = _wanted(record, "hidden_states"), _wanted(record, "attentions")
         encoded = core.encode(
             core.embed(given.input_ids),
             given.attention_mask,
@@ -188,6 +182,11 @@ def read_prompt(
 def _holds_encoder(cache: Cache) -> bool:
     """Whether a cache has the keys and values of the encoder's output."""
     return isinstance(cache, EncoderDecoderCache) and any(cache.is_updated.values())
+
+
+def _wanted(record: Record | None, name: str) -> list[Tensor] | None:
+    """A list to collect in; ``None`` where that was not asked for."""
+    return [] if record is not None and getattr(record, f"wants_{name}") else None
 
 
 def _taken(weights: list[Tensor] | None) -> tuple[Tensor, ...]:

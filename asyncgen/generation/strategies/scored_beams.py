@@ -96,7 +96,7 @@ def _search(plan: Plan, constraints: list[Any] | None, num_groups: int) -> Steps
         logits = raw.float()
         stream.keep(beams.ids.shape[1] - prompt_length, logits)
         # Beams that are done go on with those of another prompt.
-        agreed = 0 if scorer.has_idle else min(map(stream.sent, range(batch)))
+        agreed = 0 if scorer.has_idle else min(stream.sent)
         parents, tokens, scores = _step(plan, rules, scorer, beams, logits)
         hits, reason = _hits(plan, beams, scores)
         is_over = scorer.is_done or bool(hits.all())
@@ -207,7 +207,7 @@ def _settle(plan: Plan, scorer: RankedScorer, beams: _Beams, stream: BeamStream)
             row = ids.new_zeros(1, length)
             row[0, :end] = best[1][:end]
             ids = torch.cat((ids, row))
-        end = common_length(ids, stream.sent(prompt), end)
+        end = common_length(ids, stream.sent[prompt], end)
         stream.settle(prompt, ids[0], end, torch.tensor(beams.origins[int(live[0])]))
 
 

@@ -73,6 +73,15 @@ class EncoderInput:
     attention_mask: Tensor | None = None
     encoded: Encoded | None = None
 
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Texts, and positions of each: ``(B, T)``."""
+        known = self.input_ids
+        if known is None:
+            assert self.encoded is not None and self.encoded.states is not None
+            known = self.encoded.states
+        return known.shape[0], known.shape[1]
+
 
 @dataclass(slots=True)
 class Plan:

@@ -120,6 +120,7 @@ class Confidence:
 
     Attributes:
         threshold: From 0 (never stops) to 1.
+        is_on: Whether probabilities are of any interest.
     """
 
     def __init__(self, threshold: float) -> None:
@@ -135,17 +136,12 @@ class Confidence:
         if not number or not 0 <= threshold <= 1:
             raise InvalidRequestError("assistant_confidence_threshold", threshold, "from 0 to 1")
         self.threshold = float(threshold)
-        self._is_on = threshold > 0
+        self.is_on = threshold > 0
         self._guesses: deque[tuple[float, bool]] = deque(maxlen=_KEPT)
-
-    @property
-    def is_on(self) -> bool:
-        """Whether probabilities are of any interest."""
-        return self._is_on
 
     def stops(self, probability: float) -> bool:
         """Whether a token of this probability should be the last of its draft."""
-        return self._is_on and probability < self.threshold
+        return self.is_on and probability < self.threshold
 
     def update(self, probabilities: list[float], accepted: int) -> None:
         """Learn from a draft and choose the threshold anew.
@@ -155,7 +151,7 @@ class Confidence:
             accepted: How many of the first ones were right. The next one was wrong; nothing is
                 known about those behind it.
         """
-        if not self._is_on:
+        if not self.is_on:
             return
         self._guesses += [(each, True) for each in probabilities[:accepted]]
         self._guesses += [(each, False) for each in probabilities[accepted : accepted + 1]]
