@@ -9,7 +9,7 @@ import torch
 from asyncgen.generation.strategies.beam_pool import BeamPool, BeamRules, Candidates
 from asyncgen.generation.strategies.beam_rows import BeamRows
 from asyncgen.generation.strategies.beam_scorers.base import id_list
-from asyncgen.generation.strategies.beam_stream import BeamStream, Result, common_length
+from asyncgen.generation.strategies.beam_stream import BeamStream, Result, common_length, stream_of
 from asyncgen.generation.strategies.step import Outcome
 from asyncgen.generation.strategies.token_by_token import require_finite
 
@@ -72,8 +72,7 @@ def _search(plan: Plan, choose: Callable[[Tensor, int, int], Tensor]) -> Steps:
     rules = beam_rules(plan)
     pool = BeamPool(plan.input_ids, rules)
     rows = BeamRows(plan, rules.num_beams)
-    returned = plan.config.num_return_sequences or 1
-    stream = BeamStream(len(plan.input_ids), returned, pool.length, keep_logits=plan.keep_logits)
+    stream = stream_of(plan)
     raw = yield from rows.prefill()
     while True:
         logits = raw.float()
@@ -81,30 +80,27 @@ def _search(plan: Plan, choose: Callable[[Tensor, int, int], Tensor]) -> Steps:
         scores = torch.log_softmax(logits, dim=-1)
         if plan.processors:
             scores = plan.processors(pool.rows, scores)
-        found = _candidates(pool, scores, rules, choose)
+        found = _candidates(pool, scores, choose)
         hits, reason = _hits(plan, pool, found, scores)
         agreed = min(pool.agreed)
         chosen = pool.advance(found, hits)
         is_over = bool(hits.all()) or bool(pool.is_closed.all())
-        _hand_on(plan, pool, stream, returned, is_over, reason)
+        _hand_on(plan, pool, stream, is_over, reason)
         yield stream.step(logits, scores)
         if is_over:
-            return _outcome(pool, returned)
+            return _outcome(pool, stream.returned)
         parents = (found.parents.gather(1, chosen) + pool.first_row).flatten()
         tokens = found.tokens.gather(1, chosen).flatten()
         raw = rows.advance(parents, tokens, agreed)
 
 
 def _candidates(
-    pool: BeamPool,
-    scores: Tensor,
-    rules: BeamRules,
-    choose: Callable[[Tensor, int, int], Tensor],
+    pool: BeamPool, scores: Tensor, choose: Callable[[Tensor, int, int], Tensor]
 ) -> Candidates:
     """Choose the continuations to look at."""
     total = pool.total(scores)
     require_finite(total.amax(dim=1), pool.length)
-    which = choose(total, min(rules.num_candidates, total.shape[1]), pool.length)
+    which = choose(total, min(pool.rules.num_candidates, total.shape[1]), pool.length)
     size = scores.shape[-1]
     return Candidates(which // size, which % size, total.gather(1, which))
 
@@ -123,12 +119,7 @@ def _hits(
 
 
 def _hand_on(
-    plan: Plan,
-    pool: BeamPool,
-    stream: BeamStream,
-    returned: int,
-    is_over: bool,
-    reason: str | None,
+    plan: Plan, pool: BeamPool, stream: BeamStream, is_over: bool, reason: str | None
 ) -> None:
     """Tell the stream what this step settled of each prompt."""
     closed: list[bool] = pool.is_closed.tolist()
@@ -137,7 +128,7 @@ def _hand_on(
         if stream.is_done[prompt]:
             continue
         if done or is_over:
-            stream.finish(prompt, _results(plan, pool, prompt, returned, reason))
+            stream.finish(prompt, _results(plan, pool, prompt, stream.returned, reason))
             continue
         ids, end = pool.live.ids[prompt, 0], pool.agreed[prompt]
         if some_complete[prompt]:

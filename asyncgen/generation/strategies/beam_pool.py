@@ -131,6 +131,7 @@ class BeamPool:
     """Live beams and complete hypotheses of a batch.
 
     Attributes:
+        rules: What the configuration says.
         live: The beams; best first.
         complete: The best complete hypotheses, best first, filled up with worthless ones.
         is_complete: Which of them are real, bool ``[B, N]``.
@@ -150,7 +151,7 @@ class BeamPool:
         """
         batch, length = prompt.shape
         beams, device = rules.num_beams, prompt.device
-        self._rules = rules
+        self.rules = rules
         self.length = self.prompt_length = length
         room = length + _ROOM
         ids = torch.full((batch, beams, room), rules.filler, dtype=torch.int64, device=device)
@@ -207,7 +208,7 @@ class BeamPool:
         """
         # What ends goes on only where there is nothing else, and then for the sake of the shape.
         racing = found.scores + hits * _OUT
-        best = torch.topk(racing, self._rules.num_beams)
+        best = torch.topk(racing, self.rules.num_beams)
         ends = hits & self._is_new[: hits.shape[1]]
         if bool(ends.any()):
             self._complete(self.continued(found), ends)
@@ -226,14 +227,14 @@ class BeamPool:
     @property
     def is_closed(self) -> Tensor:
         """Which prompts are done, bool ``[B]``: nothing better can come, or enough is there."""
-        if self._rules.early_stopping is True:
+        if self.rules.early_stopping is True:
             return ~self.is_open | self.is_complete.all(dim=1)
         return ~self.is_open
 
     def _make_room(self) -> None:
         if self.length == self.live.ids.shape[2]:
-            self.live.widen(self.length, self._rules.filler)
-            self.complete.widen(self.length, self._rules.filler)
+            self.live.widen(self.length, self.rules.filler)
+            self.complete.widen(self.length, self.rules.filler)
 
     def _agreed(self) -> list[int]:
         """How far the live beams of each prompt are alike; beams only ever get longer."""
@@ -246,20 +247,20 @@ class BeamPool:
 
     def _complete(self, longer: Hypotheses, ends: Tensor) -> None:
         """Rank what ends among what is complete; prompts that are done take nothing more."""
-        size = float(self.length + 1 - self.prompt_length) ** self._rules.length_penalty
+        size = float(self.length + 1 - self.prompt_length) ** self.rules.length_penalty
         scores = longer.scores / size
-        if self._rules.early_stopping is True:
+        if self.rules.early_stopping is True:
             scores = scores + self.is_complete.all(dim=1, keepdim=True) * _OUT
         scores = scores + ~self.is_open[:, None] * _OUT
         longer = Hypotheses(longer.ids, longer.origins, scores + ~ends * _OUT, longer.lengths)
         both = self.complete.beside(longer)
-        best = torch.topk(both.scores, self._rules.num_beams).indices
+        best = torch.topk(both.scores, self.rules.num_beams).indices
         self.complete = both.pick(best)
         self.is_complete = torch.cat((self.is_complete, ends), dim=1).gather(1, best)
 
     def _may_improve(self) -> Tensor:
         """Whether the best live beam could get among the complete ones, bool ``[B]``."""
-        rules, length = self._rules, self.length
+        rules, length = self.rules, self.length
         if rules.early_stopping == "never" and rules.length_penalty > 0:
             if rules.max_length is None:
                 return torch.ones_like(self.is_open)

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from asyncgen.generation.strategies.step import Plan
+
 
 @dataclass(frozen=True, slots=True)
 class Result:
@@ -38,6 +40,7 @@ class BeamStream:
     Attributes:
         sent: How much of the best sequence of each, the prompt included.
         is_done: Whether all of it was.
+        returned: Sequences of each that will be returned.
     """
 
     def __init__(
@@ -51,7 +54,7 @@ class BeamStream:
             prompt_length: Their length, padding included.
             keep_logits: Whether to keep raw logits until the ids they belong to are settled.
         """
-        self._returned = returned
+        self.returned = returned
         self._prompt_length = prompt_length
         self.sent = [prompt_length] * batch
         self.is_done = [False] * batch
@@ -68,7 +71,7 @@ class BeamStream:
             origins: Rows that its generated tokens were picked from.
         """
         if end > self.sent[prompt]:
-            self._put(prompt * self._returned, self.sent[prompt], ids[:end], origins)
+            self._put(prompt * self.returned, self.sent[prompt], ids[:end], origins)
             self.sent[prompt] = end
 
     def finish(self, prompt: int, results: Sequence[Result]) -> None:
@@ -78,7 +81,7 @@ class BeamStream:
         otherwise.
         """
         for place, result in enumerate(results):
-            index = prompt * self._returned + place
+            index = prompt * self.returned + place
             start = self._prompt_length if place else self.sent[prompt]
             if result.reason != "cancelled":
                 self._put(index, start, result.ids, result.origins)
@@ -100,7 +103,7 @@ class BeamStream:
         """Keep the raw logits ``[B * N, V]`` of the generated token ``place``, if wanted."""
         if self._kept is not None:
             self._kept[place] = logits
-            if self._returned == 1:
+            if self.returned == 1:
                 settled = min(self.sent) - self._prompt_length
                 for old in [each for each in self._kept if each < settled]:
                     del self._kept[old]
@@ -118,12 +121,19 @@ class BeamStream:
         self._ids[index] += ids[start:].tolist()
 
     def _begin_step(self) -> None:
-        rows = len(self.sent) * self._returned
+        rows = len(self.sent) * self.returned
         self._ids: list[list[int]] = [[] for _ in range(rows)]
         self._reasons: list[str | None] = [None] * rows
         self._logits: list[list[Tensor]] | None = (
             None if self._kept is None else [[] for _ in range(rows)]
         )
+
+
+def stream_of(plan: Plan) -> BeamStream:
+    """A stream of what a plan returns."""
+    batch, length = plan.input_ids.shape
+    returned = plan.config.num_return_sequences or 1
+    return BeamStream(batch, returned, length, keep_logits=plan.keep_logits)
 
 
 def common_length(ids: Tensor, start: int, end: int) -> int:

@@ -18,8 +18,7 @@ from asyncgen.generation.strategies.token_by_token import require_finite
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from asyncgen.generation.strategies.drafters import Proposal
-    from asyncgen.generation.strategies.step import Plan
+    from asyncgen.generation.strategies.step import Plan, Proposal
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from asyncgen.generation.logits import raise_named
-from asyncgen.generation.strategies.drafters.drafter import Drafting, Proposal
-from asyncgen.generation.strategies.forward import Forward
+from asyncgen.generation.strategies.forward import Forward, read_prompt
+from asyncgen.generation.strategies.step import Drafting, Proposal, Step
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -133,14 +133,10 @@ class AssistantDrafter:
         if count < 1:
             return Proposal(ids.new_empty(0))
         sequence = torch.cat((ids, ids.new_empty(1, count)), dim=1)
-        unread = ids[:, forward.length :]
-        *earlier, pending = torch.split(unread, self._prefill_chunk or start, dim=1)
-        for chunk in earlier:
-            forward(chunk)
-            yield
+        raw = yield from read_prompt(forward, ids[:, forward.length :], self._prefill_chunk, 1)
         scores: list[Tensor] = []
         while True:
-            raw = forward(pending).float()
+            raw = raw.float()
             length = start + len(scores)
             row = self._processors(sequence[:, :length], raw) if self._processors else raw
             try:
@@ -151,8 +147,8 @@ class AssistantDrafter:
             sequence[:, length] = token
             if self._is_last(row, token, count - len(scores)):
                 break
-            yield
-            pending = token[:, None]
+            yield Step([[]])
+            raw = forward(token[:, None])
         forward.finish()
         drawn = None if self._draw is None else torch.cat(scores)
         return Proposal(sequence[0, start : start + len(scores)], drawn)

@@ -1,4 +1,4 @@
-"""What guesses tokens ahead for assisted generation, how many, and when it should stop.
+"""How many tokens are guessed ahead for assisted generation, and when a draft should stop.
 
 A drafter may be wrong: every guess is checked by the model, so it decides about speed alone. Its
 own confidence against a threshold that learns is the unsupervised form of dynamic speculation
@@ -9,50 +9,12 @@ Large Language Models", arXiv 2405.04304).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final
 
 from asyncgen.errors import InvalidRequestError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from torch import Tensor
-
-
-@dataclass(frozen=True, slots=True)
-class Proposal:
-    """Tokens that may come next.
-
-    Attributes:
-        token_ids: The guesses in order, int64 ``[n]``; n may be 0.
-        scores: Log-probabilities, up to a constant, of the distribution that each guess was drawn
-            from, float32 ``[n, V]``; ``None`` where it was not drawn at random.
-    """
-
-    token_ids: Tensor
-    scores: Tensor | None = None
-
-
-Drafting: TypeAlias = Generator[None, None, Proposal]
-"""A proposal in the making: yields after each bounded piece of work, returns the proposal."""
-
-
-class Drafter(Protocol):
-    """Guesses the next tokens of one sequence, round after round."""
-
-    def propose(self, ids: Tensor, room: int) -> Drafting:
-        """Guess what follows.
-
-        Args:
-            ids: Everything settled so far, int64 ``[1, T]``; it grows from round to round. The
-                memory is the caller's: a view, to be read before the generator ends.
-            room: Most tokens that are of use, at least 1.
-        """
-
-    def update(self, accepted: int) -> None:
-        """Learn how many of the first guesses of the last proposal were right."""
 
 
 def agreement(one: Sequence[int], other: Sequence[int]) -> int:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from asyncgen.generation.strategies.drafters.drafter import Drafting, Proposal, check_count
+from asyncgen.generation.strategies.drafters.drafter import check_count
+from asyncgen.generation.strategies.step import Drafting, Proposal
 
 if TYPE_CHECKING:
     from collections.abc import Collection

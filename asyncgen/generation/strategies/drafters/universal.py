@@ -14,12 +14,8 @@ import torch
 
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.logits import LogitsProcessor
-from asyncgen.generation.strategies.drafters.drafter import (
-    Drafting,
-    Proposal,
-    agreement,
-    check_count,
-)
+from asyncgen.generation.strategies.drafters.drafter import agreement, check_count
+from asyncgen.generation.strategies.step import Drafting, Proposal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
