@@ -97,7 +97,8 @@ def contrastive(plan: Plan) -> Steps:
         require_finite(scores.max(dim=-1).values, sequences.length)
         chances, guesses = torch.softmax(scores, dim=-1).topk(width)  # [B, k]
         seen, after = yield from candidates.look(guesses)
-        best = _best(alpha, chances, context.likeness(seen))  # [B]
+        likeness = context.likeness(seen)
+        best = ((1.0 - alpha) * chances - alpha * likeness).argmax(dim=-1)  # [B]
         step = sequences.settle(guesses[rows, best], scores)
         step.logits, step.scores = logits, scores
         is_over = not any(sequences.live)
@@ -129,11 +130,6 @@ def _read_prompt(plan: Plan, context: _Context) -> Generator[Step, None, Tensor]
         return hidden[:, -1].contiguous()
 
     return read_prompt(run, prompt, plan.prefill_chunk, len(prompt))
-
-
-def _best(alpha: float, chances: Tensor, likeness: Tensor) -> Tensor:
-    """Index ``[B]`` of the best candidate, by probability and degeneration penalty ``[B, k]``."""
-    return ((1.0 - alpha) * chances - alpha * likeness).argmax(dim=-1)
 
 
 class _Context:

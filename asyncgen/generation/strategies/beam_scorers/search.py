@@ -164,9 +164,13 @@ class RankedScorer(BeamScorer):
             See `BeamScorer`; and ``sequence_lengths``, without the filling behind the end.
         """
         scores: list[float] = final_beam_scores.tolist()
-        for place, done in enumerate(self._done):
-            if not done:
-                self._take_live(place, input_ids, scores, beam_indices, decoder_prompt_len or 0)
+        length = input_ids.shape[-1] - (decoder_prompt_len or 0)
+        going_on = [place for place, done in enumerate(self._done) if not done]
+        for place in going_on:
+            rows = range(place * self.group_size, (place + 1) * self.group_size)
+            for row in self._to_keep(rows, input_ids):
+                origins = None if beam_indices is None else beam_indices[row]
+                self._hypotheses[place].add(input_ids[row], scores[row], origins, length)
         best = [
             beam
             for prompt in range(len(self._done) // self.num_beam_groups)
@@ -292,21 +296,6 @@ class RankedScorer(BeamScorer):
 
     def _places(self, prompt: int) -> range:
         return range(prompt * self.num_beam_groups, (prompt + 1) * self.num_beam_groups)
-
-    def _take_live(
-        self,
-        place: int,
-        input_ids: Tensor,
-        scores: list[float],
-        beam_indices: Sequence[Sequence[int]] | None,
-        prompt_length: int,
-    ) -> None:
-        """Add the live beams of a group to its n-best list."""
-        rows = range(place * self.group_size, (place + 1) * self.group_size)
-        for row in self._to_keep(rows, input_ids):
-            origins = None if beam_indices is None else beam_indices[row]
-            length = input_ids.shape[-1] - prompt_length
-            self._hypotheses[place].add(input_ids[row], scores[row], origins, length)
 
     def _ranked(self, prompt: int) -> list[tuple[float, Tensor, Sequence[int] | None]]:
         """All hypotheses of a prompt, best first; the newest first among equals."""
