@@ -28,7 +28,7 @@ from asyncgen.generation.strategies.drafters.assistant import EarlyExit, OwnMode
 from asyncgen.generation.strategies.drafters.universal import Languages, SharedTokens
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from asyncgen.generation.config import GenerationConfig
     from asyncgen.generation.generate.plan import GenerativeModel
@@ -113,7 +113,9 @@ def make_drafter(
     """
     config = plan.config
     if config.assistant_early_exit is not None:
-        return _early_exit(model, plan, config.assistant_early_exit)
+        exits = EarlyExit(replace(plan, record=None), config.assistant_early_exit)
+        processors = _draft_processors(model, plan, config)
+        return _assistant(plan, model, exits, processors, eos_ids(config), remember=False)
     if config.prompt_lookup_num_tokens is not None:
         size = config.max_matching_ngram_size
         return LookupDrafter(
@@ -126,12 +128,6 @@ def make_drafter(
         ends = eos_ids(config)
         return _assistant(plan, assistance.model, forward, processors, ends, remember=remember)
     return _universal(model, plan, assistance, remember=remember)
-
-
-def _early_exit(model: GenerativeModel, plan: Plan, depth: int) -> Drafter:
-    forward = EarlyExit(replace(plan, record=None), depth)
-    processors = _draft_processors(model, plan, plan.config)
-    return _assistant(plan, model, forward, processors, eos_ids(plan.config), remember=False)
 
 
 def _assistant(
@@ -155,7 +151,7 @@ def _assistant(
         eos_token_ids=ends,
         prefill_chunk=plan.prefill_chunk,
         position_limit=assistant.core.config.position_limit,
-        on_update=_memory(own) if remember else None,
+        memory=own if remember else None,
     )
 
 
@@ -222,18 +218,6 @@ def _setting(name: str, *sources: GenerationConfig) -> Any:
         if value is not None:
             return value
     return DEFAULTS[name]
-
-
-def _memory(own: GenerationConfig) -> Callable[[Schedule, Confidence], None]:
-    """Write what was learnt to the draft model's configuration."""
-
-    def remember(schedule: Schedule, confidence: Confidence) -> None:
-        if schedule.kind == "heuristic":
-            own.num_assistant_tokens = schedule.count
-        if confidence.is_on:
-            own.assistant_confidence_threshold = confidence.threshold
-
-    return remember
 
 
 def _can_crop(cache: Cache | None) -> bool:
