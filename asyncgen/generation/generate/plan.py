@@ -26,7 +26,6 @@ from asyncgen.generation.config.parameters import GROWING_CACHES, STATIC_CACHES
 from asyncgen.generation.logits import Guidance, build_logits_processors
 from asyncgen.generation.stopping.criteria import build_stopping_criteria
 from asyncgen.generation.strategies import Plan
-from asyncgen.generation.strategies.beam_scorers.base import id_list
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -259,7 +258,10 @@ def check_cache(model: GenerativeModel, config: GenerationConfig) -> None:
 
 def eos_ids(config: GenerationConfig) -> list[int]:
     """The end-of-sequence ids of a config, as a list."""
-    return id_list(config.eos_token_id)
+    eos = config.eos_token_id
+    if eos is None:
+        return []
+    return [eos] if isinstance(eos, int) else list(eos)
 
 
 def _pad_id(config: GenerationConfig) -> int:
