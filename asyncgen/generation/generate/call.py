@@ -152,7 +152,9 @@ def prepare_call(model: Any, given: Arguments) -> Call:
         record=make_record(config, rest.get("encoder_outputs")),
     )
     if given.custom is not None:
-        strategy = _custom(model, given, processors, criteria, extras)
+        emit = None if given.streamer is None else Feed(given.streamer).step
+        method = CustomMethod(given.custom, model, processors, criteria, extras=extras, emit=emit)
+        strategy = custom_strategy(method)
     else:
         strategy = strategy_for(mode)
         if mode is GenerationMode.ASSISTED_GENERATION:
@@ -160,21 +162,6 @@ def prepare_call(model: Any, given: Arguments) -> Call:
     if rows.bias is not None:
         strategy = partial(healed, strategy=strategy, bias=rows.bias)
     return Call(plan, strategy, config)
-
-
-def _custom(
-    model: Any,
-    given: Arguments,
-    processors: LogitsProcessorList,
-    criteria: StoppingCriteriaList,
-    extras: dict[str, Any],
-) -> Strategy:
-    """The caller's own method as a strategy."""
-    assert given.custom is not None
-    emit = None if given.streamer is None else Feed(given.streamer).step
-    return custom_strategy(
-        CustomMethod(given.custom, model, processors, criteria, extras=extras, emit=emit)
-    )
 
 
 def _processors(
@@ -203,16 +190,11 @@ def _guidance(
         _log.warning("`negative_prompt_ids` has no effect without `guidance_scale`")
     prompts = len(rows.input_ids) // rows.samples
     copies = rows.samples * rows.together
-    return make_guidance(
-        model,
-        _repeated("negative_prompt_ids", given.negative_prompt_ids, prompts, copies),
-        _repeated(
-            "negative_prompt_attention_mask",
-            given.negative_prompt_attention_mask,
-            prompts,
-            copies,
-        ),
+    ids, mask = (
+        _repeated(name, getattr(given, name), prompts, copies)
+        for name in ("negative_prompt_ids", "negative_prompt_attention_mask")
     )
+    return make_guidance(model, ids, mask)
 
 
 def _repeated(name: str, value: Tensor | None, prompts: int, copies: int) -> Tensor | None:

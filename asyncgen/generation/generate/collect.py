@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-import torch
-
 from asyncgen.generation.outputs import (
     GenerateBeamDecoderOnlyOutput,
     GenerateBeamEncoderDecoderOutput,
@@ -18,8 +16,9 @@ from asyncgen.generation.outputs import (
 from asyncgen.generation.strategies.record import Inside, Record
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable
 
+    import torch
     from torch import Tensor
 
     from asyncgen.generation.config import GenerationConfig
@@ -30,6 +29,15 @@ Result: TypeAlias = (
     "GenerateDecoderOnlyOutput | GenerateEncoderDecoderOutput | GenerateBeamDecoderOnlyOutput"
     " | GenerateBeamEncoderDecoderOutput | torch.LongTensor"
 )
+
+
+_OUTPUTS: dict[tuple[bool, bool], Callable[..., Result]] = {
+    (False, False): GenerateDecoderOnlyOutput,
+    (False, True): GenerateBeamDecoderOnlyOutput,
+    (True, False): GenerateEncoderDecoderOutput,
+    (True, True): GenerateBeamEncoderDecoderOutput,
+}
+"""The output of a model with or without an encoder, without or with beams."""
 
 
 class Kept:
@@ -106,74 +114,21 @@ def assemble(plan: Plan, outcome: Outcome, kept: Kept) -> Result:
     }
     if not config.output_scores:
         fields.pop("sequences_scores", None)
-    has_beams = (config.num_beams or 1) > 1
-    if plan.encoder is None:
-        fields |= _inside(plan.record, attentions="attentions", hidden_states="hidden_states")
-        if has_beams:
-            return GenerateBeamDecoderOnlyOutput(**fields)
-        return GenerateDecoderOnlyOutput(**fields)
-    fields |= _inside(
-        plan.record,
-        attentions="decoder_attentions",
-        cross_attentions="cross_attentions",
-        hidden_states="decoder_hidden_states",
-    )
-    fields |= _inside_encoder(plan.record)
-    if has_beams:
-        return GenerateBeamEncoderDecoderOutput(**fields)
-    return GenerateEncoderDecoderOutput(**fields)
+    fields |= _inside(plan.record, has_encoder=plan.encoder is not None)
+    return _OUTPUTS[plan.encoder is not None, (config.num_beams or 1) > 1](**fields)
 
 
-def _inside(record: Record | None, **names: str) -> dict[str, Any]:
-    """Tuples a step of tuples a layer, under the names of the output; what was asked for."""
+def _inside(record: Record | None, *, has_encoder: bool) -> dict[str, Any]:
+    """What was asked for of a record, under the names of the output."""
     if record is None:
         return {}
-    return {theirs: record.per_step(ours) for ours, theirs in names.items() if _wants(record, ours)}
-
-
-def _inside_encoder(record: Record | None) -> dict[str, Any]:
-    """Tuples a layer of the encoder."""
-    if record is None or record.encoder is None:
-        return {}
-    return {
-        f"encoder_{name}": getattr(record.encoder, name) or None
-        for name in ("attentions", "hidden_states")
-        if _wants(record, name)
-    }
-
-
-def _wants(record: Record, name: str) -> bool:
-    return record.wants_hidden_states if name == "hidden_states" else record.wants_attentions
-
-
-def transition_scores(
-    sequences: Tensor,
-    scores: Sequence[Tensor],
-    beam_indices: Tensor | None = None,
-    normalize_logits: bool = False,
-) -> Tensor:
-    """Look up the score of every generated token.
-
-    Args:
-        sequences: Prompt and generated ids, int64 ``[R, T]``.
-        scores: Of each step, float32 ``[rows, V]``.
-        beam_indices: Row of ``scores`` that each generated token was picked from, ``[R, G]``, -1
-            behind the end. ``None``: the row of its sequence.
-        normalize_logits: Whether to take the log-softmax of the scores first.
-
-    Returns:
-        float32 ``[R, G]``; 0 where ``beam_indices`` is -1.
-    """
-    table = torch.stack(tuple(scores))  # [steps, rows, V]
-    if normalize_logits:
-        table = torch.log_softmax(table, dim=-1)
-    if beam_indices is None:
-        rows = torch.arange(table.shape[1], device=table.device)
-        beam_indices = rows[:, None].expand(-1, table.shape[0])
-    there = beam_indices >= 0
-    size = int(there.sum(dim=1).max())
-    there = there[:, :size]
-    rows = beam_indices[:, :size].long().clamp(min=0)
-    steps = torch.arange(size, device=table.device)
-    tokens = sequences[:, sequences.shape[1] - size :]
-    return table[steps, rows, tokens].masked_fill(~there, 0.0)
+    names = ("hidden_states", "attentions")
+    wanted = [name for name in names if getattr(record, f"wants_{name}")]
+    if not has_encoder:
+        return {name: record.per_step(name) for name in wanted}
+    found: dict[str, Any] = {f"decoder_{name}": record.per_step(name) for name in wanted}
+    if record.wants_attentions:
+        found["cross_attentions"] = record.per_step("cross_attentions")
+    if record.encoder is not None:
+        found |= {f"encoder_{name}": getattr(record.encoder, name) or None for name in wanted}
+    return found

@@ -17,6 +17,7 @@ import torch
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.outputs import BaseModelOutput
 from asyncgen.generation.strategies import Outcome, Step
+from asyncgen.generation.strategies.token_by_token import Sequences
 from asyncgen.recipes import acceptable, load_recipe, parameter_names
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ def _steps(method: CustomMethod, plan: Plan) -> Steps:
             )
         yield rows.rest(ids)
     ids = _ids_of(result)
-    return Outcome(rows.sequences() if ids is None else ids, result=result)
+    return Outcome(rows.ids.clone() if ids is None else ids, result=result)
 
 
 def helper_arguments(function: Callable[..., Any], assistant_model: Any) -> dict[str, Any]:
@@ -236,44 +237,32 @@ def _drive(generator: Generator[Any, None, Any], rows: _Rows) -> Generator[Step,
                 return end.value
             if not any(rows.live):
                 return None  # it was told by its criteria, and goes on all the same
-            yield rows.settle(given)
+            yield rows.take(given)
 
 
-class _Rows:
-    """Sequences in progress, and which of them go on."""
+class _Rows(Sequences):
+    """Sequences in progress, and how many ids of each were settled."""
 
     def __init__(self, plan: Plan) -> None:
-        self.live = [True] * plan.input_ids.shape[0]
+        super().__init__(plan)
         self.plan = plan
         self.counts = [0] * len(self.live)
-        self._ids = plan.input_ids
 
-    def settle(self, given: Any) -> Step:
+    def take(self, given: Any) -> Step:
         """A step of what a generator yielded, or a function put."""
-        plan = self.plan
         if isinstance(given, Step):
-            for row, token_ids in enumerate(given.token_ids):
-                self.counts[row] += len(token_ids)
-            for row, reason in enumerate(given.reasons):
+            step = given
+            for row, reason in enumerate(step.reasons):
                 self.live[row] = self.live[row] and reason is None
-            return given
-        tokens = torch.as_tensor(given, dtype=torch.int64, device=self._ids.device).reshape(-1)
-        if len(tokens) != len(self.live):
-            raise InvalidRequestError(
-                "custom_generate", tuple(tokens.shape), f"yields one id a row, {len(self.live)}"
-            )
-        mask = torch.tensor(self.live, device=tokens.device)
-        tokens = torch.where(mask, tokens, plan.pad_token_id)
-        self._ids = torch.cat((self._ids, tokens[:, None]), dim=1)
-        chosen: list[int] = tokens.tolist()
-        scores = torch.empty(len(chosen), 0, device=tokens.device)
-        reasons = plan.ends.reasons(chosen, self.live, self._ids.shape[1], self._ids, scores)
-        settled = [[token] if alive else [] for token, alive in zip(chosen, self.live, strict=True)]
-        self.counts = [count + len(ids) for count, ids in zip(self.counts, settled, strict=True)]
-        self.live = [
-            alive and reason is None for alive, reason in zip(self.live, reasons, strict=True)
-        ]
-        return Step(settled, reasons, tokens)
+        else:
+            tokens = torch.as_tensor(given, dtype=torch.int64, device=self.ids.device).reshape(-1)
+            if len(tokens) != len(self.live):
+                allowed = f"yields one id a row, {len(self.live)}"
+                raise InvalidRequestError("custom_generate", tuple(tokens.shape), allowed)
+            step = self.settle(tokens, torch.empty(len(tokens), 0, device=tokens.device))
+        for row, token_ids in enumerate(step.token_ids):
+            self.counts[row] += len(token_ids)
+        return step
 
     def rest(self, sequences: Tensor | None) -> Step:
         """The last step of a plain function: what its result has beyond what it put."""
@@ -294,10 +283,6 @@ class _Rows:
         reasons = [reason if alive else None for alive in self.live]
         self.live = [False] * len(self.live)
         return Step([[] for _ in reasons], reasons)
-
-    def sequences(self) -> Tensor:
-        """Prompt and what was settled one id at a time."""
-        return self._ids
 
     def _until_end(self, ids: list[int]) -> list[int]:
         """Ids up to the first that ends a sequence; what follows is padding."""
@@ -336,7 +321,7 @@ class _Tap:
             raise _InterruptedError
         assert self._method.emit is not None
         if any(self._rows.live):
-            self._method.emit(self._rows.settle(value))
+            self._method.emit(self._rows.take(value))
 
     def end(self) -> None:
         """The end is told where the method is run."""

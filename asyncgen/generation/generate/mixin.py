@@ -1,6 +1,6 @@
 """``model.generate``: the synchronous door to the strategies.
 
-The mixin is a few lines; the work is done by plain functions in ``call``.
+The work is done by plain functions in ``call``.
 """
 
 from __future__ import annotations
@@ -9,15 +9,14 @@ import inspect
 import os
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from asyncgen.generation.generate.call import Arguments, prepare_call, run_call
-from asyncgen.generation.generate.collect import transition_scores
 from asyncgen.generation.generate.custom import run_recipe
 from asyncgen.recipes import one_method
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    import torch
 
     from asyncgen.generation.config import GenerationConfig
     from asyncgen.generation.generate.collect import Result
@@ -137,4 +136,16 @@ class GenerationMixin:
             sum over a sequence, divided by its length to the power of ``length_penalty``, is its
             ``sequences_scores``.
         """
-        return transition_scores(sequences, scores, beam_indices, normalize_logits)
+        table = torch.stack(tuple(scores))  # [steps, rows, V]
+        if normalize_logits:
+            table = torch.log_softmax(table, dim=-1)
+        if beam_indices is None:
+            rows = torch.arange(table.shape[1], device=table.device)
+            beam_indices = rows[:, None].expand(-1, table.shape[0])
+        there = beam_indices >= 0
+        size = int(there.sum(dim=1).max())
+        there = there[:, :size]
+        rows = beam_indices[:, :size].long().clamp(min=0)
+        steps = torch.arange(size, device=table.device)
+        tokens = sequences[:, sequences.shape[1] - size :]
+        return table[steps, rows, tokens].masked_fill(~there, 0.0)

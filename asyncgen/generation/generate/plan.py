@@ -37,8 +37,7 @@ if TYPE_CHECKING:
     from asyncgen.generation.logits.base import LogitsProcessorList
     from asyncgen.generation.stopping.criteria import StoppingCriteriaList
     from asyncgen.generation.stopping.ends import Ends
-    from asyncgen.generation.strategies import Draw, EncoderInput
-    from asyncgen.generation.strategies.record import Record
+    from asyncgen.generation.strategies import EncoderInput
     from asyncgen.generation.strategies.step import Decoder
     from asyncgen.models.config import ModelConfig
 
@@ -76,16 +75,12 @@ def make_plan(
     input_ids: Tensor | Sequence[Sequence[int]],
     *,
     config: GenerationConfig,
-    processors: LogitsProcessorList,
     ends: Ends,
-    draw: Draw,
     attention_mask: Tensor | None = None,
     cache: Cache | None = None,
-    prefill_chunk: int | None = None,
     encoder: EncoderInput | None = None,
-    record: Record | None = None,
     beams: int = 1,
-    keep_logits: bool = False,
+    **given: Any,
 ) -> Plan:
     """Lay rows out for a strategy.
 
@@ -94,16 +89,12 @@ def make_plan(
         input_ids: Prompts of one length, left-padded, int64 ``[B, S]``; as many copies of each as
             `rows_of_prompt` tells.
         config: Complete configuration.
-        processors: Logits processors in order.
         ends: Decides when a row ends.
-        draw: Source of randomness.
         attention_mask: ``[B, S]``, zero or ``False`` at padding; ``None`` where nothing is padded.
         cache: A cache to continue; ``None`` makes one.
-        prefill_chunk: Most prompt tokens of one forward.
         encoder: What the encoder reads, in a model that has one.
-        record: Keeps what goes on inside the model.
         beams: Beams of each row; 1 where it has none.
-        keep_logits: Whether raw logits behind each settled id are wanted.
+        **given: Further attributes of `Plan`: ``processors``, ``draw`` and those with a default.
 
     Returns:
         The plan; nothing has been computed yet.
@@ -120,15 +111,11 @@ def make_plan(
         attention_mask=mask,
         cache=cache,
         config=config,
-        processors=processors,
         ends=ends,
         pad_token_id=_pad_id(config),
-        draw=draw,
-        prefill_chunk=prefill_chunk,
         encoder=encoder,
-        record=record,
         copies=1 if beams == 1 else config.num_return_sequences or 1,
-        keep_logits=keep_logits,
+        **given,
     )
 
 
@@ -215,7 +202,7 @@ def make_cache(
         model: The model that will run.
         config: Names the cache.
         batch: Rows.
-        max_length: Positions of a static cache.
+        max_length: Positions of a static cache that are needed; it may ask for more.
         encoder: What the encoder reads, in a model that has one.
 
     Raises:
@@ -225,17 +212,19 @@ def make_cache(
     check_cache(model, config)
     if encoder is not None:
         own = make_cache(model, config, batch, max_length)
-        return EncoderDecoderCache(own, make_cache(model, config, batch, _length(encoder)))
+        return EncoderDecoderCache(own, make_cache(model, config, batch, encoder.shape[1]))
     name = config.cache_implementation
     if name in (None, "dynamic", "dynamic_full"):
         return DynamicCache()
     if name == "offloaded":
         return OffloadedCache()
+    if max_length is not None and config.max_cache_len is not None:
+        max_length = max(max_length, config.max_cache_len)
     kind = _STATIC[name.removeprefix("offloaded_")]
     return kind(
         model.core.config,
         max_batch_size=batch,
-        max_cache_len=_static_length(config, max_length),
+        max_cache_len=max_length,
         device=model.device,
         dtype=model.dtype,
         offloading=name.startswith("offloaded_"),
@@ -268,26 +257,12 @@ def check_cache(model: GenerativeModel, config: GenerationConfig) -> None:
         raise InvalidRequestError("cache_implementation", name, allowed)
 
 
-def _static_length(config: GenerationConfig, needed: int | None) -> int | None:
-    """Positions of a static cache: as many as asked for, and no fewer than needed."""
-    asked = config.max_cache_len
-    return needed if asked is None or needed is None else max(asked, needed)
-
-
 def eos_ids(config: GenerationConfig) -> list[int]:
     """The end-of-sequence ids of a config, as a list."""
     eos = config.eos_token_id
     if eos is None:
         return []
     return [eos] if isinstance(eos, int) else list(eos)
-
-
-def _length(encoder: EncoderInput) -> int:
-    """Positions of the encoder."""
-    if encoder.input_ids is not None:
-        return encoder.input_ids.shape[1]
-    assert encoder.encoded is not None and encoder.encoded.states is not None
-    return encoder.encoded.states.shape[1]
 
 
 def _pad_id(config: GenerationConfig) -> int:

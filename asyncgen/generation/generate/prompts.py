@@ -145,17 +145,18 @@ def _read_encoder(
         ids = _bos(config)
     if ids is not None:
         ids = _check_ids(model, "input_ids", ids)
-    batch = _rows(ids, encoded)
     # Unlike a decoder's, an encoder's mask is not inferred from padding ids.
-    mask = given.get("attention_mask")
-    seen = None if mask is None or bool((mask != 0).all()) else mask.to(model.device) != 0
+    mask = _hiding(given.get("attention_mask"))
+    seen = None if mask is None else mask.to(model.device) != 0
     if encoded is not None:
         encoded.mask = seen
+    encoder = EncoderInput(ids, seen, encoded)
+    batch, _ = encoder.shape
     start = decoder_start(config, batch, model.device)
     decoder_mask = given.get("decoder_attention_mask")
     decoder_ids = given.get("decoder_input_ids")
     if decoder_ids is None:
-        return DecoderPrompt(start, decoder_mask, EncoderInput(ids, seen, encoded))
+        return DecoderPrompt(start, decoder_mask, encoder)
     decoder_ids = _check_ids(model, "decoder_input_ids", decoder_ids)
     if decoder_ids.shape[0] != batch:
         raise InvalidRequestError(
@@ -171,9 +172,7 @@ def _read_encoder(
             tuple(decoder_mask.shape),
             f"its shape must be {list(decoder_ids.shape)}",
         )
-    if decoder_mask is not None and bool((decoder_mask != 0).all()):
-        decoder_mask = None
-    return DecoderPrompt(decoder_ids, decoder_mask, EncoderInput(ids, seen, encoded))
+    return DecoderPrompt(decoder_ids, _hiding(decoder_mask), encoder)
 
 
 def _encoded(model: GenerativeModel, outputs: Any) -> Encoded:
@@ -190,14 +189,6 @@ def _encoded(model: GenerativeModel, outputs: Any) -> Encoded:
         shape = tuple(states.shape)
         raise InvalidRequestError("encoder_outputs", shape, f"states are [B, T, {width}]")
     return Encoded(states.to(model.device, model.dtype))
-
-
-def _rows(ids: Tensor | None, encoded: Encoded | None) -> int:
-    """Number of texts."""
-    if ids is not None:
-        return ids.shape[0]
-    assert encoded is not None and encoded.states is not None
-    return encoded.states.shape[0]
 
 
 def _bos(config: GenerationConfig) -> Tensor:
@@ -219,13 +210,18 @@ def _check_ids(model: GenerativeModel, name: str, ids: Tensor) -> Tensor:
     return ids.to(device=model.device, dtype=torch.int64)
 
 
+def _hiding(mask: Tensor | None) -> Tensor | None:
+    """The mask, or ``None`` where it hides nothing."""
+    return None if mask is None or bool((mask != 0).all()) else mask
+
+
 def _mask(input_ids: Tensor, mask: Tensor | None, config: GenerationConfig) -> Tensor | None:
     """The mask as given, or inferred from padding ids that are not also an end of sequence.
 
     ``None`` where nothing is padded.
     """
     if mask is not None:
-        return None if bool((mask != 0).all()) else mask
+        return _hiding(mask)
     pad = config.pad_token_id
     if pad is None or pad in eos_ids(config) or not bool((input_ids == pad).any()):
         return None

@@ -10,14 +10,11 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from asyncgen.generation.strategies.drafters import Proposal
 from asyncgen.generation.strategies.forward import Forward
-from asyncgen.generation.strategies.step import Outcome, Plan, Step, Steps
+from asyncgen.generation.strategies.step import Drafting, Outcome, Plan, Proposal, Step, Steps
 from asyncgen.generation.strategies.verify import verify
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
-
     from torch import Tensor
 
     from asyncgen.generation.strategies.verify import Verdict
@@ -43,10 +40,9 @@ def assisted(plan: Plan) -> Steps:
     assert plan.drafter is not None
     forward, ids = Forward(plan), plan.input_ids
     length = ids.shape[1]
-    prompt, chunk = ids[:, forward.length :], plan.prefill_chunk or length
-    while prompt.shape[1] > chunk:
-        forward(prompt[:, :chunk])
-        prompt = prompt[:, chunk:]
+    prompt = ids[:, forward.length :]
+    for chunk in torch.split(prompt, plan.prefill_chunk or length, dim=1)[:-1]:
+        forward(chunk)
         yield Step([[]])
     while True:
         proposal = yield from _draft(plan, ids[:, :length])
@@ -65,24 +61,26 @@ def assisted(plan: Plan) -> Steps:
         forward.crop(length - 1)
         if count:
             plan.drafter.update(min(verdict.accepted, len(settled)))
-        yield _step(ids[0, length - len(settled) : length], settled, reason, logits, verdict)
+        count = len(settled)
+        yield Step(
+            [settled],
+            [reason],
+            ids[0, length - 1 : length].clone() if count == 1 else None,
+            logits[:count],
+            verdict.scores[:count],
+            positions=count,
+        )
         if reason is not None:
             return Outcome(ids[:, :length].clone())
 
 
-def _draft(plan: Plan, ids: Tensor) -> Generator[Step, None, Proposal]:
-    """Have the drafter make a proposal, one step a piece; none where no guess is of use."""
+def _draft(plan: Plan, ids: Tensor) -> Drafting:
+    """Have the drafter make a proposal; an empty one where no guess is of use."""
     assert plan.drafter is not None
     room = None if plan.ends.max_length is None else plan.ends.max_length - ids.shape[1] - 1
     if room is not None and room < 1:
         return Proposal(ids.new_empty(0))
-    drafting = plan.drafter.propose(ids, 1 << 30 if room is None else room)
-    while True:
-        try:
-            next(drafting)
-        except StopIteration as end:
-            return end.value
-        yield Step([[]])
+    return (yield from plan.drafter.propose(ids, 1 << 30 if room is None else room))
 
 
 def _settle(plan: Plan, ids: Tensor, start: int, verdict: Verdict) -> tuple[list[int], str | None]:
@@ -95,20 +93,6 @@ def _settle(plan: Plan, ids: Tensor, start: int, verdict: Verdict) -> tuple[list
         if reason is not None:
             return verdict.token_ids[: place + 1], reason
     return verdict.token_ids, None
-
-
-def _step(
-    tokens: Tensor, settled: list[int], reason: str | None, logits: Tensor, verdict: Verdict
-) -> Step:
-    count = len(settled)
-    return Step(
-        [settled],
-        [reason],
-        tokens.clone() if count == 1 else None,
-        logits[:count],
-        verdict.scores[:count],
-        positions=count,
-    )
 
 
 def _with_room(ids: Tensor, length: int) -> Tensor:

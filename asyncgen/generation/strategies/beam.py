@@ -8,7 +8,8 @@ import torch
 
 from asyncgen.generation.strategies.beam_pool import BeamPool, BeamRules, Candidates
 from asyncgen.generation.strategies.beam_rows import BeamRows
-from asyncgen.generation.strategies.beam_stream import BeamStream, Result, common_length
+from asyncgen.generation.strategies.beam_scorers.base import id_list
+from asyncgen.generation.strategies.beam_stream import BeamStream, Result, common_length, stream_of
 from asyncgen.generation.strategies.step import Outcome
 from asyncgen.generation.strategies.token_by_token import require_finite
 
@@ -41,8 +42,7 @@ def beam_sample(plan: Plan) -> Steps:
 def beam_rules(plan: Plan) -> BeamRules:
     """Read the rules of a search out of the plan's configuration."""
     config = plan.config
-    eos = config.eos_token_id
-    ends: list[int] = [] if eos is None else [eos] if isinstance(eos, int) else list(eos)
+    ends = id_list(config.eos_token_id)
     # As the reference fills: an id of 0 is no padding id to it.
     filler = config.pad_token_id or next(iter(ends), plan.pad_token_id)
     return BeamRules(
@@ -72,41 +72,35 @@ def _search(plan: Plan, choose: Callable[[Tensor, int, int], Tensor]) -> Steps:
     rules = beam_rules(plan)
     pool = BeamPool(plan.input_ids, rules)
     rows = BeamRows(plan, rules.num_beams)
-    returned = plan.config.num_return_sequences or 1
-    batch = plan.input_ids.shape[0]
-    stream = BeamStream(batch, returned, pool.length, keep_logits=plan.keep_logits)
+    stream = stream_of(plan)
     raw = yield from rows.prefill()
-    first = torch.arange(batch, device=raw.device)[:, None] * rules.num_beams
     while True:
         logits = raw.float()
         stream.keep(pool.length - pool.prompt_length, logits)
         scores = torch.log_softmax(logits, dim=-1)
         if plan.processors:
             scores = plan.processors(pool.rows, scores)
-        found = _candidates(pool, scores, rules, choose)
+        found = _candidates(pool, scores, choose)
         hits, reason = _hits(plan, pool, found, scores)
         agreed = min(pool.agreed)
         chosen = pool.advance(found, hits)
         is_over = bool(hits.all()) or bool(pool.is_closed.all())
-        _hand_on(plan, pool, stream, returned, is_over, reason)
+        _hand_on(plan, pool, stream, is_over, reason)
         yield stream.step(logits, scores)
         if is_over:
-            return _outcome(pool, returned)
-        parents = (found.parents.gather(1, chosen) + first).flatten()
+            return _outcome(pool, stream.returned)
+        parents = (found.parents.gather(1, chosen) + pool.first_row).flatten()
         tokens = found.tokens.gather(1, chosen).flatten()
         raw = rows.advance(parents, tokens, agreed)
 
 
 def _candidates(
-    pool: BeamPool,
-    scores: Tensor,
-    rules: BeamRules,
-    choose: Callable[[Tensor, int, int], Tensor],
+    pool: BeamPool, scores: Tensor, choose: Callable[[Tensor, int, int], Tensor]
 ) -> Candidates:
     """Choose the continuations to look at."""
     total = pool.total(scores)
     require_finite(total.amax(dim=1), pool.length)
-    which = choose(total, min(rules.num_candidates, total.shape[1]), pool.length)
+    which = choose(total, min(pool.rules.num_candidates, total.shape[1]), pool.length)
     size = scores.shape[-1]
     return Candidates(which // size, which % size, total.gather(1, which))
 
@@ -117,37 +111,30 @@ def _hits(
     """Which candidates end, bool ``[B, K]``, and the reason that is common to all, if any."""
 
     def seen() -> tuple[Tensor, Tensor]:
-        beams = pool.live.scores.shape[1]
-        first = torch.arange(len(found.parents), device=scores.device)[:, None] * beams
         ids = pool.continued(found).ids[:, :, : pool.length + 1].flatten(0, 1)
-        return ids, scores[(found.parents + first).flatten()]
+        return ids, scores[(found.parents + pool.first_row).flatten()]
 
     hits, reason = plan.ends.hits(found.tokens.flatten(), pool.length + 1, seen)
     return hits.view_as(found.tokens), reason
 
 
 def _hand_on(
-    plan: Plan,
-    pool: BeamPool,
-    stream: BeamStream,
-    returned: int,
-    is_over: bool,
-    reason: str | None,
+    plan: Plan, pool: BeamPool, stream: BeamStream, is_over: bool, reason: str | None
 ) -> None:
     """Tell the stream what this step settled of each prompt."""
     closed: list[bool] = pool.is_closed.tolist()
     some_complete: list[bool] = pool.is_complete[:, 0].tolist()
     for prompt, done in enumerate(closed):
-        if stream.is_done(prompt):
+        if stream.is_done[prompt]:
             continue
         if done or is_over:
-            stream.finish(prompt, _results(plan, pool, prompt, returned, reason))
+            stream.finish(prompt, _results(plan, pool, prompt, stream.returned, reason))
             continue
         ids, end = pool.live.ids[prompt, 0], pool.agreed[prompt]
         if some_complete[prompt]:
             both = torch.stack((ids, pool.complete.ids[prompt, 0]))
             end = min(end, int(pool.complete.lengths[prompt, 0]))
-            end = common_length(both, stream.sent(prompt), end)
+            end = common_length(both, stream.sent[prompt], end)
         stream.settle(prompt, ids, end, pool.live.origins[prompt, 0])
 
 

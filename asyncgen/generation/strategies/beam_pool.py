@@ -131,6 +131,7 @@ class BeamPool:
     """Live beams and complete hypotheses of a batch.
 
     Attributes:
+        rules: What the configuration says.
         live: The beams; best first.
         complete: The best complete hypotheses, best first, filled up with worthless ones.
         is_complete: Which of them are real, bool ``[B, N]``.
@@ -138,6 +139,7 @@ class BeamPool:
         agreed: How far the live beams of each prompt are alike.
         length: Tokens of every live beam, prompt included.
         prompt_length: Tokens of the prompt.
+        first_row: Row of the first beam of each prompt, int64 ``[B, 1]``.
     """
 
     def __init__(self, prompt: Tensor, rules: BeamRules) -> None:
@@ -149,7 +151,7 @@ class BeamPool:
         """
         batch, length = prompt.shape
         beams, device = rules.num_beams, prompt.device
-        self._rules = rules
+        self.rules = rules
         self.length = self.prompt_length = length
         room = length + _ROOM
         ids = torch.full((batch, beams, room), rules.filler, dtype=torch.int64, device=device)
@@ -164,7 +166,7 @@ class BeamPool:
         self.is_open = torch.ones(batch, dtype=torch.bool, device=device)
         self._is_new = torch.arange(rules.num_candidates, device=device) < beams
         self.agreed = [length] * batch
-        self._first_row = torch.arange(batch, device=device)[:, None] * beams
+        self.first_row = torch.arange(batch, device=device)[:, None] * beams
 
     @property
     def rows(self) -> Tensor:
@@ -188,7 +190,7 @@ class BeamPool:
         self._make_room()
         longer = self.live.pick(found.parents)
         longer.ids[:, :, self.length] = found.tokens
-        rows = (self._first_row + found.parents).to(torch.int32)
+        rows = (self.first_row + found.parents).to(torch.int32)
         longer.origins[:, :, self.length - self.prompt_length] = rows
         longer.scores = found.scores
         longer.lengths = longer.lengths + 1
@@ -206,14 +208,14 @@ class BeamPool:
         """
         # What ends goes on only where there is nothing else, and then for the sake of the shape.
         racing = found.scores + hits * _OUT
-        best = torch.topk(racing, self._rules.num_beams)
+        best = torch.topk(racing, self.rules.num_beams)
         ends = hits & self._is_new[: hits.shape[1]]
         if bool(ends.any()):
             self._complete(self.continued(found), ends)
         self._make_room()
         parents = found.parents.gather(1, best.indices)
         tokens = found.tokens.gather(1, best.indices)
-        rows = (self._first_row + parents).to(torch.int32)
+        rows = (self.first_row + parents).to(torch.int32)
         steps = self.length - self.prompt_length
         self.live.go_on(parents, tokens, rows, steps, min(self.agreed))
         self.live.scores = best.values
@@ -225,14 +227,14 @@ class BeamPool:
     @property
     def is_closed(self) -> Tensor:
         """Which prompts are done, bool ``[B]``: nothing better can come, or enough is there."""
-        if self._rules.early_stopping is True:
+        if self.rules.early_stopping is True:
             return ~self.is_open | self.is_complete.all(dim=1)
         return ~self.is_open
 
     def _make_room(self) -> None:
         if self.length == self.live.ids.shape[2]:
-            self.live.widen(self.length, self._rules.filler)
-            self.complete.widen(self.length, self._rules.filler)
+            self.live.widen(self.length, self.rules.filler)
+            self.complete.widen(self.length, self.rules.filler)
 
     def _agreed(self) -> list[int]:
         """How far the live beams of each prompt are alike; beams only ever get longer."""
@@ -245,20 +247,20 @@ class BeamPool:
 
     def _complete(self, longer: Hypotheses, ends: Tensor) -> None:
         """Rank what ends among what is complete; prompts that are done take nothing more."""
-        size = float(self.length + 1 - self.prompt_length) ** self._rules.length_penalty
+        size = float(self.length + 1 - self.prompt_length) ** self.rules.length_penalty
         scores = longer.scores / size
-        if self._rules.early_stopping is True:
+        if self.rules.early_stopping is True:
             scores = scores + self.is_complete.all(dim=1, keepdim=True) * _OUT
         scores = scores + ~self.is_open[:, None] * _OUT
         longer = Hypotheses(longer.ids, longer.origins, scores + ~ends * _OUT, longer.lengths)
         both = self.complete.beside(longer)
-        best = torch.topk(both.scores, self._rules.num_beams).indices
+        best = torch.topk(both.scores, self.rules.num_beams).indices
         self.complete = both.pick(best)
         self.is_complete = torch.cat((self.is_complete, ends), dim=1).gather(1, best)
 
     def _may_improve(self) -> Tensor:
         """Whether the best live beam could get among the complete ones, bool ``[B]``."""
-        rules, length = self._rules, self.length
+        rules, length = self.rules, self.length
         if rules.early_stopping == "never" and rules.length_penalty > 0:
             if rules.max_length is None:
                 return torch.ones_like(self.is_open)

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 from asyncgen.cache import EncoderDecoderCache, StaticCache
 from asyncgen.errors import InvalidRequestError
-from asyncgen.generation.strategies.forward import Forward
-from asyncgen.generation.strategies.step import Step
+from asyncgen.generation.strategies.forward import Forward, read_prompt
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from asyncgen.cache import Cache
-    from asyncgen.generation.strategies.step import Plan
+    from asyncgen.generation.strategies.step import Plan, Step
 
 
 class BeamRows:
@@ -64,13 +63,8 @@ class BeamRows:
         begun = plan if late else self._repeated(plan)
         forward = Forward(begun)
         prompt = begun.input_ids[:, forward.length :]
-        chunk = plan.prefill_chunk or prompt.shape[1]
         returned = plan.input_ids.shape[0] * (plan.config.num_return_sequences or 1)
-        while prompt.shape[1] > chunk:
-            forward(prompt[:, :chunk])
-            prompt = prompt[:, chunk:]
-            yield Step([[] for _ in range(returned)])
-        logits = forward(prompt)
+        logits = yield from read_prompt(forward, prompt, plan.prefill_chunk, returned)
         if late:
             plan.cache.batch_repeat_interleave(self._beams)
             forward = Forward(self._repeated(plan))

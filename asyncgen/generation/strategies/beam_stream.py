@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from asyncgen.generation.strategies.step import Plan
+
 
 @dataclass(frozen=True, slots=True)
 class Result:
@@ -33,7 +35,13 @@ class Result:
 
 
 class BeamStream:
-    """Remembers what of each prompt was handed on."""
+    """Remembers what of each prompt was handed on.
+
+    Attributes:
+        sent: How much of the best sequence of each, the prompt included.
+        is_done: Whether all of it was.
+        returned: Sequences of each that will be returned.
+    """
 
     def __init__(
         self, batch: int, returned: int, prompt_length: int, *, keep_logits: bool = False
@@ -46,20 +54,12 @@ class BeamStream:
             prompt_length: Their length, padding included.
             keep_logits: Whether to keep raw logits until the ids they belong to are settled.
         """
-        self._returned = returned
+        self.returned = returned
         self._prompt_length = prompt_length
-        self._sent = [prompt_length] * batch
-        self._is_done = [False] * batch
+        self.sent = [prompt_length] * batch
+        self.is_done = [False] * batch
         self._kept: dict[int, Tensor] | None = {} if keep_logits else None
         self._begin_step()
-
-    def is_done(self, prompt: int) -> bool:
-        """Whether everything of a prompt was handed on."""
-        return self._is_done[prompt]
-
-    def sent(self, prompt: int) -> int:
-        """How much of a prompt's best sequence was handed on, the prompt included."""
-        return self._sent[prompt]
 
     def settle(self, prompt: int, ids: Tensor, end: int, origins: Tensor) -> None:
         """Hand on what all possible results of a prompt have in common.
@@ -70,9 +70,9 @@ class BeamStream:
             end: How far they are alike.
             origins: Rows that its generated tokens were picked from.
         """
-        if end > self._sent[prompt]:
-            self._put(prompt * self._returned, self._sent[prompt], ids[:end], origins)
-            self._sent[prompt] = end
+        if end > self.sent[prompt]:
+            self._put(prompt * self.returned, self.sent[prompt], ids[:end], origins)
+            self.sent[prompt] = end
 
     def finish(self, prompt: int, results: Sequence[Result]) -> None:
         """Hand on the rest of all results of a prompt, the best first.
@@ -81,12 +81,12 @@ class BeamStream:
         otherwise.
         """
         for place, result in enumerate(results):
-            index = prompt * self._returned + place
-            start = self._prompt_length if place else self._sent[prompt]
+            index = prompt * self.returned + place
+            start = self._prompt_length if place else self.sent[prompt]
             if result.reason != "cancelled":
                 self._put(index, start, result.ids, result.origins)
             self._reasons[index] = result.reason
-        self._is_done[prompt] = True
+        self.is_done[prompt] = True
 
     def step(self, logits: Tensor, scores: Tensor) -> Step:
         """Everything that was handed on since the last call, as a step.
@@ -103,8 +103,8 @@ class BeamStream:
         """Keep the raw logits ``[B * N, V]`` of the generated token ``place``, if wanted."""
         if self._kept is not None:
             self._kept[place] = logits
-            if self._returned == 1:
-                settled = min(self._sent) - self._prompt_length
+            if self.returned == 1:
+                settled = min(self.sent) - self._prompt_length
                 for old in [each for each in self._kept if each < settled]:
                     del self._kept[old]
 
@@ -121,12 +121,19 @@ class BeamStream:
         self._ids[index] += ids[start:].tolist()
 
     def _begin_step(self) -> None:
-        rows = len(self._sent) * self._returned
+        rows = len(self.sent) * self.returned
         self._ids: list[list[int]] = [[] for _ in range(rows)]
         self._reasons: list[str | None] = [None] * rows
         self._logits: list[list[Tensor]] | None = (
             None if self._kept is None else [[] for _ in range(rows)]
         )
+
+
+def stream_of(plan: Plan) -> BeamStream:
+    """A stream of what a plan returns."""
+    batch, length = plan.input_ids.shape
+    returned = plan.config.num_return_sequences or 1
+    return BeamStream(batch, returned, length, keep_logits=plan.keep_logits)
 
 
 def common_length(ids: Tensor, start: int, end: int) -> int:

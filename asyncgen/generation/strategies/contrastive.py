@@ -17,10 +17,10 @@ from torch.nn import functional as F
 from asyncgen.cache import Cache, DynamicCache, EncoderDecoderCache
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.config.parameters import STATIC_CACHES
-from asyncgen.generation.strategies.forward import Forward
+from asyncgen.generation.strategies.forward import Forward, read_prompt
 from asyncgen.generation.strategies.record import Inside
 from asyncgen.generation.strategies.step import Outcome, Plan, Step, Steps
-from asyncgen.generation.strategies.token_by_token import require_finite
+from asyncgen.generation.strategies.token_by_token import Sequences, require_finite
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -81,9 +81,9 @@ def contrastive(plan: Plan) -> Steps:
     Raises:
         FloatingPointError: Scores hold NaN or ban every token.
     """
-    batch, length = plan.input_ids.shape
     alpha, width = _settings(plan.config)
-    ids, live = plan.input_ids, [True] * batch
+    rows = torch.arange(len(plan.input_ids), device=plan.input_ids.device)
+    sequences = Sequences(plan)
     context = _Context(plan.attention_mask)
     hidden = yield from _read_prompt(plan, context)
     candidates: _AllAtOnce | _OneByOne
@@ -93,30 +93,22 @@ def contrastive(plan: Plan) -> Steps:
     # What belongs to a token is the pass that its logits come from, one look before.
     inside = [] if record is None else record.take()
     while True:
-        scores = plan.processors(ids, logits.clone()) if plan.processors else logits
-        require_finite(scores.max(dim=-1).values, length)
+        scores = plan.processors(sequences.ids, logits.clone()) if plan.processors else logits
+        require_finite(scores.max(dim=-1).values, sequences.length)
         chances, guesses = torch.softmax(scores, dim=-1).topk(width)  # [B, k]
         seen, after = yield from candidates.look(guesses)
-        best = _best(alpha, chances, context.likeness(seen))  # [B]
-        rows = torch.arange(batch, device=best.device)
-        tokens = guesses[rows, best]
-        if not all(live):
-            tokens = torch.where(
-                torch.tensor(live, device=tokens.device), tokens, plan.pad_token_id
-            )
-        ids = torch.cat((ids, tokens[:, None]), dim=1)
-        length += 1
-        chosen: list[int] = tokens.tolist()
-        reasons = plan.ends.reasons(chosen, live, length, ids, scores)
-        settled = [[token] if alive else [] for token, alive in zip(chosen, live, strict=True)]
-        live = [alive and reason is None for alive, reason in zip(live, reasons, strict=True)]
-        if not any(live):
+        likeness = context.likeness(seen)
+        best = ((1.0 - alpha) * chances - alpha * likeness).argmax(dim=-1)  # [B]
+        step = sequences.settle(guesses[rows, best], scores)
+        step.logits, step.scores = logits, scores
+        is_over = not any(sequences.live)
+        if is_over:
             candidates.finish()
         if record is not None:
             record.fresh, inside = inside, [candidates.inside(best)]
-        yield Step(settled, reasons, tokens, logits, scores)
-        if not any(live):
-            return Outcome(ids)
+        yield step
+        if is_over:
+            return Outcome(sequences.ids.clone())
         candidates.keep(best)
         context.add(seen[rows, best][:, None])
         logits = after[rows, best].float()
@@ -131,19 +123,13 @@ def _settings(config: GenerationConfig) -> tuple[float, int]:
 def _read_prompt(plan: Plan, context: _Context) -> Generator[Step, None, Tensor]:
     """Run the prompt in chunks; return the hidden states ``[B, E]`` of its last position."""
     forward, prompt = Forward(plan), plan.input_ids
-    chunk = plan.prefill_chunk or prompt.shape[1]
-    while True:
-        hidden = forward.hidden(prompt[:, :chunk])
+
+    def run(ids: Tensor) -> Tensor:
+        hidden = forward.hidden(ids)
         context.add(hidden)
-        prompt = prompt[:, chunk:]
-        if not prompt.shape[1]:
-            return hidden[:, -1].contiguous()
-        yield Step([[] for _ in range(len(prompt))])
+        return hidden[:, -1].contiguous()
 
-
-def _best(alpha: float, chances: Tensor, likeness: Tensor) -> Tensor:
-    """Index ``[B]`` of the best candidate, by probability and degeneration penalty ``[B, k]``."""
-    return ((1.0 - alpha) * chances - alpha * likeness).argmax(dim=-1)
+    return read_prompt(run, prompt, plan.prefill_chunk, len(prompt))
 
 
 class _Context:
@@ -179,17 +165,29 @@ class _Context:
         return cosines.amax(dim=-1)
 
 
-class _AllAtOnce:
-    """Looks at all candidates in one forward pass of B · k rows."""
+class _Candidates:
+    """Tries candidates out; the cache goes on with the best ones."""
 
-    def __init__(self, plan: Plan, width: int) -> None:
-        """Widen the cache of the prompt; its rows stay the same but for the newest position."""
+    def __init__(self, plan: Plan, width: int = 1) -> None:
+        """Widen the cache of the prompt, to so many rows of each."""
         self._cache, self._width, self._record = plan.cache, width, plan.record
-        self._cache.batch_repeat_interleave(width)
         mask = plan.attention_mask
-        wide = None if mask is None else mask.repeat_interleave(width, dim=0)
-        self._forward = Forward(replace(plan, attention_mask=wide))
+        if width > 1:
+            self._cache.batch_repeat_interleave(width)
+            mask = None if mask is None else mask.repeat_interleave(width, dim=0)
+        self._forward = Forward(replace(plan, attention_mask=mask))
         self.project = self._forward.project
+
+    def finish(self) -> None:
+        """Leave the cache with one row of each prompt, without the last token."""
+        self._forward.crop(self._forward.length - 1)
+        if self._width > 1:
+            rows = _own(self._cache)[0][0].shape[0]
+            self._cache.batch_select_indices(torch.arange(0, rows, self._width))
+
+
+class _AllAtOnce(_Candidates):
+    """Looks at all candidates in one forward pass of B · k rows."""
 
     def look(self, guesses: Tensor) -> Generator[Step, None, Looked]:
         """Run candidates ``[B, k]``."""
@@ -215,30 +213,16 @@ class _AllAtOnce:
     def _rows(self, best: Tensor) -> Tensor:
         return torch.arange(len(best), device=best.device) * self._width + best
 
-    def finish(self) -> None:
-        """Leave the cache with one row of each prompt, without the last token."""
-        self._forward.crop(self._forward.length - 1)
-        rows = _own(self._cache)[0][0].shape[0]
-        self._cache.batch_select_indices(torch.arange(0, rows, self._width))
 
-
-class _OneByOne:
+class _OneByOne(_Candidates):
     """Looks at one candidate of every row after the other, in the memory of B rows."""
-
-    def __init__(self, plan: Plan) -> None:
-        """Use the cache as it is."""
-        self._cache = plan.cache
-        self._forward = Forward(plan)
-        self.project = self._forward.project
-        self._newest: list[list[tuple[Tensor, Tensor]]] = []
-        self._record = plan.record
-        self._insides: list[Inside] = []
 
     def look(self, guesses: Tensor) -> Generator[Step, None, Looked]:
         """Run candidates ``[B, k]``, one column a piece of work."""
         length = self._forward.length
         states, logits = [], []
-        self._newest, self._insides = [], []
+        self._newest: list[list[tuple[Tensor, Tensor]]] = []
+        self._insides: list[Inside] = []
         for place in range(guesses.shape[1]):
             if place:
                 yield Step([[] for _ in range(len(guesses))])
@@ -264,10 +248,6 @@ class _OneByOne:
     def inside(self, best: Tensor) -> Inside:
         """What the last look saw of the best candidates ``[B]``."""
         return Inside.chosen(self._insides, best.tolist())
-
-    def finish(self) -> None:
-        """Leave the cache without the last token."""
-        self._forward.crop(self._forward.length - 1)
 
 
 def _own(cache: Cache) -> Cache:

@@ -96,11 +96,6 @@ class _Contrast:
         self._is_recorded = plan.record is not None
         self._early: Tensor | None = None  # [number of layers, B, V]
 
-    @property
-    def length(self) -> int:
-        """Positions that are in the cache."""
-        return self._forward.length
-
     def __call__(self, input_ids: Tensor) -> Tensor:
         """Append ids ``[B, S]``; return the final logits ``[B, V]`` after the last one."""
         if input_ids.shape[1] > 1 and not self._is_recorded:

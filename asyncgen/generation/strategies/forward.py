@@ -6,71 +6,28 @@ encoder of a model with two stacks, which runs before the first decoder position
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, cast
 
 import torch
 
 from asyncgen.cache import EncoderDecoderCache
 from asyncgen.errors import ContextLengthError
 from asyncgen.generation.strategies.record import Inside
-from asyncgen.generation.strategies.step import Decoder
+from asyncgen.generation.strategies.step import Step
 from asyncgen.models.attention.cross import Encoded
 from asyncgen.models.attention.dense import DenseAttention
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+
     from torch import Tensor
 
     from asyncgen.cache import Cache
+    from asyncgen.generation.strategies.record import Record
     from asyncgen.generation.strategies.step import EncoderInput, Plan
+    from asyncgen.models.arch.t5 import T5
     from asyncgen.models.attention.dense import AttentionContext
-
-
-class LayeredDecoder(Decoder, Protocol):
-    """What is needed to look at more than the last logits."""
-
-    def embed(self, input_ids: Tensor) -> Tensor:
-        """Embeddings ``[B, S, E]`` of ids ``[B, S]``."""
-
-    def hidden(
-        self,
-        embeddings: Tensor,
-        positions: Tensor,
-        attention: AttentionContext,
-        collect: list[Tensor] | None = None,
-        depth: int | None = None,
-    ) -> Tensor:
-        """Normalised output ``[B, S, E]`` of the first ``depth`` layers, ``None`` for all.
-
-        ``collect`` gets the embeddings and the output of each layer, the last one normalised.
-        """
-
-    def project(self, hidden: Tensor) -> Tensor:
-        """Logits ``[..., V]`` of hidden states ``[..., E]``."""
-
-
-class EncoderDecoder(LayeredDecoder, Protocol):
-    """A model with two stacks; as a `Decoder` it is its decoder."""
-
-    def encode(
-        self,
-        embeddings: Tensor,
-        mask: Tensor | None = None,
-        *,
-        collect: list[Tensor] | None = None,
-        collect_attentions: list[Tensor] | None = None,
-    ) -> Encoded:
-        """Run the encoder over embeddings ``[B, T, E]``."""
-
-    def attention(
-        self,
-        cache: Cache,
-        attention_mask: Tensor | None,
-        encoded: Encoded,
-        *,
-        collect_attentions: list[Tensor] | None = None,
-        collect_cross_attentions: list[Tensor] | None = None,
-    ) -> AttentionContext:
-        """The attention context of the decoder."""
+    from asyncgen.models.decoder import DecoderLM
 
 
 class Forward:
@@ -87,9 +44,8 @@ class Forward:
         self._cache = plan.cache
         self._decode = plan.core.decode
         self._record = plan.record
-        wants_weights = plan.record is not None and plan.record.wants_attentions
-        self._weights: list[Tensor] | None = [] if wants_weights else None
-        self._cross_weights: list[Tensor] | None = [] if wants_weights else None
+        self._weights = _wanted(plan.record, "attentions")
+        self._cross_weights = _wanted(plan.record, "attentions")
         self._attention = self._context(plan)
         self._padding: Tensor | None = None
         if plan.attention_mask is not None:
@@ -120,10 +76,8 @@ class Forward:
         Raises:
             ContextLengthError: The model has a table of positions, and it is at its end.
         """
-        record, core = self._record, cast("LayeredDecoder", self._core)
-        states = collect
-        if states is None and record is not None and record.wants_hidden_states:
-            states = []
+        record, core = self._record, cast("DecoderLM", self._core)
+        states = _wanted(record, "hidden_states") if collect is None else collect
         positions = self._advance(input_ids)
         found = core.hidden(core.embed(input_ids), positions, self._attention, states, depth)
         if record is not None:
@@ -134,7 +88,7 @@ class Forward:
 
     def project(self, hidden: Tensor) -> Tensor:
         """Logits ``[..., V]`` of hidden states ``[..., E]``."""
-        return cast("LayeredDecoder", self._core).project(hidden)
+        return cast("DecoderLM", self._core).project(hidden)
 
     def crop(self, length: int) -> None:
         """Forget the positions from ``length`` on."""
@@ -165,7 +119,7 @@ class Forward:
                 plan.attention_mask,
                 collect_attentions=self._weights,
             )
-        core = cast("EncoderDecoder", plan.core)
+        core = cast("T5", plan.core)
         if plan.encoder.encoded is None:
             plan.encoder.encoded = self._encode(core, plan, plan.encoder)
         return core.attention(
@@ -176,17 +130,13 @@ class Forward:
             collect_cross_attentions=self._cross_weights,
         )
 
-    def _encode(self, core: EncoderDecoder, plan: Plan, given: EncoderInput) -> Encoded:
+    def _encode(self, core: T5, plan: Plan, given: EncoderInput) -> Encoded:
         """Run the encoder, unless a cache that is continued holds all that it would say."""
         record = plan.record
         if record is None and _holds_encoder(plan.cache):
             return Encoded(None, given.attention_mask)
         assert given.input_ids is not None
-        states: list[Tensor] | None = None
-        weights: list[Tensor] | None = None
-        if record is not None:
-            states = [] if record.wants_hidden_states else None
-            weights = [] if record.wants_attentions else None
+        states, weights = _wanted(record, "hidden_states"), _wanted(record, "attentions")
         encoded = core.encode(
             core.embed(given.input_ids),
             given.attention_mask,
@@ -205,9 +155,38 @@ class Forward:
         return limit + int(self._padding.min())
 
 
+def read_prompt(
+    run: Callable[[Tensor], Tensor], prompt: Tensor, chunk: int | None, rows: int
+) -> Generator[Step, None, Tensor]:
+    """Run a prompt in chunks.
+
+    Args:
+        run: Takes the ids of a chunk.
+        prompt: Int64 ``[B, S]``.
+        chunk: Most tokens of one; ``None`` is all at once.
+        rows: Rows of the steps.
+
+    Yields:
+        A :class:`Step` without ids for each chunk but the last.
+
+    Returns:
+        What ``run`` gave for the last chunk.
+    """
+    *earlier, last = torch.split(prompt, chunk or prompt.shape[1], dim=1)
+    for ids in earlier:
+        run(ids)
+        yield Step([[] for _ in range(rows)])
+    return run(last)
+
+
 def _holds_encoder(cache: Cache) -> bool:
     """Whether a cache has the keys and values of the encoder's output."""
     return isinstance(cache, EncoderDecoderCache) and any(cache.is_updated.values())
+
+
+def _wanted(record: Record | None, name: str) -> list[Tensor] | None:
+    """A list to collect in; ``None`` where that was not asked for."""
+    return [] if record is not None and getattr(record, f"wants_{name}") else None
 
 
 def _taken(weights: list[Tensor] | None) -> tuple[Tensor, ...]:

@@ -16,7 +16,7 @@ import torch
 
 from asyncgen.cache import DynamicCache
 from asyncgen.errors import InvalidRequestError
-from asyncgen.generation.strategies.forward import Forward
+from asyncgen.generation.strategies.forward import Forward, read_prompt
 from asyncgen.generation.strategies.step import Plan, Step, Steps, Strategy
 
 if TYPE_CHECKING:
@@ -123,12 +123,9 @@ def healed(plan: Plan, *, strategy: Strategy, bias: Tensor) -> Steps:
     if ids.shape[1] > 1:
         # A cache of its own: strategies differ in what they expect to find in theirs.
         forward = Forward(replace(plan, cache=DynamicCache(), record=None))
-        prompt, chunk = ids[:, :-1], plan.prefill_chunk or ids.shape[1]
-        while prompt.shape[1] > chunk:
-            forward(prompt[:, :chunk])
-            prompt = prompt[:, chunk:]
-            yield Step([[] for _ in range(len(ids) * plan.copies)])
-        last = (forward(prompt).float() + bias.to(ids.device)).argmax(dim=-1, keepdim=True)
+        rows = len(ids) * plan.copies
+        logits = yield from read_prompt(forward, ids[:, :-1], plan.prefill_chunk, rows)
+        last = (logits.float() + bias.to(ids.device)).argmax(dim=-1, keepdim=True)
         plan.input_ids = ids = torch.cat((ids[:, :-1], last), dim=1)
     prompts = ids.repeat_interleave(plan.copies, dim=0)
     yield Step([[] for _ in range(len(prompts))], prompt=prompts)

@@ -1,4 +1,4 @@
-"""What a strategy cannot be combined with, checked before any work. One row a strategy."""
+"""What a strategy cannot be combined with, checked before any work. One branch a strategy."""
 
 from __future__ import annotations
 
@@ -48,33 +48,15 @@ def check_mode(mode: GenerationMode, situation: Situation) -> None:
         InvalidRequestError: Names the parameter.
         MissingRequirementsError: A quantised cache.
     """
-    check_cache(situation.model, situation.config)
-    check = _CHECKS.get(mode)
-    if check is not None:
-        check(situation)
-
-
-def _assisted(on: Situation) -> None:
-    if on.assistance is not None:
+    on, own = situation, situation.model.core.config
+    check_cache(on.model, on.config)
+    if mode is GenerationMode.ASSISTED_GENERATION and on.assistance is not None:
         check_assistance(on.model, on.config, on.assistance, rows=on.rows, cache=on.cache)
-
-
-def _contrastive(on: Situation) -> None:
-    check_contrastive(on.config, on.model.core.config.vocab_size, on.cache)
-
-
-def _dola(on: Situation) -> None:
-    if on.model.config.is_encoder_decoder:
-        raise InvalidRequestError(
-            "dola_layers", on.config.dola_layers, "works with decoder-only models; leave it out"
-        )
-    own = on.model.core.config
-    wanted = on.config.dola_layers
-    early_layers(wanted, own.num_hidden_layers, tied=own.tie_word_embeddings)
-
-
-_CHECKS = {
-    GenerationMode.ASSISTED_GENERATION: _assisted,
-    GenerationMode.CONTRASTIVE_SEARCH: _contrastive,
-    GenerationMode.DOLA_GENERATION: _dola,
-}
+    elif mode is GenerationMode.CONTRASTIVE_SEARCH:
+        check_contrastive(on.config, own.vocab_size, on.cache)
+    elif mode is GenerationMode.DOLA_GENERATION:
+        wanted = on.config.dola_layers
+        if on.model.config.is_encoder_decoder:
+            allowed = "works with decoder-only models; leave it out"
+            raise InvalidRequestError("dola_layers", wanted, allowed)
+        early_layers(wanted, own.num_hidden_layers, tied=own.tie_word_embeddings)

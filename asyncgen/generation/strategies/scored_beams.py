@@ -17,7 +17,7 @@ from asyncgen.generation.strategies.beam_scorers import (
     BeamSearchScorer,
     ConstrainedBeamSearchScorer,
 )
-from asyncgen.generation.strategies.beam_stream import BeamStream, Result, common_length
+from asyncgen.generation.strategies.beam_stream import BeamStream, Result, common_length, stream_of
 from asyncgen.generation.strategies.constraints import constraints_of
 from asyncgen.generation.strategies.step import Outcome
 from asyncgen.generation.strategies.token_by_token import require_finite
@@ -39,7 +39,8 @@ def group_beam_search(plan: Plan) -> Steps:
     Raises:
         FloatingPointError: The scores of a prompt hold NaN, or ban every token of every beam.
     """
-    return _search(plan, None, plan.config.num_beam_groups or 1)
+    groups = plan.config.num_beam_groups or 1
+    return _search(plan, BeamSearchScorer(num_beam_groups=groups, **_options(plan)))
 
 
 def constrained_beam_search(plan: Plan) -> Steps:
@@ -48,7 +49,8 @@ def constrained_beam_search(plan: Plan) -> Steps:
     Raises:
         FloatingPointError: The scores of a prompt hold NaN, or ban every token of every beam.
     """
-    return _search(plan, constraints_of(plan.config), 1)
+    constraints = constraints_of(plan.config)
+    return _search(plan, ConstrainedBeamSearchScorer(constraints=constraints, **_options(plan)))
 
 
 @dataclass(slots=True)
@@ -75,7 +77,7 @@ class _Beams:
 
 
 @torch.no_grad()
-def _search(plan: Plan, constraints: list[Any] | None, num_groups: int) -> Steps:
+def _search(plan: Plan, scorer: RankedScorer) -> Steps:
     """The loop of both.
 
     Yields:
@@ -86,22 +88,20 @@ def _search(plan: Plan, constraints: list[Any] | None, num_groups: int) -> Steps
     """
     rules = beam_rules(plan)
     batch, prompt_length = plan.input_ids.shape
-    scorer = _scorer(plan, rules, constraints, num_groups)
-    beams = _begin(plan.input_ids, rules.num_beams, num_groups)
+    beams = _begin(plan.input_ids, rules.num_beams, scorer.num_beam_groups)
     rows = BeamRows(plan, rules.num_beams)
-    returned = plan.config.num_return_sequences or 1
-    stream = BeamStream(batch, returned, prompt_length, keep_logits=plan.keep_logits)
+    stream = stream_of(plan)
     raw = yield from rows.prefill()
     while True:
         logits = raw.float()
         stream.keep(beams.ids.shape[1] - prompt_length, logits)
         # Beams that are done go on with those of another prompt.
-        agreed = 0 if scorer.has_idle else min(map(stream.sent, range(batch)))
+        agreed = 0 if scorer.has_idle else min(stream.sent)
         parents, tokens, scores = _step(plan, rules, scorer, beams, logits)
         hits, reason = _hits(plan, beams, scores)
         is_over = scorer.is_done or bool(hits.all())
         if is_over:
-            outcome = _finish(plan, scorer, beams, stream, returned, reason)
+            outcome = _finish(plan, scorer, beams, stream, reason)
         else:
             _settle(plan, scorer, beams, stream)
         yield stream.step(logits, scores)
@@ -110,22 +110,18 @@ def _search(plan: Plan, constraints: list[Any] | None, num_groups: int) -> Steps
         raw = rows.advance(parents, tokens, agreed)
 
 
-def _scorer(
-    plan: Plan, rules: BeamRules, constraints: list[Any] | None, num_groups: int
-) -> RankedScorer:
-    options: dict[str, Any] = {
+def _options(plan: Plan) -> dict[str, Any]:
+    """What both scorers are made with."""
+    rules = beam_rules(plan)
+    return {
         "batch_size": plan.input_ids.shape[0],
         "num_beams": rules.num_beams,
         "device": plan.input_ids.device,
         "length_penalty": rules.length_penalty,
         "do_early_stopping": rules.early_stopping,
         "num_beam_hyps_to_keep": plan.config.num_return_sequences or 1,
-        "num_beam_groups": num_groups,
         "max_length": rules.max_length,
     }
-    if constraints is None:
-        return BeamSearchScorer(**options)
-    return ConstrainedBeamSearchScorer(constraints=constraints, **options)
 
 
 def _begin(prompt: Tensor, num_beams: int, num_groups: int) -> _Beams:
@@ -177,7 +173,8 @@ def _step(
             eos_token_id=ended,
             beam_indices=[beams.origins[row] for row in rows.tolist()],
             decoder_prompt_len=prompt_length,
-            **_by_kind(scorer, group, totals),
+            group_index=group,
+            scores_for_all_vocab=totals,
         )
         tokens[rows] = answer["next_beam_tokens"]
         scores[rows] = answer["next_beam_scores"]
@@ -189,12 +186,6 @@ def _step(
 def _hits(plan: Plan, beams: _Beams, scores: Tensor) -> tuple[Tensor, str | None]:
     """Which live beams end, bool ``[B * N]``, and the reason common to all, if any."""
     return plan.ends.hits(beams.ids[:, -1], beams.ids.shape[1], lambda: (beams.ids, scores))
-
-
-def _by_kind(scorer: RankedScorer, group: int, totals: Tensor) -> dict[str, Any]:
-    if isinstance(scorer, ConstrainedBeamSearchScorer):
-        return {"scores_for_all_vocab": totals}
-    return {"group_index": group}
 
 
 def _settle(plan: Plan, scorer: RankedScorer, beams: _Beams, stream: BeamStream) -> None:
@@ -212,17 +203,12 @@ def _settle(plan: Plan, scorer: RankedScorer, beams: _Beams, stream: BeamStream)
             row = ids.new_zeros(1, length)
             row[0, :end] = best[1][:end]
             ids = torch.cat((ids, row))
-        end = common_length(ids, stream.sent(prompt), end)
+        end = common_length(ids, stream.sent[prompt], end)
         stream.settle(prompt, ids[0], end, torch.tensor(beams.origins[int(live[0])]))
 
 
 def _finish(
-    plan: Plan,
-    scorer: RankedScorer,
-    beams: _Beams,
-    stream: BeamStream,
-    returned: int,
-    reason: str | None,
+    plan: Plan, scorer: RankedScorer, beams: _Beams, stream: BeamStream, reason: str | None
 ) -> Outcome:
     """Rank everything, hand on the rest, make the documented tensors."""
     prompt_length = plan.input_ids.shape[1]
@@ -248,7 +234,8 @@ def _finish(
         ended = "stop" if is_whole and reason != "cancelled" else reason or "stop"
         results.append(Result(sequences[row, :length], origins[row], ended))
     for prompt in range(len(plan.input_ids)):
-        stream.finish(prompt, results[prompt * returned : (prompt + 1) * returned])
+        first = prompt * stream.returned
+        stream.finish(prompt, results[first : first + stream.returned])
     return Outcome(
         sequences, {"sequences_scores": found["sequence_scores"], "beam_indices": origins}
     )

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from asyncgen.generation.config import GenerationConfig
     from asyncgen.generation.logits.base import LogitsProcessorList
     from asyncgen.generation.stopping.ends import Ends
-    from asyncgen.generation.strategies.drafters.drafter import Drafter
     from asyncgen.generation.strategies.record import Record
     from asyncgen.models.attention.cross import Encoded
     from asyncgen.models.attention.dense import AttentionContext
@@ -59,6 +58,41 @@ class Draw(Protocol):
         """Draw without replacement: scores ``[B, M]`` -> indices ``[B, count]`` as drawn."""
 
 
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """Tokens that may come next.
+
+    Attributes:
+        token_ids: The guesses in order, int64 ``[n]``; n may be 0.
+        scores: Log-probabilities, up to a constant, of the distribution that each guess was drawn
+            from, float32 ``[n, V]``; ``None`` where it was not drawn at random.
+    """
+
+    token_ids: Tensor
+    scores: Tensor | None = None
+
+
+Drafting: TypeAlias = Generator["Step", None, Proposal]
+"""A proposal in the making: yields a step without ids after each bounded piece of work but the
+last, returns the proposal."""
+
+
+class Drafter(Protocol):
+    """Guesses the next tokens of one sequence, round after round."""
+
+    def propose(self, ids: Tensor, room: int) -> Drafting:
+        """Guess what follows.
+
+        Args:
+            ids: Everything settled so far, int64 ``[1, T]``; it grows from round to round. The
+                memory is the caller's: a view, to be read before the generator ends.
+            room: Most tokens that are of use, at least 1.
+        """
+
+    def update(self, accepted: int) -> None:
+        """Learn how many of the first guesses of the last proposal were right."""
+
+
 @dataclass(slots=True)
 class EncoderInput:
     """What the encoder of a model with two stacks reads; one row a text, whatever the plan's rows.
@@ -72,6 +106,15 @@ class EncoderInput:
     input_ids: Tensor | None
     attention_mask: Tensor | None = None
     encoded: Encoded | None = None
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Texts, and positions of each: ``(B, T)``."""
+        known = self.input_ids
+        if known is None:
+            assert self.encoded is not None and self.encoded.states is not None
+            known = self.encoded.states
+        return known.shape[0], known.shape[1]
 
 
 @dataclass(slots=True)

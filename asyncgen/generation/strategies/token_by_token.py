@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from asyncgen.generation.strategies.forward import Forward
-from asyncgen.generation.strategies.step import Outcome, Plan, Step, Steps
+from asyncgen.generation.strategies.forward import Forward, read_prompt
+from asyncgen.generation.strategies.step import Outcome, Step
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,6 +39,55 @@ def require_finite(best: Tensor, position: int) -> None:
         )
 
 
+class Sequences:
+    """Rows in progress, which grow by a token at a time.
+
+    Attributes:
+        live: Which of them go on.
+        length: Tokens of each, prompt and padding included.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        """Begin with the prompts of a plan."""
+        batch, self.length = plan.input_ids.shape
+        self.live = [True] * batch
+        self._plan = plan
+        room = plan.ends.max_length or 0
+        # A context of a million tokens is not reserved up front; the buffer doubles when full.
+        room = max(self.length, min(room, self.length + 1024))
+        self._buffer = plan.input_ids.new_empty(batch, room)
+        self._buffer[:, : self.length] = plan.input_ids
+
+    @property
+    def ids(self) -> Tensor:
+        """All of them, int64 ``[B, length]``; a view of a buffer."""
+        return self._buffer[:, : self.length]
+
+    def settle(self, tokens: Tensor, scores: Tensor) -> Step:
+        """Append a token to each row, padding where it had ended, and tell which end with it.
+
+        Args:
+            tokens: Int64 ``[B]``.
+            scores: What they were picked from, float32 ``[B, V]``.
+
+        Returns:
+            The step, without logits and scores.
+        """
+        if not all(self.live):
+            mask = torch.tensor(self.live, device=tokens.device)
+            tokens = torch.where(mask, tokens, self._plan.pad_token_id)
+        if self.length == self._buffer.shape[1]:
+            self._buffer = torch.cat((self._buffer, torch.empty_like(self._buffer)), dim=1)
+        self._buffer[:, self.length] = tokens
+        self.length += 1
+        chosen: list[int] = tokens.tolist()  # the one device-to-host sync of a step
+        live = self.live
+        reasons = self._plan.ends.reasons(chosen, live, self.length, self.ids, scores)
+        settled = [[token] if alive else [] for token, alive in zip(chosen, live, strict=True)]
+        self.live = [alive and reason is None for alive, reason in zip(live, reasons, strict=True)]
+        return Step(settled, reasons, tokens)
+
+
 @torch.no_grad()
 def token_by_token(
     plan: Plan,
@@ -62,49 +111,22 @@ def token_by_token(
     Returns:
         Prompt and continuation of every row.
     """
-    batch, length = plan.input_ids.shape
-    forward = forward or Forward(plan)
-    ids = _sequence_buffer(plan)
-    live = [True] * batch
+    forward, rows = forward or Forward(plan), Sequences(plan)
     prompt = plan.input_ids[:, plan.cache.get_seq_length() :]
-    chunk = plan.prefill_chunk or prompt.shape[1]
-    while prompt.shape[1] > chunk:
-        forward(prompt[:, :chunk])
-        prompt = prompt[:, chunk:]
-        yield Step([[] for _ in range(batch)])
-    raw = forward(prompt)
+    raw = yield from read_prompt(forward, prompt, plan.prefill_chunk, len(prompt))
     while True:
         logits = raw.float()
         # Processors that users wrote may write in place; the raw logits are still wanted after.
         scores = logits if rework is None else rework(logits)
         if plan.processors:
-            scores = plan.processors(ids[:, :length], scores.clone() if rework is None else scores)
-        tokens = pick(scores, length)
-        if not all(live):
-            mask = torch.tensor(live, device=tokens.device)
-            tokens = torch.where(mask, tokens, plan.pad_token_id)
-        if length == ids.shape[1]:
-            ids = torch.cat((ids, torch.empty_like(ids)), dim=1)
-        ids[:, length] = tokens
-        length += 1
-        chosen: list[int] = tokens.tolist()  # the one device-to-host sync of a step
-        reasons = plan.ends.reasons(chosen, live, length, ids[:, :length], scores)
-        settled = [[token] if alive else [] for token, alive in zip(chosen, live, strict=True)]
-        live = [alive and reason is None for alive, reason in zip(live, reasons, strict=True)]
-        yield Step(settled, reasons, tokens, logits, scores)
-        if not any(live):
-            return Outcome(ids[:, :length].clone())
-        raw = forward(tokens[:, None])
-
-
-def _sequence_buffer(plan: Plan) -> Tensor:
-    """Room for prompt and new tokens, so that appending one does not copy all."""
-    batch, length = plan.input_ids.shape
-    room = plan.ends.max_length or 0
-    # A context of a million tokens is not reserved up front; the buffer doubles when full.
-    ids = plan.input_ids.new_empty(batch, max(length, min(room, length + 1024)))
-    ids[:, :length] = plan.input_ids
-    return ids
+            scores = plan.processors(rows.ids, scores.clone() if rework is None else scores)
+        step = rows.settle(pick(scores, rows.length), scores)
+        step.logits, step.scores = logits, scores
+        yield step
+        if not any(rows.live):
+            return Outcome(rows.ids.clone())
+        assert step.tokens is not None
+        raw = forward(step.tokens[:, None])
 
 
 def greedy(plan: Plan) -> Steps:

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from asyncgen.generation.strategies.drafters.drafter import agreement
 from asyncgen.generation.strategies.token_by_token import require_finite
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from asyncgen.generation.strategies.drafters import Proposal
-    from asyncgen.generation.strategies.step import Plan
+    from asyncgen.generation.strategies.step import Plan, Proposal
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ def _greedy(plan: Plan, ids: Tensor, start: int, logits: Tensor, guesses: list[i
     if not plan.processors:
         best, tokens = logits.max(dim=-1)
         chosen: list[int] = tokens.tolist()
-        count = _agreement(chosen, guesses) + 1
+        count = agreement(chosen, guesses) + 1
         require_finite(best[:count], start)
         return Verdict(chosen[:count], logits[:count])
     settled, rows = [], []
@@ -93,7 +93,7 @@ def _sampled(plan: Plan, ids: Tensor, start: int, logits: Tensor, guesses: list[
         rows = [_process(plan, ids, start + place, row) for place, row in enumerate(logits)]
         scores = torch.cat(rows)
     chosen: list[int] = plan.draw.successive(scores, start).tolist()
-    count = _agreement(chosen, guesses) + 1
+    count = agreement(chosen, guesses) + 1
     return Verdict(chosen[:count], scores[:count])
 
 
@@ -121,11 +121,3 @@ def _residual(target: Tensor, draft: Tensor) -> Tensor:
     more = (target - draft).clamp(min=0.0)
     # Equal but for rounding: the refusal was rounding as well.
     return (more if bool(more.any()) else target).log()[None]
-
-
-def _agreement(chosen: list[int], guesses: list[int]) -> int:
-    """Length of the common beginning."""
-    for place, guess in enumerate(guesses):
-        if chosen[place] != guess:
-            return place
-    return len(guesses)

@@ -45,18 +45,18 @@ def test_ids_are_handed_on_once_and_in_order(seed: int) -> None:
         agreed = choice.randint(len(sent[0]) + 2, length)
         rows = torch.tensor([final[:length]] * 3)
         rows[1, agreed:] = 7
-        end = common_length(rows, stream.sent(0), length)
+        end = common_length(rows, stream.sent[0], length)
         stream.settle(0, rows[1], end, torch.ones(8, dtype=torch.int64))
         take()
         assert sent[0] == final[2:agreed]
-    assert not stream.is_done(0)
+    assert not stream.is_done[0]
     other = torch.tensor([9, 9, 1])
     ones = torch.ones(8, dtype=torch.int64)
     stream.finish(0, [Result(torch.tensor(final), ones, "stop"), Result(other, ones * 0, "stop")])
     take()
     assert sent == [final[2:], [1]]
     assert logits == [[20.0 + length for length in range(3, 11)], [13.0]]
-    assert stream.is_done(0)
+    assert stream.is_done[0]
 
 
 def test_an_end_that_no_beam_chose_has_no_logits() -> None:

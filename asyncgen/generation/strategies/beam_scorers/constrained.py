@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from asyncgen.generation.strategies.beam_scorers.base import first_id, id_list
-from asyncgen.generation.strategies.beam_scorers.search import NextBeams, RankedScorer, StepOfGroup
+from asyncgen.generation.strategies.beam_scorers.search import RankedScorer
 from asyncgen.generation.strategies.constraints import Constraint, ConstraintListState
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from torch import Tensor
+
+    from asyncgen.generation.strategies.beam_scorers.search import Continuation, StepOfGroup
 
 
 _BANK = 100
@@ -107,21 +108,14 @@ class ConstrainedBeamSearchScorer(RankedScorer):
         """
         if scores_for_all_vocab is None:
             raise TypeError("`scores_for_all_vocab` is needed to bring constraints further")
-        vocabulary = scores_for_all_vocab
-        step = StepOfGroup(
-            input_ids,
-            frozenset(id_list(eos_token_id)),
-            first_id(pad_token_id),
-            beam_indices,
-            0,
-            decoder_prompt_len or 0,
-        )
         answer = self._process(
-            step,
-            next_scores,
-            next_tokens,
-            next_indices,
-            lambda prompt, beams: self._arranged(prompt, beams, input_ids, vocabulary),
+            input_ids,
+            (next_scores, next_tokens, next_indices),
+            pad_token_id,
+            eos_token_id,
+            beam_indices,
+            decoder_prompt_len,
+            totals=scores_for_all_vocab,
         )
         # Of the next step only sequences of this length are continued.
         length = input_ids.shape[-1] + 1
@@ -138,34 +132,28 @@ class ConstrainedBeamSearchScorer(RankedScorer):
         return meeting + (others if len(meeting) < self.num_beam_hyps_to_keep else [])
 
     def _arranged(
-        self, prompt: int, beams: NextBeams, input_ids: Tensor, scores: Tensor
-    ) -> NextBeams:
+        self, step: StepOfGroup, prompt: int, beams: list[Continuation]
+    ) -> list[Continuation]:
         """Add candidates that bring a constraint further; share the beams out over the banks."""
-        size = len(beams.rows)
-        before = [tuple(ids) for ids in input_ids[prompt * size : (prompt + 1) * size].tolist()]
-        sequences = [
-            (*before[row - prompt * size], token)
-            for row, token in zip(beams.rows, beams.tokens, strict=True)
-        ]
+        assert step.totals is not None
+        totals, size = step.totals, len(beams)
+        first = prompt * size
+        before = [tuple(ids) for ids in step.input_ids[first : first + size].tolist()]
+        sequences = [(*before[row - first], token) for _, token, row in beams]
         seen = set(sequences)
-        for place, ids in enumerate(before):
+        for row, ids in enumerate(before, start=first):
             state = self._state(ids)
             wanted = None if state.completed else state.advance()
-            row = prompt * size + place
             for token in wanted or ():
                 if (*ids, token) not in seen:
                     seen.add((*ids, token))
                     sequences.append((*ids, token))
-                    beams.add(float(scores[row, token]), token, row)
+                    beams.append((float(totals[row, token]), token, row))
         if len(sequences) == size:
             return beams
         banks = [self._state(ids).get_bank() for ids in sequences]
-        order = _by_banks(banks, scores.new_tensor(beams.scores))[:size]
-        return NextBeams(
-            [beams.scores[place] for place in order],
-            [beams.tokens[place] for place in order],
-            [beams.rows[place] for place in order],
-        )
+        order = _by_banks(banks, totals.new_tensor([score for score, _, _ in beams]))
+        return [beams[place] for place in order[:size]]
 
     def _state(self, ids: tuple[int, ...]) -> ConstraintListState:
         """How far a sequence is; one more token than a known sequence is one more step."""

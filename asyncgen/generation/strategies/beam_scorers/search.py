@@ -6,8 +6,8 @@ each prompt, one after the other in every step; each group has its own n-best li
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.strategies.beam_scorers.base import (
@@ -18,37 +18,14 @@ from asyncgen.generation.strategies.beam_scorers.base import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     import torch
     from torch import Tensor
 
 
-@dataclass(slots=True)
-class NextBeams:
-    """The beams that one prompt goes on with.
-
-    Attributes:
-        scores: Sums of log-probabilities.
-        tokens: Newest token of each.
-        rows: Row of ``input_ids`` that each continues.
-    """
-
-    scores: list[float] = field(default_factory=list)
-    tokens: list[int] = field(default_factory=list)
-    rows: list[int] = field(default_factory=list)
-
-    def add(self, score: float, token: int, row: int) -> None:
-        """Add one."""
-        self.scores.append(score)
-        self.tokens.append(token)
-        self.rows.append(row)
-
-    def extend(self, others: NextBeams) -> None:
-        """Add those of another prompt."""
-        self.scores += others.scores
-        self.tokens += others.tokens
-        self.rows += others.rows
+Continuation: TypeAlias = tuple[float, int, int]
+"""A beam to go on with: its sum of log-probabilities, newest token, and the row it continues."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +39,8 @@ class StepOfGroup:
         beam_indices: Rows of the generated tokens of each beam, if they are wanted.
         group: The group.
         prompt_length: Length of the prompt.
+        totals: Sums of log-probabilities of every continuation, float32 ``[B * group_size, V]``;
+            for constraints alone.
     """
 
     input_ids: Tensor
@@ -70,6 +49,7 @@ class StepOfGroup:
     beam_indices: Sequence[Sequence[int]] | None
     group: int
     prompt_length: int
+    totals: Tensor | None
 
 
 class RankedScorer(BeamScorer):
@@ -184,9 +164,13 @@ class RankedScorer(BeamScorer):
             See `BeamScorer`; and ``sequence_lengths``, without the filling behind the end.
         """
         scores: list[float] = final_beam_scores.tolist()
-        for place, done in enumerate(self._done):
-            if not done:
-                self._take_live(place, input_ids, scores, beam_indices, decoder_prompt_len or 0)
+        length = input_ids.shape[-1] - (decoder_prompt_len or 0)
+        going_on = [place for place, done in enumerate(self._done) if not done]
+        for place in going_on:
+            rows = range(place * self.group_size, (place + 1) * self.group_size)
+            for row in self._to_keep(rows, input_ids):
+                origins = None if beam_indices is None else beam_indices[row]
+                self._hypotheses[place].add(input_ids[row], scores[row], origins, length)
         best = [
             beam
             for prompt in range(len(self._done) // self.num_beam_groups)
@@ -212,46 +196,49 @@ class RankedScorer(BeamScorer):
 
     def _process(
         self,
-        step: StepOfGroup,
-        next_scores: Tensor,
-        next_tokens: Tensor,
-        next_indices: Tensor,
-        arrange: Callable[[int, NextBeams], NextBeams],
+        input_ids: Tensor,
+        candidates: tuple[Tensor, Tensor, Tensor],
+        pad_token_id: Any,
+        eos_token_id: Any,
+        beam_indices: Sequence[Sequence[int]] | None,
+        prompt_length: int | None,
+        *,
+        group: int | None = 0,
+        totals: Tensor | None = None,
     ) -> dict[str, Tensor]:
-        """Take the candidates of one step of one group.
-
-        Args:
-            step: What it is about.
-            next_scores: float32 ``[B, K]``, best first.
-            next_tokens: int64 ``[B, K]``.
-            next_indices: int64 ``[B, K]``, 0 to ``group_size - 1``.
-            arrange: (prompt, beams) -> beams; the last word on those that a prompt goes on with.
+        """Take the candidates of one step of one group: scores, tokens and indices ``[B, K]``.
 
         Raises:
             InvalidRequestError: The number of rows does not fit.
             ValueError: Fewer candidates than beams go on.
         """
+        step = StepOfGroup(
+            input_ids,
+            frozenset(id_list(eos_token_id)),
+            first_id(pad_token_id),
+            beam_indices,
+            group or 0,
+            prompt_length or 0,
+            totals,
+        )
         rows = len(self._hypotheses) // self.num_beam_groups * self.group_size
-        if step.input_ids.shape[0] != rows:
-            shape = tuple(step.input_ids.shape)
-            raise InvalidRequestError("input_ids", shape, f"needs {rows} rows")
-        tables = (next_scores.tolist(), next_tokens.tolist(), next_indices.tolist())
-        chosen = NextBeams()
-        for prompt, candidates in enumerate(zip(*tables, strict=True)):
+        if len(input_ids) != rows:
+            raise InvalidRequestError("input_ids", tuple(input_ids.shape), f"needs {rows} rows")
+        chosen: list[Continuation] = []
+        tables = (table.tolist() for table in candidates)
+        for prompt, ranked in enumerate(zip(*tables, strict=True)):
             place = prompt * self.num_beam_groups + step.group
             if self._done[place]:
-                chosen.extend(self._idle(step))
+                chosen += self._idle(step)
                 continue
-            chosen.extend(arrange(prompt, self._go_through(step, prompt, *candidates)))
-            length = step.input_ids.shape[-1] + 1
+            chosen += self._arranged(step, prompt, self._go_through(step, prompt, *ranked))
+            length = input_ids.shape[-1] + 1
             self._done[place] |= self._hypotheses[place].is_done(
-                max(candidates[0]), length, step.prompt_length
+                max(ranked[0]), length, step.prompt_length
             )
-        return {
-            "next_beam_scores": next_scores.new_tensor(chosen.scores),
-            "next_beam_tokens": next_tokens.new_tensor(chosen.tokens),
-            "next_beam_indices": next_indices.new_tensor(chosen.rows),
-        }
+        names = ("next_beam_scores", "next_beam_tokens", "next_beam_indices")
+        columns = zip(names, candidates, zip(*chosen, strict=True), strict=True)
+        return {name: table.new_tensor(column) for name, table, column in columns}
 
     def _go_through(
         self,
@@ -260,19 +247,19 @@ class RankedScorer(BeamScorer):
         scores: list[float],
         tokens: list[int],
         indices: list[int],
-    ) -> NextBeams:
+    ) -> list[Continuation]:
         """Candidates of a prompt, best first: they end, or go on until there are enough."""
-        size, beams = self.group_size, NextBeams()
+        size, beams = self.group_size, list[Continuation]()
         for rank, (score, token, index) in enumerate(zip(scores, tokens, indices, strict=True)):
             row = prompt * size + index
             if token not in step.ends:
-                beams.add(score, token, row)
+                beams.append((score, token, row))
             elif rank < size and self._accepts(step.input_ids[row]):
                 self._complete(step, prompt, index, score)
-            if len(beams.rows) == size:
+            if len(beams) == size:
                 return beams
         raise ValueError(
-            f"only {len(beams.rows)} of {size} beams go on, from the candidates {tokens}; give "
+            f"only {len(beams)} of {size} beams go on, from the candidates {tokens}; give "
             f"more candidates than there can be ends ({sorted(step.ends)})"
         )
 
@@ -284,15 +271,20 @@ class RankedScorer(BeamScorer):
         length = step.input_ids.shape[-1] + 1 - step.prompt_length
         self._hypotheses[place].add(step.input_ids[row].clone(), score, origins, length)
 
-    def _idle(self, step: StepOfGroup) -> NextBeams:
+    def _idle(self, step: StepOfGroup) -> list[Continuation]:
         """What a prompt that is done goes on with."""
         if step.filler is None or not step.ends:
             raise ValueError(
                 "a prompt is done before the others: `pad_token_id` and `eos_token_id` have to "
                 "be defined"
             )
-        size = self.group_size
-        return NextBeams([0.0] * size, [step.filler] * size, [0] * size)
+        return [(0.0, step.filler, 0)] * self.group_size
+
+    def _arranged(
+        self, step: StepOfGroup, prompt: int, beams: list[Continuation]
+    ) -> list[Continuation]:
+        """The last word on the beams that a prompt goes on with."""
+        return beams
 
     def _accepts(self, ids: Tensor) -> bool:
         """Whether a sequence may end here."""
@@ -305,21 +297,6 @@ class RankedScorer(BeamScorer):
     def _places(self, prompt: int) -> range:
         return range(prompt * self.num_beam_groups, (prompt + 1) * self.num_beam_groups)
 
-    def _take_live(
-        self,
-        place: int,
-        input_ids: Tensor,
-        scores: list[float],
-        beam_indices: Sequence[Sequence[int]] | None,
-        prompt_length: int,
-    ) -> None:
-        """Add the live beams of a group to its n-best list."""
-        rows = range(place * self.group_size, (place + 1) * self.group_size)
-        for row in self._to_keep(rows, input_ids):
-            origins = None if beam_indices is None else beam_indices[row]
-            length = input_ids.shape[-1] - prompt_length
-            self._hypotheses[place].add(input_ids[row], scores[row], origins, length)
-
     def _ranked(self, prompt: int) -> list[tuple[float, Tensor, Sequence[int] | None]]:
         """All hypotheses of a prompt, best first; the newest first among equals."""
         found = [beam for place in self._places(prompt) for beam in self._hypotheses[place].beams]
@@ -330,8 +307,7 @@ class RankedScorer(BeamScorer):
             return None
         table = like.new_full(like.shape, -1)
         for row, origins in enumerate(found):
-            for column, origin in enumerate(origins or ()):
-                table[row, column] = origin
+            table[row, : len(origins or ())] = like.new_tensor(origins)
         return table
 
 
@@ -373,12 +349,12 @@ class BeamSearchScorer(RankedScorer):
             InvalidRequestError: The number of rows does not fit.
             ValueError: Fewer candidates than beams go on.
         """
-        step = StepOfGroup(
+        return self._process(
             input_ids,
-            frozenset(id_list(eos_token_id)),
-            first_id(pad_token_id),
+            (next_scores, next_tokens, next_indices),
+            pad_token_id,
+            eos_token_id,
             beam_indices,
-            group_index or 0,
-            decoder_prompt_len or 0,
+            decoder_prompt_len,
+            group=group_index,
         )
-        return self._process(step, next_scores, next_tokens, next_indices, lambda _, beams: beams)

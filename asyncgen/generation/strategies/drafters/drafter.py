@@ -1,4 +1,4 @@
-"""What guesses tokens ahead for assisted generation, how many, and when it should stop.
+"""How many tokens are guessed ahead for assisted generation, and when a draft should stop.
 
 A drafter may be wrong: every guess is checked by the model, so it decides about speed alone. Its
 own confidence against a threshold that learns is the unsupervised form of dynamic speculation
@@ -9,48 +9,26 @@ Large Language Models", arXiv 2405.04304).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final
 
 from asyncgen.errors import InvalidRequestError
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from collections.abc import Sequence
 
 
-@dataclass(frozen=True, slots=True)
-class Proposal:
-    """Tokens that may come next.
-
-    Attributes:
-        token_ids: The guesses in order, int64 ``[n]``; n may be 0.
-        scores: Log-probabilities, up to a constant, of the distribution that each guess was drawn
-            from, float32 ``[n, V]``; ``None`` where it was not drawn at random.
-    """
-
-    token_ids: Tensor
-    scores: Tensor | None = None
+def agreement(one: Sequence[int], other: Sequence[int]) -> int:
+    """Length of the common beginning."""
+    for place, (left, right) in enumerate(zip(one, other, strict=False)):
+        if left != right:
+            return place
+    return min(len(one), len(other))
 
 
-Drafting: TypeAlias = Generator[None, None, Proposal]
-"""A proposal in the making: yields after each bounded piece of work, returns the proposal."""
-
-
-class Drafter(Protocol):
-    """Guesses the next tokens of one sequence, round after round."""
-
-    def propose(self, ids: Tensor, room: int) -> Drafting:
-        """Guess what follows.
-
-        Args:
-            ids: Everything settled so far, int64 ``[1, T]``; it grows from round to round. The
-                memory is the caller's: a view, to be read before the generator ends.
-            room: Most tokens that are of use, at least 1.
-        """
-
-    def update(self, accepted: int) -> None:
-        """Learn how many of the first guesses of the last proposal were right."""
+def check_count(name: str, value: object) -> None:
+    """Refuse anything but an integer of at least 1."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise InvalidRequestError(name, value, "an integer of at least 1")
 
 
 SCHEDULES = ("constant", "heuristic", "heuristic_transient")
@@ -75,8 +53,7 @@ class Schedule:
         Raises:
             InvalidRequestError: A value is not allowed.
         """
-        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-            raise InvalidRequestError("num_assistant_tokens", count, "an integer of at least 1")
+        check_count("num_assistant_tokens", count)
         if kind not in SCHEDULES:
             raise InvalidRequestError(
                 "num_assistant_tokens_schedule", kind, f"one of {', '.join(SCHEDULES)}"
@@ -105,6 +82,7 @@ class Confidence:
 
     Attributes:
         threshold: From 0 (never stops) to 1.
+        is_on: Whether probabilities are of any interest.
     """
 
     def __init__(self, threshold: float) -> None:
@@ -120,17 +98,12 @@ class Confidence:
         if not number or not 0 <= threshold <= 1:
             raise InvalidRequestError("assistant_confidence_threshold", threshold, "from 0 to 1")
         self.threshold = float(threshold)
-        self._is_on = threshold > 0
+        self.is_on = threshold > 0
         self._guesses: deque[tuple[float, bool]] = deque(maxlen=_KEPT)
-
-    @property
-    def is_on(self) -> bool:
-        """Whether probabilities are of any interest."""
-        return self._is_on
 
     def stops(self, probability: float) -> bool:
         """Whether a token of this probability should be the last of its draft."""
-        return self._is_on and probability < self.threshold
+        return self.is_on and probability < self.threshold
 
     def update(self, probabilities: list[float], accepted: int) -> None:
         """Learn from a draft and choose the threshold anew.
@@ -140,7 +113,7 @@ class Confidence:
             accepted: How many of the first ones were right. The next one was wrong; nothing is
                 known about those behind it.
         """
-        if not self._is_on:
+        if not self.is_on:
             return
         self._guesses += [(each, True) for each in probabilities[:accepted]]
         self._guesses += [(each, False) for each in probabilities[accepted : accepted + 1]]

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any, cast
 from asyncgen.cache import Cache, DynamicCache, EncoderDecoderCache
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.config.parameters import DEFAULTS, DRAFTING, STATIC_CACHES
-from asyncgen.generation.generate.plan import eos_ids
+from asyncgen.generation.generate.plan import eos_ids, make_processors
 from asyncgen.generation.logits.base import LogitsProcessorList, Stage, kinds
-from asyncgen.generation.logits.build import build_logits_processors
 from asyncgen.generation.strategies import EncoderInput
 from asyncgen.generation.strategies.drafters import (
     AssistantDrafter,
@@ -24,12 +23,11 @@ from asyncgen.generation.strategies.drafters import (
     Schedule,
     UniversalDrafter,
 )
-from asyncgen.generation.strategies.drafters.assistant import DraftForward, EarlyExit, OwnModel
+from asyncgen.generation.strategies.drafters.assistant import EarlyExit, OwnModel
 from asyncgen.generation.strategies.drafters.universal import Languages, SharedTokens
-from asyncgen.generation.strategies.forward import Forward
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from asyncgen.generation.config import GenerationConfig
     from asyncgen.generation.generate.plan import GenerativeModel
@@ -114,32 +112,27 @@ def make_drafter(
     """
     config = plan.config
     if config.assistant_early_exit is not None:
-        return _early_exit(model, plan, config.assistant_early_exit)
+        exits = EarlyExit(replace(plan, record=None), config.assistant_early_exit)
+        processors = _draft_processors(model, plan, config)
+        return _assistant(plan, model, exits, processors, eos_ids(config), remember=False)
     if config.prompt_lookup_num_tokens is not None:
         size = config.max_matching_ngram_size
         return LookupDrafter(
             config.prompt_lookup_num_tokens, 2 if size is None else size, eos_ids(config)
         )
     assert assistance.model is not None
-    forward = OwnModel(Forward(_draft_plan(plan, assistance.model)))
+    forward = OwnModel(_draft_plan(plan, assistance.model))
     if not _is_foreign(model, assistance):
-        processors = _draft_processors(plan, config)
+        processors = _draft_processors(model, plan, config)
         ends = eos_ids(config)
         return _assistant(plan, assistance.model, forward, processors, ends, remember=remember)
     return _universal(model, plan, assistance, remember=remember)
 
 
-def _early_exit(model: GenerativeModel, plan: Plan, depth: int) -> Drafter:
-    own = replace(plan, record=None)
-    forward = EarlyExit(lambda: Forward(own), depth)
-    processors = _draft_processors(plan, plan.config)
-    return _assistant(plan, model, forward, processors, eos_ids(plan.config), remember=False)
-
-
 def _assistant(
     plan: Plan,
     assistant: GenerativeModel,
-    forward: DraftForward,
+    forward: EarlyExit | OwnModel,
     processors: LogitsProcessorList,
     ends: list[int],
     *,
@@ -157,7 +150,7 @@ def _assistant(
         eos_token_ids=ends,
         prefill_chunk=plan.prefill_chunk,
         position_limit=assistant.core.config.position_limit,
-        on_update=_memory(own) if remember else None,
+        memory=own if remember else None,
     )
 
 
@@ -174,7 +167,7 @@ def _universal(
     names = [kind.definition.parameter for kind in kinds(Stage.WARPER)]
     fields = {name: getattr(config, name) for name in names}
     sampling = type(config)(do_sample=config.do_sample, **fields)
-    processors = _draft_processors(plan, sampling)
+    processors = _draft_processors(model, plan, sampling)
     shared = None
     if config.do_sample:
         shared = SharedTokens(
@@ -186,15 +179,11 @@ def _universal(
             device=plan.input_ids.device,
         )
         processors = LogitsProcessorList([shared, *processors])
-    forward = OwnModel(Forward(_draft_plan(plan, assistant, padded=False)))
+    forward = OwnModel(_draft_plan(plan, assistant, padded=False))
     drafter = _assistant(plan, assistant, forward, processors, own_ends, remember=remember)
-    lookbehinds = {
-        name: DEFAULTS[name] if getattr(config, name) is None else getattr(config, name)
-        for name in ("target_lookbehind", "assistant_lookbehind")
-    }
-    return UniversalDrafter(
-        drafter, Languages(target, other, **lookbehinds), shared=shared, ends=ends
-    )
+    names = ["target_lookbehind", "assistant_lookbehind"]
+    languages = Languages(target, other, **{name: _setting(name, config) for name in names})
+    return UniversalDrafter(drafter, languages, shared=shared, ends=ends)
 
 
 def _draft_plan(plan: Plan, assistant: GenerativeModel, *, padded: bool = True) -> Plan:
@@ -209,43 +198,25 @@ def _draft_plan(plan: Plan, assistant: GenerativeModel, *, padded: bool = True) 
     return replace(plan, core=core, cache=cache, encoder=encoder, attention_mask=mask, record=None)
 
 
-def _draft_processors(plan: Plan, config: GenerationConfig) -> LogitsProcessorList:
+def _draft_processors(
+    model: GenerativeModel, plan: Plan, config: GenerationConfig
+) -> LogitsProcessorList:
     """The configuration's processors once more, for the draft alone.
 
     Without those that users wrote, which may count their calls, and those that need a model.
     """
     config = copy.deepcopy(config)
     config.guidance_scale = config.watermarking_config = None
-    eos = eos_ids(config)
-    ids = plan.input_ids
-    return build_logits_processors(
-        config,
-        prompt_length=ids.shape[1],
-        eos_token_ids=ids.new_tensor(eos) if eos else None,
-        device=ids.device,
-        tail_only=True,
-    )
+    return make_processors(model, config, prompt_length=plan.input_ids.shape[1], tail_only=True)
 
 
-def _setting(name: str, config: GenerationConfig, own: GenerationConfig) -> Any:
-    """A value of the call, else of the draft model, else the documented default."""
-    for source in (config, own):
+def _setting(name: str, *sources: GenerationConfig) -> Any:
+    """A value of the first source that has one, else the documented default."""
+    for source in sources:
         value = getattr(source, name, None)
         if value is not None:
             return value
     return DEFAULTS[name]
-
-
-def _memory(own: GenerationConfig) -> Callable[[Schedule, Confidence], None]:
-    """Write what was learnt to the draft model's configuration."""
-
-    def remember(schedule: Schedule, confidence: Confidence) -> None:
-        if schedule.kind == "heuristic":
-            own.num_assistant_tokens = schedule.count
-        if confidence.is_on:
-            own.assistant_confidence_threshold = confidence.threshold
-
-    return remember
 
 
 def _can_crop(cache: Cache | None) -> bool:

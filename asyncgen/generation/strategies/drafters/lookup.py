@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from asyncgen.errors import InvalidRequestError
-from asyncgen.generation.strategies.drafters.drafter import Drafting, Proposal
+from asyncgen.generation.strategies.drafters.drafter import check_count
+from asyncgen.generation.strategies.step import Drafting, Proposal
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -36,12 +36,8 @@ class LookupDrafter:
         Raises:
             InvalidRequestError: A number is below 1.
         """
-        for name, value in (
-            ("prompt_lookup_num_tokens", count),
-            ("max_matching_ngram_size", max_matching_ngram_size),
-        ):
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise InvalidRequestError(name, value, "an integer of at least 1")
+        check_count("prompt_lookup_num_tokens", count)
+        check_count("max_matching_ngram_size", max_matching_ngram_size)
         self._count = count
         self._longest = max_matching_ngram_size
         self._ends = frozenset(eos_token_ids)

@@ -8,13 +8,15 @@ was, so they keep to the tokens that both vocabularies have.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 import torch
 
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.logits.base import LogitsProcessor
-from asyncgen.generation.strategies.drafters.drafter import Drafting, Proposal
+from asyncgen.generation.strategies.drafters.drafter import agreement, check_count
+from asyncgen.generation.strategies.step import Drafting, Proposal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -67,12 +69,8 @@ class Languages:
         Raises:
             InvalidRequestError: A number is below 1.
         """
-        for name, value in (
-            ("target_lookbehind", target_lookbehind),
-            ("assistant_lookbehind", assistant_lookbehind),
-        ):
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise InvalidRequestError(name, value, "an integer of at least 1")
+        check_count("target_lookbehind", target_lookbehind)
+        check_count("assistant_lookbehind", assistant_lookbehind)
         self._target = target
         self._assistant = assistant
         self._target_lookbehind = target_lookbehind
@@ -202,34 +200,25 @@ class SharedTokens(LogitsProcessor):
         return Proposal(self._target_of[proposal.token_ids], scores)
 
 
+@dataclass(eq=False)
 class UniversalDrafter:
-    """Puts a drafter with another tokenizer in the place of one with the same."""
+    """Puts a drafter with another tokenizer in the place of one with the same.
 
-    def __init__(
-        self,
-        drafter: AssistantDrafter,
-        languages: Languages,
-        *,
-        shared: SharedTokens | None = None,
-        ends: Mapping[int, int],
-    ) -> None:
-        """Begin.
+    Attributes:
+        drafter: Drafts in its own tokens.
+        languages: The two tokenizers.
+        ends: Draft model's end-of-sequence ids to the deciding model's.
+        shared: For sampled drafts, the tokens they keep to; also among the drafter's processors.
+    """
 
-        Args:
-            drafter: Drafts in its own tokens.
-            languages: The two tokenizers.
-            shared: For sampled drafts, the tokens they keep to; also among the drafter's
-                processors.
-            ends: Draft model's end-of-sequence ids to the deciding model's.
-        """
-        self._drafter = drafter
-        self._languages = languages
-        self._shared = shared
-        self._ends = dict(ends)
-        self._known: list[int] = []
-        self._settled: list[int] = []
-        self._proposed = 0
-        self._drafted = 0
+    drafter: AssistantDrafter
+    languages: Languages
+    ends: Mapping[int, int]
+    shared: SharedTokens | None = None
+    _known: list[int] = field(default_factory=list, init=False)
+    _settled: list[int] = field(default_factory=list, init=False)
+    _proposed: int = field(default=0, init=False)
+    _drafted: int = field(default=0, init=False)
 
     def propose(self, ids: Tensor, room: int) -> Drafting:
         """See `Drafter`."""
@@ -238,10 +227,10 @@ class UniversalDrafter:
         if not self._known:
             return Proposal(ids.new_empty(0))
         own = ids.new_tensor([self._known])
-        proposal = yield from self._drafter.propose(own, room, stream=ids.shape[1])
+        proposal = yield from self.drafter.propose(own, room, stream=ids.shape[1])
         self._drafted = len(proposal.token_ids)
-        if self._shared is not None:
-            translated = self._shared.translate(proposal)
+        if self.shared is not None:
+            translated = self.shared.translate(proposal)
         else:
             guesses = self._written(proposal.token_ids.tolist())[:room]
             translated = Proposal(ids.new_tensor(guesses, dtype=torch.int64))
@@ -253,26 +242,26 @@ class UniversalDrafter:
         if self._drafted:
             # Tokens are not counted alike; a draft was right as a whole, or to a like share.
             whole = accepted == self._proposed
-            self._drafter.update(self._drafted if whole else min(accepted, self._drafted - 1))
+            self.drafter.update(self._drafted if whole else min(accepted, self._drafted - 1))
 
     def _catch_up(self, ids: Tensor) -> None:
         """Write what was settled since the last round in the draft model's tokens."""
         seen, known = len(self._settled), self._known
         new = ids[0, seen:].tolist()
         self._settled += new
-        if self._shared is not None and seen:
+        if self.shared is not None and seen:
             self._known = list(known)
-            self._languages.append_tokens(self._known, new, self._shared)
+            self.languages.append_tokens(self._known, new, self.shared)
         else:
-            self._known = self._languages.to_assistant(known, self._settled, seen)
+            self._known = self.languages.to_assistant(known, self._settled, seen)
         if self._known:
             # The last token is computed again, whose logits are wanted.
-            self._drafter.crop(min(_common(known, self._known), len(self._known) - 1))
+            self.drafter.crop(min(agreement(known, self._known), len(self._known) - 1))
 
     def _written(self, draft: list[int]) -> list[int]:
         """A greedy draft in the deciding model's tokens."""
-        end = self._ends.get(draft[-1])
-        guesses = self._languages.to_target(self._settled, self._known, draft)
+        end = self.ends.get(draft[-1])
+        guesses = self.languages.to_target(self._settled, self._known, draft)
         return guesses if end is None else [*guesses, end]
 
 
@@ -311,11 +300,3 @@ def _join(known: list[int], window: list[int], *, whole: bool = False) -> tuple[
             if best is None or length > best[0]:
                 best = (length, end, place)
     return None if best is None else best[1:]
-
-
-def _common(one: Sequence[int], other: Sequence[int]) -> int:
-    """Length of the common beginning."""
-    for place, (left, right) in enumerate(zip(one, other, strict=False)):
-        if left != right:
-            return place
-    return min(len(one), len(other))

@@ -10,7 +10,6 @@ import torch
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.strategies.beam_scorers import BeamScorer, BeamSearchScorer
 from asyncgen.generation.strategies.beam_scorers.base import first_id, id_list
-from asyncgen.generation.strategies.beam_scorers.search import NextBeams
 from tests.generation.beam_scorers.candidates import END, PAD
 
 
@@ -73,10 +72,17 @@ def test_groups_are_ranked_together_in_the_end() -> None:
 
 
 def test_beams_of_several_prompts_follow_each_other() -> None:
-    first, second = NextBeams([1.0], [2], [3]), NextBeams()
-    second.add(4.0, 5, 6)
-    first.extend(second)
-    assert (first.scores, first.tokens, first.rows) == ([1.0, 4.0], [2, 5], [3, 6])
+    answer = BeamSearchScorer(2, 2, "cpu").process(
+        torch.tensor([[5], [5], [6], [6]]),
+        torch.tensor([[-1.0, -2.0, -3.0], [-4.0, -5.0, -6.0]]),
+        torch.tensor([[7, 8, 9], [END, 10, 11]]),
+        torch.tensor([[0, 1, 1], [0, 1, 0]]),
+        pad_token_id=PAD,
+        eos_token_id=END,
+    )
+    assert answer["next_beam_scores"].tolist() == [-1.0, -2.0, -5.0, -6.0]
+    assert answer["next_beam_tokens"].tolist() == [7, 8, 10, 11]
+    assert answer["next_beam_indices"].tolist() == [0, 1, 3, 2]
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ def drafter_of(
     model: TableModel, *, count: int = 4, threshold: float = 0.0, chunk: int | None = None
 ) -> AssistantDrafter:
     return AssistantDrafter(
-        OwnModel(Forward(plan_of(model, [PROMPT], new_tokens=9))),
+        OwnModel(plan_of(model, [PROMPT], new_tokens=9)),
         Schedule(count),
         Confidence(threshold),
         processors=LogitsProcessorList(),
@@ -97,7 +97,7 @@ def test_early_exit_uses_the_first_layers_and_leaves_the_cache_as_it_was(tmp_pat
     Forward(plan)(ids[:, :3])
     kept = [(keys.clone(), values.clone()) for keys, values in cache]
     drafter = AssistantDrafter(
-        EarlyExit(lambda: Forward(plan), 2),
+        EarlyExit(plan, 2),
         Schedule(3),
         Confidence(0.0),
         processors=LogitsProcessorList(),

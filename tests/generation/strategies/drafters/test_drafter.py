@@ -6,6 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from asyncgen.generation.strategies import Step
 from asyncgen.generation.strategies.assisted import assisted
 from asyncgen.generation.strategies.drafters import Drafter, Drafting, Proposal
 from tests.doubles.engine import greedy_ids
@@ -22,7 +23,7 @@ class Reciter:
 
     def propose(self, ids: torch.Tensor, room: int) -> Drafting:
         """The next list."""
-        yield
+        yield Step([[]])
         guesses = self.rounds.pop(0) if self.rounds else []
         return Proposal(torch.tensor(guesses[:room], dtype=torch.int64))
 
