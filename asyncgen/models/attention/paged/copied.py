@@ -144,15 +144,6 @@ class CopiedRows:
             self._storage.data[:, :, pages[first:]] = new.transpose(2, 3)
             self._unwritten[number] = self._column - shift + 1
 
-    @property
-    def is_whole(self) -> bool:
-        """Whether `compute` gives the results of all tokens of the step."""
-        return True
-
-    def attend(self, layer: int, heads: Tensor, out: Tensor, scale: float | None) -> None:
-        """Write the rows' part of ``out`` ``[R, H * D]``; ``heads`` is ``[R, H + 2K, D]``."""
-        out.copy_(self.compute(layer, heads, scale))
-
     def compute(self, layer: int, heads: Tensor, scale: float | None) -> Tensor:
         """The rows' results ``[R, H * D]``."""
         if heads is not self._known:  # most models use the same memory in every layer and step

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
-from itertools import chain, count, product, repeat
+from itertools import chain, count, product
 from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
@@ -160,7 +160,7 @@ def plan_blocks(
             ``None`` leaves none.
     """
     flat = list(chain.from_iterable(tables))
-    owners = dict(zip(flat, _row_numbers(tables), strict=True))
+    owners = {page: row for row, table in enumerate(tables) for page in table}
     copies: list[tuple[int, int]] = []
     groups: dict[tuple[int, ...], list[int]] = {}
     if len(owners) < len(flat):
@@ -218,10 +218,6 @@ def _place_shared(
         places.append([at for at, _ in own])
         strides.append([stride for _, stride in own])
     return BlockPlan(blocks, places, strides, results)
-
-
-def _row_numbers(tables: Sequence[Sequence[int]]) -> Iterable[int]:
-    return chain.from_iterable(repeat(row, len(table)) for row, table in enumerate(tables))
 
 
 def _share(
@@ -283,6 +279,12 @@ def _as_range(pages: list[int]) -> range | list[int]:
     """Sorted pages; as a range if they lie side by side."""
     is_run = pages[-1] - pages[0] == len(pages) - 1
     return range(pages[0], pages[-1] + 1) if is_run else pages
+
+
+def padded(lists: Sequence[Sequence[int]], length: int | None = None) -> list[list[int]]:
+    """Lists of numbers, each filled up with its first to a length, or to that of the longest."""
+    length = max(map(len, lists)) if length is None else length
+    return [[*numbers, *[numbers[0]] * (length - len(numbers))] for numbers in lists]
 
 
 def bucket_lengths(lengths: Sequence[int]) -> list[list[int]]:
