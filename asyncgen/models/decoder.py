@@ -21,7 +21,7 @@ from asyncgen.models.kernels.linear import Embedding, Linear
 from asyncgen.models.kernels.norm import LayerNorm, RMSNorm, make_scaler
 from asyncgen.models.kernels.products import is_laid_out_anew
 from asyncgen.models.kernels.rope import Rotary, turner
-from asyncgen.models.weight_map import WeightRule
+from asyncgen.models.weight_map import WeightRule, module_rules
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -409,49 +409,37 @@ class DecoderLM(nn.Module):
     def weight_map(self) -> tuple[WeightRule, ...]:
         """What each parameter is made of, in the order of computation."""
         config = self.config
-        table = (config.vocab_size, config.hidden_size)
-        rules = [WeightRule("embed_tokens.weight", ("model.embed_tokens.weight",), (table,))]
+        table = [config.vocab_size], config.hidden_size
+        rules = module_rules("embed_tokens", ["model.embed_tokens"], *table)
         for index in range(config.num_hidden_layers):
             rules += self._layer_rules(index)
-        rules.append(WeightRule("norm.weight", ("model.norm.weight",), ((config.hidden_size,),)))
+        rules += module_rules("norm", ["model.norm"], [config.hidden_size])
         if not config.tie_word_embeddings:
-            rules.append(WeightRule("lm_head.weight", ("lm_head.weight",), (table,)))
+            rules += module_rules("lm_head", ["lm_head"], *table)
         return tuple(rules)
 
     def _layer_rules(self, index: int) -> list[WeightRule]:
         config = self.config
-        hidden, width = config.hidden_size, config.intermediate_size
-        queries = config.num_attention_heads * config.head_dim
-        values = config.num_key_value_heads * config.head_dim
-        source, target = f"model.layers.{index}.", f"layers.{index}."
+        hidden, width, size = config.hidden_size, config.intermediate_size, config.head_dim
+        queries, values = config.num_attention_heads * size, config.num_key_value_heads * size
+        rules: list[WeightRule] = []
 
-        def norm(ours: str, theirs: str, size: int) -> WeightRule:
-            return WeightRule(f"{target}{ours}.weight", (f"{source}{theirs}.weight",), ((size,),))
+        def add(
+            ours: str, theirs: str, rows: list[int], columns: int | None = None, bias: bool = False
+        ) -> None:
+            sources = [f"model.layers.{index}.{name}" for name in theirs.split()]
+            rules.extend(module_rules(f"layers.{index}.{ours}", sources, rows, columns, bias=bias))
 
-        def linear(
-            ours: str, theirs: tuple[str, ...], rows: tuple[int, ...], columns: int, bias: bool
-        ) -> list[WeightRule]:
-            weights = tuple(f"{source}{name}.weight" for name in theirs)
-            found = [
-                WeightRule(f"{target}{ours}.weight", weights, tuple((n, columns) for n in rows))
-            ]
-            if bias:
-                biases = tuple(f"{source}{name}.bias" for name in theirs)
-                found.append(WeightRule(f"{target}{ours}.bias", biases, tuple((n,) for n in rows)))
-            return found
-
-        qkv = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
-        rules = [norm("input_norm", "input_layernorm", hidden)]
-        rules += linear("qkv", qkv, (queries, values, values), hidden, config.attention_bias)
+        add("input_norm", "input_layernorm", [hidden])
+        qkv = "self_attn.q_proj self_attn.k_proj self_attn.v_proj"
+        add("qkv", qkv, [queries, values, values], hidden, config.attention_bias)
         if self.qk_norm:
-            rules.append(norm("q_norm", "self_attn.q_norm", config.head_dim))
-            rules.append(norm("k_norm", "self_attn.k_norm", config.head_dim))
-        output_bias = config.attention_output_bias
-        rules += linear("output", ("self_attn.o_proj",), (hidden,), queries, output_bias)
-        rules.append(norm("post_norm", "post_attention_layernorm", hidden))
-        gate_up = ("mlp.gate_proj", "mlp.up_proj")
-        rules += linear("gate_up", gate_up, (width, width), hidden, config.mlp_bias)
-        rules += linear("down", ("mlp.down_proj",), (hidden,), width, config.mlp_bias)
+            add("q_norm", "self_attn.q_norm", [size])
+            add("k_norm", "self_attn.k_norm", [size])
+        add("output", "self_attn.o_proj", [hidden], queries, config.attention_output_bias)
+        add("post_norm", "post_attention_layernorm", [hidden])
+        add("gate_up", "mlp.gate_proj mlp.up_proj", [width, width], hidden, config.mlp_bias)
+        add("down", "mlp.down_proj", [hidden], width, config.mlp_bias)
         return rules
 
     def _make_layer(self, index: int, dtype: torch.dtype) -> nn.Module:

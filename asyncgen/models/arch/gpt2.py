@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from asyncgen.models.decoder import ACTIVATIONS, DecoderLM
 from asyncgen.models.kernels.linear import Embedding, Linear
 from asyncgen.models.kernels.norm import LayerNorm
-from asyncgen.models.weight_map import WeightRule
+from asyncgen.models.weight_map import WeightRule, module_rules
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -109,46 +109,32 @@ class GPT2(DecoderLM):
     def weight_map(self) -> tuple[WeightRule, ...]:
         """What each parameter is made of, in the order of computation."""
         config, prefix = self.config, self.stack_prefix
-        table = (config.vocab_size, config.hidden_size)
-        places = (_places(config), config.hidden_size)
-        rules = [
-            WeightRule("embed_tokens.weight", (f"{prefix}wte.weight",), (table,)),
-            WeightRule("embed_positions.weight", (f"{prefix}wpe.weight",), (places,)),
-        ]
+        hidden, table = config.hidden_size, [config.vocab_size]
+        rules = module_rules("embed_tokens", [f"{prefix}wte"], table, hidden)
+        rules += module_rules("embed_positions", [f"{prefix}wpe"], [_places(config)], hidden)
         for index in range(config.num_hidden_layers):
             rules += self._layer_rules(index)
-        rules += self._vectors("norm", f"{prefix}ln_f")
+        rules += module_rules("norm", [f"{prefix}ln_f"], [hidden], bias=True)
         if not config.tie_word_embeddings:
-            rules.append(WeightRule("lm_head.weight", ("lm_head.weight",), (table,)))
+            rules += module_rules("lm_head", ["lm_head"], table, hidden)
         return tuple(rules)
 
     def _layer_rules(self, index: int) -> list[WeightRule]:
         hidden, width = self.config.hidden_size, self.config.intermediate_size
-        ours, theirs = f"layers.{index}.", f"{self.stack_prefix}h.{index}."
-
-        def linear(target: str, source: str, rows: int, columns: int) -> list[WeightRule]:
-            weight, bias = (f"{theirs}{source}.weight",), (f"{theirs}{source}.bias",)
-            return [
-                WeightRule(f"{ours}{target}.weight", weight, ((columns, rows),), transposed=True),
-                WeightRule(f"{ours}{target}.bias", bias, ((rows,),)),
-            ]
-
-        return [
-            *self._vectors(f"{ours}input_norm", f"{theirs}ln_1"),
-            *linear("qkv", "attn.c_attn", 3 * hidden, hidden),
-            *linear("output", "attn.c_proj", hidden, hidden),
-            *self._vectors(f"{ours}post_norm", f"{theirs}ln_2"),
-            *linear("up", "mlp.c_fc", width, hidden),
-            *linear("down", "mlp.c_proj", hidden, width),
-        ]
-
-    def _vectors(self, target: str, source: str) -> list[WeightRule]:
-        """Weight and bias of a norm."""
-        shapes = ((self.config.hidden_size,),)
-        return [
-            WeightRule(f"{target}.{name}", (f"{source}.{name}",), shapes)
-            for name in ("weight", "bias")
-        ]
+        layout = (
+            ("input_norm", "ln_1", hidden, None),
+            ("qkv", "attn.c_attn", 3 * hidden, hidden),
+            ("output", "attn.c_proj", hidden, hidden),
+            ("post_norm", "ln_2", hidden, None),
+            ("up", "mlp.c_fc", width, hidden),
+            ("down", "mlp.c_proj", hidden, width),
+        )
+        rules: list[WeightRule] = []
+        for ours, theirs, rows, columns in layout:
+            target, sources = f"layers.{index}.{ours}", [f"{self.stack_prefix}h.{index}.{theirs}"]
+            is_matrix = columns is not None
+            rules += module_rules(target, sources, [rows], columns, bias=True, transposed=is_matrix)
+        return rules
 
     def _make_layer(self, index: int, dtype: torch.dtype) -> nn.Module:
         return GPT2Layer(self.config, index, dtype)

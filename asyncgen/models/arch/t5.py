@@ -23,7 +23,7 @@ from asyncgen.models.attention.relative import RelativeBias
 from asyncgen.models.decoder import ACTIVATIONS, DecoderLM
 from asyncgen.models.kernels.linear import Embedding, Linear
 from asyncgen.models.kernels.norm import RMSNorm
-from asyncgen.models.weight_map import WeightRule
+from asyncgen.models.weight_map import WeightRule, module_rules
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -262,60 +262,48 @@ class T5(DecoderLM):
     def weight_map(self) -> tuple[WeightRule, ...]:
         """What each parameter is made of, in the order of computation."""
         config = self.config
-        table = (config.vocab_size, config.hidden_size)
-        rules = [WeightRule("embed_tokens.weight", ("shared.weight",), (table,))]
+        hidden, table = config.hidden_size, [config.vocab_size]
+        rules = module_rules("embed_tokens", ["shared"], table, hidden)
         stacks = (
             ("encoder", "encoder_layers", "encoder_norm", config.num_encoder_layers),
             ("decoder", "layers", "norm", config.num_hidden_layers),
         )
-        biases = (config.relative_attention_num_buckets, config.num_attention_heads)
+        buckets, heads = [config.relative_attention_num_buckets], config.num_attention_heads
         for stack, layers, norm, depth in stacks:
-            source = f"{stack}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
-            rules.append(WeightRule(f"{stack}_bias.weight", (source,), (biases,)))
+            source = f"{stack}.block.0.layer.0.SelfAttention.relative_attention_bias"
+            rules += module_rules(f"{stack}_bias", [source], buckets, heads)
             for index in range(depth):
                 rules += self._block_rules(f"{layers}.{index}.", f"{stack}.block.{index}.layer.")
-            source = f"{stack}.final_layer_norm.weight"
-            rules.append(WeightRule(f"{norm}.weight", (source,), ((config.hidden_size,),)))
+            rules += module_rules(norm, [f"{stack}.final_layer_norm"], [hidden])
         if not config.tie_word_embeddings:
-            rules.append(WeightRule("lm_head.weight", ("lm_head.weight",), (table,)))
+            rules += module_rules("lm_head", ["lm_head"], table, hidden)
         return tuple(rules)
 
     def _block_rules(self, ours: str, theirs: str) -> list[WeightRule]:
         config = self.config
         hidden, width = config.hidden_size, config.intermediate_size
         inner = config.num_attention_heads * config.head_dim
-
-        def norm(target: str, part: int) -> WeightRule:
-            source = f"{theirs}{part}.layer_norm.weight"
-            return WeightRule(f"{ours}{target}.weight", (source,), ((hidden,),))
-
-        def linear(target: str, part: str, names: str, rows: int, columns: int) -> WeightRule:
-            sources = tuple(f"{theirs}{part}.{name}.weight" for name in names.split())
-            shapes = ((rows, columns),) * len(sources)
-            return WeightRule(f"{ours}{target}.weight", sources, shapes)
-
-        rules = [
-            norm("input_norm", 0),
-            linear("qkv", "0.SelfAttention", "q k v", inner, hidden),
-            linear("output", "0.SelfAttention", "o", hidden, inner),
+        last = 2 if theirs.startswith("decoder") else 1
+        own, across, block = "0.SelfAttention", "1.EncDecAttention", f"{last}.DenseReluDense"
+        layout = [
+            ("input_norm", "0", "layer_norm", hidden, None),
+            ("qkv", own, "q k v", inner, hidden),
+            ("output", own, "o", hidden, inner),
+            ("cross_norm", "1", "layer_norm", hidden, None),
+            ("cross_q", across, "q", inner, hidden),
+            ("cross_kv", across, "k v", inner, hidden),
+            ("cross_output", across, "o", hidden, inner),
+            ("post_norm", f"{last}", "layer_norm", hidden, None),
+            ("up", block, "wi_0 wi_1" if config.is_gated_act else "wi", width, hidden),
+            ("down", block, "wo", hidden, width),
         ]
-        last = 1
-        if theirs.startswith("decoder"):
-            last = 2
-            rules += [
-                norm("cross_norm", 1),
-                linear("cross_q", "1.EncDecAttention", "q", inner, hidden),
-                linear("cross_kv", "1.EncDecAttention", "k v", inner, hidden),
-                linear("cross_output", "1.EncDecAttention", "o", hidden, inner),
-            ]
-        part = f"{last}.DenseReluDense"
-        names = "wi_0 wi_1" if config.is_gated_act else "wi"
-        return [
-            *rules,
-            norm("post_norm", last),
-            linear("up", part, names, width, hidden),
-            linear("down", part, "wo", hidden, width),
-        ]
+        rules: list[WeightRule] = []
+        for target, part, names, rows, columns in layout:
+            if target.startswith("cross") and last == 1:  # the encoder has no such part
+                continue
+            sources = [f"{theirs}{part}.{name}" for name in names.split()]
+            rules += module_rules(f"{ours}{target}", sources, [rows] * len(sources), columns)
+        return rules
 
     def _bias(self, both_ways: bool) -> RelativeBias:
         """Position biases of the encoder (both ways) or the decoder."""
