@@ -19,6 +19,7 @@ from torch.nn import functional as F
 from asyncgen.errors import InvalidRequestError
 from asyncgen.models.kernels.linear import Embedding, Linear
 from asyncgen.models.kernels.norm import LayerNorm, RMSNorm, make_scaler
+from asyncgen.models.kernels.prepared import Prepared
 from asyncgen.models.kernels.products import is_laid_out_anew
 from asyncgen.models.kernels.rope import Rotary, turner
 from asyncgen.models.weight_map import WeightRule, module_rules
@@ -76,7 +77,7 @@ def _halves(heads: Tensor, count: int) -> Tensor:
     return heads.view(tokens, every, 2, size // 2)[:, :count]
 
 
-class DecoderLayer(nn.Module):
+class DecoderLayer(Prepared):
     """One block: attention, then feed-forward, each normalised before and added to the stream."""
 
     def __init__(self, config: ModelConfig, index: int, *, qk_norm: bool, dtype: torch.dtype):
@@ -107,7 +108,6 @@ class DecoderLayer(nn.Module):
         self.gate_up = Linear(hidden, 2 * self.width, config.mlp_bias, dtype=dtype, gates=gates)
         self.down = Linear(self.width, hidden, config.mlp_bias, dtype=dtype)
         self.activate = ACTIVATIONS[config.hidden_act]
-        self._plan: tuple[Any, ...] | None = None
 
     def prepare(self) -> None:
         """Gather what `run` uses; again after weights were replaced or moved."""
@@ -121,8 +121,6 @@ class DecoderLayer(nn.Module):
             )
             scaler = make_scaler(torch.cat(weights).detach(), size, self.eps)
         gate_up = self.gate_up.ready()
-        # Lookups of submodules go through `nn.Module.__getattr__`, which costs as much as a
-        # small operator; a tuple is unpacked in one instruction.
         self._plan = (
             self.input_norm.scaler.into,
             self.qkv.ready().into,
@@ -152,10 +150,8 @@ class DecoderLayer(nn.Module):
             attention: Does the attention.
             space: Memory for N tokens.
         """
-        if self._plan is None:
-            self.prepare()
-        assert self._plan is not None
-        input_norm, qkv_into, scaler, turn, add_output, post_norm, *feed_forward = self._plan
+        plan = self._plan or self._ready()
+        input_norm, qkv_into, scaler, turn, add_output, post_norm, *feed_forward = plan
         qkv = qkv_into(input_norm(x, space.normed), space.qkv)
         if qkv is space.qkv:
             heads, turned = space.heads, space.turned
@@ -179,13 +175,8 @@ class DecoderLayer(nn.Module):
             gate, up = torch.split(gate_up, self.width, dim=-1)
         add_down(x, torch.mul(self.activate(gate), up, out=space.activated))
 
-    def _apply(self, fn: Any, recurse: bool = True) -> DecoderLayer:
-        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        self._plan = None
-        return self
 
-
-class DecoderLM(nn.Module):
+class DecoderLM(Prepared):
     """A decoder-only language model: ids and positions in, logits out.
 
     It computes no gradients; wrap calls in `torch.no_grad`, or nothing, since no parameter asks
@@ -203,6 +194,7 @@ class DecoderLM(nn.Module):
 
     model_type: ClassVar[str] = ""
     stack_prefix: ClassVar[str] = "model."
+    table_name: ClassVar[str] = "embed_tokens"
     qk_norm: ClassVar[bool] = False
 
     def __init__(self, config: ModelConfig, *, dtype: torch.dtype | None = None) -> None:
@@ -227,7 +219,6 @@ class DecoderLM(nn.Module):
         rope = config.rope
         is_dynamic = rope.rope_type == "dynamic"
         self.packed_length = rope.original_max_position_embeddings if is_dynamic else None
-        self._plan: tuple[Any, ...] | None = None
         self._spaces: dict[int, Workspace] = {}
         # In a tuple, or it would become a parameter of this module as well.
         self._head_made_of: tuple[nn.Parameter, ...] = ()
@@ -410,13 +401,17 @@ class DecoderLM(nn.Module):
         """What each parameter is made of, in the order of computation."""
         config = self.config
         table = [config.vocab_size], config.hidden_size
-        rules = module_rules("embed_tokens", ["model.embed_tokens"], *table)
-        for index in range(config.num_hidden_layers):
-            rules += self._layer_rules(index)
-        rules += module_rules("norm", ["model.norm"], [config.hidden_size])
+        rules = module_rules("embed_tokens", [self.stack_prefix + self.table_name], *table)
+        rules += self._stack_rules()
         if not config.tie_word_embeddings:
             rules += module_rules("lm_head", ["lm_head"], *table)
         return tuple(rules)
+
+    def _stack_rules(self) -> list[WeightRule]:
+        """What lies between the embedding table and the output head is made of."""
+        depth = self.config.num_hidden_layers
+        rules = [rule for index in range(depth) for rule in self._layer_rules(index)]
+        return rules + module_rules("norm", ["model.norm"], [self.config.hidden_size])
 
     def _layer_rules(self, index: int) -> list[WeightRule]:
         config = self.config
@@ -465,12 +460,6 @@ class DecoderLM(nn.Module):
         rotary.dtype = self.dtype
         return lambda _, positions: rotary.rows(positions)
 
-    def _ready(self) -> tuple[Any, ...]:
-        if self._plan is None:
-            self.prepare()
-        assert self._plan is not None
-        return self._plan
-
     def _tie_head(self) -> None:
         """Let the head compute with the embedding table, on a copy of its own if that is small."""
         table = self.embed_tokens.weight
@@ -514,8 +503,3 @@ class DecoderLM(nn.Module):
             run(stream, *placed, attention, space)
         if tokens <= KEPT_TOKENS:
             self._spaces[tokens] = space
-
-    def _apply(self, fn: Any, recurse: bool = True) -> DecoderLM:
-        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        self._plan = None
-        return self

@@ -5,18 +5,19 @@ Its checkpoints store every matrix as ``[in, out]``, which the weight map says.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
-
-import torch
-from torch import Tensor, nn
+from typing import TYPE_CHECKING, ClassVar
 
 from asyncgen.models.decoder import ACTIVATIONS, DecoderLM
 from asyncgen.models.kernels.linear import Embedding, Linear
 from asyncgen.models.kernels.norm import LayerNorm
+from asyncgen.models.kernels.prepared import Prepared
 from asyncgen.models.weight_map import WeightRule, module_rules
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    import torch
+    from torch import Tensor, nn
 
     from asyncgen.models.attention.dense import AttentionContext
     from asyncgen.models.config import ModelConfig
@@ -34,7 +35,7 @@ class Workspace:
         self.up = like.new_empty(tokens, config.intermediate_size)
 
 
-class GPT2Layer(nn.Module):
+class GPT2Layer(Prepared):
     """One block: attention, then feed-forward, each normalised before and added to the stream."""
 
     def __init__(self, config: ModelConfig, index: int, dtype: torch.dtype) -> None:
@@ -56,7 +57,6 @@ class GPT2Layer(nn.Module):
         self.up = Linear(hidden, width, True, dtype=dtype)
         self.down = Linear(width, hidden, True, dtype=dtype)
         self.activate = ACTIVATIONS[config.hidden_act]
-        self._plan: tuple[Any, ...] | None = None
 
     def prepare(self) -> None:
         """Gather what `run` uses; again after weights were replaced or moved."""
@@ -77,19 +77,11 @@ class GPT2Layer(nn.Module):
             attention: Does the attention.
             space: Memory for N tokens.
         """
-        if self._plan is None:
-            self.prepare()
-        assert self._plan is not None
-        input_norm, qkv_into, add_output, post_norm, up_into, add_down = self._plan
+        input_norm, qkv_into, add_output, post_norm, up_into, add_down = self._plan or self._ready()
         qkv = qkv_into(input_norm(x, x), space.qkv)
         heads = space.heads if qkv is space.qkv else qkv.view(qkv.shape[0], -1, self.head_dim)
         add_output(x, attention.attend(self.index, heads))
         add_down(x, self.activate(up_into(post_norm(x, x), space.up)))
-
-    def _apply(self, fn: Any, recurse: bool = True) -> GPT2Layer:
-        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        self._plan = None
-        return self
 
 
 class GPT2(DecoderLM):
@@ -100,24 +92,19 @@ class GPT2(DecoderLM):
 
     model_type = "gpt2"
     stack_prefix: ClassVar[str] = "transformer."
+    table_name: ClassVar[str] = "wte"
 
     def ignored_weights(self) -> tuple[str, ...]:
         """Regular expressions of names that checkpoints carry and nobody needs."""
         # Causal masks, which early checkpoints stored with every layer.
         return (*super().ignored_weights(), r"\.attn\.(masked_)?bias$")
 
-    def weight_map(self) -> tuple[WeightRule, ...]:
-        """What each parameter is made of, in the order of computation."""
-        config, prefix = self.config, self.stack_prefix
-        hidden, table = config.hidden_size, [config.vocab_size]
-        rules = module_rules("embed_tokens", [f"{prefix}wte"], table, hidden)
-        rules += module_rules("embed_positions", [f"{prefix}wpe"], [_places(config)], hidden)
+    def _stack_rules(self) -> list[WeightRule]:
+        config, prefix, hidden = self.config, self.stack_prefix, self.config.hidden_size
+        rules = module_rules("embed_positions", [f"{prefix}wpe"], [_places(config)], hidden)
         for index in range(config.num_hidden_layers):
             rules += self._layer_rules(index)
-        rules += module_rules("norm", [f"{prefix}ln_f"], [hidden], bias=True)
-        if not config.tie_word_embeddings:
-            rules += module_rules("lm_head", ["lm_head"], table, hidden)
-        return tuple(rules)
+        return rules + module_rules("norm", [f"{prefix}ln_f"], [hidden], bias=True)
 
     def _layer_rules(self, index: int) -> list[WeightRule]:
         hidden, width = self.config.hidden_size, self.config.intermediate_size

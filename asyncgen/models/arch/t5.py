@@ -6,7 +6,7 @@ Raffel et al., "Exploring the Limits of Transfer Learning" (2020), section 2.1. 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +23,7 @@ from asyncgen.models.attention.relative import RelativeBias
 from asyncgen.models.decoder import ACTIVATIONS, DecoderLM
 from asyncgen.models.kernels.linear import Embedding, Linear
 from asyncgen.models.kernels.norm import RMSNorm
+from asyncgen.models.kernels.prepared import Prepared
 from asyncgen.models.weight_map import WeightRule, module_rules
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from asyncgen.models.config import ModelConfig, T5Config
 
 
-class T5Block(nn.Module):
+class T5Block(Prepared):
     """One block of either stack: attention, in the decoder attention across, feed-forward.
 
     Each part is normalised before and added to the stream.
@@ -66,7 +67,6 @@ class T5Block(nn.Module):
         self.up = Linear(hidden, (2 if self.is_gated else 1) * width, dtype=dtype)
         self.down = Linear(width, hidden, dtype=dtype)
         self.activate = ACTIVATIONS[config.hidden_act]
-        self._plan: tuple[Any, ...] | None = None
 
     def prepare(self) -> None:
         """Gather what `run` uses; again after weights were replaced or moved."""
@@ -98,10 +98,7 @@ class T5Block(nn.Module):
             attention: Does the attention.
             space: Memory ``[N, E]`` for normalised rows.
         """
-        if self._plan is None:
-            self.prepare()
-        assert self._plan is not None
-        input_norm, qkv, add_output, across, post_norm, up, add_down = self._plan
+        input_norm, qkv, add_output, across, post_norm, up, add_down = self._plan or self._ready()
         heads = qkv(input_norm(x, space)).view(x.shape[0], -1, self.head_dim)  # [N, 3H, D]
         add_output(x, attention.attend(self.index, heads))
         if across is not None:
@@ -116,11 +113,6 @@ class T5Block(nn.Module):
         else:
             add_down(x, self.activate(inner))
 
-    def _apply(self, fn: Any, recurse: bool = True) -> T5Block:
-        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        self._plan = None
-        return self
-
 
 class T5(DecoderLM):
     """An encoder and a decoder that share one embedding table.
@@ -131,6 +123,7 @@ class T5(DecoderLM):
 
     model_type = "t5"
     stack_prefix: ClassVar[str] = ""
+    table_name: ClassVar[str] = "shared"
     config: T5Config
 
     def __init__(self, config: ModelConfig, *, dtype: torch.dtype | None = None) -> None:
@@ -153,9 +146,8 @@ class T5(DecoderLM):
         """Lay out every weight for its kernel; idempotent, and again after a replacement."""
         self._biases.clear()
         super().prepare()
-        blocks: list[Any] = list(self.encoder_layers)
-        for block in blocks:
-            block.prepare()
+        for block in self.encoder_layers:
+            cast("T5Block", block).prepare()
 
     @torch.no_grad()
     def encode(
@@ -185,11 +177,10 @@ class T5(DecoderLM):
         attention = EncoderAttention(self.config, self._bias(True), seen, collect_attentions)
         attention.begin(batch, length)
         space = torch.empty_like(stream)
-        blocks: list[Any] = list(self.encoder_layers)
-        for block in blocks:
+        for block in self.encoder_layers:
             if collect is not None:
                 collect.append(stream.view(batch, length, width).clone())
-            block.run(stream, attention, space)
+            cast("T5Block", block).run(stream, attention, space)
         states = self.encoder_norm.scaler.into(stream, stream).view(batch, length, width)
         if collect is not None:
             collect.append(states)
@@ -259,11 +250,9 @@ class T5(DecoderLM):
         )
         return (*names, r"^lm_head\.weight$") if self.config.tie_word_embeddings else names
 
-    def weight_map(self) -> tuple[WeightRule, ...]:
-        """What each parameter is made of, in the order of computation."""
+    def _stack_rules(self) -> list[WeightRule]:
         config = self.config
-        hidden, table = config.hidden_size, [config.vocab_size]
-        rules = module_rules("embed_tokens", ["shared"], table, hidden)
+        rules: list[WeightRule] = []
         stacks = (
             ("encoder", "encoder_layers", "encoder_norm", config.num_encoder_layers),
             ("decoder", "layers", "norm", config.num_hidden_layers),
@@ -274,10 +263,8 @@ class T5(DecoderLM):
             rules += module_rules(f"{stack}_bias", [source], buckets, heads)
             for index in range(depth):
                 rules += self._block_rules(f"{layers}.{index}.", f"{stack}.block.{index}.layer.")
-            rules += module_rules(norm, [f"{stack}.final_layer_norm"], [hidden])
-        if not config.tie_word_embeddings:
-            rules += module_rules("lm_head", ["lm_head"], table, hidden)
-        return tuple(rules)
+            rules += module_rules(norm, [f"{stack}.final_layer_norm"], [config.hidden_size])
+        return rules
 
     def _block_rules(self, ours: str, theirs: str) -> list[WeightRule]:
         config = self.config
@@ -331,6 +318,6 @@ class T5(DecoderLM):
     def _placing(self) -> Callable[[Tensor, Tensor], tuple[Tensor, ...]]:
         return lambda _, positions: ()
 
-    def _apply(self, fn: Any, recurse: bool = True) -> DecoderLM:
+    def _apply(self, fn: Any, recurse: bool = True) -> Self:
         self._biases.clear()
         return super()._apply(fn, recurse)
