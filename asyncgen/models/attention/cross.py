@@ -13,7 +13,7 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from asyncgen.errors import InvalidRequestError
-from asyncgen.models.attention.dense import AttentionContext, DenseAttention, attend_openly
+from asyncgen.models.attention.dense import AttentionContext, DenseAttention, attend_openly, hiding
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -60,8 +60,6 @@ class CrossAttentionContext(AttentionContext, Protocol):
 class EncoderAttention:
     """Attention of every token to every token of its row, with a bias by distance."""
 
-    __slots__ = ("_bias", "_config", "_length", "_mask", "_padding", "_rows", "_weights")
-
     def __init__(
         self,
         config: ModelConfig,
@@ -106,8 +104,6 @@ class EncoderDecoderAttention(DenseAttention):
     or several samples of one prompt.
     """
 
-    __slots__ = ("_across", "_bias", "_cross_layers", "_cross_masks", "_cross_weights", "_encoded")
-
     def __init__(
         self,
         config: ModelConfig,
@@ -150,8 +146,9 @@ class EncoderDecoderAttention(DenseAttention):
         stored = self._cross_layers[layer]
         if not stored.length:
             stored.append(self._encoder_pair(project))
-        keys, values = stored.keys, stored.values  # [B, K, T, D]
-        assert keys is not None and values is not None
+        pair = stored.pair
+        assert pair is not None
+        keys, values = pair.unbind(0)  # [B, K, T, D]
         rows, length = self._rows, self._length
         if keys.shape[0] != rows:
             raise InvalidRequestError(
@@ -193,9 +190,7 @@ class EncoderDecoderAttention(DenseAttention):
         key = (rows, like.dtype)
         if key not in self._cross_masks:
             spread = mask.repeat_interleave(self._copies(mask.shape[0]), dim=0)[:, None, None]
-            added = torch.zeros(spread.shape, dtype=like.dtype, device=like.device)
-            least = torch.finfo(like.dtype).min
-            self._cross_masks[key] = added.masked_fill_(~spread.to(like.device), least)
+            self._cross_masks[key] = hiding(~spread.to(like.device), like.dtype)
         return self._cross_masks[key]
 
     def _make_mask(

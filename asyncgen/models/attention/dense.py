@@ -47,30 +47,6 @@ class DenseAttention:
     the mask does not reach are visible, so a mask of the prompt is enough.
     """
 
-    __slots__ = (
-        "_bound",
-        "_cache",
-        "_config",
-        "_end",
-        "_first",
-        "_group",
-        "_head_dim",
-        "_heads",
-        "_kv_heads",
-        "_layers",
-        "_length",
-        "_masks",
-        "_padding",
-        "_pair",
-        "_plain",
-        "_queries",
-        "_rows",
-        "_scales",
-        "_start",
-        "_weights",
-        "_windows",
-    )
-
     def __init__(
         self,
         config: ModelConfig,
@@ -194,11 +170,7 @@ class DenseAttention:
         slides = window is not None and self._end > window
         if plain_causal and self._padding is None and not slides and self._start == 0:
             return None
-        hidden = self._hidden(first, window, like)
-        # The least finite number and not minus infinity: a padding query, from which everything
-        # is hidden, then gets a meaningless average instead of NaN.
-        mask = torch.zeros(hidden.shape, dtype=like.dtype, device=like.device)
-        return mask.masked_fill_(hidden, torch.finfo(like.dtype).min)
+        return hiding(self._hidden(first, window, like), like.dtype)
 
     def _hidden(self, first: int, window: int | None, like: Tensor) -> Tensor:
         """Which keys are hidden from which queries, bool ``[1 or B, 1, S, T]``."""
@@ -222,6 +194,14 @@ def _hidden_keys(attention_mask: Tensor | None) -> Tensor | None:
         return None
     hidden = attention_mask == 0
     return hidden if bool(hidden.any()) else None
+
+
+def hiding(hidden: Tensor, dtype: torch.dtype) -> Tensor:
+    """What is added to scores, where keys are hidden from queries."""
+    # The least finite number and not minus infinity: a padding query, from which everything is
+    # hidden, then gets a meaningless average instead of NaN.
+    mask = torch.zeros(hidden.shape, dtype=dtype, device=hidden.device)
+    return mask.masked_fill_(hidden, torch.finfo(dtype).min)
 
 
 def attend_openly(

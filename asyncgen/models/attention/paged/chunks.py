@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
+from asyncgen.models.attention.dense import hiding
 from asyncgen.models.attention.paged.plan import padded
 
 if TYPE_CHECKING:
@@ -147,7 +148,4 @@ class Chunks:
         hidden = keys > queries[:, :, None]
         if window is not None:
             hidden |= keys <= queries[:, :, None] - window
-        mask = torch.zeros(hidden.shape, dtype=self._storage.dtype)
-        # The least finite number: a block of keys that is hidden altogether gives no NaN.
-        mask.masked_fill_(hidden, torch.finfo(mask.dtype).min)
-        return mask[:, None].to(self._storage.device)
+        return hiding(hidden, self._storage.dtype)[:, None].to(self._storage.device)
