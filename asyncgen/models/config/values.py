@@ -86,18 +86,17 @@ class ConfigValues:
 
     def bad(self, key: str, value: object, allowed: str) -> ModelLoadError:
         """A complaint about a key, in the spelling of the file."""
+        return bad(self.spelling(key), value, allowed)
+
+    def spelling(self, key: str) -> str:
+        """What the file calls a key."""
         theirs = self.family.spellings.get(key, key)
-        return bad(theirs if theirs in self.file else key, value, allowed)
+        return theirs if theirs in self.file else key
 
     def number(self, key: str, default: float) -> float:
         """A finite number."""
-        value = self.value(key)
-        if value is None:
-            return default
-        try:
-            return number({key: value}, key, default)
-        except ModelLoadError:
-            raise self.bad(key, value, "must be a finite number") from None
+        name = self.spelling(key)
+        return number({name: self.value(key)}, name, default)
 
     def width(self, hidden: int) -> int:
         """Width of the feed-forward block."""
@@ -248,11 +247,6 @@ def number(source: Mapping[str, object], key: str, default: float) -> float:
     if not isinstance(value, (int, float)) or isinstance(value, bool) or not math.isfinite(value):
         raise bad(key, value, "must be a finite number")
     return float(value)
-
-
-def optional(source: Mapping[str, object], key: str) -> float | None:
-    """A finite number, or none."""
-    return None if source.get(key) is None else number(source, key, 0.0)
 
 
 def bad(key: str, value: object, allowed: str) -> ModelLoadError:
