@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Iterable, Mapping, Sequence
 
+    from asyncgen.weight_map import WeightRule
+
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -59,30 +61,10 @@ _SHOWN = 4
 """How many names of a kind an error lists."""
 
 
-class Rule(Protocol):
-    """How one parameter of a model is made of stored tensors, joined along the first axis."""
-
-    @property
-    def target(self) -> str:
-        """Dotted name of the parameter."""
-
-    @property
-    def sources(self) -> Sequence[str]:
-        """Names in the checkpoint, in the order in which they are joined."""
-
-    @property
-    def shapes(self) -> Sequence[Sequence[int]]:
-        """Shape of each source as it is stored."""
-
-    @property
-    def transposed(self) -> bool:
-        """Whether each source, a matrix, is turned over before they are joined."""
-
-
 class Fillable(Protocol):
     """A model that was built on the meta device and says what it is made of."""
 
-    def weight_map(self) -> Sequence[Rule]:
+    def weight_map(self) -> Sequence[WeightRule]:
         """How each parameter is made."""
 
     def ignored_weights(self) -> Sequence[str]:
@@ -131,11 +113,6 @@ class Checkpoint:
 
     folder: Path
     tensors: Mapping[str, StoredTensor]
-
-    @property
-    def num_bytes(self) -> int:
-        """Bytes of all tensors together."""
-        return sum(tensor.num_bytes for tensor in self.tensors.values())
 
     def below(self, prefix: str) -> Checkpoint:
         """The same tensors under the names that they have inside a whole model.
@@ -254,7 +231,7 @@ def load_weights(
     core.prepare()
 
 
-def check_fit(rules: Sequence[Rule], ignored: Iterable[str], checkpoint: Checkpoint) -> None:
+def check_fit(rules: Sequence[WeightRule], ignored: Iterable[str], checkpoint: Checkpoint) -> None:
     """Compare the names and shapes that a model needs with those that are stored.
 
     Args:
@@ -372,9 +349,9 @@ def _map(source: StoredTensor) -> torch.Tensor:
     return whole[source.offset :].view(_DTYPES[source.kind]).view(source.shape)
 
 
-def _by_module(rules: Sequence[Rule]) -> list[tuple[str, list[Rule]]]:
+def _by_module(rules: Sequence[WeightRule]) -> list[tuple[str, list[WeightRule]]]:
     """Group rules by the module that they fill, the largest module first."""
-    groups: dict[str, list[Rule]] = {}
+    groups: dict[str, list[WeightRule]] = {}
     for rule in rules:
         groups.setdefault(rule.target.rpartition(".")[0], []).append(rule)
     return sorted(

@@ -121,8 +121,7 @@ class Cache:
 
     def batch_select_indices(self, indices: Tensor) -> None:
         """Keep the rows of the indices ``[B']`` (int64), in that order."""
-        for layer in self.layers:
-            layer.reorder(indices)
+        self.reorder_cache(indices)
 
     def reset(self) -> None:
         """Forget every position."""

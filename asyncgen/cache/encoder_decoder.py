@@ -95,11 +95,6 @@ class EncoderDecoderCache(Cache):
         self.self_attention_cache.batch_repeat_interleave(repeats)
         self.cross_attention_cache.batch_repeat_interleave(repeats)
 
-    def batch_select_indices(self, indices: Tensor) -> None:
-        """Keep the rows of the indices ``[B']`` (int64), in that order."""
-        self.self_attention_cache.batch_select_indices(indices)
-        self.cross_attention_cache.batch_select_indices(indices)
-
     def reset(self) -> None:
         """Forget every position of both."""
         self.self_attention_cache.reset()

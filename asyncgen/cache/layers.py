@@ -295,10 +295,8 @@ class StaticLayer(BufferLayer):
         """The buffer at its first write."""
         if end > self.capacity:
             raise self._full(end)
-        if self._rows is None:
-            self._rows = pair.shape[1]
-        if self._dtype is None:
-            self._dtype = pair.dtype
+        self._rows = self._rows or pair.shape[1]
+        self._dtype = self._dtype or pair.dtype
         if self._device is None:
             self._device = pair.device
         self.allocate(pair.shape[2], pair.shape[4])

@@ -22,7 +22,7 @@ from asyncgen.models.kernels.norm import LayerNorm, RMSNorm, make_scaler
 from asyncgen.models.kernels.prepared import Prepared
 from asyncgen.models.kernels.products import is_laid_out_anew
 from asyncgen.models.kernels.rope import Rotary, turner
-from asyncgen.models.weight_map import WeightRule, module_rules
+from asyncgen.weight_map import WeightRule, module_rules
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -186,6 +186,8 @@ class DecoderLM(Prepared):
         config: The network's description.
         model_type: Name of the architecture in ``config.json``.
         stack_prefix: First part of the names of all stored weights but the head's.
+        table_name: What follows it in the name of the embedding table.
+        unneeded: Regular expressions of names that its checkpoints carry in vain.
         qk_norm: Whether queries and keys are normalised per head.
         packed_length: Tokens of the longest text that can share a packed step; ``None``: any
             length. The angles of ``dynamic`` rope change with the longest text in the step, so
@@ -195,6 +197,7 @@ class DecoderLM(Prepared):
     model_type: ClassVar[str] = ""
     stack_prefix: ClassVar[str] = "model."
     table_name: ClassVar[str] = "embed_tokens"
+    unneeded: ClassVar[tuple[str, ...]] = (r"\.rotary_emb\.inv_freq$",)
     qk_norm: ClassVar[bool] = False
 
     def __init__(self, config: ModelConfig, *, dtype: torch.dtype | None = None) -> None:
@@ -394,8 +397,8 @@ class DecoderLM(Prepared):
 
     def ignored_weights(self) -> tuple[str, ...]:
         """Regular expressions of names that checkpoints carry and nobody needs."""
-        names = (r"\.rotary_emb\.inv_freq$",)
-        return (*names, r"^lm_head\.weight$") if self.config.tie_word_embeddings else names
+        is_tied = self.config.tie_word_embeddings
+        return (*self.unneeded, r"^lm_head\.weight$") if is_tied else self.unneeded
 
     def weight_map(self) -> tuple[WeightRule, ...]:
         """What each parameter is made of, in the order of computation."""

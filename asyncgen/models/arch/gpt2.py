@@ -11,7 +11,7 @@ from asyncgen.models.decoder import ACTIVATIONS, DecoderLM
 from asyncgen.models.kernels.linear import Embedding, Linear
 from asyncgen.models.kernels.norm import LayerNorm
 from asyncgen.models.kernels.prepared import Prepared
-from asyncgen.models.weight_map import WeightRule, module_rules
+from asyncgen.weight_map import WeightRule, module_rules
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -93,11 +93,8 @@ class GPT2(DecoderLM):
     model_type = "gpt2"
     stack_prefix: ClassVar[str] = "transformer."
     table_name: ClassVar[str] = "wte"
-
-    def ignored_weights(self) -> tuple[str, ...]:
-        """Regular expressions of names that checkpoints carry and nobody needs."""
-        # Causal masks, which early checkpoints stored with every layer.
-        return (*super().ignored_weights(), r"\.attn\.(masked_)?bias$")
+    # Causal masks, which early checkpoints stored with every layer.
+    unneeded = (*DecoderLM.unneeded, r"\.attn\.(masked_)?bias$")
 
     def _stack_rules(self) -> list[WeightRule]:
         config, prefix, hidden = self.config, self.stack_prefix, self.config.hidden_size

@@ -24,7 +24,7 @@ from asyncgen.models.decoder import ACTIVATIONS, DecoderLM
 from asyncgen.models.kernels.linear import Embedding, Linear
 from asyncgen.models.kernels.norm import RMSNorm
 from asyncgen.models.kernels.prepared import Prepared
-from asyncgen.models.weight_map import WeightRule, module_rules
+from asyncgen.weight_map import WeightRule, module_rules
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -124,6 +124,11 @@ class T5(DecoderLM):
     model_type = "t5"
     stack_prefix: ClassVar[str] = ""
     table_name: ClassVar[str] = "shared"
+    # The table under its other names, and a bias that the first release stored in vain.
+    unneeded = (
+        r"^(encoder|decoder)\.embed_tokens\.weight$",
+        r"EncDecAttention\.relative_attention_bias\.weight$",
+    )
     config: T5Config
 
     def __init__(self, config: ModelConfig, *, dtype: torch.dtype | None = None) -> None:
@@ -241,15 +246,6 @@ class T5(DecoderLM):
         hidden = self.hidden(self.embed(input_ids), positions, attention)
         return self.project(hidden[:, -1])
 
-    def ignored_weights(self) -> tuple[str, ...]:
-        """Regular expressions of names that checkpoints carry and nobody needs."""
-        # The table under its other names, and a bias that the first release stored in vain.
-        names = (
-            r"^(encoder|decoder)\.embed_tokens\.weight$",
-            r"EncDecAttention\.relative_attention_bias\.weight$",
-        )
-        return (*names, r"^lm_head\.weight$") if self.config.tie_word_embeddings else names
-
     def _stack_rules(self) -> list[WeightRule]:
         config = self.config
         rules: list[WeightRule] = []
@@ -294,15 +290,13 @@ class T5(DecoderLM):
 
     def _bias(self, both_ways: bool) -> RelativeBias:
         """Position biases of the encoder (both ways) or the decoder."""
-        bias = self._biases.get(both_ways)
-        if bias is None:
-            table = self.encoder_bias if both_ways else self.decoder_bias
+        if both_ways not in self._biases:
+            module = self.encoder_bias if both_ways else self.decoder_bias
+            table = module.weight.detach().to(self.dtype)
             distance = self.config.relative_attention_max_distance
-            bias = RelativeBias(
-                table.weight.detach().to(self.dtype), both_ways=both_ways, max_distance=distance
-            )
+            bias = RelativeBias(table, both_ways=both_ways, max_distance=distance)
             self._biases[both_ways] = bias
-        return bias
+        return self._biases[both_ways]
 
     def _make_layer(self, index: int, dtype: torch.dtype) -> nn.Module:
         return T5Block(self.config, index, is_decoder=True, dtype=dtype)
