@@ -78,7 +78,8 @@ class DenseAttention:
         self._scales = config.attention_scales
         windows = [config.window(layer) for layer in range(config.num_hidden_layers)]
         self._windows = windows if any(windows) else None
-        self._padding = _hidden_keys(attention_mask)
+        hidden = None if attention_mask is None else attention_mask == 0
+        self._padding = None if hidden is None or not bool(hidden.any()) else hidden  # [B, T]
         self._weights = collect_attentions
         self._bound: Tensor | None = None
         self._rows = self._length = 0
@@ -165,14 +166,6 @@ class DenseAttention:
             padding = torch.nn.functional.pad(padding, (0, missing))[:, None, None, first:]
             hidden = hidden | padding.to(hidden.device)
         return hidden
-
-
-def _hidden_keys(attention_mask: Tensor | None) -> Tensor | None:
-    """True for padding ``[B, T]``, or ``None`` where there is none."""
-    if attention_mask is None:
-        return None
-    hidden = attention_mask == 0
-    return hidden if bool(hidden.any()) else None
 
 
 def hiding(hidden: Tensor, dtype: torch.dtype) -> Tensor:

@@ -43,12 +43,8 @@ class PagedAttention:
             storage: Its pages; made for the same configuration.
         """
         self.storage = storage
-        chosen: NativeAttention | TorchAttention
-        if NativeAttention.serves(storage):
-            chosen = NativeAttention(config, storage)
-        else:
-            chosen = TorchAttention(config, storage)
-        self._chosen = chosen
+        kind = NativeAttention if NativeAttention.serves(storage) else TorchAttention
+        chosen = kind(config, storage)
         self.fused: FusedKernel | None = chosen.fused
         # The methods themselves: a step calls `attend` once a layer.
         self.lay_out: Callable[[Sequence[PackedRow]], None] = chosen.lay_out

@@ -11,7 +11,7 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from asyncgen.models.attention.dense import hiding
-from asyncgen.models.attention.paged.plan import padded
+from asyncgen.models.attention.paged.plan import padded, visible_pages
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -122,15 +122,13 @@ class Chunks:
     ) -> None:
         """Which pages the rows read, and what is hidden of them."""
         size, kv_heads = self._storage.page_size, self._kv_heads
-        spans = [row.visible_pages(size, window) for row in rows]
-        tables = torch.tensor(
-            padded([row.pages[first:end] for row, (first, end) in zip(rows, spans, strict=True)])
-        )  # [B, pages]
+        firsts, visible = visible_pages(rows, size, window)
+        tables = torch.tensor(padded(visible))  # [B, pages]
         pair = torch.arange(2)[:, None, None] * self._storage.num_pages + tables
         if self._storage.heads_first:
             pair = pair[:, :, None] * kv_heads + torch.arange(kv_heads)[:, None]
         self._pages = pair.reshape(-1).to(self._storage.device)
-        begin = torch.tensor([first * size for first, _ in spans])
+        begin = torch.tensor(firsts) * size
         self._mask = self._hide(queries, begin, window, tables.shape[1] * size)
 
     def _hide(

@@ -61,15 +61,14 @@ class CopyMemory:
 
     def __init__(self, storage: PagedStorage) -> None:
         """Nothing yet; in the dtype and on the device of the pages."""
-        self._like = storage.data
-        self._memory: Tensor | None = None
+        self._memory = storage.data.new_empty(0)
 
     def take(self, shape: tuple[int, ...]) -> Tensor:
         """Memory of this shape, with anything in it; what was taken before is overwritten."""
         count = prod(shape)
-        if self._memory is None or self._memory.numel() < count:
-            self._memory = None  # first give the smaller one back
-            self._memory = self._like.new_empty(count)
+        if self._memory.numel() < count:
+            self._memory = self._memory.new_empty(0)  # first give the smaller one back
+            self._memory = self._memory.new_empty(count)
         return self._memory[:count].view(shape)
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from asyncgen.models.attention.paged.plan import padded
+from asyncgen.models.attention.paged.plan import padded, visible_pages
 from asyncgen.transfer import to_device
 
 if TYPE_CHECKING:
@@ -134,13 +134,9 @@ class FusedRows:
         counts = [row.count for row in rows]
         # Keys are counted from the first page that is read. What lies before a window is read by
         # nobody, but a table of pages has to begin at the beginning.
-        spans = [row.visible_pages(size, window) for row in rows]
-        firsts = [0 if kernel.reads_pages else first for first, _ in spans]
+        firsts, tables = visible_pages(rows, size, None if kernel.reads_pages else window)
         lengths = [
             row.start + row.count - first * size for row, first in zip(rows, firsts, strict=True)
-        ]
-        tables = [
-            row.pages[first:end] for row, first, (_, end) in zip(rows, firsts, spans, strict=True)
         ]
         flat = list(chain.from_iterable(padded(tables)))
         starts, ends, used, pages = self._send(

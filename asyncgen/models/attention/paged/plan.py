@@ -74,11 +74,6 @@ class PlacedRow:
     count: int
     pages: Sequence[int]
 
-    def visible_pages(self, page_size: int, window: int | None) -> tuple[int, int]:
-        """Which entries of the page table any query of the row can see: first and end."""
-        first = 0 if window is None else max(self.start + 1 - window, 0) // page_size
-        return first, (self.start + self.count - 1) // page_size + 1
-
     def begun_page(self, page_size: int) -> int | None:
         """The page that this step begins and does not fill, if there is one."""
         end = self.start + self.count
@@ -146,6 +141,18 @@ def place_rows(rows: Sequence[PackedRow]) -> list[PlacedRow]:
         placed.append(PlacedRow(token, row.start, row.count, row.pages))
         token += row.count
     return placed
+
+
+def visible_pages(
+    rows: Sequence[PlacedRow], page_size: int, window: int | None
+) -> tuple[list[int], list[list[int]]]:
+    """What the queries of each row can see: number of its first such page, and from there all."""
+    firsts, tables = [], []
+    for row in rows:
+        first = 0 if window is None else max(row.start + 1 - window, 0) // page_size
+        firsts.append(first)
+        tables.append(list(row.pages[first : (row.start + row.count - 1) // page_size + 1]))
+    return firsts, tables
 
 
 def plan_blocks(

@@ -17,7 +17,13 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 
-from asyncgen.models.attention.paged.plan import Block, bucket_lengths, padded, plan_blocks
+from asyncgen.models.attention.paged.plan import (
+    Block,
+    bucket_lengths,
+    padded,
+    plan_blocks,
+    visible_pages,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -53,13 +59,12 @@ class SingleTokens:
         self._group = group
         self._heads = group * storage.num_kv_heads
         size = storage.page_size
-        spans = [row.visible_pages(size, window) for row in rows]
-        tables = [list(row.pages[first:end]) for row, (first, end) in zip(rows, spans, strict=True)]
+        firsts, tables = visible_pages(rows, size, window)
         tokens = [row.token for row in rows]
         plan = plan_blocks(tables, storage.num_kv_heads, storage.num_pages)
         with torch.inference_mode(False):
             self._lay_out_blocks(plan, tokens)
-            self._lay_out_rows(plan, rows, [first * size for first, _ in spans], window)
+            self._lay_out_rows(plan, rows, [first * size for first in firsts], window)
             self._lay_out_results(plan)
         self._plan, self._tables, self._window = plan, tables, window
         self._starts = [row.start for row in rows]
