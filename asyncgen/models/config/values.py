@@ -184,18 +184,16 @@ class ConfigValues:
         # Unlike elsewhere, null is not "missing": newer Mistral checkpoints write it for "off".
         stated = self.raw.get("sliding_window", self.family.defaults.get("sliding_window"))
         window = None if off or stated is None else self.count("sliding_window")
-        if rule != "listed":
-            kind = "full_attention" if window is None else "sliding_attention"
-            expected = (kind,) * layers
-            return window, self.layer_types(layers, expected, fixed=True)
-        first = self.raw.get("max_window_layers", self.family.defaults["max_window_layers"])
+        first: object = 0
+        if rule == "listed":
+            first = self.raw.get("max_window_layers", self.family.defaults["max_window_layers"])
         if not isinstance(first, int):
             raise self.bad("max_window_layers", first, "must be a whole number")
         expected = tuple(
             "sliding_attention" if window is not None and layer >= first else "full_attention"
             for layer in range(layers)
         )
-        types = self.layer_types(layers, expected, fixed=False)
+        types = self.layer_types(layers, expected, fixed=rule != "listed")
         if window is None and "sliding_attention" in types:
             raise self.bad(
                 "layer_types", list(types), "has sliding layers, but no sliding_window is in use"
