@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Iterable, Mapping, Sequence
 
+    from asyncgen.weight_map import WeightRule
+
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -48,10 +50,8 @@ _DTYPES = {
 }
 
 _MODEL_DTYPES = {
-    "float32": torch.float32,
-    "float16": torch.float16,
-    "bfloat16": torch.bfloat16,
-    "float64": torch.float64,
+    str(dtype).removeprefix("torch."): dtype
+    for dtype in (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 }
 
 _CHUNK = 8 << 20
@@ -61,30 +61,10 @@ _SHOWN = 4
 """How many names of a kind an error lists."""
 
 
-class Rule(Protocol):
-    """How one parameter of a model is made of stored tensors, joined along the first axis."""
-
-    @property
-    def target(self) -> str:
-        """Dotted name of the parameter."""
-
-    @property
-    def sources(self) -> Sequence[str]:
-        """Names in the checkpoint, in the order in which they are joined."""
-
-    @property
-    def shapes(self) -> Sequence[Sequence[int]]:
-        """Shape of each source as it is stored."""
-
-    @property
-    def transposed(self) -> bool:
-        """Whether each source, a matrix, is turned over before they are joined."""
-
-
 class Fillable(Protocol):
     """A model that was built on the meta device and says what it is made of."""
 
-    def weight_map(self) -> Sequence[Rule]:
+    def weight_map(self) -> Sequence[WeightRule]:
         """How each parameter is made."""
 
     def ignored_weights(self) -> Sequence[str]:
@@ -133,11 +113,6 @@ class Checkpoint:
 
     folder: Path
     tensors: Mapping[str, StoredTensor]
-
-    @property
-    def num_bytes(self) -> int:
-        """Bytes of all tensors together."""
-        return sum(tensor.num_bytes for tensor in self.tensors.values())
 
     def below(self, prefix: str) -> Checkpoint:
         """The same tensors under the names that they have inside a whole model.
@@ -189,20 +164,19 @@ def resolve_dtype(
         ModelLoadError: ``"auto"``, and the checkpoint does not say either.
     """
     if dtype is not None and dtype != "auto":
-        return _check_dtype("dtype", dtype)
+        return _check_dtype(dtype)
     stated = config.get("dtype") or config.get("torch_dtype")
     if stated is not None:
         try:
-            return _check_dtype("dtype", stated)
+            return _check_dtype(stated)
         except InvalidRequestError as error:
             raise ModelLoadError(
                 f"config.json of {checkpoint.folder} asks for dtype {stated!r}; "
                 "pass `dtype=` to choose another"
             ) from error
     for tensor in checkpoint.tensors.values():
-        found = _DTYPES.get(tensor.kind)
-        if found is not None and found.is_floating_point:
-            return found
+        if _is_floating(tensor.kind):
+            return _DTYPES[tensor.kind]
     raise ModelLoadError(
         f"neither config.json nor the weights of {checkpoint.folder} tell a dtype; pass `dtype=`"
     )
@@ -257,7 +231,7 @@ def load_weights(
     core.prepare()
 
 
-def check_fit(rules: Sequence[Rule], ignored: Iterable[str], checkpoint: Checkpoint) -> None:
+def check_fit(rules: Sequence[WeightRule], ignored: Iterable[str], checkpoint: Checkpoint) -> None:
     """Compare the names and shapes that a model needs with those that are stored.
 
     Args:
@@ -275,32 +249,26 @@ def check_fit(rules: Sequence[Rule], ignored: Iterable[str], checkpoint: Checkpo
     }
     stored = checkpoint.tensors
     patterns = [re.compile(pattern) for pattern in ignored]
-    missing = [name for name in needed if name not in stored]
-    unexpected = [
-        name
-        for name in stored
-        if name not in needed and not any(pattern.search(name) for pattern in patterns)
-    ]
-    misshapen = [
-        f"{name} is {list(stored[name].shape)}, expected {list(shape)}"
-        for name, shape in needed.items()
-        if name in stored and stored[name].shape != shape
-    ]
-    quantised = [
-        f"{name} is {stored[name].kind}"
-        for name in needed
-        if name in stored and not _is_floating(stored[name].kind)
-    ]
-    faults = [
-        _list_few(f"{len(names)} {fault}", names)
-        for fault, names in (
-            ("missing", missing),
-            ("unexpected", unexpected),
-            ("of another shape", misshapen),
-            ("quantised or of a dtype that is not supported", quantised),
-        )
-        if names
-    ]
+    there = [name for name in needed if name in stored]
+    found = {
+        "missing": [name for name in needed if name not in stored],
+        "unexpected": [
+            name
+            for name in stored
+            if name not in needed and not any(pattern.search(name) for pattern in patterns)
+        ],
+        "of another shape": [
+            f"{name} is {list(stored[name].shape)}, expected {list(needed[name])}"
+            for name in there
+            if stored[name].shape != needed[name]
+        ],
+        "quantised or of a dtype that is not supported": [
+            f"{name} is {stored[name].kind}"
+            for name in there
+            if not _is_floating(stored[name].kind)
+        ],
+    }
+    faults = [_list_few(f"{len(names)} {fault}", names) for fault, names in found.items() if names]
     if faults:
         raise ModelLoadError(
             f"the weights in {checkpoint.folder} do not fit its config.json: {'; '.join(faults)}; "
@@ -381,9 +349,9 @@ def _map(source: StoredTensor) -> torch.Tensor:
     return whole[source.offset :].view(_DTYPES[source.kind]).view(source.shape)
 
 
-def _by_module(rules: Sequence[Rule]) -> list[tuple[str, list[Rule]]]:
+def _by_module(rules: Sequence[WeightRule]) -> list[tuple[str, list[WeightRule]]]:
     """Group rules by the module that they fill, the largest module first."""
-    groups: dict[str, list[Rule]] = {}
+    groups: dict[str, list[WeightRule]] = {}
     for rule in rules:
         groups.setdefault(rule.target.rpartition(".")[0], []).append(rule)
     return sorted(
@@ -413,11 +381,8 @@ def _read_shards(folder: Path) -> dict[str, StoredTensor]:
     if absent:
         listed = _list_few(f"{len(absent)} of its tensors are not in the files it names", absent)
         raise ModelLoadError(f"{index} does not match its files: {listed}; download it again")
-    tensors: dict[str, StoredTensor] = {}
-    for header in headers.values():
-        tensors.update(header)
-    tensors.update({name: headers[file][name] for name, file in weight_map.items()})
-    return tensors
+    tensors = {name: found for header in headers.values() for name, found in header.items()}
+    return tensors | {name: headers[file][name] for name, file in weight_map.items()}
 
 
 def _read_header(file: Path) -> dict[str, StoredTensor]:
@@ -463,10 +428,10 @@ def _no_weights(folder: Path) -> str:
     return f"{folder} has neither {SINGLE} nor {INDEX}; check the path, or download it again"
 
 
-def _check_dtype(parameter: str, dtype: object) -> torch.dtype:
+def _check_dtype(dtype: object) -> torch.dtype:
     name = str(dtype).removeprefix("torch.")
     if name not in _MODEL_DTYPES:
-        raise InvalidRequestError(parameter, dtype, f'use "auto" or one of {list(_MODEL_DTYPES)}')
+        raise InvalidRequestError("dtype", dtype, f'use "auto" or one of {list(_MODEL_DTYPES)}')
     return _MODEL_DTYPES[name]
 
 

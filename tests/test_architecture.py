@@ -25,6 +25,7 @@ LAYERS = (
         "asyncgen.tokenizer",
         "asyncgen.transfer",
         "asyncgen.vocabulary",
+        "asyncgen.weight_map",
         "asyncgen.weights",
     ),
     (

@@ -10,8 +10,13 @@ from typing import TYPE_CHECKING, Any, Self
 
 import torch
 
-from asyncgen.cache.layers import DynamicLayer, Layer, StaticLayer
-from asyncgen.cache.offloading import OffloadedLayer, OffloadedStaticLayer
+from asyncgen.cache.layers import (
+    DynamicLayer,
+    Layer,
+    OffloadedLayer,
+    OffloadedStaticLayer,
+    StaticLayer,
+)
 from asyncgen.errors import InvalidRequestError
 
 if TYPE_CHECKING:
@@ -76,7 +81,9 @@ class Cache:
         """Positions that the cache can hold, or ``None`` where it grows."""
         return None
 
-    get_max_length = get_max_cache_shape
+    def get_max_length(self, layer_idx: int = 0) -> int | None:
+        """The older name of `get_max_cache_shape`."""
+        return self.get_max_cache_shape(layer_idx)
 
     def reserve(self, length: int) -> None:
         """Let ``length`` positions fit without another allocation.
@@ -114,8 +121,7 @@ class Cache:
 
     def batch_select_indices(self, indices: Tensor) -> None:
         """Keep the rows of the indices ``[B']`` (int64), in that order."""
-        for layer in self.layers:
-            layer.reorder(indices)
+        self.reorder_cache(indices)
 
     def reset(self) -> None:
         """Forget every position."""
@@ -243,11 +249,7 @@ class StaticCache(Cache):
             InvalidRequestError: A size is below 1, both spellings disagree, or there is no
                 length.
         """
-        if batch_size is not None and max_batch_size not in (None, batch_size):
-            raise InvalidRequestError(
-                "batch_size", batch_size, f"max_batch_size is {max_batch_size}; pass one of them"
-            )
-        rows = batch_size if max_batch_size is None else max_batch_size
+        rows = number_of_rows(batch_size, max_batch_size)
         length = config.max_position_embeddings if max_cache_len is None else max_cache_len
         if length is None:
             raise InvalidRequestError(
@@ -288,7 +290,18 @@ class StaticCache(Cache):
         """Positions that the cache can hold."""
         return self.max_cache_len
 
-    get_max_length = get_max_cache_shape
+
+def number_of_rows(batch_size: int | None, max_batch_size: int | None) -> int | None:
+    """Batch rows, which have two spellings.
+
+    Raises:
+        InvalidRequestError: They disagree.
+    """
+    if batch_size is not None and max_batch_size not in (None, batch_size):
+        raise InvalidRequestError(
+            "batch_size", batch_size, f"max_batch_size is {max_batch_size}; pass one of them"
+        )
+    return batch_size if max_batch_size is None else max_batch_size
 
 
 def make_cache(config: ModelConfig, length: int | None = None) -> DynamicCache:

@@ -77,8 +77,6 @@ class EncoderDecoderCache(Cache):
         """Decoder positions that the cache can hold, or ``None`` where it grows."""
         return self.self_attention_cache.get_max_cache_shape(layer_idx)
 
-    get_max_length = get_max_cache_shape
-
     def reorder_cache(self, beam_idx: Tensor) -> None:
         """Replace the rows by those of the indices ``[B]`` (int64), as beam search needs."""
         self.self_attention_cache.reorder_cache(beam_idx)
@@ -96,11 +94,6 @@ class EncoderDecoderCache(Cache):
         """Repeat every row ``repeats`` times, copies of a row next to each other."""
         self.self_attention_cache.batch_repeat_interleave(repeats)
         self.cross_attention_cache.batch_repeat_interleave(repeats)
-
-    def batch_select_indices(self, indices: Tensor) -> None:
-        """Keep the rows of the indices ``[B']`` (int64), in that order."""
-        self.self_attention_cache.batch_select_indices(indices)
-        self.cross_attention_cache.batch_select_indices(indices)
 
     def reset(self) -> None:
         """Forget every position of both."""

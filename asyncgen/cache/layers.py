@@ -45,39 +45,91 @@ class CacheLayer(Protocol):
         """Add keys and values ``[B, K, S, D]``; return all of them, ``[B, K, T, D]``."""
 
 
-class DynamicLayer:
-    """A buffer that doubles when it is full, so that appending costs constant time per position.
+class BufferLayer:
+    """What every layer has: a buffer, and how much of it is filled.
 
     Attributes:
-        length: Positions filled.
+        length: Positions so far.
         capacity: Positions that fit the buffer.
+        dropped: How many of the first positions were let go of.
     """
 
-    __slots__ = ("_buffer", "_flat", "_reserved", "_rows", "capacity", "length")
+    dropped = 0
 
-    def __init__(self) -> None:
-        """Start empty; shape, dtype and device are those of the first keys."""
+    def __init__(self, capacity: int, rows: int | None) -> None:
+        """Begin without a buffer.
+
+        Args:
+            capacity: Positions.
+            rows: Batch rows; ``None``: those of the first keys.
+        """
         self.length = 0
-        self.capacity = 0
-        self._reserved = 0
-        self._rows = 0
+        self.capacity = capacity
+        self._rows = rows
         self._buffer: Tensor | None = None  # [2, B, K, capacity, D]
         self._flat: tuple[Tensor, Tensor] | None = None  # [B * K, 1, capacity, D] each
 
     @property
     def is_initialized(self) -> bool:
-        """Whether keys were ever written."""
+        """Whether the buffer exists."""
         return self._buffer is not None
+
+    @property
+    def pair(self) -> Tensor | None:
+        """Keys and values, ``[2, B, K, T, D]``, or ``None`` before the first."""
+        return None if self._buffer is None else self._buffer[:, :, :, : self.length - self.dropped]
 
     @property
     def keys(self) -> Tensor | None:
         """All keys, ``[B, K, T, D]``, or ``None`` before the first."""
-        return None if self._buffer is None else self._buffer[0, :, :, : self.length]
+        pair = self.pair
+        return None if pair is None else pair[0]
 
     @property
     def values(self) -> Tensor | None:
         """All values, ``[B, K, T, D]``, or ``None`` before the first."""
-        return None if self._buffer is None else self._buffer[1, :, :, : self.length]
+        pair = self.pair
+        return None if pair is None else pair[1]
+
+    def append(self, pair: Tensor, first: int = 0) -> tuple[Tensor, Tensor]:
+        """See `CacheLayer`."""
+        raise NotImplementedError
+
+    def update(self, key_states: Tensor, value_states: Tensor) -> tuple[Tensor, Tensor]:
+        """See `CacheLayer`."""
+        self.append(torch.stack((key_states, value_states)))
+        pair = self.pair
+        assert pair is not None
+        return pair[0], pair[1]
+
+    def exchange(self, rows: Tensor, first: int) -> None:
+        """Replace what rows hold from position ``first`` on by that of others, in place.
+
+        Args:
+            rows: For each row the one that replaces it, int64 ``[B]``.
+            first: Earlier positions are alike in every two rows of which one replaces the other.
+        """
+        begin, end = max(first - self.dropped, 0), self.length - self.dropped
+        if self._buffer is not None and begin < end:
+            part = self._buffer[:, :, :, begin:end]
+            part.copy_(part.index_select(1, rows.to(part.device)))
+
+    def crop(self, length: int) -> None:
+        """Forget the positions from ``length`` on; a negative one counts from the end."""
+        self.length = self._left(length)
+
+    def _left(self, length: int) -> int:
+        """Positions that cropping leaves."""
+        return max(self.length + length, 0) if length < 0 else min(self.length, length)
+
+
+class DynamicLayer(BufferLayer):
+    """A buffer that doubles when it is full, so that appending costs constant time per position."""
+
+    def __init__(self) -> None:
+        """Start empty; shape, dtype and device are those of the first keys."""
+        super().__init__(0, None)
+        self._reserved = 0
 
     def append(self, pair: Tensor, first: int = 0) -> tuple[Tensor, Tensor]:
         """See `CacheLayer`."""
@@ -95,13 +147,6 @@ class DynamicLayer:
         keys, values = flat
         return keys.narrow(2, first, end - first), values.narrow(2, first, end - first)
 
-    def update(self, key_states: Tensor, value_states: Tensor) -> tuple[Tensor, Tensor]:
-        """See `CacheLayer`."""
-        self.append(torch.stack((key_states, value_states)))
-        assert self._buffer is not None
-        keys, values = self._buffer[:, :, :, : self.length].unbind(0)
-        return keys, values
-
     def reserve(self, length: int) -> None:
         """Let ``length`` positions fit without growing again, from the next write on."""
         self._reserved = length
@@ -111,23 +156,10 @@ class DynamicLayer:
         if self._buffer is not None:
             self._replace(self._buffer.index_select(1, rows.to(self._buffer.device)))
 
-    def exchange(self, rows: Tensor, first: int) -> None:
-        """Replace what rows hold from position ``first`` on by that of others, in place.
-
-        Args:
-            rows: For each row the one that replaces it, int64 ``[B]``.
-            first: Earlier positions are alike in every two rows of which one replaces the other.
-        """
-        exchange_rows(self._buffer, rows, first, self.length)
-
     def repeat(self, times: int) -> None:
         """Repeat every row ``times`` times, copies of a row next to each other."""
         if self._buffer is not None:
             self._replace(self._buffer.repeat_interleave(times, dim=1))
-
-    def crop(self, length: int) -> None:
-        """Forget the positions from ``length`` on; a negative one counts from the end."""
-        self.length = _cropped(self.length, length)
 
     def reset(self) -> None:
         """Forget every position and free the buffer."""
@@ -154,15 +186,8 @@ class DynamicLayer:
         self.capacity = buffer.shape[3]
 
 
-class StaticLayer:
-    """A buffer of fixed shape, at a fixed address, for compiled and captured steps.
-
-    Attributes:
-        length: Positions filled.
-        capacity: Positions that fit.
-    """
-
-    __slots__ = ("_buffer", "_device", "_dtype", "_flat", "_rows", "capacity", "length")
+class StaticLayer(BufferLayer):
+    """A buffer of fixed shape, at a fixed address, for compiled and captured steps."""
 
     _is_away = False
     """Whether the buffer may lie elsewhere than the keys that are written."""
@@ -183,28 +208,14 @@ class StaticLayer:
             dtype: Of keys and values, or ``None``: that of the first keys.
             device: Where the buffer lies, or ``None``: with the first keys.
         """
-        self.capacity = capacity
-        self.length = 0
-        self._rows = rows
+        super().__init__(capacity, rows)
         self._dtype = dtype
         self._device = device
-        self._buffer: Tensor | None = None
-        self._flat: tuple[Tensor, Tensor] | None = None
 
     @property
-    def is_initialized(self) -> bool:
-        """Whether the buffer exists."""
-        return self._buffer is not None
-
-    @property
-    def keys(self) -> Tensor | None:
-        """The whole key buffer, ``[B, K, capacity, D]``, zero where nothing is written yet."""
-        return None if self._buffer is None else self._buffer[0]
-
-    @property
-    def values(self) -> Tensor | None:
-        """The whole value buffer, ``[B, K, capacity, D]``."""
-        return None if self._buffer is None else self._buffer[1]
+    def pair(self) -> Tensor | None:
+        """The whole buffer, ``[2, B, K, capacity, D]``, zero where nothing is written yet."""
+        return self._buffer
 
     def allocate(self, heads: int, head_dim: int) -> None:
         """Make the buffer before the first write; needs the rows to be known.
@@ -238,12 +249,6 @@ class StaticLayer:
         keys, values = flat
         return keys.narrow(2, first, end - first), values.narrow(2, first, end - first)
 
-    def update(self, key_states: Tensor, value_states: Tensor) -> tuple[Tensor, Tensor]:
-        """Add keys and values; return the whole buffers, ``[B, K, capacity, D]`` each."""
-        self.append(torch.stack((key_states, value_states)))
-        assert self._buffer is not None
-        return self._buffer[0], self._buffer[1]
-
     def reserve(self, length: int) -> None:
         """Check that ``length`` positions fit.
 
@@ -264,15 +269,6 @@ class StaticLayer:
                 )
             self._buffer.copy_(self._buffer.index_select(1, rows.to(self._buffer.device)))
 
-    def exchange(self, rows: Tensor, first: int) -> None:
-        """Replace what rows hold from position ``first`` on by that of others, in place.
-
-        Args:
-            rows: For each row the one that replaces it, int64 ``[B]``.
-            first: Earlier positions are alike in every two rows of which one replaces the other.
-        """
-        exchange_rows(self._buffer, rows, first, self.length)
-
     def repeat(self, times: int) -> None:
         """Repeating changes the number of rows, which is fixed here.
 
@@ -285,9 +281,9 @@ class StaticLayer:
 
     def crop(self, length: int) -> None:
         """Forget the positions from ``length`` on; a negative one counts from the end."""
-        self.length = _cropped(self.length, length)
+        super().crop(length)
         if self._buffer is not None:
-            self._buffer[:, :, :, self.length :] = 0
+            self._buffer[:, :, :, self.length - self.dropped :] = 0
 
     def reset(self) -> None:
         """Forget every position; the buffer stays where it is, zeroed."""
@@ -299,10 +295,8 @@ class StaticLayer:
         """The buffer at its first write."""
         if end > self.capacity:
             raise self._full(end)
-        if self._rows is None:
-            self._rows = pair.shape[1]
-        if self._dtype is None:
-            self._dtype = pair.dtype
+        self._rows = self._rows or pair.shape[1]
+        self._dtype = self._dtype or pair.dtype
         if self._device is None:
             self._device = pair.device
         self.allocate(pair.shape[2], pair.shape[4])
@@ -329,6 +323,36 @@ class StaticLayer:
         )
 
 
+class OffloadedLayer(DynamicLayer):
+    """A growing layer in the CPU's memory; attention gets copies where it computes."""
+
+    def append(self, pair: Tensor, first: int = 0) -> tuple[Tensor, Tensor]:
+        """See `CacheLayer`."""
+        keys, values = super().append(pair.to("cpu"), first)
+        return keys.to(pair.device), values.to(pair.device)
+
+    def update(self, key_states: Tensor, value_states: Tensor) -> tuple[Tensor, Tensor]:
+        """See `CacheLayer`."""
+        keys, values = super().update(key_states, value_states)
+        return keys.to(key_states.device), values.to(key_states.device)
+
+
+class OffloadedStaticLayer(StaticLayer):
+    """A layer of fixed shape on another device; attention gets copies where it computes."""
+
+    _is_away = True
+
+    def append(self, pair: Tensor, first: int = 0) -> tuple[Tensor, Tensor]:
+        """See `CacheLayer`."""
+        keys, values = super().append(pair, first)
+        return keys.to(pair.device), values.to(pair.device)
+
+    def update(self, key_states: Tensor, value_states: Tensor) -> tuple[Tensor, Tensor]:
+        """See `StaticLayer`."""
+        keys, values = super().update(key_states, value_states)
+        return keys.to(key_states.device), values.to(key_states.device)
+
+
 Layer = DynamicLayer | StaticLayer
 
 
@@ -351,16 +375,3 @@ def _flatten(buffer: Tensor) -> tuple[Tensor, Tensor]:
     """Keys and values of ``[2, B, K, T, D]`` with rows and heads merged, ``[B * K, 1, T, D]``."""
     keys, values = buffer.view(2, -1, 1, *buffer.shape[3:]).unbind(0)
     return keys, values
-
-
-def exchange_rows(buffer: Tensor | None, rows: Tensor, first: int, end: int) -> None:
-    """Exchange rows of ``[2, B, K, T, D]`` between two positions."""
-    if buffer is not None and first < end:
-        part = buffer[:, :, :, first:end]
-        part.copy_(part.index_select(1, rows.to(buffer.device)))
-
-
-def _cropped(length: int, wanted: int) -> int:
-    if wanted < 0:
-        return max(length + wanted, 0)
-    return min(length, wanted)

@@ -10,6 +10,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from asyncgen.cache.caches import number_of_rows
 from asyncgen.errors import InvalidRequestError
 
 
@@ -64,11 +65,7 @@ class MambaCache:
             InvalidRequestError: There is no number of rows, it is below 1, or both spellings
                 disagree.
         """
-        if batch_size is not None and max_batch_size not in (None, batch_size):
-            raise InvalidRequestError(
-                "batch_size", batch_size, f"max_batch_size is {max_batch_size}; pass one of them"
-            )
-        rows = batch_size if max_batch_size is None else max_batch_size
+        rows = number_of_rows(batch_size, max_batch_size)
         if rows is None or rows < 1:
             raise InvalidRequestError("max_batch_size", rows, "a number of rows, at least 1")
         self.max_batch_size = rows

@@ -171,6 +171,9 @@ def refuse_quantized(backend: str) -> NoReturn:
 class QuantizedCache(DynamicCache):
     """The documented base of quantised caches; making one is refused."""
 
+    _backend: ClassVar[str | None] = None
+    """Whose cache it is, whatever the settings name; ``None``: that of the settings."""
+
     def __init__(self, cache_config: QuantizedCacheConfig) -> None:
         """Check the settings, then refuse.
 
@@ -181,9 +184,7 @@ class QuantizedCache(DynamicCache):
             InvalidRequestError: A setting is out of range, or the backend is not used here.
             MissingRequirementsError: The backend's package is not installed.
         """
-        self._refuse(cache_config, cache_config.backend)
-
-    def _refuse(self, cache_config: QuantizedCacheConfig, backend: str) -> None:
+        backend = self._backend or cache_config.backend
         cache_config.validate_for(backend)
         refuse_quantized(backend)
 
@@ -191,14 +192,10 @@ class QuantizedCache(DynamicCache):
 class QuantoQuantizedCache(QuantizedCache):
     """A cache quantised by `quanto`, whatever the settings name; see `QuantizedCache`."""
 
-    def __init__(self, cache_config: QuantizedCacheConfig) -> None:
-        """As of `QuantizedCache`."""
-        self._refuse(cache_config, "quanto")
+    _backend = "quanto"
 
 
 class HQQQuantizedCache(QuantizedCache):
     """A cache quantised by `HQQ`, whatever the settings name; see `QuantizedCache`."""
 
-    def __init__(self, cache_config: QuantizedCacheConfig) -> None:
-        """As of `QuantizedCache`."""
-        self._refuse(cache_config, "HQQ")
+    _backend = "HQQ"

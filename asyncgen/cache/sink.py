@@ -115,8 +115,6 @@ class SinkCache(Cache):
         """Positions that are kept at most."""
         return self.window_length
 
-    get_max_length = get_max_cache_shape
-
     def reset(self) -> None:
         """Forget every position."""
         super().reset()

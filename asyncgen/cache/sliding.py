@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from asyncgen.cache.caches import StaticCache
-from asyncgen.cache.layers import StaticLayer, exchange_rows
+from asyncgen.cache.layers import StaticLayer
 from asyncgen.errors import InvalidRequestError
 
 if TYPE_CHECKING:
@@ -38,8 +38,6 @@ class SlidingLayer(StaticLayer):
         least: Positions that `update` gives at least; those not written yet are zero.
     """
 
-    __slots__ = ("dropped", "least", "window")
-
     def __init__(
         self,
         window: int,
@@ -56,14 +54,9 @@ class SlidingLayer(StaticLayer):
         self.dropped = 0
 
     @property
-    def keys(self) -> Tensor | None:
-        """The keys that are left, ``[B, K, T, D]``, or ``None`` before the first."""
-        return None if self._buffer is None else self._buffer[0, :, :, : self._kept]
-
-    @property
-    def values(self) -> Tensor | None:
-        """The values that are left, ``[B, K, T, D]``, or ``None`` before the first."""
-        return None if self._buffer is None else self._buffer[1, :, :, : self._kept]
+    def pair(self) -> Tensor | None:
+        """The keys and values that are left, ``[2, B, K, T, D]``, or ``None`` before the first."""
+        return None if self._buffer is None else self._buffer[:, :, :, : self._kept]
 
     @property
     def _kept(self) -> int:
@@ -103,17 +96,13 @@ class SlidingLayer(StaticLayer):
     def reserve(self, length: int) -> None:
         """Nothing: what does not fit makes way."""
 
-    def exchange(self, rows: Tensor, first: int) -> None:
-        """See `StaticLayer`; what was dropped needs nothing."""
-        exchange_rows(self._buffer, rows, max(first - self.dropped, 0), self._kept)
-
     def crop(self, length: int) -> None:
         """Forget the positions from ``length`` on; a negative one counts from the end.
 
         Raises:
             InvalidRequestError: The window before ``length`` is gone already.
         """
-        length = max(self.length + length, 0) if length < 0 else min(self.length, length)
+        length = self._left(length)
         if length and self.dropped > max(length + 1 - self.window, 0):
             raise InvalidRequestError(
                 "past_key_values",
@@ -121,11 +110,9 @@ class SlidingLayer(StaticLayer):
                 f"cannot be cropped to {length}: of the window before that, {self.dropped} "
                 "positions were dropped; use DynamicCache where positions are taken back",
             )
-        self.length = length
         if not length:
             self.dropped = 0
-        if self._buffer is not None:
-            self._buffer[:, :, :, self._kept :] = 0
+        super().crop(length)
 
     def reset(self) -> None:
         """Forget every position; the buffer stays where it is, zeroed."""
@@ -231,8 +218,6 @@ class SlidingWindowCache(StaticCache):
         """Positions that a layer keeps for the next one; the sequence may grow on."""
         layer = self.layers[layer_idx]
         return layer.least if isinstance(layer, SlidingLayer) else self.max_cache_len
-
-    get_max_length = get_max_cache_shape
 
 
 def _sliding(

@@ -2,10 +2,11 @@
 
 from asyncgen.models.arch.registry import MODELS
 from asyncgen.models.attention.dense import AttentionContext, DenseAttention
-from asyncgen.models.attention.paged.attention import PackedRow, PagedAttention
+from asyncgen.models.attention.paged.attention import PagedAttention
+from asyncgen.models.attention.paged.plan import PackedRow
 from asyncgen.models.config import ModelConfig, RopeConfig
 from asyncgen.models.decoder import DecoderLM
-from asyncgen.models.weight_map import WeightRule
+from asyncgen.weight_map import WeightRule
 
 __all__ = [
     "MODELS",

@@ -19,9 +19,10 @@ from torch.nn import functional as F
 from asyncgen.errors import InvalidRequestError
 from asyncgen.models.kernels.linear import Embedding, Linear
 from asyncgen.models.kernels.norm import LayerNorm, RMSNorm, make_scaler
+from asyncgen.models.kernels.prepared import Prepared
 from asyncgen.models.kernels.products import is_laid_out_anew
 from asyncgen.models.kernels.rope import Rotary, turner
-from asyncgen.models.weight_map import WeightRule
+from asyncgen.weight_map import WeightRule, module_rules
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -76,7 +77,7 @@ def _halves(heads: Tensor, count: int) -> Tensor:
     return heads.view(tokens, every, 2, size // 2)[:, :count]
 
 
-class DecoderLayer(nn.Module):
+class DecoderLayer(Prepared):
     """One block: attention, then feed-forward, each normalised before and added to the stream."""
 
     def __init__(self, config: ModelConfig, index: int, *, qk_norm: bool, dtype: torch.dtype):
@@ -107,7 +108,6 @@ class DecoderLayer(nn.Module):
         self.gate_up = Linear(hidden, 2 * self.width, config.mlp_bias, dtype=dtype, gates=gates)
         self.down = Linear(self.width, hidden, config.mlp_bias, dtype=dtype)
         self.activate = ACTIVATIONS[config.hidden_act]
-        self._plan: tuple[Any, ...] | None = None
 
     def prepare(self) -> None:
         """Gather what `run` uses; again after weights were replaced or moved."""
@@ -121,8 +121,6 @@ class DecoderLayer(nn.Module):
             )
             scaler = make_scaler(torch.cat(weights).detach(), size, self.eps)
         gate_up = self.gate_up.ready()
-        # Lookups of submodules go through `nn.Module.__getattr__`, which costs as much as a
-        # small operator; a tuple is unpacked in one instruction.
         self._plan = (
             self.input_norm.scaler.into,
             self.qkv.ready().into,
@@ -152,10 +150,8 @@ class DecoderLayer(nn.Module):
             attention: Does the attention.
             space: Memory for N tokens.
         """
-        if self._plan is None:
-            self.prepare()
-        assert self._plan is not None
-        input_norm, qkv_into, scaler, turn, add_output, post_norm, *feed_forward = self._plan
+        plan = self._plan or self._ready()
+        input_norm, qkv_into, scaler, turn, add_output, post_norm, *feed_forward = plan
         qkv = qkv_into(input_norm(x, space.normed), space.qkv)
         if qkv is space.qkv:
             heads, turned = space.heads, space.turned
@@ -179,13 +175,8 @@ class DecoderLayer(nn.Module):
             gate, up = torch.split(gate_up, self.width, dim=-1)
         add_down(x, torch.mul(self.activate(gate), up, out=space.activated))
 
-    def _apply(self, fn: Any, recurse: bool = True) -> DecoderLayer:
-        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        self._plan = None
-        return self
 
-
-class DecoderLM(nn.Module):
+class DecoderLM(Prepared):
     """A decoder-only language model: ids and positions in, logits out.
 
     It computes no gradients; wrap calls in `torch.no_grad`, or nothing, since no parameter asks
@@ -195,6 +186,8 @@ class DecoderLM(nn.Module):
         config: The network's description.
         model_type: Name of the architecture in ``config.json``.
         stack_prefix: First part of the names of all stored weights but the head's.
+        table_name: What follows it in the name of the embedding table.
+        unneeded: Regular expressions of names that its checkpoints carry in vain.
         qk_norm: Whether queries and keys are normalised per head.
         packed_length: Tokens of the longest text that can share a packed step; ``None``: any
             length. The angles of ``dynamic`` rope change with the longest text in the step, so
@@ -203,6 +196,8 @@ class DecoderLM(nn.Module):
 
     model_type: ClassVar[str] = ""
     stack_prefix: ClassVar[str] = "model."
+    table_name: ClassVar[str] = "embed_tokens"
+    unneeded: ClassVar[tuple[str, ...]] = (r"\.rotary_emb\.inv_freq$",)
     qk_norm: ClassVar[bool] = False
 
     def __init__(self, config: ModelConfig, *, dtype: torch.dtype | None = None) -> None:
@@ -227,7 +222,6 @@ class DecoderLM(nn.Module):
         rope = config.rope
         is_dynamic = rope.rope_type == "dynamic"
         self.packed_length = rope.original_max_position_embeddings if is_dynamic else None
-        self._plan: tuple[Any, ...] | None = None
         self._spaces: dict[int, Workspace] = {}
         # In a tuple, or it would become a parameter of this module as well.
         self._head_made_of: tuple[nn.Parameter, ...] = ()
@@ -403,55 +397,47 @@ class DecoderLM(nn.Module):
 
     def ignored_weights(self) -> tuple[str, ...]:
         """Regular expressions of names that checkpoints carry and nobody needs."""
-        names = (r"\.rotary_emb\.inv_freq$",)
-        return (*names, r"^lm_head\.weight$") if self.config.tie_word_embeddings else names
+        is_tied = self.config.tie_word_embeddings
+        return (*self.unneeded, r"^lm_head\.weight$") if is_tied else self.unneeded
 
     def weight_map(self) -> tuple[WeightRule, ...]:
         """What each parameter is made of, in the order of computation."""
         config = self.config
-        table = (config.vocab_size, config.hidden_size)
-        rules = [WeightRule("embed_tokens.weight", ("model.embed_tokens.weight",), (table,))]
-        for index in range(config.num_hidden_layers):
-            rules += self._layer_rules(index)
-        rules.append(WeightRule("norm.weight", ("model.norm.weight",), ((config.hidden_size,),)))
+        table = [config.vocab_size], config.hidden_size
+        rules = module_rules("embed_tokens", [self.stack_prefix + self.table_name], *table)
+        rules += self._stack_rules()
         if not config.tie_word_embeddings:
-            rules.append(WeightRule("lm_head.weight", ("lm_head.weight",), (table,)))
+            rules += module_rules("lm_head", ["lm_head"], *table)
         return tuple(rules)
+
+    def _stack_rules(self) -> list[WeightRule]:
+        """What lies between the embedding table and the output head is made of."""
+        depth = self.config.num_hidden_layers
+        rules = [rule for index in range(depth) for rule in self._layer_rules(index)]
+        return rules + module_rules("norm", ["model.norm"], [self.config.hidden_size])
 
     def _layer_rules(self, index: int) -> list[WeightRule]:
         config = self.config
-        hidden, width = config.hidden_size, config.intermediate_size
-        queries = config.num_attention_heads * config.head_dim
-        values = config.num_key_value_heads * config.head_dim
-        source, target = f"model.layers.{index}.", f"layers.{index}."
+        hidden, width, size = config.hidden_size, config.intermediate_size, config.head_dim
+        queries, values = config.num_attention_heads * size, config.num_key_value_heads * size
+        rules: list[WeightRule] = []
 
-        def norm(ours: str, theirs: str, size: int) -> WeightRule:
-            return WeightRule(f"{target}{ours}.weight", (f"{source}{theirs}.weight",), ((size,),))
+        def add(
+            ours: str, theirs: str, rows: list[int], columns: int | None = None, bias: bool = False
+        ) -> None:
+            sources = [f"model.layers.{index}.{name}" for name in theirs.split()]
+            rules.extend(module_rules(f"layers.{index}.{ours}", sources, rows, columns, bias=bias))
 
-        def linear(
-            ours: str, theirs: tuple[str, ...], rows: tuple[int, ...], columns: int, bias: bool
-        ) -> list[WeightRule]:
-            weights = tuple(f"{source}{name}.weight" for name in theirs)
-            found = [
-                WeightRule(f"{target}{ours}.weight", weights, tuple((n, columns) for n in rows))
-            ]
-            if bias:
-                biases = tuple(f"{source}{name}.bias" for name in theirs)
-                found.append(WeightRule(f"{target}{ours}.bias", biases, tuple((n,) for n in rows)))
-            return found
-
-        qkv = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
-        rules = [norm("input_norm", "input_layernorm", hidden)]
-        rules += linear("qkv", qkv, (queries, values, values), hidden, config.attention_bias)
+        add("input_norm", "input_layernorm", [hidden])
+        qkv = "self_attn.q_proj self_attn.k_proj self_attn.v_proj"
+        add("qkv", qkv, [queries, values, values], hidden, config.attention_bias)
         if self.qk_norm:
-            rules.append(norm("q_norm", "self_attn.q_norm", config.head_dim))
-            rules.append(norm("k_norm", "self_attn.k_norm", config.head_dim))
-        output_bias = config.attention_output_bias
-        rules += linear("output", ("self_attn.o_proj",), (hidden,), queries, output_bias)
-        rules.append(norm("post_norm", "post_attention_layernorm", hidden))
-        gate_up = ("mlp.gate_proj", "mlp.up_proj")
-        rules += linear("gate_up", gate_up, (width, width), hidden, config.mlp_bias)
-        rules += linear("down", ("mlp.down_proj",), (hidden,), width, config.mlp_bias)
+            add("q_norm", "self_attn.q_norm", [size])
+            add("k_norm", "self_attn.k_norm", [size])
+        add("output", "self_attn.o_proj", [hidden], queries, config.attention_output_bias)
+        add("post_norm", "post_attention_layernorm", [hidden])
+        add("gate_up", "mlp.gate_proj mlp.up_proj", [width, width], hidden, config.mlp_bias)
+        add("down", "mlp.down_proj", [hidden], width, config.mlp_bias)
         return rules
 
     def _make_layer(self, index: int, dtype: torch.dtype) -> nn.Module:
@@ -476,12 +462,6 @@ class DecoderLM(nn.Module):
         rotary = self._rotary
         rotary.dtype = self.dtype
         return lambda _, positions: rotary.rows(positions)
-
-    def _ready(self) -> tuple[Any, ...]:
-        if self._plan is None:
-            self.prepare()
-        assert self._plan is not None
-        return self._plan
 
     def _tie_head(self) -> None:
         """Let the head compute with the embedding table, on a copy of its own if that is small."""
@@ -526,8 +506,3 @@ class DecoderLM(nn.Module):
             run(stream, *placed, attention, space)
         if tokens <= KEPT_TOKENS:
             self._spaces[tokens] = space
-
-    def _apply(self, fn: Any, recurse: bool = True) -> DecoderLM:
-        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        self._plan = None
-        return self

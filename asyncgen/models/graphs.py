@@ -14,6 +14,7 @@ import logging
 import threading
 from collections import Counter
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import torch
@@ -348,15 +349,13 @@ def why_not(core: Any, kernel: FusedKernel | None) -> str | None:
     return None
 
 
+@dataclass(frozen=True, slots=True)
 class _Recorded:
     """A recording and the memory that it works on, which is nobody else's."""
 
-    __slots__ = ("fixed", "repeat", "workspace")
-
-    def __init__(self, fixed: FixedRows, repeat: Callable[[], Tensor], workspace: object) -> None:
-        self.fixed = fixed
-        self.repeat = repeat
-        self.workspace = workspace
+    fixed: FixedRows
+    repeat: Callable[[], Tensor]
+    workspace: object
 
 
 def _fitting(sizes: Sequence[int], least: int) -> int | None:

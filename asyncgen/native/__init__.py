@@ -29,16 +29,6 @@ import torch  # first: its OpenMP threads are then ours as well
 if TYPE_CHECKING:
     from types import ModuleType
 
-__all__ = [
-    "MOST_HEAD_DIM",
-    "PANEL",
-    "TILE_INPUTS",
-    "cpu_kernels",
-    "kernels",
-    "supports",
-    "uses_tiles",
-]
-
 PANEL: Final = 32
 """Outputs that lie together in a weight."""
 

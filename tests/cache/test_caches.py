@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from asyncgen.cache import Cache, DynamicCache, StaticCache, make_cache
-from asyncgen.cache.offloading import OffloadedLayer, OffloadedStaticLayer
+from asyncgen.cache.layers import OffloadedLayer, OffloadedStaticLayer
 from asyncgen.errors import InvalidRequestError
 from asyncgen.models import ModelConfig
 from tests.models.build import all_logits, random_config, random_ids, random_pair

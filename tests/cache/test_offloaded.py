@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from asyncgen.cache import DynamicCache, OffloadedCache, OffloadedStaticCache, StaticCache
-from asyncgen.cache.layers import DynamicLayer, StaticLayer
-from asyncgen.cache.offloading import OffloadedLayer, OffloadedStaticLayer
+from asyncgen.cache.layers import DynamicLayer, OffloadedLayer, OffloadedStaticLayer, StaticLayer
 from asyncgen.errors import InvalidRequestError
 from asyncgen.models import ModelConfig
 from tests.cache.old import expected, steps_of, written

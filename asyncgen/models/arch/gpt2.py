@@ -5,18 +5,19 @@ Its checkpoints store every matrix as ``[in, out]``, which the weight map says.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
-
-import torch
-from torch import Tensor, nn
+from typing import TYPE_CHECKING, ClassVar
 
 from asyncgen.models.decoder import ACTIVATIONS, DecoderLM
 from asyncgen.models.kernels.linear import Embedding, Linear
 from asyncgen.models.kernels.norm import LayerNorm
-from asyncgen.models.weight_map import WeightRule
+from asyncgen.models.kernels.prepared import Prepared
+from asyncgen.weight_map import WeightRule, module_rules
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    import torch
+    from torch import Tensor, nn
 
     from asyncgen.models.attention.dense import AttentionContext
     from asyncgen.models.config import ModelConfig
@@ -34,7 +35,7 @@ class Workspace:
         self.up = like.new_empty(tokens, config.intermediate_size)
 
 
-class GPT2Layer(nn.Module):
+class GPT2Layer(Prepared):
     """One block: attention, then feed-forward, each normalised before and added to the stream."""
 
     def __init__(self, config: ModelConfig, index: int, dtype: torch.dtype) -> None:
@@ -56,7 +57,6 @@ class GPT2Layer(nn.Module):
         self.up = Linear(hidden, width, True, dtype=dtype)
         self.down = Linear(width, hidden, True, dtype=dtype)
         self.activate = ACTIVATIONS[config.hidden_act]
-        self._plan: tuple[Any, ...] | None = None
 
     def prepare(self) -> None:
         """Gather what `run` uses; again after weights were replaced or moved."""
@@ -77,19 +77,11 @@ class GPT2Layer(nn.Module):
             attention: Does the attention.
             space: Memory for N tokens.
         """
-        if self._plan is None:
-            self.prepare()
-        assert self._plan is not None
-        input_norm, qkv_into, add_output, post_norm, up_into, add_down = self._plan
+        input_norm, qkv_into, add_output, post_norm, up_into, add_down = self._plan or self._ready()
         qkv = qkv_into(input_norm(x, x), space.qkv)
         heads = space.heads if qkv is space.qkv else qkv.view(qkv.shape[0], -1, self.head_dim)
         add_output(x, attention.attend(self.index, heads))
         add_down(x, self.activate(up_into(post_norm(x, x), space.up)))
-
-    def _apply(self, fn: Any, recurse: bool = True) -> GPT2Layer:
-        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        self._plan = None
-        return self
 
 
 class GPT2(DecoderLM):
@@ -100,55 +92,33 @@ class GPT2(DecoderLM):
 
     model_type = "gpt2"
     stack_prefix: ClassVar[str] = "transformer."
+    table_name: ClassVar[str] = "wte"
+    # Causal masks, which early checkpoints stored with every layer.
+    unneeded = (*DecoderLM.unneeded, r"\.attn\.(masked_)?bias$")
 
-    def ignored_weights(self) -> tuple[str, ...]:
-        """Regular expressions of names that checkpoints carry and nobody needs."""
-        # Causal masks, which early checkpoints stored with every layer.
-        return (*super().ignored_weights(), r"\.attn\.(masked_)?bias$")
-
-    def weight_map(self) -> tuple[WeightRule, ...]:
-        """What each parameter is made of, in the order of computation."""
-        config, prefix = self.config, self.stack_prefix
-        table = (config.vocab_size, config.hidden_size)
-        places = (_places(config), config.hidden_size)
-        rules = [
-            WeightRule("embed_tokens.weight", (f"{prefix}wte.weight",), (table,)),
-            WeightRule("embed_positions.weight", (f"{prefix}wpe.weight",), (places,)),
-        ]
+    def _stack_rules(self) -> list[WeightRule]:
+        config, prefix, hidden = self.config, self.stack_prefix, self.config.hidden_size
+        rules = module_rules("embed_positions", [f"{prefix}wpe"], [_places(config)], hidden)
         for index in range(config.num_hidden_layers):
             rules += self._layer_rules(index)
-        rules += self._vectors("norm", f"{prefix}ln_f")
-        if not config.tie_word_embeddings:
-            rules.append(WeightRule("lm_head.weight", ("lm_head.weight",), (table,)))
-        return tuple(rules)
+        return rules + module_rules("norm", [f"{prefix}ln_f"], [hidden], bias=True)
 
     def _layer_rules(self, index: int) -> list[WeightRule]:
         hidden, width = self.config.hidden_size, self.config.intermediate_size
-        ours, theirs = f"layers.{index}.", f"{self.stack_prefix}h.{index}."
-
-        def linear(target: str, source: str, rows: int, columns: int) -> list[WeightRule]:
-            weight, bias = (f"{theirs}{source}.weight",), (f"{theirs}{source}.bias",)
-            return [
-                WeightRule(f"{ours}{target}.weight", weight, ((columns, rows),), transposed=True),
-                WeightRule(f"{ours}{target}.bias", bias, ((rows,),)),
-            ]
-
-        return [
-            *self._vectors(f"{ours}input_norm", f"{theirs}ln_1"),
-            *linear("qkv", "attn.c_attn", 3 * hidden, hidden),
-            *linear("output", "attn.c_proj", hidden, hidden),
-            *self._vectors(f"{ours}post_norm", f"{theirs}ln_2"),
-            *linear("up", "mlp.c_fc", width, hidden),
-            *linear("down", "mlp.c_proj", hidden, width),
-        ]
-
-    def _vectors(self, target: str, source: str) -> list[WeightRule]:
-        """Weight and bias of a norm."""
-        shapes = ((self.config.hidden_size,),)
-        return [
-            WeightRule(f"{target}.{name}", (f"{source}.{name}",), shapes)
-            for name in ("weight", "bias")
-        ]
+        layout = (
+            ("input_norm", "ln_1", hidden, None),
+            ("qkv", "attn.c_attn", 3 * hidden, hidden),
+            ("output", "attn.c_proj", hidden, hidden),
+            ("post_norm", "ln_2", hidden, None),
+            ("up", "mlp.c_fc", width, hidden),
+            ("down", "mlp.c_proj", hidden, width),
+        )
+        rules: list[WeightRule] = []
+        for ours, theirs, rows, columns in layout:
+            target, sources = f"layers.{index}.{ours}", [f"{self.stack_prefix}h.{index}.{theirs}"]
+            is_matrix = columns is not None
+            rules += module_rules(target, sources, [rows], columns, bias=True, transposed=is_matrix)
+        return rules
 
     def _make_layer(self, index: int, dtype: torch.dtype) -> nn.Module:
         return GPT2Layer(self.config, index, dtype)

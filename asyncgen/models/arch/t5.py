@@ -6,7 +6,7 @@ Raffel et al., "Exploring the Limits of Transfer Learning" (2020), section 2.1. 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
 import torch
 from torch import Tensor, nn
@@ -23,7 +23,8 @@ from asyncgen.models.attention.relative import RelativeBias
 from asyncgen.models.decoder import ACTIVATIONS, DecoderLM
 from asyncgen.models.kernels.linear import Embedding, Linear
 from asyncgen.models.kernels.norm import RMSNorm
-from asyncgen.models.weight_map import WeightRule
+from asyncgen.models.kernels.prepared import Prepared
+from asyncgen.weight_map import WeightRule, module_rules
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from asyncgen.models.config import ModelConfig, T5Config
 
 
-class T5Block(nn.Module):
+class T5Block(Prepared):
     """One block of either stack: attention, in the decoder attention across, feed-forward.
 
     Each part is normalised before and added to the stream.
@@ -66,7 +67,6 @@ class T5Block(nn.Module):
         self.up = Linear(hidden, (2 if self.is_gated else 1) * width, dtype=dtype)
         self.down = Linear(width, hidden, dtype=dtype)
         self.activate = ACTIVATIONS[config.hidden_act]
-        self._plan: tuple[Any, ...] | None = None
 
     def prepare(self) -> None:
         """Gather what `run` uses; again after weights were replaced or moved."""
@@ -98,10 +98,7 @@ class T5Block(nn.Module):
             attention: Does the attention.
             space: Memory ``[N, E]`` for normalised rows.
         """
-        if self._plan is None:
-            self.prepare()
-        assert self._plan is not None
-        input_norm, qkv, add_output, across, post_norm, up, add_down = self._plan
+        input_norm, qkv, add_output, across, post_norm, up, add_down = self._plan or self._ready()
         heads = qkv(input_norm(x, space)).view(x.shape[0], -1, self.head_dim)  # [N, 3H, D]
         add_output(x, attention.attend(self.index, heads))
         if across is not None:
@@ -116,11 +113,6 @@ class T5Block(nn.Module):
         else:
             add_down(x, self.activate(inner))
 
-    def _apply(self, fn: Any, recurse: bool = True) -> T5Block:
-        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        self._plan = None
-        return self
-
 
 class T5(DecoderLM):
     """An encoder and a decoder that share one embedding table.
@@ -131,6 +123,12 @@ class T5(DecoderLM):
 
     model_type = "t5"
     stack_prefix: ClassVar[str] = ""
+    table_name: ClassVar[str] = "shared"
+    # The table under its other names, and a bias that the first release stored in vain.
+    unneeded = (
+        r"^(encoder|decoder)\.embed_tokens\.weight$",
+        r"EncDecAttention\.relative_attention_bias\.weight$",
+    )
     config: T5Config
 
     def __init__(self, config: ModelConfig, *, dtype: torch.dtype | None = None) -> None:
@@ -153,9 +151,8 @@ class T5(DecoderLM):
         """Lay out every weight for its kernel; idempotent, and again after a replacement."""
         self._biases.clear()
         super().prepare()
-        blocks: list[Any] = list(self.encoder_layers)
-        for block in blocks:
-            block.prepare()
+        for block in self.encoder_layers:
+            cast("T5Block", block).prepare()
 
     @torch.no_grad()
     def encode(
@@ -185,11 +182,10 @@ class T5(DecoderLM):
         attention = EncoderAttention(self.config, self._bias(True), seen, collect_attentions)
         attention.begin(batch, length)
         space = torch.empty_like(stream)
-        blocks: list[Any] = list(self.encoder_layers)
-        for block in blocks:
+        for block in self.encoder_layers:
             if collect is not None:
                 collect.append(stream.view(batch, length, width).clone())
-            block.run(stream, attention, space)
+            cast("T5Block", block).run(stream, attention, space)
         states = self.encoder_norm.scaler.into(stream, stream).view(batch, length, width)
         if collect is not None:
             collect.append(states)
@@ -250,84 +246,57 @@ class T5(DecoderLM):
         hidden = self.hidden(self.embed(input_ids), positions, attention)
         return self.project(hidden[:, -1])
 
-    def ignored_weights(self) -> tuple[str, ...]:
-        """Regular expressions of names that checkpoints carry and nobody needs."""
-        # The table under its other names, and a bias that the first release stored in vain.
-        names = (
-            r"^(encoder|decoder)\.embed_tokens\.weight$",
-            r"EncDecAttention\.relative_attention_bias\.weight$",
-        )
-        return (*names, r"^lm_head\.weight$") if self.config.tie_word_embeddings else names
-
-    def weight_map(self) -> tuple[WeightRule, ...]:
-        """What each parameter is made of, in the order of computation."""
+    def _stack_rules(self) -> list[WeightRule]:
         config = self.config
-        table = (config.vocab_size, config.hidden_size)
-        rules = [WeightRule("embed_tokens.weight", ("shared.weight",), (table,))]
+        rules: list[WeightRule] = []
         stacks = (
             ("encoder", "encoder_layers", "encoder_norm", config.num_encoder_layers),
             ("decoder", "layers", "norm", config.num_hidden_layers),
         )
-        biases = (config.relative_attention_num_buckets, config.num_attention_heads)
+        buckets, heads = [config.relative_attention_num_buckets], config.num_attention_heads
         for stack, layers, norm, depth in stacks:
-            source = f"{stack}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
-            rules.append(WeightRule(f"{stack}_bias.weight", (source,), (biases,)))
+            source = f"{stack}.block.0.layer.0.SelfAttention.relative_attention_bias"
+            rules += module_rules(f"{stack}_bias", [source], buckets, heads)
             for index in range(depth):
                 rules += self._block_rules(f"{layers}.{index}.", f"{stack}.block.{index}.layer.")
-            source = f"{stack}.final_layer_norm.weight"
-            rules.append(WeightRule(f"{norm}.weight", (source,), ((config.hidden_size,),)))
-        if not config.tie_word_embeddings:
-            rules.append(WeightRule("lm_head.weight", ("lm_head.weight",), (table,)))
-        return tuple(rules)
+            rules += module_rules(norm, [f"{stack}.final_layer_norm"], [config.hidden_size])
+        return rules
 
     def _block_rules(self, ours: str, theirs: str) -> list[WeightRule]:
         config = self.config
         hidden, width = config.hidden_size, config.intermediate_size
         inner = config.num_attention_heads * config.head_dim
-
-        def norm(target: str, part: int) -> WeightRule:
-            source = f"{theirs}{part}.layer_norm.weight"
-            return WeightRule(f"{ours}{target}.weight", (source,), ((hidden,),))
-
-        def linear(target: str, part: str, names: str, rows: int, columns: int) -> WeightRule:
-            sources = tuple(f"{theirs}{part}.{name}.weight" for name in names.split())
-            shapes = ((rows, columns),) * len(sources)
-            return WeightRule(f"{ours}{target}.weight", sources, shapes)
-
-        rules = [
-            norm("input_norm", 0),
-            linear("qkv", "0.SelfAttention", "q k v", inner, hidden),
-            linear("output", "0.SelfAttention", "o", hidden, inner),
+        last = 2 if theirs.startswith("decoder") else 1
+        own, across, block = "0.SelfAttention", "1.EncDecAttention", f"{last}.DenseReluDense"
+        layout = [
+            ("input_norm", "0", "layer_norm", hidden, None),
+            ("qkv", own, "q k v", inner, hidden),
+            ("output", own, "o", hidden, inner),
+            ("cross_norm", "1", "layer_norm", hidden, None),
+            ("cross_q", across, "q", inner, hidden),
+            ("cross_kv", across, "k v", inner, hidden),
+            ("cross_output", across, "o", hidden, inner),
+            ("post_norm", f"{last}", "layer_norm", hidden, None),
+            ("up", block, "wi_0 wi_1" if config.is_gated_act else "wi", width, hidden),
+            ("down", block, "wo", hidden, width),
         ]
-        last = 1
-        if theirs.startswith("decoder"):
-            last = 2
-            rules += [
-                norm("cross_norm", 1),
-                linear("cross_q", "1.EncDecAttention", "q", inner, hidden),
-                linear("cross_kv", "1.EncDecAttention", "k v", inner, hidden),
-                linear("cross_output", "1.EncDecAttention", "o", hidden, inner),
-            ]
-        part = f"{last}.DenseReluDense"
-        names = "wi_0 wi_1" if config.is_gated_act else "wi"
-        return [
-            *rules,
-            norm("post_norm", last),
-            linear("up", part, names, width, hidden),
-            linear("down", part, "wo", hidden, width),
-        ]
+        rules: list[WeightRule] = []
+        for target, part, names, rows, columns in layout:
+            if target.startswith("cross") and last == 1:  # the encoder has no such part
+                continue
+            sources = [f"{theirs}{part}.{name}" for name in names.split()]
+            rules += module_rules(f"{ours}{target}", sources, [rows] * len(sources), columns)
+        return rules
 
     def _bias(self, both_ways: bool) -> RelativeBias:
         """Position biases of the encoder (both ways) or the decoder."""
-        bias = self._biases.get(both_ways)
-        if bias is None:
-            table = self.encoder_bias if both_ways else self.decoder_bias
+        if both_ways not in self._biases:
+            module = self.encoder_bias if both_ways else self.decoder_bias
+            table = module.weight.detach().to(self.dtype)
             distance = self.config.relative_attention_max_distance
-            bias = RelativeBias(
-                table.weight.detach().to(self.dtype), both_ways=both_ways, max_distance=distance
-            )
+            bias = RelativeBias(table, both_ways=both_ways, max_distance=distance)
             self._biases[both_ways] = bias
-        return bias
+        return self._biases[both_ways]
 
     def _make_layer(self, index: int, dtype: torch.dtype) -> nn.Module:
         return T5Block(self.config, index, is_decoder=True, dtype=dtype)
@@ -343,6 +312,6 @@ class T5(DecoderLM):
     def _placing(self) -> Callable[[Tensor, Tensor], tuple[Tensor, ...]]:
         return lambda _, positions: ()
 
-    def _apply(self, fn: Any, recurse: bool = True) -> DecoderLM:
+    def _apply(self, fn: Any, recurse: bool = True) -> Self:
         self._biases.clear()
         return super()._apply(fn, recurse)

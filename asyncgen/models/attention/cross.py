@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 import torch
-from torch.nn.functional import scaled_dot_product_attention
 
 from asyncgen.errors import InvalidRequestError
-from asyncgen.models.attention.dense import AttentionContext, DenseAttention, attend_openly
+from asyncgen.models.attention.dense import AttentionContext, DenseAttention, attend, hiding
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -60,8 +59,6 @@ class CrossAttentionContext(AttentionContext, Protocol):
 class EncoderAttention:
     """Attention of every token to every token of its row, with a bias by distance."""
 
-    __slots__ = ("_bias", "_config", "_length", "_mask", "_padding", "_rows", "_weights")
-
     def __init__(
         self,
         config: ModelConfig,
@@ -95,7 +92,7 @@ class EncoderAttention:
         config = self._config
         parts = heads.view(self._rows, self._length, 3, config.num_attention_heads, -1)
         queries, keys, values = parts.permute(2, 0, 3, 1, 4).unbind(0)  # [B, H, T, D] each
-        attended = _attend(queries, keys, values, self._mask, _scale(config, 0), self._weights)
+        attended = attend(queries, keys, values, self._mask, _scale(config, 0), self._weights)
         return attended.transpose(1, 2).reshape(heads.shape[0], -1)
 
 
@@ -105,8 +102,6 @@ class EncoderDecoderAttention(DenseAttention):
     There may be several rows for each text that was encoded, copies next to each other: beams,
     or several samples of one prompt.
     """
-
-    __slots__ = ("_across", "_bias", "_cross_layers", "_cross_masks", "_cross_weights", "_encoded")
 
     def __init__(
         self,
@@ -150,8 +145,9 @@ class EncoderDecoderAttention(DenseAttention):
         stored = self._cross_layers[layer]
         if not stored.length:
             stored.append(self._encoder_pair(project))
-        keys, values = stored.keys, stored.values  # [B, K, T, D]
-        assert keys is not None and values is not None
+        pair = stored.pair
+        assert pair is not None
+        keys, values = pair.unbind(0)  # [B, K, T, D]
         rows, length = self._rows, self._length
         if keys.shape[0] != rows:
             raise InvalidRequestError(
@@ -162,7 +158,7 @@ class EncoderDecoderAttention(DenseAttention):
         split = queries.view(rows, length, -1, self._head_dim).transpose(1, 2)  # [B, H, S, D]
         mask = self._cross_mask(rows, queries)
         scale = _scale(self._config, layer)
-        attended = _attend(split, keys, values, mask, scale, self._cross_weights)
+        attended = attend(split, keys, values, mask, scale, self._cross_weights)
         return attended.transpose(1, 2).reshape(rows * length, -1)
 
     def _encoder_pair(self, project: Callable[[Tensor], Tensor]) -> Tensor:
@@ -193,14 +189,10 @@ class EncoderDecoderAttention(DenseAttention):
         key = (rows, like.dtype)
         if key not in self._cross_masks:
             spread = mask.repeat_interleave(self._copies(mask.shape[0]), dim=0)[:, None, None]
-            added = torch.zeros(spread.shape, dtype=like.dtype, device=like.device)
-            least = torch.finfo(like.dtype).min
-            self._cross_masks[key] = added.masked_fill_(~spread.to(like.device), least)
+            self._cross_masks[key] = hiding(~spread.to(like.device), like.dtype)
         return self._cross_masks[key]
 
-    def _make_mask(
-        self, first: int, window: int | None, like: Tensor, plain_causal: bool
-    ) -> Tensor | None:
+    def _make_mask(self, first: int, window: int | None, like: Tensor) -> Tensor:
         bias = self._bias.rows(self._start, self._end)
         if self._length == 1 and self._padding is None:
             return bias
@@ -210,19 +202,3 @@ class EncoderDecoderAttention(DenseAttention):
 
 def _scale(config: ModelConfig, layer: int) -> float | None:
     return None if config.attention_scales is None else config.attention_scales[layer]
-
-
-def _attend(
-    queries: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    mask: Tensor | None,
-    scale: float | None,
-    collect: list[Tensor] | None,
-) -> Tensor:
-    """Attention ``[B, H, S, D]``, openly where the weights are wanted."""
-    if collect is None:
-        return scaled_dot_product_attention(queries, keys, values, attn_mask=mask, scale=scale)
-    attended, weights = attend_openly(queries, keys, values, mask, scale)
-    collect.append(weights)
-    return attended

@@ -45,31 +45,10 @@ class DenseAttention:
 
     One object serves a whole sequence: each forward pass appends to the cache. Positions that
     the mask does not reach are visible, so a mask of the prompt is enough.
-    """
 
-    __slots__ = (
-        "_bound",
-        "_cache",
-        "_config",
-        "_end",
-        "_first",
-        "_group",
-        "_head_dim",
-        "_heads",
-        "_kv_heads",
-        "_layers",
-        "_length",
-        "_masks",
-        "_padding",
-        "_pair",
-        "_plain",
-        "_queries",
-        "_rows",
-        "_scales",
-        "_start",
-        "_weights",
-        "_windows",
-    )
+    Attributes:
+        cache: The cache that grows.
+    """
 
     def __init__(
         self,
@@ -89,7 +68,7 @@ class DenseAttention:
             collect_attentions: Gets the attention weights ``[B, H, S, T]`` of every layer. Asking
                 for them replaces the fused kernel by plain products.
         """
-        self._cache = cache
+        self.cache = cache
         self._config = config
         self._layers = cache.ensure_layers(config.num_hidden_layers)
         self._heads = config.num_attention_heads
@@ -99,15 +78,11 @@ class DenseAttention:
         self._scales = config.attention_scales
         windows = [config.window(layer) for layer in range(config.num_hidden_layers)]
         self._windows = windows if any(windows) else None
-        self._padding = _hidden_keys(attention_mask)
+        hidden = None if attention_mask is None else attention_mask == 0
+        self._padding = None if hidden is None or not bool(hidden.any()) else hidden  # [B, T]
         self._weights = collect_attentions
         self._bound: Tensor | None = None
         self._rows = self._length = 0
-
-    @property
-    def cache(self) -> Cache:
-        """The cache that grows."""
-        return self._cache
 
     def begin(self, rows: int, length: int) -> None:
         """See `AttentionContext`."""
@@ -115,7 +90,7 @@ class DenseAttention:
         self._end = self._start + length
         if rows != self._rows or length != self._length:
             self._rows, self._length, self._bound = rows, length, None
-        self._masks: dict[int, Tensor | None] = {}
+        self._masks: dict[int | None, Tensor | None] = {}
         # The hot path: one new token per row, nothing hidden from it but what a window excludes.
         self._plain = length == 1 and self._padding is None and self._weights is None
 
@@ -161,44 +136,21 @@ class DenseAttention:
         queries = heads.view(rows, length, -1, size)[:, :, : self._heads].transpose(1, 2)
         keys = keys.view(rows, self._kv_heads, -1, size)  # [B, K, T, D]
         values = values.view(rows, self._kv_heads, -1, size)
-        if self._weights is not None:
-            mask = self._mask(first, window, heads, plain_causal=False)
-            attended, weights = attend_openly(queries, keys, values, mask, scale)
-            self._weights.append(weights)
-        else:
-            mask = self._mask(first, window, heads, plain_causal=True)
-            attended = scaled_dot_product_attention(
-                queries,
-                keys,
-                values,
-                attn_mask=mask,
-                is_causal=mask is None and length > 1,
-                scale=scale,
-                enable_gqa=self._group > 1,
-            )
+        if window not in self._masks:
+            self._masks[window] = self._make_mask(first, window, heads)
+        mask = self._masks[window]
+        is_causal = mask is None and length > 1
+        attended = attend(queries, keys, values, mask, scale, self._weights, is_causal=is_causal)
         return attended.transpose(1, 2).reshape(rows * length, -1)
 
-    def _mask(
-        self, first: int, window: int | None, like: Tensor, *, plain_causal: bool
-    ) -> Tensor | None:
+    def _make_mask(self, first: int, window: int | None, like: Tensor) -> Tensor | None:
         """What is added to scores, ``[1 or B, 1, S, T]``; ``None``: the kernel's causal mask."""
-        key = 0 if window is None else window
-        if key not in self._masks:
-            self._masks[key] = self._make_mask(first, window, like, plain_causal)
-        return self._masks[key]
-
-    def _make_mask(
-        self, first: int, window: int | None, like: Tensor, plain_causal: bool
-    ) -> Tensor | None:
         # A window matters once the last query is beyond it.
         slides = window is not None and self._end > window
-        if plain_causal and self._padding is None and not slides and self._start == 0:
+        has_plain_mask = self._padding is None and not slides and self._start == 0
+        if has_plain_mask and self._weights is None:
             return None
-        hidden = self._hidden(first, window, like)
-        # The least finite number and not minus infinity: a padding query, from which everything
-        # is hidden, then gets a meaningless average instead of NaN.
-        mask = torch.zeros(hidden.shape, dtype=like.dtype, device=like.device)
-        return mask.masked_fill_(hidden, torch.finfo(like.dtype).min)
+        return hiding(self._hidden(first, window, like), like.dtype)
 
     def _hidden(self, first: int, window: int | None, like: Tensor) -> Tensor:
         """Which keys are hidden from which queries, bool ``[1 or B, 1, S, T]``."""
@@ -216,23 +168,47 @@ class DenseAttention:
         return hidden
 
 
-def _hidden_keys(attention_mask: Tensor | None) -> Tensor | None:
-    """True for padding ``[B, T]``, or ``None`` where there is none."""
-    if attention_mask is None:
-        return None
-    hidden = attention_mask == 0
-    return hidden if bool(hidden.any()) else None
+def hiding(hidden: Tensor, dtype: torch.dtype) -> Tensor:
+    """What is added to scores, where keys are hidden from queries."""
+    # The least finite number and not minus infinity: a padding query, from which everything is
+    # hidden, then gets a meaningless average instead of NaN.
+    mask = torch.zeros(hidden.shape, dtype=dtype, device=hidden.device)
+    return mask.masked_fill_(hidden, torch.finfo(dtype).min)
 
 
-def attend_openly(
+def attend(
     queries: Tensor,
     keys: Tensor,
     values: Tensor,
     mask: Tensor | None,
-    scale: float | None = None,
-) -> tuple[Tensor, Tensor]:
-    """Attention in plain products: outputs ``[B, H, S, D]`` and weights ``[B, H, S, T]``."""
+    scale: float | None,
+    collect: list[Tensor] | None,
+    *,
+    is_causal: bool = False,
+) -> Tensor:
+    """Attention ``[B, H, S, D]``; where its weights ``[B, H, S, T]`` are wanted, openly.
+
+    Args:
+        queries: ``[B, H, S, D]``.
+        keys: ``[B, K, T, D]``.
+        values: ``[B, K, T, D]``.
+        mask: What is added to the scores.
+        scale: Of the scores; ``None``: one over the root of D.
+        collect: Gets the weights.
+        is_causal: Whether the kernel hides later keys by itself; only where there is no mask and
+            no weights are wanted.
+    """
     group = queries.shape[1] // keys.shape[1]
+    if collect is None:
+        return scaled_dot_product_attention(
+            queries,
+            keys,
+            values,
+            attn_mask=mask,
+            is_causal=is_causal,
+            scale=scale,
+            enable_gqa=group > 1,
+        )
     keys = keys.repeat_interleave(group, dim=1)
     values = values.repeat_interleave(group, dim=1)
     scale = 1 / math.sqrt(queries.shape[-1]) if scale is None else scale
@@ -240,4 +216,5 @@ def attend_openly(
     if mask is not None:
         scores = scores + mask
     weights = scores.softmax(dim=-1, dtype=torch.float32).to(queries.dtype)
-    return weights @ values, weights
+    collect.append(weights)
+    return weights @ values

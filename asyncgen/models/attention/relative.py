@@ -47,8 +47,6 @@ class RelativeBias:
     view of what is there already.
     """
 
-    __slots__ = ("_both_ways", "_max_distance", "_past", "_table", "_values")
-
     def __init__(self, table: Tensor, *, both_ways: bool, max_distance: int) -> None:
         """Compute nothing yet.
 

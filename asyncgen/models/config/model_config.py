@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, ClassVar
 
-from asyncgen.models.config.values import ConfigValues, bad, number, optional, present
+from asyncgen.models.config.values import ConfigValues, bad, number, present
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -291,18 +291,12 @@ def _read_rope(raw: Mapping[str, object], positions: int) -> RopeConfig:
     for name in required:
         if stated.get(name) is None:
             raise bad(f"{key}.{name}", None, f"rope type {rope_type!r} needs a number")
-    truncate = stated.get("truncate")
+    others = ("rope_type", "theta", "original_max_position_embeddings", "truncate")
+    numbers = [field.name for field in fields(RopeConfig) if field.name not in others]
     return RopeConfig(
         rope_type=str(rope_type),
         theta=theta,
-        factor=number(stated, "factor", 1.0),
         original_max_position_embeddings=original,
-        low_freq_factor=number(stated, "low_freq_factor", 1.0),
-        high_freq_factor=number(stated, "high_freq_factor", 4.0),
-        beta_fast=number(stated, "beta_fast", 32.0),
-        beta_slow=number(stated, "beta_slow", 1.0),
-        attention_factor=optional(stated, "attention_factor"),
-        mscale=optional(stated, "mscale"),
-        mscale_all_dim=optional(stated, "mscale_all_dim"),
-        truncate=truncate if isinstance(truncate, bool) else True,
+        truncate=stated.get("truncate") is not False,
+        **{name: number(stated, name, 0.0) for name in numbers if stated.get(name) is not None},
     )

@@ -86,18 +86,17 @@ class ConfigValues:
 
     def bad(self, key: str, value: object, allowed: str) -> ModelLoadError:
         """A complaint about a key, in the spelling of the file."""
+        return bad(self.spelling(key), value, allowed)
+
+    def spelling(self, key: str) -> str:
+        """What the file calls a key."""
         theirs = self.family.spellings.get(key, key)
-        return bad(theirs if theirs in self.file else key, value, allowed)
+        return theirs if theirs in self.file else key
 
     def number(self, key: str, default: float) -> float:
         """A finite number."""
-        value = self.value(key)
-        if value is None:
-            return default
-        try:
-            return number({key: value}, key, default)
-        except ModelLoadError:
-            raise self.bad(key, value, "must be a finite number") from None
+        name = self.spelling(key)
+        return number({name: self.value(key)}, name, default)
 
     def width(self, hidden: int) -> int:
         """Width of the feed-forward block."""
@@ -185,18 +184,16 @@ class ConfigValues:
         # Unlike elsewhere, null is not "missing": newer Mistral checkpoints write it for "off".
         stated = self.raw.get("sliding_window", self.family.defaults.get("sliding_window"))
         window = None if off or stated is None else self.count("sliding_window")
-        if rule != "listed":
-            kind = "full_attention" if window is None else "sliding_attention"
-            expected = (kind,) * layers
-            return window, self.layer_types(layers, expected, fixed=True)
-        first = self.raw.get("max_window_layers", self.family.defaults["max_window_layers"])
+        first: object = 0
+        if rule == "listed":
+            first = self.raw.get("max_window_layers", self.family.defaults["max_window_layers"])
         if not isinstance(first, int):
             raise self.bad("max_window_layers", first, "must be a whole number")
         expected = tuple(
             "sliding_attention" if window is not None and layer >= first else "full_attention"
             for layer in range(layers)
         )
-        types = self.layer_types(layers, expected, fixed=False)
+        types = self.layer_types(layers, expected, fixed=rule != "listed")
         if window is None and "sliding_attention" in types:
             raise self.bad(
                 "layer_types", list(types), "has sliding layers, but no sliding_window is in use"
@@ -248,11 +245,6 @@ def number(source: Mapping[str, object], key: str, default: float) -> float:
     if not isinstance(value, (int, float)) or isinstance(value, bool) or not math.isfinite(value):
         raise bad(key, value, "must be a finite number")
     return float(value)
-
-
-def optional(source: Mapping[str, object], key: str) -> float | None:
-    """A finite number, or none."""
-    return None if source.get(key) is None else number(source, key, 0.0)
 
 
 def bad(key: str, value: object, allowed: str) -> ModelLoadError:

@@ -88,12 +88,10 @@ class Linear(nn.Module):
 
     def ready(self) -> Kernel:
         """The kernel; one on the plain weight where `prepare` was not called yet."""
-        if self.kernel is not None and self.weight is None:
-            return self.kernel
-        weight = self.weight
-        if weight is None:
-            raise AssertionError("a linear layer without weight cannot compute")
-        return DenseKernel(weight.detach().t(), _detached(self.bias))
+        if self.weight is not None:
+            return DenseKernel(self.weight.detach().t(), _detached(self.bias))
+        assert self.kernel is not None, "a linear layer without weight cannot compute"
+        return self.kernel
 
     def dense_weight(self) -> Tensor:
         """The weight ``[out_features, in_features]``, a copy if the kernel holds another layout."""

@@ -8,59 +8,88 @@ and a product give the same numbers in half the time:
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from asyncgen import native
+from asyncgen.models.kernels.prepared import Prepared
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-class RMSNorm(nn.Module):
-    """Scales rows to a root mean square of one, then by a weight per feature.
-
-    Zhang and Sennrich, "Root Mean Square Layer Normalization" (2019), equation 4, with ``eps``
-    added to the mean square. The norm is taken in float32 whatever the dtype.
+class Norm(Prepared):
+    """Scales rows by their own spread, then by a weight per feature.
 
     Attributes:
         weight: ``[features]``.
-        eps: Added to the mean square.
+        features: Their number.
+        eps: Added to the square of the spread.
     """
 
     weight: nn.Parameter
 
     def __init__(self, features: int, eps: float, *, dtype: torch.dtype | None = None) -> None:
-        """Make the weight, uninitialised, on the current default device."""
+        """Make the parameters, uninitialised, on the current default device."""
         super().__init__()
         self.eps = eps
         self.features = features
         self.weight = nn.Parameter(torch.empty(features, dtype=dtype), requires_grad=False)
-        self._scaler: NativeScaler | Scaler | None = None
 
     def prepare(self) -> None:
-        """Derive what `into` computes with; call it again when the weight has changed."""
+        """Derive what `scaler` computes with; call it again when the weight has changed."""
         if not self.weight.is_meta:
-            self._scaler = make_scaler(self.weight.detach(), self.features, self.eps)
+            self._plan = self._make_scaler()
 
     @property
-    def scaler(self) -> NativeScaler | Scaler:
-        """The computation on the weight as it was when it was prepared (or first used)."""
-        if self._scaler is None:
-            self._scaler = make_scaler(self.weight.detach(), self.features, self.eps)
-        return self._scaler
+    def scaler(self) -> NativeScaler | Scaler | Centring:
+        """The computation on the parameters as they were when prepared (or first used)."""
+        if self._plan is None:
+            self._plan = self._make_scaler()
+        scaler: NativeScaler | Scaler | Centring = self._plan
+        return scaler
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalise ``[..., features]`` into a new tensor."""
         rows = x.reshape(-1, self.features)
         return self.scaler.into(rows, torch.empty_like(rows)).view(x.shape)
 
-    def _apply(self, fn: Any, recurse: bool = True) -> RMSNorm:
-        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        self._scaler = None
-        return self
+    def _make_scaler(self) -> NativeScaler | Scaler | Centring:
+        raise NotImplementedError
+
+
+class RMSNorm(Norm):
+    """Scales rows to a root mean square of one, then by a weight per feature.
+
+    Zhang and Sennrich, "Root Mean Square Layer Normalization" (2019), equation 4, with ``eps``
+    added to the mean square. The norm is taken in float32 whatever the dtype.
+    """
+
+    def _make_scaler(self) -> NativeScaler | Scaler:
+        return make_scaler(self.weight.detach(), self.features, self.eps)
+
+
+class LayerNorm(Norm):
+    """Scales rows to mean zero and variance one, then by a weight and a bias per feature.
+
+    Ba, Kiros and Hinton, "Layer Normalization" (2016), equation 3, with ``eps`` added to the
+    variance.
+
+    Attributes:
+        bias: ``[features]``.
+    """
+
+    bias: nn.Parameter
+
+    def __init__(self, features: int, eps: float, *, dtype: torch.dtype | None = None) -> None:
+        """Make weight and bias, uninitialised, on the current default device."""
+        super().__init__(features, eps, dtype=dtype)
+        self.bias = nn.Parameter(torch.empty(features, dtype=dtype), requires_grad=False)
+
+    def _make_scaler(self) -> Centring:
+        return Centring(self.weight.detach(), self.bias.detach(), self.eps)
 
 
 def make_scaler(weight: Tensor, features: int, eps: float) -> NativeScaler | Scaler:
@@ -122,52 +151,6 @@ class Scaler:
         else:
             divisor = torch.linalg.vector_norm(x, 2, -1, True).hypot_(self._floor)
         return torch.div(x, divisor, out=out).mul_(self._weight)
-
-
-class LayerNorm(nn.Module):
-    """Scales rows to mean zero and variance one, then by a weight and a bias per feature.
-
-    Ba, Kiros and Hinton, "Layer Normalization" (2016), equation 3, with ``eps`` added to the
-    variance.
-
-    Attributes:
-        weight: ``[features]``.
-        bias: ``[features]``.
-        eps: Added to the variance.
-    """
-
-    weight: nn.Parameter
-    bias: nn.Parameter
-
-    def __init__(self, features: int, eps: float, *, dtype: torch.dtype | None = None) -> None:
-        """Make weight and bias, uninitialised, on the current default device."""
-        super().__init__()
-        self.eps = eps
-        self.features = features
-        self.weight = nn.Parameter(torch.empty(features, dtype=dtype), requires_grad=False)
-        self.bias = nn.Parameter(torch.empty(features, dtype=dtype), requires_grad=False)
-        self._scaler: Centring | None = None
-
-    def prepare(self) -> None:
-        """Take note of newly loaded parameters."""
-        if not self.weight.is_meta:
-            self._scaler = Centring(self.weight.detach(), self.bias.detach(), self.eps)
-
-    @property
-    def scaler(self) -> Centring:
-        """The computation on the parameters as they were when it was prepared or first used."""
-        if self._scaler is None:
-            self._scaler = Centring(self.weight.detach(), self.bias.detach(), self.eps)
-        return self._scaler
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Normalise ``[..., features]`` into a new tensor."""
-        return self.scaler.into(x, x)
-
-    def _apply(self, fn: Any, recurse: bool = True) -> LayerNorm:
-        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        self._scaler = None
-        return self
 
 
 class Centring:

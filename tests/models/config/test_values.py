@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from asyncgen.errors import ModelLoadError, UnsupportedModelError
-from asyncgen.models.config.values import ConfigValues, bad, number, optional, present
+from asyncgen.models.config.values import ConfigValues, bad, number, present
 
 
 def test_spellings_and_defaults_are_the_familys() -> None:
@@ -36,7 +36,6 @@ def test_plain_values() -> None:
     source = {"a": 1, "b": None, "c": "x"}
     assert present(source) == {"a": 1, "c": "x"}
     assert (number(source, "a", 2.0), number(source, "b", 2.0)) == (1.0, 2.0)
-    assert (optional(source, "b"), optional(source, "a")) == (None, 1.0)
     with pytest.raises(ModelLoadError, match="`c` is 'x': must be a finite number"):
         number(source, "c", 0.0)
     assert len(str(bad("key", "y" * 500, "short"))) < 200

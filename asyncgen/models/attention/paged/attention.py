@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from asyncgen.models.attention.paged.by_torch import TorchAttention
 from asyncgen.models.attention.paged.native import NativeAttention
-from asyncgen.models.attention.paged.plan import PackedRow
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -18,9 +17,8 @@ if TYPE_CHECKING:
 
     from asyncgen.cache.paged import PagedStorage
     from asyncgen.models.attention.paged.fused import FusedKernel
+    from asyncgen.models.attention.paged.plan import PackedRow
     from asyncgen.models.config import ModelConfig
-
-__all__ = ["PackedRow", "PagedAttention"]
 
 
 class PagedAttention:
@@ -45,12 +43,8 @@ class PagedAttention:
             storage: Its pages; made for the same configuration.
         """
         self.storage = storage
-        chosen: NativeAttention | TorchAttention
-        if NativeAttention.serves(storage):
-            chosen = NativeAttention(config, storage)
-        else:
-            chosen = TorchAttention(config, storage)
-        self._chosen = chosen
+        kind = NativeAttention if NativeAttention.serves(storage) else TorchAttention
+        chosen = kind(config, storage)
         self.fused: FusedKernel | None = chosen.fused
         # The methods themselves: a step calls `attend` once a layer.
         self.lay_out: Callable[[Sequence[PackedRow]], None] = chosen.lay_out

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 Whole: TypeAlias = SingleTokens | CopiedRows | FusedRows
 """What may compute all rows of a step at once."""
 
-Part: TypeAlias = Chunks | Whole
-"""What computes some rows of a step."""
+Part: TypeAlias = Chunks | SingleTokens
+"""What may compute some rows of a step."""
 
 FEW_SHORT_TOKENS: Final = 512
 """Up to so many keys in 16 bits are gathered: torch's batched product is slow on small batches."""
@@ -46,6 +46,7 @@ class TorchAttention:
     """The `AttentionContext` of packed rows on any device; see `PagedAttention`.
 
     Attributes:
+        storage: Where keys and values are.
         fused: What computes all rows at once on an accelerator that can.
     """
 
@@ -56,12 +57,11 @@ class TorchAttention:
             config: The model's.
             storage: Its pages; made for the same configuration.
         """
-        self._storage = storage
+        self.storage = storage
         self._group = config.num_attention_heads // config.num_key_value_heads
         self._heads = config.num_attention_heads
         self._scales = config.attention_scales
-        windows = [config.window(layer) for layer in range(config.num_hidden_layers)]
-        self._windows = windows
+        self._windows = [config.window(layer) for layer in range(config.num_hidden_layers)]
         self._parts: dict[int | None, list[Part]] = {}
         # By window: what computes all rows of the step at once, where there is such a thing.
         self._only: dict[int | None, Whole] = {}
@@ -71,13 +71,7 @@ class TorchAttention:
         self._copy_memory = CopyMemory(storage)
         self._slots: Tensor | None = None
         self.fused = find_fused_kernel(config, storage)
-        flat = (-1, storage.head_dim)
-        self._flat = [layer.view(flat) for layer in storage.layers]
-
-    @property
-    def storage(self) -> PagedStorage:
-        """Where keys and values are."""
-        return self._storage
+        self._flat = [layer.view(-1, storage.head_dim) for layer in storage.layers]
 
     def lay_out(self, rows: Sequence[PackedRow]) -> None:
         """See `PagedAttention`."""
@@ -87,24 +81,23 @@ class TorchAttention:
         for whole in self._only.values():
             if isinstance(whole, CopiedRows):
                 whole.settle()
-        self._only = {}
+        self._only, self._parts = {}, {}
         placed = place_rows(rows)
         self._clear_begun(placed)
         with torch.inference_mode(False):
-            self._parts = {window: self._split(placed, window) for window in set(self._windows)}
-            first = next(iter(self._parts.values()))[0]
-            copied = isinstance(first, CopiedRows)
+            for window in set(self._windows):
+                found = self._split(placed, window)
+                if isinstance(found, list):
+                    self._parts[window] = found
+                else:
+                    self._only[window] = found
+            copied = isinstance(self._only.get(self._windows[0]), CopiedRows)
             self._slots = None if copied else self._place_keys(placed)
-            self._only = {
-                window: part
-                for window, parts in self._parts.items()
-                if len(parts) == 1 and not isinstance(part := parts[0], Chunks) and part.is_whole
-            }
             self._num_tokens = placed[-1].token + placed[-1].count
             self._out = torch.empty(
-                (self._num_tokens, self._heads * self._storage.head_dim),
-                dtype=self._storage.dtype,
-                device=self._storage.device,
+                (self._num_tokens, self._heads * self.storage.head_dim),
+                dtype=self.storage.dtype,
+                device=self.storage.device,
             )
 
     def _count_steps(self, rows: Sequence[PackedRow]) -> None:
@@ -129,7 +122,7 @@ class TorchAttention:
         if self._slots is None:  # it writes its keys itself
             return True
         self._slots.add_(1)
-        size = self._storage.page_size
+        size = self.storage.page_size
         begun = [token for token, row in enumerate(rows) if row.start % size == 0]
         if begun:
             placed = [PlacedRow(token, rows[token].start, 1, rows[token].pages) for token in begun]
@@ -142,8 +135,8 @@ class TorchAttention:
 
         What is left of an earlier text may be NaN, and zero times NaN is NaN.
         """
-        begun = [row.begun_page(self._storage.page_size) for row in rows]
-        self._storage.clear([page for page in begun if page is not None])
+        begun = [row.begun_page(self.storage.page_size) for row in rows]
+        self.storage.clear([page for page in begun if page is not None])
 
     def begin(self, rows: int, length: int) -> None:
         """See `AttentionContext`; the step's rows are those that were laid out."""
@@ -162,21 +155,22 @@ class TorchAttention:
             part.attend(layer, heads, self._out, scale)
         return self._out
 
-    def _split(self, rows: list[PlacedRow], window: int | None) -> list[Part]:
+    def _split(self, rows: list[PlacedRow], window: int | None) -> Whole | list[Part]:
         """Which kernel computes which rows."""
-        storage, group = self._storage, self._group
+        storage, group = self.storage, self._group
         if self.fused is not None:
-            return [FusedRows(rows, storage, window, self.fused)]
-        parts: list[Part] = []
+            return FusedRows(rows, storage, window, self.fused)
         if storage.heads_first and self._are_copied(rows):
-            return [CopiedRows(rows, storage, window, group, self._copy_memory)]
-        if storage.heads_first:
-            singles = [row for row in rows if row.count == 1]
-            if singles and self._is_worth_it(singles):
-                parts.append(SingleTokens(singles, storage, window, group))
-                rows = [row for row in rows if row.count > 1]
-        buckets = bucket_chunks(rows)
-        return parts + [Chunks(bucket, storage, window, group) for bucket in buckets]
+            return CopiedRows(rows, storage, window, group, self._copy_memory)
+        parts: list[Part] = []
+        singles = [row for row in rows if row.count == 1] if storage.heads_first else []
+        if singles and self._is_worth_it(singles):
+            together = SingleTokens(singles, storage, window, group)
+            if len(singles) == len(rows):
+                return together
+            parts.append(together)
+            rows = [row for row in rows if row.count > 1]
+        return parts + [Chunks(bucket, storage, window, group) for bucket in bucket_chunks(rows)]
 
     def _are_copied(self, rows: list[PlacedRow]) -> bool:
         """Whether the rows' keys are copied together; each window would make its copy."""
@@ -184,17 +178,17 @@ class TorchAttention:
             return False
         if len(rows) > 1 and self._steps_together < STEPS_TOGETHER:
             return False
-        return are_worth_copying(rows, self._storage)
+        return are_worth_copying(rows, self.storage)
 
     def _is_worth_it(self, rows: list[PlacedRow]) -> bool:
         """Whether single tokens are computed page by page, not as chunks of one token."""
-        if self._storage.dtype == torch.float32:
+        if self.storage.dtype == torch.float32:
             return True
         return sum(row.start + 1 for row in rows) > FEW_SHORT_TOKENS
 
     def _place_keys(self, rows: list[PlacedRow]) -> Tensor:
         """Where each token's keys and values go: rows of ``[2 * P * K * page_size, D]``."""
-        storage = self._storage
+        storage = self.storage
         size, kv_heads, device = storage.page_size, storage.num_kv_heads, storage.device
         cells = torch.tensor(list(chain.from_iterable(row.cells(size) for row in rows)))[:, None]
         kinds = torch.arange(2)[:, None] * (storage.num_pages * size * kv_heads)

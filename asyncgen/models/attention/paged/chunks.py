@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
+from asyncgen.models.attention.dense import hiding
+from asyncgen.models.attention.paged.plan import padded, visible_pages
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -54,10 +57,9 @@ class Chunks:
         offsets = torch.arange(self._length)[None].minimum(counts - 1)  # [B, S]
         tokens = torch.tensor([row.token for row in rows])[:, None] + offsets
         self._taken = tokens.reshape(-1).to(device)
-        self._given = _given(rows, self._length).to(device)
-        self._targets = torch.cat(
-            [torch.arange(row.token, row.token + row.count) for row in rows]
-        ).to(device)
+        # Which of the padded results are real, and whose they are.
+        self._given = (torch.arange(self._length) < counts).flatten().nonzero().flatten().to(device)
+        self._targets = self._taken[self._given]
         self._pages: Tensor | None = None
         self._mask: Tensor | None = None
         queries = torch.tensor([row.start for row in rows])[:, None] + offsets  # positions [B, S]
@@ -120,20 +122,14 @@ class Chunks:
     ) -> None:
         """Which pages the rows read, and what is hidden of them."""
         size, kv_heads = self._storage.page_size, self._kv_heads
-        spans = [row.visible_pages(size, window) for row in rows]
-        most = max(last - first for first, last in spans)
-        tables = torch.tensor(
-            [
-                [*row.pages[first:last], *[row.pages[first]] * (most - last + first)]
-                for row, (first, last) in zip(rows, spans, strict=True)
-            ]
-        )  # [B, pages]
+        firsts, visible = visible_pages(rows, size, window)
+        tables = torch.tensor(padded(visible))  # [B, pages]
         pair = torch.arange(2)[:, None, None] * self._storage.num_pages + tables
         if self._storage.heads_first:
             pair = pair[:, :, None] * kv_heads + torch.arange(kv_heads)[:, None]
         self._pages = pair.reshape(-1).to(self._storage.device)
-        begin = torch.tensor([first * size for first, _ in spans])
-        self._mask = self._hide(queries, begin, window, most * size)
+        begin = torch.tensor(firsts) * size
+        self._mask = self._hide(queries, begin, window, tables.shape[1] * size)
 
     def _hide(
         self, queries: Tensor, begin: Tensor, window: int | None, length: int | None = None
@@ -150,12 +146,4 @@ class Chunks:
         hidden = keys > queries[:, :, None]
         if window is not None:
             hidden |= keys <= queries[:, :, None] - window
-        mask = torch.zeros(hidden.shape, dtype=self._storage.dtype)
-        # The least finite number: a block of keys that is hidden altogether gives no NaN.
-        mask.masked_fill_(hidden, torch.finfo(mask.dtype).min)
-        return mask[:, None].to(self._storage.device)
-
-
-def _given(rows: Sequence[PlacedRow], length: int) -> Tensor:
-    """Which of the padded results are real."""
-    return torch.cat([torch.arange(row.count) + number * length for number, row in enumerate(rows)])
+        return hiding(hidden, self._storage.dtype)[:, None].to(self._storage.device)

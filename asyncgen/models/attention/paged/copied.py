@@ -61,15 +61,14 @@ class CopyMemory:
 
     def __init__(self, storage: PagedStorage) -> None:
         """Nothing yet; in the dtype and on the device of the pages."""
-        self._like = storage.data
-        self._memory: Tensor | None = None
+        self._memory = storage.data.new_empty(0)
 
     def take(self, shape: tuple[int, ...]) -> Tensor:
         """Memory of this shape, with anything in it; what was taken before is overwritten."""
         count = prod(shape)
-        if self._memory is None or self._memory.numel() < count:
-            self._memory = None  # first give the smaller one back
-            self._memory = self._like.new_empty(count)
+        if self._memory.numel() < count:
+            self._memory = self._memory.new_empty(0)  # first give the smaller one back
+            self._memory = self._memory.new_empty(count)
         return self._memory[:count].view(shape)
 
 
@@ -143,15 +142,6 @@ class CopiedRows:
             new = self._paged(number, first, len(pages))
             self._storage.data[:, :, pages[first:]] = new.transpose(2, 3)
             self._unwritten[number] = self._column - shift + 1
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether `compute` gives the results of all tokens of the step."""
-        return True
-
-    def attend(self, layer: int, heads: Tensor, out: Tensor, scale: float | None) -> None:
-        """Write the rows' part of ``out`` ``[R, H * D]``; ``heads`` is ``[R, H + 2K, D]``."""
-        out.copy_(self.compute(layer, heads, scale))
 
     def compute(self, layer: int, heads: Tensor, scale: float | None) -> Tensor:
         """The rows' results ``[R, H * D]``."""

@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 
-from asyncgen.models.attention.paged.fused import Reads, attend_gathered, attend_pages
+from asyncgen.models.attention.paged.fused import Reads, attend_fused
+from asyncgen.models.attention.paged.plan import padded
 from asyncgen.transfer import to_device
 
 if TYPE_CHECKING:
@@ -95,7 +96,8 @@ class FixedRows:
             self._kinds = (kinds * storage.num_pages).to(device)  # [2, 1]
             starts = torch.arange(num_ends, dtype=torch.int32, device=device)
             queries = (starts + self._ends_per_row - 1) // self._ends_per_row
-        self._reads = Reads(queries, parts[4, :num_ends], 1, pages * size)
+        ends = parts[4, :num_ends]
+        self._reads = Reads(queries, ends, 1, pages * size, self._used, self._table)
         self._slots: Tensor | None = None
         self._gathered: Tensor | None = None
         # What the table says of each row.
@@ -110,31 +112,27 @@ class FixedRows:
                 than there are.
             ids: Of their tokens; any valid ones where `ids` is written to afterwards.
         """
-        size, width = self._storage.page_size, self._width
-        numbers = [0] * (5 * width)
-        scratch, padding = self._scratch * size, self.rows - len(rows)
-        numbers[: len(rows)] = ids
-        used, tables = [], []
-        for number, row in enumerate(rows):
-            start = row.start
-            last = start // size
-            numbers[width + number] = start
-            numbers[2 * width + number] = row.pages[last] * size + start % size
-            used.append(start + 1)
-            tables.append(list(row.pages[: last + 1]))
-        numbers[2 * width + len(rows) : 2 * width + self.rows] = [scratch] * padding
+        size, padding = self._storage.page_size, self.rows - len(rows)
+        starts, cells, used, tables = [], [], [], []
+        for row in rows:
+            page, place = divmod(row.start, size)
+            starts.append(row.start)
+            cells.append(row.pages[page] * size + place)
+            used.append(row.start + 1)
+            tables.append(list(row.pages[: page + 1]))
+        cells += [self._scratch * size] * padding
         used += [1] * padding
-        numbers[3 * width : 3 * width + self.rows] = used
-        ends = self._key_ends(used)
-        numbers[4 * width : 4 * width + len(ends)] = ends
         tables += [[self._scratch]] * padding
+        numbers: list[int] = []
+        for part in (ids, starts, cells, used, self._key_ends(used)):
+            numbers += [*part, *[0] * (self._width - len(part))]
         device = self._storage.device
         self._numbers.copy_(to_device(torch.tensor(numbers, dtype=torch.int32), device))
         if tables != self._known:
             # Pages are begun once in so many steps; otherwise the table is right as it is.
             self._known = tables
-            padded = [pages + pages[:1] * (self.pages - len(pages)) for pages in tables]
-            self._table.copy_(to_device(torch.tensor(padded, dtype=torch.int32), device))
+            table = torch.tensor(padded(tables, self.pages), dtype=torch.int32)
+            self._table.copy_(to_device(table, device))
 
     def _key_ends(self, used: list[int]) -> list[int]:
         """First key of each row, and the end of the last one; with the gaps if there are any."""
@@ -156,14 +154,10 @@ class FixedRows:
         """See `AttentionContext`; a part of what is recorded."""
         assert self._slots is not None
         self._flat[layer].index_put_((self._slots,), heads[:, self._heads :])
-        kernel, storage, window = self._kernel, self._storage, self._windows[layer]
-        scale = None if self._scales is None else self._scales[layer]
-        if self._gathered is None:
-            table, used = self._table, self._used
-            return attend_pages(
-                kernel, storage, layer, heads, self._reads, used, table, window, scale
-            )
-        pages = storage.layers[layer].flatten(0, 1)  # [2 * P, page_size, K, D]
-        copies = pages.index_select(0, self._gathered)
-        keys, values = copies.view(2, -1, *pages.shape[2:])
-        return attend_gathered(kernel, heads, keys, values, self._reads, window, scale)
+        pages = self._storage.layers[layer]  # [2, P, page_size, K, D]
+        if self._gathered is not None:
+            copies = pages.flatten(0, 1).index_select(0, self._gathered)
+            pages = copies.view(2, -1, *pages.shape[3:])
+        keys, values = pages.unbind(0)
+        window, scale = self._windows[layer], None if self._scales is None else self._scales[layer]
+        return attend_fused(self._kernel, heads, keys, values, self._reads, window, scale)

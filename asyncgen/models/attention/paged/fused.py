@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from asyncgen.models.attention.paged.plan import padded, visible_pages
 from asyncgen.transfer import to_device
 
 if TYPE_CHECKING:
@@ -54,60 +55,19 @@ class Reads:
             keys, or as if those in use were gathered.
         most_queries: Of a row. A plain number, as the next: a recording keeps it.
         most_keys: Of a row; an upper bound will do.
+        used: Keys of each row, ``[B]``.
+        table: Pages of each row, ``[B, M]``; those behind its keys are not looked at.
     """
 
     queries: Tensor
     keys: Tensor
     most_queries: int
     most_keys: int
+    used: Tensor
+    table: Tensor
 
 
-def attend_pages(
-    kernel: FusedKernel,
-    storage: PagedStorage,
-    layer: int,
-    heads: Tensor,
-    reads: Reads,
-    used: Tensor,
-    table: Tensor,
-    window: int | None,
-    scale: float | None,
-) -> Tensor:
-    """Attend through a table of pages.
-
-    Args:
-        kernel: Reads pages.
-        storage: Where they are.
-        layer: Which layer's.
-        heads: ``[N, H + 2K, D]``; only the queries are read.
-        reads: Who reads how much.
-        used: Keys of each row, int32 ``[B]``.
-        table: Pages of each row, int32 ``[B, M]``; those behind its keys are not looked at.
-        window: Keys that a query sees, itself included; ``None``: all.
-        scale: Of the scores; ``None``: the usual one.
-
-    Returns:
-        ``[N, H * D]``.
-    """
-    keys, values = storage.layers[layer].unbind(0)
-    attended = kernel.function(
-        heads[:, : heads.shape[1] - 2 * storage.num_kv_heads],
-        keys,
-        values,
-        reads.queries,
-        reads.keys if kernel.wants_key_ends else None,
-        reads.most_queries,
-        reads.most_keys,
-        scale=scale,
-        window_size=_sides(window),
-        seqused_k=used,
-        block_table=table,
-        **kernel.options,
-    )
-    return attended.reshape(heads.shape[0], -1)
-
-
-def attend_gathered(
+def attend_fused(
     kernel: FusedKernel,
     heads: Tensor,
     keys: Tensor,
@@ -116,34 +76,43 @@ def attend_gathered(
     window: int | None,
     scale: float | None,
 ) -> Tensor:
-    """Attend over keys and values that were copied together, ``[T, K, D]`` each.
+    """Attend by the kernel.
 
-    The other arguments and the result are those of `attend_pages`.
+    Args:
+        kernel: What computes.
+        heads: ``[N, H + 2K, D]``; only the queries are read.
+        keys: Those of all pages, ``[P, page_size, K, D]``, where the kernel reads pages; else those
+            that are read, copied together, ``[T, K, D]``.
+        values: In the same shape.
+        reads: Who reads how much.
+        window: Keys that a query sees, itself included; ``None``: all.
+        scale: Of the scores; ``None``: the usual one.
+
+    Returns:
+        ``[N, H * D]``.
     """
+    pages: dict[str, Tensor] = {}
+    if kernel.reads_pages:
+        pages = {"seqused_k": reads.used, "block_table": reads.table}
     attended = kernel.function(
-        heads[:, : heads.shape[1] - 2 * keys.shape[1]],
+        heads[:, : heads.shape[1] - 2 * keys.shape[-2]],
         keys,
         values,
         reads.queries,
-        reads.keys,
+        reads.keys if kernel.wants_key_ends or not kernel.reads_pages else None,
         reads.most_queries,
         reads.most_keys,
         scale=scale,
-        window_size=_sides(window),
+        # Keys that a query sees before and behind itself; -1 for all.
+        window_size=(-1 if window is None else window - 1, 0),
+        **pages,
         **kernel.options,
     )
     return attended.reshape(heads.shape[0], -1)
 
 
-def _sides(window: int | None) -> tuple[int, int]:
-    """Keys that a query sees before and behind itself; -1 for all."""
-    return (-1, 0) if window is None else (window - 1, 0)
-
-
 class FusedRows:
     """All rows of a step, single tokens and chunks alike."""
-
-    is_whole = True
 
     def __init__(
         self,
@@ -165,52 +134,39 @@ class FusedRows:
         counts = [row.count for row in rows]
         # Keys are counted from the first page that is read. What lies before a window is read by
         # nobody, but a table of pages has to begin at the beginning.
-        spans = [row.visible_pages(size, window) for row in rows]
-        firsts = [0 if kernel.reads_pages else first for first, _ in spans]
+        firsts, tables = visible_pages(rows, size, None if kernel.reads_pages else window)
         lengths = [
             row.start + row.count - first * size for row, first in zip(rows, firsts, strict=True)
         ]
-        tables = [
-            row.pages[first:end] for row, first, (_, end) in zip(rows, firsts, spans, strict=True)
-        ]
-        most = max(map(len, tables))
-        padded = chain.from_iterable(
-            [*table, *[table[0]] * (most - len(table))] for table in tables
+        flat = list(chain.from_iterable(padded(tables)))
+        starts, ends, used, pages = self._send(
+            [[0, *accumulate(counts)], [0, *accumulate(lengths)], lengths, flat]
         )
-        starts, ends, self._used, pages = self._send(
-            [[0, *accumulate(counts)], [0, *accumulate(lengths)], lengths, list(padded)]
-        )
-        self._table = pages.view(len(rows), most)
-        self._reads = Reads(starts, ends, max(counts), max(lengths))
+        table = pages.view(len(rows), -1)
+        self._reads = Reads(starts, ends, max(counts), max(lengths), used, table)
         if not kernel.reads_pages:
             self._cells = self._find_cells(sum(lengths))
 
     def _find_cells(self, count: int) -> Tensor:
         """Where the keys of all rows are, int64 ``[count]``, found without waiting."""
-        size, used = self._storage.page_size, self._used
+        size, used = self._storage.page_size, self._reads.used
         rows = torch.arange(len(used), device=used.device)
         row_of = torch.repeat_interleave(rows, used, output_size=count)
         offsets = torch.arange(count, device=used.device) - self._reads.keys[:-1][row_of]
-        return self._table[row_of, offsets // size].long() * size + offsets % size
+        return self._reads.table[row_of, offsets // size].long() * size + offsets % size
 
     def advance(self, rows: Sequence[PackedRow]) -> bool:
         """Whether this serves the next step as well: never."""
         return False
 
-    def attend(self, layer: int, heads: Tensor, out: Tensor, scale: float | None) -> None:
-        """Write ``out`` ``[N, H * D]``; ``heads`` is ``[N, H + 2K, D]``."""
-        out.copy_(self.compute(layer, heads, scale))
-
     def compute(self, layer: int, heads: Tensor, scale: float | None) -> Tensor:
         """All results, ``[N, H * D]``."""
-        kernel, storage, reads = self._kernel, self._storage, self._reads
-        if kernel.reads_pages:
-            return attend_pages(
-                kernel, storage, layer, heads, reads, self._used, self._table, self._window, scale
+        keys, values = self._storage.layers[layer].unbind(0)
+        if not self._kernel.reads_pages:
+            keys, values = (
+                pages.flatten(0, 1).index_select(0, self._cells) for pages in (keys, values)
             )
-        flat = storage.layers[layer].flatten(1, 2)  # [2, P * page_size, K, D]
-        keys, values = (part.index_select(0, self._cells) for part in flat)
-        return attend_gathered(kernel, heads, keys, values, reads, self._window, scale)
+        return attend_fused(self._kernel, heads, keys, values, self._reads, self._window, scale)
 
     def _send(self, lists: list[list[int]]) -> list[Tensor]:
         """Lists of numbers to the device, in one transfer, as int32."""

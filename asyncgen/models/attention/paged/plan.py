@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
-from itertools import chain, count, product, repeat
+from itertools import chain, count, product
 from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
@@ -73,11 +73,6 @@ class PlacedRow:
     start: int
     count: int
     pages: Sequence[int]
-
-    def visible_pages(self, page_size: int, window: int | None) -> tuple[int, int]:
-        """Which entries of the page table any query of the row can see: first and end."""
-        first = 0 if window is None else max(self.start + 1 - window, 0) // page_size
-        return first, (self.start + self.count - 1) // page_size + 1
 
     def begun_page(self, page_size: int) -> int | None:
         """The page that this step begins and does not fill, if there is one."""
@@ -148,6 +143,18 @@ def place_rows(rows: Sequence[PackedRow]) -> list[PlacedRow]:
     return placed
 
 
+def visible_pages(
+    rows: Sequence[PlacedRow], page_size: int, window: int | None
+) -> tuple[list[int], list[list[int]]]:
+    """What the queries of each row can see: number of its first such page, and from there all."""
+    firsts, tables = [], []
+    for row in rows:
+        first = 0 if window is None else max(row.start + 1 - window, 0) // page_size
+        firsts.append(first)
+        tables.append(list(row.pages[first : (row.start + row.count - 1) // page_size + 1]))
+    return firsts, tables
+
+
 def plan_blocks(
     tables: Sequence[Sequence[int]], kv_heads: int, num_pages: int | None = None
 ) -> BlockPlan:
@@ -160,7 +167,7 @@ def plan_blocks(
             ``None`` leaves none.
     """
     flat = list(chain.from_iterable(tables))
-    owners = dict(zip(flat, _row_numbers(tables), strict=True))
+    owners = {page: row for row, table in enumerate(tables) for page in table}
     copies: list[tuple[int, int]] = []
     groups: dict[tuple[int, ...], list[int]] = {}
     if len(owners) < len(flat):
@@ -218,10 +225,6 @@ def _place_shared(
         places.append([at for at, _ in own])
         strides.append([stride for _, stride in own])
     return BlockPlan(blocks, places, strides, results)
-
-
-def _row_numbers(tables: Sequence[Sequence[int]]) -> Iterable[int]:
-    return chain.from_iterable(repeat(row, len(table)) for row, table in enumerate(tables))
 
 
 def _share(
@@ -283,6 +286,12 @@ def _as_range(pages: list[int]) -> range | list[int]:
     """Sorted pages; as a range if they lie side by side."""
     is_run = pages[-1] - pages[0] == len(pages) - 1
     return range(pages[0], pages[-1] + 1) if is_run else pages
+
+
+def padded(lists: Sequence[Sequence[int]], length: int | None = None) -> list[list[int]]:
+    """Lists of numbers, each filled up with its first to a length, or to that of the longest."""
+    length = max(map(len, lists)) if length is None else length
+    return [[*numbers, *[numbers[0]] * (length - len(numbers))] for numbers in lists]
 
 
 def bucket_lengths(lengths: Sequence[int]) -> list[list[int]]:

@@ -17,7 +17,13 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 
-from asyncgen.models.attention.paged.plan import Block, bucket_lengths, plan_blocks
+from asyncgen.models.attention.paged.plan import (
+    Block,
+    bucket_lengths,
+    padded,
+    plan_blocks,
+    visible_pages,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -53,13 +59,12 @@ class SingleTokens:
         self._group = group
         self._heads = group * storage.num_kv_heads
         size = storage.page_size
-        spans = [row.visible_pages(size, window) for row in rows]
-        tables = [list(row.pages[first:end]) for row, (first, end) in zip(rows, spans, strict=True)]
+        firsts, tables = visible_pages(rows, size, window)
         tokens = [row.token for row in rows]
         plan = plan_blocks(tables, storage.num_kv_heads, storage.num_pages)
         with torch.inference_mode(False):
             self._lay_out_blocks(plan, tokens)
-            self._lay_out_rows(plan, rows, [first * size for first, _ in spans], window)
+            self._lay_out_rows(plan, rows, [first * size for first in firsts], window)
             self._lay_out_results(plan)
         self._plan, self._tables, self._window = plan, tables, window
         self._starts = [row.start for row in rows]
@@ -120,11 +125,6 @@ class SingleTokens:
             self._plan.results[row].append(page)
         self._lay_out_results(self._plan)
 
-    @property
-    def is_whole(self) -> bool:
-        """Whether `compute` gives the results of tokens 0, 1, 2, …"""
-        return self._is_first
-
     def attend(self, layer: int, heads: Tensor, out: Tensor, scale: float | None) -> None:
         """Write the rows' part of ``out`` ``[N, H * D]``; ``heads`` is ``[N, H + 2K, D]``."""
         attended = self.compute(layer, heads, scale)
@@ -182,7 +182,7 @@ class SingleTokens:
         self._results = like.new_empty(len(private) + shared, self._heads * size)
         queries = self._queries.view(total, group, size)
         scores = self._slices.view(total, group, -1)
-        self._blocks: list[_Pages | _SharedPages] = []
+        self._blocks: list[_Pages] = []
         place = result = 0
         for block in plan.blocks:
             width = 1 if block.readers is None else len(block.readers)
@@ -192,11 +192,11 @@ class SingleTokens:
             kind = _Pages if block.readers is None else _SharedPages
             self._blocks.append(
                 kind(
-                    _Reader(block, storage),
+                    block,
+                    storage,
                     queries[place:end].view(batch, width * group, size),
                     scores[place:end].view(batch, width * group, -1),
                     self._results[result : result + count],
-                    kv_heads,
                 )
             )
             place, result = end, result + count
@@ -220,12 +220,12 @@ class SingleTokens:
                 self._shelves[row] = (begin, longest)
                 begin += self._heads * longest
             # A row is padded with its own first page, which is hidden there.
-            places = _padded([plan.places[row] for row in bucket], longest) * group
+            places = group * torch.tensor(padded([plan.places[row] for row in bucket], longest))
             index = places[:, None] + members[:, None]
             if plan.strides is None:
                 index = index + kinds[:, None]
             else:
-                strides = _padded([plan.strides[row] for row in bucket], longest)
+                strides = torch.tensor(padded([plan.strides[row] for row in bucket], longest))
                 index = index + kinds[:, None] * strides[:, None]
             parts.append(index.flatten())  # [rows, H, pages]
             lengths = torch.tensor([len(plan.places[row]) for row in bucket])[:, None, None]
@@ -275,64 +275,46 @@ class SingleTokens:
         return mask.masked_fill_(hidden, -torch.inf), newest
 
 
-class _Reader:
-    """The keys and values of a block of pages."""
-
-    def __init__(self, block: Block, storage: PagedStorage) -> None:
-        self._storage = storage
-        kv_heads = storage.num_kv_heads
-        self._pages: Tensor | None = None
-        if isinstance(block.pages, range):
-            self._first = block.pages[0] * kv_heads
-            self._count = len(block.pages) * kv_heads
-        else:
-            pages = torch.tensor(block.pages)
-            self._pages = torch.cat((pages, pages + storage.num_pages))
-
-    def read(self, layer: int) -> tuple[Tensor, Tensor]:
-        """Both as ``[pages * K, page_size, D]``: views, or copies of scattered pages."""
-        storage = self._storage
-        if self._pages is None:
-            keys, values = storage.matrices[layer]
-            first, count = self._first, self._count
-            return keys.narrow(0, first, count), values.narrow(0, first, count)
-        flat = storage.layers[layer].view(2 * storage.num_pages, -1)
-        pair = flat.index_select(0, self._pages)
-        keys, values = pair.view(2, -1, storage.page_size, storage.head_dim).unbind(0)
-        return keys, values
-
-
 class _Pages:
     """A block whose pages have one reader each."""
 
     def __init__(
-        self, reader: _Reader, queries: Tensor, scores: Tensor, results: Tensor, kv_heads: int
+        self, block: Block, storage: PagedStorage, queries: Tensor, scores: Tensor, results: Tensor
     ) -> None:
-        self.read = reader.read
-        self.queries = queries  # [pages * K, G, D]
-        self.scores = scores  # [pages * K, G, page_size], later the weights
-        self._results = results.view(queries.shape)
+        self._storage = storage
+        self.queries = queries  # [pages * K, G, D], with M readers of each page M * G
+        self.scores = scores  # the same with page_size for D, later the weights
+        kv_heads = storage.num_kv_heads
+        self._scattered: Tensor | None = None
+        if isinstance(block.pages, range):
+            self._first, self._count = block.pages[0] * kv_heads, len(block.pages) * kv_heads
+        else:
+            pages = torch.tensor(block.pages)
+            self._scattered = torch.cat((pages, pages + storage.num_pages))
+        self._take_results(results)
+
+    def read(self, layer: int) -> tuple[Tensor, Tensor]:
+        """Keys and values ``[pages * K, page_size, D]``: views, or copies of scattered pages."""
+        storage = self._storage
+        if self._scattered is None:
+            keys, values = storage.matrices[layer]
+            first, count = self._first, self._count
+            return keys.narrow(0, first, count), values.narrow(0, first, count)
+        flat = storage.layers[layer].view(2 * storage.num_pages, -1)
+        pair = flat.index_select(0, self._scattered)
+        keys, values = pair.view(2, -1, storage.page_size, storage.head_dim).unbind(0)
+        return keys, values
 
     def weigh(self, values: Tensor) -> None:
         """One result for each page."""
         torch.bmm(self.scores, values, out=self._results)
 
+    def _take_results(self, results: Tensor) -> None:
+        self._results = results.view(self.queries.shape)
 
-class _SharedPages:
+
+class _SharedPages(_Pages):
     """A block whose pages are all read by the same M rows."""
-
-    def __init__(
-        self, reader: _Reader, queries: Tensor, scores: Tensor, results: Tensor, kv_heads: int
-    ) -> None:
-        self.read = reader.read
-        self.queries = queries  # [pages * K, M * G, D]
-        self.scores = scores  # [pages * K, M * G, page_size], later the weights
-        self._products = torch.empty_like(queries)
-        self._by_page = self._products.view(-1, kv_heads, *queries.shape[1:])
-        members, size = len(results), queries.shape[2]
-        self._sums = queries.new_empty(self._by_page.shape[1:])
-        self._by_member = self._sums.view(kv_heads, members, -1, size).transpose(0, 1)
-        self._results = results.view(self._by_member.shape)
 
     def weigh(self, values: Tensor) -> None:
         """One result for each reader."""
@@ -340,7 +322,11 @@ class _SharedPages:
         torch.sum(self._by_page, 0, out=self._sums)
         self._results.copy_(self._by_member)
 
-
-def _padded(lists: list[list[int]], length: int) -> Tensor:
-    """Lists of numbers as ``[rows, length]``, each filled up with its first."""
-    return torch.tensor([[*row, *[row[0]] * (length - len(row))] for row in lists])
+    def _take_results(self, results: Tensor) -> None:
+        queries, kv_heads = self.queries, self._storage.num_kv_heads
+        self._products = torch.empty_like(queries)
+        self._by_page = self._products.view(-1, kv_heads, *queries.shape[1:])
+        self._sums = queries.new_empty(self._by_page.shape[1:])
+        by_row = self._sums.view(kv_heads, len(results), -1, queries.shape[2])
+        self._by_member = by_row.transpose(0, 1)
+        self._results = results.view(self._by_member.shape)

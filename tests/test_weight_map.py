@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from asyncgen.models.weight_map import WeightRule
+from asyncgen.weight_map import WeightRule
 
 
 def test_a_rule_is_a_frozen_value() -> None:
