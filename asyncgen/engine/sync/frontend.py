@@ -12,8 +12,6 @@ import torch
 
 from asyncgen.engine.assembly import assemble, plan_room
 from asyncgen.engine.lane.assistants import Assistants
-from asyncgen.engine.lane.strategy_run import StepRun
-from asyncgen.engine.metrics import EngineMetrics
 from asyncgen.engine.options import EngineOptions, SharedOptions, refuse_unknown
 from asyncgen.engine.requests.admission import Admission
 from asyncgen.engine.requests.prepare import prepare_request
@@ -27,7 +25,7 @@ from asyncgen.generation.config.rules import require, switch
 from asyncgen.generation.stopping.cancel import CancelCriteria
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from asyncgen.engine.core import Engine
     from asyncgen.engine.requests.request import Request
@@ -86,30 +84,20 @@ class Frontend:
 
     def open_engine(self) -> Engine:
         """Allocate the memory and make the engine; call it on the thread that will compute."""
-        model, tokenizer, options = self._model, self._tokenizer, self._options
-        metrics = EngineMetrics()
-        assistants = Assistants(_refuse_to_load, _refuse_to_load)
-
-        def start_alone(request: Request) -> StepRun:
-            return StepRun(
-                request,
-                model,
-                tokenizer,
-                clock=clock,
-                prefill_chunk=options.prefill_chunk_size,
-                assistants=assistants,
-                metrics=metrics,
-            )
-
         return assemble(
-            model,
-            tokenizer,
-            options,
+            self._model,
+            self._tokenizer,
+            self._options,
             self._room,
-            start_alone=start_alone,
-            metrics=metrics,
+            assistants=Assistants(_refuse_to_load, _refuse_to_load),
             admission=self.admission,
         )
+
+    def load(self, is_closing: Callable[[], bool]) -> tuple[Engine, Engine]:
+        """What a decode thread does first; see `asyncgen.engine.loop.Load`."""
+        engine = self.open_engine()
+        engine.warm()
+        return engine, engine
 
     def prepare(
         self,
