@@ -14,23 +14,13 @@ from __future__ import annotations
 import codecs
 import copy
 import weakref
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from streamers.pieces import Open, PieceTable, parse
 from streamers.window import WindowStream
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
-
-
-class _Stream(Protocol):
-    """What a detokenizer drives: ids one by one, or several at once."""
-
-    def one(self, token_id: int) -> str: ...
-
-    def many(self, token_ids: Sequence[int]) -> str: ...
-
-    def flush(self) -> str: ...
 
 
 class Detokenizer:
@@ -69,7 +59,7 @@ class Detokenizer:
         decode_kwargs: further arguments of the tokenizer's `decode`.
         """
         table = _table_for(tokenizer, skip_special_tokens, decode_kwargs)
-        self._stream: _Stream
+        self._stream: _PieceStream | WindowStream
         if table is not None:
             self._stream = _PieceStream(table, tokenizer, prompt_ids or ())
         else:
