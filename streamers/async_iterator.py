@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Self
 import anyio
 
 from streamers.channel import Ending, Item
-from streamers.readable import ReadableStreamer, Subscription
+from streamers.readable import ReadableStreamer, Subscription, SubscriptionReader, text_of
 from streamers.wakeup import Mailbox
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class AsyncTextIteratorStreamer(ReadableStreamer[Mailbox[Item]]):
         """
         subscription = self._own_subscription()
         subscription.used = True
-        return _text(await _take(subscription))
+        return text_of(await _take(subscription), StopAsyncIteration)
 
     def tee(self, n: int) -> tuple[AsyncTextReader, ...]:
         """Return independent readers, each of which sees all text from the start.
@@ -73,19 +73,11 @@ class AsyncTextIteratorStreamer(ReadableStreamer[Mailbox[Item]]):
         return Mailbox(on_gone)
 
 
-class AsyncTextReader:
+class AsyncTextReader(SubscriptionReader[Mailbox[Item]]):
     """An async iterator over a stream's text; dropping it before the end cancels the producer.
 
     For one task at a time. `close` and the garbage collector may come from any thread.
     """
-
-    def __init__(self, subscription: Subscription[Mailbox[Item]]) -> None:
-        """Args:
-        subscription: where to read; got from `AsyncTextIteratorStreamer`.
-        """
-        self._over = False
-        self._subscription = subscription
-        subscription.sit(self)
 
     def __aiter__(self) -> Self:
         return self
@@ -101,16 +93,8 @@ class AsyncTextReader:
             # leaves its loop is to be noticed at once, not when garbage is collected.
             del self
             raise
-        if isinstance(item, Ending):
-            self._over = True
-            self._subscription.rest(self)
-        return _text(item)
-
-    def close(self) -> None:
-        """Stop reading; the producer is cancelled if nobody else reads."""
-        if not self._over:
-            self._over = True
-            self._subscription.stand_up(self)
+        self._note_end(item)
+        return text_of(item, StopAsyncIteration)
 
     async def aclose(self) -> None:
         """Stop reading; the same as `close`."""
@@ -120,9 +104,6 @@ class AsyncTextReader:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self.close()
-
-    def __del__(self) -> None:
         self.close()
 
 
@@ -140,12 +121,4 @@ async def _take(subscription: Subscription[Mailbox[Item]]) -> Item:
         with anyio.move_on_after(seconds):
             await seat.inbox.wait()
         item = seat.next_ready()
-    return item
-
-
-def _text(item: Item) -> RowText:
-    """Return a text, or raise what the ending says."""
-    if isinstance(item, Ending):
-        item.raise_error()
-        raise StopAsyncIteration
     return item

@@ -245,7 +245,9 @@ class _Builder:
 
     def _add_strip(self, char: str, start: int, stop: int) -> bool:
         if self.scope == "tokens":
-            self.pipeline.maps.append(lambda token, first, last: _stripped(token, char, start, stop))
+            self.pipeline.maps.append(
+                lambda token, first, last: _stripped(token, char, start, stop)
+            )
             return True
         # Only the beginning of the whole text: its end is not known until the stream ends.
         fits = self.scope == "text" and stop == 0 and self.pipeline.strip == ("", 0)

@@ -10,7 +10,7 @@ from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, Generic
 
 from streamers.base import RowStreamer, RowText
-from streamers.channel import Channel, InboxT, Seat, died
+from streamers.channel import Channel, Ending, InboxT, Item, Seat, died
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -205,3 +205,38 @@ class Subscription(Generic[InboxT]):
             f"generate gave no sign of life for timeout={self.streamer.timeout} seconds; "
             "give the streamer a longer timeout, or None"
         )
+
+
+class SubscriptionReader(Generic[InboxT]):
+    """What both iterators over a stream's text share; dropping one is leaving the loop."""
+
+    def __init__(self, subscription: Subscription[InboxT]) -> None:
+        """Args:
+        subscription: where to read; got from the streamer.
+        """
+        self._over = False
+        self._subscription = subscription
+        subscription.sit(self)
+
+    def close(self) -> None:
+        """Stop reading; the producer is cancelled if nobody else reads."""
+        if not self._over:
+            self._over = True
+            self._subscription.stand_up(self)
+
+    def __del__(self) -> None:
+        self.close()
+
+    def _note_end(self, item: Item) -> None:
+        """An ending stays the end, and the place is kept for another round."""
+        if isinstance(item, Ending):
+            self._over = True
+            self._subscription.rest(self)
+
+
+def text_of(item: Item, end: type[Exception]) -> RowText:
+    """Return a text, or raise what the ending says: an error, or the iterator's own `end`."""
+    if isinstance(item, Ending):
+        item.raise_error()
+        raise end
+    return item
