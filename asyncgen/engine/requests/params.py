@@ -42,6 +42,12 @@ _FIELDS = frozenset(each.name for each in FIELDS)
 _FILLED = {name: value for name, value in DEFAULTS.items() if name not in DRAFTING}
 """The documented defaults, but for those that a draft model's own configuration precedes."""
 
+_AS_GIVEN = frozenset(
+    "priority skip_special_tokens trust_remote_code assistant_model assistant_tokenizer "
+    "prefix_allowed_tokens_fn".split()
+)
+"""Parameters that a request takes over as they are, or leaves at the default of `RequestParams`."""
+
 _CHOOSING = frozenset({"top_k"})
 """Contrastive search chooses among so many tokens without drawing."""
 
@@ -81,10 +87,10 @@ class RequestParams:
     stop: tuple[str, ...]
     top_logprobs: int | None
     num_samples: int
-    priority: int
-    skip_special_tokens: bool
     processors: LogitsProcessorList
     criteria: StoppingCriteriaList
+    priority: int = 0
+    skip_special_tokens: bool = True
     method: str | os.PathLike[str] | Callable[..., Any] | None = None
     method_arguments: Mapping[str, Any] = field(default_factory=dict)
     trust_remote_code: bool = False
@@ -146,23 +152,18 @@ def resolve_params(
         stop=(stop,) if isinstance(stop, str) else tuple(stop),
         top_logprobs=_top_logprobs(params),
         num_samples=config.num_return_sequences or 1,
-        priority=params.get("priority", 0),
-        skip_special_tokens=params.get("skip_special_tokens", True),
         processors=LogitsProcessorList(params.get("logits_processor", ())),
         criteria=StoppingCriteriaList(params.get("stopping_criteria", ())),
-        method=_method(params),
+        method=one_method(params.get("custom_generate"), params.get("recipe")),
         method_arguments={name: params[name] for name in params.keys() - BY_NAME.keys()},
-        trust_remote_code=params.get("trust_remote_code", False),
         presence_penalty=float(params.get("presence_penalty", 0.0)),
         frequency_penalty=float(params.get("frequency_penalty", 0.0)),
         negative_prompt_ids=_negative_prompt(params, "negative_prompt_ids", config),
         negative_prompt_attention_mask=_negative_prompt(
             params, "negative_prompt_attention_mask", config
         ),
-        assistant_model=params.get("assistant_model"),
-        assistant_tokenizer=params.get("assistant_tokenizer"),
         length=next((name for name in ("max_new_tokens", "max_length") if name in given), None),
-        prefix_allowed_tokens_fn=params.get("prefix_allowed_tokens_fn"),
+        **{name: params[name] for name in _AS_GIVEN & params.keys()},
     )
 
 
@@ -180,12 +181,6 @@ def _check(
         check_constraints(config)
     check_drafting(config, params, mode)
     return mode
-
-
-def _method(params: Mapping[str, Any]) -> str | os.PathLike[str] | Callable[..., Any] | None:
-    """The custom decoding method, under either of its names."""
-    given = params.get("custom_generate"), params.get("recipe")
-    return None if given == (None, None) else one_method(*given)
 
 
 def fit_room(params: RequestParams, prompt_length: int, room: int) -> None:

@@ -32,7 +32,10 @@ if TYPE_CHECKING:
     from asyncgen.tokenizer import Tokenizer
 
 
-_NEED_TEXT = ("stop", "stop_strings", "assistant_tokenizer")
+_NEED_TEXT = dict.fromkeys(
+    ("stop", "stop_strings", "assistant_tokenizer"),
+    "needs the model's tokenizer; pass `tokenizer=`",
+)
 _NO_ROOM = {
     "streamer": "a request has none; add it with `streaming=True` and read its results",
     "skip_special_tokens": "results are token ids",
@@ -168,16 +171,10 @@ class Frontend:
     def _complete(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """Keyword parameters, checked by name, and what they are based on."""
         given = {name: value for name, value in params.items() if value is not None}
-        for name, reason in _NO_ROOM.items():
-            if name in given:
-                raise InvalidRequestError(name, given[name], reason)
+        _refuse(given, _NO_ROOM)
         check_names(given)
         if self._tokenizer is None:
-            for name in _NEED_TEXT:
-                if name in given:
-                    raise InvalidRequestError(
-                        name, given[name], "needs the model's tokenizer; pass `tokenizer=`"
-                    )
+            _refuse(given, _NEED_TEXT)
         for name in ("assistant_model", "assistant_tokenizer"):
             if isinstance(given.get(name), str):
                 raise InvalidRequestError(name, given[name], "an object that is loaded already")
@@ -200,6 +197,12 @@ class _Nowhere:
 
     def put_nowait(self, item: object, /) -> None:
         """Nothing is put before the request is posted."""
+
+
+def _refuse(given: Mapping[str, Any], reasons: Mapping[str, str]) -> None:
+    for name, reason in reasons.items():
+        if name in given:
+            raise InvalidRequestError(name, given[name], reason)
 
 
 def names_of(request: Request) -> list[str]:

@@ -285,8 +285,9 @@ class ContinuousBatchingManager:
             EngineDiedError: The thread died, and all results were read.
         """
         output = self._frontend.results.take(request_id, timeout, self._is_serving)
-        if output is None:
-            self._raise_if_dead()
+        thread = self._thread
+        if output is None and thread is not None and thread.is_over and thread.death is not None:
+            raise thread.death
         return output
 
     def __iter__(self) -> Iterator[GenerationOutput]:
@@ -356,8 +357,3 @@ class ContinuousBatchingManager:
         """Whether results may still come."""
         thread = self._thread
         return thread is not None and not thread.is_over
-
-    def _raise_if_dead(self) -> None:
-        thread = self._thread
-        if thread is not None and thread.is_over and thread.death is not None:
-            raise thread.death
