@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from abc import abstractmethod
 from typing import TYPE_CHECKING, Self
 
 import anyio
@@ -17,7 +18,25 @@ if TYPE_CHECKING:
     from streamers.base import RowText
 
 
-class AsyncTextIteratorStreamer(ReadableStreamer[Mailbox[Item]]):
+class _AsyncClosing:
+    """What is closed by leaving `async with`."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Stop, without waiting for anything."""
+
+    async def aclose(self) -> None:
+        """The same as `close`."""
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.close()
+
+
+class AsyncTextIteratorStreamer(ReadableStreamer[Mailbox[Item]], _AsyncClosing):
     """Streamer whose print-ready text is read by `async for`, while a thread generates.
 
     Iterating gives `RowText`: text that knows its row. Leaving the loop (`break`, an exception, a
@@ -59,21 +78,11 @@ class AsyncTextIteratorStreamer(ReadableStreamer[Mailbox[Item]]):
         """
         return tuple([AsyncTextReader(subscription) for subscription in self._new_subscriptions(n)])
 
-    async def aclose(self) -> None:
-        """Send all readers away and cancel the producer; the same as `close`."""
-        self.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self.close()
-
     def _new_inbox(self, on_gone: Callable[[], None]) -> Mailbox[Item]:
         return Mailbox(on_gone)
 
 
-class AsyncTextReader(SubscriptionReader[Mailbox[Item]]):
+class AsyncTextReader(SubscriptionReader[Mailbox[Item]], _AsyncClosing):
     """An async iterator over a stream's text; dropping it before the end cancels the producer.
 
     For one task at a time. `close` and the garbage collector may come from any thread.
@@ -95,16 +104,6 @@ class AsyncTextReader(SubscriptionReader[Mailbox[Item]]):
             raise
         self._note_end(item)
         return text_of(item, StopAsyncIteration)
-
-    async def aclose(self) -> None:
-        """Stop reading; the same as `close`."""
-        self.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self.close()
 
 
 async def _take(subscription: Subscription[Mailbox[Item]]) -> Item:

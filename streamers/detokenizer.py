@@ -160,15 +160,12 @@ class _PieceStream:
         elif isinstance(piece, bytes):
             text = self._decode(self._tail + piece, final=False)
         else:
-            text = self._take_owed() + piece
+            text = self._owed + piece
+            self._owed = self._rest = ""
             if piece and self._tail:  # whole characters follow, so the one before stays incomplete
                 text = self._decode(self._tail, final=True) + text
                 self._tail = b""
         return self._strip(text) if self._left else text
-
-    def _take_owed(self) -> str:
-        owed, self._owed, self._rest = self._owed, "", ""
-        return owed
 
     def _decode(self, data: bytes, *, final: bool) -> str:
         text, used = codecs.utf_8_decode(data, "replace", final)

@@ -112,20 +112,16 @@ def _take(subscription: Subscription[_QueueInbox]) -> Item:
 class _QueueInbox:
     """Items for a reading thread. `SimpleQueue` is reentrant and never blocks a sender."""
 
-    __slots__ = ("_closed", "_queue")
+    __slots__ = ("_queue", "closed")
 
     def __init__(self) -> None:
         self._queue: queue.SimpleQueue[Item | None] = queue.SimpleQueue()
-        self._closed = False
-
-    @property
-    def closed(self) -> bool:
-        return self._closed
+        self.closed = False
 
     def put_nowait(self, item: Item) -> bool:
-        if not self._closed:
+        if not self.closed:
             self._queue.put(item)
-        return not self._closed
+        return not self.closed
 
     def drain(self, seconds: float = 0) -> list[Item]:
         """Take all there is, waiting so long for the first."""
@@ -135,11 +131,11 @@ class _QueueInbox:
             while True:
                 items.append(self._queue.get_nowait())
         except queue.Empty:
-            return [] if self._closed else [item for item in items if item is not None]
+            return [] if self.closed else [item for item in items if item is not None]
 
     def close(self) -> None:
-        self._closed = True
+        self.closed = True
         self._queue.put(None)  # wakes a thread that waits
 
     def abandon(self) -> None:
-        self._closed = True
+        self.closed = True

@@ -169,19 +169,6 @@ class Subscription(Generic[InboxT]):
         self.seat = Seat(new_inbox(lambda: self.channel.leave(self.seat)))
         self.channel.join(self.seat)
 
-    def sit(self, handle: object) -> None:
-        """Begin to read with a reader object."""
-        self.used = True
-        self.channel.sit(self.seat, id(handle))
-
-    def stand_up(self, handle: object) -> None:
-        """Stop reading: from any thread, also from a finalizer; the last to leave cancels."""
-        self.channel.leave(self.seat, id(handle))
-
-    def rest(self, handle: object) -> None:
-        """Stop reading at the end of a round."""
-        self.channel.rest(self.seat, id(handle))
-
     def look_after_producer(self) -> None:
         """End the stream if the producing thread has died."""
         if self.channel.producer_died():
@@ -216,13 +203,14 @@ class SubscriptionReader(Generic[InboxT]):
         """
         self._over = False
         self._subscription = subscription
-        subscription.sit(self)
+        subscription.used = True
+        subscription.channel.sit(subscription.seat, id(self))
 
     def close(self) -> None:
-        """Stop reading; the producer is cancelled if nobody else reads."""
+        """Stop reading, from any thread; the producer is cancelled if nobody else reads."""
         if not self._over:
             self._over = True
-            self._subscription.stand_up(self)
+            self._subscription.channel.leave(self._subscription.seat, id(self))
 
     def __del__(self) -> None:
         self.close()
@@ -231,7 +219,7 @@ class SubscriptionReader(Generic[InboxT]):
         """An ending stays the end, and the place is kept for another round."""
         if isinstance(item, Ending):
             self._over = True
-            self._subscription.rest(self)
+            self._subscription.channel.rest(self._subscription.seat, id(self))
 
 
 def text_of(item: Item, end: type[Exception]) -> RowText:
