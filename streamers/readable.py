@@ -10,7 +10,8 @@ from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, Generic
 
 from streamers.base import RowStreamer, RowText
-from streamers.channel import Channel, Ending, InboxT, Item, Seat, died
+from streamers.channel import Channel, Ending, InboxT, Item, Seat
+from streamers.errors import ProducerDiedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -172,7 +173,12 @@ class Subscription(Generic[InboxT]):
     def look_after_producer(self) -> None:
         """End the stream if the producing thread has died."""
         if self.channel.producer_died():
-            self.streamer.fail(died())
+            self.streamer.fail(
+                ProducerDiedError(
+                    "the generating thread ended without calling end(); "
+                    "start it with Thread(target=streamer.run, args=(generate,)) to learn why"
+                )
+            )
 
     def patience(self, since: float) -> float:
         """Return the seconds to wait now for a reader that waits since then.

@@ -244,16 +244,11 @@ def _set_length(
     config: GenerationConfig, given: Mapping[str, Any], prompt_length: int, context: int | None
 ) -> None:
     """Turn the two length parameters into one absolute end, ``config.max_length``."""
-    if "min_length" in given and "min_new_tokens" in given:
-        raise InvalidRequestError(
-            "min_length", given["min_length"], "also `min_new_tokens` is given; give one"
-        )
+    for name, other in (("min_length", "min_new_tokens"), ("max_length", "max_new_tokens")):
+        if name in given and other in given:
+            raise InvalidRequestError(name, given[name], f"also `{other}` is given; give one")
     if config.min_new_tokens is not None:
         config.min_length = prompt_length + config.min_new_tokens
-    if "max_length" in given and "max_new_tokens" in given:
-        raise InvalidRequestError(
-            "max_length", given["max_length"], "also `max_new_tokens` is given; give one"
-        )
     if "max_length" in given:
         config.max_new_tokens = None
     name, value = "max_new_tokens", config.max_new_tokens
@@ -329,9 +324,9 @@ def _negative_prompt(
     except (TypeError, ValueError, RuntimeError) as error:
         raise InvalidRequestError(name, value, allowed) from error
     row = row[None] if row.dim() == 1 else row
-    if row.dim() != 2 or row.shape[0] != 1 or row.shape[1] == 0 or row.is_floating_point():
-        raise InvalidRequestError(name, value, allowed)
-    if ((row != 0) & (row != 1)).any() if is_mask else row.dtype == torch.bool:
+    is_row = row.dim() == 2 and row.shape[0] == 1 and row.shape[1] > 0
+    wrong = ((row != 0) & (row != 1)).any() if is_mask else row.dtype == torch.bool
+    if not is_row or row.is_floating_point() or wrong:
         raise InvalidRequestError(name, value, allowed)
     return row
 

@@ -6,6 +6,7 @@ text. What cannot be honoured is refused here, by name, before any work.
 
 from __future__ import annotations
 
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,7 +22,7 @@ from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.config import GenerationConfig
 from asyncgen.generation.config.checks import check_names
 from asyncgen.generation.config.parameters import FIELDS, SAMPLING
-from asyncgen.generation.config.rules import require, switch
+from asyncgen.generation.config.rules import integer, require, switch
 from asyncgen.generation.stopping.cancel import CancelCriteria
 
 if TYPE_CHECKING:
@@ -141,7 +142,7 @@ class Frontend:
                 prompt,
                 given,
                 cancel=cancel,
-                sink=_Nowhere(),
+                sink=SimpleQueue(),  # its own comes below: its samples have no names yet
                 room=self._room,
                 place=seat,
             )
@@ -192,13 +193,6 @@ class Frontend:
         return given
 
 
-class _Nowhere:
-    """The sink of a request that has no names yet."""
-
-    def put_nowait(self, item: object, /) -> None:
-        """Nothing is put before the request is posted."""
-
-
 def _refuse(given: Mapping[str, Any], reasons: Mapping[str, str]) -> None:
     for name, reason in reasons.items():
         if name in given:
@@ -210,12 +204,10 @@ def names_of(request: Request) -> list[str]:
     return [sample_name(request.id, index) for index in range(request.params.num_samples)]
 
 
-def _check_ids(place: str, input_ids: object) -> list[int]:
-    if not isinstance(input_ids, list | tuple) or not input_ids:
+def _check_ids(place: str, input_ids: Any) -> list[int]:
+    is_list = isinstance(input_ids, list | tuple) and len(input_ids) > 0
+    if not is_list or any(integer(token_id) is not None for token_id in input_ids):
         raise InvalidRequestError(place, input_ids, "a non-empty list of token ids")
-    for token_id in input_ids:
-        if isinstance(token_id, bool) or not isinstance(token_id, int):
-            raise InvalidRequestError(place, input_ids, "a non-empty list of token ids")
     return list(input_ids)
 
 
