@@ -48,15 +48,17 @@ class BatchEncoding(dict[str, Any]):
         return self
 
 
-def check_side(parameter: str, side: Side) -> Side:
+def check_side(parameter: str, side: str) -> Side:
     """Return ``side`` if it is one.
 
     Raises:
         InvalidRequestError: It is neither ``"left"`` nor ``"right"``; names ``parameter``.
     """
-    if side not in ("left", "right"):
-        raise InvalidRequestError(parameter, side, "use 'left' or 'right'")
-    return side
+    if side == "left":
+        return "left"
+    if side == "right":
+        return "right"
+    raise InvalidRequestError(parameter, side, "use 'left' or 'right'")
 
 
 def pad_rows(

@@ -462,10 +462,8 @@ class Tokenizer(Vocabulary):
 
 
 def _check_texts(texts: object) -> list[str]:
-    if isinstance(texts, Sequence) and not isinstance(texts, bytes):
-        rows = list(texts)
-        if all(isinstance(text, str) for text in rows):
-            return rows
+    if _is_list(texts) and all(isinstance(text, str) for text in texts):
+        return list(texts)
     raise InvalidRequestError("text", texts, "give a string or a list of strings")
 
 

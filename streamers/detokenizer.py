@@ -144,13 +144,8 @@ class _PieceStream:
         return text
 
     def _is_plain(self) -> bool:
-        return not (
-            self._tail
-            or self._owed
-            or self._rest
-            or self._left
-            or self._pieces is not self._table.rest
-        )
+        held = self._tail or self._owed or self._rest or self._left
+        return not held and self._pieces is self._table.rest
 
     def _join(self, piece: str | bytes | Open) -> str:
         self._pieces = self._table.rest

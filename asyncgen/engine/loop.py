@@ -202,12 +202,7 @@ class DecodeThread(Generic[L]):
     def is_alive(self) -> bool:
         """Whether requests can be posted."""
         shared = self._shared
-        return (
-            self._shared.pid == os.getpid()
-            and self._thread.is_alive()
-            and not shared.stopping
-            and not shared.finished.is_set()
-        )
+        return shared.pid == os.getpid() and self._thread.is_alive() and not shared.stopping
 
     @property
     def loaded(self) -> L | None:

@@ -154,7 +154,7 @@ def resolve_params(
         num_samples=config.num_return_sequences or 1,
         processors=LogitsProcessorList(params.get("logits_processor", ())),
         criteria=StoppingCriteriaList(params.get("stopping_criteria", ())),
-        method=one_method(params.get("custom_generate"), params.get("recipe")),
+        method=_method(params),
         method_arguments={name: params[name] for name in params.keys() - BY_NAME.keys()},
         presence_penalty=float(params.get("presence_penalty", 0.0)),
         frequency_penalty=float(params.get("frequency_penalty", 0.0)),
@@ -181,6 +181,12 @@ def _check(
         check_constraints(config)
     check_drafting(config, params, mode)
     return mode
+
+
+def _method(params: Mapping[str, Any]) -> str | os.PathLike[str] | Callable[..., Any] | None:
+    """The custom decoding method, under either of its names."""
+    given = params.get("custom_generate"), params.get("recipe")
+    return None if given == (None, None) else one_method(*given)
 
 
 def fit_room(params: RequestParams, prompt_length: int, room: int) -> None:

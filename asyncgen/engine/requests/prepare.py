@@ -62,10 +62,7 @@ def why_alone(model: Any, params: RequestParams) -> str | None:
     Returns:
         A reason in words; ``None`` where the batch serves it.
     """
-    for applies, reason in _RULES:
-        if applies(model, params):
-            return reason
-    return None
+    return next((reason for applies, reason in _RULES if applies(model, params)), None)
 
 
 def num_rows(params: RequestParams) -> int:
