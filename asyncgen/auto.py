@@ -202,7 +202,5 @@ def _check_device_map(
 def _refuse(unsupported: dict[str, Any], where: str, function: Any) -> None:
     """Raise for the first keyword that is not understood."""
     for name, value in unsupported.items():
-        known = sorted(
-            known for known in function.__annotations__ if known not in ("return", "unsupported")
-        )
+        known = sorted(function.__annotations__.keys() - {"return", "unsupported"})
         raise InvalidRequestError(name, value, f"`{where}` does not take it; it takes {known}")

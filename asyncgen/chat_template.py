@@ -251,17 +251,14 @@ def _check_message(message: object, name: str) -> None:
             f"{name}.role", role, 'give a text such as "system", "user", "assistant" or "tool"'
         )
     content = message.get("content")
-    if content is None and len(message) > 1:
+    if isinstance(content, str) or (content is None and len(message) > 1):
         return
-    if isinstance(content, str):
-        return
+    allowed = "give a text or a list of content parts"
     if isinstance(content, Sequence) and not isinstance(content, bytes):
         if all(isinstance(part, str | Mapping) for part in content):
             return
-        raise InvalidRequestError(
-            f"{name}.content", content, 'give parts such as {"type": "text", "text": "…"}'
-        )
-    raise InvalidRequestError(f"{name}.content", content, "give a text or a list of content parts")
+        allowed = 'give parts such as {"type": "text", "text": "…"}'
+    raise InvalidRequestError(f"{name}.content", content, allowed)
 
 
 def _check_mappings(value: object, parameter: str, meaning: str) -> None:

@@ -9,9 +9,12 @@ import json
 import os
 import re
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from asyncgen.errors import InvalidRequestError, ModelLoadError
+
+if TYPE_CHECKING:
+    from typing import Unpack
 
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 
@@ -64,15 +67,27 @@ def read_json(file: Path) -> dict[str, Any]:
     return data
 
 
+class HubOptions(TypedDict, total=False):
+    """How a repository on the hub is reached.
+
+    Attributes:
+        revision: Branch, tag or commit of a repository.
+        token: Access token for a private or gated repository; the one that the hub library has
+            stored is used if left out.
+        cache_dir: Where downloads are kept; the hub library's cache if left out.
+        local_files_only: Never download; take what an earlier download left.
+        endpoint: Address of the hub; ``HF_ENDPOINT`` or the public hub if left out.
+    """
+
+    revision: str | None
+    token: str | bool | None
+    cache_dir: str | os.PathLike[str] | None
+    local_files_only: bool
+    endpoint: str | None
+
+
 def resolve(
-    source: str | os.PathLike[str],
-    *,
-    weights: bool = True,
-    revision: str | None = None,
-    token: str | bool | None = None,
-    cache_dir: str | os.PathLike[str] | None = None,
-    local_files_only: bool = False,
-    endpoint: str | None = None,
+    source: str | os.PathLike[str], *, weights: bool = True, **options: Unpack[HubOptions]
 ) -> Path:
     """Find the folder of a checkpoint, downloading it where it is not here yet.
 
@@ -80,12 +95,7 @@ def resolve(
         source: ``"demo"`` for the bundled model, a folder, or the id of a repository on the hub
             such as ``"owner/name"``. A folder that is called ``demo`` is reached as ``"./demo"``.
         weights: Whether the weights are needed, or only the small files beside them.
-        revision: Branch, tag or commit of a repository.
-        token: Access token for a private or gated repository; the one that the hub library has
-            stored is used if left out.
-        cache_dir: Where downloads are kept; the hub library's cache if left out.
-        local_files_only: Never download; take what an earlier download left.
-        endpoint: Address of the hub; ``HF_ENDPOINT`` or the public hub if left out.
+        **options: See `HubOptions`.
 
     Returns:
         An existing folder.
@@ -97,44 +107,22 @@ def resolve(
     """
     folder = _local_folder(source)
     if folder is not None:
-        if revision is not None:
-            raise InvalidRequestError(
-                "revision",
-                revision,
-                "only a repository on the hub has revisions, a folder has not",
-            )
+        _refuse_revision(options, "only a repository on the hub has revisions, a folder has not")
         return folder
-    return _download(
-        source,
-        # Other formats and adapters of the same model would be downloaded in vain.
-        allowed=["*.json", "*.jinja", *(["*.safetensors"] if weights else [])],
-        ignored=_IN_VAIN,
-        revision=revision,
-        token=token,
-        cache_dir=cache_dir,
-        local_files_only=local_files_only,
-        endpoint=endpoint,
-    )
+    # Other formats and adapters of the same model would be downloaded in vain.
+    allowed = ["*.json", "*.jinja", *(["*.safetensors"] if weights else [])]
+    return _download(source, allowed, _IN_VAIN, options)
 
 
 def resolve_code(
-    source: str | os.PathLike[str],
-    *,
-    patterns: list[str],
-    revision: str | None = None,
-    token: str | bool | None = None,
-    cache_dir: str | os.PathLike[str] | None = None,
-    local_files_only: bool = False,
+    source: str | os.PathLike[str], *, patterns: list[str], **options: Unpack[HubOptions]
 ) -> Path:
-    """Find the folder of a decoding method; parameters as in :func:`resolve`.
+    """Find the folder of a decoding method.
 
     Args:
         source: A folder, or the id of a repository on the hub.
         patterns: Files to download.
-        revision: Branch, tag or commit of a repository.
-        token: Access token.
-        cache_dir: Where downloads are kept.
-        local_files_only: Never download.
+        **options: See `HubOptions`.
 
     Raises:
         InvalidRequestError: A revision was given for something that is no repository.
@@ -142,19 +130,15 @@ def resolve_code(
     """
     path = Path(source).expanduser()
     if path.is_dir():
-        if revision is not None:
-            raise InvalidRequestError("revision", revision, "a folder has no revisions")
+        _refuse_revision(options, "a folder has no revisions")
         return path
-    return _download(
-        source,
-        allowed=patterns,
-        ignored=[],
-        revision=revision,
-        token=token,
-        cache_dir=cache_dir,
-        local_files_only=local_files_only,
-        endpoint=None,
-    )
+    return _download(source, patterns, [], options)
+
+
+def _refuse_revision(options: HubOptions, reason: str) -> None:
+    revision = options.get("revision")
+    if revision is not None:
+        raise InvalidRequestError("revision", revision, reason)
 
 
 def _local_folder(source: str | os.PathLike[str]) -> Path | None:
@@ -168,15 +152,7 @@ def _local_folder(source: str | os.PathLike[str]) -> Path | None:
 
 
 def _download(
-    source: str | os.PathLike[str],
-    *,
-    allowed: list[str],
-    ignored: list[str],
-    revision: str | None,
-    token: str | bool | None,
-    cache_dir: str | os.PathLike[str] | None,
-    local_files_only: bool,
-    endpoint: str | None,
+    source: str | os.PathLike[str], allowed: list[str], ignored: list[str], options: HubOptions
 ) -> Path:
     repository = str(source)
     if isinstance(source, os.PathLike) or not _REPOSITORY.fullmatch(repository):
@@ -184,26 +160,17 @@ def _download(
     # Imported here: it takes longer to import than everything else that loading needs but torch.
     from huggingface_hub import snapshot_download
 
+    where: dict[str, Any] = {**options}
+    where["endpoint"] = where.get("endpoint") or os.environ.get("HF_ENDPOINT")
     try:
         return Path(
-            snapshot_download(
-                repository,
-                revision=revision,
-                token=token,
-                cache_dir=None if cache_dir is None else Path(cache_dir),
-                local_files_only=local_files_only,
-                endpoint=endpoint or os.environ.get("HF_ENDPOINT"),
-                allow_patterns=allowed,
-                ignore_patterns=ignored,
-            )
+            snapshot_download(repository, allow_patterns=allowed, ignore_patterns=ignored, **where)
         )
     except Exception as error:
-        raise ModelLoadError(_explain(repository, revision, local_files_only, error)) from error
+        raise ModelLoadError(_explain(repository, options, error)) from error
 
 
-def _explain(
-    repository: str, revision: str | None, local_files_only: bool, error: Exception
-) -> str:
+def _explain(repository: str, options: HubOptions, error: Exception) -> str:
     """Say what went wrong with a download, and what to do."""
     from huggingface_hub import errors
 
@@ -213,13 +180,14 @@ def _explain(
             "then pass `token=` of an account that did"
         )
     if isinstance(error, errors.RevisionNotFoundError):
+        revision = options.get("revision")
         return f"the repository {repository!r} has no revision {revision!r}; check `revision`"
     if isinstance(error, errors.RepositoryNotFoundError):
         return (
             f"there is no folder {repository!r}, and the hub shows no repository of that name; "
             "check the spelling, or pass `token=` if it is private"
         )
-    if local_files_only:
+    if options.get("local_files_only"):
         return (
             f"{repository!r} is not complete in the local cache; "
             "leave `local_files_only` out to download it"

@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from asyncgen.models import DecoderLM
 
 
+IGNORED = -100
+"""Label of a position that does not count."""
+
+
 class PreTrainedModel(GenerationMixin, ContinuousMixin, nn.Module):
     """A causal language model that is ready to run.
 
@@ -134,7 +138,7 @@ class PreTrainedModel(GenerationMixin, ContinuousMixin, nn.Module):
         hidden = self.core.hidden(embeddings, positions, attention, collected)
         logits = self.core.project(_keep(hidden, logits_to_keep))
         output = CausalLMOutputWithPast(
-            loss=None if labels is None else _loss(logits, labels),
+            loss=loss_of(logits, labels, shift=1),
             logits=logits,
             past_key_values=None if use_cache is False else past,
             hidden_states=None if collected is None else tuple(collected),
@@ -151,11 +155,8 @@ class PreTrainedModel(GenerationMixin, ContinuousMixin, nn.Module):
             positions = position_ids.to(self.device, torch.int64)
             positions = positions[None] if positions.dim() == 1 else positions
             if positions.shape not in ((batch, length), (1, length)):
-                raise InvalidRequestError(
-                    "position_ids",
-                    tuple(position_ids.shape),
-                    f"its shape must be [{batch}, {length}] or [1, {length}]",
-                )
+                allowed = f"[{batch}, {length}] or [1, {length}]"
+                raise _wrong_shape("position_ids", position_ids, allowed)
             return positions
         if mask is None:
             return torch.arange(start, start + length, device=self.device)[None]
@@ -176,10 +177,7 @@ def embeddings_of(
     if inputs_embeds is not None:
         width = core.config.hidden_size
         if inputs_embeds.dim() != 3 or inputs_embeds.shape[2] != width:
-            shape = tuple(inputs_embeds.shape)
-            raise InvalidRequestError(
-                f"{prefix}inputs_embeds", shape, f"its shape must be [B, S, {width}]"
-            )
+            raise _wrong_shape(f"{prefix}inputs_embeds", inputs_embeds, f"[B, S, {width}]")
         return inputs_embeds.to(core.device, core.dtype)
     assert input_ids is not None
     if input_ids.dim() != 2 or input_ids.is_floating_point():
@@ -211,9 +209,7 @@ def check_cache(past_key_values: object) -> Cache:
 
 
 def _check_cache_position(cache_position: Tensor | None, start: int, length: int) -> None:
-    if cache_position is None:
-        return
-    if cache_position.tolist() != list(range(start, start + length)):
+    if cache_position is not None and cache_position.tolist() != [*range(start, start + length)]:
         raise InvalidRequestError(
             "cache_position",
             cache_position.tolist(),
@@ -229,11 +225,8 @@ def check_mask(
         return None
     expected = (embeddings.shape[0], start + embeddings.shape[1])
     if attention_mask.shape != expected:
-        raise InvalidRequestError(
-            name,
-            tuple(attention_mask.shape),
-            f"its shape must be {list(expected)}: rows, and positions of cache and input together",
-        )
+        allowed = f"{list(expected)}: rows, and positions of cache and input together"
+        raise _wrong_shape(name, attention_mask, allowed)
     return attention_mask.to(embeddings.device) != 0
 
 
@@ -248,11 +241,16 @@ def _keep(hidden: Tensor, logits_to_keep: int | Tensor) -> Tensor:
     return hidden[:, -logits_to_keep:] if logits_to_keep else hidden
 
 
-def _loss(logits: Tensor, labels: Tensor) -> Tensor:
-    """Mean negative log-likelihood of each label after the position before it."""
+def loss_of(logits: Tensor, labels: Tensor | None, *, shift: int) -> Tensor | None:
+    """Mean negative log-likelihood of each label, told by the logits ``shift`` positions before."""
+    if labels is None:
+        return None
     if labels.shape != logits.shape[:2]:
-        raise InvalidRequestError(
-            "labels", tuple(labels.shape), f"its shape must be {list(logits.shape[:2])}"
-        )
-    predicted = logits[:, :-1].float().flatten(0, 1)  # [B * (S - 1), V]
-    return F.cross_entropy(predicted, labels[:, 1:].to(logits.device).flatten(), ignore_index=-100)
+        raise _wrong_shape("labels", labels, str(list(logits.shape[:2])))
+    predicted = logits[:, : logits.shape[1] - shift].float().flatten(0, 1)
+    wanted = labels[:, shift:].to(logits.device).flatten()
+    return F.cross_entropy(predicted, wanted, ignore_index=IGNORED)
+
+
+def _wrong_shape(name: str, given: Tensor, allowed: str) -> InvalidRequestError:
+    return InvalidRequestError(name, tuple(given.shape), f"its shape must be {allowed}")

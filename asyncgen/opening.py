@@ -8,9 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from asyncgen.engine.assembly import assemble, plan_room
-from asyncgen.engine.metrics import EngineMetrics
 from asyncgen.engine.options import EngineOptions, SharedOptions
-from asyncgen.engine.requests.request import clock
 from asyncgen.errors import InvalidRequestError
 
 if TYPE_CHECKING:
@@ -19,9 +17,9 @@ if TYPE_CHECKING:
     import torch
 
     from asyncgen.engine.core import Engine
-    from asyncgen.engine.lane.lane import Run
+    from asyncgen.engine.lane.assistants import Assistants
+    from asyncgen.engine.metrics import EngineMetrics
     from asyncgen.engine.requests.admission import Admission
-    from asyncgen.engine.requests.request import Request
     from asyncgen.engine.scheduling.pages import CacheRoom
     from asyncgen.pretrained import PreTrainedModel
     from asyncgen.tokenizer import Tokenizer
@@ -127,20 +125,20 @@ def open_engine(
 
     if source.num_threads is not None:
         torch.set_num_threads(source.num_threads)
-    model, tokenizer, metrics = _load_model(source), _load_tokenizer(source), EngineMetrics()
-    room = plan_room(model, source) if hasattr(model, "core") else None
-    opened = Opened(model, tokenizer, room, metrics)
+    model, tokenizer = _load_model(source), _load_tokenizer(source)
+    is_ours = hasattr(model, "core")
+    room = plan_room(model, source) if is_ours else None
     engine = assemble(
         model,
         tokenizer,
         source,
         room,
-        start_alone=_runs(opened, source, is_closing),
+        assistants=_assistants(model, source) if is_ours else None,
+        is_closing=is_closing,
         admission=admission,
-        metrics=metrics,
     )
     engine.warm()
-    return engine, opened
+    return engine, Opened(model, tokenizer, room, engine.metrics)
 
 
 def _load_model(source: ModelSource) -> PreTrainedModel:
@@ -168,28 +166,12 @@ def _load_tokenizer(source: ModelSource) -> Tokenizer:
     return wanted
 
 
-def _runs(
-    opened: Opened, source: ModelSource, is_closing: Callable[[], bool]
-) -> Callable[[Request], Run]:
-    """How a request is taken up: steps of our own strategies, or a foreign ``generate``."""
+def _assistants(model: PreTrainedModel, source: ModelSource) -> Assistants:
+    """Where draft models come from: they are loaded like the model itself."""
     from asyncgen.engine.lane.assistants import Assistants
-    from asyncgen.engine.lane.foreign_run import ForeignRun
-    from asyncgen.engine.lane.strategy_run import StepRun
-
-    arguments: dict[str, Any] = {
-        "model": opened.model,
-        "tokenizer": opened.tokenizer,
-        "clock": clock,
-        "metrics": opened.metrics,
-    }
-    if not hasattr(opened.model, "core"):
-        return partial(ForeignRun, **arguments, is_closing=is_closing)
     from asyncgen.pretrained import load_model, load_tokenizer
 
-    assistants = Assistants(
-        partial(load_model, device=opened.model.device, dtype=source.dtype, token=source.token),
+    return Assistants(
+        partial(load_model, device=model.device, dtype=source.dtype, token=source.token),
         partial(load_tokenizer, token=source.token),
-    )
-    return partial(
-        StepRun, **arguments, prefill_chunk=source.prefill_chunk_size, assistants=assistants
     )

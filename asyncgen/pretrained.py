@@ -21,12 +21,7 @@ if TYPE_CHECKING:
     import os
     from pathlib import Path
 
-__all__ = [
-    "PreTrainedModel",
-    "load_model",
-    "load_tokenizer",
-    "set_seed",
-]
+__all__ = ["PreTrainedModel", "load_model", "load_tokenizer", "set_seed"]
 
 
 def load_model(

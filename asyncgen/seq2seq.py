@@ -5,13 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
-from torch.nn import functional as F
 
 from asyncgen.cache import DynamicCache, EncoderDecoderCache
-from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.generate.prompts import decoder_start
 from asyncgen.generation.outputs import BaseModelOutput, Seq2SeqLMOutput
-from asyncgen.modeling import PreTrainedModel, check_cache, check_mask, embeddings_of
+from asyncgen.modeling import (
+    IGNORED,
+    PreTrainedModel,
+    check_cache,
+    check_mask,
+    embeddings_of,
+    loss_of,
+)
 from asyncgen.models.attention.cross import Encoded
 
 if TYPE_CHECKING:
@@ -19,10 +24,6 @@ if TYPE_CHECKING:
 
     from asyncgen.cache import Cache
     from asyncgen.models.arch.t5 import T5
-
-
-_IGNORED = -100
-"""Label of a position that does not count."""
 
 
 class Encoder:
@@ -150,7 +151,7 @@ class Seq2SeqModel(PreTrainedModel):
         hidden = self.core.hidden(embeddings, positions, attention, states)
         logits = self.core.project(hidden)
         output = Seq2SeqLMOutput(
-            loss=None if labels is None else _loss(logits, labels),
+            loss=loss_of(logits, labels, shift=0),
             logits=logits,
             past_key_values=None if use_cache is False else past,
             decoder_hidden_states=None if states is None else tuple(states),
@@ -166,7 +167,7 @@ class Seq2SeqModel(PreTrainedModel):
         """Labels as the decoder reads them: behind its start token, without the last."""
         start = decoder_start(self.generation_config, labels.shape[0])
         ids = torch.cat((start, labels[:, :-1].cpu()), dim=1)
-        return ids.masked_fill(ids == _IGNORED, self.core.config.pad_token_id or 0)
+        return ids.masked_fill(ids == IGNORED, self.core.config.pad_token_id or 0)
 
 
 def _encoded(encoder_outputs: Any) -> Encoded:
@@ -176,19 +177,7 @@ def _encoded(encoder_outputs: Any) -> Encoded:
 
 
 def _check_pair(past_key_values: object) -> EncoderDecoderCache:
-    if past_key_values is None:
-        return EncoderDecoderCache(DynamicCache(), DynamicCache())
-    past = check_cache(past_key_values)
+    past = check_cache(past_key_values)  # a new one where none was given
     if isinstance(past, EncoderDecoderCache):
         return past
     return EncoderDecoderCache(past, DynamicCache())
-
-
-def _loss(logits: Tensor, labels: Tensor) -> Tensor:
-    """Mean negative log-likelihood of the labels."""
-    if labels.shape != logits.shape[:2]:
-        raise InvalidRequestError(
-            "labels", tuple(labels.shape), f"its shape must be {list(logits.shape[:2])}"
-        )
-    flat = labels.to(logits.device).flatten()
-    return F.cross_entropy(logits.float().flatten(0, 1), flat, ignore_index=_IGNORED)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, TypeGuard, overload
 
 from tokenizers.models import BPE
 
@@ -295,17 +295,15 @@ class Tokenizer(Vocabulary):
         Raises:
             InvalidRequestError: An id is negative, or there are several rows.
         """
-        ids = as_ids(token_ids)
+        ids, backend = as_ids(token_ids), self.backend_tokenizer
         if len(ids) >= _LONG_IDS:
-            text = self.backend_tokenizer.decode_batch(
-                [ids], skip_special_tokens=skip_special_tokens
-            )[0]
+            (text,) = backend.decode_batch([ids], skip_special_tokens=skip_special_tokens)
         else:
-            text = self.backend_tokenizer.decode(ids, skip_special_tokens=skip_special_tokens)
+            text = backend.decode(ids, skip_special_tokens=skip_special_tokens)
         clean = clean_up_tokenization_spaces
         if clean is None:
             clean = self.clean_up_tokenization_spaces
-        return _clean_up(text) if clean else text
+        return _SPACED_MARKS.sub("", text.replace(" ' ", "'")) if clean else text
 
     def batch_decode(
         self,
@@ -382,26 +380,19 @@ class Tokenizer(Vocabulary):
                     variables={**self._roles, **template_variables},
                 )
             )
+        rendered = texts if several else texts[0]
+        options: dict[str, Any] = {
+            "padding": padding,
+            "truncation": truncation,
+            "max_length": max_length,
+            "return_tensors": return_tensors,
+        }
         if not tokenize:
-            given = {
-                "padding": padding,
-                "truncation": truncation,
-                "max_length": max_length,
-                "return_tensors": return_tensors,
-                "return_dict": return_dict,
-            }
-            for name, value in given.items():
+            for name, value in {**options, "return_dict": return_dict}.items():
                 if value:
                     raise InvalidRequestError(name, value, "it needs `tokenize=True`")
-            return texts if several else texts[0]
-        encoded = self(
-            texts if several else texts[0],
-            add_special_tokens=False,
-            padding=padding,
-            truncation=truncation,
-            max_length=max_length,
-            return_tensors=return_tensors,
-        )
+            return rendered
+        encoded = self(rendered, add_special_tokens=False, **options)
         return encoded if return_dict else encoded["input_ids"]
 
     def _encode(self, text: str, add_special_tokens: bool) -> Encoding:
@@ -471,10 +462,8 @@ class Tokenizer(Vocabulary):
 
 
 def _check_texts(texts: object) -> list[str]:
-    if isinstance(texts, Sequence) and not isinstance(texts, bytes):
-        rows = list(texts)
-        if all(isinstance(text, str) for text in rows):
-            return rows
+    if _is_list(texts) and all(isinstance(text, str) for text in texts):
+        return list(texts)
     raise InvalidRequestError("text", texts, "give a string or a list of strings")
 
 
@@ -489,15 +478,9 @@ def _not_unicode(texts: Sequence[str], error: TypeError) -> Exception:
     return error
 
 
-def _clean_up(text: str) -> str:
-    return _SPACED_MARKS.sub("", text.replace(" ' ", "'"))
-
-
 def _is_batch(conversation: object) -> bool:
-    return (
-        isinstance(conversation, Sequence)
-        and not isinstance(conversation, str | bytes)
-        and len(conversation) > 0
-        and isinstance(conversation[0], Sequence)
-        and not isinstance(conversation[0], str | bytes)
-    )
+    return _is_list(conversation) and len(conversation) > 0 and _is_list(conversation[0])
+
+
+def _is_list(value: object) -> TypeGuard[Sequence[Any]]:
+    return isinstance(value, Sequence) and not isinstance(value, str | bytes)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
+from abc import abstractmethod
 from typing import TYPE_CHECKING, Self
 
 import anyio
 
 from streamers.channel import Ending, Item
-from streamers.readable import ReadableStreamer, Subscription
+from streamers.readable import ReadableStreamer, Subscription, SubscriptionReader, text_of
 from streamers.wakeup import Mailbox
 
 if TYPE_CHECKING:
@@ -17,7 +18,25 @@ if TYPE_CHECKING:
     from streamers.base import RowText
 
 
-class AsyncTextIteratorStreamer(ReadableStreamer[Mailbox[Item]]):
+class _AsyncClosing:
+    """What is closed by leaving `async with`."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Stop, without waiting for anything."""
+
+    async def aclose(self) -> None:
+        """The same as `close`."""
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.close()
+
+
+class AsyncTextIteratorStreamer(ReadableStreamer[Mailbox[Item]], _AsyncClosing):
     """Streamer whose print-ready text is read by `async for`, while a thread generates.
 
     Iterating gives `RowText`: text that knows its row. Leaving the loop (`break`, an exception, a
@@ -49,7 +68,7 @@ class AsyncTextIteratorStreamer(ReadableStreamer[Mailbox[Item]]):
         """
         subscription = self._own_subscription()
         subscription.used = True
-        return _text(await _take(subscription))
+        return text_of(await _take(subscription), StopAsyncIteration)
 
     def tee(self, n: int) -> tuple[AsyncTextReader, ...]:
         """Return independent readers, each of which sees all text from the start.
@@ -59,33 +78,15 @@ class AsyncTextIteratorStreamer(ReadableStreamer[Mailbox[Item]]):
         """
         return tuple([AsyncTextReader(subscription) for subscription in self._new_subscriptions(n)])
 
-    async def aclose(self) -> None:
-        """Send all readers away and cancel the producer; the same as `close`."""
-        self.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self.close()
-
     def _new_inbox(self, on_gone: Callable[[], None]) -> Mailbox[Item]:
         return Mailbox(on_gone)
 
 
-class AsyncTextReader:
+class AsyncTextReader(SubscriptionReader[Mailbox[Item]], _AsyncClosing):
     """An async iterator over a stream's text; dropping it before the end cancels the producer.
 
     For one task at a time. `close` and the garbage collector may come from any thread.
     """
-
-    def __init__(self, subscription: Subscription[Mailbox[Item]]) -> None:
-        """Args:
-        subscription: where to read; got from `AsyncTextIteratorStreamer`.
-        """
-        self._over = False
-        self._subscription = subscription
-        subscription.sit(self)
 
     def __aiter__(self) -> Self:
         return self
@@ -101,29 +102,8 @@ class AsyncTextReader:
             # leaves its loop is to be noticed at once, not when garbage is collected.
             del self
             raise
-        if isinstance(item, Ending):
-            self._over = True
-            self._subscription.rest(self)
-        return _text(item)
-
-    def close(self) -> None:
-        """Stop reading; the producer is cancelled if nobody else reads."""
-        if not self._over:
-            self._over = True
-            self._subscription.stand_up(self)
-
-    async def aclose(self) -> None:
-        """Stop reading; the same as `close`."""
-        self.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self.close()
-
-    def __del__(self) -> None:
-        self.close()
+        self._note_end(item)
+        return text_of(item, StopAsyncIteration)
 
 
 async def _take(subscription: Subscription[Mailbox[Item]]) -> Item:
@@ -140,12 +120,4 @@ async def _take(subscription: Subscription[Mailbox[Item]]) -> Item:
         with anyio.move_on_after(seconds):
             await seat.inbox.wait()
         item = seat.next_ready()
-    return item
-
-
-def _text(item: Item) -> RowText:
-    """Return a text, or raise what the ending says."""
-    if isinstance(item, Ending):
-        item.raise_error()
-        raise StopAsyncIteration
     return item

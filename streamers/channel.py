@@ -18,7 +18,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from streamers.base import RowText
 from streamers.cancel import Cancelled
-from streamers.errors import ProducerDiedError, ProducerError
+from streamers.errors import ProducerError
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,14 +179,6 @@ class Channel:
         """Whether the thread that produced last has ended, and the round has not."""
         producer = self._producer
         return not self.ended and producer is not None and not producer.is_alive()
-
-
-def died() -> ProducerDiedError:
-    """Return the error for a producer that died."""
-    return ProducerDiedError(
-        "the generating thread ended without calling end(); "
-        "start it with Thread(target=streamer.run, args=(generate,)) to learn why"
-    )
 
 
 def _merged(items: list[Item]) -> list[Item]:

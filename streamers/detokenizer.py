@@ -14,23 +14,13 @@ from __future__ import annotations
 import codecs
 import copy
 import weakref
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from streamers.pieces import Open, PieceTable, parse
 from streamers.window import WindowStream
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
-
-
-class _Stream(Protocol):
-    """What a detokenizer drives: ids one by one, or several at once."""
-
-    def one(self, token_id: int) -> str: ...
-
-    def many(self, token_ids: Sequence[int]) -> str: ...
-
-    def flush(self) -> str: ...
 
 
 class Detokenizer:
@@ -69,7 +59,7 @@ class Detokenizer:
         decode_kwargs: further arguments of the tokenizer's `decode`.
         """
         table = _table_for(tokenizer, skip_special_tokens, decode_kwargs)
-        self._stream: _Stream
+        self._stream: _PieceStream | WindowStream
         if table is not None:
             self._stream = _PieceStream(table, tokenizer, prompt_ids or ())
         else:
@@ -154,13 +144,8 @@ class _PieceStream:
         return text
 
     def _is_plain(self) -> bool:
-        return not (
-            self._tail
-            or self._owed
-            or self._rest
-            or self._left
-            or self._pieces is not self._table.rest
-        )
+        held = self._tail or self._owed or self._rest or self._left
+        return not held and self._pieces is self._table.rest
 
     def _join(self, piece: str | bytes | Open) -> str:
         self._pieces = self._table.rest
@@ -170,15 +155,12 @@ class _PieceStream:
         elif isinstance(piece, bytes):
             text = self._decode(self._tail + piece, final=False)
         else:
-            text = self._take_owed() + piece
+            text = self._owed + piece
+            self._owed = self._rest = ""
             if piece and self._tail:  # whole characters follow, so the one before stays incomplete
                 text = self._decode(self._tail, final=True) + text
                 self._tail = b""
         return self._strip(text) if self._left else text
-
-    def _take_owed(self) -> str:
-        owed, self._owed, self._rest = self._owed, "", ""
-        return owed
 
     def _decode(self, data: bytes, *, final: bool) -> str:
         text, used = codecs.utf_8_decode(data, "replace", final)

@@ -10,8 +10,6 @@ Misuse raises `ValueError` or `TypeError`, and a reader that waits longer than i
 
 from __future__ import annotations
 
-__all__ = ["ProducerDiedError", "ProducerError", "StreamerError"]
-
 
 class StreamerError(RuntimeError):
     """Base of the errors of this package."""

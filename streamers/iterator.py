@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, Self
 
 from streamers.channel import Ending, Item
-from streamers.readable import ReadableStreamer, Subscription
+from streamers.readable import ReadableStreamer, Subscription, SubscriptionReader, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,7 +45,7 @@ class TextIteratorStreamer(ReadableStreamer["_QueueInbox"]):
         """
         subscription = self._own_subscription()
         subscription.used = True
-        return _text(_take(subscription))
+        return text_of(_take(subscription), StopIteration)
 
     def tee(self, n: int) -> tuple[TextReader, ...]:
         """Return independent readers, each of which sees all text from the start.
@@ -65,19 +65,11 @@ class TextIteratorStreamer(ReadableStreamer["_QueueInbox"]):
         return _QueueInbox()
 
 
-class TextReader:
+class TextReader(SubscriptionReader["_QueueInbox"]):
     """A blocking iterator over a stream's text; dropping it before the end cancels the producer.
 
     For one thread at a time.
     """
-
-    def __init__(self, subscription: Subscription[_QueueInbox]) -> None:
-        """Args:
-        subscription: where to read; got from `TextIteratorStreamer`.
-        """
-        self._over = False
-        self._subscription = subscription
-        subscription.sit(self)
 
     def __iter__(self) -> Self:
         return self
@@ -91,24 +83,13 @@ class TextReader:
         except BaseException:
             del self  # the traceback keeps this frame, and must not keep the reader
             raise
-        if isinstance(item, Ending):
-            self._over = True
-            self._subscription.rest(self)
-        return _text(item)
-
-    def close(self) -> None:
-        """Stop reading; the producer is cancelled if nobody else reads."""
-        if not self._over:
-            self._over = True
-            self._subscription.stand_up(self)
+        self._note_end(item)
+        return text_of(item, StopIteration)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def __del__(self) -> None:
         self.close()
 
 
@@ -128,31 +109,19 @@ def _take(subscription: Subscription[_QueueInbox]) -> Item:
     return item
 
 
-def _text(item: Item) -> RowText:
-    """Return a text, or raise what the ending says."""
-    if isinstance(item, Ending):
-        item.raise_error()
-        raise StopIteration
-    return item
-
-
 class _QueueInbox:
     """Items for a reading thread. `SimpleQueue` is reentrant and never blocks a sender."""
 
-    __slots__ = ("_closed", "_queue")
+    __slots__ = ("_queue", "closed")
 
     def __init__(self) -> None:
         self._queue: queue.SimpleQueue[Item | None] = queue.SimpleQueue()
-        self._closed = False
-
-    @property
-    def closed(self) -> bool:
-        return self._closed
+        self.closed = False
 
     def put_nowait(self, item: Item) -> bool:
-        if not self._closed:
+        if not self.closed:
             self._queue.put(item)
-        return not self._closed
+        return not self.closed
 
     def drain(self, seconds: float = 0) -> list[Item]:
         """Take all there is, waiting so long for the first."""
@@ -162,11 +131,11 @@ class _QueueInbox:
             while True:
                 items.append(self._queue.get_nowait())
         except queue.Empty:
-            return [] if self._closed else [item for item in items if item is not None]
+            return [] if self.closed else [item for item in items if item is not None]
 
     def close(self) -> None:
-        self._closed = True
+        self.closed = True
         self._queue.put(None)  # wakes a thread that waits
 
     def abandon(self) -> None:
-        self._closed = True
+        self.closed = True

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ Piece = str | bytes | Open | None
 """Text of whole characters, bytes that are not, an open piece, or None: no token at all."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Pipeline:
     """A decoder, cut into what happens to a token and what happens to the text.
 
@@ -51,9 +51,9 @@ class Pipeline:
         last_differs: whether the last one has.
     """
 
-    maps: tuple[Callable[[str, bool, bool], str], ...] = ()
+    maps: list[Callable[[str, bool, bool], str]] = field(default_factory=list)
     to_bytes: Callable[[str], bytes] | None = None
-    replaced: tuple[tuple[str, str], ...] = ()
+    replaced: list[tuple[str, str]] = field(default_factory=list)
     strip: tuple[str, int] = ("", 0)
     first_differs: bool = False
     last_differs: bool = False
@@ -167,7 +167,7 @@ def parse(state: bytes | str) -> Pipeline | None:
     """
     spec = json.loads(state)
     if spec is None:
-        return Pipeline(maps=(_join_with_space,), first_differs=True)
+        return Pipeline(maps=[_join_with_space], first_differs=True)
     builder = _Builder()
     return builder.build() if all(map(builder.add, _flat(spec))) else None
 
@@ -187,24 +187,13 @@ class _Builder:
 
     def __init__(self) -> None:
         self.scope = "tokens"
-        self.maps: list[Callable[[str, bool, bool], str]] = []
-        self.to_bytes: Callable[[str], bytes] | None = None
-        self.replaced: list[tuple[str, str]] = []
-        self.strip: tuple[str, int] = ("", 0)
-        self.first_differs = False
-        self.last_differs = False
+        self.pipeline = Pipeline()
 
     def build(self) -> Pipeline | None:
-        if self.last_differs and (self.to_bytes is not None or len(self.maps) > 1):
+        made = self.pipeline
+        if made.last_differs and (made.to_bytes is not None or len(made.maps) > 1):
             return None
-        return Pipeline(
-            tuple(self.maps),
-            self.to_bytes,
-            tuple(self.replaced),
-            self.strip,
-            self.first_differs,
-            self.last_differs,
-        )
+        return made
 
     def add(self, stage: dict[str, Any]) -> bool:
         kind = stage.get("type")
@@ -221,19 +210,24 @@ class _Builder:
 
     def _add_token_stage(self, kind: str, stage: dict[str, Any]) -> bool:
         if kind == "ByteLevel":
-            self.to_bytes, self.scope = _byte_level, "text"
+            self.pipeline.to_bytes, self.scope = _byte_level, "text"
         elif kind == "ByteFallback":
-            self.to_bytes, self.scope = _byte_fallback, "runs"
+            self.pipeline.to_bytes, self.scope = _byte_fallback, "runs"
         elif kind == "Metaspace":
-            strips = stage.get("prepend_scheme", "always") != "never"
-            self.maps.append(_metaspace(stage["replacement"], strips))
-            self.first_differs |= strips
+            mark, strips = stage["replacement"], stage.get("prepend_scheme", "always") != "never"
+            self.pipeline.maps.append(
+                lambda token, first, last: token.replace(mark, "" if first and strips else " ")
+            )
+            self.pipeline.first_differs |= strips
         elif kind == "WordPiece":
-            self.maps.append(_word_piece(stage["prefix"], stage["cleanup"]))
-            self.first_differs = True
+            self.pipeline.maps.append(_word_piece(stage["prefix"], stage["cleanup"]))
+            self.pipeline.first_differs = True
         elif kind == "BPEDecoder":
-            self.maps.append(_suffix(stage["suffix"]))
-            self.last_differs = True
+            suffix = stage["suffix"]
+            self.pipeline.maps.append(
+                lambda token, first, last: token.replace(suffix, "" if last else " ")
+            )
+            self.pipeline.last_differs = True
         else:
             return False
         return True
@@ -243,19 +237,21 @@ class _Builder:
         if not old:  # a regular expression
             return False
         if self.scope == "tokens":
-            self.maps.append(lambda token, first, last: token.replace(old, new))
+            self.pipeline.maps.append(lambda token, first, last: token.replace(old, new))
             return True
         # In running text a longer pattern could lie across two tokens.
-        self.replaced.append((old, new))
-        return len(old) == 1 and self.strip == ("", 0)
+        self.pipeline.replaced.append((old, new))
+        return len(old) == 1 and self.pipeline.strip == ("", 0)
 
     def _add_strip(self, char: str, start: int, stop: int) -> bool:
         if self.scope == "tokens":
-            self.maps.append(lambda token, first, last: _stripped(token, char, start, stop))
+            self.pipeline.maps.append(
+                lambda token, first, last: _stripped(token, char, start, stop)
+            )
             return True
         # Only the beginning of the whole text: its end is not known until the stream ends.
-        fits = self.scope == "text" and stop == 0 and self.strip == ("", 0)
-        self.strip = (char, start) if start else ("", 0)
+        fits = self.scope == "text" and stop == 0 and self.pipeline.strip == ("", 0)
+        self.pipeline.strip = (char, start) if start else ("", 0)
         return fits
 
 
@@ -270,20 +266,6 @@ def _stripped(token: str, char: str, start: int, stop: int) -> str:
     while end > begin and len(token) - end < stop and token[end - 1] == char:
         end -= 1
     return token[begin:end]
-
-
-def _metaspace(mark: str, strips: bool) -> Callable[[str, bool, bool], str]:
-    def apply(token: str, first: bool, last: bool) -> str:
-        return token.replace(mark, "" if first and strips else " ")
-
-    return apply
-
-
-def _suffix(suffix: str) -> Callable[[str, bool, bool], str]:
-    def apply(token: str, first: bool, last: bool) -> str:
-        return token.replace(suffix, "" if last else " ")
-
-    return apply
 
 
 # In this order, each over the result of the ones before.

@@ -10,7 +10,8 @@ from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, Generic
 
 from streamers.base import RowStreamer, RowText
-from streamers.channel import Channel, InboxT, Seat, died
+from streamers.channel import Channel, Ending, InboxT, Item, Seat
+from streamers.errors import ProducerDiedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -169,23 +170,15 @@ class Subscription(Generic[InboxT]):
         self.seat = Seat(new_inbox(lambda: self.channel.leave(self.seat)))
         self.channel.join(self.seat)
 
-    def sit(self, handle: object) -> None:
-        """Begin to read with a reader object."""
-        self.used = True
-        self.channel.sit(self.seat, id(handle))
-
-    def stand_up(self, handle: object) -> None:
-        """Stop reading: from any thread, also from a finalizer; the last to leave cancels."""
-        self.channel.leave(self.seat, id(handle))
-
-    def rest(self, handle: object) -> None:
-        """Stop reading at the end of a round."""
-        self.channel.rest(self.seat, id(handle))
-
     def look_after_producer(self) -> None:
         """End the stream if the producing thread has died."""
         if self.channel.producer_died():
-            self.streamer.fail(died())
+            self.streamer.fail(
+                ProducerDiedError(
+                    "the generating thread ended without calling end(); "
+                    "start it with Thread(target=streamer.run, args=(generate,)) to learn why"
+                )
+            )
 
     def patience(self, since: float) -> float:
         """Return the seconds to wait now for a reader that waits since then.
@@ -205,3 +198,39 @@ class Subscription(Generic[InboxT]):
             f"generate gave no sign of life for timeout={self.streamer.timeout} seconds; "
             "give the streamer a longer timeout, or None"
         )
+
+
+class SubscriptionReader(Generic[InboxT]):
+    """What both iterators over a stream's text share; dropping one is leaving the loop."""
+
+    def __init__(self, subscription: Subscription[InboxT]) -> None:
+        """Args:
+        subscription: where to read; got from the streamer.
+        """
+        self._over = False
+        self._subscription = subscription
+        subscription.used = True
+        subscription.channel.sit(subscription.seat, id(self))
+
+    def close(self) -> None:
+        """Stop reading, from any thread; the producer is cancelled if nobody else reads."""
+        if not self._over:
+            self._over = True
+            self._subscription.channel.leave(self._subscription.seat, id(self))
+
+    def __del__(self) -> None:
+        self.close()
+
+    def _note_end(self, item: Item) -> None:
+        """An ending stays the end, and the place is kept for another round."""
+        if isinstance(item, Ending):
+            self._over = True
+            self._subscription.channel.rest(self._subscription.seat, id(self))
+
+
+def text_of(item: Item, end: type[Exception]) -> RowText:
+    """Return a text, or raise what the ending says: an error, or the iterator's own `end`."""
+    if isinstance(item, Ending):
+        item.raise_error()
+        raise end
+    return item

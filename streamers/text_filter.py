@@ -67,6 +67,9 @@ class StopStrings:
     character, the longest. So the result does not depend on how the text was cut into pieces, and
     no further text is ever needed to decide. Cost is linear in the text, whatever the number and
     length of the stop strings. `copy.copy` gives an independent filter at the same place.
+
+    Attributes:
+        held: text that is held back because it may be the beginning of a stop string.
     """
 
     def __init__(self, stops: Sequence[str]) -> None:
@@ -83,13 +86,8 @@ class StopStrings:
             )
         self._automaton = _Automaton(stops)
         self._node = 0
-        self._held = ""
+        self.held = ""
         self._match: str | None = None
-
-    @property
-    def held(self) -> str:
-        """Text that is held back because it may be the beginning of a stop string."""
-        return self._held
 
     def put(self, text: str) -> tuple[str, str | None]:
         """Take more text.
@@ -114,20 +112,20 @@ class StopStrings:
             at += 1
             stop = automaton.found[node]
             if stop is not None:
-                shown = (self._held + text[:at])[: -len(stop)]
-                self._node, self._held, self._match = 0, "", stop
+                shown = (self.held + text[:at])[: -len(stop)]
+                self._node, self.held, self._match = 0, "", stop
                 return shown, stop
         return self._release(text, node), None
 
     def flush(self) -> str:
         """Release what is held: the text ends here without a stop string."""
-        held, self._held, self._node = self._held, "", 0
+        held, self.held, self._node = self.held, "", 0
         return held
 
     def _release(self, text: str, node: int) -> str:
-        if not node and not self._held:
+        if not node and not self.held:
             return text
-        whole = self._held + text
+        whole = self.held + text
         keep = len(whole) - self._automaton.depth[node]
-        self._node, self._held = node, whole[keep:]
+        self._node, self.held = node, whole[keep:]
         return whole[:keep]

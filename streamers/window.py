@@ -7,7 +7,6 @@ before it grows, so the cost per token is constant.
 
 from __future__ import annotations
 
-import copy
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -66,13 +65,6 @@ class WindowStream:
         self._stalled = 0
         return new
 
-    def __copy__(self) -> WindowStream:
-        twin = object.__new__(WindowStream)
-        for name in self.__slots__:
-            setattr(twin, name, getattr(self, name))
-        twin._ids = copy.copy(self._ids)
-        return twin
-
     def _prime(self, inside: bool) -> None:
         """Begin behind the complete characters of the prompt; the ids are its last ones.
 
@@ -96,7 +88,7 @@ class WindowStream:
         return text
 
     def _extend(self, token_ids: Sequence[int]) -> str:
-        self._ids.extend(token_ids)
+        self._ids = [*self._ids, *token_ids]  # never changed in place: a copy may share it
         text = self._decode(self._ids)
         certain = self._certain(text)
         if certain > self._shown:

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from asyncgen.engine.core import Engine
 from asyncgen.engine.lane.lane import SideLane
+from asyncgen.engine.metrics import EngineMetrics
+from asyncgen.engine.requests.request import clock
 from asyncgen.errors import InvalidRequestError
 
 if TYPE_CHECKING:
@@ -20,8 +23,8 @@ if TYPE_CHECKING:
     import torch
 
     from asyncgen.engine.batch import Batch
+    from asyncgen.engine.lane.assistants import Assistants
     from asyncgen.engine.lane.lane import Run
-    from asyncgen.engine.metrics import EngineMetrics
     from asyncgen.engine.options import EngineOptions
     from asyncgen.engine.requests.admission import Admission
     from asyncgen.engine.requests.request import Request
@@ -114,8 +117,8 @@ def assemble(
     options: EngineOptions,
     room: CacheRoom | None,
     *,
-    start_alone: Callable[[Request], Run],
-    metrics: EngineMetrics,
+    assistants: Assistants | None = None,
+    is_closing: Callable[[], bool] = bool,
     admission: Admission | None = None,
 ) -> Engine:
     """Make an engine; allocates the memory of its pages.
@@ -125,24 +128,48 @@ def assemble(
         tokenizer: Its tokenizer; ``None`` where only ids are wanted.
         options: How requests share steps and memory.
         room: Memory for keys and values; ``None`` where a foreign model sees to its own.
-        start_alone: Takes up a request that the shared batch cannot serve.
-        metrics: Counts.
+        assistants: Where draft models come from; ``None`` for a foreign model.
+        is_closing: Whether the decode thread was asked to leave, for a foreign model.
         admission: Counts who waits.
 
     Raises:
         InvalidRequestError: The scheduler is none.
     """
-    pool = None
+    metrics, pool, batch = EngineMetrics(), None, None
     if room is not None:
         from asyncgen.engine.scheduling.pages import PagePool
 
         pool = PagePool(room.num_pages, room.page_size, sharing=options.page_sharing)
-    batch = None
-    if pool is not None and callable(getattr(model.core, "decode_packed", None)):
-        assert room is not None
-        batch = _make_batch(model, tokenizer, options, room, pool, metrics)
+        if callable(getattr(model.core, "decode_packed", None)):
+            batch = _make_batch(model, tokenizer, options, room, pool, metrics)
+    start_alone = _runs(model, tokenizer, options, assistants, is_closing, metrics)
     lane = SideLane(start_alone, max_running=options.max_running, pool=pool, metrics=metrics)
     return Engine(lane, batch, pool=pool, admission=admission, metrics=metrics)
+
+
+def _runs(
+    model: Any,
+    tokenizer: Tokenizer | None,
+    options: EngineOptions,
+    assistants: Assistants | None,
+    is_closing: Callable[[], bool],
+    metrics: EngineMetrics,
+) -> Callable[[Request], Run]:
+    """How a request beside the batch is run: by our own strategies, or a foreign ``generate``."""
+    from asyncgen.engine.lane.foreign_run import ForeignRun
+    from asyncgen.engine.lane.strategy_run import StepRun
+
+    common: dict[str, Any] = {
+        "model": model,
+        "tokenizer": tokenizer,
+        "clock": clock,
+        "metrics": metrics,
+    }
+    if assistants is None:
+        return partial(ForeignRun, **common, is_closing=is_closing)
+    return partial(
+        StepRun, **common, prefill_chunk=options.prefill_chunk_size, assistants=assistants
+    )
 
 
 def _make_batch(
@@ -170,9 +197,7 @@ def _make_batch(
         heads_first=kind.heads_first,
     )
     attention = PagedAttention(core.config, storage)
-    runs_ahead = options.use_async_batching
-    if runs_ahead is None:
-        runs_ahead = kind.runs_ahead
+    wants_ahead = options.use_async_batching
     return Batch(
         _make_scheduler(options, pool),
         BatchRunner(core, attention, _make_graphs(model, attention, options, room)),
@@ -181,7 +206,7 @@ def _make_batch(
         prefill_chunk=options.prefill_chunk_size,
         prefix_caching=options.prefix_caching,
         manual_eviction=options.manual_eviction,
-        runs_ahead=runs_ahead,
+        runs_ahead=kind.runs_ahead if wants_ahead is None else wants_ahead,
         metrics=metrics,
     )
 

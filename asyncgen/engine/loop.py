@@ -202,12 +202,7 @@ class DecodeThread(Generic[L]):
     def is_alive(self) -> bool:
         """Whether requests can be posted."""
         shared = self._shared
-        return (
-            self._shared.pid == os.getpid()
-            and self._thread.is_alive()
-            and not shared.stopping
-            and not shared.finished.is_set()
-        )
+        return shared.pid == os.getpid() and self._thread.is_alive() and not shared.stopping
 
     @property
     def loaded(self) -> L | None:
@@ -393,26 +388,21 @@ def _serve(shared: _Shared[L], engine: SteppedEngine) -> None:
     inbox, draining = shared.inbox, False
     while True:
         while not (engine.has_work or draining) or not inbox.empty():
-            command = inbox.get()
-            if isinstance(command, Stop):
-                if not command.drain:
+            match inbox.get():
+                case Stop(drain=True):
+                    draining = True
+                case Stop():
                     engine.abort_all("aborted")
                     return
-                draining = True
-            else:
-                _obey(engine, command)
+                case Add(request):
+                    engine.add(request)
+                case Abort(request):
+                    engine.abort(request)
+                case Evict(request_id):
+                    engine.evict(request_id)
         if not engine.has_work:
             return
         engine.step()
-
-
-def _obey(engine: SteppedEngine, command: Add | Abort | Evict) -> None:
-    if isinstance(command, Add):
-        engine.add(command.request)
-    elif isinstance(command, Abort):
-        engine.abort(command.request)
-    else:
-        engine.evict(command.request_id)
 
 
 def _refuse_the_rest(shared: _Shared[L]) -> None:

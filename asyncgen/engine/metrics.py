@@ -7,12 +7,12 @@ frozen snapshot. Plain Python: it knows no Prometheus, no clock of its own, and 
 from __future__ import annotations
 
 from bisect import bisect_left
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
 
 SECONDS = tuple(step * 10.0**power for power in range(-4, 3) for step in (1.0, 2.5, 5.0))
@@ -22,31 +22,23 @@ TOKENS = tuple(float(step * 10**power) for power in range(6) for step in (1, 2, 
 
 
 class Measured(Protocol):
-    """What is read of a request; times are in seconds of the engine's clock."""
+    """What is read of a request; times are in seconds of the engine's clock.
 
-    @property
-    def prompt_ids(self) -> Sequence[int]:
-        """The prompt."""
+    Attributes:
+        prompt_ids: The prompt.
+        accepted_at: When it was made.
+        started_at: When it had its first turn.
+        first_token_at: When its first token came.
+        last_token_at: When its newest token came.
+        num_tokens: Tokens generated so far.
+    """
 
-    @property
-    def accepted_at(self) -> float:
-        """When it was made."""
-
-    @property
-    def started_at(self) -> float | None:
-        """When it had its first turn."""
-
-    @property
-    def first_token_at(self) -> float | None:
-        """When its first token came."""
-
-    @property
-    def last_token_at(self) -> float:
-        """When its newest token came."""
-
-    @property
-    def num_tokens(self) -> int:
-        """Tokens generated so far."""
+    prompt_ids: list[int]
+    accepted_at: float
+    started_at: float | None
+    first_token_at: float | None
+    last_token_at: float
+    num_tokens: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,55 +174,56 @@ class EngineMetrics:
     """The recorder: one method for each thing that can happen in an engine.
 
     All but :meth:`snapshot` belong to the decode thread. ``now`` is the engine's clock. A request
-    keeps its own times, and the recorder keeps no request.
+    keeps its own times, and the recorder keeps no request. Its figures have the names that they
+    have in a `MetricsSnapshot`.
     """
 
-    _running: int = 0
-    _waiting: int = 0
-    _pages_used: int = 0
-    _pages_total: int = 0
-    _queried: int = 0
-    _hit: int = 0
-    _preemptions: int = 0
-    _prompt_tokens: int = 0
-    _generation_tokens: int = 0
-    _finished: dict[str, int] = field(default_factory=dict)
-    _first_token: Histogram = field(default_factory=lambda: Histogram(SECONDS))
-    _between: Histogram = field(default_factory=lambda: Histogram(SECONDS))
-    _queue: Histogram = field(default_factory=lambda: Histogram(SECONDS))
-    _prefill: Histogram = field(default_factory=lambda: Histogram(SECONDS))
-    _decode: Histogram = field(default_factory=lambda: Histogram(SECONDS))
-    _end_to_end: Histogram = field(default_factory=lambda: Histogram(SECONDS))
-    _prompt_lengths: Histogram = field(default_factory=lambda: Histogram(TOKENS))
-    _generation_lengths: Histogram = field(default_factory=lambda: Histogram(TOKENS))
-    _step_tokens: Histogram = field(default_factory=lambda: Histogram(TOKENS))
+    requests_running: int = 0
+    requests_waiting: int = 0
+    pages_used: int = 0
+    pages_total: int = 0
+    prefix_cache_queries: int = 0
+    prefix_cache_hits: int = 0
+    preemptions: int = 0
+    prompt_tokens: int = 0
+    generation_tokens: int = 0
+    finished: dict[str, int] = field(default_factory=dict)
+    time_to_first_token: Histogram = field(default_factory=lambda: Histogram(SECONDS))
+    inter_token_latency: Histogram = field(default_factory=lambda: Histogram(SECONDS))
+    queue_time: Histogram = field(default_factory=lambda: Histogram(SECONDS))
+    prefill_time: Histogram = field(default_factory=lambda: Histogram(SECONDS))
+    decode_time: Histogram = field(default_factory=lambda: Histogram(SECONDS))
+    e2e_latency: Histogram = field(default_factory=lambda: Histogram(SECONDS))
+    request_prompt_tokens: Histogram = field(default_factory=lambda: Histogram(TOKENS))
+    request_generation_tokens: Histogram = field(default_factory=lambda: Histogram(TOKENS))
+    step_tokens: Histogram = field(default_factory=lambda: Histogram(TOKENS))
 
     def request_started(self, request: Measured, now: float) -> None:
         """A request has its first turn; told once, however often it is preempted later."""
-        self._queue.observe(now - request.accepted_at)
+        self.queue_time.observe(now - request.accepted_at)
 
     def tokens(self, request: Measured, count: int, now: float) -> None:
         """A step gave a request ``count`` tokens; its samples may be told one by one.
 
         To be told before the request takes note of them.
         """
-        self._generation_tokens += count
+        self.generation_tokens += count
         if request.first_token_at is None:
-            self._prompt_tokens += len(request.prompt_ids)
-            self._first_token.observe(now - request.accepted_at)
+            self.prompt_tokens += len(request.prompt_ids)
+            self.time_to_first_token.observe(now - request.accepted_at)
             if request.started_at is not None:
-                self._prefill.observe(now - request.started_at)
+                self.prefill_time.observe(now - request.started_at)
         elif now > request.last_token_at:
-            self._between.observe(now - request.last_token_at)
+            self.inter_token_latency.observe(now - request.last_token_at)
 
     def request_finished(self, request: Measured, reason: str, now: float) -> None:
         """A request has ended."""
-        self._finished[reason] = self._finished.get(reason, 0) + 1
-        self._end_to_end.observe(now - request.accepted_at)
-        self._prompt_lengths.observe(len(request.prompt_ids))
-        self._generation_lengths.observe(request.num_tokens)
+        self.finished[reason] = self.finished.get(reason, 0) + 1
+        self.e2e_latency.observe(now - request.accepted_at)
+        self.request_prompt_tokens.observe(len(request.prompt_ids))
+        self.request_generation_tokens.observe(request.num_tokens)
         if request.first_token_at is not None:
-            self._decode.observe(request.last_token_at - request.first_token_at)
+            self.decode_time.observe(request.last_token_at - request.first_token_at)
 
     def step(
         self,
@@ -249,42 +242,27 @@ class EngineMetrics:
             pages_total: Pages there are.
             num_tokens: Tokens that a step of the shared batch computed; ``None`` if it had none.
         """
-        self._running = running
-        self._waiting = waiting
-        self._pages_used = pages_used
-        self._pages_total = pages_total
+        self.requests_running = running
+        self.requests_waiting = waiting
+        self.pages_used = pages_used
+        self.pages_total = pages_total
         if num_tokens is not None:
-            self._step_tokens.observe(num_tokens)
+            self.step_tokens.observe(num_tokens)
 
     def prefix(self, queried: int, hit: int) -> None:
         """A prompt of ``queried`` tokens was looked up; ``hit`` of them need no computing."""
-        self._queried += queried
-        self._hit += hit
+        self.prefix_cache_queries += queried
+        self.prefix_cache_hits += hit
 
     def preempted(self) -> None:
         """A running request lost its pages."""
-        self._preemptions += 1
+        self.preemptions += 1
 
     def snapshot(self) -> MetricsSnapshot:
         """Return all figures so far; may be called from any thread."""
-        return MetricsSnapshot(
-            requests_running=self._running,
-            requests_waiting=self._waiting,
-            pages_used=self._pages_used,
-            pages_total=self._pages_total,
-            prefix_cache_queries=self._queried,
-            prefix_cache_hits=self._hit,
-            preemptions=self._preemptions,
-            prompt_tokens=self._prompt_tokens,
-            generation_tokens=self._generation_tokens,
-            finished=MappingProxyType(self._finished.copy()),
-            time_to_first_token=self._first_token.snapshot(),
-            inter_token_latency=self._between.snapshot(),
-            queue_time=self._queue.snapshot(),
-            prefill_time=self._prefill.snapshot(),
-            decode_time=self._decode.snapshot(),
-            e2e_latency=self._end_to_end.snapshot(),
-            request_prompt_tokens=self._prompt_lengths.snapshot(),
-            request_generation_tokens=self._generation_lengths.snapshot(),
-            step_tokens=self._step_tokens.snapshot(),
-        )
+        figures: dict[str, Any] = {one.name: getattr(self, one.name) for one in fields(self)}
+        for name, figure in figures.items():
+            if isinstance(figure, Histogram):
+                figures[name] = figure.snapshot()
+        figures["finished"] = MappingProxyType(self.finished.copy())
+        return MetricsSnapshot(**figures)

@@ -11,13 +11,13 @@ import torch
 from asyncgen.cache.paged import PagedStorage
 from asyncgen.engine import assembly
 from asyncgen.engine.assembly import assemble, plan_room
-from asyncgen.engine.metrics import EngineMetrics
 from asyncgen.engine.options import EngineOptions
 from asyncgen.engine.scheduling.pages import CacheRoom
 from asyncgen.engine.scheduling.schedulers import FIFOScheduler, PrefillFirstScheduler
 from asyncgen.errors import InvalidRequestError
 from asyncgen.models.attention.paged.attention import PagedAttention
 from asyncgen.models.attention.paged.fused import FusedKernel
+from tests.doubles.engine import no_assistants
 from tests.doubles.models import TableModel
 from tests.doubles.recorders import CallRecorder
 from tests.doubles.varlen import varlen_attn
@@ -27,21 +27,10 @@ if TYPE_CHECKING:
 
 
 def engine_of(**options: Any) -> Engine:
-    """An engine over a table model, whose side lane serves nobody."""
+    """An engine over a table model."""
     chosen = EngineOptions(**options)
     model = TableModel()
-
-    def start_alone(request: object) -> Any:
-        raise AssertionError(request)
-
-    return assemble(
-        model,
-        None,
-        chosen,
-        plan_room(model, chosen),
-        start_alone=start_alone,
-        metrics=EngineMetrics(),
-    )
+    return assemble(model, None, chosen, plan_room(model, chosen), assistants=no_assistants())
 
 
 def test_the_options_arrive() -> None:
@@ -68,14 +57,7 @@ def test_the_room_is_what_is_wanted_or_what_is_paid_for() -> None:
 
 
 def test_a_foreign_model_has_no_batch() -> None:
-    engine = assemble(
-        object(),
-        None,
-        EngineOptions(),
-        None,
-        start_alone=lambda request: pytest.fail(),
-        metrics=EngineMetrics(),
-    )
+    engine = assemble(object(), None, EngineOptions(), None)
     assert engine._batch is None and engine._pool is None and not engine.has_work
 
 

@@ -48,16 +48,16 @@ class Assistants:
         Raises:
             ModelLoadError: A checkpoint or a tokenizer cannot be read.
         """
-        model: Any = params.assistant_model
-        if isinstance(model, str | os.PathLike):
-            name = os.fspath(model)
-            if name not in self._models:
-                self._models[name] = self._load_model(model)
-            model = self._models[name]
-        other: Any = params.assistant_tokenizer
-        if isinstance(other, str | os.PathLike):
-            name = os.fspath(other)
-            if name not in self._tokenizers:
-                self._tokenizers[name] = self._load_tokenizer(other)
-            other = self._tokenizers[name]
+        model = _loaded(params.assistant_model, self._models, self._load_model)
+        other = _loaded(params.assistant_tokenizer, self._tokenizers, self._load_tokenizer)
         return Assistance(model, None if other is None else tokenizer, other)
+
+
+def _loaded(source: Any, kept: dict[str, Any], load: Callable[[Any], Any]) -> Any:
+    """What a name stands for, loaded if it is not kept yet; an object is taken as it is."""
+    if not isinstance(source, str | os.PathLike):
+        return source
+    name = os.fspath(source)
+    if name not in kept:
+        kept[name] = load(source)
+    return kept[name]

@@ -168,9 +168,8 @@ class SideLane:
     def num_pages_wanted(self) -> int:
         """Pages that the next request waits for; 0 if it waits for nothing or for a turn."""
         scheduler, pool = self._scheduler, self._pool
-        if pool is None or not scheduler.num_waiting:
-            return 0
-        if scheduler.num_running >= scheduler.max_running:
+        is_full = scheduler.num_running >= scheduler.max_running
+        if pool is None or is_full or not scheduler.num_waiting:
             return 0
         wanted = next(iter(scheduler.waiting())).num_pages
         return wanted if wanted > pool.num_available else 0

@@ -154,11 +154,8 @@ class StepRun:
 
     def _has_more_to_say(self, interrupted: str) -> bool:
         """Beams that run out of time end with the best hypothesis so far, in one more step."""
-        return (
-            interrupted == "time"
-            and self._is_past_prompt
-            and uses_beams(self._request.params.config)
-        )
+        is_late = interrupted == "time" and self._is_past_prompt
+        return is_late and uses_beams(self._request.params.config)
 
     def _write(self, step: Step) -> None:
         """Turn what a step settled into events."""

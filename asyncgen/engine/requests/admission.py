@@ -55,6 +55,8 @@ class Admission:
 
     Attributes:
         is_blocked: Whether somebody waits though there are rows left: memory is what is short.
+        num_waiting: Requests that were let in and have not started.
+        num_running: Requests that have started and not ended.
     """
 
     def __init__(
@@ -76,18 +78,8 @@ class Admission:
         self._max_queue_size = max_queue_size
         self._clock = clock
         self._lock = threading.RLock()  # a finalizer may give a place back inside of it
-        self._waiting = self._running = 0
+        self.num_waiting = self.num_running = 0
         self._ends: deque[float] = deque(maxlen=_MEASURED)
-
-    @property
-    def num_waiting(self) -> int:
-        """Requests that were let in and have not started."""
-        return self._waiting
-
-    @property
-    def num_running(self) -> int:
-        """Requests that have started and not ended."""
-        return self._running
 
     def enter(self) -> Place:
         """Let a request in, or refuse it.
@@ -98,14 +90,14 @@ class Admission:
         with self._lock:
             most = self._max_queue_size
             if most is not None:
-                free = 0 if self.is_blocked else max(self._max_running - self._running, 0)
-                if self._waiting >= most + free:
+                free = 0 if self.is_blocked else max(self._max_running - self.num_running, 0)
+                if self.num_waiting >= most + free:
                     raise OverloadedError(
-                        f"{self._waiting} requests wait, and `max_queue_size` is {most}; try again "
-                        "later",
+                        f"{self.num_waiting} requests wait, and `max_queue_size` is {most}; "
+                        "try again later",
                         self.retry_after(),
                     )
-            self._waiting += 1
+            self.num_waiting += 1
         return Place(self)
 
     def retry_after(self) -> float:
@@ -124,11 +116,11 @@ class Admission:
                 return
             place._stage = stage
             if before == "waiting":
-                self._waiting -= 1
+                self.num_waiting -= 1
             else:
-                self._running -= 1
+                self.num_running -= 1
             if stage == "running":
-                self._running += 1
+                self.num_running += 1
                 place.started_at = self._clock()
             elif before == "running":
                 self._ends.append(self._clock())

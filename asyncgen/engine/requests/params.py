@@ -42,6 +42,12 @@ _FIELDS = frozenset(each.name for each in FIELDS)
 _FILLED = {name: value for name, value in DEFAULTS.items() if name not in DRAFTING}
 """The documented defaults, but for those that a draft model's own configuration precedes."""
 
+_AS_GIVEN = frozenset(
+    "priority skip_special_tokens trust_remote_code assistant_model assistant_tokenizer "
+    "prefix_allowed_tokens_fn".split()
+)
+"""Parameters that a request takes over as they are, or leaves at the default of `RequestParams`."""
+
 _CHOOSING = frozenset({"top_k"})
 """Contrastive search chooses among so many tokens without drawing."""
 
@@ -81,10 +87,10 @@ class RequestParams:
     stop: tuple[str, ...]
     top_logprobs: int | None
     num_samples: int
-    priority: int
-    skip_special_tokens: bool
     processors: LogitsProcessorList
     criteria: StoppingCriteriaList
+    priority: int = 0
+    skip_special_tokens: bool = True
     method: str | os.PathLike[str] | Callable[..., Any] | None = None
     method_arguments: Mapping[str, Any] = field(default_factory=dict)
     trust_remote_code: bool = False
@@ -146,23 +152,18 @@ def resolve_params(
         stop=(stop,) if isinstance(stop, str) else tuple(stop),
         top_logprobs=_top_logprobs(params),
         num_samples=config.num_return_sequences or 1,
-        priority=params.get("priority", 0),
-        skip_special_tokens=params.get("skip_special_tokens", True),
         processors=LogitsProcessorList(params.get("logits_processor", ())),
         criteria=StoppingCriteriaList(params.get("stopping_criteria", ())),
         method=_method(params),
         method_arguments={name: params[name] for name in params.keys() - BY_NAME.keys()},
-        trust_remote_code=params.get("trust_remote_code", False),
         presence_penalty=float(params.get("presence_penalty", 0.0)),
         frequency_penalty=float(params.get("frequency_penalty", 0.0)),
         negative_prompt_ids=_negative_prompt(params, "negative_prompt_ids", config),
         negative_prompt_attention_mask=_negative_prompt(
             params, "negative_prompt_attention_mask", config
         ),
-        assistant_model=params.get("assistant_model"),
-        assistant_tokenizer=params.get("assistant_tokenizer"),
         length=next((name for name in ("max_new_tokens", "max_length") if name in given), None),
-        prefix_allowed_tokens_fn=params.get("prefix_allowed_tokens_fn"),
+        **{name: params[name] for name in _AS_GIVEN & params.keys()},
     )
 
 
@@ -249,16 +250,11 @@ def _set_length(
     config: GenerationConfig, given: Mapping[str, Any], prompt_length: int, context: int | None
 ) -> None:
     """Turn the two length parameters into one absolute end, ``config.max_length``."""
-    if "min_length" in given and "min_new_tokens" in given:
-        raise InvalidRequestError(
-            "min_length", given["min_length"], "also `min_new_tokens` is given; give one"
-        )
+    for name, other in (("min_length", "min_new_tokens"), ("max_length", "max_new_tokens")):
+        if name in given and other in given:
+            raise InvalidRequestError(name, given[name], f"also `{other}` is given; give one")
     if config.min_new_tokens is not None:
         config.min_length = prompt_length + config.min_new_tokens
-    if "max_length" in given and "max_new_tokens" in given:
-        raise InvalidRequestError(
-            "max_length", given["max_length"], "also `max_new_tokens` is given; give one"
-        )
     if "max_length" in given:
         config.max_new_tokens = None
     name, value = "max_new_tokens", config.max_new_tokens
@@ -334,9 +330,9 @@ def _negative_prompt(
     except (TypeError, ValueError, RuntimeError) as error:
         raise InvalidRequestError(name, value, allowed) from error
     row = row[None] if row.dim() == 1 else row
-    if row.dim() != 2 or row.shape[0] != 1 or row.shape[1] == 0 or row.is_floating_point():
-        raise InvalidRequestError(name, value, allowed)
-    if ((row != 0) & (row != 1)).any() if is_mask else row.dtype == torch.bool:
+    is_row = row.dim() == 2 and row.shape[0] == 1 and row.shape[1] > 0
+    wrong = ((row != 0) & (row != 1)).any() if is_mask else row.dtype == torch.bool
+    if not is_row or row.is_floating_point() or wrong:
         raise InvalidRequestError(name, value, allowed)
     return row
 

@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from asyncgen.engine.requests.admission import Place
-    from asyncgen.engine.requests.params import RequestParams
     from asyncgen.engine.scheduling.pages import CacheRoom
     from asyncgen.generation.generate.plan import GenerativeModel
     from asyncgen.generation.logits.base import Guidance, LogitsProcessorList
@@ -63,10 +62,7 @@ def why_alone(model: Any, params: RequestParams) -> str | None:
     Returns:
         A reason in words; ``None`` where the batch serves it.
     """
-    for applies, reason in _RULES:
-        if applies(model, params):
-            return reason
-    return None
+    return next((reason for applies, reason in _RULES if applies(model, params)), None)
 
 
 def num_rows(params: RequestParams) -> int:
@@ -193,10 +189,14 @@ def prepare_request(
     )
 
 
+def _context_length(model: GenerativeModel) -> int | None:
+    """Most positions that a model has; ``None`` for no limit."""
+    return getattr(model.config, "max_position_embeddings", None)
+
+
 def _check_cache_length(model: GenerativeModel, params: RequestParams) -> None:
     """A static cache is allocated whole: no more of it than the model has positions."""
-    length = params.config.max_cache_len
-    context = getattr(model.config, "max_position_embeddings", None)
+    length, context = params.config.max_cache_len, _context_length(model)
     if length is not None and context is not None and length > context:
         allowed = f"at most the model's context, {context}"
         raise InvalidRequestError("max_cache_len", length, allowed)
@@ -238,7 +238,7 @@ def _params(model: GenerativeModel, given: Mapping[str, Any], prompt_length: int
         given,
         model.generation_config,
         prompt_length=prompt_length,
-        context_length=getattr(model.config, "max_position_embeddings", None),
+        context_length=_context_length(model),
     )
     join_equal_ids(params.config)
     return params
@@ -263,24 +263,21 @@ def _heal(
 
 def _token_ids(model: GenerativeModel, tokenizer: Tokenizer | None, prompt: Prompt) -> list[int]:
     """Ids of a prompt in any of its three forms."""
-    if tokenizer is None and (isinstance(prompt, str) or is_messages(prompt)):
-        raise InvalidRequestError("prompt", prompt, "a list of token ids, without a tokenizer")
-    if isinstance(prompt, str):
-        assert tokenizer is not None
-        ids = _encoded(tokenizer, prompt, prompt)
-        if not ids:
-            raise InvalidRequestError("prompt", prompt, "a text of at least one token")
+    if not (isinstance(prompt, str) or is_messages(prompt)):
+        ids, size = list(cast("Sequence[int]", prompt)), model.config.vocab_size
+        for token_id in ids:
+            if not 0 <= token_id < size:
+                raise InvalidRequestError("prompt", token_id, f"token ids are from 0 to {size - 1}")
         return ids
-    if is_messages(prompt):
-        assert tokenizer is not None
+    if tokenizer is None:
+        raise InvalidRequestError("prompt", prompt, "a list of token ids, without a tokenizer")
+    if not isinstance(prompt, str):
         messages = cast("Sequence[Message]", prompt)
         text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
         return _encoded(tokenizer, text, prompt, add_special_tokens=False)
-    ids = list(cast("Sequence[int]", prompt))
-    size = model.config.vocab_size
-    for token_id in ids:
-        if not 0 <= token_id < size:
-            raise InvalidRequestError("prompt", token_id, f"token ids are from 0 to {size - 1}")
+    ids = _encoded(tokenizer, prompt, prompt)
+    if not ids:
+        raise InvalidRequestError("prompt", prompt, "a text of at least one token")
     return ids
 
 
@@ -332,7 +329,7 @@ def _guidance(model: GenerativeModel, params: RequestParams) -> Guidance | None:
     if ids is not None and (int(ids.min()) < 0 or int(ids.max()) >= size):
         allowed = f"token ids are from 0 to {size - 1}"
         raise InvalidRequestError("negative_prompt_ids", ids.tolist(), allowed)
-    context = getattr(model.config, "max_position_embeddings", None)
+    context = _context_length(model)
     if ids is not None and context is not None and ids.shape[1] >= context:
         allowed = f"it has {ids.shape[1]} tokens, and the context holds {context}; shorten it"
         raise ContextLengthError("negative_prompt_ids", ids.tolist(), allowed)

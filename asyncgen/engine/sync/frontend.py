@@ -6,14 +6,13 @@ text. What cannot be honoured is refused here, by name, before any work.
 
 from __future__ import annotations
 
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from asyncgen.engine.assembly import assemble, plan_room
 from asyncgen.engine.lane.assistants import Assistants
-from asyncgen.engine.lane.strategy_run import StepRun
-from asyncgen.engine.metrics import EngineMetrics
 from asyncgen.engine.options import EngineOptions, SharedOptions, refuse_unknown
 from asyncgen.engine.requests.admission import Admission
 from asyncgen.engine.requests.prepare import prepare_request
@@ -23,18 +22,21 @@ from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.config import GenerationConfig
 from asyncgen.generation.config.checks import check_names
 from asyncgen.generation.config.parameters import FIELDS, SAMPLING
-from asyncgen.generation.config.rules import require, switch
+from asyncgen.generation.config.rules import integer, require, switch
 from asyncgen.generation.stopping.cancel import CancelCriteria
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from asyncgen.engine.core import Engine
     from asyncgen.engine.requests.request import Request
     from asyncgen.tokenizer import Tokenizer
 
 
-_NEED_TEXT = ("stop", "stop_strings", "assistant_tokenizer")
+_NEED_TEXT = dict.fromkeys(
+    ("stop", "stop_strings", "assistant_tokenizer"),
+    "needs the model's tokenizer; pass `tokenizer=`",
+)
 _NO_ROOM = {
     "streamer": "a request has none; add it with `streaming=True` and read its results",
     "skip_special_tokens": "results are token ids",
@@ -86,30 +88,20 @@ class Frontend:
 
     def open_engine(self) -> Engine:
         """Allocate the memory and make the engine; call it on the thread that will compute."""
-        model, tokenizer, options = self._model, self._tokenizer, self._options
-        metrics = EngineMetrics()
-        assistants = Assistants(_refuse_to_load, _refuse_to_load)
-
-        def start_alone(request: Request) -> StepRun:
-            return StepRun(
-                request,
-                model,
-                tokenizer,
-                clock=clock,
-                prefill_chunk=options.prefill_chunk_size,
-                assistants=assistants,
-                metrics=metrics,
-            )
-
         return assemble(
-            model,
-            tokenizer,
-            options,
+            self._model,
+            self._tokenizer,
+            self._options,
             self._room,
-            start_alone=start_alone,
-            metrics=metrics,
+            assistants=Assistants(_refuse_to_load, _refuse_to_load),
             admission=self.admission,
         )
+
+    def load(self, is_closing: Callable[[], bool]) -> tuple[Engine, Engine]:
+        """What a decode thread does first; see `asyncgen.engine.loop.Load`."""
+        engine = self.open_engine()
+        engine.warm()
+        return engine, engine
 
     def prepare(
         self,
@@ -150,7 +142,7 @@ class Frontend:
                 prompt,
                 given,
                 cancel=cancel,
-                sink=_Nowhere(),
+                sink=SimpleQueue(),  # its own comes below: its samples have no names yet
                 room=self._room,
                 place=seat,
             )
@@ -180,16 +172,10 @@ class Frontend:
     def _complete(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """Keyword parameters, checked by name, and what they are based on."""
         given = {name: value for name, value in params.items() if value is not None}
-        for name, reason in _NO_ROOM.items():
-            if name in given:
-                raise InvalidRequestError(name, given[name], reason)
+        _refuse(given, _NO_ROOM)
         check_names(given)
         if self._tokenizer is None:
-            for name in _NEED_TEXT:
-                if name in given:
-                    raise InvalidRequestError(
-                        name, given[name], "needs the model's tokenizer; pass `tokenizer=`"
-                    )
+            _refuse(given, _NEED_TEXT)
         for name in ("assistant_model", "assistant_tokenizer"):
             if isinstance(given.get(name), str):
                 raise InvalidRequestError(name, given[name], "an object that is loaded already")
@@ -207,11 +193,10 @@ class Frontend:
         return given
 
 
-class _Nowhere:
-    """The sink of a request that has no names yet."""
-
-    def put_nowait(self, item: object, /) -> None:
-        """Nothing is put before the request is posted."""
+def _refuse(given: Mapping[str, Any], reasons: Mapping[str, str]) -> None:
+    for name, reason in reasons.items():
+        if name in given:
+            raise InvalidRequestError(name, given[name], reason)
 
 
 def names_of(request: Request) -> list[str]:
@@ -219,12 +204,10 @@ def names_of(request: Request) -> list[str]:
     return [sample_name(request.id, index) for index in range(request.params.num_samples)]
 
 
-def _check_ids(place: str, input_ids: object) -> list[int]:
-    if not isinstance(input_ids, list | tuple) or not input_ids:
+def _check_ids(place: str, input_ids: Any) -> list[int]:
+    is_list = isinstance(input_ids, list | tuple) and len(input_ids) > 0
+    if not is_list or any(integer(token_id) is not None for token_id in input_ids):
         raise InvalidRequestError(place, input_ids, "a non-empty list of token ids")
-    for token_id in input_ids:
-        if isinstance(token_id, bool) or not isinstance(token_id, int):
-            raise InvalidRequestError(place, input_ids, "a non-empty list of token ids")
     return list(input_ids)
 
 

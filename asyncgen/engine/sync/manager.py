@@ -8,7 +8,6 @@ from __future__ import annotations
 import itertools
 import logging
 import threading
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from asyncgen.engine.loop import DecodeThread
@@ -18,7 +17,7 @@ from asyncgen.errors import EngineClosedError, InvalidRequestError
 from asyncgen.generation.config.rules import Range, require
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
     from typing import Unpack
 
     from asyncgen.engine.core import Engine
@@ -113,9 +112,7 @@ class ContinuousBatchingManager:
                     raise EngineClosedError("the manager is still stopping; `join` it first")
                 _log.warning("the manager runs already")
                 return
-            thread: DecodeThread[Engine] = DecodeThread(
-                partial(_load, self._frontend.open_engine), name=_THREAD
-            )
+            thread = DecodeThread(self._frontend.load, name=_THREAD)
             thread.start()
             thread.wait_ready_in_thread()
             thread.call_when_finished(self._frontend.results.wake)
@@ -288,8 +285,9 @@ class ContinuousBatchingManager:
             EngineDiedError: The thread died, and all results were read.
         """
         output = self._frontend.results.take(request_id, timeout, self._is_serving)
-        if output is None:
-            self._raise_if_dead()
+        thread = self._thread
+        if output is None and thread is not None and thread.is_over and thread.death is not None:
+            raise thread.death
         return output
 
     def __iter__(self) -> Iterator[GenerationOutput]:
@@ -359,17 +357,3 @@ class ContinuousBatchingManager:
         """Whether results may still come."""
         thread = self._thread
         return thread is not None and not thread.is_over
-
-    def _raise_if_dead(self) -> None:
-        thread = self._thread
-        if thread is not None and thread.is_over and thread.death is not None:
-            raise thread.death
-
-
-def _load(
-    open_engine: Callable[[], Engine], is_closing: Callable[[], bool]
-) -> tuple[Engine, Engine]:
-    """What the decode thread does first."""
-    engine = open_engine()
-    engine.warm()
-    return engine, engine

@@ -99,7 +99,7 @@ class Results:
         """
         with self._changed:
             for name in names:
-                if self._is_known(name):
+                if self.is_known(name):
                     raise InvalidRequestError(
                         "request_id", name, "in use; read the results of that request first"
                     )
@@ -115,7 +115,7 @@ class Results:
     def is_known(self, name: str) -> bool:
         """Whether a name is expected to have results, or has unread ones."""
         with self._changed:
-            return self._is_known(name)
+            return name in self._expected or name in self._of_name
 
     def request(self, name: str) -> Request | None:
         """The request that a name stands for; ``None`` if it has ended or never was."""
@@ -164,9 +164,6 @@ class Results:
                 if left is not None and left <= 0:
                     return None
                 self._changed.wait(left)
-
-    def _is_known(self, name: str) -> bool:
-        return name in self._expected or name in self._of_name
 
     def _pop(self, name: str | None) -> _Unread | None:
         if name is None:
