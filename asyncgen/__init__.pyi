@@ -46,23 +46,29 @@ __version__: str
 
 # The documented names of text generation, for code that was written for them.
 from asyncgen.batch_encoding import BatchEncoding as BatchEncoding
-from asyncgen.cache import (
+from asyncgen.cache.caches import (
     Cache as Cache,
-    CacheConfig as CacheConfig,
     DynamicCache as DynamicCache,
-    EncoderDecoderCache as EncoderDecoderCache,
+    StaticCache as StaticCache,
+)
+from asyncgen.cache.quantized import (
+    CacheConfig as CacheConfig,
     HQQQuantizedCache as HQQQuantizedCache,
-    HybridCache as HybridCache,
-    MambaCache as MambaCache,
-    OffloadedCache as OffloadedCache,
-    OffloadedStaticCache as OffloadedStaticCache,
     QuantizedCache as QuantizedCache,
     QuantizedCacheConfig as QuantizedCacheConfig,
     QuantoQuantizedCache as QuantoQuantizedCache,
-    SinkCache as SinkCache,
-    SlidingWindowCache as SlidingWindowCache,
-    StaticCache as StaticCache,
 )
+from asyncgen.cache.encoder_decoder import EncoderDecoderCache as EncoderDecoderCache
+from asyncgen.cache.sliding import (
+    HybridCache as HybridCache,
+    SlidingWindowCache as SlidingWindowCache,
+)
+from asyncgen.cache.mamba import MambaCache as MambaCache
+from asyncgen.cache.offloaded import (
+    OffloadedCache as OffloadedCache,
+    OffloadedStaticCache as OffloadedStaticCache,
+)
+from asyncgen.cache.sink import SinkCache as SinkCache
 from asyncgen.engine.metrics import (
     HistogramSnapshot as HistogramSnapshot,
     MetricsSnapshot as MetricsSnapshot,
@@ -158,10 +164,12 @@ from asyncgen.generation.stopping.criteria import (
     StoppingCriteriaList as StoppingCriteriaList,
     StopStringCriteria as StopStringCriteria,
 )
-from asyncgen.generation.strategies.beam_scorers import (
+from asyncgen.generation.strategies.beam_scorers.base import (
     BeamHypotheses as BeamHypotheses,
     BeamScorer as BeamScorer,
-    BeamSearchScorer as BeamSearchScorer,
+)
+from asyncgen.generation.strategies.beam_scorers.search import BeamSearchScorer as BeamSearchScorer
+from asyncgen.generation.strategies.beam_scorers.constrained import (
     ConstrainedBeamSearchScorer as ConstrainedBeamSearchScorer,
 )
 from asyncgen.generation.strategies.constraints import (

@@ -12,16 +12,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from asyncgen.cache import Cache, DynamicCache
+from asyncgen.cache.caches import Cache, DynamicCache
 from asyncgen.engine.sync.mixin import ContinuousMixin
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.config import GenerationConfig
 from asyncgen.generation.generate.mixin import GenerationMixin
 from asyncgen.generation.outputs import CausalLMOutputWithPast
-from asyncgen.models import DenseAttention
+from asyncgen.models.attention.dense import DenseAttention
 
 if TYPE_CHECKING:
-    from asyncgen.models import DecoderLM
+    from asyncgen.models.decoder import DecoderLM
 
 
 IGNORED = -100

@@ -12,7 +12,8 @@ from asyncgen.errors import InvalidRequestError, ModelLoadError, UnsupportedMode
 from asyncgen.generation.config import CONFIG_FILE, GenerationConfig
 from asyncgen.hub import read_json, resolve
 from asyncgen.modeling import PreTrainedModel
-from asyncgen.models import MODELS, ModelConfig
+from asyncgen.models.arch.registry import MODELS
+from asyncgen.models.config import ModelConfig
 from asyncgen.seq2seq import Seq2SeqModel
 from asyncgen.tokenizer import Tokenizer
 from asyncgen.weights import load_weights, open_checkpoint, resolve_dtype

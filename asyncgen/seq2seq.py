@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
-from asyncgen.cache import DynamicCache, EncoderDecoderCache
+from asyncgen.cache.caches import DynamicCache
+from asyncgen.cache.encoder_decoder import EncoderDecoderCache
 from asyncgen.generation.generate.prompts import decoder_start
 from asyncgen.generation.outputs import BaseModelOutput, Seq2SeqLMOutput
 from asyncgen.modeling import (
@@ -22,7 +23,7 @@ from asyncgen.models.attention.cross import Encoded
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from asyncgen.cache import Cache
+    from asyncgen.cache.caches import Cache
     from asyncgen.models.arch.t5 import T5
 
 

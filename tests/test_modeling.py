@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from asyncgen.cache import DynamicCache, StaticCache
+from asyncgen.cache.caches import DynamicCache, StaticCache
 from asyncgen.errors import InvalidRequestError
 from asyncgen.pretrained import PreTrainedModel, load_model
 from tests.doubles.checkpoints import save_checkpoint

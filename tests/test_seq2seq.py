@@ -10,7 +10,8 @@ import torch
 import asyncgen
 from asyncgen.errors import InvalidRequestError, UnsupportedModelError
 from asyncgen.llm import AsyncLLM
-from asyncgen.models import MODELS, ModelConfig
+from asyncgen.models.arch.registry import MODELS
+from asyncgen.models.config import ModelConfig
 from asyncgen.seq2seq import Seq2SeqModel
 from tests.doubles.checkpoints import save_checkpoint
 from tests.doubles.engine import no_thread_left

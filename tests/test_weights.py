@@ -6,16 +6,20 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 from safetensors.torch import save_file
 
 from asyncgen.errors import InvalidRequestError, ModelLoadError
-from asyncgen.models import MODELS, DecoderLM, ModelConfig
+from asyncgen.models.arch.registry import MODELS
+from asyncgen.models.config import ModelConfig
 from asyncgen.weights import check_fit, load_weights, open_checkpoint, resolve_dtype
 from tests.doubles.checkpoints import CONFIG, random_weights, save_checkpoint, save_tensors
+
+if TYPE_CHECKING:
+    from asyncgen.models.decoder import DecoderLM
 
 INDEX = "model.safetensors.index.json"
 

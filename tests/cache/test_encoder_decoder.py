@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from asyncgen.cache import Cache, DynamicCache, EncoderDecoderCache
+from asyncgen.cache.caches import Cache, DynamicCache
+from asyncgen.cache.encoder_decoder import EncoderDecoderCache
 from asyncgen.errors import InvalidRequestError
 
 if TYPE_CHECKING:

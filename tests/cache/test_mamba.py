@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from asyncgen.cache import MambaCache
+from asyncgen.cache.mamba import MambaCache
 from asyncgen.errors import InvalidRequestError
 from tests.cache.old import counted, expected
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from asyncgen.cache import DynamicCache, OffloadedCache, OffloadedStaticCache, StaticCache
+from asyncgen.cache.caches import DynamicCache, StaticCache
 from asyncgen.cache.layers import DynamicLayer, OffloadedLayer, OffloadedStaticLayer, StaticLayer
+from asyncgen.cache.offloaded import OffloadedCache, OffloadedStaticCache
 from asyncgen.errors import InvalidRequestError
-from asyncgen.models import ModelConfig
+from asyncgen.models.config import ModelConfig
 from tests.cache.old import expected, steps_of, written
 from tests.models.build import random_config
 

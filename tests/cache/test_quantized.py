@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from asyncgen.cache import (
+from asyncgen.cache.quantized import (
     CacheConfig,
     HQQQuantizedCache,
     QuantizedCache,
     QuantizedCacheConfig,
     QuantoQuantizedCache,
+    refuse_quantized,
 )
-from asyncgen.cache.quantized import refuse_quantized
 from asyncgen.errors import InvalidRequestError, MissingRequirementsError
 from tests.cache.old import expected
 from tests.doubles.models import TableModel

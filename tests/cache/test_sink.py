@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from asyncgen.cache import SinkCache
+from asyncgen.cache.sink import SinkCache
 from asyncgen.errors import InvalidRequestError
 from tests.cache.old import angles, expected, steps_of, waves, written
 from tests.doubles.models import TableModel

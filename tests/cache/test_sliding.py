@@ -13,12 +13,12 @@ from torch import Tensor
 from asyncgen.cache.layers import StaticLayer
 from asyncgen.cache.sliding import HybridCache, SlidingLayer, SlidingWindowCache
 from asyncgen.errors import InvalidRequestError
-from asyncgen.models import ModelConfig
+from asyncgen.models.config import ModelConfig
 from tests.cache.old import has_hole, steps_of, written
 from tests.models.build import random_config
 
 if TYPE_CHECKING:
-    from asyncgen.cache import StaticCache
+    from asyncgen.cache.caches import StaticCache
 
 B, K, D = 2, 3, 4
 WINDOWED = ModelConfig.from_hf(random_config("mistral", sliding_window=7))

@@ -23,8 +23,8 @@ from tests.models.packing import alone, make_rows, packed, run
 if TYPE_CHECKING:
     from asyncgen.engine.assembly import DeviceKind
     from asyncgen.engine.sample import Sample
-    from asyncgen.models import DecoderLM
     from asyncgen.models.attention.paged.fused import FusedKernel
+    from asyncgen.models.decoder import DecoderLM
     from tests.device.context import Context
     from tests.device.plan import Item
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from safetensors.torch import save_file
 
-from asyncgen.models import MODELS, ModelConfig
+from asyncgen.models.arch.registry import MODELS
+from asyncgen.models.config import ModelConfig
 
 if TYPE_CHECKING:
     from pathlib import Path

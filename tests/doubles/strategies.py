@@ -15,7 +15,8 @@ from tokenizers import Tokenizer as Backend
 
 from asyncgen.generation.config.modes import GenerationMode
 from asyncgen.generation.strategies import STRATEGIES
-from asyncgen.models import MODELS, ModelConfig
+from asyncgen.models.arch.registry import MODELS
+from asyncgen.models.config import ModelConfig
 from asyncgen.pretrained import PreTrainedModel
 from asyncgen.tokenizer import Tokenizer
 from tests.doubles.models import EOS, PAD, VOCABULARY, byte_tokenizer

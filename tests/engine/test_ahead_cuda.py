@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from asyncgen.cache import DynamicCache
+from asyncgen.cache.caches import DynamicCache
 from asyncgen.modeling import PreTrainedModel
-from asyncgen.models import DenseAttention
+from asyncgen.models.attention.dense import DenseAttention
 from tests.engine.batches import Bench, ids_of
 from tests.engine.test_batch import MODEL
 from tests.models.build import random_config, random_model

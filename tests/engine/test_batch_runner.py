@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
-from asyncgen.cache import DynamicCache
+from asyncgen.cache.caches import DynamicCache
 from asyncgen.cache.paged import PagedStorage
 from asyncgen.engine.batch_runner import BatchRunner
 from asyncgen.engine.scheduling.scheduler import ScheduledRow

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from asyncgen.cache import page_bytes
+from asyncgen.cache.paged import page_bytes
 from asyncgen.engine.sampling.draws import gumbel_noise, mix64
 from asyncgen.generation.logits.base import LogitsProcessorList
 from asyncgen.modeling import PreTrainedModel

@@ -7,11 +7,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from asyncgen.cache import Cache, DynamicCache
-from asyncgen.models import MODELS, DecoderLM, DenseAttention, ModelConfig
+from asyncgen.cache.caches import Cache, DynamicCache
+from asyncgen.models.arch.registry import MODELS
+from asyncgen.models.attention.dense import DenseAttention
+from asyncgen.models.config import ModelConfig
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from asyncgen.models.decoder import DecoderLM
 
 SMALL: dict[str, Any] = {
     "vocab_size": 97,

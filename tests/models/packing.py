@@ -18,7 +18,7 @@ from tests.models.build import all_logits, random_config, random_ids, random_mod
 if TYPE_CHECKING:
     import random
 
-    from asyncgen.models import DecoderLM
+    from asyncgen.models.decoder import DecoderLM
 
 __all__ = ["VARIANTS", "Row", "alone", "make_rows", "model", "packed", "run"]
 

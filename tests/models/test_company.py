@@ -16,7 +16,7 @@ from tests.models.build import random_config, random_model
 from tests.models.packing import VARIANTS, Row, make_rows, packed, run
 
 if TYPE_CHECKING:
-    from asyncgen.models import DecoderLM
+    from asyncgen.models.decoder import DecoderLM
 
 pytestmark = pytest.mark.skipif(
     native.kernels is None, reason="torch's kernels promise rounding at best"

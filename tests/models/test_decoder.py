@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import copy
 import threading
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from asyncgen.cache import DynamicCache, StaticCache
-from asyncgen.models import MODELS, DecoderLM, DenseAttention, ModelConfig
+from asyncgen.cache.caches import DynamicCache, StaticCache
+from asyncgen.models.arch.registry import MODELS
+from asyncgen.models.attention.dense import DenseAttention
+from asyncgen.models.config import ModelConfig
 from tests.models.build import (
     all_logits,
     load_from_state_dict,
@@ -20,6 +22,9 @@ from tests.models.build import (
     random_ids,
     random_pair,
 )
+
+if TYPE_CHECKING:
+    from asyncgen.models.decoder import DecoderLM
 
 TYPES = ["llama", "mistral", "qwen2", "qwen3", "gpt2"]
 SLIDING: dict[str, dict[str, Any]] = {

@@ -21,7 +21,7 @@ from tests.doubles.varlen import varlen_attn
 from tests.models.packing import VARIANTS, Row, alone, make_rows, model, packed
 
 if TYPE_CHECKING:
-    from asyncgen.models import DecoderLM
+    from asyncgen.models.decoder import DecoderLM
 
 KERNEL = FusedKernel(varlen_attn, True, options={"enable_gqa": True})
 GATHERING = FusedKernel(varlen_attn, False, options={"enable_gqa": True})

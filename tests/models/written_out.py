@@ -9,7 +9,7 @@ import torch
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from asyncgen.cache import PagedStorage
+    from asyncgen.cache.paged import PagedStorage
     from asyncgen.models.attention.paged.plan import PlacedRow
 
 

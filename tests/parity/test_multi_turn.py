@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from asyncgen.cache import Cache, DynamicCache, EncoderDecoderCache, StaticCache
+from asyncgen.cache.caches import Cache, DynamicCache, StaticCache
+from asyncgen.cache.encoder_decoder import EncoderDecoderCache
 from asyncgen.errors import InvalidRequestError
 from tests.parity import test_seq2seq
 from tests.parity.test_generate import _left_padded, _models

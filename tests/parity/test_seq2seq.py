@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from asyncgen.cache import DynamicCache, EncoderDecoderCache
+from asyncgen.cache.caches import DynamicCache
+from asyncgen.cache.encoder_decoder import EncoderDecoderCache
 from asyncgen.pretrained import load_model
 from tests.generation.alike import same_layers
 

@@ -19,10 +19,11 @@ from asyncgen.generation.config.modes import GenerationMode, uses_beams
 from asyncgen.generation.generate.custom import custom_strategy
 from asyncgen.generation.generate.plan import make_plan, rows_of_prompt
 from asyncgen.generation.logits.checked import raise_named
-from asyncgen.generation.strategies import EncoderInput, Steps, strategy_for
+from asyncgen.generation.strategies import strategy_for
 from asyncgen.generation.strategies.drafters.drafting import make_drafter
 from asyncgen.generation.strategies.healing import healed
 from asyncgen.generation.strategies.mode_checks import Situation, check_mode
+from asyncgen.generation.strategies.step import EncoderInput, Steps
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from asyncgen.engine.metrics import EngineMetrics
     from asyncgen.engine.requests.request import Request
     from asyncgen.generation.generate.plan import GenerativeModel
-    from asyncgen.generation.strategies import Step
+    from asyncgen.generation.strategies.step import Step
     from asyncgen.tokenizer import Tokenizer
     from asyncgen.types import TokenLogprob
 

@@ -26,13 +26,7 @@ from asyncgen.generation.generate.prompts import DecoderPrompt, check_past, read
 from asyncgen.generation.generate.rows import Rows, lay_rows
 from asyncgen.generation.logits.checked import raise_named
 from asyncgen.generation.stopping.ends import Ends
-from asyncgen.generation.strategies import (
-    TAIL_ONLY,
-    Outcome,
-    Plan,
-    Strategy,
-    strategy_for,
-)
+from asyncgen.generation.strategies import TAIL_ONLY, strategy_for
 from asyncgen.generation.strategies.drafters.drafting import Assistance, make_drafter
 from asyncgen.generation.strategies.healing import healed
 from asyncgen.generation.strategies.mode_checks import Situation, check_mode
@@ -48,6 +42,7 @@ if TYPE_CHECKING:
     from asyncgen.generation.generate.plan import GenerativeModel
     from asyncgen.generation.logits.base import Guidance, LogitsProcessorList
     from asyncgen.generation.stopping.criteria import StoppingCriteriaList
+    from asyncgen.generation.strategies.step import Outcome, Plan, Strategy
     from streamers import BaseStreamer
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from asyncgen.generation.config import GenerationConfig
-    from asyncgen.generation.strategies import Outcome, Plan, Step
+    from asyncgen.generation.strategies.step import Outcome, Plan, Step
 
 
 Result: TypeAlias = (

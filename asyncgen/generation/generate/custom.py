@@ -16,7 +16,7 @@ import torch
 
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.outputs import BaseModelOutput
-from asyncgen.generation.strategies import Outcome, Step
+from asyncgen.generation.strategies.step import Outcome, Step
 from asyncgen.generation.strategies.token_by_token import Sequences
 from asyncgen.recipes import acceptable, load_recipe, parameter_names
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from asyncgen.generation.logits.base import LogitsProcessorList
     from asyncgen.generation.stopping.criteria import StoppingCriteriaList
-    from asyncgen.generation.strategies import Plan, Steps, Strategy
+    from asyncgen.generation.strategies.step import Plan, Steps, Strategy
 
 
 @dataclass(slots=True)

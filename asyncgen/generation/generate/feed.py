@@ -13,7 +13,7 @@ import torch
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from asyncgen.generation.strategies import Step
+    from asyncgen.generation.strategies.step import Step
     from streamers import BaseStreamer
 
 

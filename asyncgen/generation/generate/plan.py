@@ -10,23 +10,18 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
-from asyncgen.cache import (
-    Cache,
-    DynamicCache,
-    EncoderDecoderCache,
-    HybridCache,
-    OffloadedCache,
-    SlidingWindowCache,
-    StaticCache,
-)
+from asyncgen.cache.caches import Cache, DynamicCache, StaticCache
+from asyncgen.cache.encoder_decoder import EncoderDecoderCache
+from asyncgen.cache.offloaded import OffloadedCache
 from asyncgen.cache.quantized import refuse_quantized
+from asyncgen.cache.sliding import HybridCache, SlidingWindowCache
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.config.modes import uses_beams
 from asyncgen.generation.config.parameters import GROWING_CACHES, STATIC_CACHES
 from asyncgen.generation.logits.base import Guidance
 from asyncgen.generation.logits.build import build_logits_processors
 from asyncgen.generation.stopping.criteria import build_stopping_criteria
-from asyncgen.generation.strategies import Plan
+from asyncgen.generation.strategies.step import Plan
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -37,8 +32,7 @@ if TYPE_CHECKING:
     from asyncgen.generation.logits.base import LogitsProcessorList
     from asyncgen.generation.stopping.criteria import StoppingCriteriaList
     from asyncgen.generation.stopping.ends import Ends
-    from asyncgen.generation.strategies import EncoderInput
-    from asyncgen.generation.strategies.step import Decoder
+    from asyncgen.generation.strategies.step import Decoder, EncoderInput
     from asyncgen.models.config import ModelConfig
 
 

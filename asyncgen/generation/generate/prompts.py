@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from asyncgen.cache import Cache
+from asyncgen.cache.caches import Cache
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.generate.plan import eos_ids
-from asyncgen.generation.strategies import EncoderInput
+from asyncgen.generation.strategies.step import EncoderInput
 from asyncgen.models.attention.cross import Encoded
 
 if TYPE_CHECKING:

@@ -5,6 +5,8 @@ A new strategy is one file and one row in :data:`STRATEGIES`.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from asyncgen.generation.config.modes import GenerationMode
 from asyncgen.generation.strategies.assisted import assisted
 from asyncgen.generation.strategies.beam import beam_sample, beam_search
@@ -14,29 +16,10 @@ from asyncgen.generation.strategies.scored_beams import (
     constrained_beam_search,
     group_beam_search,
 )
-from asyncgen.generation.strategies.step import (
-    Draw,
-    EncoderInput,
-    Outcome,
-    Plan,
-    Step,
-    Steps,
-    Strategy,
-)
 from asyncgen.generation.strategies.token_by_token import greedy, sample
 
-__all__ = [
-    "STRATEGIES",
-    "TAIL_ONLY",
-    "Draw",
-    "EncoderInput",
-    "Outcome",
-    "Plan",
-    "Step",
-    "Steps",
-    "Strategy",
-    "strategy_for",
-]
+if TYPE_CHECKING:
+    from asyncgen.generation.strategies.step import Strategy
 
 _GROWING: dict[GenerationMode, Strategy] = {
     GenerationMode.GREEDY_SEARCH: greedy,

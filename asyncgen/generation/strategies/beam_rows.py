@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from asyncgen.cache import EncoderDecoderCache, StaticCache
+from asyncgen.cache.caches import StaticCache
+from asyncgen.cache.encoder_decoder import EncoderDecoderCache
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.strategies.forward import Forward, read_prompt
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from asyncgen.cache import Cache
+    from asyncgen.cache.caches import Cache
     from asyncgen.generation.strategies.step import Plan, Step
 
 

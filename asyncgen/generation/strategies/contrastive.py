@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, TypeAlias
 import torch
 from torch.nn import functional as F
 
-from asyncgen.cache import Cache, DynamicCache, EncoderDecoderCache
+from asyncgen.cache.caches import Cache, DynamicCache
+from asyncgen.cache.encoder_decoder import EncoderDecoderCache
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.config.parameters import STATIC_CACHES
 from asyncgen.generation.strategies.forward import Forward, read_prompt

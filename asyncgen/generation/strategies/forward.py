@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, cast
 
 import torch
 
-from asyncgen.cache import EncoderDecoderCache
+from asyncgen.cache.encoder_decoder import EncoderDecoderCache
 from asyncgen.errors import ContextLengthError
 from asyncgen.generation.strategies.record import Inside
 from asyncgen.generation.strategies.step import Step
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from asyncgen.cache import Cache
+    from asyncgen.cache.caches import Cache
     from asyncgen.generation.strategies.record import Record
     from asyncgen.generation.strategies.step import EncoderInput, Plan
     from asyncgen.models.arch.t5 import T5

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import torch
 
-from asyncgen.cache import DynamicCache
+from asyncgen.cache.caches import DynamicCache
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.strategies.forward import Forward, read_prompt
 from asyncgen.generation.strategies.step import Plan, Step, Steps, Strategy

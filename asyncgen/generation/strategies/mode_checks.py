@@ -13,7 +13,7 @@ from asyncgen.generation.strategies.dola import early_layers
 from asyncgen.generation.strategies.drafters.drafting import Assistance, check_assistance
 
 if TYPE_CHECKING:
-    from asyncgen.cache import Cache
+    from asyncgen.cache.caches import Cache
     from asyncgen.generation.config import GenerationConfig
     from asyncgen.generation.generate.plan import GenerativeModel
 

@@ -13,10 +13,8 @@ import torch
 
 from asyncgen.generation.strategies.beam import beam_rules
 from asyncgen.generation.strategies.beam_rows import BeamRows
-from asyncgen.generation.strategies.beam_scorers import (
-    BeamSearchScorer,
-    ConstrainedBeamSearchScorer,
-)
+from asyncgen.generation.strategies.beam_scorers.constrained import ConstrainedBeamSearchScorer
+from asyncgen.generation.strategies.beam_scorers.search import BeamSearchScorer
 from asyncgen.generation.strategies.beam_stream import BeamStream, Result, common_length, stream_of
 from asyncgen.generation.strategies.constraints import constraints_of
 from asyncgen.generation.strategies.step import Outcome

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from asyncgen.cache import Cache
+    from asyncgen.cache.caches import Cache
     from asyncgen.generation.config import GenerationConfig
     from asyncgen.generation.logits.base import LogitsProcessorList
     from asyncgen.generation.stopping.ends import Ends

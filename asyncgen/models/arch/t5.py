@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 import torch
 from torch import Tensor, nn
 
-from asyncgen.cache import Cache, EncoderDecoderCache
+from asyncgen.cache.encoder_decoder import EncoderDecoderCache
 from asyncgen.errors import InvalidRequestError
 from asyncgen.models.attention.cross import (
     CrossAttentionContext,
@@ -29,6 +29,7 @@ from asyncgen.weight_map import WeightRule, module_rules
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from asyncgen.cache.caches import Cache
     from asyncgen.models.attention.dense import AttentionContext
     from asyncgen.models.config import ModelConfig, T5Config
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from asyncgen.cache import EncoderDecoderCache
+    from asyncgen.cache.encoder_decoder import EncoderDecoderCache
     from asyncgen.models.attention.relative import RelativeBias
     from asyncgen.models.config import ModelConfig
 

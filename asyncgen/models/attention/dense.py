@@ -16,7 +16,7 @@ from torch.nn.functional import scaled_dot_product_attention
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from asyncgen.cache import Cache
+    from asyncgen.cache.caches import Cache
     from asyncgen.models.config import ModelConfig
 
 

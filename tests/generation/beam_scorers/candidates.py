@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from asyncgen.generation.strategies.beam_scorers import ConstrainedBeamSearchScorer
+from asyncgen.generation.strategies.beam_scorers.constrained import ConstrainedBeamSearchScorer
 
 VOCABULARY = 12
 PAD, END, OTHER_END = 0, 2, 3

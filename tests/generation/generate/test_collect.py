@@ -15,8 +15,8 @@ from asyncgen.generation.outputs import (
     GenerateDecoderOnlyOutput,
     GenerateEncoderDecoderOutput,
 )
-from asyncgen.generation.strategies import EncoderInput, Outcome, Step
 from asyncgen.generation.strategies.record import Inside
+from asyncgen.generation.strategies.step import EncoderInput, Outcome, Step
 from tests.doubles.models import TableModel
 from tests.generation.strategies.plans import plan_of
 

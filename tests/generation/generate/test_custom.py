@@ -12,7 +12,7 @@ from asyncgen.errors import InvalidRequestError, MissingRequirementsError
 from asyncgen.generation.config import GenerationConfig
 from asyncgen.generation.logits.base import LogitsProcessorList
 from asyncgen.generation.stopping.criteria import StoppingCriteriaList
-from asyncgen.generation.strategies import Step
+from asyncgen.generation.strategies.step import Step
 from asyncgen.llm import AsyncLLM
 from asyncgen.pretrained import load_model
 from tests.doubles.checkpoints import save_checkpoint

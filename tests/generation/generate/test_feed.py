@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncgen.generation.generate.feed import Feed
-from asyncgen.generation.strategies import Step
+from asyncgen.generation.strategies.step import Step
 from streamers import BaseStreamer
 
 if TYPE_CHECKING:

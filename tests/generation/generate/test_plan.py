@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from asyncgen.cache import DynamicCache, HybridCache, OffloadedCache, StaticCache
+from asyncgen.cache.caches import DynamicCache, StaticCache
+from asyncgen.cache.offloaded import OffloadedCache
+from asyncgen.cache.sliding import HybridCache
 from asyncgen.errors import InvalidRequestError, MissingRequirementsError
 from asyncgen.generation.config import GenerationConfig
 from asyncgen.generation.generate.plan import eos_ids, make_cache

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from asyncgen.models import MODELS, ModelConfig
+from asyncgen.models.arch.registry import MODELS
+from asyncgen.models.config import ModelConfig
 from asyncgen.pretrained import PreTrainedModel
 from tests.models.build import our_model
 

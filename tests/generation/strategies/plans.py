@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     import torch
 
-    from asyncgen.generation.strategies import Plan
+    from asyncgen.generation.strategies.step import Plan
 
 
 def plan_of(

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asyncgen.cache import DynamicCache
+from asyncgen.cache.caches import DynamicCache
 from asyncgen.engine.sampling.draws import HashDraw
 from asyncgen.generation.config import GenerationConfig
 from asyncgen.generation.strategies.assisted import assisted
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from asyncgen.generation.strategies import Step
+    from asyncgen.generation.strategies.step import Step
 
 PROMPT = [5, 9, 11, 4, 7, 5, 9, 11]
 EXTRAS: list[dict[str, Any]] = [

@@ -17,7 +17,7 @@ from tests.generation.strategies.laws import Recorder, check_interrupted, check_
 from tests.generation.strategies.plans import plan_of
 
 if TYPE_CHECKING:
-    from asyncgen.generation.strategies import Step
+    from asyncgen.generation.strategies.step import Step
 
 PROMPT = torch.tensor([[1, 2, 3]])
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from asyncgen.cache import Cache, DynamicCache, StaticCache
+from asyncgen.cache.caches import Cache, DynamicCache, StaticCache
 from asyncgen.errors import InvalidRequestError
 from asyncgen.pretrained import load_model
 from tests.fixtures import tiny_llama

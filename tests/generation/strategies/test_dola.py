@@ -56,7 +56,7 @@ def test_layers_that_there_are_not(wanted: Any) -> None:
 
 
 def test_a_cache_is_continued() -> None:
-    from asyncgen.cache import DynamicCache
+    from asyncgen.cache.caches import DynamicCache
 
     model, cache = model_of(0), DynamicCache()
     options: dict[str, Any] = {"dola_layers": "low", "max_new_tokens": 6, "eos_token_id": 96}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from asyncgen.cache import DynamicCache
+from asyncgen.cache.caches import DynamicCache
 from asyncgen.generation.strategies.forward import Forward
 from asyncgen.generation.strategies.record import Inside, Record
 from tests.doubles.models import TableModel

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from asyncgen.generation.logits.base import LogitsProcessor, LogitsProcessorList
-from asyncgen.generation.strategies import Outcome, Step
+from asyncgen.generation.strategies.step import Outcome, Step
 from asyncgen.generation.strategies.token_by_token import (
     TorchDraw,
     greedy,

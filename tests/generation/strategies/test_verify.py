@@ -10,14 +10,14 @@ import torch
 
 from asyncgen.engine.sampling.draws import HashDraw
 from asyncgen.generation.logits.base import LogitsProcessorList
-from asyncgen.generation.strategies.drafters import Proposal
+from asyncgen.generation.strategies.step import Proposal
 from asyncgen.generation.strategies.token_by_token import TorchDraw
 from asyncgen.generation.strategies.verify import verify
 from tests.doubles.models import TableModel
 from tests.generation.strategies.plans import plan_of
 
 if TYPE_CHECKING:
-    from asyncgen.generation.strategies import Draw, Plan
+    from asyncgen.generation.strategies.step import Draw, Plan
 
 SIZE = 5
 RUNS = 1200

@@ -9,9 +9,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from asyncgen.errors import ContextLengthError, ModelLoadError
-from asyncgen.models import ModelConfig
 from asyncgen.models.arch.gpt2 import GPT2
 from asyncgen.models.arch.registry import MODELS
+from asyncgen.models.config import ModelConfig
 from asyncgen.pretrained import load_model
 from tests.models.build import all_logits, random_ids, random_pair
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from asyncgen.errors import UnsupportedModelError
-from asyncgen.models import ModelConfig
 from asyncgen.models.arch.registry import MODELS
+from asyncgen.models.config import ModelConfig
 
 
 def test_every_entry_can_be_configured_and_bears_its_name() -> None:

@@ -9,11 +9,12 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from asyncgen.cache import DynamicCache, EncoderDecoderCache
+from asyncgen.cache.caches import DynamicCache
+from asyncgen.cache.encoder_decoder import EncoderDecoderCache
 from asyncgen.errors import InvalidRequestError, ModelLoadError
-from asyncgen.models import ModelConfig
 from asyncgen.models.arch.registry import MODELS
 from asyncgen.models.arch.t5 import T5
+from asyncgen.models.config import ModelConfig
 from asyncgen.pretrained import load_model
 from tests.parity.test_seq2seq import inputs, models
 

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from asyncgen.cache import DynamicCache, EncoderDecoderCache
+from asyncgen.cache.caches import DynamicCache
+from asyncgen.cache.encoder_decoder import EncoderDecoderCache
 from asyncgen.errors import InvalidRequestError
-from asyncgen.models import ModelConfig
 from asyncgen.models.attention.cross import Encoded, EncoderAttention, EncoderDecoderAttention
 from asyncgen.models.attention.relative import RelativeBias
+from asyncgen.models.config import ModelConfig
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from asyncgen.cache import Cache, DynamicCache, StaticCache
-from asyncgen.models import DenseAttention, ModelConfig
+from asyncgen.cache.caches import Cache, DynamicCache, StaticCache
+from asyncgen.models.attention.dense import DenseAttention
+from asyncgen.models.config import ModelConfig
 from tests.models.build import random_config
 
 D = 8

@@ -10,30 +10,29 @@ import copy
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
-from asyncgen.cache import Cache, DynamicCache, EncoderDecoderCache
+from asyncgen.cache.caches import Cache, DynamicCache
+from asyncgen.cache.encoder_decoder import EncoderDecoderCache
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.config.parameters import DEFAULTS, DRAFTING, STATIC_CACHES
 from asyncgen.generation.generate.plan import eos_ids, make_processors
 from asyncgen.generation.logits.base import LogitsProcessorList, Stage, kinds
-from asyncgen.generation.strategies import EncoderInput
-from asyncgen.generation.strategies.drafters import (
-    AssistantDrafter,
-    Confidence,
-    LookupDrafter,
-    Schedule,
+from asyncgen.generation.strategies.drafters.assistant import AssistantDrafter, EarlyExit, OwnModel
+from asyncgen.generation.strategies.drafters.drafter import Confidence, Schedule
+from asyncgen.generation.strategies.drafters.lookup import LookupDrafter
+from asyncgen.generation.strategies.drafters.universal import (
+    Languages,
+    SharedTokens,
     UniversalDrafter,
 )
-from asyncgen.generation.strategies.drafters.assistant import EarlyExit, OwnModel
-from asyncgen.generation.strategies.drafters.universal import Languages, SharedTokens
+from asyncgen.generation.strategies.step import EncoderInput
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from asyncgen.generation.config import GenerationConfig
     from asyncgen.generation.generate.plan import GenerativeModel
-    from asyncgen.generation.strategies import Plan
-    from asyncgen.generation.strategies.drafters import Drafter
     from asyncgen.generation.strategies.drafters.universal import TextTokenizer
+    from asyncgen.generation.strategies.step import Drafter, Plan
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from asyncgen.generation.strategies.beam_scorers import ConstrainedBeamSearchScorer
-from asyncgen.generation.strategies.beam_scorers.constrained import _by_banks
+from asyncgen.generation.strategies.beam_scorers.constrained import (
+    ConstrainedBeamSearchScorer,
+    _by_banks,
+)
 from asyncgen.generation.strategies.constraints import (
     Constraint,
     ConstraintListState,

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncgen.errors import InvalidRequestError
-from asyncgen.generation.strategies.beam_scorers import BeamHypotheses
+from asyncgen.generation.strategies.beam_scorers.base import BeamHypotheses
 
 SUMS = st.lists(st.floats(-50, 0, width=32), min_size=1, max_size=12, unique=True)
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from asyncgen.errors import InvalidRequestError
-from asyncgen.generation.strategies.beam_scorers import BeamScorer, BeamSearchScorer
-from asyncgen.generation.strategies.beam_scorers.base import first_id, id_list
+from asyncgen.generation.strategies.beam_scorers.base import BeamScorer, first_id, id_list
+from asyncgen.generation.strategies.beam_scorers.search import BeamSearchScorer
 from tests.generation.beam_scorers.candidates import END, PAD
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from asyncgen.generation.strategies.beam_scorers import BeamSearchScorer
+from asyncgen.generation.strategies.beam_scorers.search import BeamSearchScorer
 from tests.generation.beam_scorers.candidates import END, OTHER_END, PAD, drive
 
 

@@ -7,16 +7,10 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
-from asyncgen.cache import DynamicCache
+from asyncgen.cache.caches import DynamicCache
 from asyncgen.generation.logits.base import LogitsProcessorList
-from asyncgen.generation.strategies.drafters import (
-    AssistantDrafter,
-    Confidence,
-    Drafter,
-    Proposal,
-    Schedule,
-)
-from asyncgen.generation.strategies.drafters.assistant import EarlyExit, OwnModel
+from asyncgen.generation.strategies.drafters.assistant import AssistantDrafter, EarlyExit, OwnModel
+from asyncgen.generation.strategies.drafters.drafter import Confidence, Schedule
 from asyncgen.generation.strategies.forward import Forward
 from tests.doubles.engine import greedy_ids
 from tests.doubles.models import EOS, TableModel
@@ -25,6 +19,8 @@ from tests.generation.strategies.plans import plan_of
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from asyncgen.generation.strategies.step import Drafter, Proposal
 
 PROMPT = [1, 2, 3, 4, 5]
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncgen.errors import InvalidRequestError
-from asyncgen.generation.strategies.drafters import Confidence
+from asyncgen.generation.strategies.drafters.drafter import Confidence
 
 
 def test_stops_below_the_threshold_only() -> None:

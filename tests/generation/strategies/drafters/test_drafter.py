@@ -6,9 +6,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asyncgen.generation.strategies import Step
 from asyncgen.generation.strategies.assisted import assisted
-from asyncgen.generation.strategies.drafters import Drafter, Drafting, Proposal
+from asyncgen.generation.strategies.step import Drafter, Drafting, Proposal, Step
 from tests.doubles.engine import greedy_ids
 from tests.doubles.models import TableModel
 from tests.generation.strategies.plans import plan_of

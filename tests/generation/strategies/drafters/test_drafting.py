@@ -7,16 +7,18 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from asyncgen.cache import StaticCache
+from asyncgen.cache.caches import StaticCache
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.config import GenerationConfig
 from asyncgen.generation.strategies.assisted import assisted
-from asyncgen.generation.strategies.drafters import AssistantDrafter, LookupDrafter, Schedule
+from asyncgen.generation.strategies.drafters.assistant import AssistantDrafter
+from asyncgen.generation.strategies.drafters.drafter import Schedule
 from asyncgen.generation.strategies.drafters.drafting import (
     Assistance,
     check_assistance,
     make_drafter,
 )
+from asyncgen.generation.strategies.drafters.lookup import LookupDrafter
 from tests.doubles.models import EOS, PAD, TableModel, byte_tokenizer
 from tests.generation.strategies.pairs import pair
 from tests.generation.strategies.plans import plan_of

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncgen.errors import InvalidRequestError
-from asyncgen.generation.strategies.drafters import Drafter, LookupDrafter, Proposal
+from asyncgen.generation.strategies.drafters.lookup import LookupDrafter
+
+if TYPE_CHECKING:
+    from asyncgen.generation.strategies.step import Drafter, Proposal
 
 
 def propose(drafter: Drafter, ids: list[int], room: int = 100) -> list[int]:

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from asyncgen import native
-from asyncgen.cache import DynamicCache
+from asyncgen.cache.caches import DynamicCache
 from asyncgen.cache.paged import PagedStorage
 from asyncgen.errors import InvalidRequestError
-from asyncgen.models import DecoderLM, DenseAttention
+from asyncgen.models.attention.dense import DenseAttention
 from asyncgen.models.attention.paged.attention import PagedAttention
 from asyncgen.models.attention.paged.native import NativeAttention
 from tests.models.build import random_config, random_ids, random_model
@@ -23,6 +23,8 @@ from tests.models.packing import VARIANTS, Row, alone, make_rows, model, packed,
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from asyncgen.models.decoder import DecoderLM
 
 
 @pytest.fixture(scope="module", params=["chosen", "torch"], autouse=True)

@@ -25,7 +25,7 @@ from tests.models.build import all_logits, random_ids, random_pair
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from asyncgen.models import DecoderLM
+    from asyncgen.models.decoder import DecoderLM
 
 
 @dataclass

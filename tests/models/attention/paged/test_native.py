@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from asyncgen import native
-from asyncgen.cache import PagedStorage
-from asyncgen.models import ModelConfig
+from asyncgen.cache.paged import PagedStorage
 from asyncgen.models.attention.paged.native import NativeAttention
+from asyncgen.models.config import ModelConfig
 from tests.models.build import random_config
 
 needs_kernels = pytest.mark.skipif(native.kernels is None, reason="no kernels of our own here")

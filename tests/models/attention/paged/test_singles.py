@@ -9,10 +9,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asyncgen.cache import PagedStorage
-from asyncgen.models import ModelConfig
+from asyncgen.cache.paged import PagedStorage
 from asyncgen.models.attention.paged.plan import PlacedRow
 from asyncgen.models.attention.paged.singles import SingleTokens
+from asyncgen.models.config import ModelConfig
 from tests.models.build import random_config
 from tests.models.written_out import attend_plainly
 
