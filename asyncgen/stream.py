@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from asyncgen.engine.loop import DecodeThread
-    from asyncgen.engine.requests.admission import Admission, Place
+    from asyncgen.engine.requests.admission import Admission, Seat
     from asyncgen.engine.requests.request import Request
     from asyncgen.opening import Opened
     from asyncgen.types import FinishReason, Prompt, TokenLogprob
@@ -212,7 +212,7 @@ class TextStream:
         """Post the request, once."""
         if self._request is not None or self._ended:
             return
-        place: Place | None = None
+        place: Seat | None = None
         try:
             self._thread.start()
             opened = await self._thread.wait_ready()
@@ -355,7 +355,7 @@ def _prepare(
     params: Mapping[str, Any],
     cancel: CancelCriteria,
     sink: Mailbox[TokenEvent | BaseException],
-    place: Place,
+    place: Seat,
 ) -> Request:
     """Runs on a worker thread. Imported late, because it brings torch."""
     from asyncgen.engine.requests.prepare import prepare_request

@@ -256,7 +256,7 @@ class Mailbox(Generic[T]):
         """Append an item from any thread; never waits.
 
         Returns:
-            False if nobody will ever read it (closed, or the reader's loop has ended).
+            False if it will never be read (closed, or the reader's loop has ended).
         """
         with self._lock:
             if self.closed:
@@ -309,7 +309,7 @@ class Mailbox(Generic[T]):
         try:
             await (waiter.wait() if bell._asyncio is None else waiter)
         finally:
-            # If a sender has taken it to ring, that sets an event that nobody waits for any more.
+            # If a sender has taken it to ring, that sets an event which is no longer waited for.
             if self._wake is wake:
                 with self._lock:
                     if self._wake is wake:
@@ -339,4 +339,4 @@ class Mailbox(Generic[T]):
 
 
 def _no_one() -> None:
-    """Wakes nobody."""
+    """Wakes no reader: rung for, only to hear whether the loop is there."""

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from asyncgen.engine.batch import Batch
     from asyncgen.engine.lane.assistants import Assistants
-    from asyncgen.engine.lane.lane import Run
+    from asyncgen.engine.lane.lane import LaneRun
     from asyncgen.engine.options import EngineOptions
     from asyncgen.engine.requests.admission import Admission
     from asyncgen.engine.requests.request import Request
@@ -154,7 +154,7 @@ def _runs(
     assistants: Assistants | None,
     is_closing: Callable[[], bool],
     metrics: EngineMetrics,
-) -> Callable[[Request], Run]:
+) -> Callable[[Request], LaneRun]:
     """How a request beside the batch is run: by our own strategies, or a foreign ``generate``."""
     from asyncgen.engine.lane.foreign_run import ForeignRun
     from asyncgen.engine.lane.strategy_run import StepRun

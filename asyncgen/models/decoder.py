@@ -396,7 +396,7 @@ class DecoderLM(Prepared):
         return self._spaces.pop(tokens, None)
 
     def ignored_weights(self) -> tuple[str, ...]:
-        """Regular expressions of names that checkpoints carry and nobody needs."""
+        """Regular expressions of names that checkpoints carry and the model does not need."""
         is_tied = self.config.tie_word_embeddings
         return (*self.unneeded, r"^lm_head\.weight$") if is_tied else self.unneeded
 

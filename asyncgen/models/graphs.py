@@ -351,7 +351,7 @@ def why_not(core: Any, kernel: FusedKernel | None) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class _Recorded:
-    """A recording and the memory that it works on, which is nobody else's."""
+    """A recording and the memory that it works on, which no other recording has."""
 
     fixed: FixedRows
     repeat: Callable[[], Tensor]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class Run:
+class TrainingRun:
     """The settings and the record of one training run.
 
     Attributes:
@@ -60,7 +60,11 @@ class Run:
 
 
 def save(
-    path: Path, network: Network, optimizers: list[torch.optim.Optimizer], run: Run, step: int
+    path: Path,
+    network: Network,
+    optimizers: list[torch.optim.Optimizer],
+    run: TrainingRun,
+    step: int,
 ) -> None:
     """Write a checkpoint to resume from, replacing the last one at once.
 
@@ -83,7 +87,7 @@ def save(
     part.replace(path)
 
 
-def record(run: Run, network: Network, step: int, folder: Path) -> None:
+def record(run: TrainingRun, network: Network, step: int, folder: Path) -> None:
     """Write training.json and the loss plot.
 
     Args:
@@ -109,7 +113,9 @@ def record(run: Run, network: Network, step: int, folder: Path) -> None:
     plot_losses(run.losses, run.held_out, folder / "loss.png")
 
 
-def resume(path: Path, network: Network, optimizers: list[torch.optim.Optimizer], run: Run) -> int:
+def resume(
+    path: Path, network: Network, optimizers: list[torch.optim.Optimizer], run: TrainingRun
+) -> int:
     """Take up a run where its last checkpoint left it.
 
     The learning rate is constant before the decay, so a run may also be taken up with another

@@ -16,7 +16,7 @@ from torch import Tensor
 from asyncgen_apps.demo_model.corpus import ROW_SHARE, ROW_TOKENS, Shape, row, shape_of_step
 from asyncgen_apps.demo_model.export import export
 from asyncgen_apps.demo_model.network import Network, NetworkConfig
-from asyncgen_apps.demo_model.run import Run, record, resume, save
+from asyncgen_apps.demo_model.run import TrainingRun, record, resume, save
 from asyncgen_apps.demo_model.tokenizer import TOKENIZER_DOCUMENTS, train_tokenizer
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def measure(network: Network, batches: list[Batch]) -> float:
     return total / count
 
 
-def make_optimizers(run: Run, network: Network) -> list[torch.optim.Optimizer]:
+def make_optimizers(run: TrainingRun, network: Network) -> list[torch.optim.Optimizer]:
     """Make the optimisers: Muon for the matrices inside the blocks, AdamW for the rest.
 
     Muon learns to copy words from the prompt many times sooner than AdamW alone.
@@ -116,7 +116,7 @@ def make_optimizers(run: Run, network: Network) -> list[torch.optim.Optimizer]:
 
 
 def train(
-    run: Run,
+    run: TrainingRun,
     out: Path,
     config: NetworkConfig,
     compiled: bool = True,
@@ -196,7 +196,7 @@ def main(
         compiled: Whether to compile the network first.
     """
     torch.set_num_threads(threads)
-    train(Run(seed=seed, steps=steps), out, NetworkConfig(), compiled)
+    train(TrainingRun(seed=seed, steps=steps), out, NetworkConfig(), compiled)
 
 
 if __name__ == "__main__":

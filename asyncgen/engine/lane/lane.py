@@ -118,7 +118,7 @@ class TurnScheduler(Generic[T]):
         return items
 
 
-class Run(Protocol):
+class LaneRun(Protocol):
     """A request in progress (see :mod:`asyncgen.engine.lane.strategy_run`)."""
 
     def turn(self) -> bool:
@@ -137,7 +137,7 @@ class SideLane:
 
     def __init__(
         self,
-        start: Callable[[Request], Run],
+        start: Callable[[Request], LaneRun],
         *,
         max_running: int,
         pool: PagePool | None = None,
@@ -156,7 +156,7 @@ class SideLane:
         self._pool = pool
         self._metrics = metrics
         self._scheduler: TurnScheduler[Request] = TurnScheduler(max_running)
-        self._runs: dict[Request, Run] = {}
+        self._runs: dict[Request, LaneRun] = {}
         self._reserved: dict[Request, Reservation] = {}
 
     @property
@@ -238,7 +238,7 @@ class SideLane:
         if reserved is not None:
             reserved.release()
 
-    def _run_of(self, request: Request) -> Run:
+    def _run_of(self, request: Request) -> LaneRun:
         """The run of a request, made at its first turn."""
         run = self._runs.get(request)
         if run is None:

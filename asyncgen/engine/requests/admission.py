@@ -26,7 +26,7 @@ _UNKNOWN_SECONDS = 1.0
 _LEAST_SECONDS, _MOST_SECONDS = 0.05, 60.0
 
 
-class Place:
+class Seat:
     """The place of one request, from the door to its end. Any thread may say where it is.
 
     Attributes:
@@ -54,7 +54,7 @@ class Admission:
     """Counts requests that wait and run, and refuses those beyond the limit.
 
     Attributes:
-        is_blocked: Whether somebody waits though there are rows left: memory is what is short.
+        is_blocked: Whether requests wait though there are rows left: memory is what is short.
         num_waiting: Requests that were let in and have not started.
         num_running: Requests that have started and not ended.
     """
@@ -81,7 +81,7 @@ class Admission:
         self.num_waiting = self.num_running = 0
         self._ends: deque[float] = deque(maxlen=_MEASURED)
 
-    def enter(self) -> Place:
+    def enter(self) -> Seat:
         """Let a request in, or refuse it.
 
         Raises:
@@ -98,7 +98,7 @@ class Admission:
                         self.retry_after(),
                     )
             self.num_waiting += 1
-        return Place(self)
+        return Seat(self)
 
     def retry_after(self) -> float:
         """Seconds in which, at the rate of late, one request ends."""
@@ -109,7 +109,7 @@ class Admission:
             seconds = (self._clock() - self._ends[0]) / len(self._ends)
         return min(max(seconds, _LEAST_SECONDS), _MOST_SECONDS)
 
-    def _move(self, place: Place, stage: str) -> None:
+    def _move(self, place: Seat, stage: str) -> None:
         with self._lock:
             before = place._stage
             if before in (stage, "left"):

@@ -39,7 +39,7 @@ from streamers import StopStrings
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from asyncgen.engine.requests.admission import Place
+    from asyncgen.engine.requests.admission import Seat
     from asyncgen.engine.scheduling.pages import CacheRoom
     from asyncgen.generation.generate.plan import GenerativeModel
     from asyncgen.generation.logits.base import Guidance, LogitsProcessorList
@@ -122,7 +122,7 @@ def prepare_request(
     cancel: CancelCriteria,
     sink: Sink,
     room: CacheRoom | None = None,
-    place: Place | None = None,
+    place: Seat | None = None,
 ) -> Request:
     """Tokenize and check everything.
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from asyncgen.engine.metrics import EngineMetrics
-    from asyncgen.engine.requests.admission import Place
+    from asyncgen.engine.requests.admission import Seat
     from asyncgen.engine.requests.params import RequestParams
     from asyncgen.generation.generate.custom import CustomMethod
     from asyncgen.generation.logits.base import LogitsProcessorList
@@ -55,7 +55,7 @@ class Request:
         alone: Why the shared batch cannot serve it; ``None`` where it can.
         num_pages: Pages that all its keys and values could take, if it runs alone.
         stops: The search for stop strings, ready to be copied for each sample; ``None`` for none.
-        place: Its place in the engine's queue; ``None`` where nobody counts.
+        place: Its seat in the engine; ``None`` where requests are not counted.
         id: Short name for logs, and in the batch.
         started_at: Clock of the engine at its first turn, in seconds; ``None`` before.
         first_token_at: Clock at its first token; ``None`` before.
@@ -79,7 +79,7 @@ class Request:
     alone: str | None = None
     num_pages: int = 0
     stops: StopStrings | None = None
-    place: Place | None = None
+    place: Seat | None = None
     id: str = field(default_factory=lambda: f"req-{next(_numbers)}")
     started_at: float | None = None
     first_token_at: float | None = None

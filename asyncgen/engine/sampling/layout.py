@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from asyncgen.engine.sampling.placing import Shortlist
-from asyncgen.generation.logits.batched import Part
+from asyncgen.generation.logits.batched import RowProcessor
 from asyncgen.transfer import to_device
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ def _step(placed: list[tuple[int, Placed]], scores: BatchScores) -> Callable[[Ba
     batched = placed[0][1].batched
     if batched is None:
         return _OneByOne(placed)
-    return batched([Part(number, each.processor) for number, each in placed], scores)
+    return batched([RowProcessor(number, each.processor) for number, each in placed], scores)
 
 
 class _OneByOne:

@@ -20,7 +20,7 @@ from asyncgen.errors import InvalidRequestError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from asyncgen.engine.requests.admission import Place
+    from asyncgen.engine.requests.admission import Seat
     from asyncgen.engine.requests.request import Request
     from asyncgen.types import TokenEvent
 
@@ -39,7 +39,7 @@ class _Sample:
     name: str
     prompt_ids: list[int]
     created: float
-    place: Place | None
+    place: Seat | None
     timestamps: list[float] | None
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
@@ -190,7 +190,7 @@ class Collector:
         prompt_ids: list[int],
         *,
         created: float,
-        place: Place | None,
+        place: Seat | None,
         streaming: bool,
         record_timestamps: bool,
     ) -> None:

@@ -295,7 +295,7 @@ GENERATE_ARGUMENTS = _group("arguments",
     _P("negative_prompt_ids", "Any", "The prompt that `guidance_scale` leads away from."),
     _P("negative_prompt_attention_mask", "Any", "Its mask, zero at padding."),
 )  # fmt: skip
-"""Documented arguments of `generate` that nobody may take for fields of `GenerationConfig`."""
+"""Documented arguments of `generate` that are no fields of `GenerationConfig`."""
 
 CALL = _group("call",
     _P("generation_config", "GenerationConfig", "What the other parameters are laid over.",

@@ -16,7 +16,7 @@ from asyncgen.generation.logits.base import (
     Setting,
     Stage,
 )
-from asyncgen.generation.logits.batched import Ban, Columns, Part, Scores
+from asyncgen.generation.logits.batched import Ban, Columns, RowProcessor, Scores
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -80,7 +80,7 @@ class _Biases:
 class _Bias:
     """Adds the biases of several rows, in place."""
 
-    def __init__(self, parts: list[Part], scores: Scores) -> None:
+    def __init__(self, parts: list[RowProcessor], scores: Scores) -> None:
         """Lay out what applies at every step."""
         self._parts = parts
         self._dtype = scores.values.dtype

@@ -58,7 +58,7 @@ class Scores(Protocol):
         """Let an exception be the failure of one row."""
 
 
-class Part(NamedTuple):
+class RowProcessor(NamedTuple):
     """A processor of one row, named by its number in the batch."""
 
     row: int
@@ -68,7 +68,7 @@ class Part(NamedTuple):
 Step: TypeAlias = Callable[[Scores], None]
 """Changes the scores of one step."""
 
-Batched: TypeAlias = Callable[[list[Part], Scores], Step]
+Batched: TypeAlias = Callable[[list[RowProcessor], Scores], Step]
 """Lays out processors of one kind; of the scores only size and device count."""
 
 
@@ -78,7 +78,7 @@ class Ban:
     One that ``is_constant`` lists the same at every step, and is asked once.
     """
 
-    def __init__(self, parts: list[Part], scores: Scores) -> None:
+    def __init__(self, parts: list[RowProcessor], scores: Scores) -> None:
         """Begin with nothing known of any row."""
         self._parts = parts
         self._is_constant = all(getattr(part.processor, "is_constant", False) for part in parts)
@@ -114,7 +114,7 @@ class Ban:
 class Force:
     """Leaves only the tokens that ``forced(length)`` of the processor lists, where it does."""
 
-    def __init__(self, parts: list[Part], scores: Scores) -> None:
+    def __init__(self, parts: list[RowProcessor], scores: Scores) -> None:
         """Keep the processors."""
         self._parts = parts
 
@@ -153,9 +153,9 @@ class Columns:
             return self.function(scores)
         return self.function(scores, getattr(processor, self.parameter), **_shared(processor))
 
-    def __call__(self, parts: list[Part], scores: Scores) -> Step:
+    def __call__(self, parts: list[RowProcessor], scores: Scores) -> Step:
         """Lay the parameters out, one column for the rows that agree in all else."""
-        groups: dict[tuple[Any, ...], list[Part]] = {}
+        groups: dict[tuple[Any, ...], list[RowProcessor]] = {}
         for part in parts:
             groups.setdefault(tuple(_shared(part.processor).items()), []).append(part)
         bound = []

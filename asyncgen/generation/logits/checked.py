@@ -51,7 +51,7 @@ class CheckedProcessors(LogitsProcessorList):
     def begin(
         self, input_ids: Tensor, scores: Tensor, kwargs: dict[str, Any] | None = None
     ) -> None:
-        """Take note of what a step begins with, for whoever runs processors one by one.
+        """Take note of what a step begins with, for a caller that runs processors one by one.
 
         Args:
             input_ids: Token ids so far, int64 [B, T].

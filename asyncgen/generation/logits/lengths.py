@@ -17,7 +17,7 @@ from asyncgen.generation.logits.base import (
     is_finite,
     rounded,
 )
-from asyncgen.generation.logits.batched import Ban, Force, Part, Scores
+from asyncgen.generation.logits.batched import Ban, Force, RowProcessor, Scores
 
 if TYPE_CHECKING:
     from asyncgen.generation.logits.base import Parameter
@@ -231,7 +231,7 @@ class ForcedEOSTokenLogitsProcessor(_Forcing):
 class _Decay:
     """Raises the scores of several rows' end tokens, in place."""
 
-    def __init__(self, parts: list[Part], scores: Scores) -> None:
+    def __init__(self, parts: list[RowProcessor], scores: Scores) -> None:
         """Lay out where the end tokens are."""
         self._parts = parts
         self._ends = [

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from asyncgen.generation.logits.base import Parameter
-    from asyncgen.generation.logits.batched import Part, Scores
+    from asyncgen.generation.logits.batched import RowProcessor, Scores
 
 
 def penalize_repetition(scores: Tensor, input_ids: Tensor, penalty: Parameter) -> Tensor:
@@ -131,7 +131,7 @@ _NOTHING = SeenTokens()
 class _Penalize:
     """Penalises what several rows have seen, in place."""
 
-    def __init__(self, parts: list[Part], scores: Scores) -> None:
+    def __init__(self, parts: list[RowProcessor], scores: Scores) -> None:
         """Lay the penalties out."""
         self._parts = parts
         self._penalties = scores.tensor([part.processor.penalty for part in parts], torch.float64)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from asyncgen.generation.logits.batched import Part, Scores
+    from asyncgen.generation.logits.batched import RowProcessor, Scores
 
 
 def allow(scores: Tensor, allowed: Tensor, num_beams: int = 1) -> Tensor:
@@ -39,7 +39,7 @@ class _Allow:
     Row by row: scores of one row stay in the processor's cache, and the functions are Python.
     """
 
-    def __init__(self, parts: list[Part], scores: Scores) -> None:
+    def __init__(self, parts: list[RowProcessor], scores: Scores) -> None:
         self._parts = parts
 
     def __call__(self, scores: Scores) -> None:

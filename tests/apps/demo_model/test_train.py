@@ -11,7 +11,7 @@ import torch
 from asyncgen_apps.demo_model.export import load
 from asyncgen_apps.demo_model.network import NetworkConfig
 from asyncgen_apps.demo_model.plot import plot_losses
-from asyncgen_apps.demo_model.run import Run
+from asyncgen_apps.demo_model.run import TrainingRun
 from asyncgen_apps.demo_model.train import train
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ CONFIG = NetworkConfig(
 
 def _train(out: Path, stop_first: int = 0) -> torch.Tensor:
     for steps in filter(None, (stop_first, 3)):
-        run = Run(seed=1, steps=steps, tokens_per_step=512, warmup=2, decay_share=0.0)
+        run = TrainingRun(seed=1, steps=steps, tokens_per_step=512, warmup=2, decay_share=0.0)
         train(run, out, CONFIG, compiled=False, every=2, sample=40)
     return load(out / "model")[0].model.embed_tokens.weight.detach()
 
@@ -48,7 +48,7 @@ def test_an_interrupted_run_ends_the_same(tmp_path: Path) -> None:
 
 
 def test_the_rate_warms_up_holds_and_falls() -> None:
-    run = Run(seed=1, steps=100, warmup=10, decay_share=0.2)
+    run = TrainingRun(seed=1, steps=100, warmup=10, decay_share=0.2)
     assert run.rate(0) == pytest.approx(0.1)
     assert run.rate(50) == 1.0
     assert run.rate(90) == pytest.approx(0.5)

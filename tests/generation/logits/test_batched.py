@@ -13,7 +13,7 @@ from asyncgen.engine.sampling.layout import BatchScores
 from asyncgen.errors import InvalidScoresError
 from asyncgen.generation.logits.bans import SequenceBiasLogitsProcessor
 from asyncgen.generation.logits.base import definition_of, kinds
-from asyncgen.generation.logits.batched import Columns, Part
+from asyncgen.generation.logits.batched import Columns, RowProcessor
 from asyncgen.generation.logits.filters import (
     MinPLogitsWarper,
     TemperatureLogitsWarper,
@@ -105,7 +105,7 @@ def test_a_form_is_the_processor_and_leaves_the_neighbours(setting: dict[str, An
             row.tokens.extend(generated)
         scores = BatchScores(logits, rows, own=True)
         assert fits(rows[1].processors[-1])
-        parts = [Part(number, rows[number].processors[-1]) for number in (1, 3)]
+        parts = [RowProcessor(number, rows[number].processors[-1]) for number in (1, 3)]
         batched_of(rows[1].processors[-1])(parts, scores)(scores)
         assert torch.equal(scores.values[::2], logits[::2])
         for number in (1, 3):
@@ -134,7 +134,7 @@ def test_a_row_whose_decay_overflows_fails_alone() -> None:
         row.tokens += [2, 3, 4]
     logits = torch.randn(2, VOCABULARY)
     scores = BatchScores(logits, rows, own=True)
-    parts = [Part(number, row.processors[0]) for number, row in enumerate(rows)]
+    parts = [RowProcessor(number, row.processors[0]) for number, row in enumerate(rows)]
     batched_of(parts[0].processor)(parts, scores)(scores)
     assert list(scores.failures) == [0]
     assert isinstance(scores.failures[0], InvalidScoresError)
@@ -188,7 +188,7 @@ def test_rows_without_the_filter_stay_as_they_are() -> None:
     logits = torch.randn(3, 40)
     rows: Any = [None, None, None]
     scores = BatchScores(logits, rows, own=True)
-    parts = [Part(0, TopKLogitsWarper(3)), Part(2, TopKLogitsWarper(5))]
+    parts = [RowProcessor(0, TopKLogitsWarper(3)), RowProcessor(2, TopKLogitsWarper(5))]
     batched_of(parts[0].processor)(parts, scores)(scores)
     assert torch.equal(scores.values[1], logits[1])
     assert (scores.values != -torch.inf).sum(-1).tolist() == [3, 40, 5]
@@ -198,7 +198,10 @@ def test_what_rows_do_not_share_makes_groups() -> None:
     logits = torch.randn(2, 40)
     rows: Any = [None, None]
     scores = BatchScores(logits, rows, own=True)
-    parts = [Part(0, TopKLogitsWarper(3)), Part(1, TopKLogitsWarper(5, filter_value=-9.0))]
+    parts = [
+        RowProcessor(0, TopKLogitsWarper(3)),
+        RowProcessor(1, TopKLogitsWarper(5, filter_value=-9.0)),
+    ]
     batched_of(parts[0].processor)(parts, scores)(scores)
     assert int((scores.values[0] == -torch.inf).sum()) == 37
     assert int((scores.values[1] == -9.0).sum()) == 35

@@ -2,7 +2,7 @@
 
 Short steps on a CPU are bound by the number of operator calls. So the pages of all rows are copied
 together once for all layers; from then on each step appends to that copy and reads it with one
-kernel. The pages are written when somebody else may read them: at the next layout.
+kernel. The pages are written when another row may read them: at the next layout.
 
 The texts end in the same column of the copy, so that one copy appends to all of them and a sliding
 window is the same columns for all; shorter ones begin later, behind zeros that are hidden.
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 MOST_COPIED: Final = 1024
-"""Keys of the longest text that is copied: more would be memory that nobody planned."""
+"""Keys of the longest text that is copied: more would be memory that was not planned."""
 
 MOST_COPIED_TOGETHER: Final = 8192
 """Keys of all texts that are copied together, zeros before short ones and room behind included."""
@@ -90,7 +90,7 @@ class CopiedRows:
             storage: Where the pages are, with each head's keys together.
             window: Keys that a token sees, itself included; ``None``: all.
             group: Query heads for each key head, G.
-            memory: For the copy; nobody else uses it from now on.
+            memory: For the copy; used by this copy alone from now on.
         """
         self._storage = storage
         self._size = size = storage.page_size
@@ -129,7 +129,7 @@ class CopiedRows:
             known = len(pages)
             if row.start == known * size:
                 pages.append(row.pages[known])
-                # Nobody shall find NaN in the rest of it.
+                # The rest of it must hold no NaN.
                 self._paged(number, known, known + 1).zero_()
         self._column = column
         self._see()

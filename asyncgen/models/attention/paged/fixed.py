@@ -5,7 +5,7 @@ was given a plain number. So all that changes from step to step lies in tensors 
 anew before each repetition, and what cannot lie in a tensor (how many rows, how many pages of
 each) is fixed, and padded to.
 
-A row of padding writes its key to a page that is nobody's, and reads that one key. It could read
+A row of padding writes its key to a page that no text has, and reads that one key. It could read
 none; but a row without keys is a special case of each kernel, and one key is not.
 
 Where the kernel takes no table of pages, every row's pages are copied together first, as many as a
@@ -47,7 +47,7 @@ class FixedRows:
     Attributes:
         rows: Tokens of a step, padding included.
         pages: Pages that each may have.
-        ids: Their ids, int32 ``[rows]``; whoever knows an id only on the device writes it here.
+        ids: Their ids, int32 ``[rows]``; an id that is known on the device alone is written here.
         positions: Their positions, int32 ``[rows]``.
     """
 

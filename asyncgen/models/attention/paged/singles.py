@@ -236,7 +236,7 @@ class SingleTokens:
         count = len(self._to_rows)
         self._gathered = like.new_empty(count, size)
         self._weights = like.new_empty(count, size)
-        # Pages that nobody reads get any weights: nobody adds their results.
+        # Pages that no row reads get any weights: their results are not added.
         spots = self._to_rows.masked_fill(torch.cat(trash), len(self._slices))
         back = torch.zeros(len(self._slices) + 1, dtype=torch.int64)
         self._to_pages = back.index_copy_(0, spots, torch.arange(count))[:-1]

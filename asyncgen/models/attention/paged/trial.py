@@ -135,7 +135,7 @@ class _Case:
 
     Attributes:
         config: Of one layer.
-        storage: Its pages; the last one is nobody's.
+        storage: Its pages; the last one belongs to no row.
         rows: Of the step.
         heads: What the layer reads, ``[N, H + 2K, D]``.
         expected: What the plain way makes of it, float32 ``[N, H, D]``.
