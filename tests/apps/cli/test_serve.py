@@ -30,6 +30,7 @@ def test_it_serves_and_leaves() -> None:
         assert process.returncode == 0
 
 
+@pytest.mark.clients
 def test_the_client_of_the_page() -> None:
     page = (ROOT / "apps/asyncgen_apps/openai_http/README.md").read_text(encoding="utf-8")
     example = re.search(r"^```py\n(from openai.*?)^```", page, re.M | re.S)
