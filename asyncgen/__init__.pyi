@@ -86,7 +86,10 @@ from asyncgen.engine.scheduling.state import (
 )
 from asyncgen.engine.sync.manager import ContinuousBatchingManager as ContinuousBatchingManager
 from asyncgen.engine.sync.mixin import ContinuousMixin as ContinuousMixin
-from asyncgen.errors import InvalidScoresError as InvalidScoresError
+from asyncgen.errors import (
+    DefaultLengthWarning as DefaultLengthWarning,
+    InvalidScoresError as InvalidScoresError,
+)
 from asyncgen.generation.config import CompileConfig as CompileConfig
 from asyncgen.generation.config.modes import GenerationMode as GenerationMode
 from asyncgen.generation.generate.mixin import GenerationMixin as GenerationMixin

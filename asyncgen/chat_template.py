@@ -1,7 +1,8 @@
 """Turns chat messages into a prompt, by the template that came with the checkpoint.
 
-Templates are programs from strangers, so they run in jinja's immutable sandbox. This module knows
-nothing of tokens and files: template text and messages in, text out.
+Templates are programs from strangers, so they run in jinja's immutable sandbox, and within limits
+(:mod:`asyncgen.template_limits`). This module knows nothing of tokens and files: template text and
+messages in, text out.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ import jinja2
 from jinja2 import nodes
 from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension, loopcontrols
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from asyncgen.chat_content import has_parts, is_text, joined_texts, reads_parts
 from asyncgen.errors import ChatTemplateError, InvalidRequestError
+from asyncgen.template_limits import BoundedEnvironment, bounded, measure_format, rendering
 
 if TYPE_CHECKING:
     from jinja2.parser import Parser
@@ -105,7 +107,8 @@ def render_chat(
 
     Args:
         template: Jinja text. Compiled once, then kept.
-        messages: At least one message with a ``role``.
+        messages: At least one message with a ``role``. A content of text parts is joined, a part
+            a line, unless the template goes through the parts itself.
         add_generation_prompt: Ask the template to open the assistant's turn at the end.
         continue_final_message: End the text right after the last message's content, so that the
             model continues it; not together with ``add_generation_prompt``.
@@ -132,6 +135,8 @@ def render_chat(
         "add_generation_prompt": add_generation_prompt,
     }
     compiled = _compile(template)
+    if any(map(has_parts, messages)) and not _reads_parts(template):
+        messages = joined_texts(messages)
     text = _render(compiled, messages, names)
     if continue_final_message:
         return _cut_at_marker(_render(compiled, _mark_final(messages), names), text)
@@ -162,6 +167,7 @@ def _raise_exception(message: object) -> None:
 
 
 def _strftime_now(form: str) -> str:
+    measure_format(form, ())
     return datetime.now().strftime(form)
 
 
@@ -183,11 +189,11 @@ def _tojson(
 
 
 @lru_cache(maxsize=1)
-def _environment() -> ImmutableSandboxedEnvironment:
-    environment = ImmutableSandboxedEnvironment(
+def _environment() -> BoundedEnvironment:
+    environment = BoundedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationBlock, loopcontrols]
     )
-    environment.filters["tojson"] = _tojson
+    environment.filters["tojson"] = bounded("tojson", _tojson)
     environment.globals["raise_exception"] = _raise_exception
     environment.globals["strftime_now"] = _strftime_now
     return environment
@@ -205,11 +211,18 @@ def _compile(template: str) -> jinja2.Template:
         ) from error
 
 
+@lru_cache(maxsize=64)
+def _reads_parts(template: str) -> bool:
+    return reads_parts(_environment().parse(template))
+
+
 def _render(
     template: jinja2.Template, messages: Sequence[Message], names: Mapping[str, object]
 ) -> str:
     try:
-        return template.render({**names, "messages": [_without_nones(m) for m in messages]})
+        given = {**names, "messages": [_without_nones(m) for m in messages]}
+        with rendering(given):
+            return template.render(given)
     except _Refusal as refusal:
         raise ChatTemplateError(f"the chat template refused the messages: {refusal}") from refusal
     except SecurityError as error:
@@ -281,7 +294,7 @@ def _check_continuation(messages: Sequence[Message], add_generation_prompt: bool
             "it cannot be combined with `add_generation_prompt`, which opens a new message",
         )
     content = messages[-1].get("content")
-    if not isinstance(content, str) and not any(_is_text(part) for part in content or ()):
+    if not isinstance(content, str) and not any(is_text(part) for part in content or ()):
         raise InvalidRequestError(
             f"messages[{len(messages) - 1}].content",
             content,
@@ -295,14 +308,10 @@ def _mark_final(messages: Sequence[Message]) -> list[Message]:
     content = last["content"]
     if isinstance(content, str):
         return [*messages[:-1], {**last, "content": content + _MARKER}]
-    index = max(number for number, part in enumerate(content) if _is_text(part))
+    index = max(number for number, part in enumerate(content) if is_text(part))
     parts = [*content]
     parts[index] = {**parts[index], "text": parts[index]["text"] + _MARKER}
     return [*messages[:-1], {**last, "content": parts}]
-
-
-def _is_text(part: object) -> bool:
-    return isinstance(part, Mapping) and isinstance(part.get("text"), str)
 
 
 def _cut_at_marker(marked: str, plain: str) -> str:

@@ -5,7 +5,7 @@
     │   └── ContextLengthError                   prompt and new tokens exceed the context
     ├── MissingRequirementsError                 packages that a custom decoding method needs
     │                (also ImportError, ValueError)
-    ├── OverloadedError                          the queue is full; try again later
+    ├── OverloadedError                          the queue is full, or threads hang; try again later
     ├── EngineClosedError                        closed, or it belongs to another process
     ├── EngineDiedError                          the decode thread stopped unexpectedly
     ├── ModelLoadError                           a checkpoint that cannot be read
@@ -14,8 +14,9 @@
     └── ChatTemplateError                        messages that the chat template refuses
 
 An exception raised by user code inside a request (a logits processor, a stopping criterion) is
-not wrapped: the reader gets the exception it was. Messages name the value, the limit and the
-remedy.
+not wrapped: the reader gets the exception it was. What is a ``BaseException`` only (``SystemExit``,
+a panic of Rust code) becomes a ``RuntimeError`` with the original as its cause. Messages name the
+value, the limit and the remedy. A ``DefaultLengthWarning`` is only warned of.
 """
 
 from __future__ import annotations
@@ -81,21 +82,25 @@ class OverloadedError(AsyncgenError):
 
     Attributes:
         retry_after: Seconds after which a new attempt is likely to be accepted.
+        is_degraded: Whether it is not the queue: threads hang over texts that take for ever, and
+            long texts are refused meanwhile.
     """
 
-    def __init__(self, message: str, retry_after: float) -> None:
+    def __init__(self, message: str, retry_after: float, is_degraded: bool = False) -> None:
         """Build the error.
 
         Args:
             message: What is full, and how full.
             retry_after: Seconds after which a new attempt is likely to be accepted.
+            is_degraded: Whether threads hang.
         """
         super().__init__(message)
         self.retry_after = retry_after
+        self.is_degraded = is_degraded
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Let it cross to another process."""
-        return type(self), (self.args[0], self.retry_after)
+        return type(self), (self.args[0], self.retry_after, self.is_degraded)
 
 
 class EngineClosedError(AsyncgenError):
@@ -139,6 +144,10 @@ class InvalidScoresError(AsyncgenError, FloatingPointError):
 
 class ChatTemplateError(AsyncgenError):
     """The chat template is missing, broken, or refused the messages."""
+
+
+class DefaultLengthWarning(UserWarning):
+    """`model.generate` was not told a length and ends after 20 new tokens, as documented."""
 
 
 def shorten(value: object, limit: int = 120) -> str:

@@ -60,7 +60,7 @@ def read_json(file: Path) -> dict[str, Any]:
     text = read_text(file)
     try:
         data = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ModelLoadError(f"{file} is not valid JSON ({error}); download it again") from error
     if not isinstance(data, dict):
         raise ModelLoadError(f"{file} holds a {type(data).__name__} instead of a JSON object")

@@ -6,6 +6,7 @@ here are only the two ends of a request: how it is posted, and how its events ar
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
@@ -14,11 +15,13 @@ import anyio
 from asyncgen.engine.loop import DecodeThread
 from asyncgen.engine.options import refuse_unknown, spells_out
 from asyncgen.engine.requests.admission import Admission
+from asyncgen.engine.threads import computing_threads
 from asyncgen.errors import EngineClosedError
 from asyncgen.generation.config.checks import check_names
 from asyncgen.opening import LLMOptions, ModelSource, Opened, open_engine
+from asyncgen.preparing import PreparingThreads
 from asyncgen.stream import TextStream
-from asyncgen.types import Completion, check_prompt
+from asyncgen.types import Completion, check_prompt, length_of
 
 if TYPE_CHECKING:
     import os
@@ -62,13 +65,18 @@ class AsyncLLM:
                 model. A model object needs one.
             device: Where to compute; ``None`` is the CPU, or CUDA where there is one.
             dtype: What to compute in; ``None`` or ``"auto"`` is what the checkpoint says.
-            num_threads: OpenMP threads that compute; ``None`` leaves torch's choice.
+            num_threads: OpenMP threads that compute, until it is closed; ``None`` leaves torch's
+                choice.
             revision: Branch, tag or commit on the hub.
             token: Access token for the hub.
             max_running: Most samples that share a step, at least 1; further requests queue. As
                 many more may take turns beside the batch.
             max_queue_size: Most requests that wait, at least 1. Beyond it a stream raises
                 :class:`OverloadedError` when it starts, before any work; ``None`` for no limit.
+            prepare_seconds: How long it may take to make one request ready (to tokenize it, to
+                render its chat template). Beyond it the request fails; what cannot be stopped is
+                left alone, and from four such threads on, texts of more than 4,096 characters
+                are refused by an :class:`OverloadedError`. ``None`` for no limit.
             prefill_chunk_size: Most prompt tokens of one step, at least 1. A running stream waits
                 for one chunk of another's prompt at most.
             scheduler: Who goes first: ``"fifo"`` (running streams before new prompts),
@@ -97,8 +105,11 @@ class AsyncLLM:
         self._admission = Admission(
             max_running=described.max_running, max_queue_size=described.max_queue_size
         )
+        self._preparing = PreparingThreads(described.prepare_seconds)
         self._thread: DecodeThread[Opened] = DecodeThread(
-            partial(open_engine, described, admission=self._admission), name="asyncgen-decode"
+            partial(open_engine, described, admission=self._admission),
+            name="asyncgen-decode",
+            within=partial(computing_threads, described.num_threads),
         )
 
     async def __aenter__(self) -> Self:
@@ -135,6 +146,7 @@ class AsyncLLM:
         Open streams end with the finish reason ``"aborted"`` and keep what was generated.
         """
         self._thread.stop()
+        self._preparing.close()
         with anyio.move_on_after(_CLOSE_SECONDS, shield=True):
             await self._thread.wait_finished()
 
@@ -157,7 +169,7 @@ class AsyncLLM:
         self._thread.require_open()
         check_prompt(prompt)
         check_names(params)
-        return TextStream(self._thread, self._admission, prompt, params)
+        return TextStream(self._thread, self._admission, self._preparing, prompt, params)
 
     async def generate(self, prompt: Prompt, **params: Unpack[StreamParams]) -> Completion:
         """Answer a prompt and return the whole result.
@@ -177,18 +189,48 @@ class AsyncLLM:
                 pass
         return stream.result
 
+    async def count_tokens(
+        self, prompt: Prompt, *, chat_template_kwargs: dict[str, Any] | None = None
+    ) -> int:
+        """Count the tokens of a prompt, as a stream would: messages by way of the chat template.
+
+        Args:
+            prompt: As in :meth:`stream`.
+            chat_template_kwargs: As in :meth:`stream`.
+
+        Raises:
+            InvalidRequestError: Something that is no prompt, variables that the template must not
+                be given, or a text that takes too long.
+            ContextLengthError: The text is so long that it cannot fit; it was not tokenized.
+            ChatTemplateError: The chat template refuses the messages, or there is none.
+            OverloadedError: Too many texts hang, and this one is long.
+        """
+        check_prompt(prompt)
+        opened = self._opened
+        count = partial(_count_tokens, opened, prompt, chat_template_kwargs)
+        return await self._preparing.run(count, length=length_of(prompt))
+
     def metrics(self) -> MetricsSnapshot:
         """Return what the engine has counted since it was loaded; may be called from any thread.
 
         Raises:
             EngineClosedError: No model is loaded.
         """
-        return self._opened.metrics.snapshot()
+        counted = self._opened.metrics.snapshot()
+        return replace(counted, threads_abandoned=self._preparing.num_abandoned)
 
     @property
     def healthy(self) -> bool:
         """Whether the engine is loaded and takes requests."""
         return self._thread.is_alive and self._thread.loaded is not None
+
+    @property
+    def degraded(self) -> bool:
+        """Whether so many threads hang over texts that take for ever that long ones are refused.
+
+        Everything else is served as ever; only a new process gets rid of the threads.
+        """
+        return self._preparing.is_degraded
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -211,3 +253,10 @@ class AsyncLLM:
         if opened is None:
             raise EngineClosedError("no model is loaded; enter `async with` or await `start()`")
         return opened
+
+
+def _count_tokens(opened: Opened, prompt: Prompt, variables: dict[str, Any] | None) -> int:
+    """Runs on a worker thread. Imported late, because it brings torch."""
+    from asyncgen.engine.requests.prepare import token_ids
+
+    return len(token_ids(opened.model, opened.tokenizer, prompt, variables))

@@ -19,6 +19,7 @@ from asyncgen.generation.config import GenerationConfig
 from asyncgen.generation.generate.mixin import GenerationMixin
 from asyncgen.generation.outputs import CausalLMOutputWithPast
 from asyncgen.models.attention.dense import DenseAttention
+from asyncgen.models.config.live import CALL_DEFAULTS, LiveConfig
 
 if TYPE_CHECKING:
     from asyncgen.models.decoder import DecoderLM
@@ -36,7 +37,8 @@ class PreTrainedModel(GenerationMixin, ContinuousMixin, nn.Module):
 
     Attributes:
         core: The module that computes.
-        config: What ``config.json`` says.
+        config: What ``config.json`` says. Token ids, the defaults of a call and attributes of your
+            own can be set; what the network was built from is read-only.
         generation_config: Defaults of :meth:`generate`.
         name_or_path: Where the model came from.
     """
@@ -57,7 +59,7 @@ class PreTrainedModel(GenerationMixin, ContinuousMixin, nn.Module):
         """
         super().__init__()
         self.core = core
-        self.config = core.config
+        self.config = LiveConfig(core.config)
         if generation_config is None:
             generation_config = GenerationConfig.from_model_config(core.config)
         self.generation_config = generation_config
@@ -112,7 +114,8 @@ class PreTrainedModel(GenerationMixin, ContinuousMixin, nn.Module):
             inputs_embeds: Embeddings ``[B, S, E]`` instead of ids.
             labels: Ids ``[B, S]`` to score the logits by, each against the position before it;
                 -100 is left out.
-            use_cache: Whether to return a cache, a new one if none was given; the default is yes.
+            use_cache: Whether to return a cache, a new one if none was given. Where this and the
+                next three are ``None``, ``config`` has the default: yes, no, no, yes.
             output_attentions: Whether to return attention weights; costs the fast kernels.
             output_hidden_states: Whether to return the output of every layer.
             return_dict: ``False`` for a tuple.
@@ -126,6 +129,9 @@ class PreTrainedModel(GenerationMixin, ContinuousMixin, nn.Module):
         Raises:
             InvalidRequestError: Arguments that contradict each other, or have the wrong shape.
         """
+        use_cache, output_attentions, output_hidden_states, return_dict = call_settings(
+            self.config, use_cache, output_attentions, output_hidden_states, return_dict
+        )
         embeddings = embeddings_of(self.core, input_ids, inputs_embeds)
         past = check_cache(past_key_values)
         start = past.get_seq_length()
@@ -134,17 +140,17 @@ class PreTrainedModel(GenerationMixin, ContinuousMixin, nn.Module):
         positions = self._positions(position_ids, mask, embeddings, start)
         collected: list[Tensor] | None = [] if output_hidden_states else None
         attentions: list[Tensor] | None = [] if output_attentions else None
-        attention = DenseAttention(self.config, past, mask, collect_attentions=attentions)
+        attention = DenseAttention(self.core.config, past, mask, collect_attentions=attentions)
         hidden = self.core.hidden(embeddings, positions, attention, collected)
         logits = self.core.project(_keep(hidden, logits_to_keep))
         output = CausalLMOutputWithPast(
             loss=loss_of(logits, labels, shift=1),
             logits=logits,
-            past_key_values=None if use_cache is False else past,
+            past_key_values=past if use_cache else None,
             hidden_states=None if collected is None else tuple(collected),
             attentions=None if attentions is None else tuple(attentions),
         )
-        return output.to_tuple() if return_dict is False else output
+        return output if return_dict else output.to_tuple()
 
     def _positions(
         self, position_ids: Tensor | None, mask: Tensor | None, embeddings: Tensor, start: int
@@ -162,6 +168,14 @@ class PreTrainedModel(GenerationMixin, ContinuousMixin, nn.Module):
             return torch.arange(start, start + length, device=self.device)[None]
         counted = mask.cumsum(dim=1) - 1  # [B, P + S]
         return counted[:, start:].clamp(min=0)
+
+
+def call_settings(config: LiveConfig, *given: bool | None) -> list[bool]:
+    """What a call was told of `CALL_DEFAULTS`, in their order; else what ``config`` says."""
+    return [
+        bool(getattr(config, name)) if value is None else bool(value)
+        for name, value in zip(CALL_DEFAULTS, given, strict=True)
+    ]
 
 
 def embeddings_of(

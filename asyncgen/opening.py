@@ -29,14 +29,37 @@ class LLMOptions(SharedOptions, total=False):
     """The keywords of ``AsyncLLM``, for editors and type checkers; see `ModelSource`."""
 
     tokenizer: str | os.PathLike[str] | Any | None
+    """A folder, a hub id or a tokenizer object; ``None`` takes the one beside the model. A model
+    object needs one.
+    """
     device: str | torch.device | None
+    """Where to compute; ``None`` is the CPU, or CUDA where there is one."""
     dtype: str | torch.dtype | None
+    """What to compute in; ``None`` or ``"auto"`` is what the checkpoint says."""
     num_threads: int | None
+    """OpenMP threads that compute, until it is closed; ``None`` leaves torch's choice."""
     revision: str | None
+    """Branch, tag or commit on the hub."""
     token: str | bool | None
+    """Access token for the hub."""
     max_queue_size: int | None
+    """Most requests that wait, at least 1. Beyond it a stream raises :class:`OverloadedError` when
+    it starts, before any work; ``None`` for no limit.
+    """
+    prepare_seconds: float | None
+    """How long it may take to make one request ready (to tokenize it, to render its chat template).
+    Beyond it the request fails; what cannot be stopped is left alone, and from four such threads
+    on, texts of more than 4,096 characters are refused by an :class:`OverloadedError`. ``None`` for
+    no limit.
+    """
     prefill_chunk_size: int
+    """Most prompt tokens of one step, at least 1. A running stream waits for one chunk of another's
+    prompt at most.
+    """
     prefix_caching: bool
+    """Keep the keys and values of prompts and answers while there is space, so that a request that
+    begins alike (the next turn of a chat) computes only what is new.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +75,7 @@ class ModelSource(EngineOptions):
         revision: Revision on the hub.
         token: Access token for the hub.
         max_queue_size: Most requests that wait; ``None`` for no limit.
+        prepare_seconds: How long making one request ready may take; ``None`` for no limit.
     """
 
     source: str | os.PathLike[str] | Any
@@ -62,6 +86,7 @@ class ModelSource(EngineOptions):
     revision: str | None = None
     token: str | bool | None = None
     max_queue_size: int | None = None
+    prepare_seconds: float | None = 10.0
 
     def __post_init__(self) -> None:
         """Check what can be checked before loading.
@@ -121,10 +146,6 @@ def open_engine(
         ModelLoadError: The checkpoint or the tokenizer cannot be read.
         InvalidRequestError: An argument is not allowed.
     """
-    import torch
-
-    if source.num_threads is not None:
-        torch.set_num_threads(source.num_threads)
     model, tokenizer = _load_model(source), _load_tokenizer(source)
     is_ours = hasattr(model, "core")
     room = plan_room(model, source) if is_ours else None

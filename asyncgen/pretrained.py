@@ -8,19 +8,23 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from asyncgen.checkpoint import open_checkpoint
 from asyncgen.errors import InvalidRequestError, ModelLoadError, UnsupportedModelError
 from asyncgen.generation.config import CONFIG_FILE, GenerationConfig
 from asyncgen.hub import read_json, resolve
 from asyncgen.modeling import PreTrainedModel
 from asyncgen.models.arch.registry import MODELS
 from asyncgen.models.config import ModelConfig
+from asyncgen.models.config.stored import check_sizes
 from asyncgen.seq2seq import Seq2SeqModel
 from asyncgen.tokenizer import Tokenizer
-from asyncgen.weights import load_weights, open_checkpoint, resolve_dtype
+from asyncgen.weights import find_broken, load_weights, resolve_dtype
 
 if TYPE_CHECKING:
     import os
     from pathlib import Path
+
+    from asyncgen.checkpoint import Checkpoint
 
 __all__ = ["PreTrainedModel", "load_model", "load_tokenizer", "set_seed"]
 
@@ -78,6 +82,7 @@ def load_model(
     generation_config = _read_generation_config(folder, config)
     checkpoint = open_checkpoint(folder)
     config = config.fitted_to(checkpoint.tensors.keys())
+    check_sizes(config, {name: tensor.shape for name, tensor in checkpoint.tensors.items()})
     kind = resolve_dtype(dtype, raw, checkpoint)
     with torch.device("meta"):
         core = MODELS[config.model_type](config, dtype=kind)
@@ -91,7 +96,9 @@ def load_model(
         progress=progress,
     )
     face = Seq2SeqModel if config.is_encoder_decoder else PreTrainedModel
-    return face(core, generation_config, str(source))
+    model = face(core, generation_config, str(source))
+    _try_out(model, checkpoint)
+    return model
 
 
 def load_tokenizer(
@@ -156,7 +163,9 @@ def _read_config(folder: Path) -> dict[str, Any]:
         )
     raw = read_json(file)
     if raw.get("quantization_config"):
-        method = raw["quantization_config"].get("quant_method", "unknown method")
+        stated = raw["quantization_config"]
+        named = stated.get("quant_method") if isinstance(stated, dict) else None
+        method = named[:40] if isinstance(named, str) else "unknown method"
         raise ModelLoadError(
             f"{folder} is quantised ({method}), which is not supported; "
             "use the model that it was made of"
@@ -165,9 +174,33 @@ def _read_config(folder: Path) -> dict[str, Any]:
 
 
 def _read_generation_config(folder: Path, config: ModelConfig) -> GenerationConfig:
-    if (folder / CONFIG_FILE).is_file():
+    file = folder / CONFIG_FILE
+    if not file.is_file():
+        return GenerationConfig.from_model_config(config)
+    try:
         return GenerationConfig.from_pretrained(folder)
-    return GenerationConfig.from_model_config(config)
+    except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as error:
+        raise ModelLoadError(
+            f"{file}: {error}; correct the file, or take it away to do without its defaults"
+        ) from error
+
+
+def _try_out(model: PreTrainedModel, checkpoint: Checkpoint) -> None:
+    """Run one token: NaN in a weight that every token meets is NaN at the end.
+
+    A step costs a few hundredths of a load; looking at every weight would cost a fifth of it.
+    """
+    ids = torch.zeros(1, 1, dtype=torch.int64)
+    decoder = {"decoder_input_ids": ids} if model.config.is_encoder_decoder else {}
+    logits = model(input_ids=ids, use_cache=False, return_dict=True, **decoder).logits
+    if bool(logits.isnan().any()):
+        # Without one, the dtype is too narrow for this token: others may well be served.
+        broken = find_broken(checkpoint)
+        if broken is not None:
+            raise ModelLoadError(
+                f"{checkpoint.tensors[broken].file}: `{broken}` holds NaN or infinities, so no "
+                "token could be picked; download it again, or ask those who made it"
+            )
 
 
 def _check_device(device: str | int | torch.device | None) -> torch.device:

@@ -13,6 +13,7 @@ from asyncgen.generation.outputs import BaseModelOutput, Seq2SeqLMOutput
 from asyncgen.modeling import (
     IGNORED,
     PreTrainedModel,
+    call_settings,
     check_cache,
     check_mask,
     embeddings_of,
@@ -124,6 +125,9 @@ class Seq2SeqModel(PreTrainedModel):
         Raises:
             InvalidRequestError: Arguments that contradict each other, or have the wrong shape.
         """
+        use_cache, output_attentions, output_hidden_states, return_dict = call_settings(
+            self.config, use_cache, output_attentions, output_hidden_states, return_dict
+        )
         if encoder_outputs is None:
             encoder_outputs = self.get_encoder()(
                 input_ids,
@@ -131,6 +135,7 @@ class Seq2SeqModel(PreTrainedModel):
                 inputs_embeds,
                 output_attentions=output_attentions,
                 output_hidden_states=output_hidden_states,
+                return_dict=True,
             )
         encoded = _encoded(encoder_outputs)
         encoded.mask = None if attention_mask is None else attention_mask.to(self.device) != 0
@@ -154,7 +159,7 @@ class Seq2SeqModel(PreTrainedModel):
         output = Seq2SeqLMOutput(
             loss=loss_of(logits, labels, shift=0),
             logits=logits,
-            past_key_values=None if use_cache is False else past,
+            past_key_values=past if use_cache else None,
             decoder_hidden_states=None if states is None else tuple(states),
             decoder_attentions=None if weights is None else tuple(weights),
             cross_attentions=None if cross is None else tuple(cross),
@@ -162,13 +167,16 @@ class Seq2SeqModel(PreTrainedModel):
             encoder_hidden_states=getattr(encoder_outputs, "hidden_states", None),
             encoder_attentions=getattr(encoder_outputs, "attentions", None),
         )
-        return output.to_tuple() if return_dict is False else output
+        return output if return_dict else output.to_tuple()
 
     def _shifted(self, labels: Tensor) -> Tensor:
         """Labels as the decoder reads them: behind its start token, without the last."""
-        start = decoder_start(self.generation_config, labels.shape[0])
+        config: Any = self.generation_config
+        if self.config.changes.get("decoder_start_token_id") is not None:
+            config = self.config
+        start = decoder_start(config, labels.shape[0])
         ids = torch.cat((start, labels[:, :-1].cpu()), dim=1)
-        return ids.masked_fill(ids == IGNORED, self.core.config.pad_token_id or 0)
+        return ids.masked_fill(ids == IGNORED, self.config.pad_token_id or 0)
 
 
 def _encoded(encoder_outputs: Any) -> Encoded:

@@ -7,18 +7,21 @@ an exception in the loop's body, or simply being dropped.
 
 from __future__ import annotations
 
+import os
 from collections import deque
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Self
+from functools import partial
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 import anyio
 import anyio.lowlevel
-import anyio.to_thread
 
 from asyncgen.engine.requests.request import clock
 from asyncgen.errors import InvalidRequestError
+from asyncgen.generation.config.rules import Range, require
 from asyncgen.generation.stopping.cancel import CancelCriteria
-from asyncgen.types import Completion, Sample, Timing, TokenEvent, Usage
+from asyncgen.pace import Pace
+from asyncgen.sample_builder import SampleBuilder
+from asyncgen.types import Completion, Timing, TokenEvent, Usage, counted, length_of, size_of
 from streamers import Mailbox, Reader
 
 if TYPE_CHECKING:
@@ -29,67 +32,14 @@ if TYPE_CHECKING:
     from asyncgen.engine.requests.admission import Admission, Seat
     from asyncgen.engine.requests.request import Request
     from asyncgen.opening import Opened
-    from asyncgen.types import FinishReason, Prompt, TokenLogprob
+    from asyncgen.preparing import PreparingThreads
+    from asyncgen.types import FinishReason, Prompt
 
 
 READER_PACE = 0.008
 """Seconds, half a frame of a screen. The reader of a model that is faster than this is not
 woken for each token: at 800 tokens a second that would cost the decode thread a tenth of its time.
 """
-
-
-@dataclass(slots=True)
-class SampleBuilder:
-    """Collects the events of one sample until it is read out as a :class:`Sample`.
-
-    Attributes:
-        index: Which sample of the request.
-        texts: Its text, in pieces.
-        token_ids: Its ids.
-        logprobs: One entry an id, if asked for.
-        finish_reason: Why it ended; ``None`` while it goes on.
-        stop_reason: What ended it, as in `Sample`.
-        first_at: Seconds from acceptance to its first token; ``None`` without one.
-        last_at: The same for its newest token.
-        num_steps: Steps that gave it tokens.
-    """
-
-    index: int
-    texts: list[str] = field(default_factory=list)
-    token_ids: list[int] = field(default_factory=list)
-    logprobs: list[TokenLogprob] | None = None
-    finish_reason: FinishReason | None = None
-    stop_reason: int | str | None = None
-    first_at: float | None = None
-    last_at: float = 0.0
-    num_steps: int = 0
-
-    def add(self, event: TokenEvent) -> None:
-        """Take in one event of this sample."""
-        if event.text:
-            self.texts.append(event.text)
-        if event.token_ids:
-            self.token_ids += event.token_ids
-            self.num_steps += 1
-            self.last_at = event.time
-            if self.first_at is None:
-                self.first_at = event.time
-        if event.logprobs is not None:
-            self.logprobs = [*(self.logprobs or ()), *event.logprobs]
-        if event.finish_reason is not None:
-            self.finish_reason = event.finish_reason
-            self.stop_reason = event.stop_reason
-
-    def build(self, unfinished: FinishReason = "cancelled") -> Sample:
-        """Freeze; ``unfinished`` is the finish reason of a sample that got none."""
-        return Sample(
-            index=self.index,
-            text="".join(self.texts),
-            token_ids=tuple(self.token_ids),
-            finish_reason=self.finish_reason or unfinished,
-            stop_reason=self.stop_reason,
-            logprobs=None if self.logprobs is None else tuple(self.logprobs),
-        )
 
 
 class TextStream:
@@ -104,12 +54,14 @@ class TextStream:
         self,
         thread: DecodeThread[Opened],
         admission: Admission,
+        preparing: PreparingThreads,
         prompt: Prompt,
         params: Mapping[str, Any],
     ) -> None:
         """Keep what will be posted; use ``AsyncLLM.stream``."""
         self._thread = thread
         self._admission = admission
+        self._preparing = preparing
         self._prompt = prompt
         self._params = params
         self._cancel = CancelCriteria()
@@ -135,6 +87,22 @@ class TextStream:
         """Read events instead of text: ids, log-probabilities, several samples by index."""
         return Reader(self._next_event, self._leave, self._abandon)
 
+    def batches(self, *, interval: float = 0.05) -> AsyncIterator[str]:
+        """Read text in few pieces: everything that arrived since the last one, at most so often.
+
+        For what costs something for every piece: messages of a socket, repainting a terminal,
+        remote procedure calls. The first text comes at once, the last one within 0.05 s of the
+        end. Joined, the pieces are the text; leaving and errors are as in a plain loop.
+
+        Args:
+            interval: Least seconds between two pieces, from 0; 0 is a plain loop.
+
+        Raises:
+            InvalidRequestError: An interval that is none; from the first read, several samples.
+        """
+        require("interval", interval, Range(0, note="seconds between two pieces"))
+        return Reader(partial(self._next_batch, Pace(interval)), self._leave, self._abandon)
+
     def __anext__(self) -> Awaitable[str]:
         """The text since the last read, at least one character.
 
@@ -152,7 +120,7 @@ class TextStream:
             InvalidRequestError: A value or combination that is not allowed.
             ContextLengthError: The prompt and the tokens asked for exceed the context, or the
                 memory of the engine.
-            OverloadedError: The queue is full; nothing was tokenized.
+            OverloadedError: The queue is full, or too many texts hang; nothing was tokenized.
         """
         if self._reading:
             raise anyio.BusyResourceError("reading from")
@@ -199,6 +167,40 @@ class TextStream:
             self._result = self._build_result()
         return self._result
 
+    def __repr__(self) -> str:
+        """How far it is: state, length of the prompt, and what was read; never what was said."""
+        if self._failure is not None:
+            state = f"failed ({type(self._failure).__name__})"
+        elif self._last is not None:
+            reasons = dict.fromkeys(each.finish_reason for each in self._samples.values())
+            state = f"ended ({', '.join(map(str, reasons))})"
+        elif self._left:
+            state = "left"
+        elif self._request is None:
+            state = "starting" if self._reading else "not started"
+        else:
+            state = "running"
+        request, tokens = self._request, sum(len(one.token_ids) for one in self._samples.values())
+        given = size_of(self._prompt)
+        prompt = given if request is None else counted(len(request.prompt_ids), "token")
+        return f"<TextStream {state}: prompt of {prompt}, {counted(tokens, 'token')} read>"
+
+    if not TYPE_CHECKING:  # checkers refuse both by themselves, as long as they see neither
+
+        def __await__(self) -> NoReturn:
+            """Say what to write instead."""
+            raise TypeError(
+                "a stream is not awaited: read it with `async for text in llm.stream(…)`, or write "
+                "`await llm.generate(…)` for the whole answer"
+            )
+
+        def __iter__(self) -> NoReturn:
+            """Say what to write instead."""
+            raise TypeError(
+                "a stream is read with `async for`, inside of `async def`; for the whole answer "
+                "write `await llm.generate(…)`"
+            )
+
     def __del__(self) -> None:
         """A dropped stream is cancelled, silently, in whatever thread drops it."""
         self._abandon()
@@ -216,17 +218,13 @@ class TextStream:
         try:
             self._thread.start()
             opened = await self._thread.wait_ready()
-            place = self._admission.enter()
-            request = await anyio.to_thread.run_sync(
-                _prepare,
-                opened,
-                self._prompt,
-                self._params,
-                self._cancel,
-                self._mailbox,
-                place,
-                abandon_on_cancel=True,
-            )
+            place = self._admission.enter(self._params.get("client"))
+            prompt, params = self._prompt, self._params
+            prepare = partial(_prepare, opened, prompt, params, self._cancel, self._mailbox, place)
+            # A method may have to be fetched from the hub first, which takes what it takes.
+            is_here = not isinstance(params.get("custom_generate"), str | os.PathLike)
+            length = length_of(prompt)
+            request = await self._preparing.run(prepare, length=length, limited=is_here)
             self._thread.post(request)
         except BaseException as error:
             if place is not None:
@@ -234,6 +232,8 @@ class TextStream:
             if isinstance(error, Exception):
                 self._failure = error
             self._leave()
+            if isinstance(error, StopAsyncIteration):
+                raise _no_end(error) from error
             raise
         self._request = request
         self._num_samples = request.params.num_samples
@@ -250,6 +250,27 @@ class TextStream:
                 text += unread.popleft().text
             if text:
                 return text
+
+    async def _next_batch(self, pace: Pace) -> str:
+        if self._reading:
+            raise anyio.BusyResourceError("reading from")
+        self._reading = True
+        try:
+            await pace.turn(self._is_over)
+        except BaseException:
+            self._leave()
+            raise
+        finally:
+            self._reading = False
+        text = await self._next_text()
+        pace.took()
+        return text
+
+    def _is_over(self) -> bool:
+        """Whether the last event is there, read or not."""
+        if not self._left:
+            self._collect()
+        return self._ended
 
     async def _next_event(self) -> TokenEvent:
         await self._fill(as_text=False)
@@ -288,8 +309,7 @@ class TextStream:
             return
         failure = self._failure
         if isinstance(failure, StopIteration | StopAsyncIteration):
-            # Raised as it is, it would end the reader's loop as if all were well.
-            raise RuntimeError(f"the request raised {failure!r}") from failure
+            raise _no_end(failure) from failure
         if failure is not None:
             raise failure
         raise StopAsyncIteration
@@ -347,6 +367,11 @@ class TextStream:
         seconds = 0.0 if first is None else max(one.last_at for one in samples) - first
         steps = sum(sample.num_steps for sample in samples)
         return Timing(None, first, total, (steps - 1) / seconds if seconds > 0 else None)
+
+
+def _no_end(failure: Exception) -> RuntimeError:
+    """What is raised for an exception that would end the reader's loop as if all were well."""
+    return RuntimeError(f"the request raised {failure!r}")
 
 
 def _prepare(

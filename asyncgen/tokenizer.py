@@ -405,6 +405,8 @@ class Tokenizer(Vocabulary):
             return backend.encode_batch([text], add_special_tokens=add_special_tokens)[0]
         except TypeError as error:
             raise _not_unicode([text], error) from None
+        except BaseException as error:
+            raise _without_panic([text], error) from error
 
     def _encode_rows(
         self, texts: Sequence[str], add_special_tokens: bool, limit: int | None
@@ -418,6 +420,8 @@ class Tokenizer(Vocabulary):
                 )
             except TypeError as error:
                 raise _not_unicode(texts, error) from None
+            except BaseException as error:
+                raise _without_panic(texts, error) from error
             return [encoding.ids for encoding in encodings]
         return [self._encode_truncated(text, add_special_tokens, limit) for text in texts]
 
@@ -476,6 +480,14 @@ def _not_unicode(texts: Sequence[str], error: TypeError) -> Exception:
             allowed = f"no Unicode text: a lone surrogate at position {found.start}"
             return InvalidRequestError("text", text, allowed)
     return error
+
+
+def _without_panic(texts: Sequence[str], error: BaseException) -> BaseException:
+    """What the backend raises when its pattern gives up: no ``Exception``, though it is one."""
+    if type(error).__module__ != "pyo3_runtime":
+        return error
+    value = texts[0] if len(texts) == 1 else texts
+    return InvalidRequestError("text", value, f"the tokenizer gave up over it: {error}")
 
 
 def _is_batch(conversation: object) -> bool:

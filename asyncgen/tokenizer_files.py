@@ -36,6 +36,9 @@ ROLES = (
     "mask_token",
 )
 
+_PANIC = "PanicException"
+"""What a failed assertion in Rust becomes: no `Exception`, of a class that cannot be imported."""
+
 _CONVERT = (
     "convert it once with `transformers.AutoTokenizer.from_pretrained(folder)"
     ".save_pretrained(folder)`"
@@ -120,11 +123,15 @@ def read_backend(
         text = _with_prefix_space(text, add_prefix_space)
     try:
         backend = Backend.from_str(text)
-    except Exception as error:
+        _add_tokens(backend, settings)
+    except ModelLoadError:
+        raise
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != _PANIC:
+            raise  # somebody wants to leave
         raise ModelLoadError(
-            f"{file} is not a tokenizer file ({error}); download it again"
+            f"{file} is not a tokenizer file ({str(error)[:300]}); download it again"
         ) from error
-    _add_tokens(backend, settings)
     return backend
 
 

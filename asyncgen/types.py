@@ -5,6 +5,7 @@ Nothing here waits or imports torch; every other module may import it.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
@@ -21,6 +22,9 @@ Message: TypeAlias = Mapping[str, Any]
 
 Prompt: TypeAlias = str | Sequence[Message] | Sequence[int]
 """A text, a list of chat messages, or a list of token ids."""
+
+_ENOUGH = 2**16
+"""Characters from which on a prompt is long, whatever else it has."""
 
 _PROMPT_FORMS = "a non-empty text, list of chat messages, or list of token ids"
 
@@ -47,6 +51,43 @@ def check_prompt(prompt: Prompt) -> None:
 def is_messages(prompt: Prompt) -> bool:
     """Whether a checked prompt is a list of chat messages."""
     return not isinstance(prompt, str) and isinstance(prompt[0], Mapping)
+
+
+def length_of(prompt: Prompt) -> int:
+    """Characters of a checked prompt that must be tokenized, or how many at least; 0 for token ids.
+
+    Args:
+        prompt: What messages hold beside texts is counted roughly, and from a point on not at all:
+            it may be large, and an event loop waits for this.
+    """
+    if isinstance(prompt, str):
+        return len(prompt)
+    if not is_messages(prompt):
+        return 0
+    total, left = 0, deque[Any](prompt)
+    while left and total < _ENOUGH:
+        value = left.popleft()
+        if isinstance(value, str):
+            total += len(value)
+        elif isinstance(value, Mapping):
+            total += len(value)
+            left.extend(value.values())
+        else:
+            total += 1
+            if isinstance(value, list | tuple):
+                left.extend(value)
+    return total
+
+
+def size_of(prompt: Prompt) -> str:
+    """How long a checked prompt is, in words, before it is tokenized."""
+    unit = "character" if isinstance(prompt, str) else "token"
+    return counted(len(prompt), "message" if is_messages(prompt) else unit)
+
+
+def counted(number: int, unit: str) -> str:
+    """A number of things in words; the unit in the singular."""
+    return f"{number} {unit}" if number == 1 else f"{number} {unit}s"
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ import pytest
 import torch
 import uvloop
 
+from asyncgen.engine.core import Engine
 from asyncgen.errors import (
     AsyncgenError,
     ChatTemplateError,
@@ -588,10 +589,14 @@ class Deadly(BaseException):
 
 
 async def test_a_dead_engine_ends_every_stream_and_refuses_new_ones(
-    caplog: pytest.LogCaptureFixture,
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gate = Gate()
     model = TableModel(hook=gate)
+
+    def die(engine: Engine) -> None:
+        raise Deadly
+
     async with make(model, max_running=2) as llm:
         ended: list[EngineDiedError] = []
 
@@ -600,11 +605,11 @@ async def test_a_dead_engine_ends_every_stream_and_refuses_new_ones(
                 await read(stream)
             ended.append(caught.value)
 
-        deadly: dict[str, Any] = {"logits_processor": LogitsProcessorList([Processor(3, Deadly())])}
         async with anyio.create_task_group() as group:
-            for params in (deadly, {}, {}, {}):
-                group.start_soon(reader, await begun(llm, **params))
+            for _ in range(4):
+                group.start_soon(reader, await begun(llm))
             group.cancel_scope.deadline = anyio.current_time() + PATIENCE
+            monkeypatch.setattr(Engine, "step", die)
             gate.open()
         assert len(ended) == 4
         assert all(isinstance(error.__cause__, Deadly) for error in ended)

@@ -20,7 +20,7 @@ from asyncgen.engine.scheduling.pages import PagePool
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.logits.base import LogitsProcessorList
 from asyncgen.llm import AsyncLLM, TextStream
-from asyncgen.stream import SampleBuilder
+from asyncgen.sample_builder import SampleBuilder
 from asyncgen.types import Sample, TokenEvent, TokenLogprob
 from tests.doubles.engine import (
     greedy_ids,
@@ -104,6 +104,37 @@ async def test_messages_go_through_the_chat_template() -> None:
     assert stream.result.usage.prompt_tokens == len(prompt)
     assert stream.result.token_ids == tuple(ids)
     assert text == tokenizer.decode(ids, skip_special_tokens=True)
+
+
+async def test_parts_of_a_content_are_its_text() -> None:
+    lines = [{"role": "user", "content": "hi\nyou"}]
+    parts = [{"type": "text", "text": "hi"}, {"type": "text", "text": "you"}]
+    messages = [{"role": "user", "content": parts}]
+    async with make(TableModel()) as llm:
+        same = await llm.generate(lines, max_new_tokens=5)
+        assert (await llm.generate(messages, max_new_tokens=5)).token_ids == same.token_ids
+        assert await llm.count_tokens(messages) == await llm.count_tokens(lines)
+        parts[1] = {"type": "image", "url": "x"}
+        with pytest.raises(InvalidRequestError, match=r"`messages\[0\].content\[1\].type` is 'im"):
+            await llm.generate(messages)
+
+
+async def test_variables_of_the_chat_template() -> None:
+    tokenizer = byte_tokenizer()
+    tokenizer.chat_template = "{{ messages[0].content }}{{ '!' * (louder or 0) }}"
+    messages = [{"role": "user", "content": "hi"}]
+    async with AsyncLLM(TableModel(), tokenizer=tokenizer) as llm:
+        plain = await llm.generate(messages, max_new_tokens=1)
+        louder: dict[str, Any] = {"chat_template_kwargs": {"louder": 5, "unread": [1]}}
+        loud = await llm.generate(messages, max_new_tokens=1, **louder)
+        assert loud.usage.prompt_tokens == plain.usage.prompt_tokens + 5
+        assert await llm.count_tokens(messages, **louder) == loud.usage.prompt_tokens
+        await llm.generate("hi", max_new_tokens=1, chat_template_kwargs={})
+        for prompt in ("hi", [1, 2]):
+            with pytest.raises(InvalidRequestError, match="`chat_template_kwargs`.*only messages"):
+                await llm.generate(prompt, **louder)
+        with pytest.raises(InvalidRequestError, match="`tools` is no variable"):
+            await llm.generate(messages, chat_template_kwargs={"tools": []})
 
 
 async def test_token_ids_are_a_prompt() -> None:
@@ -269,6 +300,46 @@ async def test_a_stream_left_early_has_a_result_for_every_sample() -> None:
         gate.open()
     assert [sample.index for sample in stream.result.samples] == [0, 1, 2]
     assert {sample.finish_reason for sample in stream.result.samples} == {"cancelled"}
+
+
+# What a stream says of itself.
+
+
+async def test_a_stream_says_how_far_it_is() -> None:
+    gate = Gate()
+    async with make(TableModel(script="abcdef", prompt_length=3, hook=gate)) as llm:
+        stream = llm.stream(PROMPT)
+        assert repr(stream) == "<TextStream not started: prompt of 3 characters, 0 tokens read>"
+        assert "prompt of 1 message," in repr(llm.stream([{"role": "user", "content": "secret"}]))
+        assert "prompt of 2 tokens" in repr(llm.stream([1, 2]))
+        gate.allow(2)
+        await anext(stream)
+        assert repr(stream).startswith("<TextStream running: prompt of 3 tokens, ")
+        gate.open()
+        await read(stream)
+        assert repr(stream) == "<TextStream ended (stop): prompt of 3 tokens, 7 tokens read>"
+        failed = llm.stream(PROMPT, max_new_tokens=-1)
+        with pytest.raises(InvalidRequestError):
+            await anext(failed)
+        assert "failed (InvalidRequestError): prompt of 3 characters" in repr(failed)
+
+
+async def test_a_stream_that_was_left_says_so() -> None:
+    async with make(TableModel(context_length=100_000)) as llm:
+        left = llm.stream(PROMPT, max_new_tokens=90_000)
+        await anext(left)
+        await left.aclose()
+        assert repr(left).startswith("<TextStream left: prompt of 3 tokens, ")
+
+
+async def test_a_stream_that_is_read_in_a_wrong_way_says_what_to_write() -> None:
+    async with make(TableModel(script="ab", prompt_length=3)) as llm:
+        stream: Any = llm.stream(PROMPT)
+        with pytest.raises(TypeError, match=r"not awaited: .*`async for .*`await llm.generate"):
+            await stream
+        with pytest.raises(TypeError, match=r"`async for`, .*`await llm.generate"):
+            list(stream)
+        assert await read(stream) == "ab"
 
 
 # Stop strings.

@@ -20,6 +20,7 @@ from asyncgen.types import (
     Usage,
     check_prompt,
     is_messages,
+    length_of,
 )
 
 
@@ -78,3 +79,30 @@ def test_messages_are_told_from_ids() -> None:
     assert is_messages([{"role": "user", "content": "x"}])
     assert not is_messages("text")
     assert not is_messages([1, 2])
+
+
+@pytest.mark.parametrize(
+    ("prompt", "expected"),
+    [
+        ("abc", 3),
+        ([1, 2, 3], 0),
+        ([{"role": "user", "content": "x" * 10**6}], 10**6),
+        ([{"role": "user", "content": [{"type": "text", "text": "x" * 5000}] * 3}], 15_000),
+    ],
+)
+def test_the_length_of_a_prompt(prompt: Any, expected: int) -> None:
+    assert expected <= length_of(prompt) <= expected + 100
+
+
+def test_what_is_large_or_deep_is_not_written_out_to_be_measured() -> None:
+    deep: list[Any] = []
+    for _ in range(100_000):
+        deep = [deep]
+    number = 10**5000  # which has no text, by default
+    for content in (deep, number, [{"n": number}]):
+        assert length_of([{"role": "user", "content": "x", "more": content}]) > 0
+    many = [{"role": "user", "content": [{"type": "text", "text": ""}] * 100_000}]
+    assert length_of(many) > 4096
+    del many[0]["content"]
+    while deep:  # else its end would be as deep a recursion
+        deep = deep.pop()

@@ -12,10 +12,11 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from asyncgen.checkpoint import open_checkpoint
 from asyncgen.errors import InvalidRequestError, ModelLoadError
 from asyncgen.models.arch.registry import MODELS
 from asyncgen.models.config import ModelConfig
-from asyncgen.weights import check_fit, load_weights, open_checkpoint, resolve_dtype
+from asyncgen.weights import check_fit, load_weights, resolve_dtype
 from tests.doubles.checkpoints import CONFIG, random_weights, save_checkpoint, save_tensors
 
 if TYPE_CHECKING:
@@ -309,7 +310,7 @@ print(status("VmHWM") - before)
     not Path("/proc/self/clear_refs").exists(), reason="needs the memory figures of Linux"
 )
 @pytest.mark.parametrize(("dtype", "shards", "layers"), [("float32", 1, 14), ("bfloat16", 3, 42)])
-def test_peak_memory_is_below_1_2_times_the_checkpoint(
+def test_peak_memory_is_below_1_05_times_the_checkpoint_and_the_table_of_a_tied_head(
     tmp_path: Path, dtype: str, shards: int, layers: int
 ) -> None:
     shape: dict[str, Any] = {"num_attention_heads": 6, "num_key_value_heads": 2, "dtype": dtype}
@@ -332,4 +333,5 @@ def test_peak_memory_is_below_1_2_times_the_checkpoint(
         text=True,
         check=True,
     )
-    assert int(done.stdout) < 1.2 * size, f"{int(done.stdout) / size:.2f} times the checkpoint"
+    size += tensors["model.embed_tokens.weight"].nbytes
+    assert int(done.stdout) < 1.05 * size, f"{int(done.stdout) / size:.2f} times what is needed"

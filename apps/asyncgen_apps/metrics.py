@@ -11,6 +11,7 @@ name after the prefix                        kind       what it is
 ``num_requests_running``                     gauge      requests that advance
 ``num_requests_waiting``                     gauge      requests that wait for a place
 ``kv_cache_usage_perc``                      gauge      share of the pages in use, 0 to 1
+``num_threads_abandoned``                    gauge      threads that hang over a text
 ``prefix_cache_queries_total``               counter    prompt tokens looked up
 ``prefix_cache_hits_total``                  counter    prompt tokens found, not computed
 ``num_preemptions_total``                    counter    requests that lost their pages
@@ -55,6 +56,7 @@ GAUGES = {
     "num_requests_running": ("requests_running", "Requests that advance."),
     "num_requests_waiting": ("requests_waiting", "Requests that wait for a place."),
     "kv_cache_usage_perc": ("cache_usage", "Share of the cache's pages in use, 0 to 1."),
+    "num_threads_abandoned": ("threads_abandoned", "Threads that hang over a text."),
 }
 COUNTERS = {
     "prefix_cache_queries": ("prefix_cache_queries", "Prompt tokens looked up among kept pages."),

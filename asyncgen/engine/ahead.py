@@ -27,8 +27,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from asyncgen.engine.scheduling.scheduler import ScheduledRow
-    from asyncgen.engine.scheduling.state import RequestState
+    from asyncgen.engine.scheduling.state import RequestState, ScheduledRow
 
 
 @dataclass(frozen=True, slots=True)

@@ -143,7 +143,13 @@ def assemble(
         if callable(getattr(model.core, "decode_packed", None)):
             batch = _make_batch(model, tokenizer, options, room, pool, metrics)
     start_alone = _runs(model, tokenizer, options, assistants, is_closing, metrics)
-    lane = SideLane(start_alone, max_running=options.max_running, pool=pool, metrics=metrics)
+    lane = SideLane(
+        start_alone,
+        max_running=options.max_running,
+        pool=pool,
+        may_reserve=None if batch is None else batch.may_reserve,
+        metrics=metrics,
+    )
     return Engine(lane, batch, pool=pool, admission=admission, metrics=metrics)
 
 
@@ -217,7 +223,7 @@ def _make_graphs(
     """Recordings of decode steps, where they are wanted and possible."""
     if not _records(model, options):
         return None
-    from asyncgen.engine.memory import device_memory
+    from asyncgen.memory import device_memory
     from asyncgen.models.graphs import DecodeGraphs, page_sizes, row_sizes, why_not
 
     core, kernel = model.core, attention.fused

@@ -18,6 +18,7 @@ from asyncgen.engine.sample import Sample
 from asyncgen.engine.sampling.logprobs import named_logprob
 from asyncgen.engine.scheduling.state import RequestStatus
 from asyncgen.errors import InvalidRequestError
+from asyncgen.guard import request_failure
 from streamers import LoopBell
 
 if TYPE_CHECKING:
@@ -29,8 +30,8 @@ if TYPE_CHECKING:
     from asyncgen.engine.metrics import EngineMetrics
     from asyncgen.engine.requests.request import Request
     from asyncgen.engine.sampling.sampler import BatchSampler, Sampled
-    from asyncgen.engine.scheduling.scheduler import ScheduledRow, Scheduler
-    from asyncgen.engine.scheduling.state import RequestState
+    from asyncgen.engine.scheduling.scheduler import Scheduler
+    from asyncgen.engine.scheduling.state import RequestState, ScheduledRow
     from asyncgen.tokenizer import Tokenizer
     from asyncgen.types import TokenLogprob
 
@@ -73,7 +74,7 @@ class Batch:
                 :meth:`evict`, or until their space is needed.
             runs_ahead: Whether the next forward pass is begun before the tokens of a step are
                 read: for a device that computes while the host does something else.
-            metrics: Hears of prompts, preemptions and failures.
+            metrics: Hears of prompts and failures.
         """
         self._scheduler = scheduler
         self._runner = runner
@@ -101,27 +102,34 @@ class Batch:
         return len(self._events)
 
     @property
+    def num_preemptions(self) -> int:
+        """How often a sample had to give its pages up so far."""
+        return self._scheduler.num_preemptions
+
+    @property
     def states(self) -> list[RequestState]:
         """What the scheduler has of all samples."""
         return [sample for samples in self.requests.values() for sample in samples]
 
     def add(self, request: Request) -> None:
         """Queue a request."""
-        salt = b"" if self._prefix_caching else request.id.encode()
+        salt = _salt(request) if self._prefix_caching else request.id.encode()
         samples = self.requests[request] = {}
         try:
             for index in range(request.params.num_samples):
                 sample = Sample(request, index, salt=salt)
                 self._scheduler.add_waiting_request(sample)
                 samples[sample] = None
-        except Exception as error:
+        except BaseException as error:
             self._fail(request, error)
 
-    def hold_back(self, num_pages: int) -> None:
-        """Keep so many pages free for a request of the side lane: newcomers wait meanwhile."""
-        self._scheduler.held_back = num_pages
-        if num_pages:
-            self._scheduler.evict_retained(num_pages)
+    def hold_back(self, num_pages: int, client: str) -> None:
+        """Keep so many pages free for a client's request of the side lane: newcomers wait."""
+        self._scheduler.hold_back(num_pages, client)
+
+    def may_reserve(self, client: str) -> bool:
+        """Whether the side lane may take pages for a client: nobody waits who is owed more."""
+        return self._scheduler.may_reserve(client)
 
     def evict(self, request_id: str) -> None:
         """Give back the pages that a finished sample was left; an unknown or live one is fine."""
@@ -136,9 +144,9 @@ class Batch:
             return False
         try:
             self._events_of(request).end(reason)
-        except Exception as error:
+        except BaseException as error:
             # A tokenizer that raised on the rest of the text.
-            fail(request, error, self._metrics)
+            fail(request, request_failure(error), self._metrics)
         self._forget(request)
         return True
 
@@ -211,8 +219,8 @@ class Batch:
             return None
         try:
             return BegunStep(rows, self._runner.logits(rows, unread))
-        except Exception:
-            # Whose fault it is shows when it is run again, in its turn.
+        except BaseException as error:
+            request_failure(error)  # whose it is shows when it is run again, in its turn
             return BegunStep(rows, None)
 
     def _schedule(self, unread: UnreadTokens | None = None) -> list[ScheduledRow]:
@@ -248,7 +256,7 @@ class Batch:
         try:
             self._events_of(request)
             sample.begin_sampling()
-        except Exception as error:
+        except BaseException as error:
             # A tokenizer that raised on the prompt.
             self._fail(request, error)
             return False
@@ -262,10 +270,11 @@ class Batch:
         """Rows that could be computed, and the logits of those that came to their end."""
         try:
             return rows, self._runner.logits(rows)
-        except Exception as error:
+        except BaseException as error:
             if len(rows) == 1:
                 self._fail(cast("Sample", rows[0].state).request, error)
                 return [], torch.empty(0, 0)
+            request_failure(error)
         # The fault of one, or too much at once; alone, each answers for itself.
         found = []
         for row in rows:
@@ -273,7 +282,7 @@ class Batch:
                 continue
             try:
                 found.append((row, self._runner.logits([row])))
-            except Exception as error:
+            except BaseException as error:
                 self._fail(cast("Sample", row.state).request, error)
         found = [(row, logits) for row, logits in found if row.state.status < _FINISHED]
         logits = [logits for _, logits in found] or [torch.empty(0, 0)]
@@ -303,7 +312,7 @@ class Batch:
                     if number in failures:
                         raise failures[number]
                     self._settle_sample(sample, number, sampled)
-                except Exception as error:
+                except BaseException as error:
                     # A processor, a criterion or a tokenizer that raised; a row of NaN.
                     self._fail(sample.request, error)
 
@@ -340,7 +349,7 @@ class Batch:
         return events
 
     def _fail(self, request: Request, error: BaseException) -> None:
-        fail(request, error, self._metrics)
+        fail(request, request_failure(error), self._metrics)
         self._forget(request)
 
     def _forget(self, request: Request) -> None:
@@ -357,3 +366,10 @@ class Batch:
         self._num_decoding -= sample.decodes
         del self.requests[sample.request][sample]
         self._scheduler.finish_request(sample.request_id, evict_from_cache=evict)
+
+
+def _salt(request: Request) -> bytes:
+    """What the keys of a request's pages depend on beside its tokens."""
+    given = request.params.cache_salt
+    # Under its own name, so that none equals the id that stands for "with nobody".
+    return b"cache_salt " + given.encode() if given else b""

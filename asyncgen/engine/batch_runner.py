@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from asyncgen.engine.ahead import UnreadTokens
-    from asyncgen.engine.scheduling.scheduler import ScheduledRow
+    from asyncgen.engine.scheduling.state import ScheduledRow
     from asyncgen.models.attention.dense import AttentionContext
     from asyncgen.models.attention.paged.attention import PagedAttention
     from asyncgen.models.config import ModelConfig

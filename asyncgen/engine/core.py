@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from asyncgen.engine.requests.admission import Admission
     from asyncgen.engine.requests.request import Request
     from asyncgen.engine.scheduling.pages import PagePool
-    from asyncgen.engine.scheduling.scheduler import ScheduledRow
+    from asyncgen.engine.scheduling.state import ScheduledRow
 
 
 _MOST_IDLE_STEPS = 3
@@ -118,8 +118,8 @@ class Engine:
         if batch is not None:
             if lane.requests or self._holds_back:
                 # Newcomers do not overtake a request of the lane that waits for memory.
-                self._holds_back = lane.num_pages_wanted
-                batch.hold_back(self._holds_back)
+                self._holds_back, client = lane.pages_wanted
+                batch.hold_back(self._holds_back, client)
             if batch.requests:
                 rows = batch.step()
         moved = bool(rows)
@@ -138,13 +138,14 @@ class Engine:
     def _count(self, num_tokens: int | None = None) -> int:
         """Tell the figures of now, and the tokens of a step; return how many requests wait."""
         batch, lane, pool = self._batch, self._lane, self._pool
-        running, present = 0, len(lane.requests)
+        running, present, preemptions = 0, len(lane.requests), 0
         if present:
             running = lane.num_running
         if batch is not None:
             running += batch.num_running
             present += len(batch.requests)
+            preemptions = batch.num_preemptions
         waiting = present - running
         used, total = (0, 0) if pool is None else (pool.num_held, pool.num_pages)
-        self._metrics.step(running, waiting, used, total, num_tokens)
+        self._metrics.step(running, waiting, used, total, num_tokens, preemptions)
         return waiting

@@ -14,6 +14,7 @@ import queue
 import threading
 import weakref
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Generic, Protocol, TypeAlias, TypeVar
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeAlias, TypeVar
 import anyio
 
 from asyncgen.errors import EngineClosedError, EngineDiedError
+from asyncgen.guard import describe
 from streamers import LoopBell
 
 if TYPE_CHECKING:
@@ -182,7 +184,13 @@ class _Shared(Generic[L]):
 class DecodeThread(Generic[L]):
     """Handle of the one thread that computes, from load to close."""
 
-    def __init__(self, load: Load[L], *, name: str) -> None:
+    def __init__(
+        self,
+        load: Load[L],
+        *,
+        name: str,
+        within: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
         """Prepare; the thread starts with :meth:`start`.
 
         Args:
@@ -190,11 +198,14 @@ class DecodeThread(Generic[L]):
                 given a function that tells whether the thread was asked to leave, for code that
                 does not come back to the inbox between its steps.
             name: Name of the thread.
+            within: What the thread enters before it loads, and leaves after its last step.
         """
         self._shared: _Shared[L] = _Shared(load)
         self._start_lock = threading.Lock()
         # Daemonic, so that an interpreter that is leaving gets as far as `_exit`, which ends it.
-        self._thread = threading.Thread(target=_run, args=(self._shared,), name=name, daemon=True)
+        self._thread = threading.Thread(
+            target=_run, args=(self._shared, within), name=name, daemon=True
+        )
         # Dropped without a close: the thread ends by itself. At exit it is joined as well.
         weakref.finalize(self, _leave, self._shared).atexit = False
 
@@ -352,15 +363,16 @@ class DecodeThread(Generic[L]):
         return failure.with_traceback(self._shared.trace)
 
 
-def _run(shared: _Shared[L]) -> None:
+def _run(shared: _Shared[L], within: Callable[[], AbstractContextManager[None]]) -> None:
     """The thread's whole life."""
     engine: SteppedEngine | None = None
     try:
-        load, shared.load = shared.load, None
-        assert load is not None
-        engine, shared.loaded = load(lambda: shared.stopping)
-        shared.ready.set()
-        _serve(shared, engine)
+        with within():
+            load, shared.load = shared.load, None
+            assert load is not None
+            engine, shared.loaded = load(lambda: shared.stopping)
+            shared.ready.set()
+            _serve(shared, engine)
     except BaseException as error:
         # A load that failed is the caller's own exception; later it is the death of the engine.
         if engine is None and isinstance(error, Exception):
@@ -418,9 +430,7 @@ def _refuse_the_rest(shared: _Shared[L]) -> None:
 
 
 def _death(cause: BaseException | None) -> EngineDiedError:
-    error = EngineDiedError(
-        f"the decode thread died of {type(cause).__name__}: {cause}; create a new engine"
-    )
+    error = EngineDiedError(f"the decode thread died of {describe(cause)}; create a new engine")
     error.__cause__ = cause
     return error
 

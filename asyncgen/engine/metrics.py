@@ -110,6 +110,7 @@ class MetricsSnapshot:
         request_prompt_tokens: Prompt length of requests that ended.
         request_generation_tokens: Tokens of requests that ended.
         step_tokens: Tokens computed in a step of the shared batch, prompts included.
+        threads_abandoned: Threads that still tokenize a text though its request was given up.
     """
 
     requests_running: int
@@ -131,6 +132,7 @@ class MetricsSnapshot:
     request_prompt_tokens: HistogramSnapshot
     request_generation_tokens: HistogramSnapshot
     step_tokens: HistogramSnapshot
+    threads_abandoned: int = 0
 
     @property
     def cache_usage(self) -> float:
@@ -232,6 +234,7 @@ class EngineMetrics:
         pages_used: int = 0,
         pages_total: int = 0,
         num_tokens: int | None = None,
+        preemptions: int = 0,
     ) -> None:
         """A step is over.
 
@@ -241,11 +244,13 @@ class EngineMetrics:
             pages_used: Pages that running requests hold.
             pages_total: Pages there are.
             num_tokens: Tokens that a step of the shared batch computed; ``None`` if it had none.
+            preemptions: How often a running request has lost its pages so far.
         """
         self.requests_running = running
         self.requests_waiting = waiting
         self.pages_used = pages_used
         self.pages_total = pages_total
+        self.preemptions = preemptions
         if num_tokens is not None:
             self.step_tokens.observe(num_tokens)
 
@@ -253,10 +258,6 @@ class EngineMetrics:
         """A prompt of ``queried`` tokens was looked up; ``hit`` of them need no computing."""
         self.prefix_cache_queries += queried
         self.prefix_cache_hits += hit
-
-    def preempted(self) -> None:
-        """A running request lost its pages."""
-        self.preemptions += 1
 
     def snapshot(self) -> MetricsSnapshot:
         """Return all figures so far; may be called from any thread."""

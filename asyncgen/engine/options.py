@@ -26,11 +26,31 @@ class SharedOptions(TypedDict, total=False):
     """What can be said at every door; see `EngineOptions`."""
 
     scheduler: str | type[Scheduler]
+    """Who goes first: ``"fifo"`` (running streams before new prompts), ``"prefill_first"``, or a
+    subclass of :class:`Scheduler`, made with the page pool.
+    """
     max_running: int
+    """Most samples that share a step, at least 1; further requests queue. As many more may take
+    turns beside the batch.
+    """
     kv_cache_memory: int | float | None
+    """Memory for all keys and values: bytes (``int``), or a fraction of the device's memory
+    (``float``). ``None``: on CUDA what 90 % of the device leaves beside the model, elsewhere a
+    quarter of the memory that is available after loading, and never more than ``max_running`` full
+    contexts take. On a CPU, copies of what running streams read may take an eighth beside it.
+    """
     page_size: int | None
+    """Tokens that a page of that memory holds, at least 1; requests share whole pages. ``None`` is
+    32, or what the attention kernel needs on CUDA.
+    """
     use_cuda_graph: bool | None
+    """Whether steps that only decode are recorded once and then repeated, for a few numbers of
+    streams; ``None``: on CUDA, where that is possible.
+    """
     use_async_batching: bool | None
+    """Whether a step begins before the tokens of the last one are read; ``None``: on CUDA. It
+    changes no token; on a CPU it gains nothing.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,9 +95,10 @@ class EngineOptions:
         """
         for option in fields(self):
             rule, value = _RULES.get(option.name), getattr(self, option.name)
-            if rule is None or value is None and option.default is None:
+            is_optional = option.default is None or option.name in _OR_NONE
+            if rule is None or value is None and is_optional:
                 continue
-            or_none = ", or None" if option.default is None else ""
+            or_none = ", or None" if is_optional else ""
             require(option.name, value, rule, or_none)
 
 
@@ -109,8 +130,11 @@ _RULES: dict[str, Rule] = {
     "num_kv_padding_intervals": _NATURAL,
     "use_async_batching": switch,
     "max_queue_size": _COUNT,
+    "prepare_seconds": Range(0, above=True),
     "num_threads": _COUNT,
 }
+_OR_NONE = frozenset({"prepare_seconds"})
+"""Options that may be ``None`` though that is not their default."""
 
 
 def refuse_unknown(given: Mapping[str, object], keywords: type) -> None:

@@ -17,6 +17,7 @@ from asyncgen.engine.scheduling.state import RequestState
 from asyncgen.generation.logits.base import definition_of
 from asyncgen.generation.logits.checked import CheckedProcessors, raise_named
 from asyncgen.generation.strategies.token_by_token import most_probable, require_finite
+from asyncgen.guard import request_failure
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -69,6 +70,7 @@ class Sample(RequestState):
             initial_tokens=request.starting_ids,
             max_new_tokens=None if most is None else max(most - len(request.starting_ids), 1),
             priority=request.params.priority,
+            client=request.params.client,
             prefill_chunk_size=config.prefill_chunk_size,
             salt=salt,
         )
@@ -143,8 +145,8 @@ class Sample(RequestState):
                 require_finite(torch.tensor([best]), self.position)
             except FloatingPointError as error:
                 raise_named(self.processors, error)
-        except Exception as error:
-            return error
+        except BaseException as error:
+            return request_failure(error)
         raise AssertionError(best)
 
     def pick(self, scores: Tensor) -> int:

@@ -275,7 +275,7 @@ class DecoderLM(Prepared):
         self._head_made_of = (table,)
         self.lm_head.tie(table.detach().to(self.dtype), own_copy=own_copy)
 
-    def stays_in_file(self) -> str | None:
+    def stays_as_stored(self) -> str | None:
         """The table of a tied head, where a kernel of the head's own wins: look-ups read little."""
         sizes = self.config.vocab_size, self.config.hidden_size
         if not (self.config.tie_word_embeddings and is_laid_out_anew(self.dtype, *sizes)):
@@ -286,10 +286,10 @@ class DecoderLM(Prepared):
         """Give the head its own copy of the embedding table, and look rows up in another one.
 
         The copy is laid out for the fastest kernel. From then on the table is read a few rows a
-        step, so a memory-mapped view of the file will do, in whatever dtype the file has.
+        step, so it may stay in whatever dtype the file has.
 
         Args:
-            stored: ``[V, E]``, of the same content as the table; may be read-only.
+            stored: ``[V, E]``, of the same content as the table, or the table itself.
         """
         self.prepare_head(own_copy=True)
         self.embed_tokens.weight = nn.Parameter(stored, requires_grad=False)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import anyio
 import pytest
 
 pytest.importorskip("prometheus_client")
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from asyncgen import AsyncLLM
+from asyncgen import AsyncLLM, InvalidRequestError
 from asyncgen.engine.metrics import EngineMetrics
+from asyncgen.tokenizer import Tokenizer
 from asyncgen_apps.metrics import COUNTERS, GAUGES, HISTOGRAMS, EngineCollector
 
 if TYPE_CHECKING:
@@ -49,8 +52,7 @@ class FakeLLM:
                 request.first_token_at = request.first_token_at or now
                 request.last_token_at = now
             self.recorder.request_finished(request, end, 0.7)
-        self.recorder.preempted()
-        self.recorder.step(2, 5, 3, 12, num_tokens=40)
+        self.recorder.step(2, 5, 3, 12, num_tokens=40, preemptions=1)
 
     def metrics(self) -> MetricsSnapshot:
         return self.recorder.snapshot()
@@ -144,3 +146,50 @@ async def test_a_real_engine_is_read() -> None:
     label = ("model_name", "demo")
     assert samples["vllm:generation_tokens_total", (label,)] == 4
     assert samples["vllm:request_success_total", (("finished_reason", "length"), label)] == 1
+
+
+@pytest.mark.anyio
+async def test_every_figure_that_is_published_moves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four requests, two at a time, in memory that is too small for two; a known prompt; a hang."""
+    figures: list[Samples] = []
+    prompts = [f"Once upon a time there were {count}" for count in ("one", "two", "three", "four")]
+    long = " ".join(prompts * 2)  # more than a page
+    page = 32 * 4608  # bytes of keys and values
+    async with AsyncLLM("demo", max_running=2, page_size=32, kv_cache_memory=5 * page) as llm:
+        collector = EngineCollector(llm, model_name="demo")
+
+        async def ask(prompt: str) -> None:
+            async with llm.stream(prompt, min_new_tokens=100, max_new_tokens=100) as stream:
+                pieces = 0
+                async for _ in stream:
+                    pieces += 1
+                    if pieces % 20 == 5:
+                        figures.append(scraped(collector)[0])
+
+        figures.append(scraped(collector)[0])
+        async with anyio.create_task_group() as tasks:
+            for prompt in prompts:
+                tasks.start_soon(ask, prompt)
+        for _ in range(2):
+            await llm.generate(long, max_new_tokens=2)
+        figures.append(scraped(collector)[0])
+        hang = threading.Event()
+        monkeypatch.setattr(Tokenizer, "encode_ids", lambda *_, **__: hang.wait(60))
+        monkeypatch.setattr(llm._preparing, "_seconds", 0.01)
+        with pytest.raises(InvalidRequestError, match="prepare_seconds"):
+            await llm.generate("bad")
+        figures.append(scraped(collector)[0])
+        hang.set()
+    names = [f"vllm:{name}" for name in GAUGES]
+    names += [f"vllm:{name}_total" for name in COUNTERS]
+    names += [f"vllm:{name}_{part}" for name in HISTOGRAMS for part in ("count", "sum")]
+    label = (("model_name", "demo"),)
+    seen = {name: {shot[name, label] for shot in figures} for name in names}
+    seen["vllm:request_success_total"] = {
+        sum(value for (name, _), value in shot.items() if name == "vllm:request_success_total")
+        for shot in figures
+    }
+    published = {name for shot in figures for name, _ in shot if not name.endswith("_bucket")}
+    assert published == seen.keys()
+    still = [name for name, values in seen.items() if len(values) < 2]
+    assert not still, f"never moved: {still}"

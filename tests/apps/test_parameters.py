@@ -14,11 +14,13 @@ JSON_TYPES = {
     "int": "Integer",
     "float": "Number",
     "bool": "Boolean",
+    "str": "Text",
     "list[int]": "TokenIds",
     "int | list[int]": "Integer | TokenIds",
     "str | list[str]": "Text | Texts",
     "str | Sequence[str]": "Text | Texts",
     "list[list[int]]": "Sequences",
+    "dict[str, Any]": "Variables",
     "tuple[int, float]": "tuple[Integer, Number]",
 }
 """How the HTTP schema writes a type of the table."""

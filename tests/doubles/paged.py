@@ -14,7 +14,8 @@ from asyncgen.engine.scheduling.state import RequestState
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from asyncgen.engine.scheduling.scheduler import ScheduledRow, Scheduler
+    from asyncgen.engine.scheduling.scheduler import Scheduler
+    from asyncgen.engine.scheduling.state import ScheduledRow
 
 VOCAB = 7
 _MASK = (1 << 61) - 1
@@ -94,6 +95,7 @@ class Loop:
         *,
         priority: int = 0,
         name: str | None = None,
+        client: str = "",
     ) -> RequestState:
         """Queue a request."""
         state = RequestState(
@@ -101,6 +103,7 @@ class Loop:
             list(prompt),
             max_new_tokens=max_new_tokens,
             priority=priority,
+            client=client,
         )
         self.scheduler.add_waiting_request(state)
         self.added += 1

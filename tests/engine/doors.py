@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from asyncgen.engine.scheduling.scheduler import ScheduledRow, Scheduler
+from asyncgen.engine.scheduling.scheduler import Scheduler
 from asyncgen.engine.sync.manager import ContinuousBatchingManager
 from asyncgen.engine.sync.mixin import ContinuousMixin
 from tests.doubles.models import PATIENCE, TableModel
@@ -12,7 +12,7 @@ from tests.doubles.models import PATIENCE, TableModel
 if TYPE_CHECKING:
     import torch
 
-    from asyncgen.engine.scheduling.state import GenerationOutput
+    from asyncgen.engine.scheduling.state import GenerationOutput, ScheduledRow
 
 PROMPTS = [[1, 2, 3], [7], list(range(40)), [5, 6]]
 

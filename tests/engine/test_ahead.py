@@ -13,8 +13,7 @@ from asyncgen.cache.paged import PagedStorage
 from asyncgen.engine.ahead import BegunStep, UnreadTokens
 from asyncgen.engine.batch_runner import BatchRunner
 from asyncgen.engine.scheduling.pages import UNREAD
-from asyncgen.engine.scheduling.scheduler import ScheduledRow
-from asyncgen.engine.scheduling.state import RequestState
+from asyncgen.engine.scheduling.state import RequestState, ScheduledRow
 from asyncgen.generation.logits.base import LogitsProcessorList
 from asyncgen.generation.stopping.criteria import StoppingCriteriaList
 from asyncgen.modeling import PreTrainedModel

@@ -120,7 +120,7 @@ def test_recordings_are_made_for_the_rows_and_lengths_there_are(
         "asyncgen.models.attention.paged.by_torch.find_fused_kernel", lambda *_: kernel
     )
     monkeypatch.setattr("asyncgen.models.graphs.CudaRecorder", lambda device: CallRecorder())
-    monkeypatch.setattr("asyncgen.engine.memory.device_memory", lambda device: (10**9, 10**9))
+    monkeypatch.setattr("asyncgen.memory.device_memory", lambda device: (10**9, 10**9))
     model = OnCuda()
     options = EngineOptions(max_running=6, num_kv_padding_intervals=2)
     graphs = assembly._make_graphs(model, over_pages(model), options, CacheRoom(8, 256, 1))

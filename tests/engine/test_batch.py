@@ -172,6 +172,27 @@ def test_the_next_turn_of_a_chat_computes_what_is_new(prefix_caching: bool) -> N
     assert ids_of(second) == greedy_ids(model, prompt, 4)
 
 
+def test_pages_are_shared_under_the_same_salt_alone() -> None:
+    bench = Bench(TableModel(), page_size=4, prefill_chunk_size=100)
+    prompt = list(range(21))
+    cached = []
+    for salt in (None, "a", "b", "a", "req-1", None):
+        _, sink = bench.add(prompt, max_new_tokens=1, cache_salt=salt)
+        bench.run()
+        usage = sink.events[-1].usage
+        assert usage is not None
+        cached.append(usage.cached_tokens)
+    assert cached == [0, 0, 0, 20, 0, 20]
+
+
+@pytest.mark.parametrize("name", ["client", "cache_salt"])
+@pytest.mark.parametrize("value", ["", "x" * 257, 7, "\ud800"])
+def test_labels_are_short_texts(name: str, value: object) -> None:
+    bench = Bench(TableModel())
+    with pytest.raises(InvalidRequestError, match=f"{name}.*1 to 256 characters"):
+        bench.add([1, 2], max_new_tokens=1, **{name: value})
+
+
 def test_a_request_chooses_its_chunk() -> None:
     model = TableModel()
     bench = Bench(model, prefill_chunk_size=100)

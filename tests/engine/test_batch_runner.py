@@ -10,8 +10,7 @@ import torch
 from asyncgen.cache.caches import DynamicCache
 from asyncgen.cache.paged import PagedStorage
 from asyncgen.engine.batch_runner import BatchRunner
-from asyncgen.engine.scheduling.scheduler import ScheduledRow
-from asyncgen.engine.scheduling.state import RequestState
+from asyncgen.engine.scheduling.state import RequestState, ScheduledRow
 from asyncgen.models.attention.dense import DenseAttention
 from asyncgen.models.attention.paged.attention import PagedAttention
 from tests.models.build import random_config, random_model

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncgen.engine.memory import device_memory, plan_pages
+from asyncgen.engine.memory import plan_pages
 from asyncgen.engine.scheduling.pages import CacheRoom
 from asyncgen.errors import InvalidRequestError
 
@@ -52,23 +52,8 @@ def test_a_default_without_memory_names_the_parameter() -> None:
         plan_pages(None, page_bytes=10, wanted=5, device=CPU, memory=lambda _: (8, 1000))
 
 
-def test_this_machine() -> None:
-    free, total = device_memory(CPU)
-    assert 0 < free <= total
-
-
 @given(st.integers(1, 1000), st.integers(1, 64), st.integers(1, 9))
 def test_rows_fit_the_room(num_pages: int, page_size: int, rows: int) -> None:
     room = CacheRoom(num_pages, page_size)
     positions = room.positions(rows)
     assert rows * room.pages(positions) <= num_pages < rows * room.pages(positions + 1) + rows
-
-
-def test_what_torch_keeps_for_nobody_is_given_back_before_it_is_counted(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The pages of an engine that was closed are free for the next one."""
-    free = [3]
-    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: free.append(90))
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free[-1], 100))
-    assert device_memory(torch.device("cuda")) == (90, 100)

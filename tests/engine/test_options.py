@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
+import re
 from dataclasses import FrozenInstanceError, fields
 from typing import TYPE_CHECKING, Any
 
@@ -74,6 +76,28 @@ def test_editors_are_told_what_the_options_are(
     types = {option.name: option.type for option in fields(options)}
     for name, hint in keywords.__annotations__.items():
         assert hint.__forward_arg__ == types[name]
+
+
+def test_editors_show_what_an_option_does() -> None:
+    """At the keyword, what `help` says; editors read the line below the key."""
+    arguments = inspect.cleandoc(AsyncLLM.__init__.__doc__ or "").split("Args:")[1]
+    told = dict(re.findall(r"^    (\w+): (.*?)(?=^    \w|^Raises)", arguments, re.S | re.M))
+    shown = {**_lines_below(SharedOptions), **_lines_below(LLMOptions)}
+    assert shown.keys() == LLMOptions.__annotations__.keys()
+    for name, text in shown.items():
+        assert text.split() == told[name].split(), name
+
+
+def _lines_below(keywords: type) -> dict[str, str]:
+    (written,) = ast.parse(inspect.getsource(keywords)).body
+    assert isinstance(written, ast.ClassDef)
+    return {
+        key.target.id: below.value.value
+        for key, below in zip(written.body, written.body[1:], strict=False)
+        if isinstance(key, ast.AnnAssign) and isinstance(key.target, ast.Name)
+        if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant)
+        if isinstance(below.value.value, str)
+    }
 
 
 def test_no_option_of_a_model_is_left_out() -> None:

@@ -2,12 +2,14 @@
 
 import os
 import signal
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
 from asyncgen_apps.cli.arguments import Debug, Device, Dtype, Model, Revision, Threads, Token
+from asyncgen_apps.cli.doors import AllowedHost, TrustedProxy
 from asyncgen_apps.cli.guard import UserError, one_line_errors
 from asyncgen_apps.cli.process import prepare_process
 from asyncgen_apps.cli.source import Source, examples_of
@@ -26,6 +28,8 @@ class _PageOptions:
         share: Whether to open a public link through Gradio's servers.
         login: User and password; ``None`` lets everybody in.
         is_opened: Whether to open it in a browser here.
+        allowed_hosts: What browsers may call it; ``None`` is anything.
+        trusted_proxies: Whose word about the address of a user is taken.
     """
 
     host: str
@@ -33,6 +37,8 @@ class _PageOptions:
     share: bool
     login: tuple[str, str] | None
     is_opened: bool
+    allowed_hosts: tuple[str, ...] | None
+    trusted_proxies: tuple[str, ...]
 
 
 def gradio(
@@ -49,6 +55,8 @@ def gradio(
         str | None,
         typer.Option(envvar="ASYNCGEN_LOGIN", help="user:password that the page asks for."),
     ] = None,
+    allowed_host: AllowedHost = None,
+    trusted_proxy: TrustedProxy = None,
     share: Annotated[
         bool, typer.Option("--share", help="Open a public link, through Gradio's servers.")
     ] = False,
@@ -65,13 +73,37 @@ def gradio(
     """Chat with a model in the browser."""
     with one_line_errors(debug):
         source = Source(model, device, dtype, threads, revision, token)
-        options = _PageOptions(host, port, share, _login(login), browser)
+        proxies = _proxies(trusted_proxy or ())
+        names = _hosts(host, allowed_host or (), share or login is not None)
+        options = _PageOptions(host, port, share, _login(login), browser, names, proxies)
         prepare_process(threads)
         _require_gradio()
 
         import anyio
 
         anyio.run(_serve, source, options, assistant)
+
+
+def _hosts(host: str, added: Sequence[str], is_guarded: bool) -> tuple[str, ...] | None:
+    """What browsers may call the page: anything behind a login, or where it is public anyway."""
+    from asyncgen_apps.doors import check_hosts, hosts_for
+
+    try:
+        check_hosts(added)
+    except ValueError as error:
+        raise UserError(str(error)) from None
+    return hosts_for(host, added, is_guarded=is_guarded)
+
+
+def _proxies(trusted: Sequence[str]) -> tuple[str, ...]:
+    """Whose word about an address is taken."""
+    from asyncgen_apps.clients import Proxies
+
+    try:
+        Proxies(trusted)
+    except ValueError as error:
+        raise UserError(str(error)) from None
+    return tuple(trusted)
 
 
 def _login(text: str | None) -> tuple[str, str] | None:
@@ -109,6 +141,7 @@ async def _serve(source: Source, options: _PageOptions, assistant: str | None) -
             name=name,
             examples=examples_of(source),
             assistant_model=assistant,
+            trusted_proxies=options.trusted_proxies,
         )
         # The receiver comes first: whoever reads the line below may send a signal at once.
         with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
@@ -121,7 +154,8 @@ async def _serve(source: Source, options: _PageOptions, assistant: str | None) -
                     inbrowser=options.is_opened,
                     prevent_thread_lock=True,
                     quiet=True,
-                    **launch_options(),
+                    state_session_capacity=page.state_session_capacity,
+                    **launch_options(allowed_hosts=options.allowed_hosts),
                 )
                 typer.echo(f"{name} is at {public or local} · Ctrl-C ends")
                 async for _ in signals:

@@ -7,6 +7,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from asyncgen_apps.cli.arguments import Debug, Device, Dtype, Model, Revision, Threads, Token
+from asyncgen_apps.cli.doors import (
+    AllowAnonymous,
+    AllowedHost,
+    AllowPriority,
+    OpenMetrics,
+    PrepareSeconds,
+    PriorityKey,
+    TrustedProxy,
+    check_reach,
+)
 from asyncgen_apps.cli.guard import UserError, one_line_errors
 from asyncgen_apps.cli.process import prepare_process
 from asyncgen_apps.cli.source import Source, examples_of
@@ -62,6 +72,7 @@ def serve(
             help="Key that opens /v1; repeatable. The variable holds them apart by spaces.",
         ),
     ] = None,
+    allow_anonymous: AllowAnonymous = False,
     cors_origin: Annotated[
         list[str] | None, typer.Option(help="Origin whose pages may call, or *; repeatable.")
     ] = None,
@@ -73,6 +84,14 @@ def serve(
             "guard it.",
         ),
     ] = None,
+    allowed_host: AllowedHost = None,
+    trusted_proxy: TrustedProxy = None,
+    allow_priority: AllowPriority = False,
+    priority_key: PriorityKey = None,
+    open_metrics: OpenMetrics = False,
+    open_docs: Annotated[
+        bool, typer.Option("--open-docs", help="/docs and /openapi.json without a key.")
+    ] = False,
     max_requests: Annotated[
         int, typer.Option(min=1, help="Most requests at a time; one more gets 429.")
     ] = 1024,
@@ -82,7 +101,19 @@ def serve(
     max_queue: Annotated[
         int | None, typer.Option(min=1, help="Most streams that queue; one more gets 429.")
     ] = None,
+    prepare_seconds: PrepareSeconds = None,
     max_body: Annotated[int, typer.Option(min=1, help="Largest request body, MiB.")] = 8,
+    max_connections: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Most connections on each port; others hear of health, or 503. If not given: what "
+            "the limit of open files leaves, at most 4096.",
+        ),
+    ] = None,
+    head_seconds: Annotated[
+        float, typer.Option(min=0.1, help="Seconds within which the head of a request must come.")
+    ] = 10.0,
     drain: Annotated[
         float, typer.Option(min=0, help="Seconds that requests may go on after SIGTERM.")
     ] = 30.0,
@@ -100,20 +131,43 @@ def serve(
     with one_line_errors(debug):
         _check_installed()
         prepare_process(threads)
-        source = Source(model, device, dtype, threads, revision, token, max_running, max_queue)
+        source = Source(
+            model,
+            device,
+            dtype,
+            threads,
+            revision,
+            token,
+            max_running,
+            max_queue,
+            prepare_seconds,
+        )
         startup = Startup()
 
+        from asyncgen_apps.doors import hosts_for
         from asyncgen_apps.openai_http import ServerSettings
         from asyncgen_apps.openai_http.streams import stream_settings
 
+        check_reach(host, bool(api_key), allow_anonymous, "--api-key or ASYNCGEN_API_KEY")
+        with_chat = _with_chat(chat, bool(api_key))
         try:
             settings = ServerSettings(
                 model_names=tuple(name or [model]),
                 api_keys=tuple(api_key or ()),
                 cors_origins=tuple(cors_origin or ()),
+                allowed_hosts=hosts_for(
+                    host, allowed_host or (), is_guarded=bool(api_key) and not with_chat
+                ),
+                trusted_proxies=tuple(trusted_proxy or ()),
+                allow_priority=allow_priority,
+                priority_keys=tuple(priority_key or ()),
+                open_metrics=open_metrics,
+                open_docs=open_docs,
                 max_body_bytes=max_body * MEBIBYTE,
                 max_requests=max_requests,
-                with_chat=_with_chat(chat, bool(api_key)),
+                max_connections=_connections(max_connections, 1 if ws_port is None else 2),
+                head_seconds=head_seconds,
+                with_chat=with_chat,
             )
             plan = _Plan(settings, stream_settings(settings, drain), drain, verbose)
         except ValueError as error:
@@ -179,14 +233,22 @@ async def _serve(
                 from asyncgen_apps.openai_http.mounts import mount_chat
 
                 name = plan.settings.model_names[0]
-                app = mount_chat(app, llm, gate, name=name, examples=examples_of(source))
+                app = mount_chat(
+                    app,
+                    llm,
+                    gate,
+                    name=name,
+                    examples=examples_of(source),
+                    origins=plan.settings.cors_origins,
+                    trusted_proxies=plan.settings.trusted_proxies,
+                )
                 startup.lap("chat page")
             server = Server(
                 app,
                 gate,
+                plan.settings,
                 drain_seconds=plan.drain_seconds,
                 drain_streams=drain_streams,
-                max_message_bytes=plan.settings.max_body_bytes,
                 verbose=plan.verbose,
             )
             # What is there by now stays. Looking through it for garbage takes a tenth of a second,
@@ -223,6 +285,17 @@ def _place(listener: "socket.socket") -> str:
 def _say(text: str) -> None:
     sys.stderr.write(text + "\n")
     sys.stderr.flush()
+
+
+def _connections(wanted: int | None, ports: int) -> int:
+    """Most connections on each port; more than the files of this process allow is an error."""
+    from asyncgen_apps.sockets import room, too_many
+
+    if wanted is None:
+        return room(ports)
+    if reason := too_many(wanted, ports):
+        raise UserError(f"--max-connections {wanted}: {reason}")
+    return wanted
 
 
 def _with_chat(wanted: bool | None, guarded: bool) -> bool:

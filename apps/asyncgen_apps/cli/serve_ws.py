@@ -8,6 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from asyncgen_apps.cli.arguments import Debug, Device, Dtype, Model, Revision, Threads, Token
+from asyncgen_apps.cli.doors import (
+    AllowAnonymous,
+    AllowedHost,
+    AllowPriority,
+    OpenMetrics,
+    PrepareSeconds,
+    PriorityKey,
+    TrustedProxy,
+    check_reach,
+)
 from asyncgen_apps.cli.guard import UserError, one_line_errors
 from asyncgen_apps.cli.process import prepare_process
 from asyncgen_apps.cli.source import Source
@@ -56,16 +66,27 @@ def serve_ws(
             "them apart by spaces.",
         ),
     ] = None,
-    no_auth: Annotated[
-        bool, typer.Option("--no-auth", help="No key, also where other machines reach it.")
-    ] = False,
+    allow_anonymous: AllowAnonymous = False,
     origin: Annotated[
         list[str] | None,
         typer.Option(help="Origin whose pages may connect beside our own, or *; repeatable."),
     ] = None,
+    allowed_host: AllowedHost = None,
+    trusted_proxy: TrustedProxy = None,
+    allow_priority: AllowPriority = False,
+    priority_key: PriorityKey = None,
+    open_metrics: OpenMetrics = False,
     max_connections: Annotated[
-        int, typer.Option(min=1, help="Most connections; one more is closed with 1013.")
-    ] = 1024,
+        int | None,
+        typer.Option(
+            min=1,
+            help="Most connections; one more is closed with 1013. If not given: what the limit of "
+            "open files leaves, at most 1024.",
+        ),
+    ] = None,
+    open_seconds: Annotated[
+        float, typer.Option(min=0.1, help="For the handshake, and to authenticate.")
+    ] = 10.0,
     max_requests: Annotated[
         int, typer.Option(min=1, help="Most requests at a time on a connection.")
     ] = 64,
@@ -79,6 +100,7 @@ def serve_ws(
     max_queue: Annotated[
         int | None, typer.Option(min=1, help="Most streams that queue; one more is refused.")
     ] = None,
+    prepare_seconds: PrepareSeconds = None,
     grace_seconds: Annotated[
         float, typer.Option(min=0, help="How long a request outlives its connection, or its end.")
     ] = 30.0,
@@ -114,19 +136,39 @@ def serve_ws(
     with one_line_errors(debug):
         _check_installed()
         prepare_process(threads)
-        source = Source(model, device, dtype, threads, revision, token, max_running, max_queue)
+        source = Source(
+            model,
+            device,
+            dtype,
+            threads,
+            revision,
+            token,
+            max_running,
+            max_queue,
+            prepare_seconds,
+        )
         startup = Startup()
 
         import os
 
+        from asyncgen_apps.doors import hosts_for
         from asyncgen_apps.websocket import StreamSettings
+        from asyncgen_apps.websocket.settings import most_connections
 
+        keys = read_keys(api_key_file, os.environ)
+        check_reach(host, bool(keys), allow_anonymous, f"--api-key-file or {KEY_VARIABLE}")
         try:
             settings = StreamSettings(
                 model_name=name or model,
-                tokens=read_keys(api_key_file, os.environ),
+                tokens=keys,
                 origins=tuple(origin or ()),
-                max_connections=max_connections,
+                allowed_hosts=hosts_for(host, allowed_host or (), is_guarded=bool(keys)),
+                trusted_proxies=tuple(trusted_proxy or ()),
+                allow_priority=allow_priority,
+                priority_keys=tuple(priority_key or ()),
+                open_metrics=open_metrics,
+                max_connections=max_connections or most_connections(),
+                open_seconds=open_seconds,
                 max_requests=max_requests,
                 max_message_bytes=max_message * KIBIBYTE,
                 max_prompt_tokens=max_prompt,
@@ -139,10 +181,9 @@ def serve_ws(
             )
         except ValueError as error:
             raise UserError(str(error)) from None
-        _check_reach(host, settings, no_auth)
         if log is None and (verbose or log_prompts):
             log = "plain"
-        _run(source, _Plan(settings, no_auth, log, verbose), _bind(host, port), startup)
+        _run(source, _Plan(settings, allow_anonymous, log, verbose), _bind(host, port), startup)
 
 
 def read_keys(file: Path | None, environ: "Mapping[str, str]") -> tuple[str, ...]:
@@ -168,26 +209,12 @@ def read_keys(file: Path | None, environ: "Mapping[str, str]") -> tuple[str, ...
     return (*keys, *found)
 
 
-def _check_reach(host: str, settings: "StreamSettings", no_auth: bool) -> None:
-    """Refuse to serve a network without a key, before a model is loaded."""
-    from asyncgen_apps.websocket.door import is_loopback
-
-    if settings.tokens and no_auth:
-        raise UserError("--no-auth together with keys: leave one of them out")
-    if not settings.tokens and not no_auth and not is_loopback(host):
-        raise UserError(
-            f"{host} is reached by other machines: give --api-key-file or {KEY_VARIABLE}, "
-            "or say --no-auth"
-        )
-
-
 def _bind(host: str, port: int) -> "socket.socket":
     """Open the socket; clients may connect from now on, and wait."""
-    import socket
+    from asyncgen_apps.sockets import listen
 
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        return socket.create_server((host, port), family=family, backlog=1024)
+        return listen(host, port, 1024)
     except OSError as error:
         message = f"cannot listen on {host}:{port}: {error.strerror}; see --host and --port"
         raise UserError(message) from None

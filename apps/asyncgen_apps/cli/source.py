@@ -78,6 +78,8 @@ class Source:
         token: Token for the hub, or for the server; never shown.
         max_running: Most streams that share a step; ``None`` is the library's choice.
         max_queue_size: Most streams that wait for that; ``None`` is no limit.
+        prepare_seconds: How long it may take to make one request ready; ``None`` is the library's
+            choice.
         url: Address of a server that has the model; the fields above, but ``token``, then have no
             effect.
     """
@@ -90,6 +92,7 @@ class Source:
     token: str | None = None
     max_running: int | None = None
     max_queue_size: int | None = None
+    prepare_seconds: float | None = None
     url: str | None = None
 
     @property
@@ -121,6 +124,7 @@ def open_llm(source: Source) -> AbstractAsyncContextManager[LLM]:
         "token": source.token,
         "max_running": source.max_running,
         "max_queue_size": source.max_queue_size,
+        "prepare_seconds": source.prepare_seconds,
     }
     return AsyncLLM(source.model, **{key: one for key, one in options.items() if one is not None})
 

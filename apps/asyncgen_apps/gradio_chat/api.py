@@ -10,9 +10,11 @@ from typing import Any
 
 import gradio as gr
 
+from asyncgen_apps.clients import Proxies
 from asyncgen_apps.gradio_chat.fields import FIELDS, Values
 from asyncgen_apps.gradio_chat.figures import describe
 from asyncgen_apps.gradio_chat.model import ChatModel, encoder
+from asyncgen_apps.gradio_chat.sessions import client_id
 from asyncgen_apps.gradio_chat.settings import checked, stream_params
 from asyncgen_apps.gradio_chat.streaming import read_paced
 
@@ -20,14 +22,15 @@ ROLES = ("system", "user", "assistant")
 
 
 def chat_function(
-    llm: ChatModel, shown: Values, assistant_model: object | None
-) -> Callable[[str, list | None, dict | None], AsyncGenerator[str, None]]:
+    llm: ChatModel, shown: Values, assistant_model: object | None, proxies: Proxies
+) -> Callable[..., AsyncGenerator[str, None]]:
     """Make the function.
 
     Args:
         llm: Who answers.
         shown: The model's defaults.
         assistant_model: The draft model that users may choose to use, if there is one.
+        proxies: Whose word about the address of a user is taken.
 
     Returns:
         An async generator function for ``gr.api``.
@@ -36,11 +39,15 @@ def chat_function(
     encode = encoder(llm)
 
     async def chat(
-        message: str, history: list | None = None, settings: dict | None = None
+        request: gr.Request,
+        message: str,
+        history: list | None = None,
+        settings: dict | None = None,
     ) -> AsyncGenerator[str, None]:
         """Answer a message.
 
         Args:
+            request: Filled in by Gradio.
             message: The question.
             history: Earlier messages, each with `role` and `content`.
             settings: Values by name, as in the settings panel, such as `max_new_tokens`.
@@ -56,6 +63,7 @@ def chat_function(
             prompt.insert(0, {"role": "system", "content": values["system"]})
         try:
             params = stream_params(values, shown, encode, assistant_model)
+            params["client"] = client_id(request, proxies)
             stream = llm.stream(prompt, **params)
         except Exception as error:
             raise gr.Error(describe(error), print_exception=False) from error

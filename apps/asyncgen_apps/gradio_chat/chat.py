@@ -9,6 +9,7 @@ from typing import Any
 import gradio as gr
 from gradio.events import api
 
+from asyncgen_apps.clients import Proxies
 from asyncgen_apps.gradio_chat.answering import READING, answer
 from asyncgen_apps.gradio_chat.api import chat_function
 from asyncgen_apps.gradio_chat.conversations import Conversation
@@ -18,7 +19,7 @@ from asyncgen_apps.gradio_chat.messages import as_messages, turn_number
 from asyncgen_apps.gradio_chat.model import ChatModel, encoder
 from asyncgen_apps.gradio_chat.panel import Panel
 from asyncgen_apps.gradio_chat.probabilities import EMPTY, SCRIPT, STYLE, heat_map
-from asyncgen_apps.gradio_chat.sessions import Session, Sessions
+from asyncgen_apps.gradio_chat.sessions import MOST_SESSIONS, Session, Sessions, client_id
 from asyncgen_apps.gradio_chat.settings import checked, chosen, defaults, stream_params
 
 FOLLOWED_EVERY = 0.3
@@ -42,6 +43,7 @@ def build_chat(
     name: str = "asyncgen",
     examples: Sequence[str] = (),
     assistant_model: object | None = None,
+    trusted_proxies: Sequence[str] = (),
 ) -> gr.Blocks:
     """Make the chat page of a model.
 
@@ -51,20 +53,28 @@ def build_chat(
         examples: Questions that an empty chat offers.
         assistant_model: A draft model, a folder or a hub id, for assisted generation. Users cannot
             name one: it would be loaded from this machine's disk, or the network.
+        trusted_proxies: Addresses and networks whose ``X-Forwarded-For`` says who a user is: users
+            share the engine evenly, by their addresses.
 
     Returns:
         The page. Launch it, or mount it, with ``launch_options()``.
     """
-    return _Page(llm, name, examples, assistant_model).blocks
+    return _Page(llm, name, examples, assistant_model, Proxies(trusted_proxies)).blocks
 
 
 class _Page:
     """The widgets and their handlers. All handlers are async: they share one event loop."""
 
     def __init__(
-        self, llm: ChatModel, name: str, examples: Sequence[str], assistant_model: object | None
+        self,
+        llm: ChatModel,
+        name: str,
+        examples: Sequence[str],
+        assistant_model: object | None,
+        proxies: Proxies,
     ) -> None:
         self._llm = llm
+        self._proxies = proxies
         self._examples = examples
         self._assistant = assistant_model
         self._shown = defaults(llm.generation_config)
@@ -75,6 +85,7 @@ class _Page:
         ) as self.blocks:
             self._draw(name)
             self._wire()
+        self.blocks.state_session_capacity = MOST_SESSIONS
 
     def _draw(self, name: str) -> None:
         strategies = [s for s in STRATEGIES if s != "assistant" or self._assistant is not None]
@@ -171,7 +182,7 @@ class _Page:
         shown.then(self._follow, self._store, **asking)
         self.blocks.unload(self._unload)
         api(
-            chat_function(self._llm, self._shown, self._assistant),
+            chat_function(self._llm, self._shown, self._assistant, self._proxies),
             api_name="chat",
             concurrency_limit=None,
         )
@@ -185,7 +196,7 @@ class _Page:
             yield self._nothing()
             return
         conversation.ask(text.strip())
-        async with aclosing(self._answer(session, conversation, given, box="")) as frames:
+        async with aclosing(self._answer(request, session, conversation, given, box="")) as frames:
             async for frame in frames:
                 yield frame
 
@@ -207,7 +218,7 @@ class _Page:
             return
         question = conversation.take_back(turn_number(conversation, _first(event.index)))
         conversation.ask(question)
-        async with aclosing(self._answer(session, conversation, given)) as frames:
+        async with aclosing(self._answer(request, session, conversation, given)) as frames:
             async for frame in frames:
                 yield frame
 
@@ -221,12 +232,13 @@ class _Page:
             yield self._screen(session)
             return
         conversation.reword(turn_number(conversation, _first(event.index)), text)
-        async with aclosing(self._answer(session, conversation, given)) as frames:
+        async with aclosing(self._answer(request, session, conversation, given)) as frames:
             async for frame in frames:
                 yield frame
 
     async def _answer(
         self,
+        request: gr.Request,
         session: Session,
         conversation: Conversation,
         given: Sequence[Any],
@@ -236,6 +248,7 @@ class _Page:
         values = self._panel.values(given)
         session.library.settings = chosen(values, self._shown)
         params = stream_params(values, self._shown, self._encode, self._assistant)
+        params["client"] = client_id(request, self._proxies)
         kept_at: float | None = None
         turns = answer(self._llm, session, conversation, params, values["system"] or "")
         async with aclosing(turns) as grown:

@@ -6,9 +6,15 @@ Nothing is fetched from anywhere: system fonts, no analytics, no run history, no
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gradio as gr
+from starlette.middleware import Middleware
+
+from asyncgen_apps.doors import CheckHost, GuardPage
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 COPY_ANSWER = Path(__file__).with_name("copy.js").read_text(encoding="utf-8")
 CLOSE_ON_PHONE = """() => {
@@ -46,9 +52,24 @@ def theme() -> gr.themes.Base:
     )
 
 
-def launch_options() -> dict[str, Any]:
-    """Return keyword arguments that ``launch`` and ``gr.mount_gradio_app`` both take."""
+def launch_options(
+    *, origins: Sequence[str] = (), allowed_hosts: Sequence[str] | None = None
+) -> dict[str, Any]:
+    """Return keyword arguments that ``launch`` and ``gr.mount_gradio_app`` both take.
+
+    Among them is what protects the page, wherever it hangs: it takes no files, and nothing that
+    changes something from pages of other sites.
+
+    Args:
+        origins: Origins whose pages may speak to this one beside its own; ``"*"`` is any.
+        allowed_hosts: Names that the page may be called by; ``None`` or ``"*"`` is any.
+    """
+    guards = [
+        Middleware(CheckHost, names=allowed_hosts),
+        Middleware(GuardPage, origins=origins),
+    ]
     return {
+        "app_kwargs": {"middleware": guards},
         "theme": theme(),
         "css": STYLE.read_text(encoding="utf-8"),
         "footer_links": [],

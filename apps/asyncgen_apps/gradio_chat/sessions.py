@@ -17,13 +17,32 @@ from asyncgen_apps.gradio_chat.thinking import split_thinking
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    import gradio as gr
+
     from asyncgen import TokenLogprob
+    from asyncgen_apps.clients import Proxies
     from asyncgen_apps.gradio_chat.conversations import Conversation
     from asyncgen_apps.gradio_chat.model import ChatStream
 
 
+MOST_SESSIONS = 512
+"""Pages and calls of the API that Gradio keeps the state of, 0.15 MB each, the latest ones. Its own
+limit is 10,000, and anybody can make them."""
+
 KEPT_ANSWERS = 50
 """Answers whose probabilities are kept, for each page."""
+
+
+def client_id(request: gr.Request, proxies: Proxies) -> str:
+    """Say whom a request of a page belongs to, as every door of the servers does.
+
+    Args:
+        request: Of an event.
+        proxies: Whose word about an address is taken.
+    """
+    client, headers = getattr(request, "client", None), getattr(request, "headers", {})
+    remote = None if client is None else client.host
+    return proxies.client(remote, headers.get("x-forwarded-for")).id
 
 
 @dataclass(slots=True)

@@ -10,25 +10,25 @@ from __future__ import annotations
 import logging
 import time
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import anyio
-import anyio.to_thread
 from starlette.responses import Response
 
 from asyncgen import Usage
+from asyncgen_apps.clients import ANYBODY
 from asyncgen_apps.openai_http.failures import SERVER, ApiError, from_exception
 from asyncgen_apps.openai_http.job import Job
 from asyncgen_apps.openai_http.reply import MARK, Reply, Template, event_line
 from asyncgen_apps.openai_http.shapes import usage_object
+from asyncgen_apps.websocket.params import NO_PRIORITY
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Sequence
+    from collections.abc import Awaitable
 
     from starlette.types import Receive, Scope, Send
 
-    from asyncgen import AsyncLLM, Message, TokenEvent, Tokenizer
+    from asyncgen import AsyncLLM, TokenEvent
     from asyncgen_apps.openai_http.gate import Gate
     from asyncgen_apps.openai_http.settings import ServerSettings
     from asyncgen_apps.openai_http.shapes import Shape
@@ -84,10 +84,10 @@ class Answer(Response):
         self._plan = plan
         self._shape = shape
         self._wishes = stream
-        self._scope = anyio.CancelScope()
         self._aborted: ApiError | None = None
         self._prompt_tokens = 0
         self._tokens = 0
+        self._client = ANYBODY
 
     def abort(self, error: ApiError) -> None:
         """End now, and tell the client why."""
@@ -96,9 +96,12 @@ class Answer(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Run and reply."""
+        self._scope = anyio.CancelScope()  # here: it may have been made on a worker thread
         reply = Reply(send)
         began = time.monotonic()
+        self._client = scope.get("state", {}).get("client", ANYBODY)
         try:
+            self._check_priority()
             with self._gate.admit(self):
                 async with anyio.create_task_group() as group:
                     # In a task of its own: waking one costs by the depth of its calls, and this
@@ -111,6 +114,12 @@ class Answer(Response):
         if not reply.is_finished:
             _log.info("client left after %.3f s", time.monotonic() - began)
 
+    def _check_priority(self) -> None:
+        """Refuse what only some clients may say."""
+        may = self._settings.allow_priority or self._client.may_prioritise
+        if not may and any("priority" in part.params for part in self._plan.parts):
+            raise ApiError(400, NO_PRIORITY, param="priority", code="unsupported_parameter")
+
     async def _work(self, reply: Reply, running: anyio.CancelScope) -> None:
         """Answer, or say why not; then stop watching the client."""
         with self._scope:
@@ -122,7 +131,7 @@ class Answer(Response):
     async def _answer(self, reply: Reply) -> None:
         """Run the streams and write what they give; every failure is told."""
         try:
-            async with Job(self._llm, self._plan.parts) as job:
+            async with Job(self._llm, self._plan.parts, self._client) as job:
                 if self._wishes is None:
                     await job.read(_check)
                     await reply.whole(self._shape.whole(job.samples(), job.usage()))
@@ -136,8 +145,7 @@ class Answer(Response):
     async def _stream(self, job: Job, reply: Reply, wishes: StreamWishes) -> None:
         """Write events as they come, then the counts and the end."""
         if wishes.continuous_usage:
-            count = partial(_count_prompts, self._llm.tokenizer, self._plan)
-            self._prompt_tokens = await anyio.to_thread.run_sync(count)
+            self._prompt_tokens = await _count_prompts(self._llm, self._plan)
         opening = list(self._shape.opening(self._plan.choices))
         templates: dict[int, Template] = {}
         varies = self._plan.logprobs or wishes.continuous_usage
@@ -214,18 +222,11 @@ def _check(index: int, event: TokenEvent) -> None:
         raise ApiError(503, message, SERVER, code="engine_unavailable", retry_after=5)
 
 
-def _count_prompts(tokenizer: Tokenizer, plan: Plan) -> int:
+async def _count_prompts(llm: AsyncLLM, plan: Plan) -> int:
     """Tokens of all prompts, as the engine will count them."""
     total = 0
     for part in plan.parts:
-        if not part.counts_prompt:
-            continue
-        prompt = part.prompt
-        if isinstance(prompt, str):
-            total += len(tokenizer.encode(prompt))
-        elif isinstance(prompt[0], int):
-            total += len(prompt)
-        else:
-            messages = cast("Sequence[Message]", prompt)
-            total += len(tokenizer.apply_chat_template(messages, add_generation_prompt=True))
+        if part.counts_prompt:
+            variables = part.params.get("chat_template_kwargs")
+            total += await llm.count_tokens(part.prompt, chat_template_kwargs=variables)
     return total

@@ -13,19 +13,21 @@ from fastapi.middleware.cors import CORSMiddleware
 from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from starlette.exceptions import HTTPException
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import HTMLResponse, PlainTextResponse, Response
 
+from asyncgen_apps.clients import Keys, Proxies
+from asyncgen_apps.doors import CheckHost
 from asyncgen_apps.metrics import EngineCollector
 from asyncgen_apps.openai_http.failures import SERVER, ApiError, from_exception, from_validation
 from asyncgen_apps.openai_http.gate import Gate
 from asyncgen_apps.openai_http.middleware import (
     REQUEST_ID,
-    Keys,
     LimitBody,
     NameRequests,
     RequireKey,
     TakeShortWay,
 )
+from asyncgen_apps.openai_http.reference import PAGE_HEADERS, reference_page
 from asyncgen_apps.openai_http.routes import Service, api_routes, short_ways
 
 if TYPE_CHECKING:
@@ -63,6 +65,7 @@ def create_app(llm: AsyncLLM, settings: ServerSettings, gate: Gate | None = None
         title="asyncgen",
         description="A local language model behind the API of OpenAI.",
         version="1",
+        docs_url=None,
         redoc_url=None,
     )
     app.state.gate = gate
@@ -70,11 +73,17 @@ def create_app(llm: AsyncLLM, settings: ServerSettings, gate: Gate | None = None
     app.include_router(api_routes(service))
     _add_health(app, llm, gate)
     _add_metrics(app, llm, settings.model_names[0])
+    _add_reference(app)
     _add_errors(app)
     # The last one added is the outermost: also a refusal has an id, and headers for browsers.
     app.add_middleware(TakeShortWay, answers=short_ways(service))
     app.add_middleware(LimitBody, limit=settings.max_body_bytes, seconds=settings.body_seconds)
-    app.add_middleware(RequireKey, keys=Keys(settings.api_keys))
+    app.add_middleware(
+        RequireKey,
+        keys=Keys(settings.api_keys, settings.priority_keys),
+        proxies=Proxies(settings.trusted_proxies),
+        also=_guarded(settings),
+    )
     if settings.cors_origins:
         app.add_middleware(
             CORSMiddleware,
@@ -83,8 +92,16 @@ def create_app(llm: AsyncLLM, settings: ServerSettings, gate: Gate | None = None
             allow_headers=["*"],
             expose_headers=[REQUEST_ID, "retry-after"],
         )
+    app.add_middleware(CheckHost, names=settings.allowed_hosts)
     app.add_middleware(NameRequests)
     return app
+
+
+def _guarded(settings: ServerSettings) -> frozenset[str]:
+    """Paths outside of ``/v1`` that need a key, where there are keys."""
+    figures = () if settings.open_metrics else ("/metrics",)
+    docs = () if settings.open_docs else ("/docs", "/openapi.json")
+    return frozenset((*figures, *docs))
 
 
 def _add_health(app: FastAPI, llm: AsyncLLM, gate: Gate) -> None:
@@ -93,7 +110,10 @@ def _add_health(app: FastAPI, llm: AsyncLLM, gate: Gate) -> None:
     @app.get("/health", response_class=PlainTextResponse, responses={503: {}})
     async def health() -> PlainTextResponse:
         """Whether the engine lives; if not, only a restart helps."""
-        return _say("ok") if llm.healthy else _say("the engine is dead", 503)
+        if not llm.healthy:
+            return _say("the engine is dead", 503)
+        # No failure: it serves all but long texts, and a restart would end what runs.
+        return _say("degraded" if llm.degraded else "ok")
 
     @app.get("/ready", response_class=PlainTextResponse, responses={503: {}})
     async def ready() -> PlainTextResponse:
@@ -116,6 +136,15 @@ def _add_metrics(app: FastAPI, llm: AsyncLLM, model_name: str) -> None:
     async def metrics() -> Response:
         """Figures of the engine, under the names of vLLM."""
         return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
+
+
+def _add_reference(app: FastAPI) -> None:
+    """The fields, for reading."""
+
+    @app.get("/docs", response_class=HTMLResponse, include_in_schema=False)
+    async def docs() -> HTMLResponse:
+        """Every path with its fields; the page runs no script and loads nothing."""
+        return HTMLResponse(reference_page(app.openapi()), headers=PAGE_HEADERS)
 
 
 def _add_errors(app: FastAPI) -> None:

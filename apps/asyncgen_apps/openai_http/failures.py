@@ -8,12 +8,13 @@ status type                        when
 400    ``invalid_request_error``   a field that is unknown, of a wrong type, or out of range
 401    ``authentication_error``    no key, or a wrong one
 404    ``invalid_request_error``   no such model or path
-408    ``invalid_request_error``   the body did not come in time
+408    ``invalid_request_error``   the head or the body did not come in time
 413    ``invalid_request_error``   the body is too large
 422    ``invalid_request_error``   the chat template refuses the messages
 429    ``rate_limit_error``        too many requests; ``Retry-After`` says when to come back
+431    ``invalid_request_error``   the head of the request is too long
 500    ``server_error``            a bug: the log has more
-503    ``server_error``            the engine is dead or closed, or the server is about to leave
+503    ``server_error``            the engine is dead or closed, the server leaves or is full
 ====== =========================== ================================================================
 """
 
@@ -121,6 +122,8 @@ def from_exception(error: Exception, names: Mapping[str, str] | None = None) -> 
             blamed = parameter_of(error) or ""
             blamed = (names or {}).get(blamed, blamed)
             return ApiError(400, str(error), param=blamed or None, code="no_token_left")
+        case OverloadedError(is_degraded=True):
+            return ApiError(503, str(error), SERVER, code="degraded", retry_after=error.retry_after)
         case OverloadedError():
             return ApiError(
                 429,

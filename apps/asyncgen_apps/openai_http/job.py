@@ -5,17 +5,19 @@ Knows streams; not HTTP, not the API's shapes.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, cast
 
 import anyio
 
 from asyncgen import Usage
+from asyncgen_apps.clients import ANYBODY
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from types import TracebackType
 
-    from asyncgen import AsyncLLM, Sample, TextStream, TokenEvent
+    from asyncgen import AsyncLLM, Sample, StreamParams, TextStream, TokenEvent
+    from asyncgen_apps.clients import Client
     from asyncgen_apps.openai_http.translate import PlannedStream
 
     Take = Callable[[int, TokenEvent], Awaitable[None] | None]
@@ -28,15 +30,19 @@ class Job:
     Enter it to start the streams; leaving it cancels what still runs, at once.
     """
 
-    def __init__(self, llm: AsyncLLM, parts: tuple[PlannedStream, ...]) -> None:
+    def __init__(
+        self, llm: AsyncLLM, parts: tuple[PlannedStream, ...], client: Client = ANYBODY
+    ) -> None:
         """Describe what to run; nothing runs yet.
 
         Args:
             llm: The engine.
             parts: At least one.
+            client: Whom they belong to.
         """
         self._llm = llm
         self._parts = parts
+        self._client = client
         self._streams: list[TextStream] = []
 
     async def __aenter__(self) -> Self:
@@ -47,7 +53,8 @@ class Job:
         """
         try:
             for part in self._parts:
-                stream = self._llm.stream(part.prompt, **part.params)
+                params = cast("StreamParams", self._client.marked(part.params))
+                stream = self._llm.stream(part.prompt, **params)
                 self._streams.append(stream)
                 await stream.__aenter__()
         except BaseException:

@@ -5,29 +5,37 @@ Plain ASGI, so that nothing stands between a stream and its client. Knows no eng
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import json
 import re
 import secrets
 from typing import TYPE_CHECKING
 
 import anyio
+import anyio.to_thread
+from pydantic import ValidationError
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 
-from asyncgen_apps.openai_http.failures import ApiError
+from asyncgen_apps.doors import route_path
+from asyncgen_apps.openai_http.failures import ApiError, from_validation
 from asyncgen_apps.openai_http.reply import Reply
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping
 
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+    from asyncgen_apps.clients import Client, Keys, Proxies
 
     Answers = Mapping[str, Callable[[object, str], ASGIApp]]
     """For a path, what makes the answer to a JSON body, of a request with this id."""
 
 
+LARGE_BODY = 256 * 1024
+"""Bytes. What is larger is parsed and checked on a worker thread: 4 MB of numbers take half a
+second, in which no stream would get a word."""
+
+_MOST_LARGE = 2
 STREAM_PATH = "/v1/stream"
 REQUEST_ID = "x-request-id"
 _SAFE_ID = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
@@ -57,59 +65,58 @@ class NameRequests:
         await self._app(scope, receive, named)
 
 
-class Keys:
-    """The keys that are good; comparing takes the same time whatever the key."""
-
-    def __init__(self, keys: Sequence[str]) -> None:
-        """Keep the digests of the keys."""
-        self._digests = [_digest(key.encode()) for key in keys]
-
-    def __bool__(self) -> bool:
-        """Whether a key is needed at all."""
-        return bool(self._digests)
-
-    def accepts(self, key: str) -> bool:
-        """Compare a key with all of ours."""
-        digest = _digest(key.encode(errors="replace"))
-        # All are compared: which one it is, or that the first differs, must not show in the time.
-        matches = [hmac.compare_digest(digest, one) for one in self._digests]
-        return any(matches)
-
-
 class RequireKey:
-    """Lets requests below ``/v1`` through only with a key."""
+    """Lets requests below ``/v1`` through only with a key, and says which client they belong to."""
 
-    def __init__(self, app: ASGIApp, keys: Keys) -> None:
-        """Wrap an application."""
+    def __init__(
+        self, app: ASGIApp, keys: Keys, proxies: Proxies, also: Collection[str] = ()
+    ) -> None:
+        """Wrap an application.
+
+        Args:
+            app: The application.
+            keys: None of them lets everybody in.
+            proxies: Whose word about an address is taken, where there are no keys.
+            also: Further paths that need a key.
+        """
         self._app = app
         self._keys = keys
+        self._proxies = proxies
+        self._also = also
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Look at the ``Authorization`` header.
+        """Look at the ``Authorization`` header; the client is in ``scope["state"]["client"]``.
 
         Browsers cannot send one with a WebSocket, so the streams look themselves, also at their
         first message; no other WebSocket is opened below ``/v1``.
         """
-        if scope["type"] == "websocket" and self._keys and _is_api(scope["path"]):
-            if scope["path"] != STREAM_PATH:
-                await send({"type": "websocket.close", "code": 1008, "reason": "no such path"})
+        kind = scope["type"]
+        path = route_path(scope) if kind in ("http", "websocket") else ""
+        if kind == "websocket" and self._keys and _is_api(path) and path != STREAM_PATH:
+            await send({"type": "websocket.close", "code": 1008, "reason": "no such path"})
+            return
+        if kind == "http" and (_is_api(path) or path in self._also):
+            client = self._client(scope)
+            if isinstance(client, ApiError):
+                await Reply(send).fail(client)
                 return
-        if scope["type"] == "http" and self._keys and _is_api(scope["path"]):
-            refused = self._refusal(Headers(scope=scope).get("authorization", ""))
-            if refused is not None:
-                await Reply(send).fail(refused)
-                return
+            scope.setdefault("state", {})["client"] = client
         await self._app(scope, receive, send)
 
-    def _refusal(self, header: str) -> ApiError | None:
-        scheme, _, key = header.partition(" ")
+    def _client(self, scope: Scope) -> Client | ApiError:
+        headers = Headers(scope=scope)
+        if not self._keys:
+            remote = scope.get("client")
+            forwarded_for = ",".join(headers.getlist("x-forwarded-for")) or None
+            return self._proxies.client(remote and remote[0], forwarded_for)
+        scheme, _, key = headers.get("authorization", "").partition(" ")
+        found = None
         if scheme.lower() != "bearer" or not key.strip():
             message = "no API key: send `Authorization: Bearer <key>`"
-        elif not self._keys.accepts(key.strip()):
-            message = "this API key is not valid"
         else:
-            return None
-        return ApiError(401, message, "authentication_error", code="invalid_api_key")
+            found = self._keys.find(key.strip())
+            message = "this API key is not valid"
+        return found or ApiError(401, message, "authentication_error", code="invalid_api_key")
 
 
 class LimitBody:
@@ -129,7 +136,7 @@ class LimitBody:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Count what the application reads of the requests below ``/v1``."""
-        if scope["type"] != "http" or not _is_api(scope["path"]):
+        if scope["type"] != "http" or not _is_api(route_path(scope)):
             await self._app(scope, receive, send)
             return
         length = Headers(scope=scope).get("content-length", "")
@@ -176,23 +183,35 @@ class TakeShortWay:
         """
         self._app = app
         self._answers = answers
+        self._large = anyio.CapacityLimiter(_MOST_LARGE)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Read the body, and answer it or hand it on."""
-        make = self._answers.get(scope["path"]) if scope["type"] == "http" else None
-        if make is None or scope["method"] != "POST" or not _is_json(scope):
+        make = self._answers.get(route_path(scope)) if scope["type"] == "http" else None
+        if make is None or scope["method"] != "POST" or not _may_be_json(scope):
             await self._app(scope, receive, send)
             return
         body = _Body(receive)
         if await body.read():
-            try:
-                # Too deep to be parsed is not JSON either.
-                answer = make(json.loads(body.content), scope["state"]["request_id"])
-            except (ValueError, RecursionError, ApiError):
-                pass
-            else:
-                await answer(scope, receive, send)
+            content, name = body.content, scope["state"]["request_id"]
+            if len(content) > LARGE_BODY:
+                checked = await anyio.to_thread.run_sync(
+                    _check_large, make, content, name, limiter=self._large, abandon_on_cancel=True
+                )
+                if isinstance(checked, ApiError):
+                    await Reply(send).fail(checked)
+                else:
+                    await checked(scope, receive, send)
                 return
+            if _is_json(scope):
+                try:
+                    # Too deep to be parsed is not JSON either.
+                    answer = make(json.loads(content), name)
+                except (ValueError, RecursionError, ApiError):
+                    pass
+                else:
+                    await answer(scope, receive, send)
+                    return
         await self._app(scope, body.receive, send)
 
 
@@ -232,6 +251,37 @@ class _Body:
         return await self._receive()
 
 
+def _check_large(
+    make: Callable[[object, str], ASGIApp], content: bytes, name: str
+) -> ASGIApp | ApiError:
+    """Make the answer to a large body, or say what is wrong with it; on a worker thread."""
+    try:
+        # What the interpreter itself runs makes way for other threads; a parser in C or Rust does
+        # not, and holds every stream for as long as it takes, which are tenths of a second here.
+        return make(json.loads(content, parse_int=_whole, object_hook=_same), name)
+    except ApiError as refused:
+        return refused
+    except ValidationError as error:
+        details = error.errors(include_url=False, include_context=False, include_input=False)
+        return from_validation([dict(one) for one in details])
+    except (ValueError, RecursionError):
+        return ApiError(400, "the body is not JSON", code="invalid_json")
+
+
+def _whole(digits: str) -> int:
+    return int(digits)
+
+
+def _same(found: dict[str, object]) -> dict[str, object]:
+    return found
+
+
+def _may_be_json(scope: Scope) -> bool:
+    """Whether somebody might take a body for JSON."""
+    kind = Headers(scope=scope).get("content-type", "json").partition(";")[0]
+    return kind.strip().lower().endswith("json")
+
+
 def _is_json(scope: Scope) -> bool:
     """Whether a body is JSON beyond doubt."""
     kinds = [value for name, value in scope["headers"] if name == b"content-type"]
@@ -242,10 +292,6 @@ def too_large(limit: int) -> ApiError:
     """What the sender of a body beyond ``limit`` bytes hears."""
     message = f"the body is larger than {limit} bytes, the most of this server"
     return ApiError(413, message, code="request_too_large")
-
-
-def _digest(key: bytes) -> bytes:
-    return hashlib.sha256(key).digest()
 
 
 def _is_api(path: str) -> bool:

@@ -30,7 +30,14 @@ def has_chat() -> bool:
 
 
 def mount_chat(
-    app: FastAPI, llm: AsyncLLM, gate: Gate, *, name: str, examples: Sequence[str] = ()
+    app: FastAPI,
+    llm: AsyncLLM,
+    gate: Gate,
+    *,
+    name: str,
+    examples: Sequence[str] = (),
+    origins: Sequence[str] = (),
+    trusted_proxies: Sequence[str] = (),
 ) -> FastAPI:
     """Mount the chat page at ``/``, behind all routes that are there.
 
@@ -40,6 +47,8 @@ def mount_chat(
         gate: Lets its answers in, and says when the server leaves.
         name: What the page is called.
         examples: Questions that an empty chat offers.
+        origins: Origins whose pages may speak to it beside its own.
+        trusted_proxies: Whose word about the address of a user is taken.
 
     Returns:
         The application.
@@ -47,11 +56,13 @@ def mount_chat(
     # By name: importing gradio takes seconds, and this module must work without it.
     gradio = import_module("gradio")
     chat = import_module(CHAT)
-    page = chat.build_chat(GatedModel(llm, gate), name=name, examples=examples)
+    model = GatedModel(llm, gate)
+    page = chat.build_chat(model, name=name, examples=examples, trusted_proxies=trusted_proxies)
     app.add_middleware(EndHeartbeats, gate=gate)
     routes = app.router.routes
     own = len(routes)
-    mounted: FastAPI = gradio.mount_gradio_app(app, page, path="/", **chat.launch_options())
+    options = chat.launch_options(origins=origins)
+    mounted: FastAPI = gradio.mount_gradio_app(app, page, path="/", **options)
     routes[own:] = [_OutsideApi(route) for route in routes[own:]]
     return mounted
 

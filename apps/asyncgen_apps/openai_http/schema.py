@@ -14,8 +14,11 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    JsonValue,
     model_validator,
 )
+
+from asyncgen_apps.template_variables import too_large
 
 NEUTRAL: dict[str, tuple[object, ...]] = {
     "audio": (None,),
@@ -64,9 +67,23 @@ def _encodable(text: str) -> str:
     return text
 
 
+def _same(bias: float) -> float:
+    """Between two entries of a long table, other threads have their turn."""
+    return bias
+
+
+def _small(variables: Any) -> Any:
+    """Refuse what is more than settings of a chat template."""
+    reason = too_large(variables)
+    if reason is not None:
+        raise ValueError(reason)
+    return variables
+
+
 Text = Annotated[str, AfterValidator(_encodable)]
 Integer = Annotated[int, Field(strict=True, ge=-(2**63), lt=2**64)]
 Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
+Bias = Annotated[Number, AfterValidator(_same)]
 Boolean = Annotated[bool, Field(strict=True)]
 
 # Lists end at the first entry that does not fit: only one complaint is told, and a million of them
@@ -77,6 +94,7 @@ Biases = Annotated[list[tuple[TokenIds, Number]], Field(fail_fast=True, max_leng
 Forms = Annotated[list[TokenIds], Field(fail_fast=True, max_length=MAX_WORDS)]
 Words = Annotated[list[TokenIds | Forms], Field(fail_fast=True, max_length=MAX_WORDS)]
 Texts = Annotated[list[Text], Field(fail_fast=True)]
+Variables = Annotated[dict[Text, JsonValue], BeforeValidator(_small)]
 Setting = Boolean | Integer | Number | Text | TokenIds
 
 
@@ -191,6 +209,10 @@ class GenerationFields(Strict):
     num_assistant_tokens_schedule: Text | None = None
     assistant_confidence_threshold: Number | None = None
     priority: Integer | None = None
+    cache_salt: Text | None = None
+    chat_template_kwargs: Variables | None = Field(
+        None, description="Variables of the chat template, such as `enable_thinking`."
+    )
     skip_special_tokens: Boolean | None = None
 
     min_tokens: Integer | None = Field(None, description="Other name of `min_new_tokens`.")
@@ -217,7 +239,7 @@ class RequestFields(GenerationFields):
     top_p: Number | None = None
     presence_penalty: Number | None = None
     frequency_penalty: Number | None = None
-    logit_bias: Annotated[dict[str, Number], BeforeValidator(_first_wrong)] | None = Field(
+    logit_bias: Annotated[dict[str, Bias], BeforeValidator(_first_wrong)] | None = Field(
         None, description="Added to the score of a token id, -100 to 100."
     )
 
@@ -247,12 +269,6 @@ class ChatMessage(Strict):
         """Clients send back the answers they got, with the empty fields that came along."""
         empty = ("refusal", "tool_calls", "function_call", "audio", "annotations")
         return name in empty and value in (None, [])
-
-    def text(self) -> str:
-        """The text of the turn; several parts stand on lines of their own."""
-        if isinstance(self.content, str):
-            return self.content
-        return "\n".join(part.text for part in self.content)
 
 
 class ChatCompletionRequest(RequestFields):

@@ -9,19 +9,23 @@ from __future__ import annotations
 
 import contextlib
 import signal
-import socket
 import sys
-from typing import TYPE_CHECKING
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import uvicorn
 
+from asyncgen_apps.sockets import listen
+
 if TYPE_CHECKING:
+    import socket
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
     from starlette.types import ASGIApp
 
     from asyncgen_apps.openai_http.gate import Gate
+    from asyncgen_apps.openai_http.settings import ServerSettings
 
 
 BACKLOG = 2048
@@ -39,8 +43,7 @@ def bind(host: str, port: int) -> socket.socket:
     Raises:
         OSError: The port is taken, or the address is not of this machine.
     """
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    return socket.create_server((host, port), family=family, backlog=BACKLOG)
+    return listen(host, port, BACKLOG)
 
 
 class Server(uvicorn.Server):
@@ -50,10 +53,10 @@ class Server(uvicorn.Server):
         self,
         app: ASGIApp,
         gate: Gate,
+        settings: ServerSettings,
         *,
         drain_seconds: float = 30.0,
         drain_streams: Callable[[float], Awaitable[None]] | None = None,
-        max_message_bytes: int = 1024 * 1024,
         verbose: bool = False,
     ) -> None:
         """Set it up.
@@ -61,10 +64,10 @@ class Server(uvicorn.Server):
         Args:
             app: The application.
             gate: Closed on a drain.
+            settings: What connections may do.
             drain_seconds: How long requests may go on after the first signal.
             drain_streams: Lets WebSockets finish within so many seconds; called before their
                 connections are closed, and again with 0 if they are to end at once.
-            max_message_bytes: Longest message of a WebSocket.
             verbose: Log every request.
         """
         config = uvicorn.Config(
@@ -73,8 +76,12 @@ class Server(uvicorn.Server):
             access_log=verbose,
             server_header=False,
             backlog=BACKLOG,
+            # Whose word is taken is a setting, the same at all doors; uvicorn would trust this
+            # machine, where anybody may say anything.
+            forwarded_allow_ips=list(settings.trusted_proxies),
+            http=_protocol(settings),
             ws="websockets-sansio",
-            ws_max_size=max_message_bytes,
+            ws_max_size=settings.max_body_bytes,
             ws_per_message_deflate=False,  # messages are tiny
         )
         super().__init__(config)
@@ -123,6 +130,15 @@ class Server(uvicorn.Server):
         self._gate.abort_all()
         await anyio.sleep(LAST_WORDS)
         self.force_exit = True
+
+
+def _protocol(settings: ServerSettings) -> Any:
+    """Connections within limits; uvicorn's own where its parser is not installed (on Windows)."""
+    if find_spec("httptools") is None:
+        return "auto"
+    from asyncgen_apps.openai_http.connections import limited_protocol
+
+    return limited_protocol(settings)
 
 
 async def serve(server: Server, listener: socket.socket) -> None:

@@ -2,7 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, field
+
+from asyncgen_apps.clients import Keys, Proxies
+from asyncgen_apps.doors import check_hosts
+from asyncgen_apps.sockets import HEAD_BYTES, room, too_many
+
+_ABOVE_ZERO = (
+    "max_body_bytes",
+    "max_requests",
+    "ping_seconds",
+    "stall_seconds",
+    "body_seconds",
+    "body_rate",
+    "head_seconds",
+    "max_head_bytes",
+    "max_connections",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,22 +30,44 @@ class ServerSettings:
         model_names: Names that requests may use; the first one is shown in replies.
         api_keys: Keys that open ``/v1``; none leaves it open.
         cors_origins: Origins whose pages may call; ``"*"`` is any.
+        allowed_hosts: Names that the server may be called by; ``None`` or ``"*"`` is any. Give
+            some where others than you can reach it by a browser and no key is asked for.
+        trusted_proxies: Addresses and networks whose ``X-Forwarded-For`` says who a client is;
+            ``"unix"`` is whoever comes over a Unix socket.
+        allow_priority: Whether requests may say which of a client's goes first.
+        priority_keys: The API keys whose requests may, where not all may.
+        open_metrics: Whether ``/metrics`` is read without a key.
+        open_docs: Whether ``/docs`` and ``/openapi.json`` are.
         max_body_bytes: Largest request body, in bytes.
         max_requests: Most HTTP requests that generate at a time; one more gets 429.
         ping_seconds: Seconds of silence after which a stream sends a comment.
         stall_seconds: Seconds after which a client that reads nothing is given up.
         body_seconds: Seconds within which a body must have come.
+        body_rate: Bytes a second that a body must bring, on an average of ``head_seconds``.
+        head_seconds: Seconds within which the head of a request must have come.
+        max_head_bytes: Longest head of a request, in bytes.
+        max_connections: Most connections; on others only ``/health`` and ``/ready`` are answered.
         with_chat: Whether the chat page is mounted at ``/``, where gradio is installed.
     """
 
     model_names: tuple[str, ...]
     api_keys: tuple[str, ...] = ()
     cors_origins: tuple[str, ...] = ()
+    allowed_hosts: tuple[str, ...] | None = None
+    trusted_proxies: tuple[str, ...] = ()
+    allow_priority: bool = False
+    priority_keys: tuple[str, ...] = ()
+    open_metrics: bool = False
+    open_docs: bool = False
     max_body_bytes: int = 8 * 1024 * 1024
     max_requests: int = 1024
     ping_seconds: float = 15.0
     stall_seconds: float = 60.0
     body_seconds: float = 60.0
+    body_rate: int = 1024
+    head_seconds: float = 10.0
+    max_head_bytes: int = HEAD_BYTES
+    max_connections: int = field(default_factory=room)
     with_chat: bool = False
 
     def __post_init__(self) -> None:
@@ -41,7 +80,11 @@ class ServerSettings:
             raise ValueError(f"model_names is {self.model_names!r}: give at least one name")
         if not all(key.isascii() and key.strip() == key and key for key in self.api_keys):
             raise ValueError("api_keys: a key is ASCII text without spaces around it")
-        above_zero = "max_body_bytes max_requests ping_seconds stall_seconds body_seconds"
-        for name in above_zero.split():
-            if getattr(self, name) <= 0:
-                raise ValueError(f"{name} is {getattr(self, name)}: must be above 0")
+        check_hosts(self.allowed_hosts or ())
+        Proxies(self.trusted_proxies)
+        Keys(self.api_keys, self.priority_keys)
+        for name in _ABOVE_ZERO:
+            if not 0 < getattr(self, name) < math.inf:
+                raise ValueError(f"{name} is {getattr(self, name)}: must be a number above 0")
+        if reason := too_many(self.max_connections):
+            raise ValueError(f"max_connections is {self.max_connections}: {reason}")

@@ -7,7 +7,7 @@ Knows how the two are set up alike; the protocol is that of :mod:`asyncgen_apps.
 from __future__ import annotations
 
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import anyio
 
@@ -40,6 +40,17 @@ class CountedModel(GatedModel):
         return self._llm.healthy
 
     @property
+    def degraded(self) -> bool:
+        """Whether long texts are refused, because others hang."""
+        return self._llm.degraded
+
+    async def count_tokens(
+        self, prompt: Prompt, *, chat_template_kwargs: dict[str, Any] | None = None
+    ) -> int:
+        """Count the tokens of a prompt, as ``AsyncLLM.count_tokens`` does."""
+        return await self._llm.count_tokens(prompt, chat_template_kwargs=chat_template_kwargs)
+
+    @property
     def tokenizer(self) -> Tokenizer:
         """The model's."""
         return self._llm.tokenizer
@@ -68,8 +79,14 @@ def stream_settings(settings: ServerSettings, drain_seconds: float) -> StreamSet
         model_name=settings.model_names[0],
         tokens=settings.api_keys,
         origins=settings.cors_origins,
-        max_connections=settings.max_requests,
+        allowed_hosts=settings.allowed_hosts,
+        trusted_proxies=settings.trusted_proxies,
+        allow_priority=settings.allow_priority,
+        priority_keys=settings.priority_keys,
+        open_metrics=settings.open_metrics,
+        max_connections=min(settings.max_requests, settings.max_connections),
         max_message_bytes=settings.max_body_bytes,
+        open_seconds=settings.head_seconds,
         drain_seconds=drain_seconds,
     )
 

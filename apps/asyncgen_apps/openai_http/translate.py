@@ -208,12 +208,12 @@ def _bias(given: dict[str, float]) -> list[list[object]]:
     return found
 
 
-def _conversation(request: ChatCompletionRequest) -> list[dict[str, str]]:
+def _conversation(request: ChatCompletionRequest) -> list[dict[str, Any]]:
     """The messages as chat templates know them; the API's developer speaks for the system."""
     messages = []
     for message in request.messages:
         role = "system" if message.role == "developer" else message.role
-        turn = {"role": role, "content": message.text()}
+        turn = {"role": role, "content": message.model_dump(include={"content"})["content"]}
         if message.name is not None:
             turn["name"] = message.name
         messages.append(turn)

@@ -10,10 +10,12 @@ import secrets
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, Protocol
 
+from asyncgen_apps.clients import ANYBODY
 from asyncgen_apps.websocket.failures import Fault
 from asyncgen_apps.websocket.replay import Piece, Replay
 
 if TYPE_CHECKING:
+    from asyncgen_apps.clients import Client
     from asyncgen_apps.websocket.settings import StreamSettings
 
 
@@ -39,6 +41,7 @@ class Answer:
     Attributes:
         id: The client's name for it.
         token: What resumes it.
+        client: Whom it belongs to.
         channel: The connection that holds it; ``None`` while there is none.
         with_tokens: Whether deltas have token ids.
         is_accepted: Whether the engine has taken it.
@@ -48,6 +51,7 @@ class Answer:
 
     __slots__ = (
         "channel",
+        "client",
         "end",
         "id",
         "is_accepted",
@@ -62,6 +66,7 @@ class Answer:
         self.registry = registry
         self.id = request_id
         self.token = secrets.token_urlsafe(_TOKEN_BYTES)
+        self.client: Client = ANYBODY
         self.channel: Listener | None = channel
         self.with_tokens = False
         self.replay = Replay(limit)

@@ -20,6 +20,7 @@ import anyio
 from starlette.routing import WebSocketRoute
 from starlette.websockets import WebSocketState
 
+from asyncgen_apps.doors import is_host_of
 from asyncgen_apps.websocket.messages import SUBPROTOCOL
 
 if TYPE_CHECKING:
@@ -75,6 +76,9 @@ class _Endpoint:
         websocket = self._websocket
         headers = websocket.headers
         offered = websocket.scope.get("subprotocols", [])
+        if not is_host_of(_one(headers.getlist("host")), self._service.settings.allowed_hosts):
+            await websocket.close(1008)  # refuses the handshake
+            return
         if offered and SUBPROTOCOL not in offered:
             await websocket.close(1002)  # refuses the handshake
             return
@@ -85,6 +89,8 @@ class _Endpoint:
             origin=_one(headers.getlist("origin")),
             host=_one(headers.getlist("host")),
             peer=None if client is None else f"{client.host}:{client.port}",
+            remote=None if client is None else client.host,
+            forwarded_for=_one(headers.getlist("x-forwarded-for")),
         )
         session.bind(self._wake, self._scope.cancel)
         try:

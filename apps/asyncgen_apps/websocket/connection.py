@@ -9,10 +9,13 @@ does not notice it.
 
 from __future__ import annotations
 
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 from websockets.asyncio.server import ServerConnection
 from websockets.protocol import State
+
+from asyncgen_apps.sockets import HEAD_BYTES, LINGER_BYTES, RESERVE
 
 if TYPE_CHECKING:
     import asyncio
@@ -24,12 +27,56 @@ TOGETHER = 8
 """Connections of one stream each that are flushed together; more would let the first ones wait."""
 
 
+class Lobby:
+    """Counts the sockets of a server, those included that have not shaken hands yet.
+
+    There are a few more than connections that may stay: what is one too many hears of it, and who
+    asks for health gets an answer. Beyond, the one goes that has said nothing for longest.
+    """
+
+    def __init__(self, most: int) -> None:
+        """Nobody is here.
+
+        Args:
+            most: Connections that may stay.
+        """
+        self._most = most + RESERVE
+        self._open: set[StreamConnection] = set()
+        self._silent: dict[StreamConnection, None] = {}
+
+    def enter(self, connection: StreamConnection) -> None:
+        """A socket was opened."""
+        self._open.add(connection)
+        self._silent[connection] = None
+        if len(self._open) > self._most:
+            oldest = next(iter(self._silent))
+            del self._silent[oldest]
+            oldest.abort()
+
+    def greet(self, connection: StreamConnection) -> None:
+        """It has said what it wants."""
+        self._silent.pop(connection, None)
+
+    def leave(self, connection: StreamConnection) -> None:
+        """It is gone."""
+        self._open.discard(connection)
+        self._silent.pop(connection, None)
+
+
 class StreamConnection(ServerConnection):
     """A connection that takes its messages from a session."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        """Make it; the library does."""
+    def __init__(self, lobby: Lobby, *args: Any, **kwargs: Any) -> None:
+        """Make it; the library does.
+
+        Args:
+            lobby: Counts those of the server.
+            *args: As the library gives them.
+            **kwargs: As the library gives them.
+        """
         super().__init__(*args, **kwargs)
+        self._lobby = lobby
+        self._head_bytes = 0
         self._session: Session | None = None
         self._send_seconds = 0.0
         self._is_scheduled = False
@@ -50,6 +97,33 @@ class StreamConnection(ServerConnection):
         self._session = session
         self._send_seconds = send_seconds
         session.bind(self._schedule, self.abort)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The socket is open."""
+        super().connection_made(transport)
+        self._lobby.enter(self)
+
+    def data_received(self, data: bytes) -> None:
+        """Read on; the library's own limit of a head is a MiB, and what follows has none."""
+        if self.request is None and not self._may_read(len(data)):
+            return
+        super().data_received(data)
+        if self.request is not None:
+            self._lobby.greet(self)
+
+    def _may_read(self, count: int) -> bool:
+        """Count a piece of the head; whether it is not too much."""
+        self._head_bytes += count
+        if self._head_bytes <= HEAD_BYTES:
+            return True
+        if self._head_bytes > HEAD_BYTES + LINGER_BYTES:
+            self.abort()
+        elif not self.protocol.eof_sent:  # else the library has refused it before
+            message = f"the head of the request is longer than {HEAD_BYTES} bytes\n"
+            status = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
+            self.protocol.send_response(self.protocol.reject(status, message))
+            self.send_data()
+        return False
 
     def abort(self) -> None:
         """End the connection at once."""
@@ -77,6 +151,7 @@ class StreamConnection(ServerConnection):
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection is gone."""
         super().connection_lost(exc)
+        self._lobby.leave(self)
         self._stop_waiting()
 
     def flush(self) -> None:

@@ -12,6 +12,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from asyncgen_apps.clients import ANYBODY
 from asyncgen_apps.websocket.failures import RESTART_SECONDS, Fault
 from asyncgen_apps.websocket.messages import Auth, Cancel, CloseCode, Generate, Hello, Ping, Resume
 from asyncgen_apps.websocket.params import check_params
@@ -19,6 +20,7 @@ from asyncgen_apps.websocket.params import check_params
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from asyncgen_apps.clients import Client
     from asyncgen_apps.websocket.answers import Answer, Registry
     from asyncgen_apps.websocket.messages import ClientMessage
     from asyncgen_apps.websocket.replay import Piece
@@ -68,20 +70,20 @@ class Channel:
     """The protocol's side of one connection.
 
     Attributes:
-        is_authenticated: Whether the client was let in.
+        client: Whom the connection belongs to; ``None`` until it was let in.
         is_draining: Whether new requests are refused because the server leaves.
         on_ready: Called when there is something to flush; it must be quick.
     """
 
     __slots__ = (
         "_answers",
-        "_check",
+        "_find",
         "_marked",
         "_outbox",
         "_recent",
         "_registry",
         "_settings",
-        "is_authenticated",
+        "client",
         "is_draining",
         "on_ready",
     )
@@ -91,29 +93,34 @@ class Channel:
         settings: StreamSettings,
         registry: Registry,
         *,
-        check: Callable[[str], bool] | None = None,
-        is_authenticated: bool = True,
+        find: Callable[[str], Client | None] | None = None,
+        client: Client | None = ANYBODY,
     ) -> None:
         """Open it; ``hello`` waits to be flushed as soon as the client is let in.
 
         Args:
             settings: Limits.
             registry: The requests of the server.
-            check: Whether a token is good; ``None`` where none is needed.
-            is_authenticated: Whether the handshake has shown a good one, or none is needed.
+            find: Whose a token is; ``None`` where none is needed.
+            client: Whom the handshake has shown it to belong to; ``None`` if it shows a token yet.
         """
         self._settings = settings
         self._registry = registry
-        self._check = check
+        self._find = find
         self._outbox: list[dict[str, Any]] = []
         self._answers: dict[str, Answer] = {}
         self._marked: dict[Answer, list[Piece] | None] = {}
         self._recent: deque[str] = deque(maxlen=_REMEMBERED)
-        self.is_authenticated = is_authenticated
+        self.client = client
         self.is_draining = False
         self.on_ready: Callable[[], None] = _nobody
-        if is_authenticated:
+        if client is not None:
             self._hello()
+
+    @property
+    def is_authenticated(self) -> bool:
+        """Whether the client was let in."""
+        return self.client is not None
 
     @property
     def num_requests(self) -> int:
@@ -135,7 +142,7 @@ class Channel:
         Returns:
             What to do, in this order.
         """
-        if not self.is_authenticated:
+        if self.client is None:
             return self._authenticate(message)
         match message:
             case Fault():
@@ -145,12 +152,12 @@ class Channel:
             case Ping():
                 self._put({"type": "pong", "nonce": message.nonce})
             case Generate():
-                return self._begin(message)
+                return self._begin(message, self.client)
             case Cancel():
                 return self._cancel(message)
             case Resume():
-                return self._resume(message, now)
-            case Auth() if self._check is not None and not self._check(message.token):
+                return self._resume(message, self.client, now)
+            case Auth() if self._find is not None and self._find(message.token) is None:
                 self._put(Fault("unauthorized", "this token is not valid").message_for())
             case Auth():
                 pass  # the client need not know whether its header was read
@@ -225,7 +232,7 @@ class Channel:
             model=settings.model_name,
             limits=settings.limits,
             heartbeat_seconds=settings.heartbeat_seconds,
-            authenticated=self._check is not None,
+            authenticated=self._find is not None,
         )
         self._put(hello.model_dump())
 
@@ -234,18 +241,23 @@ class Channel:
         if not isinstance(message, Auth):
             fault = Fault("not_authenticated", "the first message must be `auth` with a token")
             return self.refuse(fault, CloseCode.POLICY)
-        if self._check is not None and not self._check(message.token):
+        client = ANYBODY if self._find is None else self._find(message.token)
+        if client is None:
             return self.refuse(Fault("unauthorized", "this token is not valid"), CloseCode.POLICY)
-        self.is_authenticated = True
+        self.client = client
         self._hello()
         return []
 
-    def _begin(self, message: Generate) -> list[Order]:
-        fault = self._refusal(message.id) or check_params(message.params)
+    def _begin(self, message: Generate, client: Client) -> list[Order]:
+        may_prioritise = self._settings.allow_priority or client.may_prioritise
+        fault = self._refusal(message.id) or check_params(
+            message.params, allow_priority=may_prioritise
+        )
         if fault is not None:
             self._put(fault.message_for(message.id))
             return []
         answer = self._registry.create(self, message.id)
+        answer.client = client
         answer.with_tokens = message.events == "tokens"
         self._answers[message.id] = answer
         return [Begin(answer, message)]
@@ -272,16 +284,16 @@ class Channel:
             self._put(fault.message_for(message.id))
         return []
 
-    def _resume(self, message: Resume, now: float) -> list[Order]:
-        fault = self._take_up(message)
+    def _resume(self, message: Resume, client: Client, now: float) -> list[Order]:
+        fault = self._take_up(message, client)
         if fault is not None:
             self._put(fault.message_for(message.id))
         return []
 
-    def _take_up(self, message: Resume) -> Fault | None:
+    def _take_up(self, message: Resume, client: Client) -> Fault | None:
         """Attach a request of another connection to this one, if that can be."""
         answer = self._registry.find(message.resume_token)
-        if answer is None:
+        if answer is None or not client.may_resume(answer.client):
             return Fault("resume_unknown", "no request has this resume_token, or not any more")
         if answer.channel is self:
             return Fault("resume_attached", "this connection has the request already")

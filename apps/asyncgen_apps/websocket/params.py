@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from asyncgen_apps.template_variables import too_large
 from asyncgen_apps.websocket.failures import Fault
 
 if TYPE_CHECKING:
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
 REFUSED = frozenset(
     """
     assistant_ensemble_weight assistant_lookbehind assistant_model assistant_tokenizer cache_config
-    cache_implementation compile_config constraints continuous_batching_config custom_generate
-    disable_compile generation_config is_assistant logits_processor max_cache_len
+    cache_implementation client compile_config constraints continuous_batching_config
+    custom_generate disable_compile generation_config is_assistant logits_processor max_cache_len
     prefix_allowed_tokens_fn recipe speculation_type stopping_criteria synced_gpus
     target_lookbehind trust_remote_code use_mtp
     """.split()
@@ -31,14 +32,17 @@ REFUSED = frozenset(
 MOST_SAMPLES = 128
 """Rows of one request: each costs the engine memory and a place, whether it gets to run or not."""
 
+NO_PRIORITY = "`priority` is not taken by this server: its operator may say --allow-priority"
+
 _LARGEST = 2**63
 
 
-def check_params(params: Mapping[str, JsonValue]) -> Fault | None:
+def check_params(params: Mapping[str, JsonValue], *, allow_priority: bool = False) -> Fault | None:
     """Find the first parameter that may not come from a client.
 
     Args:
         params: As the client sent them; ``None`` is not given.
+        allow_priority: Whether this server takes ``priority``.
 
     Returns:
         What is wrong; ``None`` if nothing is, as far as can be said without the engine. Unknown
@@ -50,9 +54,13 @@ def check_params(params: Mapping[str, JsonValue]) -> Fault | None:
         if name in REFUSED:
             message = f"`{name}` is not taken from clients: it is for code beside the engine"
             return Fault("invalid_request", message, param=name)
+        if name == "priority" and not allow_priority:
+            return Fault("invalid_request", NO_PRIORITY, param=name)
         if not _is_sane(value):
             message = f"`{name}` holds a number beyond 64 bits, or one that is not finite"
             return Fault("invalid_request", message, param=name)
+        if name == "chat_template_kwargs" and (reason := too_large(value)) is not None:
+            return Fault("invalid_request", f"`{name}` {reason}", param=name)
         is_count = name in ("n", "num_return_sequences", "num_beams")
         if is_count and isinstance(value, int) and value > MOST_SAMPLES:
             message = f"`{name}` is {value}: at most {MOST_SAMPLES} rows of a request"

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
+from asyncgen_apps.doors import PROBES, is_host_of, unknown_host
 from asyncgen_apps.metrics import EngineCollector
 from asyncgen_apps.websocket.figures import FiguresCollector
 
@@ -68,6 +69,7 @@ class PlainReplies:
         model_name = service.settings.model_name
         self._metrics.register(EngineCollector(service.llm, model_name=model_name))
         self._metrics.register(FiguresCollector(service.figures, service.registry))
+        self._is_open = service.settings.open_metrics or not service.door.needs_token
         self._paths: dict[str, Callable[[], Reply]] = {
             "/": partial(_page, page),
             "/healthz": self._health,
@@ -75,22 +77,43 @@ class PlainReplies:
             "/metrics": self._figures,
         }
 
-    def reply(self, path: str) -> Reply:
+    def refusal(self, path: str, host: str | None) -> Reply | None:
+        """Refuse a request or a handshake to a host that this server is not called.
+
+        Args:
+            path: Path of the request, perhaps with a query.
+            host: ``Host``.
+        """
+        names = self._service.settings.allowed_hosts
+        if path.partition("?")[0] in PROBES or is_host_of(host, names):
+            return None
+        return _say(unknown_host(host), 421)
+
+    def reply(self, path: str, authorization: str | None = None) -> Reply:
         """Answer a ``GET`` that is no WebSocket handshake.
 
         Args:
             path: Path of the request, perhaps with a query.
+            authorization: ``Authorization``.
         """
-        make = self._paths.get(path.partition("?")[0])
+        path = path.partition("?")[0]
+        if path == "/metrics" and not self._is_open:
+            if self._service.door.client_of(authorization) is None:
+                told = b"no key, or a wrong one: send `Authorization: Bearer <key>`\n"
+                return Reply(401, told, headers={"WWW-Authenticate": "Bearer"})
+        make = self._paths.get(path)
         if make is not None:
             return make()
-        if path.partition("?")[0] in STREAM_PATHS:
+        if path in STREAM_PATHS:
             return _say("a WebSocket is served here: connect with one", 426)
         return _say("nothing is here", 404)
 
     def _health(self) -> Reply:
         """Whether the engine lives; if not, only a restart helps."""
-        return _say("ok") if self._service.healthy else _say("the engine is dead", 503)
+        if not self._service.healthy:
+            return _say("the engine is dead", 503)
+        # No failure: it serves all but long texts, and a restart would end what runs.
+        return _say("degraded" if self._service.degraded else "ok")
 
     def _ready(self) -> Reply:
         """Whether clients should be sent here."""

@@ -10,7 +10,9 @@ import email.utils
 import http
 import logging
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from websockets.asyncio.server import serve
 from websockets.datastructures import Headers
@@ -18,8 +20,9 @@ from websockets.exceptions import ConnectionClosed, NegotiationError
 from websockets.http11 import Response
 from websockets.protocol import State
 
-from asyncgen_apps.websocket.connection import StreamConnection, Turns
-from asyncgen_apps.websocket.door import is_loopback
+from asyncgen_apps.doors import is_address, is_loopback
+from asyncgen_apps.sockets import listen
+from asyncgen_apps.websocket.connection import Lobby, StreamConnection, Turns
 from asyncgen_apps.websocket.messages import SUBPROTOCOL
 from asyncgen_apps.websocket.plain import PAGE, STREAM_PATHS, PlainReplies
 from asyncgen_apps.websocket.service import StreamService
@@ -35,6 +38,7 @@ if TYPE_CHECKING:
     from websockets.typing import Subprotocol
 
     from asyncgen import AsyncLLM
+    from asyncgen_apps.websocket.plain import Reply
     from asyncgen_apps.websocket.session import Session
 
 
@@ -127,11 +131,13 @@ async def serve_websocket(
         host = sock.getsockname()[0]
     if not settings.tokens and not allow_anonymous and not is_loopback(host):
         raise ValueError(
-            f"{host} is reached by others: give a token, or allow_anonymous=True (--no-auth)"
+            f"{host} is reached by others: give a token, or allow_anonymous=True "
+            "(--allow-anonymous)"
         )
     async with StreamService(llm, settings) as service:
+        lobby = Lobby(settings.max_connections)
         door = _Front(service, PlainReplies(service, page=page))
-        options = {"sock": sock} if sock is not None else {"host": host, "port": port}
+        options = _where(host, port, sock)
         server = await serve(
             door.handle,  # type: ignore[arg-type]  # create_connection says which class it is
             **options,
@@ -148,7 +154,7 @@ async def serve_websocket(
             max_size=settings.max_message_bytes,
             max_queue=_MAX_QUEUE,
             logger=_log,
-            create_connection=StreamConnection,
+            create_connection=partial(StreamConnection, lobby),  # type: ignore[arg-type]
         )
         try:
             yield StreamServer(service, server, host)
@@ -156,6 +162,13 @@ async def serve_websocket(
             await service.drain(0)
             server.close()
             await server.wait_closed()
+
+
+def _where(host: str, port: int, sock: socket.socket | None) -> dict[str, Any]:
+    """Where to listen; a name may mean several addresses, which asyncio looks up."""
+    if sock is None and is_address(host):
+        sock = listen(host, port, _BACKLOG)
+    return {"sock": sock} if sock is not None else {"host": host, "port": port}
 
 
 class _Front:
@@ -168,25 +181,17 @@ class _Front:
 
     def look(self, connection: ServerConnection, request: Request) -> Response | None:
         """Answer what is no handshake; let the library do the others."""
+        host = _one(request, "Host")
+        refused = self._plain.refusal(request.path, host)
         is_handshake = _one(request, "Upgrade") is not None
+        if refused is not None:
+            return _response(refused if not is_handshake else replace(refused, status=403))
         if is_handshake and request.path.partition("?")[0] in STREAM_PATHS:
             return None
         if request.method not in ("GET", "HEAD"):
             return None  # the library says 405
-        reply = self._plain.reply(request.path if not is_handshake else "/nothing")
-        headers = Headers(
-            {
-                "Date": email.utils.formatdate(usegmt=True),
-                "Connection": "close",
-                "Content-Length": str(len(reply.body)),
-                "Content-Type": reply.content_type,
-                **reply.headers,
-            }
-        )
-        if reply.status == http.HTTPStatus.UPGRADE_REQUIRED:
-            headers["Upgrade"] = "websocket"
-        phrase = http.HTTPStatus(reply.status).phrase
-        return Response(reply.status, phrase, headers, reply.body)
+        path = request.path if not is_handshake else "/nothing"
+        return _response(self._plain.reply(path, _one(request, "Authorization")))
 
     async def handle(self, connection: StreamConnection) -> None:
         """Read one connection until it is gone."""
@@ -197,6 +202,8 @@ class _Front:
             origin=_one(connection.request, "Origin"),
             host=_one(connection.request, "Host"),
             peer=_name(connection.remote_address),
+            remote=_remote(connection.remote_address),
+            forwarded_for=_one(connection.request, "X-Forwarded-For"),
         )
         connection.attach(session, service.settings.send_seconds, self._turns)
         try:
@@ -227,6 +234,22 @@ class _Front:
                 await asyncio.sleep(0)
 
 
+def _response(reply: Reply) -> Response:
+    """Lay a reply out for the library."""
+    headers = Headers(
+        {
+            "Date": email.utils.formatdate(usegmt=True),
+            "Connection": "close",
+            "Content-Length": str(len(reply.body)),
+            "Content-Type": reply.content_type,
+            **reply.headers,
+        }
+    )
+    if reply.status == http.HTTPStatus.UPGRADE_REQUIRED:
+        headers["Upgrade"] = "websocket"
+    return Response(reply.status, http.HTTPStatus(reply.status).phrase, headers, reply.body)
+
+
 def _one(request: Request, name: str) -> str | None:
     """A header's value. The values of a repeated header are joined, so that none is accepted."""
     return ", ".join(request.headers.get_all(name)) or None
@@ -238,6 +261,11 @@ def _choose(connection: ServerConnection, offered: Sequence[Subprotocol]) -> Sub
     if ours is None and offered:
         raise NegotiationError(f"only {SUBPROTOCOL} is spoken here")
     return ours
+
+
+def _remote(address: object) -> str | None:
+    """A peer's address; ``None`` on a Unix socket."""
+    return str(address[0]) if isinstance(address, tuple) and address else None
 
 
 def _name(address: object) -> str | None:

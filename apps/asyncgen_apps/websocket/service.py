@@ -11,7 +11,6 @@ import time
 from typing import TYPE_CHECKING, Any, Self, cast
 
 import anyio
-import anyio.to_thread
 
 from asyncgen_apps.websocket.answers import Answer, Registry
 from asyncgen_apps.websocket.door import Door
@@ -25,12 +24,11 @@ from asyncgen_apps.websocket.session import Session
 from asyncgen_apps.websocket.settings import StreamSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from types import TracebackType
 
     from anyio.abc import TaskGroup
 
-    from asyncgen import AsyncLLM, Message, Prompt, TextStream
+    from asyncgen import AsyncLLM, Prompt, TextStream
     from asyncgen_apps.websocket.core import Begin
 
 
@@ -78,6 +76,11 @@ class StreamService:
         return self._llm.healthy
 
     @property
+    def degraded(self) -> bool:
+        """Whether long texts are refused, because others hang."""
+        return self._llm.degraded
+
+    @property
     def is_ready(self) -> bool:
         """Whether clients should come."""
         return self.healthy and not self.is_draining
@@ -119,6 +122,8 @@ class StreamService:
         origin: str | None,
         host: str | None,
         peer: str | None = None,
+        remote: str | None = None,
+        forwarded_for: str | None = None,
     ) -> Session:
         """Take up a connection whose handshake is done.
 
@@ -127,14 +132,19 @@ class StreamService:
             origin: Header ``Origin``.
             host: Header ``Host``.
             peer: Who it is, for the log.
+            remote: Address of the other end; ``None`` on a Unix socket.
+            forwarded_for: Header ``X-Forwarded-For``.
 
         Returns:
             Its session; where it was refused, one that says why and wants to be closed.
         """
         self.figures.connections_total += 1
-        admitted = self.door.admit(authorization, origin, host)
+        admitted = self.door.admit(
+            authorization, origin, host, remote=remote, forwarded_for=forwarded_for
+        )
+        client = None if isinstance(admitted, Fault) else admitted
         fault = self._refusal() or (admitted if isinstance(admitted, Fault) else None)
-        session = Session(self, is_authenticated=admitted is True, peer=peer)
+        session = Session(self, client=client, peer=peer)
         if fault is not None:
             busy = fault.code in ("overloaded", "draining")
             session.refuse(fault, CloseCode.OVERLOADED if busy else CloseCode.POLICY)
@@ -166,7 +176,8 @@ class StreamService:
             params=params if secret else None,
         )
         try:
-            stream = self._llm.stream(cast("Prompt", request.source), **params)
+            mine = answer.client.marked(params)
+            stream = self._llm.stream(cast("Prompt", request.source), **mine)
         except Exception as error:
             answer.fail(from_exception(error, frozenset(params)))
             return
@@ -305,17 +316,13 @@ class StreamService:
         if isinstance(source, list) and isinstance(source[0], int):
             count = len(source)
         else:
-            count = await anyio.to_thread.run_sync(self._count, source)
+            variables: Any = order.request.params.get("chat_template_kwargs")
+            count = await self._llm.count_tokens(
+                cast("Prompt", source), chat_template_kwargs=variables
+            )
         if count > most:
             message = f"the prompt has {count} tokens, and this server takes {most}: shorten it"
             raise _Refused(Fault("context_length", message, param="prompt"))
-
-    def _count(self, source: str | Sequence[Message]) -> int:
-        """Tokens of a prompt; runs on a worker thread."""
-        tokenizer = self._llm.tokenizer
-        if isinstance(source, str):
-            return len(tokenizer.encode(source))
-        return len(tokenizer.apply_chat_template(source, add_generation_prompt=True))
 
     async def _expire(self) -> None:
         """End requests whose time of grace is over."""

@@ -20,6 +20,7 @@ from asyncgen_apps.websocket.wire import encode, read
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from asyncgen_apps.clients import Client
     from asyncgen_apps.websocket.answers import Answer, Registry
     from asyncgen_apps.websocket.door import Door
     from asyncgen_apps.websocket.figures import Figures
@@ -68,13 +69,11 @@ class Session:
 
     __slots__ = ("_channel", "_service", "abort", "closing", "name")
 
-    def __init__(self, service: Service, *, is_authenticated: bool, peer: str | None) -> None:
+    def __init__(self, service: Service, *, client: Client | None, peer: str | None) -> None:
         """Begin; the service does it when a handshake is done."""
-        check = service.door.accepts if service.door.needs_token else None
+        find = service.door.find if service.door.needs_token else None
         self._service = service
-        self._channel = Channel(
-            service.settings, service.registry, check=check, is_authenticated=is_authenticated
-        )
+        self._channel = Channel(service.settings, service.registry, find=find, client=client)
         self.name = secrets.token_hex(4)
         self.closing: Close | None = None
         self.abort: Callable[[], None] = _nothing

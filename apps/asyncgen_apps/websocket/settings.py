@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 
+from asyncgen_apps.clients import Keys, Proxies
+from asyncgen_apps.doors import check_hosts
+from asyncgen_apps.sockets import room, too_many
 from asyncgen_apps.websocket.messages import Limits
 
 _MAY_BE_ZERO = frozenset({"grace_seconds", "drain_seconds", "kept_bytes"})
+
+
+def most_connections() -> int:
+    """Most connections by default: 1024, or what the limit of open files leaves."""
+    return min(1024, room())
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +26,12 @@ class StreamSettings:
         model_name: What ``hello`` says.
         tokens: Bearer tokens that let a client in; none lets everybody in.
         origins: Origins whose pages may connect, beside the server's own; ``"*"`` is any.
+        allowed_hosts: Names that the server may be called by; ``None`` or ``"*"`` is any.
+        trusted_proxies: Addresses and networks whose ``X-Forwarded-For`` says who a client is;
+            ``"unix"`` is whoever comes over a Unix socket.
+        allow_priority: Whether clients may say which of their requests goes first.
+        priority_keys: The tokens whose clients may, where not all may.
+        open_metrics: Whether ``/metrics`` is read without a token.
         max_connections: Most connections at a time; one more is closed with 1013.
         max_requests: Most requests at a time on a connection.
         max_message_bytes: Longest message from a client.
@@ -37,7 +51,12 @@ class StreamSettings:
     model_name: str = "demo"
     tokens: tuple[str, ...] = ()
     origins: tuple[str, ...] = ()
-    max_connections: int = 1024
+    allowed_hosts: tuple[str, ...] | None = None
+    trusted_proxies: tuple[str, ...] = ()
+    allow_priority: bool = False
+    priority_keys: tuple[str, ...] = ()
+    open_metrics: bool = False
+    max_connections: int = field(default_factory=most_connections)
     max_requests: int = 64
     max_message_bytes: int = 1024 * 1024
     max_prompt_tokens: int | None = None
@@ -63,13 +82,18 @@ class StreamSettings:
             for token in self.tokens
         ):
             raise ValueError("tokens: a token is printable ASCII without spaces")
-        for field in fields(self):
-            value = getattr(self, field.name)
+        check_hosts(self.allowed_hosts or ())
+        Proxies(self.trusted_proxies)
+        Keys(self.tokens, self.priority_keys)
+        for one in fields(self):
+            value = getattr(self, one.name)
             if isinstance(value, bool) or not isinstance(value, int | float):
                 continue
-            low = "from 0" if field.name in _MAY_BE_ZERO else "above 0"
+            low = "from 0" if one.name in _MAY_BE_ZERO else "above 0"
             if not math.isfinite(value) or value < 0 or (value == 0 and low == "above 0"):
-                raise ValueError(f"{field.name} is {value}: must be a finite number {low}")
+                raise ValueError(f"{one.name} is {value}: must be a finite number {low}")
+        if reason := too_many(self.max_connections):
+            raise ValueError(f"max_connections is {self.max_connections}: {reason}")
 
     @property
     def limits(self) -> Limits:

@@ -8,18 +8,24 @@ other, however many come and go.
 A run may grow to its longest without asking again: what its keys and values can take is reserved
 from the pages of the shared batch before its first turn, and a request whose room is not there yet
 waits. What fails, fails alone.
+
+Clients share the turns evenly, each turn counting as many rows as it computes; the round robin is
+among the requests of a client.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections import deque
+from collections import Counter, deque
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
+from asyncgen.engine.requests.prepare import num_rows
 from asyncgen.engine.requests.request import fail
+from asyncgen.guard import request_failure
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from asyncgen.engine.metrics import EngineMetrics
     from asyncgen.engine.requests.request import Request
@@ -37,18 +43,33 @@ class TurnScheduler(Generic[T]):
         """Start empty.
 
         Args:
-            max_running: Most requests that run at a time, at least 1.
+            max_running: Most requests that run at a time, at least 1; a client that has none of
+                them may have one more.
         """
         self.max_running = max_running
-        self._waiting: list[tuple[int, int, T]] = []
-        self._running: deque[T] = deque()
+        self._waiting: list[_Entry[T]] = []
+        self._running: deque[_Entry[T]] = deque()
         self._arrivals = 0
-        self._newcomer: T | None = None  # in front, before its first turn
-        self._favoured: T | None = None  # had the last turn, and it was its first
+        self._newcomer: _Entry[T] | None = None  # in front, before its first turn
+        self._favoured: _Entry[T] | None = None  # had the last turn, and it was its first
+        self._spent: dict[str, float] = {}  # of the clients that are here
+        self._debts: dict[str, float] = {}  # of those that left and had more than somebody here
 
-    def add(self, item: T, priority: int = 0) -> None:
-        """Queue a request; among equals of ``priority`` (higher goes first) the oldest is next."""
-        heapq.heappush(self._waiting, (-priority, self._arrivals, item))
+    def add(self, item: T, priority: int = 0, *, client: str = "", cost: int = 1) -> None:
+        """Queue a request.
+
+        Args:
+            item: The request.
+            priority: Higher goes first; among equals of a client the oldest is next.
+            client: Whom it belongs to.
+            cost: What a turn of it costs, in rows.
+        """
+        if client not in self._spent:
+            # Who comes has had as much as the one that had least: nobody saves turns up, and who
+            # comes back has had what it had.
+            least = min(self._spent.values(), default=0.0)
+            self._spent[client] = max(least, self._debts.pop(client, 0.0))
+        heapq.heappush(self._waiting, _Entry((-priority, self._arrivals), item, client, cost))
         self._arrivals += 1
 
     def admit(self) -> T | None:
@@ -56,24 +77,32 @@ class TurnScheduler(Generic[T]):
 
         It may if there is room, and if another request had a turn since the last one was moved.
         """
-        if not self._waiting or len(self._running) >= self.max_running:
+        entry = self._next_waiting()
+        if entry is None:
             return None
         favoured = self._favoured
-        if favoured is not None and any(item is not favoured for item in self._running):
+        if favoured is not None and any(one is not favoured for one in self._running):
             return None
-        self._newcomer = heapq.heappop(self._waiting)[2]
-        self._running.appendleft(self._newcomer)
-        return self._newcomer
+        self._waiting.remove(entry)
+        heapq.heapify(self._waiting)
+        self._newcomer = entry
+        self._running.appendleft(entry)
+        return entry.item
 
     def next_turn(self) -> T | None:
         """The running request whose turn it is; it moves to the end of the round."""
         if not self._running:
             return None
-        item = self._running.popleft()
-        self._running.append(item)
-        self._favoured = item if item is self._newcomer else None
+        entry = self._running[0]
+        if len(self._spent) > 1:
+            # Of each client the one that is in front; the first of those that have had as little.
+            entry = min(self._running, key=lambda one: self._spent[one.client])
+        self._running.remove(entry)
+        self._running.append(entry)
+        self._spent[entry.client] += entry.cost
+        self._favoured = entry if entry is self._newcomer else None
         self._newcomer = None
-        return item
+        return entry.item
 
     def remove(self, item: T) -> bool:
         """Forget a request, wherever it is.
@@ -81,19 +110,42 @@ class TurnScheduler(Generic[T]):
         Returns:
             Whether it was here.
         """
-        if item in self._running:
-            self._running.remove(item)
+        here = next((one for one in (*self._running, *self._waiting) if one.item is item), None)
+        if here is None:
+            return False
+        if here in self._running:
+            self._running.remove(here)
             if not self._running:
                 self._favoured = None
-            return True
-        before = len(self._waiting)
-        self._waiting = [entry for entry in self._waiting if entry[2] is not item]
-        heapq.heapify(self._waiting)
-        return len(self._waiting) < before
+        else:
+            self._waiting.remove(here)
+            heapq.heapify(self._waiting)
+        if all(one.client != here.client for one in (*self._running, *self._waiting)):
+            self._debts[here.client] = self._spent.pop(here.client)
+            least = min(self._spent.values(), default=float("inf"))
+            self._debts = {name: had for name, had in self._debts.items() if had > least}
+        return True
 
-    def waiting(self) -> Iterator[T]:
-        """The queued requests, next first."""
-        return (entry[2] for entry in sorted(self._waiting, key=lambda entry: entry[:2]))
+    def next_waiting(self) -> T | None:
+        """The request that runs next; ``None`` if none waits, or none has room."""
+        entry = self._next_waiting()
+        return None if entry is None else entry.item
+
+    def _next_waiting(self) -> _Entry[T] | None:
+        if not self._waiting:
+            return None
+        is_full = len(self._running) >= self.max_running
+        if len(self._spent) < 2:
+            return None if is_full else self._waiting[0]
+        counts = Counter(one.client for one in self._running)
+        able = [one for one in self._waiting if not (is_full and counts[one.client])]
+        return min(
+            able, key=lambda one: (counts[one.client], self._spent[one.client], one), default=None
+        )
+
+    def waiting(self) -> list[T]:
+        """The queued requests by priority and arrival; a copy."""
+        return [one.item for one in sorted(self._waiting)]
 
     @property
     def num_waiting(self) -> int:
@@ -111,11 +163,23 @@ class TurnScheduler(Generic[T]):
 
     def clear(self) -> list[T]:
         """Forget all requests and return them, running first."""
-        items = [*self._running, *self.waiting()]
+        items = [*(one.item for one in self._running), *self.waiting()]
         self._running.clear()
         self._waiting.clear()
+        self._spent.clear()
+        self._debts.clear()
         self._newcomer = self._favoured = None
         return items
+
+
+@dataclass(slots=True, order=True)
+class _Entry(Generic[T]):
+    """A request among the others; compared by its place alone."""
+
+    place: tuple[int, int]
+    item: T = field(compare=False)
+    client: str = field(compare=False)
+    cost: int = field(compare=False)
 
 
 class LaneRun(Protocol):
@@ -141,6 +205,7 @@ class SideLane:
         *,
         max_running: int,
         pool: PagePool | None = None,
+        may_reserve: Callable[[str], bool] | None = None,
         metrics: EngineMetrics | None = None,
     ) -> None:
         """Start without requests.
@@ -149,11 +214,13 @@ class SideLane:
             start: Lays out a request for decoding (the runner's constructor).
             max_running: Most requests that run at a time.
             pool: Where memory is reserved; ``None`` where it is not planned.
+            may_reserve: Asked whether a client may have memory that is there; ``None``: it may.
             metrics: Hears of requests that fail.
         """
         self.requests: dict[Request, None] = {}
         self._start = start
         self._pool = pool
+        self._may_reserve = may_reserve
         self._metrics = metrics
         self._scheduler: TurnScheduler[Request] = TurnScheduler(max_running)
         self._runs: dict[Request, LaneRun] = {}
@@ -165,19 +232,18 @@ class SideLane:
         return self._scheduler.num_running
 
     @property
-    def num_pages_wanted(self) -> int:
-        """Pages that the next request waits for; 0 if it waits for nothing or for a turn."""
-        scheduler, pool = self._scheduler, self._pool
-        is_full = scheduler.num_running >= scheduler.max_running
-        if pool is None or is_full or not scheduler.num_waiting:
-            return 0
-        wanted = next(iter(scheduler.waiting())).num_pages
-        return wanted if wanted > pool.num_available else 0
+    def pages_wanted(self) -> tuple[int, str]:
+        """Pages that the next request waits for, and whose it is; 0 if it waits for none."""
+        pool, request = self._pool, self._scheduler.next_waiting()
+        if pool is None or request is None or request.num_pages <= pool.num_available:
+            return 0, ""
+        return request.num_pages, request.params.client
 
     def add(self, request: Request) -> None:
         """Queue a request."""
         self.requests[request] = None
-        self._scheduler.add(request, request.params.priority)
+        params = request.params
+        self._scheduler.add(request, params.priority, client=params.client, cost=num_rows(params))
 
     def abort(self, request: Request, reason: str = "cancelled") -> bool:
         """End a request wherever it is; return whether it was here."""
@@ -205,9 +271,9 @@ class SideLane:
             return False
         try:
             goes_on = self._run_of(request).turn()
-        except Exception as error:
+        except BaseException as error:
             # This request's own failure: a processor that raised, a row of NaN.
-            fail(request, error, self._metrics)
+            fail(request, request_failure(error), self._metrics)
             goes_on = False
         if not goes_on:
             self._scheduler.remove(request)
@@ -216,19 +282,24 @@ class SideLane:
 
     def _admit(self) -> None:
         """Let the next request run if its memory is there; no other one overtakes it."""
-        if self.num_pages_wanted:
+        if self.pages_wanted[0]:
             return
+        head = self._scheduler.next_waiting()
+        if head is not None and self._may_reserve is not None and head.num_pages:
+            if not self._may_reserve(head.params.client):
+                return
         request = self._scheduler.admit()
         if request is not None and self._pool is not None:
-            self._reserved[request] = self._pool.reserve(request.num_pages)
+            pages, client = request.num_pages, request.params.client
+            self._reserved[request] = self._pool.reserve(pages, client)
 
     def _end(self, request: Request, reason: str) -> None:
         """Tell a request that is off the turns already why it ended."""
         try:
             self._run_of(request).end(reason)
-        except Exception as error:
+        except BaseException as error:
             # A tokenizer that raised on the rest of the text.
-            fail(request, error, self._metrics)
+            fail(request, request_failure(error), self._metrics)
         self._forget(request)
 
     def _forget(self, request: Request) -> None:

@@ -1,14 +1,18 @@
 """The door of the engine: how many requests may wait, and when a refused one should come again.
 
 It is asked on the event loops, before a prompt is even tokenized, and told on the decode thread
-when a request starts and ends. It knows no request, only places.
+when a request starts and ends. It knows no request, only places, and whose they are.
+
+A full queue lets a client in all the same that has less than its even share of it. So nobody can
+fill it for others, and nobody who waits is sent away for them: n clients have at most
+1 + 1/2 + ... + 1/n times the places of one.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from typing import TYPE_CHECKING
 
 from asyncgen.errors import OverloadedError
@@ -30,13 +34,15 @@ class Seat:
     """The place of one request, from the door to its end. Any thread may say where it is.
 
     Attributes:
+        client: Whom it belongs to.
         started_at: Clock of the admission when the request started, in seconds; ``None`` before.
     """
 
-    __slots__ = ("_admission", "_stage", "started_at")
+    __slots__ = ("_admission", "_stage", "client", "started_at")
 
-    def __init__(self, admission: Admission) -> None:
+    def __init__(self, admission: Admission, client: str) -> None:
         """Begin to wait; made by :meth:`Admission.enter`."""
+        self.client = client
         self.started_at: float | None = None
         self._admission = admission
         self._stage = "waiting"
@@ -70,7 +76,8 @@ class Admission:
 
         Args:
             max_running: Rows of a step; a request that finds one free does not wait.
-            max_queue_size: Most requests that wait, at least 1; ``None`` for no limit.
+            max_queue_size: Most requests of one client that wait, and of all together but for
+                those below their shares; at least 1; ``None`` for no limit.
             clock: Monotonic seconds.
         """
         self.is_blocked = False
@@ -79,26 +86,34 @@ class Admission:
         self._clock = clock
         self._lock = threading.RLock()  # a finalizer may give a place back inside of it
         self.num_waiting = self.num_running = 0
+        self._waiting: Counter[str] = Counter()
         self._ends: deque[float] = deque(maxlen=_MEASURED)
 
-    def enter(self) -> Seat:
+    def enter(self, client: object = None) -> Seat:
         """Let a request in, or refuse it.
+
+        Args:
+            client: The parameter of that name, not checked yet; what is no text is refused when
+                the parameters are, and counts as not given here.
 
         Raises:
             OverloadedError: As many wait as may.
         """
+        client = client if isinstance(client, str) else ""
         with self._lock:
             most = self._max_queue_size
             if most is not None:
                 free = 0 if self.is_blocked else max(self._max_running - self.num_running, 0)
-                if self.num_waiting >= most + free:
+                share = most // len({*self._waiting, client})
+                if self.num_waiting >= most + free and self._waiting[client] >= share:
                     raise OverloadedError(
                         f"{self.num_waiting} requests wait, and `max_queue_size` is {most}; "
                         "try again later",
                         self.retry_after(),
                     )
             self.num_waiting += 1
-        return Seat(self)
+            self._waiting[client] += 1
+        return Seat(self, client)
 
     def retry_after(self) -> float:
         """Seconds in which, at the rate of late, one request ends."""
@@ -117,6 +132,9 @@ class Admission:
             place._stage = stage
             if before == "waiting":
                 self.num_waiting -= 1
+                self._waiting[place.client] -= 1
+                if not self._waiting[place.client]:
+                    del self._waiting[place.client]
             else:
                 self.num_running -= 1
             if stage == "running":

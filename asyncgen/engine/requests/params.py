@@ -18,12 +18,14 @@ from asyncgen.generation.config.checks import (
     check_beams,
     check_config,
     check_drafting,
+    check_no_text,
     check_supported,
     check_values,
     minor_issues,
 )
 from asyncgen.generation.config.modes import GenerationMode
 from asyncgen.generation.config.parameters import BY_NAME, DEFAULTS, DRAFTING, FIELDS, SAMPLING
+from asyncgen.generation.config.plain import plain_values
 from asyncgen.generation.logits.base import LogitsProcessorList
 from asyncgen.generation.stopping.criteria import StoppingCriteriaList
 from asyncgen.generation.strategies.constraints import check_constraints
@@ -43,8 +45,8 @@ _FILLED = {name: value for name, value in DEFAULTS.items() if name not in DRAFTI
 """The documented defaults, but for those that a draft model's own configuration precedes."""
 
 _AS_GIVEN = frozenset(
-    "priority skip_special_tokens trust_remote_code assistant_model assistant_tokenizer "
-    "prefix_allowed_tokens_fn".split()
+    "priority client cache_salt skip_special_tokens trust_remote_code assistant_model "
+    "assistant_tokenizer prefix_allowed_tokens_fn".split()
 )
 """Parameters that a request takes over as they are, or leaves at the default of `RequestParams`."""
 
@@ -65,7 +67,9 @@ class RequestParams:
         stop: Strings that end the text before themselves.
         top_logprobs: Alternatives a token; ``None`` where no log-probabilities were asked for.
         num_samples: Rows of this request.
-        priority: Higher goes first.
+        priority: Higher goes first, among the requests of a client.
+        client: Whom it belongs to.
+        cache_salt: Prompts share what was computed only under the same one.
         skip_special_tokens: Whether special tokens are left out of the text.
         processors: Logits processors that the user wrote.
         criteria: Stopping criteria that the user wrote.
@@ -90,6 +94,8 @@ class RequestParams:
     processors: LogitsProcessorList
     criteria: StoppingCriteriaList
     priority: int = 0
+    client: str = ""
+    cache_salt: str = ""
     skip_special_tokens: bool = True
     method: str | os.PathLike[str] | Callable[..., Any] | None = None
     method_arguments: Mapping[str, Any] = field(default_factory=dict)
@@ -126,7 +132,7 @@ def resolve_params(
         InvalidRequestError: A value or combination that is not allowed.
         ContextLengthError: The prompt and the tokens asked for exceed the context.
     """
-    params = {name: value for name, value in params.items() if value is not None}
+    params = plain_values({name: each for name, each in params.items() if each is not None})
     check_values(params)
     given = {name: value for name, value in params.items() if name in _FIELDS}
     config = copy.deepcopy(params.get("generation_config", defaults))
@@ -171,6 +177,7 @@ def _check(
     config: GenerationConfig, given: Mapping[str, Any], params: Mapping[str, Any]
 ) -> GenerationMode:
     """Check what the fields come to, and tell the strategy that they ask for."""
+    check_no_text(config)
     config.validate(user_set_attributes=given.keys())
     _refuse_idle(config, given)
     check_config(config, given)

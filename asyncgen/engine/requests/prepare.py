@@ -13,12 +13,15 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
+from asyncgen.chat_content import only_texts
+from asyncgen.chat_template import check_messages
 from asyncgen.engine.requests.params import RequestParams, fit_room, resolve_params
 from asyncgen.engine.requests.request import Request, Sink, clock
 from asyncgen.errors import ContextLengthError, InvalidRequestError
-from asyncgen.generation.config.checks import check_token_ids, join_equal_ids
+from asyncgen.generation.config.checks import check_token_ids, check_values, join_equal_ids
 from asyncgen.generation.config.modes import GenerationMode
 from asyncgen.generation.generate.custom import CustomMethod, helper_arguments
+from asyncgen.generation.generate.defaults import check_model_config
 from asyncgen.generation.generate.plan import (
     check_cache,
     make_criteria,
@@ -33,6 +36,8 @@ from asyncgen.generation.strategies.drafters.drafting import Assistance
 from asyncgen.generation.strategies.healing import Healing, plan_healing
 from asyncgen.generation.strategies.mode_checks import Situation, check_mode
 from asyncgen.recipes import load_recipe
+from asyncgen.token_bounds import least_tokens
+from asyncgen.tokenizer import Tokenizer
 from asyncgen.types import is_messages
 from streamers import StopStrings
 
@@ -44,12 +49,14 @@ if TYPE_CHECKING:
     from asyncgen.generation.generate.plan import GenerativeModel
     from asyncgen.generation.logits.base import Guidance, LogitsProcessorList
     from asyncgen.generation.stopping.cancel import CancelCriteria
-    from asyncgen.tokenizer import Tokenizer
     from asyncgen.types import Message, Prompt
 
 
 _BATCHED = frozenset({GenerationMode.GREEDY_SEARCH, GenerationMode.SAMPLE})
 """One token a row and step, from the model's own logits."""
+
+_SHORT = 16
+"""Characters a position of the context."""
 
 
 def why_alone(model: Any, params: RequestParams) -> str | None:
@@ -145,7 +152,7 @@ def prepare_request(
         ChatTemplateError: The chat template refuses the messages, or there is none.
     """
     accepted_at = clock()
-    prompt_ids = _token_ids(model, tokenizer, prompt)
+    prompt_ids = token_ids(model, tokenizer, prompt, given.get("chat_template_kwargs"))
     has_encoder = hasattr(model, "core") and model.config.is_encoder_decoder
     params = _params(model, given, 1 if has_encoder else len(prompt_ids))
     check_token_ids(params.config, given.keys(), model.config.vocab_size)
@@ -234,6 +241,8 @@ def _situation(
 
 def _params(model: GenerativeModel, given: Mapping[str, Any], prompt_length: int) -> RequestParams:
     """Checked parameters for a prompt."""
+    if given.get("generation_config") is None:
+        check_model_config(model.config)
     params = resolve_params(
         given,
         model.generation_config,
@@ -261,8 +270,30 @@ def _heal(
     return healing, whole[len(kept) :] if whole.startswith(kept) else ""
 
 
-def _token_ids(model: GenerativeModel, tokenizer: Tokenizer | None, prompt: Prompt) -> list[int]:
-    """Ids of a prompt in any of its three forms."""
+def token_ids(
+    model: GenerativeModel,
+    tokenizer: Tokenizer | None,
+    prompt: Prompt,
+    variables: Mapping[str, Any] | None = None,
+) -> list[int]:
+    """Ids of a prompt in any of its three forms.
+
+    Args:
+        model: The loaded model.
+        tokenizer: Its tokenizer; ``None`` where prompts are ids.
+        prompt: Text, messages or token ids, form already checked.
+        variables: Of the chat template (``chat_template_kwargs``), not checked yet.
+
+    Raises:
+        InvalidRequestError: An id that is none, a text that cannot be tokenized, a part of a
+            content that is no text, or variables that cannot be set.
+        ContextLengthError: A text that cannot fit, whatever its tokens are.
+        ChatTemplateError: The chat template refuses the messages, or there is none.
+    """
+    check_values({"chat_template_kwargs": variables})
+    if variables and not is_messages(prompt):
+        allowed = "only messages go through a chat template, and this prompt does not; leave it out"
+        raise InvalidRequestError("chat_template_kwargs", variables, allowed)
     if not (isinstance(prompt, str) or is_messages(prompt)):
         ids, size = list(cast("Sequence[int]", prompt)), model.config.vocab_size
         for token_id in ids:
@@ -272,13 +303,30 @@ def _token_ids(model: GenerativeModel, tokenizer: Tokenizer | None, prompt: Prom
     if tokenizer is None:
         raise InvalidRequestError("prompt", prompt, "a list of token ids, without a tokenizer")
     if not isinstance(prompt, str):
-        messages = cast("Sequence[Message]", prompt)
-        text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+        check_messages(prompt)
+        messages = only_texts(cast("Sequence[Message]", prompt))
+        text = tokenizer.apply_chat_template(
+            messages, add_generation_prompt=True, tokenize=False, **(variables or {})
+        )
+        _check_fits(model, tokenizer, text)
         return _encoded(tokenizer, text, prompt, add_special_tokens=False)
+    _check_fits(model, tokenizer, prompt)
     ids = _encoded(tokenizer, prompt, prompt)
     if not ids:
         raise InvalidRequestError("prompt", prompt, "a text of at least one token")
     return ids
+
+
+def _check_fits(model: GenerativeModel, tokenizer: Tokenizer, text: str) -> None:
+    """Refuse a text that is too long however it is cut, before it is tokenized."""
+    context = _context_length(model)
+    # A checkpoint's longest token is longer than this: shorter texts are not worth a look.
+    if context is None or len(text) <= _SHORT * context or not isinstance(tokenizer, Tokenizer):
+        return
+    least = least_tokens(tokenizer.backend_tokenizer, text)
+    if least > context:
+        allowed = f"it has at least {least} tokens, and the context holds {context}; shorten it"
+        raise ContextLengthError("prompt", text[:200], allowed)
 
 
 def _encoded(tokenizer: Tokenizer, text: str, prompt: Prompt, **options: bool) -> list[int]:

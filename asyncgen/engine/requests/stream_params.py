@@ -104,6 +104,9 @@ class RequestKeywords(TypedDict, total=False):
     presence_penalty: float | None
     frequency_penalty: float | None
     priority: int | None
+    client: str | None
+    cache_salt: str | None
+    chat_template_kwargs: dict[str, Any] | None
     n: int | None
     skip_special_tokens: bool | None
 

@@ -12,6 +12,7 @@ import torch
 
 from asyncgen.engine.sampling.placing import Shortlist
 from asyncgen.generation.logits.batched import RowProcessor
+from asyncgen.guard import request_failure
 from asyncgen.transfer import to_device
 
 if TYPE_CHECKING:
@@ -72,8 +73,8 @@ class BatchScores:
         """Let an exception be the failure of one row."""
         try:
             yield
-        except Exception as error:
-            self.failures.setdefault(row, error)
+        except BaseException as error:
+            self.failures.setdefault(row, request_failure(error))
 
 
 class BatchLayout:
@@ -94,11 +95,12 @@ class BatchLayout:
             what a user wrote, or describe the token.
     """
 
-    def __init__(self, scores: BatchScores) -> None:
+    def __init__(self, scores: BatchScores, *, one_by_one: bool = False) -> None:
         """Lay the rows of a step out.
 
         Args:
             scores: For the rows, the vocabulary and the device.
+            one_by_one: Whether every processor runs on its row alone, whatever else it can.
         """
         self.rows = scores.rows
         self.judged: list[int] = []
@@ -112,6 +114,8 @@ class BatchLayout:
             if plan.picks == "listed":
                 filters.append(plan.filters)
             for each in plan.placed:
+                if one_by_one:
+                    each = each._replace(batched=None)
                 # Alone on its row may run anything; over many rows one kind at a time.
                 kind = None if each.batched is None else type(each.processor)
                 by_step.setdefault((each.rank, kind), []).append((number, each))
@@ -130,8 +134,8 @@ class BatchLayout:
             _step(placed, scores)
             for _, placed in sorted(by_step.items(), key=lambda item: item[0][0])
         ]
-        one_by_one = any(isinstance(step, _OneByOne) for step in self.steps)
-        self.needs_host = bool(self.judged or self.explained or one_by_one)
+        asks_host = any(isinstance(step, _OneByOne) for step in self.steps)
+        self.needs_host = bool(self.judged or self.explained or asks_host)
 
 
 def _step(placed: list[tuple[int, Placed]], scores: BatchScores) -> Callable[[BatchScores], None]:

@@ -16,6 +16,7 @@ from asyncgen.engine.sampling.draws import HashDraws, argmax
 from asyncgen.engine.sampling.layout import BatchLayout, BatchScores
 from asyncgen.engine.sampling.logprobs import RawLogprobs, raw_logprobs
 from asyncgen.generation.logits.checked import raise_named
+from asyncgen.guard import request_failure
 from asyncgen.transfer import Readback
 
 if TYPE_CHECKING:
@@ -131,8 +132,18 @@ class BatchSampler:
         return sampled
 
     def _process(self, logits: Tensor, rows: Sequence[Sample]) -> tuple[BatchScores, BatchLayout]:
+        """Run the processors; where a form for many rows raises, each on its own row instead."""
+        own = list(rows)
+        try:
+            return self._run(logits, own)
+        except BaseException as error:
+            request_failure(error)  # whose it is shows below: there each row fails alone
+        self._layout = BatchLayout(BatchScores(logits, own, own=False), one_by_one=True)
+        return self._run(logits, own)
+
+    def _run(self, logits: Tensor, own: list[Sample]) -> tuple[BatchScores, BatchLayout]:
         """Run the processors; they are laid out only where the rows are others than before."""
-        layout, own = self._layout, list(rows)
+        layout = self._layout
         if layout is None or layout.rows != own:  # rows are told apart by identity
             layout = self._layout = BatchLayout(BatchScores(logits, own, own=False))
         scores = BatchScores(logits, own, own=bool(layout.steps))

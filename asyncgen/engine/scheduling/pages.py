@@ -85,16 +85,18 @@ class PageHolder(Protocol):
 class Reservation:
     """Space set aside for a cache outside the pool; see ``PagePool.reserve``."""
 
-    __slots__ = ("_pool", "num_pages")
+    __slots__ = ("_pool", "client", "num_pages")
 
-    def __init__(self, pool: PagePool, num_pages: int) -> None:
+    def __init__(self, pool: PagePool, num_pages: int, client: str) -> None:
         """Belongs to ``PagePool.reserve``.
 
         Args:
             pool: Whose pages.
             num_pages: How many.
+            client: For whom.
         """
         self._pool = pool
+        self.client = client
         self.num_pages = num_pages
 
     def release(self) -> None:
@@ -104,7 +106,11 @@ class Reservation:
 
 
 class PagePool:
-    """Pages ``0..num_pages-1`` of equal size, and who holds them."""
+    """Pages ``0..num_pages-1`` of equal size, and who holds them.
+
+    Attributes:
+        reserved_by: Pages set aside for caches outside the pool, by client.
+    """
 
     def __init__(self, num_pages: int, page_size: int, *, sharing: bool = True) -> None:
         """Start with all pages free.
@@ -135,6 +141,7 @@ class PagePool:
         self._page_of: dict[bytes, int] = {}
         self._key_of: dict[int, bytes] = {}
         self._num_reserved = 0
+        self.reserved_by: Counter[str] = Counter()
 
     @property
     def num_available(self) -> int:
@@ -194,14 +201,21 @@ class PagePool:
             holders[page] = 1
         return pages
 
-    def share(self, pages: Iterable[int]) -> None:
-        """Hold pages that ``lookup`` found, together with the requests that hold them already."""
-        holders = self._holders
+    def share(self, pages: Iterable[int]) -> int:
+        """Hold pages that ``lookup`` found, together with the requests that hold them already.
+
+        Returns:
+            How many of them are held by others as well.
+        """
+        holders, num_shared = self._holders, 0
         for page in pages:
             count = holders.get(page, 0)
-            if not count:
+            if count:
+                num_shared += 1
+            else:
                 del self._kept[page]
             holders[page] = count + 1
+        return num_shared
 
     def release(self, pages: Sequence[int]) -> None:
         """Hold pages no longer.
@@ -279,7 +293,7 @@ class PagePool:
         """Whether a used page has one holder and cannot be found, so that it may be written."""
         return self._holders[page] == 1 and page not in self._key_of
 
-    def reserve(self, num_pages: int) -> Reservation:
+    def reserve(self, num_pages: int, client: str = "") -> Reservation:
         """Set space aside for a cache outside the pool, which is planned with the same memory.
 
         It is accounting only: so many pages are left free, and because the lowest ids are taken
@@ -287,6 +301,7 @@ class PagePool:
 
         Args:
             num_pages: How many pages' worth of memory, at least 0.
+            client: For whom.
 
         Returns:
             What to release when the cache is gone.
@@ -297,7 +312,8 @@ class PagePool:
         self._require(num_pages)
         self._evict(num_pages + self._num_reserved - self._num_free)
         self._num_reserved += num_pages
-        return Reservation(self, num_pages)
+        self.reserved_by[client] += num_pages
+        return Reservation(self, num_pages, client)
 
     def forget_kept(self) -> None:
         """Free every page that is only kept."""
@@ -360,6 +376,9 @@ class PagePool:
 
     def _end_reservation(self, reservation: Reservation) -> None:
         self._num_reserved -= reservation.num_pages
+        self.reserved_by[reservation.client] -= reservation.num_pages
+        if not self.reserved_by[reservation.client]:
+            del self.reserved_by[reservation.client]
 
 
 def page_keys(tokens: Sequence[int], page_size: int, salt: bytes = b"") -> list[bytes]:

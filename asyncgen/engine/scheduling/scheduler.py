@@ -12,17 +12,22 @@ The life of a request here::
 For each step, the owner calls ``clear_cancelled_requests``, ``schedule_batch``, the model,
 ``computed``; then appends the sampled tokens to ``state.tokens`` and ends the requests that are
 done. All of it happens on one thread.
+
+Clients share seats, pages and prompt tokens evenly (`clients`). No row that decodes is skipped for
+that: who waits below its share gets the place of a row of the client furthest above its own.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from collections import Counter
+from itertools import chain
 from typing import TYPE_CHECKING
 
+from asyncgen.engine.scheduling.clients import ClientShares, lengthen
 from asyncgen.engine.scheduling.pages import UNREAD, extend_keys
 from asyncgen.engine.scheduling.retained import RetainedPages
-from asyncgen.engine.scheduling.state import RequestStatus
+from asyncgen.engine.scheduling.state import RequestStatus, ScheduledRow
 from asyncgen.engine.scheduling.waiting import PrefixLeaders, WaitingQueue
 from asyncgen.errors import InvalidRequestError
 
@@ -40,26 +45,6 @@ _SPLIT_PENDING_REMAINDER = RequestStatus.SPLIT_PENDING_REMAINDER
 _DECODING = RequestStatus.DECODING
 
 
-@dataclass(slots=True)
-class ScheduledRow:
-    """Tokens of one request that run in this step.
-
-    Attributes:
-        state: The request.
-        start: Position of the first token to run.
-        count: How many tokens to run, at least 1.
-        pages: Its page table; covers at least ``start + count`` tokens. The request's own list:
-            it grows later and must not be changed.
-        is_last: Whether these are all the tokens it has, so that the next one is to be sampled.
-    """
-
-    state: RequestState
-    start: int
-    count: int
-    pages: list[int]
-    is_last: bool
-
-
 class Scheduler(ABC):
     """Waiting and running requests, their pages and their order.
 
@@ -72,8 +57,7 @@ class Scheduler(ABC):
         active_requests: Running requests by id.
         max_running: How many requests may run at a time.
         ageing: How many steps of waiting a level of priority is worth, at least 1.
-        held_back: Pages that admission leaves available, for a reservation that waits for them;
-            they are there at the latest when no request runs.
+        held_back: Pages that admission leaves available, for a reservation that waits for them.
         num_preemptions: How often a request had to give its pages up.
         failed: Requests that outgrew the pool, until ``take_failed``.
     """
@@ -98,6 +82,8 @@ class Scheduler(ABC):
         self._retained = RetainedPages(cache)
         self._cancelled: dict[str, RequestState] = {}
         self._leaders = PrefixLeaders(self._queue)
+        self._present: Counter[str] = Counter()
+        self._shares = ClientShares(self._present, self._queue, cache)
         self._arrivals = 0
         self._steps = 0
         self._junior_rank = (0, -1)
@@ -126,7 +112,8 @@ class Scheduler(ABC):
 
     def waiting(self) -> list[RequestState]:
         """The waiting requests, next first; a copy."""
-        return self._queue.ranked()
+        several = self._are_clients_several
+        return self._shares.ranked(self.active_requests) if several else self._queue.ranked()
 
     def add_waiting_request(self, state: RequestState) -> None:
         """Queue a request.
@@ -142,6 +129,7 @@ class Scheduler(ABC):
         state.arrival = self._arrivals
         state.rank = (self._steps - state.priority * self.ageing, self._arrivals)
         self._arrivals += 1
+        self._present[state.client] += 1
         self._queue.push(state)
 
     @abstractmethod
@@ -211,6 +199,23 @@ class Scheduler(ABC):
         else:
             self._retained.keep(state)
 
+    def hold_back(self, num_pages: int, client: str = "") -> None:
+        """Leave pages available for a reservation that waits for them; see ``held_back``.
+
+        Args:
+            num_pages: How many; 0 for none any more.
+            client: Whose they will be. Other clients take them all the same while they hold less
+                than their share.
+        """
+        self.held_back = num_pages
+        self._shares.guest = client if num_pages else None
+        if num_pages:
+            self.evict_retained(num_pages)
+
+    def may_reserve(self, client: str) -> bool:
+        """Whether pages that are available may be reserved for a client, others having had more."""
+        return self._shares.may_reserve(client)
+
     def evict_retained(self, num_pages: int) -> None:
         """Take pages away from finished requests, until so many are available or none has any."""
         while self.cache.num_available < num_pages and self._retained.evict_oldest():
@@ -271,9 +276,12 @@ class Scheduler(ABC):
     def in_turn(self) -> Iterator[RequestState]:
         """The waiting requests one by one, next first, for ``schedule`` alone.
 
-        It ends behind a request that could not be admitted, and costs nothing for those behind.
+        Of each client, it ends behind a request that could not be admitted, and costs nothing for
+        those behind.
         """
-        return self._queue.in_turn()
+        if self._are_clients_several:
+            return self._shares.turns(self.active_requests)
+        return self._queue.in_turn(next(iter(self._present), ""))
 
     def may_admit(self, state: RequestState) -> bool:
         """Whether a waiting request may start now, if there are pages for it; always, here.
@@ -289,10 +297,11 @@ class Scheduler(ABC):
         """Make rows of candidates, in the order given, as far as budgets and pages go.
 
         A running request that needs a page takes it, if none is left, from the running request of
-        the highest rank. A waiting one is admitted if there are pages for all of its tokens; if
-        not, no other one is admitted in this step, so that small requests do not pass a large one
-        for ever. One whose beginning another request computes right now waits for that. A row that
-        does not fit the ``cache_budget`` waits as well, unless it is the first.
+        the highest rank, of the client that holds most pages. A waiting one is admitted if there
+        are pages for all of its tokens; if not, no other one of its client is admitted in this
+        step, so that small requests do not pass a large one for ever. One whose beginning another
+        request computes right now waits for that. A row that does not fit the ``cache_budget``
+        waits as well, unless it is the first.
 
         Args:
             candidates: Running and waiting requests, most important first. Read one by one.
@@ -305,16 +314,21 @@ class Scheduler(ABC):
         self._steps += 1
         if self._queue.aside:
             self._leaders.recall_the_impatient(self._steps)
-        preemptions = self.num_preemptions
         page_size = self.cache.page_size
         max_running = min(self.max_running, token_budget)
+        is_shared = self._are_clients_several
+        most = self._share_out(token_budget, max_running) if is_shared else None
+        preemptions = self.num_preemptions
         admitting = True
         rows: list[ScheduledRow] = []
-        for state in candidates:
+        passed: list[RequestState] = []  # prompts whose clients get none of the tokens, at first
+        for state in chain(candidates, passed):
             if token_budget <= 0:
                 break
             if state.status is _PENDING:
                 if not admitting or preemptions != self.num_preemptions or cache_budget <= 0:
+                    continue
+                if is_shared and self._shares.has_to_wait(state, most):
                     continue
                 admitting = self._admit(state, max_running)
                 if state.status is _PENDING:
@@ -324,6 +338,11 @@ class Scheduler(ABC):
             count = num_tokens - start
             if count > 1:
                 count = min(count, token_budget, state.prefill_chunk_size or count)
+            if most is not None and state.status is not _DECODING and state not in passed:
+                count = min(count, most.get(state.client, count))
+                if count <= 0:
+                    passed.append(state)
+                    continue
             if start + count > cache_budget and rows:
                 admitting = False
                 count = cache_budget - start
@@ -337,18 +356,23 @@ class Scheduler(ABC):
             if state.status is not _DECODING:
                 state.status = _PREFILLING if end == num_tokens else _PREFILLING_SPLIT
                 state.last_chunk = self._steps
+                if most is not None and state.client in most:
+                    most[state.client] -= count
             rows.append(ScheduledRow(state, start, count, pages, end == num_tokens))
             token_budget -= count
             cache_budget -= end
         if preemptions != self.num_preemptions:
             rows = [row for row in rows if row.state.status is not _PENDING]
+        if most is not None:
+            lengthen(rows, token_budget, cache_budget)
+        if is_shared:
+            self._shares.end_step(rows, self.active_requests, max_running)
         return rows
 
     def preempt(self, state: RequestState) -> None:
         """Send a running request back to wait, without its pages.
 
-        Its rank brings it to the front of those of its priority, and what is still known of its
-        pages when it is admitted again is not computed again.
+        Its rank brings it to the front again; pages that are still known are not computed again.
         """
         del self.active_requests[state.request_id]
         self._release(state)
@@ -415,12 +439,14 @@ class Scheduler(ABC):
     def _remove(self, request_id: str) -> RequestState | None:
         """Take a request out of the running or waiting ones; its pages stay."""
         state = self.active_requests.pop(request_id, None)
-        if state is None:
-            state = self._queue.states.get(request_id)
-            if state is not None:
-                self._queue.remove(state)
-        else:
+        if state is not None:
             self._leaders.leave(state)
+        elif (state := self._queue.states.get(request_id)) is not None:
+            self._queue.remove(state)
+        if state is not None:
+            self._present -= Counter((state.client,))
+            if len(self._present) == 1 and not self._are_clients_several:
+                self._shares.forget()
         return state
 
     def _release(self, state: RequestState) -> None:
@@ -433,16 +459,39 @@ class Scheduler(ABC):
         self.active_requests = {state.request_id: state for state in by_rank}
         self._is_sorted = True
 
+    @property
+    def _are_clients_several(self) -> bool:
+        """Whether there is anybody to share with, in the batch or beside it."""
+        present, beside, guest = self._present, self.cache.reserved_by, self._shares.guest
+        if len(present) > 1 or (guest is not None and guest not in present):
+            return True
+        return bool(beside) and not beside.keys() <= present.keys()
+
+    def _share_out(self, token_budget: int, max_running: int) -> dict[str, int] | None:
+        """Make way for clients below their shares; return what prompts of each may have now."""
+        guest = self._shares.guest
+        if guest is not None and self.held_back > self.cache.num_available:
+            self._shares.short[guest] = self.held_back
+        for state in self._shares.to_give_up(self.running(), self._steps):
+            self.preempt(state)
+        active = self.active_requests
+        decoding = sum(state.status is _DECODING for state in active.values())
+        budget, has_seats = max(token_budget - decoding, 0), len(active) < max_running
+        return self._shares.prompt_tokens(active, budget, has_seats=has_seats)
+
     # Pages.
 
     def _admit(self, state: RequestState, max_running: int) -> bool:
         """Start a waiting request or set it aside.
 
         Returns:
-            Whether those behind it may be admitted; its status tells whether it was.
+            Whether others may be admitted after it; its status tells whether it was.
         """
-        if len(self.active_requests) >= max_running or not self.may_admit(state):
+        if len(self.active_requests) >= max_running:
             return False
+        several = self._are_clients_several
+        if not self.may_admit(state):
+            return several and self._shares.is_short(state, self.cache.num_available + 1)
         if self._queue.is_aside(state):
             return True
         pool = self.cache
@@ -456,15 +505,18 @@ class Scheduler(ABC):
                     self._queue.set_aside(state, awaited)
                     return True
             fresh = pool.pages_for(len(state.tokens)) - len(known)
-            room = pool.num_available - pool.num_kept_among(known) - self.held_back
-            if fresh <= room:
+            needed = fresh + pool.num_kept_among(known)
+            if self.held_back:
+                needed += self._shares.left_to_others(state.client, self.held_back)
+            if needed <= pool.num_available:
                 break
             if not self._retained.evict_oldest():
-                return False
+                return several and self._shares.is_short(state, needed)
         self._queue.remove(state)
-        pool.share(known)
+        state.num_shared = pool.share(known)
         if state.request_id in self._retained.states:
             self._retained.evict(state.request_id)
+            state.num_shared = 0
         self._start(state, known + pool.take(fresh), num_known)
         return True
 
@@ -475,7 +527,9 @@ class Scheduler(ABC):
         state.num_computed = state.num_cached = num_known
         state.num_published = num_known // self.cache.page_size
         state.status = _SPLIT_PENDING_REMAINDER
-        state.last_chunk = self._steps
+        state.last_chunk = state.admitted_in = self._steps
+        state.admitted_with = len(state.tokens)
+        self._shares.short.pop(state.client, None)
         state.waits_for_prefix = True
         if self.cache.sharing:
             full = len(state.tokens) // self.cache.page_size
@@ -512,9 +566,8 @@ class Scheduler(ABC):
         while pool.num_available < count:
             if self._retained.evict_oldest():
                 continue
-            if not self._is_sorted:
-                self._sort()
-            junior = next(reversed(self.active_requests.values()))
+            seniors = self.running()
+            junior = self._shares.junior(seniors) if self._are_clients_several else seniors[-1]
             if junior is not state:
                 self.preempt(junior)
                 continue

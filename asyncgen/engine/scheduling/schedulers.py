@@ -5,8 +5,8 @@ from __future__ import annotations
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from asyncgen.engine.scheduling.scheduler import ScheduledRow, Scheduler
-from asyncgen.engine.scheduling.state import RequestStatus
+from asyncgen.engine.scheduling.scheduler import Scheduler
+from asyncgen.engine.scheduling.state import RequestStatus, ScheduledRow
 
 if TYPE_CHECKING:
     from asyncgen.engine.scheduling.pages import PagePool

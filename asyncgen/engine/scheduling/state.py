@@ -77,7 +77,8 @@ class RequestState:
         record_timestamps: Whether to note when each token came.
         max_new_tokens: How many tokens to generate at most; ``None`` for no limit.
         eos_token_id: The id or ids that end it; ``None`` or a negative id for none.
-        priority: Higher goes first; each level is worth ``Scheduler.ageing`` steps of waiting.
+        priority: Higher goes first among those of its client; each level is worth
+            ``Scheduler.ageing`` steps of waiting.
         salt: What the content of its pages depends on beside its tokens (model, adapter):
             requests share pages only under the same salt.
         tokens: Prompt and generated tokens; sampled ones are appended here.
@@ -90,6 +91,7 @@ class RequestState:
         pages: Its page table, one page for each ``page_size`` tokens; empty while it waits.
         num_computed: How many of ``tokens`` have their keys and values in the pages.
         num_cached: How many of these were found in pages when it was last admitted.
+        num_shared: How many of its pages other requests held by then.
         num_preemptions: How often it had to give its pages up.
         arrival: Its number in the order of arrival.
         rank: Its place among waiting and running ones, lowest first: (step of arrival less
@@ -97,8 +99,11 @@ class RequestState:
         page_keys: Keys of its first pages, as far as they were needed.
         num_published: How many of its pages were offered to others.
         last_chunk: Step in which a chunk of its prompt was last scheduled.
+        admitted_in: Step in which it was last admitted.
+        admitted_with: How many tokens it had then.
         waits_for_prefix: Whether it may still wait for another request to compute its beginning.
         prefill_chunk_size: Most tokens of it that run in one step; ``None`` for no limit.
+        client: Whom it belongs to.
     """
 
     request_id: str
@@ -119,14 +124,18 @@ class RequestState:
     pages: list[int] = field(default_factory=list)
     num_computed: int = 0
     num_cached: int = 0
+    num_shared: int = 0
     num_preemptions: int = 0
     arrival: int = -1
     rank: tuple[int, int] = (0, -1)
     page_keys: list[bytes] = field(default_factory=list)
     num_published: int = 0
     last_chunk: int = -1
+    admitted_in: int = -1
+    admitted_with: int = 0
     waits_for_prefix: bool = True
     prefill_chunk_size: int | None = None
+    client: str = ""
     _eos_token_ids: frozenset[int] = field(init=False, repr=False)
     _timestamps: list[float] = field(init=False, repr=False, default_factory=list)
 
@@ -261,6 +270,7 @@ class RequestState:
             max_new_tokens=self.max_new_tokens,
             eos_token_id=self.eos_token_id,
             priority=self.priority,
+            client=self.client,
             prefill_chunk_size=self.prefill_chunk_size,
             salt=self.salt,
             tokens=list(self.tokens),
@@ -268,3 +278,23 @@ class RequestState:
         )
         twin._timestamps = list(self._timestamps)
         return twin
+
+
+@dataclass(slots=True)
+class ScheduledRow:
+    """Tokens of one request that run in this step.
+
+    Attributes:
+        state: The request.
+        start: Position of the first token to run.
+        count: How many tokens to run, at least 1.
+        pages: Its page table; covers at least ``start + count`` tokens. The request's own list:
+            it grows later and must not be changed.
+        is_last: Whether these are all the tokens it has, so that the next one is to be sampled.
+    """
+
+    state: RequestState
+    start: int
+    count: int
+    pages: list[int]
+    is_last: bool

@@ -2,7 +2,8 @@
 
 A rank never changes: it is the step of arrival, less a fixed number of steps for each level of
 priority. So waiting counts as much as priority does, nothing has to be sorted again as time goes
-by, and no request is overtaken for ever.
+by, and no request is overtaken for ever. Ranks order the requests of one client: whose turn it is
+among clients is decided elsewhere.
 
 A request stands aside while another one computes the pages of their common beginning; when these
 are full, the pool has them. Knows keys of pages, not pages.
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+from collections import Counter
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -27,20 +29,22 @@ _PATIENCE = 8
 
 
 class WaitingQueue:
-    """Waiting requests by rank; some stand aside until they are called back.
+    """Waiting requests of each client by rank; some stand aside until they are called back.
 
     Attributes:
         states: All of them, by id.
         aside: Those who stand aside, or did, by the key that they wait for.
+        num_up: How many requests of each client do not stand aside.
     """
 
     def __init__(self) -> None:
         """Start empty."""
         self.states: dict[str, RequestState] = {}
         # Entries of requests that left, or stand aside, go when they come up or grow too many.
-        self._heap: list[tuple[tuple[int, int], int, RequestState]] = []
+        self._heaps: dict[str, list[tuple[tuple[int, int], int, RequestState]]] = {}
         self._pushes = itertools.count()
         self.aside: dict[bytes, list[RequestState]] = {}
+        self.num_up: Counter[str] = Counter()
         self._standing: set[RequestState] = set()
 
     def __len__(self) -> int:
@@ -55,23 +59,35 @@ class WaitingQueue:
     def remove(self, state: RequestState) -> None:
         """Let a request go, wherever it stands."""
         del self.states[state.request_id]
-        self._standing.discard(state)
+        if state in self._standing:
+            self._standing.remove(state)
+        else:
+            self._leave(state.client)
+        heap = self._heaps.get(state.client, [])
+        most = _MIN_STALE + 2 * self.num_up[state.client]
         if not self.states:
-            self._heap.clear()
-        elif len(self._heap) > _MIN_STALE + 2 * len(self.states):
-            self._heap = [entry for entry in self._heap if self._is_up(entry[2])]
-            heapq.heapify(self._heap)
+            self._heaps.clear()
+        elif len(heap) > most:
+            heap[:] = [entry for entry in heap if self._is_up(entry[2])]
+            heapq.heapify(heap)
 
-    def in_turn(self) -> Iterator[RequestState]:
-        """The waiting requests, next first; it ends behind one that stays in its place.
+    def head(self, client: str) -> RequestState | None:
+        """The next request of a client; ``None`` if none of its requests is up."""
+        heap = self._heaps.get(client, [])
+        while heap:
+            state = heap[0][2]
+            if self._is_up(state):
+                return state
+            heapq.heappop(heap)
+        self._heaps.pop(client, None)
+        return None
+
+    def in_turn(self, client: str = "") -> Iterator[RequestState]:
+        """The waiting requests of a client, next first; it ends behind one that stays in its place.
 
         The caller removes each request or sets it aside; one that it leaves ends the iteration.
         """
-        while self._heap:
-            state = self._heap[0][2]
-            if not self._is_up(state):
-                heapq.heappop(self._heap)
-                continue
+        while (state := self.head(client)) is not None:
             yield state
             if self._is_up(state):
                 return
@@ -87,6 +103,7 @@ class WaitingQueue:
     def set_aside(self, state: RequestState, key: bytes) -> None:
         """Let others go before one in the queue until ``call_back`` is called with this key."""
         self._standing.add(state)
+        self._leave(state.client)
         self.aside.setdefault(key, []).append(state)
 
     def call_back(self, key: bytes) -> list[RequestState]:
@@ -102,7 +119,14 @@ class WaitingQueue:
         return called
 
     def _enter(self, state: RequestState) -> None:
-        heapq.heappush(self._heap, (state.rank, next(self._pushes), state))
+        heap = self._heaps.setdefault(state.client, [])
+        heapq.heappush(heap, (state.rank, next(self._pushes), state))
+        self.num_up[state.client] += 1
+
+    def _leave(self, client: str) -> None:
+        self.num_up[client] -= 1
+        if not self.num_up[client]:
+            del self.num_up[client]
 
     def _is_up(self, state: RequestState) -> bool:
         return self.states.get(state.request_id) is state and state not in self._standing

@@ -134,7 +134,7 @@ class Frontend:
         require("streaming", streaming, switch)
         require("record_timestamps", record_timestamps, switch)
         given = self._complete(params)
-        cancel, seat = CancelCriteria(), self.admission.enter()
+        cancel, seat = CancelCriteria(), self.admission.enter(given.get("client"))
         try:
             request = prepare_request(
                 self._model,

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from asyncgen.engine.requests.request import clock
 from asyncgen.engine.scheduling.state import GenerationOutput, RequestStatus
 from asyncgen.errors import InvalidRequestError
+from asyncgen.guard import describe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -217,7 +218,7 @@ class Collector:
         """Take in an event, or what ended the request."""
         if isinstance(item, BaseException):
             for sample in self._samples:
-                self._end(sample, f"{type(item).__name__}: {item}")
+                self._end(sample, describe(item))
             return
         sample = self._samples[item.index]
         now = self._created + item.time

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from asyncgen.errors import InvalidRequestError, shorten
 from asyncgen.generation.config import rules
-from asyncgen.generation.config.modes import GenerationMode
+from asyncgen.generation.config.modes import GenerationMode, base_mode
 from asyncgen.generation.config.parameters import (
     BY_NAME,
     DRAFTING,
@@ -145,6 +145,9 @@ def hard_rules(config: Any) -> None:
             raise TypeError(message) from error
         if not accepted:
             raise InvalidRequestError(name, value, f"must be {rule.allowed}")
+    pad = config.pad_token_id
+    if pad is not None and rules.one_id(pad) is not None:
+        raise TypeError(f"`pad_token_id` is {shorten(pad)}: must be a token id")
     count, beams = config.num_return_sequences, config.num_beams
     if count is None:
         return
@@ -201,9 +204,16 @@ def minor_issues(config: Any, user_set: Collection[str] = ()) -> list[Issue]:
             value = getattr(config, field.name)
             if value is None or value is field.default or _is_idle(field, value):
                 continue
+            if field.name == "top_k" and _chooses(config):
+                continue
             if not silenced or field.name in user_set:
                 issues.append(Issue(field.name, value, _WITHOUT[switch]))
     return issues
+
+
+def _chooses(config: Any) -> bool:
+    """Tell whether a choice is made among `top_k` tokens without drawing."""
+    return bool(config.penalty_alpha) and base_mode(config) is GenerationMode.CONTRASTIVE_SEARCH
 
 
 def _is_idle(field: Parameter, value: object) -> bool:
@@ -213,6 +223,33 @@ def _is_idle(field: Parameter, value: object) -> bool:
     if field.needs == "use_cache":
         return False
     return field.is_neutral(value)
+
+
+_WITHOUT_TEXT = [
+    each.name
+    for each in FIELDS
+    if "str" not in each.type and ("int" in each.type or "float" in each.type)
+]
+
+
+def check_no_text(config: Any) -> None:
+    """Refuse texts where numbers belong; digits in a string are not converted.
+
+    Args:
+        config: An object with the fields of `GenerationConfig` as attributes.
+
+    Raises:
+        InvalidRequestError: Names the field and its value.
+    """
+    for name in _WITHOUT_TEXT:
+        value = getattr(config, name, None)
+        if isinstance(value, str) or isinstance(value, list) and any(map(_is_text, value)):
+            allowed = "must be a number, or numbers; strings of digits are not converted"
+            raise InvalidRequestError(name, value, allowed)
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
 
 
 def check_supported(config: Any) -> None:

@@ -17,6 +17,7 @@ from asyncgen.generation.config.checks import hard_rules, minor_issues
 from asyncgen.generation.config.forms import CONFIG_FILE, METADATA, NAMES, ConfigForms
 from asyncgen.generation.config.modes import GenerationMode, generation_mode
 from asyncgen.generation.config.parameters import DEFAULTS, GENERATE_ARGUMENTS, STATIC_CACHES
+from asyncgen.generation.config.plain import plain_value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -158,6 +159,10 @@ class GenerationConfig(ConfigForms):
         for name, value in kwargs.items():
             setattr(self, name, value)
         self.validate(user_set_attributes=given)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Keep numbers and arrays of other libraries as plain numbers and lists."""
+        object.__setattr__(self, name, plain_value(name, value))
 
     def __eq__(self, other: object) -> bool:
         """Compare the values of all fields, metadata aside."""

@@ -40,7 +40,7 @@ def generation_mode(config: Any, assistant_model: object | None = None) -> Gener
         The strategy. Assisted generation and DoLa replace greedy search and sampling only; asked
         for on top of another strategy they are ignored, with a warning.
     """
-    base = _base_mode(config)
+    base = base_mode(config)
     assisted = assistant_model is not None or any(
         value is not None
         for value in (config.prompt_lookup_num_tokens, config.assistant_early_exit)
@@ -69,7 +69,12 @@ def uses_beams(config: Any) -> bool:
     return (config.num_beams or 1) > 1
 
 
-def _base_mode(config: Any) -> GenerationMode:
+def base_mode(config: Any) -> GenerationMode:
+    """Resolve the strategy, drafts and contrasted layers aside.
+
+    Args:
+        config: An object with the fields of `GenerationConfig` as attributes.
+    """
     if config.constraints is not None or config.force_words_ids is not None:
         return GenerationMode.CONSTRAINED_BEAM_SEARCH
     if config.num_beams is None or config.num_beams == 1:

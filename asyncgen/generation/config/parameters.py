@@ -323,6 +323,12 @@ OWN = _group("stream",
        rule=_BY_COUNT, neutral=(0.0,)),
     _P("priority", "int", "Requests of a higher one go first; 0 where none is given.",
        rule=rules.integer, neutral=(0,)),
+    _P("client", "str", "Whom the request belongs to: clients share the engine evenly; one client"
+       " where none is given.", rule=rules.label, is_local=True),
+    _P("cache_salt", "str", "Requests share what was computed of equal beginnings only under the"
+       " same salt.", rule=rules.label),
+    _P("chat_template_kwargs", "dict[str, Any]", "Variables of the model's chat template, such as"
+       " `enable_thinking`; for messages alone.", rule=rules.template_variables, neutral=({},)),
     _P("n", "int", "Short for `num_return_sequences`.", rule=_ROWS),
     _P("skip_special_tokens", "bool", "Leave special tokens out of the text; they are unless"
        " this is False.", rule=rules.switch),

@@ -20,7 +20,18 @@ the keyboard, which must not make the engine lay out a thousand million rows."""
 MOST_STOP_CHARACTERS = 2**14
 """Of all stop strings of a request together: they are searched for at every token."""
 
+MOST_LABEL_CHARACTERS = 256
+"""Of a name or a salt, which are kept as long as what they stand for."""
+
 MOST_TOP_LOGPROBS = 100
+
+_OF_THE_ENGINE = frozenset(
+    """
+    self conversation messages tools documents chat_template add_generation_prompt
+    continue_final_message tokenize padding truncation max_length return_tensors return_dict
+    """.split()
+)
+"""Names of a rendering that are no variables of a chat template, or not a request's to say."""
 
 _WORD = 2**63
 
@@ -175,6 +186,24 @@ def stops(value: Any) -> str | None:
     return None
 
 
+def label(value: object) -> str | None:
+    """Take a short text that is compared and never shown to a model."""
+    good = isinstance(value, str) and 0 < len(value) <= MOST_LABEL_CHARACTERS
+    try:
+        good = good and bool(str(value).encode())
+    except UnicodeEncodeError:
+        good = False
+    return None if good else f"a text of 1 to {MOST_LABEL_CHARACTERS} characters"
+
+
+def template_variables(value: object) -> str | None:
+    """Take what a chat template may be told beside the messages."""
+    if not isinstance(value, dict) or not all(isinstance(name, str) for name in value):
+        return 'a dict of the template\'s own variables, such as {"enable_thinking": False}'
+    reserved = next((name for name in value if name in _OF_THE_ENGINE), None)
+    return reserved and f"`{reserved}` is no variable that a request may set; leave it out"
+
+
 def callables(value: object) -> str | None:
     """Take a list of what can be called."""
     good = isinstance(value, list) and all(map(callable, value))
@@ -215,4 +244,4 @@ def is_watermark(value: object) -> bool:
 
 def are_token_ids(value: Any) -> bool:
     """Tell whether a value could be a list of token ids."""
-    return all(hash(token) is not None for token in value)
+    return not isinstance(value, str) and all(hash(token) is not None for token in value)

@@ -13,7 +13,12 @@ from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.config.modes import GenerationMode
 from asyncgen.generation.generate.collect import Kept, Result, assemble, make_record
 from asyncgen.generation.generate.custom import CustomMethod, custom_strategy, helper_arguments
-from asyncgen.generation.generate.defaults import resolve_config, resolve_length, resolve_pad
+from asyncgen.generation.generate.defaults import (
+    check_pad,
+    resolve_config,
+    resolve_length,
+    resolve_pad,
+)
 from asyncgen.generation.generate.feed import Feed
 from asyncgen.generation.generate.plan import (
     check_cache,
@@ -122,6 +127,7 @@ def prepare_call(model: Any, given: Arguments) -> Call:
         extras = helper_arguments(given.custom, given.assistant_model)
         extras |= {name: rest[name] for name in own_names & rest.keys()}
     resolve_pad(config)
+    check_pad(config, len(prompt.input_ids), model.config.vocab_size)
     rows = lay_rows(model, prompt, config, rest, has_method=given.custom is not None)
     resolve_length(config, rows.input_ids.shape[1], model.config)
     criteria = make_criteria(

@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import copy
 import logging
+import warnings
 from typing import Any
 
-from asyncgen.errors import InvalidRequestError
+from asyncgen.errors import DefaultLengthWarning, InvalidRequestError
 from asyncgen.generation.config import GenerationConfig
-from asyncgen.generation.config.checks import check_beams, check_supported
+from asyncgen.generation.config.checks import check_beams, check_no_text, check_supported
 from asyncgen.generation.config.modes import GenerationMode
-from asyncgen.generation.config.parameters import DRAFTING
+from asyncgen.generation.config.parameters import DEFAULTS, DRAFTING
 from asyncgen.generation.generate.plan import eos_ids
 from asyncgen.generation.strategies.constraints import check_constraints
+from asyncgen.models.config import LiveConfig
 
 _log = logging.getLogger("asyncgen.generation")
 _MODEL_KWARGS = frozenset(
@@ -23,6 +25,9 @@ _MODEL_KWARGS = frozenset(
 )
 _ENCODER_KWARGS = frozenset({"encoder_outputs", "decoder_input_ids", "decoder_attention_mask"})
 _IGNORED_KWARGS = frozenset({"token_type_ids"})
+
+_CALLER = 4
+"""Whoever calls `generate` stands above it, `prepare_call` and `resolve_length`."""
 
 
 def resolve_config(
@@ -46,14 +51,21 @@ def resolve_config(
     Raises:
         ValueError: An invalid value or combination, or an unknown keyword.
     """
+    if generation_config is None:
+        check_model_config(model.config)
     own = model.generation_config
     config = copy.deepcopy(own if generation_config is None else generation_config)
     rest = config.update(**kwargs)
+    check_no_text(config)
     config.update(defaults_only=True, **own.to_dict())
     defaults = GenerationConfig._get_default_generation_params()
     for name in ("max_length", *DRAFTING):  # see resolve_length, and make_drafter
         del defaults[name]
     config.update(defaults_only=True, **defaults)
+    # A keyword that is None says that there is none, whatever the model's own configuration has.
+    for name in kwargs.keys() - rest.keys():
+        if kwargs[name] is None:
+            setattr(config, name, None)
     config.validate(user_set_attributes=kwargs.keys())
     check_supported(config)
     check_beams(config)
@@ -72,6 +84,22 @@ def resolve_config(
     return config, rest
 
 
+def check_model_config(config: object) -> None:
+    """Refuse parameters of generation that were set on a model's configuration, as the reference.
+
+    Args:
+        config: A model's; what its file says of generation was taken over when it was loaded.
+
+    Raises:
+        InvalidRequestError: Names one of them, and where it belongs.
+    """
+    changes = config.changes if isinstance(config, LiveConfig) else {}
+    for name, value in changes.items():
+        if name in DEFAULTS and name != "use_cache" and value is not None:
+            remedy = f"generation does not read it there; set `model.generation_config.{name}`"
+            raise InvalidRequestError(f"model.config.{name}", value, remedy)
+
+
 def resolve_pad(config: GenerationConfig) -> None:
     """Ended rows need something to be filled with."""
     eos = eos_ids(config)
@@ -80,6 +108,23 @@ def resolve_pad(config: GenerationConfig) -> None:
             "setting `pad_token_id` to `eos_token_id` (%d) for open-end generation", eos[0]
         )
         config.pad_token_id = eos[0]
+
+
+def check_pad(config: GenerationConfig, prompts: int, vocab_size: int) -> None:
+    """Look at what ended rows are filled with.
+
+    Args:
+        config: Complete but for lengths.
+        prompts: How many there are; a single one is never filled up.
+        vocab_size: Ids go up to here.
+
+    Raises:
+        InvalidRequestError: Rows could not go on beside one that was filled with this id.
+    """
+    pad = config.pad_token_id
+    if prompts > 1 and pad is not None and not 0 <= int(pad) < vocab_size:
+        allowed = f"rows that end are filled with it, so it must be from 0 to {vocab_size - 1}"
+        raise InvalidRequestError("pad_token_id", int(pad), allowed)
 
 
 def resolve_length(config: GenerationConfig, prompt_length: int, model_config: Any) -> None:
@@ -103,6 +148,12 @@ def resolve_length(config: GenerationConfig, prompt_length: int, model_config: A
             )
         config.max_length = prompt_length + config.max_new_tokens
     elif config.max_length is None:
+        warnings.warn(
+            "neither `max_new_tokens` nor `max_length` is set, so this ends after 20 new tokens; "
+            "pass `max_new_tokens`, or set it in `model.generation_config`",
+            DefaultLengthWarning,
+            stacklevel=_CALLER,
+        )
         config.max_length = prompt_length + 20
         context = getattr(model_config, "max_position_embeddings", None)
         if context is not None and prompt_length < context:

@@ -48,8 +48,11 @@ _STATIC: dict[str, type[StaticCache]] = {
 class GenerativeModel(Protocol):
     """What generation needs of a model."""
 
-    config: ModelConfig
     generation_config: GenerationConfig
+
+    @property
+    def config(self) -> ModelConfig:
+        """What its file says."""
 
     @property
     def core(self) -> Decoder:

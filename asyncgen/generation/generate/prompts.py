@@ -6,6 +6,7 @@ with.
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 
     from asyncgen.generation.config import GenerationConfig
     from asyncgen.generation.generate.plan import GenerativeModel
+
+
+_log = logging.getLogger("asyncgen.generation")
 
 
 @dataclass(slots=True)
@@ -146,32 +150,30 @@ def _read_encoder(
     if ids is not None:
         ids = _check_ids(model, "input_ids", ids)
     # Unlike a decoder's, an encoder's mask is not inferred from padding ids.
-    mask = _hiding(given.get("attention_mask"))
+    shape = EncoderInput(ids, None, encoded).shape
+    mask = _hiding(_check_mask("attention_mask", given.get("attention_mask"), shape))
     seen = None if mask is None else mask.to(model.device) != 0
     if encoded is not None:
         encoded.mask = seen
     encoder = EncoderInput(ids, seen, encoded)
-    batch, _ = encoder.shape
+    batch, _ = shape
     start = decoder_start(config, batch, model.device)
     decoder_mask = given.get("decoder_attention_mask")
     decoder_ids = given.get("decoder_input_ids")
+    name = "decoder_attention_mask"
     if decoder_ids is None:
+        decoder_mask = _check_mask(name, decoder_mask, (batch, 1))
         return DecoderPrompt(start, decoder_mask, encoder)
     decoder_ids = _check_ids(model, "decoder_input_ids", decoder_ids)
     if decoder_ids.shape[0] != batch:
         raise InvalidRequestError(
             "decoder_input_ids", tuple(decoder_ids.shape), f"the encoder has {batch} rows"
         )
+    decoder_mask = _check_mask(name, decoder_mask, tuple(decoder_ids.shape))
     if bool((decoder_ids[:, :1] != start).all()):
         decoder_ids = torch.cat((start, decoder_ids), dim=1)
         if decoder_mask is not None:
             decoder_mask = torch.nn.functional.pad(decoder_mask, (1, 0), value=1)
-    if decoder_mask is not None and decoder_mask.shape != decoder_ids.shape:
-        raise InvalidRequestError(
-            "decoder_attention_mask",
-            tuple(decoder_mask.shape),
-            f"its shape must be {list(decoder_ids.shape)}",
-        )
     return DecoderPrompt(decoder_ids, _hiding(decoder_mask), encoder)
 
 
@@ -199,15 +201,31 @@ def _bos(config: GenerationConfig) -> Tensor:
 
 
 def _check_ids(model: GenerativeModel, name: str, ids: Tensor) -> Tensor:
-    if ids.dim() != 2 or ids.shape[1] == 0 or ids.is_floating_point():
-        raise ValueError(
-            f"`{name}` has shape {tuple(ids.shape)} and dtype {ids.dtype}: integer ids of "
-            "shape [batch, length] with at least one position"
+    if not isinstance(ids, torch.Tensor):
+        raise InvalidRequestError(name, type(ids).__name__, "give a tensor of ids, [B, S]")
+    if ids.dim() != 2 or 0 in ids.shape or ids.is_floating_point():
+        raise InvalidRequestError(
+            name,
+            f"{tuple(ids.shape)} {ids.dtype}",
+            "integer ids of shape [batch, length] with at least one row and one position",
         )
     size = model.config.vocab_size
     if int(ids.min()) < 0 or int(ids.max()) >= size:
-        raise ValueError(f"`{name}` holds ids outside of 0 to {size - 1}")
+        found = [int(ids.min()), int(ids.max())]
+        raise InvalidRequestError(name, found, f"ids outside of 0 to {size - 1} have no embedding")
     return ids.to(device=model.device, dtype=torch.int64)
+
+
+def _check_mask(name: str, mask: Tensor | None, shape: tuple[int, ...]) -> Tensor | None:
+    if mask is None:
+        return None
+    if not isinstance(mask, torch.Tensor):
+        raise InvalidRequestError(name, type(mask).__name__, f"give a tensor of shape {[*shape]}")
+    if tuple(mask.shape) != shape:
+        raise InvalidRequestError(
+            name, tuple(mask.shape), f"its shape must be {[*shape]}, a number for each id"
+        )
+    return mask
 
 
 def _hiding(mask: Tensor | None) -> Tensor | None:
@@ -220,9 +238,16 @@ def _mask(input_ids: Tensor, mask: Tensor | None, config: GenerationConfig) -> T
 
     ``None`` where nothing is padded.
     """
-    if mask is not None:
-        return _hiding(mask)
+    found = _check_mask("attention_mask", mask, tuple(input_ids.shape))
     pad = config.pad_token_id
-    if pad is None or pad in eos_ids(config) or not bool((input_ids == pad).any()):
-        return None
-    return input_ids != pad
+    if found is None:
+        if pad is None or pad in eos_ids(config) or not bool((input_ids == pad).any()):
+            return None
+        found = input_ids != pad
+    found = _hiding(found)
+    if found is not None and bool((found[:, -1] == 0).any()):
+        _log.warning(
+            "some rows end with padding, so their texts are continued from it; pad on the left: "
+            '`tokenizer.padding_side = "left"`'
+        )
+    return found

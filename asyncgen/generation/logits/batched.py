@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 import torch
 from torch import Tensor
 
+from asyncgen.guard import request_failure
 from asyncgen.transfer import to_device
 
 if TYPE_CHECKING:
@@ -99,8 +100,8 @@ class Ban:
         for number, (row, processor) in enumerate(self._parts):
             try:
                 banned[number] = processor.banned(scores.rows[row].tokens, scores.size)
-            except Exception as error:
-                scores.failures.setdefault(row, error)
+            except BaseException as error:
+                scores.failures.setdefault(row, request_failure(error))
         if banned != self._banned:
             self._banned = banned
             places = [

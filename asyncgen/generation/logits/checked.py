@@ -40,7 +40,8 @@ class CheckedProcessors(LogitsProcessorList):
 
         Raises:
             InvalidScoresError: A processor returned something else than scores of this shape, or
-                one that a user wrote NaN, or -inf for every token of a row.
+                one that a user wrote NaN, or -inf for every token of a row. With +inf it demands
+                a token: all others of the row are banned.
             ValueError: A processor needs an argument that ``kwargs`` does not have.
         """
         self.begin(input_ids, scores, kwargs)
@@ -85,7 +86,7 @@ class CheckedProcessors(LogitsProcessorList):
         scores = self._run(processor, input_ids, scores, self._begun[2])
         _check_shape(processor, scores, wanted)
         if foreign and not _is_usable(scores):
-            raise _broken(processor)
+            return _demanded(processor, scores)
         return scores
 
     def culprit(self) -> InvalidScoresError | None:
@@ -157,12 +158,26 @@ def _check_shape(processor: Callable[..., Any], scores: object, wanted: tuple[in
         )
 
 
+def _demanded(processor: Callable[..., Any], scores: Tensor) -> Tensor:
+    """Leave nothing but the tokens of +inf in the rows that have any: they are to be taken.
+
+    Raises:
+        InvalidScoresError: Another row has no token to pick.
+    """
+    best = scores.amax(-1, keepdim=True)  # NaN where a row holds any
+    wanted = best.isposinf()
+    if not bool((wanted | best.isfinite()).all()):
+        raise _broken(processor)
+    alone = torch.where(scores.isposinf(), 0.0, -torch.inf).to(scores.dtype)
+    return torch.where(wanted, alone, scores)
+
+
 def _broken(processor: Callable[..., Any]) -> InvalidScoresError:
     name = _name(processor)
     return InvalidScoresError(
         name,
-        f"{name} left a row without a token to pick: its scores hold NaN or +inf, or all are"
-        " -inf; a processor must leave at least one finite score and no NaN",
+        f"{name} left a row without a token to pick: its scores hold NaN, or all are"
+        " -inf; a processor must leave at least one finite score, or +inf, and no NaN",
     )
 
 

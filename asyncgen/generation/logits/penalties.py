@@ -21,6 +21,7 @@ from asyncgen.generation.logits.base import (
     rounded,
 )
 from asyncgen.generation.logits.growth import Memories, SeenTokens, forgetful
+from asyncgen.guard import request_failure
 from asyncgen.transfer import to_device
 
 if TYPE_CHECKING:
@@ -143,8 +144,8 @@ class _Penalize:
         for number, (row, processor) in enumerate(self._parts):
             try:
                 memories[number] = processor.seen(scores.rows[row].tokens, scores.size)
-            except Exception as error:
-                scores.failures.setdefault(row, error)
+            except BaseException as error:
+                scores.failures.setdefault(row, request_failure(error))
         seen = _Seen(memories, scores.values.device, self._offsets)
         if seen.total:
             change = self._parts[0].processor.change

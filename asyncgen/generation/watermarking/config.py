@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from asyncgen.errors import InvalidRequestError
+from asyncgen.generation.config.plain import plain
 
 if TYPE_CHECKING:
     import os
@@ -31,6 +32,10 @@ class BaseWatermarkingConfig(ABC):
 
     remembers: ClassVar[bool] = False
     """Whether its processor remembers its last call, and so wants one for each step."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Keep numbers and arrays of other libraries as plain numbers and lists."""
+        object.__setattr__(self, name, plain(value, listed=True))
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Self:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, ClassVar
 
-from asyncgen.models.config.values import ConfigValues, bad, number, present
+from asyncgen.models.config.values import MOST, MOST_LAYERS, ConfigValues, bad, number, present
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -215,6 +215,10 @@ class _Reader(ConfigValues):
         positions = None if relative else self.count("max_position_embeddings")
         window, layer_types = self.windows(layers)
         bias = {"key": self.flag("attention_bias"), "always": True, "never": False}
+        head_dim = self.head_dim(hidden, heads)
+        rope = RopeConfig() if positions is None else _read_rope(self.raw, positions)
+        if rope.rope_type == "dynamic" and head_dim < 4:
+            raise self.bad("head_dim", head_dim, "must be at least 4 for rope type 'dynamic'")
         config = ModelConfig(
             model_type=self.model_type,
             vocab_size=self.count("vocab_size"),
@@ -223,10 +227,10 @@ class _Reader(ConfigValues):
             num_hidden_layers=layers,
             num_attention_heads=heads,
             num_key_value_heads=kv_heads,
-            head_dim=self.head_dim(hidden, heads),
+            head_dim=head_dim,
             max_position_embeddings=positions,
-            rms_norm_eps=self.number("rms_norm_eps", 1e-6),
-            rope=RopeConfig() if positions is None else _read_rope(self.raw, positions),
+            rms_norm_eps=self.epsilon(),
+            rope=rope,
             learned_positions=family.learned_positions,
             attention_scales=self.attention_scales(layers, hidden // heads),
             sliding_window=window,
@@ -253,7 +257,7 @@ class _Reader(ConfigValues):
         known = {field.name: getattr(decoder, field.name) for field in fields(decoder)}
         return T5Config(
             **known,
-            num_encoder_layers=self.count("num_layers"),
+            num_encoder_layers=self.count("num_layers", most=MOST_LAYERS),
             relative_attention_num_buckets=self.buckets(),
             relative_attention_max_distance=self.count("relative_attention_max_distance"),
             is_gated_act=self.feed_forward()[0],
@@ -284,7 +288,10 @@ def _read_rope(raw: Mapping[str, object], positions: int) -> RopeConfig:
     if rope_type in ("llama3", "yarn"):
         # The others are defined by max_position_embeddings, whatever else is written.
         found = {**raw, **present(stated)}.get("original_max_position_embeddings")
-        original = int(number({"original": found}, "original", positions))
+        name = "original_max_position_embeddings"
+        original = int(number({name: found}, name, positions))
+        if not 1 <= original <= MOST:
+            raise bad(f"{key}.{name}", original, f"must be a whole number from 1 to {MOST}")
     required = ["factor"]
     if rope_type == "llama3":
         required += ["low_freq_factor", "high_freq_factor"]
@@ -293,10 +300,20 @@ def _read_rope(raw: Mapping[str, object], positions: int) -> RopeConfig:
             raise bad(f"{key}.{name}", None, f"rope type {rope_type!r} needs a number")
     others = ("rope_type", "theta", "original_max_position_embeddings", "truncate")
     numbers = [field.name for field in fields(RopeConfig) if field.name not in others]
-    return RopeConfig(
+    given = {name: number(stated, name, 0.0) for name in numbers if stated.get(name) is not None}
+    for name, value in given.items():
+        if value <= 0 and not (value == 0 and name.startswith("mscale")):
+            raise bad(f"{key}.{name}", value, "must be above 0")
+    rope = RopeConfig(
         rope_type=str(rope_type),
         theta=theta,
         original_max_position_embeddings=original,
         truncate=stated.get("truncate") is not False,
-        **{name: number(stated, name, 0.0) for name in numbers if stated.get(name) is not None},
+        **given,
     )
+    if rope_type == "llama3" and rope.low_freq_factor >= rope.high_freq_factor:
+        low, high = rope.low_freq_factor, rope.high_freq_factor
+        raise bad(f"{key}.low_freq_factor", low, f"must be below high_freq_factor ({high})")
+    if rope_type == "yarn" and theta <= 1:
+        raise bad("rope_theta", theta, "must be above 1 for rope type 'yarn'")
+    return rope

@@ -5,10 +5,9 @@ Knows the families' spellings and defaults, and nothing of what the values are p
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
-from asyncgen.errors import ModelLoadError, UnsupportedModelError
+from asyncgen.errors import ModelLoadError, UnsupportedModelError, shorten
 from asyncgen.models.config.families import FAMILIES
 
 if TYPE_CHECKING:
@@ -17,6 +16,14 @@ if TYPE_CHECKING:
 
 _HIDDEN_ACTS = ("silu", "swish", "gelu", "gelu_new", "gelu_pytorch_tanh", "relu")
 _DTYPES = ("float32", "float16", "bfloat16", "float64")
+
+_HUGE = 1e300
+
+MOST = 2**31 - 1
+"""Greatest whole number that makes sense anywhere in a file."""
+
+MOST_LAYERS = 10_000
+"""Layers of a stack, far beyond any that exists: each is an object, however small."""
 
 
 class ConfigValues:
@@ -33,7 +40,9 @@ class ConfigValues:
         """
         model_type = raw.get("model_type")
         if not isinstance(model_type, str) or model_type not in FAMILIES:
-            stated = "has no `model_type`" if model_type is None else f"says {model_type!r}"
+            stated = f"says {shorten(model_type)}"
+            if model_type is None:
+                stated = "has no `model_type`"
             raise UnsupportedModelError(
                 f"config.json {stated}: supported are {', '.join(sorted(FAMILIES))}"
             )
@@ -48,9 +57,10 @@ class ConfigValues:
     def num_layers(self) -> int:
         """Layers of the decoder."""
         if not self.family.relative_positions:
-            return self.count("num_hidden_layers")
+            return self.count("num_hidden_layers", most=MOST_LAYERS)
         # Null or missing: as many as the encoder has.
-        return self.count("num_decoder_layers", default=self.count("num_layers"))
+        encoder = self.count("num_layers", most=MOST_LAYERS)
+        return self.count("num_decoder_layers", default=encoder, most=MOST_LAYERS)
 
     def buckets(self) -> int:
         """Buckets of relative positions."""
@@ -98,6 +108,13 @@ class ConfigValues:
         name = self.spelling(key)
         return number({name: self.value(key)}, name, default)
 
+    def epsilon(self) -> float:
+        """What keeps the root of a norm from nothing."""
+        value = self.number("rms_norm_eps", 1e-6)
+        if value < 0:
+            raise self.bad("rms_norm_eps", value, "must not be below 0")
+        return value
+
     def width(self, hidden: int) -> int:
         """Width of the feed-forward block."""
         # A null or missing `n_inner` is four times the width of the stream.
@@ -117,12 +134,12 @@ class ConfigValues:
         root = head_dim**-0.5 if is_plain else 1.0
         return tuple(root / (layer + 1 if is_layered else 1) for layer in range(layers))
 
-    def count(self, key: str, *, default: int | None = None) -> int:
+    def count(self, key: str, *, default: int | None = None, most: int = MOST) -> int:
         """An integer of at least 1."""
         value = self.value(key)
         value = default if value is None else value
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise self.bad(key, value, "must be a whole number of at least 1")
+        if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
+            raise self.bad(key, value, f"must be a whole number of at least 1, {most} at most")
         return value
 
     def kv_heads(self, heads: int) -> int:
@@ -152,15 +169,18 @@ class ConfigValues:
         """A token id, or none."""
         # A key that is present and null means "there is none", unlike a key that is missing.
         value = self.raw[key] if key in self.raw else self.family.defaults.get(key)
-        if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
+        if value is None:
+            return None
+        if not _is_token(value):
             raise self.bad(key, value, "must be a token id or null")
+        assert isinstance(value, int)
         return value
 
     def tokens(self, key: str) -> int | list[int] | None:
         """A token id or several, or none."""
         value = self.raw.get(key)
         if isinstance(value, (list, tuple)):
-            if not value or not all(type(item) is int for item in value):
+            if not value or not all(map(_is_token, value)):
                 raise self.bad(key, value, "must be a token id, a list of them, or null")
             return list(value)
         return self.token(key)
@@ -187,7 +207,7 @@ class ConfigValues:
         first: object = 0
         if rule == "listed":
             first = self.raw.get("max_window_layers", self.family.defaults["max_window_layers"])
-        if not isinstance(first, int):
+        if not isinstance(first, int) or abs(first) > MOST:
             raise self.bad("max_window_layers", first, "must be a whole number")
         expected = tuple(
             "sliding_attention" if window is not None and layer >= first else "full_attention"
@@ -226,7 +246,7 @@ class ConfigValues:
         value = self.raw.get(key)
         if value is None or value == "auto":
             return None
-        name = str(value).removeprefix("torch.")
+        name = value.removeprefix("torch.") if isinstance(value, str) else None
         if name not in _DTYPES:
             raise self.bad(key, value, f"supported are {', '.join(_DTYPES)}")
         return name
@@ -242,13 +262,16 @@ def number(source: Mapping[str, object], key: str, default: float) -> float:
     value = source.get(key)
     if value is None:
         return default
-    if not isinstance(value, (int, float)) or isinstance(value, bool) or not math.isfinite(value):
-        raise bad(key, value, "must be a finite number")
-    return float(value)
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= _HUGE:
+        return float(value)
+    raise bad(key, value, "must be a finite number")
+
+
+def _is_token(value: object) -> bool:
+    """Whether this is a whole number that a tensor of ids can hold; some files say -1."""
+    return type(value) is int and abs(value) <= MOST
 
 
 def bad(key: str, value: object, allowed: str) -> ModelLoadError:
     """A complaint about a key of ``config.json``."""
-    shown = repr(value)
-    shown = shown if len(shown) <= 120 else f"{shown[:119]}…"
-    return ModelLoadError(f"config.json: `{key}` is {shown}: {allowed}")
+    return ModelLoadError(f"config.json: `{key}` is {shorten(value)}: {allowed}")

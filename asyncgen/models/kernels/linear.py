@@ -115,8 +115,7 @@ class Embedding(nn.Module):
     """A look-up table whose storage may differ in dtype from what it gives.
 
     Attributes:
-        weight: ``[num_embeddings, features]``; may be a read-only view of a file, of any floating
-            dtype.
+        weight: ``[num_embeddings, features]``, of any floating dtype.
         dtype: Dtype of the rows given out.
     """
 

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import urllib.error
 import urllib.request
 
 import pytest
@@ -17,6 +18,19 @@ def test_a_login_has_two_parts() -> None:
     result = run_cli("gradio", "--login", "alone")
     assert result.exit_code == 1
     assert "user:password" in result.output
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "said"),
+    [
+        ("--allowed-host", "a:80", "allowed_hosts has 'a:80'"),
+        ("--trusted-proxy", "proxy", "trusted_proxies has 'proxy'"),
+    ],
+)
+def test_hosts_and_proxies_that_are_none(option: str, value: str, said: str) -> None:
+    result = run_cli("gradio", option, value)
+    assert result.exit_code == 1
+    assert said in result.output
 
 
 def test_without_gradio_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,6 +57,9 @@ def test_it_serves_and_ends_when_told() -> None:
             url = line.split(" is at ")[1].split()[0]
             with urllib.request.urlopen(url, timeout=60) as answer:
                 page = answer.read().decode()
+            evil = urllib.request.Request(url, headers={"Host": "evil.example"})
+            with pytest.raises(urllib.error.HTTPError, match="421"):
+                urllib.request.urlopen(evil, timeout=60)
             process.send_signal(signal.SIGTERM)
             _, errors = process.communicate(timeout=60)
         finally:

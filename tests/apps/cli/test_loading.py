@@ -64,6 +64,8 @@ def test_every_field_of_a_source_reaches_the_model() -> None:
     assert isinstance(llm, asyncgen.AsyncLLM)
     described = inspect.signature(asyncgen.AsyncLLM).parameters
     assert {"device", "dtype", "num_threads", "revision", "token"} <= described.keys()
+    with pytest.raises(asyncgen.InvalidRequestError, match="`prepare_seconds` is 0"):
+        open_llm(Source("demo", prepare_seconds=0))
 
 
 def test_a_source_is_called_what_users_call_it() -> None:

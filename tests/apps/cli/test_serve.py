@@ -8,13 +8,24 @@ import signal
 import socket
 import subprocess
 import sys
+import time
+import urllib.error
 import urllib.request
+from contextlib import ExitStack
+from importlib import import_module
+from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from typer.testing import CliRunner
+from websockets.sync.client import connect
 
 from asyncgen_apps.cli.app import app
+from asyncgen_apps.cli.source import Source, open_llm
+from asyncgen_apps.doors import LOCAL_HOSTS
 from tests.apps.cli.serving import ROOT, served
+
+module = import_module("asyncgen_apps.cli.serve")
 
 
 def test_it_serves_and_leaves() -> None:
@@ -46,6 +57,49 @@ def test_the_client_of_the_page() -> None:
     assert "fox" in ran.stdout
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="sockets are no files there")
+def test_more_silence_than_files() -> None:
+    """Connections that say nothing, on both ports, lock nobody out; afterwards all is as before."""
+    with (
+        served("--no-chat", "--ws-port", "0", files=320) as (process, url, said),
+        ExitStack() as all_,
+    ):
+        streams = re.search(r"streams at (ws://\S+)", "".join(said))
+        assert streams is not None
+        http = ("127.0.0.1", int(url.rpartition(":")[2]))
+        websockets = ("127.0.0.1", urlsplit(streams[1]).port)
+        silent = [
+            all_.enter_context(socket.create_connection(address, 60))
+            for _ in range(200)
+            for address in (http, websockets)
+        ]
+        assert ask(f"{url}/health") == 200
+        assert ask(f"{url}/v1/models") == 503
+        assert ask(f"http://127.0.0.1:{websockets[1]}/healthz") == 200
+        with connect(streams[1], compression=None) as wire:
+            assert json.loads(wire.recv(60))["type"] == "hello"
+        for one in silent:
+            one.close()
+        end = time.monotonic() + 60
+        while ask(f"{url}/v1/models") != 200:
+            assert time.monotonic() < end
+            time.sleep(0.01)
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=60)
+        assert process.returncode == 0
+
+
+def ask(url: str) -> int:
+    """The status of a reply; 0 if there is none."""
+    try:
+        with urllib.request.urlopen(url, timeout=60) as got:
+            return int(got.status)
+    except urllib.error.HTTPError as refused:
+        return refused.code
+    except OSError:
+        return 0
+
+
 def test_a_port_that_is_taken() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
@@ -60,12 +114,82 @@ def test_a_port_that_is_taken() -> None:
         (["--api-key", " "], "a key is ASCII text"),
         (["--name", ""], "give at least one name"),
         (["--max-requests", "0"], "max-requests"),
+        (["--host", "0.0.0.0"], "give --api-key or ASYNCGEN_API_KEY, or say --allow-anonymous"),
+        (["--host", "::"], "--allow-anonymous"),
+        (["--api-key", "a", "--allow-anonymous"], "leave one of them out"),
+        (["--allowed-host", "a:80"], "allowed_hosts has 'a:80'"),
+        (["--trusted-proxy", "proxy"], "trusted_proxies has 'proxy'"),
+        (["--max-connections", "0"], "max-connections"),
+        (["--max-connections", "1000000000"], "(ulimit -n), which leaves room for "),
+        (["--head-seconds", "0"], "head-seconds"),
+        (["--prepare-seconds", "0"], "prepare-seconds"),
     ],
 )
 def test_options_that_cannot_be(options: list[str], said: str) -> None:
-    got = CliRunner().invoke(app, ["serve", "--port", "0", *options])
+    got = CliRunner(env={"ASYNCGEN_API_KEY": ""}).invoke(app, ["serve", "--port", "0", *options])
     assert got.exit_code != 0
     assert said in got.output
+
+
+@pytest.mark.parametrize("command", ["serve", "serve_ws"])
+def test_options_of_the_engine(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    sources: list[Source] = []
+    served = import_module(f"asyncgen_apps.cli.{command}")
+    monkeypatch.setattr(served, "_run", lambda source, *_: sources.append(source))
+    monkeypatch.setattr(served, "_bind", lambda host, port: None)
+    options = ["--max-running", "3", "--max-queue", "5", "--prepare-seconds", "2.5"]
+    for given in (options, []):
+        got = CliRunner().invoke(app, [command.replace("_", "-"), *given])
+        assert got.exit_code == 0, got.output
+    asked, default = sources
+    assert (asked.max_running, asked.max_queue_size, asked.prepare_seconds) == (3, 5, 2.5)
+    assert (default.max_running, default.max_queue_size, default.prepare_seconds) == (None,) * 3
+    llm: Any = open_llm(asked)
+    assert llm._preparing._seconds == 2.5
+
+
+def planned(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What would be served, in place of serving it."""
+    plans: list[Any] = []
+
+    def run(source: object, plan: object, listeners: list[socket.socket], startup: object) -> None:
+        plans.append(plan)
+        for listener in listeners:
+            listener.close()
+
+    monkeypatch.setattr(module, "_run", run)
+    return plans
+
+
+@pytest.mark.parametrize(
+    ("options", "hosts"),
+    [
+        ([], LOCAL_HOSTS),
+        (["--host", "127.0.0.1", "--allowed-host", "a.example"], (*LOCAL_HOSTS, "a.example")),
+        (["--allowed-host", "*"], (*LOCAL_HOSTS, "*")),
+        (["--api-key", "k"], None),
+        (["--host", "0.0.0.0", "--api-key", "k"], None),
+        (["--host", "0.0.0.0", "--allow-anonymous"], None),
+        (["--host", "0.0.0.0", "--no-auth"], None),
+    ],
+)
+def test_what_it_is_called(
+    options: list[str], hosts: tuple[str, ...] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plans = planned(monkeypatch)
+    environ = {"ASYNCGEN_API_KEY": ""}
+    got = CliRunner(env=environ).invoke(app, ["serve", "--port", "0", "--no-chat", *options])
+    assert got.exit_code == 0, got.output
+    assert plans[0].settings.allowed_hosts == plans[0].streams.allowed_hosts == hosts
+
+
+def test_keys_do_not_guard_a_chat_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    from asyncgen_apps.openai_http import mounts
+
+    plans = planned(monkeypatch)
+    monkeypatch.setattr(mounts, "has_chat", lambda: True)
+    CliRunner().invoke(app, ["serve", "--port", "0", "--api-key", "k", "--chat"])
+    assert plans[0].settings.allowed_hosts == LOCAL_HOSTS
 
 
 def test_a_chat_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:

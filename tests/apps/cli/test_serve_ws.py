@@ -110,9 +110,14 @@ def test_a_signal_under_load_ends_every_stream_with_a_word() -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--host", "0.0.0.0"], "--no-auth"),
+        (["--host", "0.0.0.0"], "--allow-anonymous"),
+        (["--allowed-host", "a:80"], "allowed_hosts has 'a:80'"),
+        (["--trusted-proxy", "x"], "trusted_proxies has 'x'"),
         (["--api-key-file", "/does/not/exist"], "--api-key-file"),
         (["--replay", "0"], "--replay"),
+        (["--open-seconds", "0"], "--open-seconds"),
+        (["--prepare-seconds", "0"], "--prepare-seconds"),
+        (["--max-connections", "1000000000"], "(ulimit -n), which leaves room for "),
     ],
 )
 def test_options_that_cannot_be(options: list[str], said: str) -> None:

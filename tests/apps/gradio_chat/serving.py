@@ -175,18 +175,24 @@ class PacedModel:
 
     def _wait(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         if self.deadly:
-            raise SystemExit("the engine's thread was told to end")
+            from asyncgen.engine.core import Engine
+
+            setattr(Engine, "step", _die)  # noqa: B010 - of this process, which is the test's
         time.sleep(self.delay)
         return scores
 
     async def occupy(self, requests: int) -> None:
         """Start answers that nobody reads and that outlast any test, or end them all."""
         import asyncgen
+        from asyncgen_apps.clients import Proxies
 
         for stream in self.occupying:
             await stream.aclose()
         pace = asyncgen.LogitsProcessorList([_dawdle])
-        slowed: dict[str, Any] = {"logits_processor": pace, "min_new_tokens": ENDLESS}
+        client = Proxies(()).client("127.0.0.1", None).id  # that of the pages: they wait behind
+        slowed: dict[str, Any] = {
+            "logits_processor": pace, "min_new_tokens": ENDLESS, "client": client
+        }  # fmt: skip
         self.occupying = [self.llm.stream("Once", **slowed) for _ in range(requests)]
         for stream in self.occupying:
             await stream.__aenter__()
@@ -214,6 +220,11 @@ class PacedModel:
         offered = [{"label": self.option, "value": self.option}]
         answers = ({**m, "options": offered} if m["role"] == "assistant" else m for m in messages)
         return list(answers)
+
+
+def _die(engine: object) -> None:
+    """What a step does that fails by itself, and no request."""
+    raise RuntimeError("the engine's thread was told to end")
 
 
 def _dawdle(input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:

@@ -52,7 +52,7 @@ def test_history_and_settings_reach_the_model(chat: Served, client: Client) -> N
     _ask(client, "Who?", history=history, settings=settings).result()
     prompt, params = chat.asked[-1]
     assert [m["content"] for m in prompt] == ["Be kind.", "Hi.", "Hello.", "Who?"]
-    assert params == {"seed": 7, "temperature": 0.5, "max_new_tokens": 5}
+    assert params == {"seed": 7, "temperature": 0.5, "max_new_tokens": 5, "client": "127.0.0.1"}
 
 
 def test_cancel_stops_the_model(chat: Served, client: Client) -> None:

@@ -312,6 +312,7 @@ def test_settings_reach_the_model_and_errors_the_user(chat: Served, page: ChatPa
     page.wait_done()
     prompt, params = chat.asked[-1]
     assert prompt[0] == {"role": "system", "content": "Be kind."}
+    assert params.pop("client") == "127.0.0.1"
     assert params == {"do_sample": False, "max_new_tokens": 7, "seed": 3, "top_logprobs": 5}
     assert "7 tokens" in page.folded.last.inner_text()
     assert "length limit" in page.folded.last.inner_text()

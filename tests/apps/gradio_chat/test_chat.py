@@ -11,6 +11,7 @@ import pytest
 
 import asyncgen_apps.gradio_chat
 from asyncgen import AsyncLLM, TextStream
+from asyncgen_apps.clients import Proxies
 from asyncgen_apps.gradio_chat import build_chat
 from asyncgen_apps.gradio_chat.chat import _Page
 from asyncgen_apps.gradio_chat.fields import FIELDS
@@ -24,13 +25,16 @@ CHAT, BOX, STORE, PICKER, ANSWERS, HEAT = range(6)
 
 
 def _request(key: str = "a") -> gr.Request:
-    return cast("gr.Request", SimpleNamespace(session_hash=key))
+    """A request of a page, which comes through a proxy."""
+    address, headers = SimpleNamespace(host="10.0.0.1"), {"x-forwarded-for": "203.0.113.7"}
+    made = SimpleNamespace(session_hash=key, client=address, headers=headers)
+    return cast("gr.Request", made)
 
 
 @cache
 def _drawn() -> _Page:
     """A page; drawing one takes longer than most tests."""
-    return _Page(ScriptedModel(), "demo", (), None)
+    return _Page(ScriptedModel(), "demo", (), None, Proxies(("10.0.0.1",)))
 
 
 def _page(model: ScriptedModel) -> tuple[_Page, list[Any]]:
@@ -63,6 +67,7 @@ async def test_an_answer_is_drawn_kept_and_measured() -> None:
     assert last[STORE]["conversations"][0]["turns"][1]["text"] == "An answer."
     assert last[PICKER]["choices"][0][0] == "Who?"
     assert "data-token" in last[HEAT]
+    assert page._llm.asked[0][1]["client"] == "203.0.113.7"  # type: ignore[attr-defined]
 
 
 async def test_while_a_chat_is_answered_no_second_question_is_taken(

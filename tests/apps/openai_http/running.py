@@ -162,7 +162,7 @@ def running(
                 loop.call_soon_threadsafe(function)
 
             async with with_streams(app, llm, gate, streams, second) as drain:
-                server = Server(app, gate, drain_seconds=drain_seconds, drain_streams=drain)
+                server = Server(app, gate, chosen, drain_seconds=drain_seconds, drain_streams=drain)
                 found.append(Running(port, ws_port, llm, gate, server, call))
                 ready.set()
                 await server.serve(sockets=[listener])

@@ -2,47 +2,27 @@
 
 from __future__ import annotations
 
-import hmac
 import json
 import socket
+import sys
+import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from starlette.exceptions import HTTPException
 
 from asyncgen_apps.openai_http.failures import ApiError
-from asyncgen_apps.openai_http.middleware import Keys, TakeShortWay
+from asyncgen_apps.openai_http.middleware import LARGE_BODY, TakeShortWay, _check_large
+from asyncgen_apps.openai_http.schema import ChatCompletionRequest, CompletionRequest
 from tests.apps.openai_http.running import running
 from tests.apps.openai_http.test_answer import scripted
 
 if TYPE_CHECKING:
+    from types import FrameType
+
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
     from tests.apps.openai_http.running import Running
-
-
-@given(keys=st.lists(st.text(min_size=1), min_size=1), other=st.text())
-def test_keys(keys: list[str], other: str) -> None:
-    known = Keys([key for key in keys if key.isascii()])
-    assert all(known.accepts(key) for key in keys if key.isascii())
-    if other not in keys:
-        assert not known.accepts(other)
-    assert bool(Keys(()).accepts(other)) is False
-
-
-def test_all_keys_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[bytes] = []
-
-    def compare(given: bytes, known: bytes) -> bool:
-        seen.append(known)
-        return given == known
-
-    monkeypatch.setattr(hmac, "compare_digest", compare)
-    assert Keys(("a", "b", "c")).accepts("a")
-    assert len(seen) == 3
-    assert {len(one) for one in seen} == {32}
 
 
 def test_a_body_that_does_not_come() -> None:
@@ -146,3 +126,108 @@ def test_both_ways_give_the_same_answer(demo: Running, stream: bool) -> None:
         assert {one.pop("created") for one in data if one != "[DONE]"}
         replies.append((data, {n: v for n, v in names.items() if n != "date"}))
     assert replies[0] == replies[1]
+
+
+PADDED = b'{"a": "' + b"x" * LARGE_BODY + b'"}'
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("headers", [JSON, [], [(b"content-type", b"application/x+json")]])
+async def test_a_large_body_is_checked_beside_the_loop(headers: list[tuple[bytes, bytes]]) -> None:
+    here, where = threading.get_ident(), []
+
+    def make(content: object, request_id: str) -> ASGIApp:
+        where.append(threading.get_ident())
+
+        async def short(scope: Scope, receive: Receive, send: Send) -> None:
+            where.append(threading.get_ident())
+
+        return short
+
+    await large(PADDED, make, headers)
+    assert where[0] != here and where[1] == here
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-be", "utf-32"])
+async def test_a_large_body_in_what_small_ones_may_be_in(encoding: str) -> None:
+    read: list[object] = []
+
+    def make(content: object, request_id: str) -> ASGIApp:
+        read.append(content)
+        raise ApiError(404, "no such model")
+
+    text = PADDED.decode().replace("x", "é", 1)
+    head, _ = await large(text.encode(encoding), make, JSON)
+    assert head["status"] == 404 and read == [json.loads(text)]
+
+
+def test_a_large_table_is_checked_in_small_turns() -> None:
+    """Other threads have their turn between calls of Python; in C and Rust there is none."""
+    table = {str(token): 1 for token in range(2000)}
+    body = json.dumps({"model": "demo", "prompt": "x", "logit_bias": table}).encode()
+    calls = []
+
+    def watch(frame: FrameType, event: str, argument: object) -> None:
+        if event == "call":
+            calls.append(frame.f_code.co_name)
+
+    def make(content: object, request_id: str) -> ASGIApp:
+        assert len(calls) >= 2000  # it was parsed
+        calls.clear()
+        CompletionRequest.model_validate(content)
+        assert len(calls) >= 2000
+        raise ApiError(404, "no such model")
+
+    sys.setprofile(watch)
+    try:
+        refused = _check_large(make, body, "1")
+    finally:
+        sys.setprofile(None)
+    assert isinstance(refused, ApiError) and refused.status == 404
+
+
+def not_valid(content: object, request_id: str) -> ASGIApp:
+    ChatCompletionRequest.model_validate(content)
+    raise AssertionError
+
+
+def not_here(content: object, request_id: str) -> ASGIApp:
+    raise ApiError(404, "no such model")
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("body", "make", "status", "word"),
+    [
+        (PADDED, not_here, 404, b"no such model"),
+        (PADDED, not_valid, 400, b"`a` is not supported"),
+        (PADDED[:-1], not_valid, 400, b"invalid_json"),
+        (b"[" * LARGE_BODY * 2, not_valid, 400, b"invalid_json"),
+        (b"1" * LARGE_BODY * 2, not_valid, 400, b"error"),
+        (b"\xff" * LARGE_BODY * 2, not_valid, 400, b"invalid_json"),
+    ],
+)
+async def test_a_large_body_is_refused_by_name(
+    body: bytes, make: Any, status: int, word: bytes
+) -> None:
+    head, sent = await large(body, make, JSON)
+    assert head["status"] == status and word in sent["body"]
+
+
+async def large(body: bytes, make: Any, headers: list[tuple[bytes, bytes]]) -> list[Any]:
+    """What is sent in reply to a large body, which the framework never sees."""
+    sent: list[Any] = []
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": body}
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    async def framework(scope: Scope, receive: Receive, send: Send) -> None:
+        raise AssertionError
+
+    scope = {"type": "http", "path": "/x", "method": "POST", "state": {"request_id": "7"}}
+    await TakeShortWay(framework, {"/x": make})({**scope, "headers": headers}, receive, send)
+    return sent

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import httpx
 import pytest
@@ -13,6 +13,9 @@ from fastapi import FastAPI
 from asyncgen_apps.openai_http import Gate, ServerSettings, create_app, mounts
 from asyncgen_apps.openai_http.page import EndHeartbeats, GatedModel
 from tests.apps.openai_http.test_answer import scripted
+
+if TYPE_CHECKING:
+    from asyncgen import AsyncLLM
 
 
 def test_without_gradio(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -30,15 +33,16 @@ def test_the_page_is_of_this_engine(monkeypatch: pytest.MonkeyPatch) -> None:
 
     gradio.mount_gradio_app = mount  # type: ignore[attr-defined]
     chat.build_chat = lambda model, **rest: ("page of", model)  # type: ignore[attr-defined]
-    chat.launch_options = lambda: {"css": "x"}  # type: ignore[attr-defined]
+    chat.launch_options = lambda origins: {"css": "x", "origins": origins}  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "gradio", gradio)
     monkeypatch.setitem(sys.modules, mounts.CHAT, chat)
     app = FastAPI()
     gate = Gate(1)
-    assert mounts.mount_chat(app, "engine", gate, name="demo") is app  # type: ignore[arg-type]
+    engine, origins = cast("AsyncLLM", "engine"), ("https://a.example",)
+    assert mounts.mount_chat(app, engine, gate, name="demo", origins=origins) is app
     [((_, model), path, options)] = calls
     assert isinstance(model, GatedModel)
-    assert (path, options) == ("/", {"css": "x"})
+    assert (path, options) == ("/", {"css": "x", "origins": ("https://a.example",)})
     kinds: list[object] = [each.cls for each in app.user_middleware]
     assert EndHeartbeats in kinds
 
@@ -67,7 +71,7 @@ async def test_below_v1_the_page_has_no_say(
     page.get("/page")(lambda: "the page")
     gradio.mount_gradio_app = mount  # type: ignore[attr-defined]
     chat.build_chat = lambda model, **rest: page  # type: ignore[attr-defined]
-    chat.launch_options = dict  # type: ignore[attr-defined]
+    chat.launch_options = lambda origins: {}  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "gradio", gradio)
     monkeypatch.setitem(sys.modules, mounts.CHAT, chat)
     async with scripted()() as llm:

@@ -174,7 +174,7 @@ def test_the_chat_the_api_and_the_streams_share_a_port() -> None:
         port = urlsplit(url).port
         assert port is not None
         with socket.create_connection(("127.0.0.1", port), 60) as open_page:
-            open_page.sendall(b"GET /gradio_api/heartbeat/abc HTTP/1.1\r\nHost: x\r\n\r\n")
+            open_page.sendall(b"GET /gradio_api/heartbeat/abc HTTP/1.1\r\nHost: localhost\r\n\r\n")
             assert b" 200 " in open_page.recv(4096)
             process.send_signal(signal.SIGTERM)
             # Much sooner than the drain allows: an open page does not hold the server.

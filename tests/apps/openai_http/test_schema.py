@@ -62,15 +62,24 @@ def test_half_characters_are_refused() -> None:
     assert first_error({"stop": "a\ud800"})["loc"][0] == "stop"
 
 
-def test_parts_of_a_message_are_lines() -> None:
-    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
-    asked = ChatCompletionRequest.model_validate(
-        {**CHAT, "messages": [{"role": "user", "content": parts}]}
-    )
-    assert asked.messages[0].text() == "a\nb"
+def test_parts_of_a_message_are_texts() -> None:
     image = [{"type": "image_url", "image_url": {"url": "x"}}]
     error = first_error({"messages": [{"role": "user", "content": image}]})
     assert error["loc"][:3] == ("messages", 0, "content")
+
+
+def test_variables_of_a_chat_template_are_few_and_short() -> None:
+    good = {"enable_thinking": False, "effort": "low", "deep": {"a": [1, 2.5, None]}}
+    taken: tuple[Any, ...] = (good, {}, None, {"a": "x" * 4000})
+    for field in taken:
+        asked = ChatCompletionRequest.model_validate({**CHAT, "chat_template_kwargs": field})
+        assert asked.chat_template_kwargs == field
+    deep: Any = []
+    for _ in range(5000):
+        deep = [deep]
+    many = {str(number): 0 for number in range(33)}
+    for field in ([], "a", {"a": "x" * 4096}, many, {"a": deep}, {"a": 10**5000}, {"a": "\ud800"}):
+        assert first_error({"chat_template_kwargs": field})["loc"][0] == "chat_template_kwargs"
 
 
 @pytest.mark.parametrize("prompt", ["a", [1, 2], ["a", "b"], [[1], [2, 3]]])

@@ -83,6 +83,11 @@ def test_nobody_is_let_in_on_a_drain() -> None:
         {"ping_seconds": 0.0},
         {"stall_seconds": -1.0},
         {"body_seconds": 0.0},
+        {"body_rate": 0},
+        {"head_seconds": 0.0},
+        {"max_head_bytes": 0},
+        {"max_connections": 0},
+        {"max_connections": 10**9},
     ],
 )
 def test_refused(values: dict[str, Any]) -> None:

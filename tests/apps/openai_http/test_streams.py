@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
+from urllib.request import urlopen
 
 import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
-from asyncgen import AsyncLLM
+from asyncgen import AsyncLLM, Tokenizer
 from asyncgen_apps.openai_http import ServerSettings
 from asyncgen_apps.openai_http.streams import stream_settings
 from tests.apps.openai_http.running import PATIENCE, running, wait_for
 from tests.apps.openai_http.test_answer import scripted
+from tests.doubles.models import TableModel, byte_tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -165,3 +169,58 @@ def test_settings_are_the_servers() -> None:
     assert (streams.model_name, streams.tokens) == ("a", ("key",))
     assert (streams.origins, streams.max_message_bytes) == (("https://x.org",), 5000)
     assert streams.drain_seconds == 7.0
+
+
+def test_texts_that_hang_or_panic_leave_both_doors_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fifth long text is refused by both, both say so, and both serve all else."""
+    encode, release = Tokenizer.encode_ids, threading.Event()
+
+    def encode_ids(self: Tokenizer, text: str, add_special_tokens: bool = True) -> list[int]:
+        if text.startswith("hang"):
+            release.wait(PATIENCE)
+        if text.startswith("panic"):
+            raise GeneratorExit  # to a task of a loop, this is the end
+        return encode(self, text, add_special_tokens)
+
+    monkeypatch.setattr(Tokenizer, "encode_ids", encode_ids)
+    model, tokenizer = TableModel(context_length=100_000), byte_tokenizer()
+    long = "x" * 5000
+
+    def ask(prompt: str) -> tuple[int, str]:
+        reply = served.post("/completions", {"model": "demo", "prompt": prompt, "max_tokens": 2})
+        return reply.status, reply.body.decode()
+
+    def health(port: int, path: str) -> tuple[int, str]:
+        with urlopen(f"http://127.0.0.1:{port}{path}", timeout=PATIENCE) as reply:
+            return reply.status, reply.read().decode()
+
+    def make() -> AsyncLLM:
+        return AsyncLLM(model, tokenizer=tokenizer, prepare_seconds=0.5)
+
+    with running(make) as served, wired(served) as wire:
+        try:
+            assert wire.hear()["type"] == "hello"
+            wire.say("generate", id="p", prompt="panic")
+            assert wire.rest()[1]["code"] == "internal"
+            assert ask("panic")[0] == 500
+            wire.say("generate", id="h", prompt="hang")
+            assert wire.rest()[1]["code"] == "invalid_request"
+            assert health(served.port, "/health") == (200, "ok\n")
+            with ThreadPoolExecutor(3) as pool:
+                for status, told in pool.map(ask, ["hang"] * 3):
+                    assert status == 400 and "prepare_seconds" in told
+            for port, path in ((served.port, "/health"), (served.ws_port, "/healthz")):
+                assert health(port, path) == (200, "degraded\n")
+            assert health(served.port, "/ready") == (200, "ok\n")
+            status, told = ask(long)
+            assert status == 503 and "degraded" in told
+            wire.say("generate", id="l", prompt=long)
+            refused = wire.rest()[1]
+            assert refused["code"] == "overloaded" and refused["retry_after"] > 0
+            assert ask("short")[0] == 200
+            wire.say("generate", id="s", prompt="short", params={"max_new_tokens": 2})
+            assert wire.rest()[1]["type"] == "done"
+        finally:
+            release.set()
+        wait_for(lambda: health(served.port, "/health") == (200, "ok\n"))
+        assert ask(long)[0] == 200

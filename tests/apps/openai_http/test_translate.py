@@ -39,6 +39,7 @@ def text(**fields: Any) -> Plan:
         ({"logprobs": True, "top_logprobs": 2}, {"logprobs": True, "top_logprobs": 2}),
         ({"logprobs": False}, {}),
         ({"n": 3}, {"n": 3}),
+        ({"chat_template_kwargs": {"a": [1]}}, {"chat_template_kwargs": {"a": [1]}}),
         ({"n": 1}, {}),
         ({"min_tokens": 4}, {"min_new_tokens": 4}),
         ({"ignore_eos": True}, {"eos_token_id": []}),
@@ -50,6 +51,14 @@ def test_parameters(given: dict[str, Any], wanted: dict[str, Any]) -> None:
     planned = chat(**given)
     assert len(planned.parts) == 1
     assert planned.parts[0].params == wanted
+
+
+def test_parts_of_a_content_are_handed_on() -> None:
+    """The chat template decides what becomes of them, as behind every other door."""
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    messages = [{"role": "developer", "content": parts}, TURN]
+    (part,) = chat(messages=messages).parts
+    assert part.prompt == [{"role": "system", "content": parts}, TURN]
 
 
 @pytest.mark.parametrize(

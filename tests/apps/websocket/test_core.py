@@ -11,6 +11,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from asyncgen_apps.clients import Keys
 from asyncgen_apps.websocket.answers import Answer, Registry
 from asyncgen_apps.websocket.core import Begin, Channel, Close, Order, Stop
 from asyncgen_apps.websocket.failures import Fault
@@ -157,7 +158,7 @@ def test_a_ping_gets_its_nonce() -> None:
 @pytest.mark.parametrize("message", [Ping(nonce=1), Generate(id="a", prompt="x"), Auth(token="no")])
 def test_nothing_before_a_good_token(message: Any) -> None:
     side = Side(tokens=("yes",))
-    channel = side.channel(check=lambda token: token == "yes", is_authenticated=False)
+    channel = side.channel(find=Keys(("yes",)).find, client=None)
     assert side.sent(channel) == []
     [order] = channel.receive(message, 0)
     assert isinstance(order, Close)
@@ -170,7 +171,7 @@ def test_nothing_before_a_good_token(message: Any) -> None:
 
 def test_a_good_token() -> None:
     side = Side(tokens=("yes",))
-    channel = side.channel(check=lambda token: token == "yes", is_authenticated=False)
+    channel = side.channel(find=Keys(("yes",)).find, client=None)
     assert channel.receive(Auth(token="yes"), 0) == []
     assert side.sent(channel)[0]["authenticated"] is True
     assert channel.receive(Auth(token="yes"), 0) == []

@@ -174,3 +174,63 @@ class Turns(RuleBasedStateMachine):
 
 
 TestTurns = Turns.TestCase
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 6), st.integers(1, 128)), min_size=2, max_size=5),
+    st.integers(2, 8),
+)
+def test_clients_share_the_rows_of_the_turns(
+    clients: list[tuple[int, int]], max_running: int
+) -> None:
+    """Each client has as many requests and as many rows a request as it likes."""
+    scheduler: TurnScheduler[tuple[int, int]] = TurnScheduler(max_running)
+    for client, (count, cost) in enumerate(clients):
+        for number in range(count * 4):
+            scheduler.add((client, number), 10**9 * client, client=str(client), cost=cost)
+    spent: Counter[int] = Counter()
+    dearest = max(cost for _, cost in clients)
+    while sum(spent.values()) < 200 * dearest * len(clients):
+        scheduler.admit()
+        turn = scheduler.next_turn()
+        assert turn is not None
+        client, number = turn
+        spent[client] += clients[client][1]
+        if spent[client] % 3 == 0:  # some end, and others come in their place
+            scheduler.remove(turn)
+            again = (client, number + 1000)
+            scheduler.add(again, client=str(client), cost=clients[client][1])
+    even = sum(spent.values()) / len(clients)
+    assert all(spent[client] >= 0.9 * even for client in range(len(clients))), spent
+
+
+def test_a_client_that_comes_to_a_full_lane_has_its_turn() -> None:
+    scheduler: TurnScheduler[str] = TurnScheduler(2)
+    for number in range(6):
+        scheduler.add(f"hog{number}", 2**31, client="hog", cost=64)
+    turns(scheduler, 10)
+    scheduler.add("late", client="late")
+    assert "late" in [scheduler.admit() or "", scheduler.next_turn()]
+    assert scheduler.num_running == 3
+
+
+def test_who_leaves_and_comes_back_has_had_what_it_had() -> None:
+    """Else requests of one dear turn each would be free."""
+    scheduler: TurnScheduler[str] = TurnScheduler(4)
+    scheduler.add("steady", client="steady")
+    rows: Counter[str] = Counter()
+    for number in range(300):
+        if scheduler.num_running + scheduler.num_waiting < 2:
+            scheduler.add(f"{number}", client="passing", cost=64)
+        scheduler.admit()
+        turn = scheduler.next_turn()
+        assert turn is not None
+        if turn == "steady":
+            rows["steady"] += 1
+        else:
+            rows["passing"] += 64
+            scheduler.remove(turn)
+    assert abs(rows["steady"] - rows["passing"]) <= 64
+    scheduler.remove("steady")
+    scheduler.clear()
+    assert not scheduler._debts

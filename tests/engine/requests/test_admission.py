@@ -79,3 +79,29 @@ def test_retry_after_follows_the_rate() -> None:
     with pytest.raises(OverloadedError) as caught:
         admission.enter()
     assert caught.value.retry_after == 60.0
+
+
+def test_nobody_fills_the_queue_for_others() -> None:
+    admission = Admission(max_running=1, max_queue_size=8)
+    admission.enter("hog").started()
+    places = [admission.enter("hog") for _ in range(8)]
+    with pytest.raises(OverloadedError):
+        admission.enter("hog")
+    places += [admission.enter("other") for _ in range(4)]
+    with pytest.raises(OverloadedError):
+        admission.enter("other")
+    places += [admission.enter("third") for _ in range(2)]
+    with pytest.raises(OverloadedError):
+        admission.enter("third")
+    for place in places:
+        place.left()
+    assert admission.num_waiting == 0
+    assert not admission._waiting
+
+
+def test_more_clients_than_places_are_refused() -> None:
+    admission = Admission(max_running=1, max_queue_size=2)
+    admission.enter("a").started()
+    admission.enter("a"), admission.enter("a"), admission.enter("b")
+    with pytest.raises(OverloadedError):
+        admission.enter("c")

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from asyncgen.engine.scheduling.pages import UNREAD, PagePool, Reservation
-from asyncgen.engine.scheduling.scheduler import ScheduledRow, Scheduler
+from asyncgen.engine.scheduling.scheduler import Scheduler
 from asyncgen.engine.scheduling.schedulers import FIFOScheduler, PrefillFirstScheduler
-from asyncgen.engine.scheduling.state import RequestState, RequestStatus
+from asyncgen.engine.scheduling.state import RequestState, RequestStatus, ScheduledRow
 from asyncgen.errors import InvalidRequestError
 from tests.doubles.paged import Loop, alone
 
@@ -82,16 +82,17 @@ class Mix(RuleBasedStateMachine):
         rest=st.lists(st.integers(0, 1), min_size=1, max_size=5),
         count=st.integers(1, 6),
         priority=st.integers(-1, 1),
+        client=st.sampled_from(["", "a", "b"]),
     )
-    def add(self, beginning: int, rest: list[int], count: int, priority: int) -> None:
+    def add(self, beginning: int, rest: list[int], count: int, priority: int, client: str) -> None:
         assert self.loop is not None
         prompt = [3] * beginning + rest
         pool = self.loop.scheduler.cache
         if pool.pages_for(len(prompt) + count - 1) > pool.num_pages:
             with pytest.raises(InvalidRequestError, match="give the cache more memory"):
-                self.loop.add(prompt, count, priority=priority)
+                self.loop.add(prompt, count, priority=priority, client=client)
         else:
-            self.states.append(self.loop.add(prompt, count, priority=priority))
+            self.states.append(self.loop.add(prompt, count, priority=priority, client=client))
 
     @rule(count=st.integers(1, 5))
     def step(self, count: int) -> None:
@@ -152,20 +153,29 @@ TestMix = Mix.TestCase
 @settings(max_examples=40, deadline=None)
 @given(
     st.sampled_from(ORDERS),
-    st.lists(st.tuples(st.integers(1, 20), st.integers(1, 8), st.integers(0, 3)), max_size=14),
+    st.lists(
+        st.tuples(
+            st.integers(1, 20),
+            st.integers(1, 8),
+            st.integers(0, 3),
+            st.sampled_from(["", "a", "b"]),
+        ),
+        max_size=14,
+    ),
     st.integers(8, 14),
     st.sampled_from([2, 5, 40]),
 )
 def test_the_tokens_are_the_same_in_any_mix(
     order: Callable[[PagePool], Scheduler],
-    requests: list[tuple[int, int, int]],
+    requests: list[tuple[int, int, int, str]],
     num_pages: int,
     token_budget: int,
 ) -> None:
     loop = Loop(order(PagePool(num_pages, 4)), token_budget=token_budget)
     states = []
-    for length, count, gap in requests:
-        states.append(loop.add([1] * (length // 2) + [2] * (length - length // 2), count))
+    for length, count, gap, client in requests:
+        prompt = [1] * (length // 2) + [2] * (length - length // 2)
+        states.append(loop.add(prompt, count, client=client))
         for _ in range(gap):
             loop.step()
     loop.drain()

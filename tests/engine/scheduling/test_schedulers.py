@@ -14,7 +14,7 @@ from asyncgen.engine.scheduling.state import RequestStatus
 from tests.doubles.paged import Loop
 
 if TYPE_CHECKING:
-    from asyncgen.engine.scheduling.scheduler import ScheduledRow
+    from asyncgen.engine.scheduling.state import ScheduledRow
 
 
 def shape(rows: list[ScheduledRow]) -> list[tuple[str, int]]:

@@ -50,7 +50,7 @@ def test_the_heap_does_not_outgrow_the_queue() -> None:
         state = ranked(str(number), 0, number)
         queue.push(state)
         queue.remove(state)
-    assert len(queue._heap) < 100
+    assert len(queue._heaps[""]) < 100
 
 
 class Queue(RuleBasedStateMachine):

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from asyncgen.engine.scheduling.scheduler import ScheduledRow, Scheduler
-from asyncgen.engine.scheduling.state import GenerationOutput, RequestStatus
+from asyncgen.engine.scheduling.scheduler import Scheduler
+from asyncgen.engine.scheduling.state import GenerationOutput, RequestStatus, ScheduledRow
 from asyncgen.engine.sync.manager import ContinuousBatchingManager
 from asyncgen.errors import (
     EngineClosedError,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -20,10 +20,14 @@ from asyncgen.generation.config.checks import (
     join_equal_ids,
     minor_issues,
 )
-from asyncgen.generation.config.parameters import PARAMETERS
+from asyncgen.generation.config.modes import GenerationMode
+from asyncgen.generation.config.parameters import PARAMETERS, SAMPLING
 from asyncgen.generation.strategies.constraints import check_constraints
 from tests.doubles.models import TableModel
 from tests.engine.making import request_for
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def test_every_known_name_passes() -> None:
@@ -81,6 +85,35 @@ def test_who_switches_sampling_off_hears_only_of_what_they_set() -> None:
     assert [issue.name for issue in minor_issues(config)] == ["temperature", "top_k"]
     assert not minor_issues(config, {"do_sample"})
     assert [issue.name for issue in minor_issues(config, {"do_sample", "top_k"})] == ["top_k"]
+
+
+_MODES: dict[GenerationMode, dict[str, Any]] = {
+    GenerationMode.GREEDY_SEARCH: {},
+    GenerationMode.SAMPLE: {"do_sample": True},
+    GenerationMode.CONTRASTIVE_SEARCH: {"penalty_alpha": 0.6},
+    GenerationMode.ASSISTED_GENERATION: {"prompt_lookup_num_tokens": 2},
+    GenerationMode.DOLA_GENERATION: {"dola_layers": "low"},
+    GenerationMode.BEAM_SEARCH: {"num_beams": 2},
+    GenerationMode.BEAM_SAMPLE: {"num_beams": 2, "do_sample": True},
+    GenerationMode.GROUP_BEAM_SEARCH: {"num_beams": 2, "num_beam_groups": 2},
+    GenerationMode.CONSTRAINED_BEAM_SEARCH: {"num_beams": 2, "force_words_ids": [[3]]},
+}
+_OF_BEAMS = {"length_penalty", "early_stopping"}
+
+
+@pytest.mark.parametrize("mode", GenerationMode)
+def test_what_is_said_of_flags_is_so_in_every_mode(mode: GenerationMode, tmp_path: Path) -> None:
+    flags: dict[str, Any] = dict.fromkeys(SAMPLING, 0.5)
+    flags |= {"top_k": 4, "length_penalty": 2.0, "early_stopping": True}
+    config = GenerationConfig()
+    config.__dict__.update({**flags, **_MODES[mode]})
+    assert config.get_generation_mode() is mode
+    idle = set() if config.do_sample else set(SAMPLING)
+    idle -= {"top_k"} if mode is GenerationMode.CONTRASTIVE_SEARCH else set()
+    idle |= set() if config.num_beams else _OF_BEAMS
+    assert {issue.name for issue in minor_issues(config)} == idle
+    used = {name: value for name, value in flags.items() if name not in idle}
+    GenerationConfig(**used, **_MODES[mode]).save_pretrained(tmp_path)
 
 
 SIZE = 10

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,6 +14,7 @@ from asyncgen.generation.config import GenerationConfig
 from asyncgen.generation.config.checks import check_config, check_values
 from asyncgen.generation.config.parameters import BY_NAME, DEFAULTS, PARAMETERS
 from asyncgen.generation.config.rules import MOST_ROWS, MOST_STOP_CHARACTERS, Documented, Range
+from asyncgen.tokenizer import Tokenizer
 
 
 def _range_of(rule: Any) -> Range | None:
@@ -34,6 +36,30 @@ def test_the_numbers_are_all_there() -> None:
     assert len(_NUMBERS) > 25 and len(_SWITCHES) > 8
     for name in ("top_p", "temperature", "max_new_tokens", "top_logprobs", "n", "min_p"):
         assert name in _NUMBERS
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ([], "a dict"),
+        ({1: 2}, "a dict"),
+        ({"enable_thinking": True, "tools": []}, "`tools` is no variable"),
+        ({"add_generation_prompt": False}, "`add_generation_prompt` is no variable"),
+        ({"chat_template": "x"}, "`chat_template`"),
+        ({"self": 1}, "`self`"),
+    ],
+)
+def test_variables_of_a_chat_template(value: Any, said: str) -> None:
+    with pytest.raises(InvalidRequestError, match=f"^`chat_template_kwargs` is .*{said}"):
+        check_values({"chat_template_kwargs": value})
+
+
+def test_no_argument_of_a_rendering_is_a_variable() -> None:
+    for name in inspect.signature(Tokenizer.apply_chat_template).parameters:
+        if name != "template_variables":
+            with pytest.raises(InvalidRequestError):
+                check_values({"chat_template_kwargs": {name: None}})
+    check_values({"chat_template_kwargs": {"enable_thinking": False, "bos_token": "<s>"}})
 
 
 @pytest.mark.parametrize("name", [*_NUMBERS, "eos_token_id"])

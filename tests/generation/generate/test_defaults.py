@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import logging
+import warnings
 from typing import Any
 
 import pytest
+import torch
 
+import asyncgen
 from asyncgen.generation.config import GenerationConfig
 from asyncgen.generation.generate.defaults import resolve_config, resolve_length, resolve_pad
-from tests.doubles.models import EOS, TableModel
+from tests.doubles.models import EOS, PAD, TableModel
 
 
 def _length(context: int | None = None, **fields: Any) -> GenerationConfig:
@@ -21,6 +24,32 @@ def _length(context: int | None = None, **fields: Any) -> GenerationConfig:
 def test_twenty_new_tokens_by_default_as_documented() -> None:
     assert _length().max_length == 23
     assert _length(context=10).max_length == 10
+
+
+def test_the_default_length_is_said_once_with_the_remedy() -> None:
+    ids = torch.tensor([[1, 2, 3]])
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("default")
+        for _ in range(3):
+            assert TableModel().generate(ids, pad_token_id=PAD).shape[1] <= 23  # type: ignore[union-attr]
+    (one,) = said
+    assert one.category is asyncgen.DefaultLengthWarning and issubclass(one.category, UserWarning)
+    assert "20 new tokens; pass `max_new_tokens`" in str(one.message)
+    assert one.filename == __file__
+
+
+@pytest.mark.parametrize("fields", [{"max_new_tokens": 2}, {"max_length": 5}])
+def test_nothing_is_said_where_there_is_a_length(fields: dict[str, Any]) -> None:
+    ids, model = torch.tensor([[1, 2, 3]]), TableModel()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model.generate(ids, pad_token_id=PAD, **fields)
+        config = GenerationConfig(pad_token_id=PAD, **fields)
+        model.generate(ids, generation_config=config)
+        model.generation_config = config
+        model.generate(ids)
+        warnings.filterwarnings("ignore", category=asyncgen.DefaultLengthWarning)
+        TableModel().generate(ids, pad_token_id=PAD)
 
 
 def test_new_tokens_win_over_the_whole_length(caplog: pytest.LogCaptureFixture) -> None:

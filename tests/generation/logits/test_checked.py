@@ -35,12 +35,12 @@ class Breaking(LogitsProcessor):
             return scores[:, :2]
         if self.how == "none":
             return None
-        scores[1] = {"nan": torch.nan, "banned": -torch.inf, "inf": torch.inf}[self.how]
+        scores[1] = {"nan": torch.nan, "banned": -torch.inf}[self.how]
         return scores
 
 
 @pytest.mark.parametrize("in_place", [False, True])
-@pytest.mark.parametrize("how", ["row", "vocabulary", "none", "nan", "banned", "inf"])
+@pytest.mark.parametrize("how", ["row", "vocabulary", "none", "nan", "banned"])
 @pytest.mark.parametrize("place", [0, 1, 2])
 def test_a_processor_of_the_user_is_named_at_once(how: str, in_place: bool, place: int) -> None:
     processors = CheckedProcessors([HARMLESS, MinPLogitsWarper(0.1)])
@@ -49,6 +49,28 @@ def test_a_processor_of_the_user_is_named_at_once(how: str, in_place: bool, plac
     with pytest.raises(InvalidScoresError, match="Breaking") as caught:
         processors(IDS, SCORES.clone())
     assert caught.value.processor == "Breaking"
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_a_token_of_plus_infinity_is_demanded(dtype: torch.dtype) -> None:
+    def demanding(input_ids: Tensor, scores: Tensor) -> Tensor:
+        scores[1, 2] = scores[1, 4] = torch.inf
+        return scores
+
+    processors = CheckedProcessors([HARMLESS, demanding, MinPLogitsWarper(0.1)])
+    scores = processors(IDS, SCORES.to(dtype))
+    assert scores.dtype == dtype
+    assert scores[1].tolist() == [-torch.inf, -torch.inf, 0, -torch.inf, 0]
+    assert int(scores[0].argmax()) == 4  # a row without is as it was
+
+
+def test_what_is_demanded_of_one_row_does_not_hide_a_broken_one() -> None:
+    def both(input_ids: Tensor, scores: Tensor) -> Tensor:
+        scores[0, 1], scores[1] = torch.inf, -torch.inf
+        return scores
+
+    with pytest.raises(InvalidScoresError, match="both"):
+        CheckedProcessors([both])(IDS, SCORES.clone())
 
 
 def test_a_function_has_its_name() -> None:

@@ -106,6 +106,7 @@ class AssistantDrafter:
     memory: GenerationConfig | None = None
     _start: int = field(default=0, init=False)
     _stream: int = field(default=0, init=False)
+    _drafted: int = field(default=0, init=False)
     _probabilities: list[float] = field(default_factory=list, init=False)
 
     def propose(self, ids: Tensor, room: int, *, stream: int | None = None) -> Drafting:
@@ -140,13 +141,14 @@ class AssistantDrafter:
             yield Step([[]])
             raw = forward(token[:, None])
         forward.finish()
+        self._drafted = len(scores)
         drawn = None if self.draw is None else torch.cat(scores)
         return Proposal(sequence[0, start : start + len(scores)], drawn)
 
     def update(self, accepted: int) -> None:
         """See `Drafter`. Keeps the cache of what was right."""
         self.forward.crop(self._start + accepted)
-        self.schedule.update(accepted)
+        self.schedule.update(accepted, self._drafted)
         self.confidence.update(self._probabilities, accepted)
         if self.memory is not None and self.schedule.kind == "heuristic":
             self.memory.num_assistant_tokens = self.schedule.count

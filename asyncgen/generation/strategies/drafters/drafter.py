@@ -61,10 +61,15 @@ class Schedule:
         self.count = count
         self.kind = kind
 
-    def update(self, accepted: int) -> None:
-        """Change the number after a draft of which so many tokens were right."""
+    def update(self, accepted: int, drafted: int) -> None:
+        """Change the number after a draft.
+
+        Args:
+            accepted: How many of its tokens were right.
+            drafted: How many it had; a draft that ended early can be right as a whole, too.
+        """
         if self.kind != "constant":
-            self.count = self.count + 2 if accepted == self.count else max(1, self.count - 1)
+            self.count = self.count + 2 if accepted == drafted else max(1, self.count - 1)
 
 
 _KEPT: Final = 512

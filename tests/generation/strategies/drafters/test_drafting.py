@@ -20,7 +20,7 @@ from asyncgen.generation.strategies.drafters.drafting import (
 )
 from asyncgen.generation.strategies.drafters.lookup import LookupDrafter
 from tests.doubles.models import EOS, PAD, TableModel, byte_tokenizer
-from tests.generation.strategies.pairs import pair
+from tests.generation.strategies.pairs import near, pair
 from tests.generation.strategies.plans import plan_of
 from tests.ids import readable
 
@@ -149,7 +149,7 @@ def test_processors_of_users_are_not_asked_about_drafts() -> None:
 def test_constant_stays() -> None:
     schedule = Schedule(5)
     for accepted in (5, 0, 3):
-        schedule.update(accepted)
+        schedule.update(accepted, 5)
         assert schedule.count == 5
 
 
@@ -157,13 +157,57 @@ def test_constant_stays() -> None:
 def test_heuristic_grows_by_two_and_shrinks_by_one(kind: str) -> None:
     schedule = Schedule(2, kind)
     counts = []
-    for accepted in (2, 4, 3, 0, 0, 0, 0, 0, 0, 1):
-        schedule.update(accepted)
+    drafts = ((2, 2), (4, 4), (3, 6), (3, 3), (1, 1), (0, 9), (0, 1), (4, 5), (0, 1), (0, 0))
+    for accepted, drafted in drafts:
+        schedule.update(accepted, drafted)
         counts.append(schedule.count)
-    assert counts == [4, 6, 5, 4, 3, 2, 1, 1, 1, 3]
+    assert counts == [4, 6, 5, 7, 9, 8, 7, 6, 5, 7]
+    schedule.count = 1
+    schedule.update(0, 1)
+    assert schedule.count == 1
 
 
 @pytest.mark.parametrize(("count", "kind"), [(0, "constant"), (True, "constant"), (1, "linear")])
 def test_what_is_refused(count: int, kind: str) -> None:
     with pytest.raises(InvalidRequestError, match="num_assistant_tokens"):
         Schedule(count, kind)
+
+
+@pytest.mark.parametrize(("threshold", "is_same"), [(0.0, True), (0.0, False), (0.4, True)])
+def test_the_schedule_goes_as_the_reference_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, threshold: float, is_same: bool
+) -> None:
+    theirs, ours = pair(tmp_path / "model")
+    # An assistant that is always right is often unsure all the same, and stops its drafts early.
+    helpers = near(theirs, tmp_path / "assistant", amount=0.0 if is_same else 0.02)
+    reference = pytest.importorskip("transformers.generation.candidate_generator")
+    expected, counts = [], []
+    change, renew = reference.AssistedCandidateGenerator.update_candidate_strategy, Schedule.update
+
+    def seen(self: Any, ids: Any, scores: torch.Tensor, matches: int) -> None:
+        change(self, ids, scores, matches)
+        if scores.shape[1] > 1:  # the reference also grows after the last round, without a draft
+            expected.append(self.num_assistant_tokens)
+
+    def seen_here(self: Schedule, accepted: int, drafted: int) -> None:
+        renew(self, accepted, drafted)
+        counts.append(self.count)
+
+    monkeypatch.setattr(reference.AssistedCandidateGenerator, "update_candidate_strategy", seen)
+    monkeypatch.setattr(Schedule, "update", seen_here)
+    for model, helper in zip((theirs, ours), helpers, strict=True):
+        helper.generation_config.update(
+            num_assistant_tokens_schedule="heuristic",
+            num_assistant_tokens=5,
+            assistant_confidence_threshold=threshold,
+        )
+        model.generate(
+            torch.tensor(PROMPT),
+            attention_mask=torch.ones(1, 5),
+            assistant_model=helper,
+            max_new_tokens=40,
+            do_sample=False,
+            eos_token_id=None,
+        )
+    assert counts == expected
+    assert (counts[-1] > 5) is is_same and len(counts) > 3

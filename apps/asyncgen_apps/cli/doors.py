@@ -1,0 +1,64 @@
+"""The options of the servers that say who is let in, as whom, and how far; knows no server."""
+
+from typing import Annotated
+
+import typer
+
+from asyncgen_apps.cli.guard import UserError
+
+AllowAnonymous = Annotated[
+    bool,
+    typer.Option(
+        "--allow-anonymous", "--no-auth", help="No key, also where other machines reach it."
+    ),
+]
+AllowedHost = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Host that browsers may ask for, or *; repeatable. If not given: on the loopback "
+        "without keys this machine's own names, elsewhere any."
+    ),
+]
+TrustedProxy = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Address or network of a proxy whose X-Forwarded-For is believed, or unix; repeatable."
+    ),
+]
+AllowPriority = Annotated[
+    bool, typer.Option("--allow-priority", help="Take `priority`: which of a client's goes first.")
+]
+PriorityKey = Annotated[
+    list[str] | None,
+    typer.Option(help="Key whose requests may say `priority`, where not all may; repeatable."),
+]
+OpenMetrics = Annotated[bool, typer.Option("--open-metrics", help="/metrics without a key.")]
+PrepareSeconds = Annotated[
+    float | None,
+    typer.Option(
+        min=0.1,
+        help="Seconds within which a request must be tokenized, else it fails. If not given: 10.",
+    ),
+]
+
+
+def check_reach(host: str, has_keys: bool, allow_anonymous: bool, remedy: str) -> None:
+    """Refuse to serve a network without a key, before a model is loaded.
+
+    Args:
+        host: Where the server is to listen.
+        has_keys: Whether it asks for one.
+        allow_anonymous: Whether the operator says that it need not.
+        remedy: Where keys are given.
+
+    Raises:
+        UserError: Others reach it and nobody has allowed that; or two options contradict.
+    """
+    from asyncgen_apps.doors import is_loopback
+
+    if has_keys and allow_anonymous:
+        raise UserError("--allow-anonymous together with keys: leave one of them out")
+    if not has_keys and not allow_anonymous and not is_loopback(host):
+        raise UserError(
+            f"{host} is reached by other machines: give {remedy}, or say --allow-anonymous"
+        )

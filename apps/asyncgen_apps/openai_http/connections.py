@@ -1,0 +1,373 @@
+"""What a connection may do before anybody knows whose it is: how much, how slowly, how many.
+
+uvicorn's protocol, which in addition counts the bytes of a head and looks at the clock. All
+connections of a server share a few timers; none has a task. Knows HTTP's heads and bodies; no
+paths but those of health.
+
+A connection is in one of these places:
+
+========= ============================= ========================================================
+place     until                         its time
+========= ============================= ========================================================
+head      the last line of a head       ``head_seconds`` from the connection, or the first byte
+body      the end of the body           each ``head_seconds`` bring ``body_rate`` bytes a second
+between   the next byte                 uvicorn's own: it is closed when it is idle
+leaving   the client is gone            ``LINGER_SECONDS``; it was refused, nothing is parsed
+========= ============================= ========================================================
+"""
+
+from __future__ import annotations
+
+import json
+from enum import Enum, auto
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+from asyncgen_apps.openai_http.deadlines import Deadlines
+from asyncgen_apps.openai_http.failures import SERVER, ApiError
+from asyncgen_apps.openai_http.reply import Reply
+from asyncgen_apps.sockets import LINGER_BYTES, RESERVE
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable
+
+    from starlette.types import Message, Receive, Scope, Send
+
+    from asyncgen_apps.openai_http.settings import ServerSettings
+
+
+ALWAYS_OPEN = frozenset({"/health", "/ready"})
+"""Paths that are answered also when there are too many connections."""
+
+FULL_SECONDS = 2.0
+"""When to come back to a server that has too many connections."""
+
+LINGER_SECONDS = 2.0
+"""How long a client that was refused may go on sending, so that it hears why."""
+
+FLUSH_SECONDS = 60.0
+"""How long a client may read nothing of an answer behind which the connection ends."""
+
+
+class Place(Enum):
+    """Where a connection is."""
+
+    HEAD = auto()
+    BODY = auto()
+    BETWEEN = auto()
+    LEAVING = auto()
+
+
+# Looked up many times a request, and an enumeration's members are slow to find.
+_HEAD, _BODY, _BETWEEN, _LEAVING = Place
+
+
+class Watch:
+    """What the connections of a server share.
+
+    Attributes:
+        settings: What they may do.
+        heads: Those whose head is coming.
+        bodies: Those whose body is coming.
+        leaving: Those that were refused.
+        flushing: Those that end as soon as their client has read the answer.
+        reserved: Those beyond the limit that have not said yet what they want, oldest first.
+    """
+
+    def __init__(self, settings: ServerSettings) -> None:
+        """Nobody is here."""
+        self.settings = settings
+        self.heads = Deadlines(settings.head_seconds, LimitedProtocol.end_slow_head)
+        self.bodies = Deadlines(settings.head_seconds, LimitedProtocol.look_at_body)
+        self.leaving = Deadlines(LINGER_SECONDS, LimitedProtocol.abort)
+        self.flushing = Deadlines(FLUSH_SECONDS, LimitedProtocol.look_at_flush)
+        self.reserved: dict[LimitedProtocol, None] = {}
+
+    def forget(self, connection: LimitedProtocol) -> None:
+        """It is gone, or speaks HTTP no more."""
+        for deadlines in (self.heads, self.bodies, self.leaving, self.flushing):
+            deadlines.discard(connection)
+        self.reserved.pop(connection, None)
+
+
+def limited_protocol(settings: ServerSettings) -> Callable[..., LimitedProtocol]:
+    """What makes the connections of one server, for ``http=`` of uvicorn's configuration.
+
+    Args:
+        settings: What they may do.
+    """
+    return partial(LimitedProtocol, Watch(settings))
+
+
+class LimitedProtocol(HttpToolsProtocol):
+    """A connection within limits.
+
+    A request that comes whole in one read touches no clock and no table.
+    """
+
+    # Beside the dictionary of uvicorn's own: a longer one would be slower for every attribute.
+    __slots__ = (
+        "_body_bytes",
+        "_head_bytes",
+        "_is_awaited",
+        "_is_beyond",
+        "_most",
+        "_other_bytes",
+        "_place",
+        "_unread_bytes",
+        "_watch",
+    )
+
+    def __init__(self, watch: Watch, *args: Any, **kwargs: Any) -> None:
+        """Make it; uvicorn does.
+
+        Args:
+            watch: What all connections of the server share.
+            *args: As uvicorn gives them.
+            **kwargs: As uvicorn gives them.
+        """
+        super().__init__(*args, **kwargs)
+        self._watch = watch
+        self._most = watch.settings.max_head_bytes
+        self._place = _HEAD
+        self._is_awaited = False  # in a table of the watch
+        self._is_beyond = False
+        self._head_bytes = 0
+        self._body_bytes = 0  # in this window
+        self._other_bytes = 0  # since the last ones of a body, or since a refusal
+        self._unread_bytes = -1
+
+    # How it comes and goes.
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Take it in, if there is room."""
+        super().connection_made(transport)
+        self._await(self._watch.heads)
+        beyond = len(self.connections) - self._watch.settings.max_connections
+        if beyond > 0:
+            self._enter_reserve(beyond)
+
+    def _await(self, table: Deadlines[LimitedProtocol]) -> None:
+        """Its time in a table begins, unless it has begun."""
+        self._is_awaited = True
+        table.add(self)
+
+    def _enter_reserve(self, beyond: int) -> None:
+        """Where the reserve is full too, the one goes that has been silent for longest."""
+        self._is_beyond = True
+        self.app = _Full(self.app)
+        reserved = self._watch.reserved
+        if beyond > RESERVE:
+            if not reserved:
+                self.abort()
+                return
+            oldest = next(iter(reserved))
+            del reserved[oldest]
+            oldest.abort()
+        reserved[self] = None
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """It is gone."""
+        if self._is_awaited or self._is_beyond:
+            self._watch.forget(self)
+        super().connection_lost(exc)
+
+    def handle_websocket_upgrade(self) -> None:
+        """Hand it to the protocol of WebSockets, if there is room."""
+        if self._is_beyond:
+            self._refuse(_full())
+            return
+        self._watch.forget(self)
+        super().handle_websocket_upgrade()
+
+    def timeout_keep_alive_handler(self) -> None:
+        """It was idle."""
+        super().timeout_keep_alive_handler()
+        self._await(self._watch.flushing)
+
+    def on_response_complete(self) -> None:
+        """See that it goes, if this was the last answer."""
+        super().on_response_complete()
+        if self.transport.is_closing():
+            if self.transport.get_write_buffer_size():
+                self._await(self._watch.flushing)
+        elif self._place is _BODY:  # nobody reads the rest: it has one more window
+            self._watch.bodies.discard(self)
+            self._await(self._watch.bodies)
+
+    # What comes in.
+
+    def data_received(self, data: bytes) -> None:
+        """Read on, within the limits."""
+        place = self._place
+        if place is _BODY:
+            self._other_bytes += len(data)
+        elif place is _LEAVING:
+            self._other_bytes += len(data)
+            if self._other_bytes > LINGER_BYTES:
+                self.abort()
+            return
+        elif len(data) > (rest := self._most - self._head_bytes):
+            # What may be too much is parsed only as far as it may come.
+            self.data_received(data[:rest])
+            if self.transport.get_protocol() is self:  # else it is a WebSocket now
+                self.data_received(data[rest:])
+            return
+        else:
+            self._place = _HEAD
+            self._head_bytes += len(data)
+        super().data_received(data)
+        if self._place is not _BETWEEN:
+            self._look_at_rest()
+
+    def _look_at_rest(self) -> None:
+        """A read has ended in the middle of a request."""
+        if self._place is _HEAD:
+            self._await(self._watch.heads)
+            if self._head_bytes >= self._most:
+                self._refuse(_long_head(self._most))
+        elif self._place is _BODY:
+            self._await(self._watch.bodies)
+            if self._other_bytes > self._most:  # trailers, or chunks that are all but content
+                self.abort()
+
+    def on_headers_complete(self) -> None:
+        """The head is whole."""
+        self._place = _BODY
+        self._head_bytes = self._body_bytes = self._other_bytes = 0
+        if self._is_awaited:
+            self._watch.heads.discard(self)
+            self._is_awaited = False
+        if self._is_beyond:
+            self._watch.reserved.pop(self, None)
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        """A piece of the body."""
+        self._body_bytes += len(body)
+        self._other_bytes = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """The body is whole; a head that follows in the same read counts from the next one on."""
+        self._place = _BETWEEN
+        if self._is_awaited:
+            self._watch.bodies.discard(self)
+            self._is_awaited = False
+        super().on_message_complete()
+
+    # When its time is over.
+
+    def end_slow_head(self) -> None:
+        """Its head did not come."""
+        if self._is_answering():  # to the request before it, which is not to blame
+            self._await(self._watch.heads)
+        elif self._head_bytes:
+            self._say(_slow_head(self._watch.settings.head_seconds))
+            self._close()
+        else:
+            self._close()
+
+    def look_at_body(self) -> None:
+        """See whether enough of a body has come."""
+        settings = self._watch.settings
+        # Where this side does not read, or has not asked yet, the client is not to blame.
+        waits_for_us = self.flow.read_paused or self.cycle.waiting_for_100_continue
+        is_enough = self._body_bytes >= settings.body_rate * settings.head_seconds
+        if waits_for_us or (is_enough and not self.cycle.response_complete):
+            self._body_bytes = 0
+            self._await(self._watch.bodies)
+        elif self.cycle.response_started:
+            self.abort()
+        else:
+            self._say(_slow_body(settings.body_rate))
+            self._close()
+
+    def look_at_flush(self) -> None:
+        """End it if its client has read nothing."""
+        left = self.transport.get_write_buffer_size()
+        if left == self._unread_bytes:
+            self.abort()
+        else:
+            self._unread_bytes = left
+            self._await(self._watch.flushing)
+
+    def abort(self) -> None:
+        """End it at once."""
+        self.transport.abort()
+
+    def _is_answering(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def _close(self) -> None:
+        self._place = _LEAVING
+        self.transport.close()
+        self._await(self._watch.flushing)
+
+    def _refuse(self, error: ApiError) -> None:
+        """Say why, and let go once the client has heard it."""
+        if self._is_answering():  # the words would get into the answer
+            self.abort()
+            return
+        self._watch.forget(self)
+        self._unset_keepalive_if_required()
+        self._place = _LEAVING
+        self._other_bytes = 0
+        self._say(error)
+        # To close at once would throw away what the client has not read yet, if it still sends.
+        self.transport.write_eof()
+        self._await(self._watch.leaving)
+
+    def _say(self, error: ApiError) -> None:
+        body = json.dumps(error.body()).encode()
+        headers = [
+            *self.server_state.default_headers,
+            (b"content-type", b"application/json"),
+            (b"content-length", str(len(body)).encode()),
+            (b"connection", b"close"),
+            *((name.encode(), value.encode()) for name, value in error.headers().items()),
+        ]
+        lines = b"".join(b"%b: %b\r\n" % header for header in headers)
+        self.transport.write(STATUS_LINE[error.status] + lines + b"\r\n" + body)
+
+
+class _Full:
+    """What answers on connections beyond the limit."""
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Tell of health, and of nothing else; then the connection ends."""
+
+        async def last(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message.get("headers", ()), (b"connection", b"close")]
+            await send(message)
+
+        if scope["path"] in ALWAYS_OPEN:
+            await self._app(scope, receive, last)
+        else:
+            await Reply(last).fail(_full())
+
+
+def _full() -> ApiError:
+    message = "the server has as many connections as it takes; try again"
+    return ApiError(503, message, SERVER, code="overloaded", retry_after=FULL_SECONDS)
+
+
+def _long_head(most: int) -> ApiError:
+    message = f"the head of the request is longer than {most} bytes, the most of this server"
+    return ApiError(431, message, code="head_too_large")
+
+
+def _slow_head(seconds: float) -> ApiError:
+    message = f"the head of the request did not come in {seconds:g} s"
+    return ApiError(408, message, code="head_timeout")
+
+
+def _slow_body(rate: int) -> ApiError:
+    return ApiError(408, f"the body came slower than {rate} bytes a second", code="body_timeout")

@@ -1,0 +1,314 @@
+"""What the clients of a scheduler hold and want, and who of them gives something up.
+
+The scheduler asks here only while requests of several clients are present: with one client there
+is nothing to share. It decides by numbers of rows, pages and tokens; it moves nothing itself.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from asyncgen.engine.scheduling.fairness import PATIENCE, Credits, split
+from asyncgen.engine.scheduling.state import RequestStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from asyncgen.engine.scheduling.pages import PagePool
+    from asyncgen.engine.scheduling.state import RequestState, ScheduledRow
+    from asyncgen.engine.scheduling.waiting import WaitingQueue
+
+
+class ClientShares:
+    """Seats, pages and prompt tokens of several clients.
+
+    Attributes:
+        short: How many pages would have to be available for the next request of a client, which
+            waits for want of them.
+        guest: Whose request in the side lane waits for pages; ``None`` for nobody's.
+    """
+
+    def __init__(self, present: Mapping[str, int], queue: WaitingQueue, pool: PagePool) -> None:
+        """Start without clients.
+
+        Args:
+            present: How many requests of each client wait or run; kept up to date.
+            queue: Where their requests wait.
+            pool: What their pages come from.
+        """
+        self.short: dict[str, int] = {}
+        self.guest: str | None = None
+        self._heads: dict[str, RequestState] = {}  # those who are short
+        self._refused: set[str] = set()  # in the present step, like the next one
+        self._gave: set[str] = set()
+        self._present = present
+        self._queue = queue
+        self._pool = pool
+        self._seats = Credits()
+        self._pages = Credits()
+        self._prompt_tokens: dict[str, float] = {}
+
+    def forget(self) -> None:
+        """Start anew: one client is left."""
+        self.short.clear()
+        self._heads.clear()
+        self._seats, self._pages = Credits(), Credits()
+        self._prompt_tokens.clear()
+
+    def is_short(self, state: RequestState, num_pages: int) -> bool:
+        """Note that the next request of a client waits until so many pages are available.
+
+        Returns:
+            True: other clients may pass it.
+        """
+        self.short[state.client] = num_pages
+        self._heads[state.client] = state
+        self._refused.add(state.client)
+        return True
+
+    def to_give_up(self, running: Sequence[RequestState], step: int) -> list[RequestState]:
+        """Choose the rows that make way for clients who have waited below their shares.
+
+        To be asked once a step. Of each client that gives, the youngest rows go, but none that has
+        come to next to nothing since it started: it would start again and again.
+
+        Args:
+            running: All running requests, most senior first.
+            step: Number of the present step.
+
+        Returns:
+            Running requests, each once.
+        """
+        self._refused.clear()
+        here, heads = {*self._queue.num_up, self.guest}, self._heads
+        self._heads = {client: heads[client] for client in heads if client in here}
+        self.short = {client: need for client, need in self.short.items() if client in here}
+        rows: dict[str, list[RequestState]] = {}
+        for state in running:
+            steps = step - state.admitted_in
+            if (
+                len(state.tokens) - state.admitted_with >= PATIENCE
+                or steps >= PATIENCE << state.num_preemptions
+            ):
+                rows.setdefault(state.client, []).append(state)
+        chosen = [*self._for_seats(running, rows), *self._for_pages(running, rows)]
+        self._gave = {state.client for state in chosen}
+        return chosen
+
+    def turns(self, running: Mapping[str, RequestState]) -> Iterator[RequestState]:
+        """The waiting requests one by one, those of the client that is owed most first.
+
+        The caller admits each, sets it aside, or leaves it where it is; then others of its client
+        wait as well.
+        """
+        queue, pages, seats = self._queue, self._pages, self._seats
+        held = Counter(state.client for state in running.values())
+
+        def place(client: str) -> tuple[float, int, float, tuple[int, int]]:
+            head = queue.head(client)
+            assert head is not None
+            return -pages.credit(client), held[client], -seats.credit(client), head.rank
+
+        # The place of one changes with what it gets itself: a heap, as clients may be thousands.
+        left = [(place(each), each) for each in queue.num_up if queue.head(each) is not None]
+        heapq.heapify(left)
+        while left:
+            _, client = heapq.heappop(left)
+            state = queue.head(client)
+            if state is None:
+                continue
+            yield state
+            held[client] += state.status is not RequestStatus.PENDING
+            if client in self._refused and pages.is_long_owed(client):
+                return
+            if queue.head(client) not in (state, None):
+                heapq.heappush(left, (place(client), client))
+
+    def ranked(self, running: Mapping[str, RequestState]) -> list[RequestState]:
+        """All waiting requests in the order in which clients would have them start; a copy."""
+        held = Counter(state.client for state in running.values())
+
+        def place(state: RequestState) -> tuple[float, int, float]:
+            client = state.client
+            held[client] += 1
+            return -self._pages.credit(client), held[client], -self._seats.credit(client)
+
+        # Each client's own by rank; sorting keeps that, since each is behind the one before.
+        return sorted(self._queue.ranked(), key=place)
+
+    def prompt_tokens(
+        self, running: Mapping[str, RequestState], budget: int, *, has_seats: bool
+    ) -> dict[str, int] | None:
+        """Split the prompt tokens of a step.
+
+        Args:
+            running: The running requests.
+            budget: What a step has for prompts, at least 0.
+            has_seats: Whether a waiting request may start.
+
+        Returns:
+            What each client that wants some may have, so that something is left for every row that
+            decodes; ``None`` if none wants any.
+        """
+        wanted: dict[str, int] = {}
+        for state in running.values():
+            if state.status is not RequestStatus.DECODING:
+                left = len(state.tokens) - state.num_computed
+                wanted[state.client] = min(wanted.get(state.client, 0) + left, budget)
+        if has_seats:
+            able = self._seekers().keys() - self._gave
+            wanted.update((client, budget) for client in self._queue.num_up if client in able)
+        if len(wanted) < 2:
+            return dict.fromkeys(wanted, budget) or None
+        had = self._prompt_tokens
+        least = min((had[client] for client in wanted if client in had), default=0.0)
+        self._prompt_tokens = {client: had.get(client, least) - least for client in wanted}
+        return split(budget, wanted, self._prompt_tokens)
+
+    def has_to_wait(self, state: RequestState, most: Mapping[str, int] | None) -> bool:
+        """Whether a waiting request may not start in this step, for the sake of other clients.
+
+        Args:
+            state: The request.
+            most: What `prompt_tokens` gave, less what was used of it.
+        """
+        client = state.client
+        is_out = client in self._gave or client in self._refused
+        return is_out or most is not None and most.get(client, 1) <= 0
+
+    def end_step(
+        self, rows: Sequence[ScheduledRow], running: Mapping[str, RequestState], seats: int
+    ) -> None:
+        """Charge the clients for a step.
+
+        Args:
+            rows: Those of the step.
+            running: The running requests.
+            seats: How many may run.
+        """
+        had = self._prompt_tokens
+        for client in self._refused & had.keys():
+            had[client] += 1  # it could not use its part: the next one shall go to others
+        for row in rows:
+            client = row.state.client
+            if client in had and row.state.status is not RequestStatus.DECODING:
+                had[client] += row.count
+        num_pages, states = self._pool.num_pages, running.values()
+        held = Counter(state.client for state in states)
+        self._seats.step(seats, held, held + self._seekers())
+        if self.short:
+            held = self._held(states)
+            everybody = dict.fromkeys((*held, *self.short))
+            wanted = {each: num_pages if each in self.short else held[each] for each in everybody}
+            self._pages.step(num_pages, held, wanted)
+        elif self._pages.shares:
+            self._pages = Credits()
+
+    def may_reserve(self, client: str) -> bool:
+        """Whether the side lane may take pages for a client that are available.
+
+        Not while another one, that has had less, waits for more than there are; else a few large
+        reservations in a row would leave that one nothing for ever.
+        """
+        credit = self._pages.credit
+        waiting = [each for each, state in self._heads.items() if self._queue.head(each) is state]
+        return all(credit(each) <= credit(client) for each in waiting)
+
+    def left_to_others(self, client: str, wanted: int) -> int:
+        """How many of the pages that the guest waits for a client has to leave alone."""
+        if self.guest in (None, client):
+            return wanted
+        present = {*self._present, *self._pool.reserved_by, self.guest}
+        share = self._pool.num_pages / len(present - {None})
+        return 0 if self._pages.held.get(client, 0.0) < share else wanted
+
+    def junior(self, running: Sequence[RequestState]) -> RequestState:
+        """Choose who gives its pages to a running request that needs one: of the client that holds
+        most, the youngest.
+
+        Args:
+            running: All running requests, most senior first; at least one.
+        """
+        held = self._held(running)
+        youngest = {state.client: state for state in running}
+        client = max(youngest, key=lambda each: (held[each], youngest[each].rank))
+        return youngest[client]
+
+    def _for_seats(
+        self, running: Sequence[RequestState], rows: dict[str, list[RequestState]]
+    ) -> list[RequestState]:
+        up, credits, chosen = self._seekers(), self._seats, []
+        credits.hold(Counter(state.client for state in running))
+        for client in credits.most_owed(up):
+            for _ in range(up[client]):
+                giver = credits.giver(client)
+                if giver is None or not rows.get(giver):
+                    break
+                chosen.append(rows[giver].pop())
+                credits.move(giver, 1, client)
+        return chosen
+
+    def _seekers(self) -> Counter[str]:
+        """Requests of each client that a seat would help: memory is not what they wait for."""
+        available, up = self._pool.num_available, self._queue.num_up
+        lacking = [client for client, need in self.short.items() if need > available]
+        return Counter({client: up[client] for client in up if client not in lacking})
+
+    def _for_pages(
+        self, running: Sequence[RequestState], rows: dict[str, list[RequestState]]
+    ) -> list[RequestState]:
+        credits, chosen = self._pages, []
+        if self.short:
+            credits.hold(self._held(running))
+        for client in credits.most_owed(self.short):
+            missing, given = self.short[client] - self._pool.num_available, []
+            while missing > 0:
+                giver = credits.giver(client)
+                is_large = self.short[client] > credits.shares.get(client, 0.0)
+                if giver is None and is_large and client != self.guest:  # whom others may pass
+                    giver = credits.debtor(client)
+                if giver is None or not rows.get(giver):
+                    break
+                given.append(rows[giver].pop())
+                missing -= self._own_pages(given[-1])
+                credits.move(giver, self._own_pages(given[-1]))
+            if missing <= 0:  # else it would be given up for nothing
+                chosen += given
+        return chosen
+
+    def _held(self, running: Iterable[RequestState]) -> Counter[str]:
+        """Pages of each client, those that the side lane has of it included."""
+        held = Counter(self._pool.reserved_by)
+        for state in running:
+            held[state.client] += self._own_pages(state)
+        return held
+
+    def _own_pages(self, state: RequestState) -> int:
+        """Pages of a request, without those that others held when it came."""
+        return len(state.pages) - state.num_shared
+
+
+def lengthen(rows: Sequence[ScheduledRow], num_tokens: int, num_entries: int) -> None:
+    """Give prompts what others have left of a step's tokens.
+
+    Args:
+        rows: Those of the step; chunks of prompts may become longer.
+        num_tokens: Tokens that are left.
+        num_entries: Cache entries that are left.
+    """
+    for row in rows:
+        state = row.state
+        if row.is_last or not state.pages:
+            continue
+        total = len(state.tokens)
+        limit = (state.prefill_chunk_size or total) - row.count
+        room = min(num_tokens, num_entries, limit, total - row.start - row.count)
+        if room > 0:
+            row.count += room
+            num_tokens -= room
+            num_entries -= room
+            row.is_last = row.start + row.count == total
+            if row.is_last:
+                state.status = RequestStatus.PREFILLING

@@ -1,0 +1,156 @@
+"""How clients share what an engine has: evenly, over time, and none of it idle.
+
+A resource is shared to a level: whoever wants less has what it wants, all others have the same
+(max-min fairness). What cannot be split exactly at every step is evened out by credits: each step
+a client that wants more is credited with its share and charged with what it holds, as in deficit
+round robin (Shreedhar and Varghese 1995, section 3). Knows clients by name; no rows and no pages.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+
+PATIENCE = 4
+"""Steps that a client waits below its share before another one has to give something up."""
+
+_CLOSE_ENOUGH = 0.9
+"""Who has so much of its share takes nothing away from others."""
+
+_LONG_WAIT = 16
+"""Who is owed its share of so many steps is not passed by others any more."""
+
+_MOST_STEPS = 64
+"""Credit is kept for so many steps of a share, on either side."""
+
+
+def level(capacity: float, wanted: Iterable[float]) -> float:
+    """Find the most that anybody gets, so that all is given out or everybody has what it wants.
+
+    Args:
+        capacity: What there is.
+        wanted: What each client wants.
+
+    Returns:
+        Each has the smaller one of this and of what it wants; infinite if that is enough for all.
+    """
+    left, others = capacity, sorted(wanted)
+    for number, amount in enumerate(others):
+        even = left / (len(others) - number)
+        if amount > even:
+            return even
+        left -= amount
+    return float("inf")
+
+
+def split(amount: int, wanted: Mapping[str, int], had: Mapping[str, float]) -> dict[str, int]:
+    """Split what can be had once among those who want it.
+
+    Args:
+        amount: What there is.
+        wanted: What each client wants.
+        had: What each client had before; who had less gets what is left of an even split.
+
+    Returns:
+        What each gets.
+    """
+    most = level(amount, wanted.values())
+    parts = {client: int(min(want, most)) for client, want in wanted.items()}
+    left = amount - sum(parts.values())
+    for client in sorted(wanted, key=lambda each: had.get(each, 0.0)):
+        if left <= 0:
+            break
+        if parts[client] < wanted[client]:
+            parts[client] += 1
+            left -= 1
+    return parts
+
+
+class Credits:
+    """What clients are owed of something that is held: seats in the batch, pages.
+
+    Attributes:
+        held: What each client holds.
+        shares: What each client should hold.
+    """
+
+    def __init__(self) -> None:
+        """Nobody is owed anything."""
+        self.held: dict[str, float] = {}
+        self._holders: list[str] = []  # those of them that hold anything, few where many wait
+        self.shares: dict[str, float] = {}
+        self._credits: dict[str, float] = {}
+
+    def step(self, capacity: int, held: Mapping[str, int], wanted: Mapping[str, int]) -> None:
+        """Credit and charge all clients for a step; forget everything where there is enough.
+
+        Args:
+            capacity: What there is.
+            held: What each client held in the step.
+            wanted: What each client would hold if it could, at least what it holds.
+        """
+        most = level(capacity, wanted.values())
+        if most == float("inf"):
+            self.held, self.shares, self._credits, self._holders = {}, {}, {}, []
+            return
+        limit = _MOST_STEPS * most
+        self.shares = {client: min(want, most) for client, want in wanted.items()}
+        self._credits = {
+            client: max(-limit, min(limit, self.credit(client) + share - held.get(client, 0)))
+            for client, share in self.shares.items()
+        }
+
+    def credit(self, client: str) -> float:
+        """What a client is owed, in steps times what is held; below 0 for one that had more."""
+        return self._credits.get(client, 0.0)
+
+    def most_owed(self, clients: Iterable[str]) -> list[str]:
+        """These clients, the one that is owed most first."""
+        return sorted(clients, key=self.credit, reverse=True)
+
+    def hold(self, held: Mapping[str, int]) -> None:
+        """Take note of what each client holds now."""
+        self.held = {client: float(held.get(client, 0)) for client in self.shares}
+        self._holders = [client for client, count in self.held.items() if count]
+
+    def giver(self, client: str) -> str | None:
+        """Find out who has to give something up for a client; ``None`` for nobody, or not yet."""
+        missing = self.shares.get(client, 0.0) - self.held.get(client, 0.0)
+        if missing <= (1 - _CLOSE_ENOUGH) * self.shares.get(client, 0.0):
+            return None
+        # Of shares below one each has its turn of some steps: one step would be all overhead.
+        lead = PATIENCE * max(missing, 1.0)
+        above = {
+            other: self.held[other] - self.shares[other]
+            for other in self._holders
+            if self.held[other] > self.shares[other]
+            and self.credit(client) - self.credit(other) >= lead
+        }
+        return max(above, key=lambda other: (above[other], -self.credit(other)), default=None)
+
+    def is_long_owed(self, client: str) -> bool:
+        """Whether a client has waited so long for its share that others no longer pass it."""
+        share = self.shares.get(client, 0.0)
+        return share > 0 and self.credit(client) >= _LONG_WAIT * share
+
+    def debtor(self, client: str) -> str | None:
+        """Find out who makes way for a client that wants more than its share, after a long wait.
+
+        It does not hold more than its own, and has its turn again as soon as it is owed more.
+        """
+        if not self.is_long_owed(client):
+            return None
+        most = self.credit(client)
+        behind = [each for each, held in self.held.items() if held > 0 and self.credit(each) < most]
+        return max(behind, key=self.held.__getitem__, default=None)
+
+    def move(self, giver: str, amount: float, client: str | None = None) -> None:
+        """Note that a client gave something up, and who gets it if that is certain."""
+        self.held[giver] -= amount
+        if client is not None:
+            if not self.held[client]:
+                self._holders.append(client)
+            self.held[client] += amount

@@ -1,0 +1,65 @@
+"""One sample of a request while it grows: its events are taken in, a frozen value comes out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from asyncgen.types import Sample
+
+if TYPE_CHECKING:
+    from asyncgen.types import FinishReason, TokenEvent, TokenLogprob
+
+
+@dataclass(slots=True)
+class SampleBuilder:
+    """Collects the events of one sample until it is read out as a :class:`Sample`.
+
+    Attributes:
+        index: Which sample of the request.
+        texts: Its text, in pieces.
+        token_ids: Its ids.
+        logprobs: One entry an id, if asked for.
+        finish_reason: Why it ended; ``None`` while it goes on.
+        stop_reason: What ended it, as in `Sample`.
+        first_at: Seconds from acceptance to its first token; ``None`` without one.
+        last_at: The same for its newest token.
+        num_steps: Steps that gave it tokens.
+    """
+
+    index: int
+    texts: list[str] = field(default_factory=list)
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprob] | None = None
+    finish_reason: FinishReason | None = None
+    stop_reason: int | str | None = None
+    first_at: float | None = None
+    last_at: float = 0.0
+    num_steps: int = 0
+
+    def add(self, event: TokenEvent) -> None:
+        """Take in one event of this sample."""
+        if event.text:
+            self.texts.append(event.text)
+        if event.token_ids:
+            self.token_ids += event.token_ids
+            self.num_steps += 1
+            self.last_at = event.time
+            if self.first_at is None:
+                self.first_at = event.time
+        if event.logprobs is not None:
+            self.logprobs = [*(self.logprobs or ()), *event.logprobs]
+        if event.finish_reason is not None:
+            self.finish_reason = event.finish_reason
+            self.stop_reason = event.stop_reason
+
+    def build(self, unfinished: FinishReason = "cancelled") -> Sample:
+        """Freeze; ``unfinished`` is the finish reason of a sample that got none."""
+        return Sample(
+            index=self.index,
+            text="".join(self.texts),
+            token_ids=tuple(self.token_ids),
+            finish_reason=self.finish_reason or unfinished,
+            stop_reason=self.stop_reason,
+            logprobs=None if self.logprobs is None else tuple(self.logprobs),
+        )

@@ -1,0 +1,1 @@
+"""Clients, good and bad, for a server that runs as a process of its own."""

@@ -1,0 +1,54 @@
+"""A page for reading, made of a document for programs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from asyncgen_apps.openai_http.reference import reference_page
+
+INTEGERS = {"type": "array", "items": {"type": "integer"}}
+
+
+def page(field: dict[str, Any], **more: Any) -> str:
+    """The page of one path with one field."""
+    body = {"application/json": {"schema": {"$ref": "#/components/schemas/Body"}}}
+    schemas = {"Body": {"properties": {"x": field}, **more}, "Part": {"properties": {"type": {}}}}
+    operation = {"summary": "Do `it`", "requestBody": {"content": body}}
+    return reference_page(
+        {
+            "info": {"title": "<t>", "description": "a & b"},
+            "paths": {"/v1/{id}": {"post": operation}},
+            "components": {"schemas": schemas},
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("field", "said"),
+    [
+        ({"type": "string"}, "string"),
+        ({"anyOf": [{"type": "integer"}, {"type": "null"}]}, "integer"),
+        ({"anyOf": [{"type": "integer"}, INTEGERS]}, "integer or list of integer"),
+        (
+            {"type": "array", "items": {"anyOf": [INTEGERS, {"type": "string"}]}},
+            "list of (list of integer or string)",
+        ),
+        ({"const": "never"}, "&quot;never&quot;"),
+        ({"enum": ["a", 1]}, "&quot;a&quot; or 1"),
+        ({"prefixItems": [{"type": "integer"}, {"type": "number"}]}, "[integer, number]"),
+        ({"type": "array", "items": {"$ref": "#/components/schemas/Part"}}, "list of {type}"),
+        ({}, "any"),
+    ],
+)
+def test_what_a_field_takes(field: dict[str, Any], said: str) -> None:
+    assert f"<td><code>x</code><td>{said}<td>" in page(field)
+
+
+def test_what_must_be_there_comes_first_and_text_stays_text() -> None:
+    found = page({"description": "<b> and `c`"}, required=["x"])
+    assert "<code>x</code> (required)<td>any<td>&lt;b&gt; and <code>c</code>" in found
+    assert "<h1>&lt;t&gt;</h1>" in found
+    assert "a &amp; b" in found
+    assert "<b>POST</b> <code>/v1/{id}</code></h2><p>Do <code>it</code></p>" in found

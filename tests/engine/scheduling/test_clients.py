@@ -1,0 +1,406 @@
+"""Clients share seats, pages and prompt tokens evenly, whatever they send; counted in steps."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from asyncgen.engine.scheduling.pages import PagePool
+from asyncgen.engine.scheduling.scheduler import Scheduler
+from asyncgen.engine.scheduling.schedulers import FIFOScheduler, PrefillFirstScheduler
+from tests.doubles.paged import Loop, alone
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from asyncgen.engine.scheduling.state import RequestState, ScheduledRow
+
+STEPS = 200
+ORDERS: list[Callable[[PagePool], Scheduler]] = [
+    FIFOScheduler,
+    lambda pool: FIFOScheduler(pool, safety_margin=0.0),
+    PrefillFirstScheduler,
+]
+
+
+@dataclass(frozen=True)
+class Manner:
+    """How a client behaves that always wants more.
+
+    Attributes:
+        prompt: Shortest and longest prompt, in tokens.
+        new: Fewest and most new tokens of a request.
+        n: Requests that come together.
+        queue: Requests that it keeps waiting.
+        priority: What it claims.
+        cancels: Share of its running requests that it cancels at each step.
+        alike: Whether its prompts begin alike.
+    """
+
+    prompt: tuple[int, int] = (4, 12)
+    new: tuple[int, int] = (8, 40)
+    n: int = 1
+    queue: int = 4
+    priority: int = 0
+    cancels: float = 0.0
+    alike: bool = False
+
+
+class Clients:
+    """Clients of different manners, and what each had."""
+
+    def __init__(self, loop: Loop, manners: dict[str, Manner], seed: int) -> None:
+        self.loop = loop
+        self.manners = manners
+        self.rng = random.Random(seed)
+        self.seats: Counter[str] = Counter()
+        self.pages: Counter[str] = Counter()
+        self.prompt_tokens: Counter[str] = Counter()
+        self.states: list[RequestState] = []
+
+    def step(self) -> None:
+        """Ask for more where too little waits, and run a step."""
+        scheduler = self.loop.scheduler
+        waiting = Counter(state.client for state in scheduler.waiting_requests.values())
+        for client, manner in self.manners.items():
+            while waiting[client] < manner.queue:
+                prompt = self._prompt(manner)
+                for _ in range(manner.n):
+                    self.states.append(
+                        self.loop.add(
+                            prompt,
+                            self.rng.randint(*manner.new),
+                            client=client,
+                            priority=manner.priority,
+                        )
+                    )
+                waiting[client] += manner.n
+        for state in scheduler.running():
+            manner = self.manners.get(state.client, Manner())
+            if self.rng.random() < manner.cancels:
+                self.loop.cancel(state)
+        rows = self.loop.step()
+        for row in rows:
+            if row.count > 1 or row.start + row.count <= len(row.state.initial_tokens):
+                self.prompt_tokens[row.state.client] += row.count
+        for state in {*scheduler.running(), *(row.state for row in rows)}:
+            self.seats[state.client] += 1
+        for client in self.manners:
+            own = {page for s in scheduler.running() if s.client == client for page in s.pages}
+            self.pages[client] += len(own)
+
+    def _prompt(self, manner: Manner) -> list[int]:
+        length = self.rng.randint(*manner.prompt)
+        head = [1] * (length // 2) if manner.alike else []
+        return head + [self.rng.randrange(7) for _ in range(length - len(head))]
+
+    def require_even(self, had: Counter[str], clients: Iterator[str] | None = None) -> None:
+        """Each has nine tenths of an even share of what all had together."""
+        even = sum(had.values()) / len(self.manners)
+        assert all(had[client] >= 0.9 * even for client in clients or self.manners), had
+
+
+GREEDY = [
+    Manner(n=16, queue=32),
+    Manner(priority=2**31),
+    Manner(new=(300, 400)),
+    Manner(prompt=(20, 60)),
+    Manner(cancels=0.2, queue=16),
+    Manner(alike=True, n=4),
+    Manner(new=(1, 3), queue=12),
+]
+
+
+@pytest.mark.parametrize("seats", [2, 3, 8])
+@pytest.mark.parametrize(("first", "num_clients"), [(0, 2), (1, 3), (3, 5)])
+def test_seats_are_shared(seats: int, first: int, num_clients: int) -> None:
+    scheduler = ORDERS[seats % 3](PagePool(10_000, 4))
+    scheduler.max_running = seats
+    manners = [Manner(), *GREEDY][first : first + num_clients]
+    clients = Clients(
+        Loop(scheduler, token_budget=1000), {str(each): m for each, m in enumerate(manners)}, first
+    )
+    for _ in range(STEPS):
+        clients.step()
+    clients.require_even(clients.seats)
+
+
+@pytest.mark.parametrize("budget", [16, 30, 64])
+@pytest.mark.parametrize("num_clients", [2, 5])
+def test_prompt_tokens_are_shared(budget: int, num_clients: int) -> None:
+    order = ORDERS[budget % 3]
+    lengths = [(30, 60), (100, 160), (8, 12), (40, 40), (60, 100)][:num_clients]
+    manners = {
+        str(number): Manner(prompt=length, new=(1, 2), queue=6, priority=number * 10**6)
+        for number, length in enumerate(lengths)
+    }
+    scheduler = order(PagePool(10_000, 32))
+    scheduler.max_running = budget
+    clients = Clients(Loop(scheduler, token_budget=budget), manners, 0)
+    for _ in range(STEPS):
+        clients.step()
+    clients.require_even(clients.prompt_tokens)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("num_clients", [2, 4])
+def test_pages_are_shared(order: Callable[[PagePool], Scheduler], num_clients: int) -> None:
+    manners = [
+        Manner(prompt=(8, 16), new=(20, 40)),
+        Manner(prompt=(8, 16), new=(20, 40), n=16, queue=32, priority=2**31),
+        Manner(prompt=(40, 60), new=(20, 40)),
+        Manner(prompt=(4, 8), new=(60, 80), cancels=0.05),
+    ][:num_clients]
+    scheduler = order(PagePool(160, 4))
+    scheduler.max_running = 1000
+    clients = Clients(
+        Loop(scheduler, token_budget=1000), {str(each): m for each, m in enumerate(manners)}, 1
+    )
+    for _ in range(STEPS):
+        clients.step()
+    clients.require_even(clients.pages)
+
+
+@pytest.mark.parametrize("hog", GREEDY)
+def test_who_comes_to_a_full_house_has_a_seat_soon(hog: Manner) -> None:
+    """A seat within 8 steps, and an even share of the 200 after it came."""
+    scheduler = FIFOScheduler(PagePool(1000, 4))
+    scheduler.max_running = 8
+    manners = {"hog": hog}
+    clients = Clients(Loop(scheduler, token_budget=64), manners, 0)
+    for _ in range(50):
+        clients.step()
+    manners["late"] = Manner()
+    clients.seats.clear()
+    for _ in range(8):
+        clients.step()
+    assert clients.seats["late"] > 0
+    for _ in range(STEPS - 8):
+        clients.step()
+    clients.require_even(clients.seats, iter(["late"]))
+
+
+def test_who_gives_its_place_up_goes_on_where_it_was() -> None:
+    scheduler = FIFOScheduler(PagePool(1000, 4))
+    scheduler.max_running = 4
+    loop = Loop(scheduler, token_budget=100)
+    hog = [loop.add([1, 2, number], 60, client="hog") for number in range(4)]
+    for _ in range(20):
+        loop.step()
+    loop.add([5, 5], 5, client="late")
+    loop.add([5, 6], 5, client="late")
+    before = loop.model.num_computed
+    loop.drain()
+    assert [state.num_preemptions for state in hog] == [0, 0, 1, 1]
+    assert all(state.generated_tokens == alone(state.initial_tokens, 60) for state in hog)
+    # What it had in full pages is still there: the last page, and no more, is computed again.
+    rest = 4 * 40 + 2 * (2 + 4)
+    assert loop.model.num_computed - before <= rest + 2 * 4
+
+
+def test_no_seat_stays_idle_that_somebody_could_use() -> None:
+    scheduler = FIFOScheduler(PagePool(1000, 4))
+    scheduler.max_running = 6
+    loop = Loop(scheduler, token_budget=100)
+    for number in range(20):
+        loop.add([1, number % 7, 2], 30, client="many")
+    loop.add([3], 50, client="one")
+    for _ in range(20):
+        loop.step()
+        assert scheduler.num_running == 6
+
+
+def test_a_large_request_comes_to_its_turn_beside_small_ones() -> None:
+    """It takes more than an even share of the pages, of which small ones always want some."""
+    scheduler = FIFOScheduler(PagePool(64, 4), safety_margin=0.0)
+    loop = Loop(scheduler, token_budget=1000)
+    clients = Clients(loop, {"small": Manner(queue=12)}, 0)
+    for _ in range(10):
+        clients.step()
+    large = loop.add([1] * 200, 20, client="large")
+    for _ in range(600):
+        clients.step()
+        if large.generated_len() == 20:
+            break
+    assert large.generated_tokens == alone([1] * 200, 20)
+
+
+def trace(seed: int, order: Callable[[PagePool], Scheduler], **manner: object) -> str:
+    """All that a scheduler decided for one client, as a digest."""
+    rng = random.Random(seed)
+    scheduler = order(PagePool(rng.choice([12, 40, 400]), 4, sharing=rng.random() < 0.7))
+    scheduler.max_running = rng.choice([2, 6, 100])
+    loop = Loop(scheduler, token_budget=rng.choice([4, 16, 100]))
+    lines = []
+    for step in range(150):
+        if rng.random() < 0.4:
+            prompt = [3] * rng.randrange(8) + [rng.randrange(7)] * rng.randint(1, 9)
+            loop.add(prompt, rng.randint(1, 24), priority=rng.randint(-1, 1), **manner)  # type: ignore[arg-type]
+        if scheduler.active_requests and rng.random() < 0.05:
+            loop.cancel(rng.choice(scheduler.running()))
+        rows = loop.step()
+        lines.append(
+            repr([(row.state.request_id, row.start, row.count, row.pages) for row in rows])
+        )
+        lines.append(f"{step} {scheduler.num_preemptions} {scheduler.num_waiting}")
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
+
+
+TRACES = ["63b2d68e36f6304e", "5b1ab5464e4a0191", "4b37735213d29a4f"]
+"""As they were before there were clients."""
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_one_client_notices_nothing(number: int) -> None:
+    digests = [trace(seed, ORDERS[number]) for seed in range(20)]
+    assert hashlib.sha256("".join(digests).encode()).hexdigest()[:16] == TRACES[number]
+    assert [trace(seed, ORDERS[number], client="me") for seed in range(20)] == digests
+
+
+@settings(max_examples=8, deadline=None)
+@given(
+    st.lists(st.sampled_from(GREEDY), min_size=2, max_size=4),
+    st.integers(2, 10),
+    st.integers(0, 1000),
+)
+def test_seats_are_shared_in_any_mix(manners: list[Manner], seats: int, seed: int) -> None:
+    scheduler = FIFOScheduler(PagePool(5000, 4))
+    scheduler.max_running = seats
+    loop = Loop(scheduler, token_budget=2000)
+    clients = Clients(loop, {str(each): m for each, m in enumerate(manners)}, seed)
+    for _ in range(STEPS):
+        clients.step()
+    clients.require_even(clients.seats)
+
+
+class InOrder(Scheduler):
+    """What users write: all who run, then all who wait."""
+
+    def schedule_batch(self, token_budget: int, cache_budget: int) -> list[ScheduledRow]:
+        return self.schedule([*self.running(), *self.waiting()], token_budget, cache_budget)
+
+
+def test_an_order_that_a_user_wrote_shares_too() -> None:
+    scheduler = InOrder(PagePool(1000, 4))
+    scheduler.max_running = 4
+    manners = {"hog": Manner(priority=2**31, new=(100, 200)), "late": Manner()}
+    clients = Clients(Loop(scheduler, token_budget=64), manners, 0)
+    for _ in range(STEPS):
+        clients.step()
+    clients.require_even(clients.seats)
+    assert scheduler.num_preemptions < STEPS / 8
+
+
+def test_rows_of_many_clients_stay_for_some_tokens() -> None:
+    """Every start computes the end of a row again, so one token a turn would be all overhead."""
+    scheduler = FIFOScheduler(PagePool(10_000, 4))
+    scheduler.max_running = 4
+    manners = {str(each): Manner() for each in range(24)}
+    clients = Clients(Loop(scheduler, token_budget=200), manners, 0)
+    for _ in range(STEPS):
+        clients.step()
+    generated = sum(state.generated_len() for state in clients.states)
+    assert generated >= 4 * scheduler.num_preemptions > 0
+    assert min(clients.seats[each] for each in manners) > 0
+
+
+def test_who_waits_for_memory_takes_no_seats() -> None:
+    """They would come back at once, since the seat helps nobody else, and go again."""
+    scheduler = FIFOScheduler(PagePool(64, 4), safety_margin=0.0)
+    scheduler.max_running = 8
+    loop = Loop(scheduler, token_budget=400)
+    for number in range(5):
+        loop.add([number] * 100, 20, client="large")
+        loop.step()
+    small = [loop.add([1, number], 200, client="small") for number in range(12)]
+    for _ in range(12):
+        loop.step()
+    assert scheduler.num_running == 8
+    assert not any(state.num_preemptions for state in small)
+
+
+def test_a_row_that_comes_back_counts_all_its_pages() -> None:
+    scheduler = FIFOScheduler(PagePool(100, 4), safety_margin=0.0)
+    scheduler.max_running = 4
+    loop = Loop(scheduler, token_budget=400)
+    hog = [loop.add([1, number] * 40, 60, client="hog") for number in range(4)]
+    for _ in range(6):
+        loop.step()
+    for number in range(2):
+        loop.add([5, number], 2, client="late")
+    for _ in range(12):
+        loop.step()
+    assert [state.num_preemptions for state in hog] == [0, 0, 1, 1]
+    assert scheduler.num_running == 4
+    held = scheduler._shares._held(scheduler.running())
+    assert held["hog"] == sum(len(state.pages) for state in hog)
+
+
+@pytest.mark.parametrize("order", [*ORDERS, InOrder])
+def test_fewer_tokens_than_clients_are_used_all_the_same(
+    order: Callable[[PagePool], Scheduler],
+) -> None:
+    """None is kept for who cannot use it: waits for memory, or has a row that must wait."""
+    for seed in range(12):
+        rng = random.Random(seed)
+        scheduler = order(PagePool(24, 1))
+        scheduler.max_running = rng.choice([2, 16])
+        loop = Loop(scheduler, token_budget=rng.choice([2, 5]))
+        for number in range(30):
+            prompt = [rng.randrange(7) for _ in range(rng.randint(1, 12))]
+            loop.add(prompt, rng.randint(1, 12), client=str(number % 9))
+        for _ in range(300):
+            if scheduler.has_pending_requests():
+                assert loop.step(), "an idle step"
+
+
+def test_tokens_are_not_kept_for_who_lacks_memory() -> None:
+    pool = PagePool(64, 4)
+    pool.reserve(40, "beside")
+    loop = Loop(FIFOScheduler(pool, safety_margin=0.0), token_budget=1)
+    loop.add([1] * 120, 4, client="large")
+    small = loop.add([2, 3], 2, client="small")
+    for _ in range(10):
+        loop.step()
+    assert small.generated_len() == 2
+
+
+def test_prompts_of_others_skip_no_row_that_decodes() -> None:
+    """Not even where prompts go first."""
+    loop = Loop(PrefillFirstScheduler(PagePool(4000, 4)), token_budget=16)
+    decoding = loop.add([1, 2], 300, client="one")
+    loop.step()
+    for number in range(10):
+        loop.add([number % 7] * 400, 1, client="other")
+    for _ in range(100):
+        loop.step()
+    assert decoding.generated_len() == 101
+
+
+def test_who_wants_more_than_its_share_stops_nobody_for_long() -> None:
+    """After a long wait it takes its turn; else those who came last would wait for it to begin."""
+    scheduler = FIFOScheduler(PagePool(100, 4), safety_margin=0.0)
+    loop = Loop(scheduler, token_budget=400)
+    long = loop.add([1] * 60, 320, client="long")
+    for _ in range(45):
+        loop.step()
+    large = loop.add([2] * 320, 8, client="large")
+    clients = Clients(loop, {"small": Manner(prompt=(3, 3), new=(5, 5), queue=1)}, 0)
+    waited = longest = 0
+    for _ in range(120):
+        clients.step()
+        waited = 0 if any(s.client == "small" for s in scheduler.running()) else waited + 1
+        longest = max(longest, waited)
+    assert large.generated_len() == 8
+    assert longest <= 24
+    loop.cancel(long)
+    clients.manners.clear()
+    loop.drain()
+    assert long.generated_tokens == alone(long.initial_tokens, 320)[: long.generated_len()]
