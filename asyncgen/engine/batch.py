@@ -116,10 +116,13 @@ class Batch:
         salt = _salt(request) if self._prefix_caching else request.id.encode()
         samples = self.requests[request] = {}
         try:
-            for index in range(request.params.num_samples):
+            for index in filter(request.goes_on, range(request.params.num_samples)):
                 sample = Sample(request, index, salt=salt)
                 self._scheduler.add_waiting_request(sample)
                 samples[sample] = None
+            if not samples:
+                self._events_of(request)  # tells how each has ended
+                self._forget(request)
         except BaseException as error:
             self._fail(request, error)
 
@@ -260,10 +263,11 @@ class Batch:
             # A tokenizer that raised on the prompt.
             self._fail(request, error)
             return False
-        if sample.index == 0:
-            request.cached_tokens = sample.num_cached
+        cached = min(sample.num_cached, len(request.prompt_ids))
+        if sample is next(iter(self.requests[request])):
+            request.cached_tokens = cached
         if self._metrics is not None:
-            self._metrics.prefix(len(request.prompt_ids), sample.num_cached)
+            self._metrics.prefix(len(request.prompt_ids), cached)
         return True
 
     def _forward(self, rows: list[ScheduledRow]) -> tuple[list[ScheduledRow], Tensor]:

@@ -105,7 +105,9 @@ class EventWriter:
         clock: Callable[[], float],
         metrics: EngineMetrics | None = None,
     ) -> None:
-        """Begin with nothing generated; the time in the queue ends here.
+        """Begin behind what was generated before; the time in the queue ends here.
+
+        Samples that have ended with it are told as ended at once, without text.
 
         Args:
             request: Whose events to write.
@@ -116,13 +118,21 @@ class EventWriter:
         self._request = request
         self._clock = clock
         self._metrics = metrics
-        self._texts = [SampleText(tokenizer, request) for _ in range(request.params.num_samples)]
+        rows = range(request.params.num_samples)
+        self._texts = [each.text for each in request.given] or [
+            SampleText(tokenizer, request) for _ in rows
+        ]
         self._num_live = len(self._texts)
         request.started_at = now = clock()
         if request.place is not None:
             request.place.started()
         if metrics is not None:
             metrics.request_started(request, now)
+        for index, given in enumerate(request.given):
+            if given.reason is not None:
+                stop = given.stop if isinstance(given.stop, str) else None
+                ending_id = given.stop if isinstance(given.stop, int) else None
+                self._end(index, (), "", None, given.reason, stop, ending_id, now)
 
     def heal(self, prompt_ids: Sequence[Sequence[int]]) -> None:
         """Take note of the prompts of all samples after their last tokens were chosen again."""
@@ -214,7 +224,8 @@ class EventWriter:
                 request.place.left()
             if self._metrics is not None:
                 self._metrics.request_finished(request, ending, now)
-            usage = Usage(len(request.prompt_ids), request.num_tokens, request.cached_tokens)
+            generated = request.num_given + request.num_tokens
+            usage = Usage(len(request.prompt_ids), generated, request.cached_tokens)
             timing = self._timing(now)
         request.sink.put_nowait(
             TokenEvent(

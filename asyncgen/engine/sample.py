@@ -57,7 +57,7 @@ class Sample(RequestState):
     )
 
     def __init__(self, request: Request, index: int, *, salt: bytes = b"") -> None:
-        """Begin at the end of the prompt; in the queue it costs little more than its ids.
+        """Begin behind the prompt, and what was generated before; in the queue it costs little more than its ids.
 
         Args:
             request: Whose it is.
@@ -68,6 +68,7 @@ class Sample(RequestState):
         super().__init__(
             request_id=sample_name(request.id, index),
             initial_tokens=request.starting_ids,
+            tokens=request.tokens_of(index),
             max_new_tokens=None if most is None else max(most - len(request.starting_ids), 1),
             priority=request.params.priority,
             client=request.params.client,

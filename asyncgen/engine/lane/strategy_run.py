@@ -17,7 +17,7 @@ from asyncgen.engine.sampling.draws import HashDraw
 from asyncgen.engine.sampling.logprobs import token_logprob
 from asyncgen.generation.config.modes import GenerationMode, uses_beams
 from asyncgen.generation.generate.custom import custom_strategy
-from asyncgen.generation.generate.plan import make_plan, rows_of_prompt
+from asyncgen.generation.generate.plan import make_plan, pad_id, rows_of_prompt
 from asyncgen.generation.logits.checked import raise_named
 from asyncgen.generation.strategies import strategy_for
 from asyncgen.generation.strategies.drafters.drafting import make_drafter
@@ -82,6 +82,8 @@ class StepRun:
         Raises:
             Exception: Whatever a processor, a criterion or the model raised.
         """
+        if not self._events.any_live:  # all has been said before
+            return False
         interrupted = self._request.ends.interrupted()
         if interrupted is not None and not self._has_more_to_say(interrupted):
             self.end(interrupted)
@@ -114,7 +116,7 @@ class StepRun:
             check_mode(mode, Situation(self._model, config, rows, assistance=assistance))
         plan = make_plan(
             self._model,
-            [request.starting_ids] * self._rows,
+            self._beginnings(),
             config=request.params.config,
             processors=request.processors,
             ends=request.ends,
@@ -123,6 +125,7 @@ class StepRun:
             keep_logits=request.params.top_logprobs is not None,
             prefill_chunk=request.params.config.prefill_chunk_size or self._chunk(),
             encoder=self._encoder_input(),
+            live=[request.goes_on(row) for row in range(self._rows)],
         )
         if request.method is not None:
             request.method.emit = self._write
@@ -135,6 +138,13 @@ class StepRun:
             bias = request.healing.bias.expand(self._rows, -1)
             strategy = partial(healed, strategy=strategy, bias=bias)
         return strategy(plan)
+
+    def _beginnings(self) -> list[list[int]]:
+        """What each row continues; one that has ended already is filled up."""
+        rows = [self._request.tokens_of(row) for row in range(self._rows)]
+        length = max(len(ids) for row, ids in enumerate(rows) if self._request.goes_on(row))
+        filled = pad_id(self._request.params.config)
+        return [(ids + [filled] * length)[:length] for ids in rows]
 
     def _chunk(self) -> int | None:
         """Prompt tokens of each row in a turn, so that all rows together keep to the budget."""

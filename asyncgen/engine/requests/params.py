@@ -33,7 +33,7 @@ from asyncgen.recipes import one_method
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from torch import Tensor
 
@@ -78,6 +78,7 @@ class RequestParams:
         trust_remote_code: Whether a method may come from the hub.
         presence_penalty: Subtracted from the scores of generated tokens; 0.0 is off.
         frequency_penalty: The same, each time a token was generated; 0.0 is off.
+        generated_ids: What each sample has generated before; empty where none has.
         negative_prompt_ids: What guidance leads away from, int64 [1, S].
         negative_prompt_attention_mask: [1, S], zero at padding.
         assistant_model: Draft model: an object, or where to load it from.
@@ -102,6 +103,7 @@ class RequestParams:
     trust_remote_code: bool = False
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
+    generated_ids: tuple[tuple[int, ...], ...] = ()
     negative_prompt_ids: Tensor | None = None
     negative_prompt_attention_mask: Tensor | None = None
     assistant_model: Any = None
@@ -150,20 +152,21 @@ def resolve_params(
     except (ValueError, TypeError, OverflowError, RecursionError) as error:
         raise _from_value_error(error, given) from error
     _set_length(config, given, prompt_length, context_length)
-    stop = params.get("stop", ())
+    stop, num_samples = params.get("stop", ()), config.num_return_sequences or 1
     return RequestParams(
         config=config,
         mode=mode,
         seed=params.get("seed", secrets.randbits(64)),
         stop=(stop,) if isinstance(stop, str) else tuple(stop),
         top_logprobs=_top_logprobs(params),
-        num_samples=config.num_return_sequences or 1,
+        num_samples=num_samples,
         processors=LogitsProcessorList(params.get("logits_processor", ())),
         criteria=StoppingCriteriaList(params.get("stopping_criteria", ())),
         method=_method(params),
         method_arguments={name: params[name] for name in params.keys() - BY_NAME.keys()},
         presence_penalty=float(params.get("presence_penalty", 0.0)),
         frequency_penalty=float(params.get("frequency_penalty", 0.0)),
+        generated_ids=_generated_ids(params, num_samples),
         negative_prompt_ids=_negative_prompt(params, "negative_prompt_ids", config),
         negative_prompt_attention_mask=_negative_prompt(
             params, "negative_prompt_attention_mask", config
@@ -318,6 +321,19 @@ def _top_logprobs(params: Mapping[str, Any]) -> int | None:
     if top:
         raise InvalidRequestError("top_logprobs", top, "needs `logprobs=True`")
     return None
+
+
+def _generated_ids(params: Mapping[str, Any], num_samples: int) -> tuple[tuple[int, ...], ...]:
+    """The tokens of each sample, or nothing at all where none are given."""
+    value: Sequence[Any] = params.get("generated_ids", ())
+    if not value:
+        return ()
+    if isinstance(value[0], int):
+        value = [value]
+    if len(value) != num_samples:
+        allowed = f"one list of token ids for each sample, and there are {num_samples}"
+        raise InvalidRequestError("generated_ids", f"{len(value)} lists", allowed)
+    return tuple(map(tuple, value)) if any(value) else ()
 
 
 def _negative_prompt(

@@ -15,6 +15,7 @@ import torch
 
 from asyncgen.chat_content import only_texts
 from asyncgen.chat_template import check_messages
+from asyncgen.engine.requests.continuing import check_continues, take_up
 from asyncgen.engine.requests.params import RequestParams, fit_room, resolve_params
 from asyncgen.engine.requests.request import Request, Sink, clock
 from asyncgen.errors import ContextLengthError, InvalidRequestError
@@ -157,6 +158,8 @@ def prepare_request(
     params = _params(model, given, 1 if has_encoder else len(prompt_ids))
     check_token_ids(params.config, given.keys(), model.config.vocab_size)
     _check_cache_length(model, params)
+    if params.generated_ids:
+        check_continues(model, params)
     if params.method is not None:
         _check_method(model, params)
     elif hasattr(model, "core"):
@@ -176,7 +179,7 @@ def prepare_request(
     criteria = make_criteria(
         model, params.config, tokenizer=tokenizer, user=params.criteria, cancel=cancel
     )
-    return Request(
+    request = Request(
         prompt_ids=prompt_ids,
         params=params,
         processors=processors,
@@ -194,6 +197,9 @@ def prepare_request(
         stops=StopStrings(params.stop) if params.stop else None,
         place=place,
     )
+    if params.generated_ids:
+        request.given = take_up(request, tokenizer)
+    return request
 
 
 def _context_length(model: GenerativeModel) -> int | None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from asyncgen.engine.metrics import EngineMetrics
     from asyncgen.engine.requests.admission import Seat
+    from asyncgen.engine.requests.continuing import GivenTokens
     from asyncgen.engine.requests.params import RequestParams
     from asyncgen.generation.generate.custom import CustomMethod
     from asyncgen.generation.logits.base import LogitsProcessorList
@@ -56,11 +57,12 @@ class Request:
         num_pages: Pages that all its keys and values could take, if it runs alone.
         stops: The search for stop strings, ready to be copied for each sample; ``None`` for none.
         place: Its seat in the engine; ``None`` where requests are not counted.
+        given: What each sample had generated before; empty where nothing was.
         id: Short name for logs, and in the batch.
         started_at: Clock of the engine at its first turn, in seconds; ``None`` before.
         first_token_at: Clock at its first token; ``None`` before.
         last_token_at: Clock at its newest token.
-        num_tokens: Tokens generated so far, those of all samples together.
+        num_tokens: Tokens generated here so far, those of all samples together.
         cached_tokens: Tokens of the prompt whose keys and values were there already.
     """
 
@@ -80,6 +82,7 @@ class Request:
     num_pages: int = 0
     stops: StopStrings | None = None
     place: Seat | None = None
+    given: tuple[GivenTokens, ...] = ()
     id: str = field(default_factory=lambda: f"req-{next(_numbers)}")
     started_at: float | None = None
     first_token_at: float | None = None
@@ -91,6 +94,20 @@ class Request:
     def starting_ids(self) -> list[int]:
         """What the decoder continues."""
         return self.prompt_ids if self.decoder_ids is None else self.decoder_ids
+
+    @property
+    def num_given(self) -> int:
+        """Tokens that were generated before, those of all samples together."""
+        return sum(len(each.token_ids) for each in self.given)
+
+    def tokens_of(self, index: int) -> list[int]:
+        """What a sample continues: the decoder's beginning, and what was generated before."""
+        ids = self.starting_ids
+        return [*ids, *self.given[index].token_ids] if self.given else list(ids)
+
+    def goes_on(self, index: int) -> bool:
+        """Whether a sample has not ended with the tokens that it was given."""
+        return not self.given or self.given[index].reason is None
 
 
 def sample_name(request_id: str, index: int) -> str:

@@ -107,6 +107,7 @@ class RequestKeywords(TypedDict, total=False):
     client: str | None
     cache_salt: str | None
     chat_template_kwargs: dict[str, Any] | None
+    generated_ids: Sequence[int] | Sequence[Sequence[int]] | None
     n: int | None
     skip_special_tokens: bool | None
 

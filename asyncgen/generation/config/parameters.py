@@ -329,6 +329,9 @@ OWN = _group("stream",
        " same salt.", rule=rules.label),
     _P("chat_template_kwargs", "dict[str, Any]", "Variables of the model's chat template, such as"
        " `enable_thinking`; for messages alone.", rule=rules.template_variables, neutral=({},)),
+    _P("generated_ids", "Sequence[int] | Sequence[Sequence[int]]", "Tokens that were generated"
+       " already, one list a sample: the request goes on behind them as if it had generated them.",
+       rule=rules.generated_ids, neutral=([], ())),
     _P("n", "int", "Short for `num_return_sequences`.", rule=_ROWS),
     _P("skip_special_tokens", "bool", "Leave special tokens out of the text; they are unless"
        " this is False.", rule=rules.switch),

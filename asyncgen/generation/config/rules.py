@@ -186,6 +186,18 @@ def stops(value: Any) -> str | None:
     return None
 
 
+def generated_ids(value: Any) -> str | None:
+    """Take the tokens of one sample, or of each."""
+    lists = value if _are_lists(value) else [value]
+    good = all(isinstance(ids, list | tuple) and all(map(_is_whole, ids)) for ids in lists)
+    return None if good else "a list of token ids, or one such list for each sample"
+
+
+def _are_lists(value: Any) -> bool:
+    """Tell whether a list holds lists."""
+    return isinstance(value, list | tuple) and bool(value) and isinstance(value[0], list | tuple)
+
+
 def label(value: object) -> str | None:
     """Take a short text that is compared and never shown to a model."""
     good = isinstance(value, str) and 0 < len(value) <= MOST_LABEL_CHARACTERS

@@ -109,7 +109,7 @@ def make_plan(
         cache=cache,
         config=config,
         ends=ends,
-        pad_token_id=_pad_id(config),
+        pad_token_id=pad_id(config),
         encoder=encoder,
         copies=1 if beams == 1 else config.num_return_sequences or 1,
         **given,
@@ -262,7 +262,7 @@ def eos_ids(config: GenerationConfig) -> list[int]:
     return [eos] if isinstance(eos, int) else list(eos)
 
 
-def _pad_id(config: GenerationConfig) -> int:
+def pad_id(config: GenerationConfig) -> int:
     """What ended rows are filled with: the padding id, else the first end-of-sequence id."""
     if config.pad_token_id is not None:
         return int(config.pad_token_id)

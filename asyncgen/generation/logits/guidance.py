@@ -96,6 +96,8 @@ class UnbatchedClassifierFreeGuidanceLogitsProcessor(LogitsProcessor):
         unconditional_ids: Tensor | None = None,
         unconditional_attention_mask: Tensor | None = None,
         use_cache: bool | None = True,
+        *,
+        prompt_length: int | None = None,
     ) -> None:
         """Check the parameters.
 
@@ -108,6 +110,8 @@ class UnbatchedClassifierFreeGuidanceLogitsProcessor(LogitsProcessor):
             unconditional_attention_mask: [B, S], zero at padding.
             use_cache: Whether to keep keys and values between steps; otherwise all is computed
                 anew.
+            prompt_length: Tokens of the prompt. Those behind it at the first call were generated
+                before, and the other branch gets them too; None if that is never so.
 
         Raises:
             InvalidRequestError: The scale is no number, or the shapes do not fit.
@@ -125,6 +129,7 @@ class UnbatchedClassifierFreeGuidanceLogitsProcessor(LogitsProcessor):
         self.use_cache = use_cache is not False
         self._given = unconditional_ids
         self._mask = mask
+        self._prompt_length = prompt_length
         self._ids: Tensor | None = None
         self._cache: Any = None
         self._options = _options(model)
@@ -146,20 +151,25 @@ class UnbatchedClassifierFreeGuidanceLogitsProcessor(LogitsProcessor):
         Returns:
             Logits, [B, 1 or more, V]; the last position is the one that counts.
         """
-        newest = input_ids[:, -1:]
         if self._ids is None:
-            ids = newest if self._given is None else self._given.to(newest)
-            self._ids = ids.expand(input_ids.shape[0], -1)
+            end = min(self._prompt_length or input_ids.shape[1], input_ids.shape[1])
+            ids = input_ids[:, end - 1 : end] if self._given is None else self._given
+            self._ids = ids.to(input_ids).expand(input_ids.shape[0], -1)
             if self._mask is not None:
                 self._mask = self._mask.to(ids.device).expand(input_ids.shape[0], -1)
-            fresh = self._ids
-        else:
-            self._ids = torch.cat((self._ids, newest), dim=1)
-            if self._mask is not None:
-                ones = torch.ones_like(newest, dtype=self._mask.dtype)
-                self._mask = torch.cat((self._mask, ones), dim=1)
-            fresh = newest if self.use_cache else self._ids
-        return self._run(fresh)
+            self._append(input_ids[:, end:])
+            return self._run(self._ids)
+        newest = input_ids[:, -1:]
+        self._append(newest)
+        return self._run(newest if self.use_cache else self._ids)
+
+    def _append(self, new: Tensor) -> None:
+        """Let the other branch have generated tokens, int64 [B, any]."""
+        assert self._ids is not None
+        self._ids = torch.cat((self._ids, new), dim=1)
+        if self._mask is not None:
+            ones = torch.ones_like(new, dtype=self._mask.dtype)
+            self._mask = torch.cat((self._mask, ones), dim=1)
 
     def _run(self, fresh: Tensor) -> Tensor:
         assert self._ids is not None
@@ -189,6 +199,7 @@ def _guided(scale: Any, setting: Setting) -> LogitsProcessor:
         guidance.negative_prompt_ids,
         guidance.negative_prompt_attention_mask,
         setting.config.use_cache,
+        prompt_length=setting.prompt_length,
     )
 
 

@@ -138,6 +138,7 @@ class Plan:
         drafter: Guesses tokens ahead, for assisted generation only.
         copies: Sequences that each row of the plan becomes; more than one with beams only.
         keep_logits: Whether steps that settle late must tell the raw logits behind each id.
+        live: Which rows go on; those that have ended already are filled up. ``None``: all do.
     """
 
     core: Decoder
@@ -155,6 +156,7 @@ class Plan:
     drafter: Drafter | None = None
     copies: int = 1
     keep_logits: bool = False
+    live: list[bool] | None = None
 
 
 @dataclass(slots=True)

@@ -50,7 +50,7 @@ class Sequences:
     def __init__(self, plan: Plan) -> None:
         """Begin with the prompts of a plan."""
         batch, self.length = plan.input_ids.shape
-        self.live = [True] * batch
+        self.live = [True] * batch if plan.live is None else list(plan.live)
         self._plan = plan
         room = plan.ends.max_length or 0
         # A context of a million tokens is not reserved up front; the buffer doubles when full.

@@ -277,4 +277,7 @@ def _watermark(value: Any, setting: Setting) -> Any:
     """Make the processor of any kind of watermark."""
     allowed = "needs a model's vocabulary size"
     vocab_size = setting.needed(setting.vocab_size, "watermarking_config", allowed)
-    return watermark_from(value).construct_processor(vocab_size, setting.device)
+    processor = watermark_from(value).construct_processor(vocab_size, setting.device)
+    if hasattr(processor, "prompt_length"):
+        processor.prompt_length = setting.prompt_length
+    return processor

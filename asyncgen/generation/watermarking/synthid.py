@@ -131,12 +131,20 @@ class _State:
     history: Tensor
     num_calls: int = 0
 
+    def take(self, tokens: Tensor) -> None:
+        """Take a generated token of each row in, int64 [B, 1]."""
+        self.context = torch.cat((self.context, tokens), dim=1)[:, 1:]
+
 
 class SynthIDTextWatermarkLogitsProcessor(LogitsProcessor):
     """Shifts the distribution towards tokens whose g-values win the tournament (`play`).
 
     The shift depends on the last ``ngram_len - 1`` generated tokens. It keeps state: one object
     serves one generation, and must see every token of it.
+
+    Attributes:
+        prompt_length: Tokens of the prompt. Those behind it at the first call were generated
+            before, and are remembered as if it had seen them come; None if that is never so.
     """
 
     definition = Definition(
@@ -186,6 +194,7 @@ class SynthIDTextWatermarkLogitsProcessor(LogitsProcessor):
         self.sampling_table = torch.randint(
             0, 2, (sampling_table_size,), generator=generator, device=device
         )
+        self.prompt_length: int | None = None
         self._state: _State | None = None
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
@@ -211,8 +220,7 @@ class SynthIDTextWatermarkLogitsProcessor(LogitsProcessor):
         context_hash = self._hash(state.context)  # [B]
         watermarked = self._tournament(scores, context_hash)
         used = (state.history == context_hash[:, None]).any(dim=1, keepdim=True)
-        state.history = torch.cat((context_hash[:, None], state.history), dim=1)
-        state.history = state.history[:, : self.context_history_size]
+        self._remember(context_hash)
         return torch.where(used, scores, watermarked)
 
     def _advance(self, input_ids: Tensor) -> _State:
@@ -224,10 +232,22 @@ class SynthIDTextWatermarkLogitsProcessor(LogitsProcessor):
                 torch.zeros(batch, self.ngram_len - 1, dtype=torch.int64, device=device),
                 torch.zeros(batch, self.context_history_size, dtype=torch.int64, device=device),
             )
+            end = self.prompt_length or input_ids.shape[1]
+            for place in range(end, input_ids.shape[1]):
+                state.num_calls += 1
+                if not self.skip_first_ngram_calls or state.num_calls >= self.ngram_len:
+                    self._remember(self._hash(state.context))
+                state.take(input_ids[:, place : place + 1])
         else:
-            state.context = torch.cat((state.context, input_ids[:, -1:]), dim=1)[:, 1:]
+            state.take(input_ids[:, -1:])
         state.num_calls += 1
         return state
+
+    def _remember(self, context_hash: Tensor) -> None:
+        """Take note of a context that was used, by its hash, int64 [B]."""
+        assert self._state is not None
+        history = torch.cat((context_hash[:, None], self._state.history), dim=1)
+        self._state.history = history[:, : self.context_history_size]
 
     def _tournament(self, scores: Tensor, context_hash: Tensor) -> Tensor:
         """Play all layers over the whole vocabulary; log-probabilities [B, V]."""

@@ -1,0 +1,131 @@
+"""Requests that go on behind tokens that were generated already, here or elsewhere.
+
+Draws are a function of seed, position and token, and what processors and texts keep follows from
+the tokens. So a request that is told its first tokens goes on as if it had generated them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
+
+from asyncgen.engine.events import SampleText
+from asyncgen.errors import InvalidRequestError
+from asyncgen.generation.config.modes import GenerationMode
+
+if TYPE_CHECKING:
+    from asyncgen.engine.requests.params import RequestParams
+    from asyncgen.engine.requests.request import Request
+    from asyncgen.generation.generate.plan import GenerativeModel
+    from asyncgen.tokenizer import Tokenizer
+    from asyncgen.types import FinishReason
+
+
+_MODES = frozenset({GenerationMode.GREEDY_SEARCH, GenerationMode.SAMPLE})
+"""Strategies that settle a token a step for good, and keep nothing else between two steps."""
+
+
+@dataclass(frozen=True, slots=True)
+class GivenTokens:
+    """What a sample had generated before its request came here.
+
+    Attributes:
+        token_ids: Its generated tokens, in order; may be none.
+        text: The text so far, which the reader has, and what is held back of it.
+        reason: Why the sample has ended with them, ``None`` where it goes on.
+        stop: The end-of-sequence id or the stop string that ended it.
+    """
+
+    token_ids: tuple[int, ...]
+    text: SampleText
+    reason: FinishReason | None = None
+    stop: int | str | None = None
+
+
+def check_continues(model: GenerativeModel, params: RequestParams) -> None:
+    """Refuse what does not follow from tokens alone, before anything else is done for it.
+
+    Args:
+        model: The engine's model.
+        params: Of the request, resolved, with ``generated_ids``.
+
+    Raises:
+        InvalidRequestError: Names the parameter.
+    """
+    what = None
+    if not hasattr(model, "core"):
+        what = "a foreign model object"
+    elif params.method is not None:
+        what = "a decoding method of your own"
+    elif params.mode not in _MODES:
+        what = params.mode.value.replace("_", " ")
+    elif params.config.token_healing:
+        what = "`token_healing`, which chooses a token of the prompt again,"
+    if what is not None:
+        allowed = (
+            f"{what} cannot go on behind tokens; run it again with the same `seed`, and drop what "
+            "was read already"
+        )
+        raise InvalidRequestError("generated_ids", _shortly(params.generated_ids), allowed)
+    size = model.config.vocab_size
+    for token_id in (each for ids in params.generated_ids for each in ids):
+        if not 0 <= token_id < size:
+            allowed = f"token ids are from 0 to {size - 1}"
+            raise InvalidRequestError("generated_ids", token_id, allowed)
+
+
+def take_up(request: Request, tokenizer: Tokenizer | None) -> tuple[GivenTokens, ...]:
+    """Bring the samples of a request to where their tokens end.
+
+    Args:
+        request: Its parameters have ``generated_ids``.
+        tokenizer: Turns ids to text; ``None`` where only ids are wanted.
+
+    Returns:
+        One entry a sample.
+
+    Raises:
+        InvalidRequestError: A sample would have ended before its last token, or samples that take
+            turns in one rectangle are of different lengths.
+    """
+    samples = tuple(
+        _taken_up(request, tokenizer, index, ids)
+        for index, ids in enumerate(request.params.generated_ids)
+    )
+    lengths = {len(each.token_ids) for each in samples if each.reason is None}
+    if request.alone is not None and len(lengths) > 1:
+        allowed = f"as many for each sample that goes on, because {request.alone}"
+        raise InvalidRequestError("generated_ids", f"{sorted(lengths)} tokens", allowed)
+    return samples
+
+
+def _taken_up(
+    request: Request, tokenizer: Tokenizer | None, index: int, ids: tuple[int, ...]
+) -> GivenTokens:
+    """One sample, behind its tokens."""
+    text, ends = SampleText(tokenizer, request), request.ends
+    if not ids:
+        return GivenTokens(ids, text)
+    _, stop = text.add(ids[:-1])
+    ended = stop or next((each for each in ids[:-1] if each in ends.eos_token_ids), None)
+    if ended is not None:
+        allowed = f"sample {index} would have ended with {ended!r}, and there are tokens behind it"
+        raise InvalidRequestError("generated_ids", _shortly((ids,)), allowed)
+    length, most = len(request.starting_ids) + len(ids), ends.max_length
+    if most is not None and length > most:
+        allowed = f"at most {most - len(request.starting_ids)} tokens can follow the prompt"
+        raise InvalidRequestError("generated_ids", f"{len(ids)} tokens", allowed)
+    _, stop = text.add(ids[-1:])
+    reason = ends.reason(index, ids[-1], length)
+    if stop is not None:
+        return GivenTokens(ids, text, "stop", stop)
+    if reason not in ("stop", "length"):  # a deadline or a cancel is found in its turn
+        return GivenTokens(ids, text)
+    ending = ids[-1] if reason == "stop" else None
+    return GivenTokens(ids, text, cast("FinishReason", reason), ending)
+
+
+def _shortly(lists: tuple[tuple[int, ...], ...]) -> str:
+    """Token ids for a message: the first few."""
+    first = next((ids for ids in lists if ids), ())
+    return f"[{', '.join(map(str, first[:4]))}{', …' if len(first) > 4 else ''}]"
