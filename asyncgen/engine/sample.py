@@ -57,7 +57,9 @@ class Sample(RequestState):
     )
 
     def __init__(self, request: Request, index: int, *, salt: bytes = b"") -> None:
-        """Begin behind the prompt, and what was generated before; in the queue it costs little more than its ids.
+        """Begin behind the prompt and what was generated before.
+
+        In the queue it costs little more than its ids.
 
         Args:
             request: Whose it is.

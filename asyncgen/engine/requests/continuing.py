@@ -9,9 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
+import torch
+
 from asyncgen.engine.events import SampleText
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.config.modes import GenerationMode
+from asyncgen.generation.stopping.criteria import StopStringCriteria
 
 if TYPE_CHECKING:
     from asyncgen.engine.requests.params import RequestParams
@@ -116,13 +119,25 @@ def _taken_up(
         allowed = f"at most {most - len(request.starting_ids)} tokens can follow the prompt"
         raise InvalidRequestError("generated_ids", f"{len(ids)} tokens", allowed)
     _, stop = text.add(ids[-1:])
-    reason = ends.reason(index, ids[-1], length)
+    reason = ends.reason(index, ids[-1], length, stops=_meets_stop_strings(request, index))
     if stop is not None:
         return GivenTokens(ids, text, "stop", stop)
     if reason not in ("stop", "length"):  # a deadline or a cancel is found in its turn
         return GivenTokens(ids, text)
-    ending = ids[-1] if reason == "stop" else None
+    ending = ids[-1] if reason == "stop" and ids[-1] in ends.eos_token_ids else None
     return GivenTokens(ids, text, cast("FinishReason", reason), ending)
+
+
+def _meets_stop_strings(request: Request, index: int) -> bool:
+    """Whether the newest of a sample's tokens completes one of ``stop_strings``.
+
+    What the user wrote is asked from the next token on: the scores of this one are not known.
+    """
+    ours = [each for each in request.ends.tensor_criteria if isinstance(each, StopStringCriteria)]
+    if not ours:
+        return False
+    ids = torch.tensor([[*request.starting_ids, *request.params.generated_ids[index]]])
+    return any(bool(each(ids, torch.empty(1, 0))) for each in ours)
 
 
 def _shortly(lists: tuple[tuple[int, ...], ...]) -> str:
