@@ -23,7 +23,9 @@ from asyncgen.errors import (
 )
 from asyncgen.generation.config import GenerationConfig as GenerationConfig
 from asyncgen.llm import (
+    LLM as LLM,
     AsyncLLM as AsyncLLM,
+    SyncTextStream as SyncTextStream,
     TextStream as TextStream,
 )
 from asyncgen.pretrained import (

@@ -1,6 +1,6 @@
 """How often a reader comes back: at most once an interval, and at once when there is no more.
 
-Between its turns nothing wakes it: what arrives waits, and costs the event loop nothing.
+Between its turns nothing wakes it: what arrives waits, and costs its event loop nothing.
 """
 
 from __future__ import annotations
@@ -8,10 +8,8 @@ from __future__ import annotations
 from time import monotonic
 from typing import TYPE_CHECKING
 
-import anyio
-
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
 
 LOOK_SECONDS = 0.05
@@ -21,12 +19,14 @@ LOOK_SECONDS = 0.05
 class Pace:
     """The turns of one reader."""
 
-    def __init__(self, interval: float) -> None:
+    def __init__(self, interval: float, pause: Callable[[float], Awaitable[None]]) -> None:
         """Begin; the first turn is at once.
 
         Args:
             interval: Least seconds between two turns, from 0.
+            pause: Waits so many seconds.
         """
+        self._pause = pause
         self._interval = interval
         self._took_at = float("-inf")
 
@@ -46,4 +46,4 @@ class Pace:
             rest = self._took_at + self._interval - monotonic()
             if rest <= 0:
                 return
-            await anyio.sleep(min(rest, LOOK_SECONDS))
+            await self._pause(min(rest, LOOK_SECONDS))

@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 MOST_AT_ONCE = 8
-"""Requests of one event loop that are made ready at a time; others wait for their turn."""
+"""Requests of one event loop that are made ready at a time, and of all threads without one; others
+wait for their turn.
+"""
 
 MOST_ABANDONED = 4
 """With so many threads abandoned, long texts are refused; with 16 times as many, all are."""
@@ -51,6 +53,7 @@ class PreparingThreads:
         self._seconds = seconds
         self._lock = threading.Lock()
         self._idle: list[_Worker] = []
+        self._places = threading.BoundedSemaphore(MOST_AT_ONCE)
         self._num_abandoned = 0
         self._is_closed = False
         self._limiters: anyio.lowlevel.RunVar[anyio.CapacityLimiter] = anyio.lowlevel.RunVar(
@@ -84,30 +87,54 @@ class PreparingThreads:
         """
         await anyio.lowlevel.checkpoint_if_cancelled()  # nothing begins for who is leaving
         self._refuse(length)
-        limiter = self._limiter()
-        task = _Task(function, limiter)
+        limiter, bell, ended = self._limiter(), LoopBell.current(), anyio.Event()
+
+        def end() -> None:
+            ended.set()
+            limiter.release_on_behalf_of(ended)
+
+        task = _Task(function, partial(bell.ring, end))
         try:
-            limiter.acquire_on_behalf_of_nowait(task)
+            limiter.acquire_on_behalf_of_nowait(ended)
         except anyio.WouldBlock:
-            await limiter.acquire_on_behalf_of(task)
+            await limiter.acquire_on_behalf_of(ended)
         seconds = self._seconds if limited else None
-        deadline = None if seconds is None else time.monotonic() + seconds
-        self._begin(task)
+        try:
+            self._begin(task, seconds)
+        except BaseException:
+            limiter.release_on_behalf_of(ended)
+            raise
         try:
             with anyio.move_on_after(seconds):
-                await task.ended.wait()
+                await ended.wait()
         except BaseException:
-            if deadline is not None:
-                # Until then it may end in time, as nearly all do.
-                task.expire_after(deadline - time.monotonic(), self._abandon)
+            task.expire(self._abandon)
             raise
-        if self._abandon(task):
-            raise InvalidRequestError(
-                "prompt",
-                f"a text of {length} characters",
-                f"it was not tokenized within {seconds:g} s (`prepare_seconds`); shorten it",
-            )
-        return task.outcome()
+        return self._outcome(task, length, seconds)
+
+    def run_in_thread(self, function: Callable[[], T], *, length: int, limited: bool = True) -> T:
+        """As :meth:`run`, blocking this thread; Ctrl-C leaves the function to itself."""
+        self._refuse(length)
+        ended = threading.Event()
+
+        def end() -> None:
+            ended.set()
+            self._places.release()
+
+        task = _Task(function, end)
+        self._places.acquire()
+        seconds = self._seconds if limited else None
+        try:
+            self._begin(task, seconds)
+        except BaseException:
+            self._places.release()
+            raise
+        try:
+            ended.wait(seconds)
+        except BaseException:
+            task.expire(self._abandon)
+            raise
+        return self._outcome(task, length, seconds)
 
     def close(self) -> None:
         """End the threads that have nothing to do; the others end when they are done."""
@@ -127,7 +154,8 @@ class PreparingThreads:
             stays = not self._is_closed
             if stays:
                 self._idle.append(worker)
-        task.tell()
+        if not task.is_abandoned:
+            task.tell()
         return stays
 
     def leave(self, worker: _Worker) -> bool:
@@ -156,18 +184,26 @@ class PreparingThreads:
             self._limiters.set(limiter)
         return limiter
 
-    def _begin(self, task: _Task[T]) -> None:
-        """Give a task to a thread, or its place back."""
+    def _begin(self, task: _Task[T], seconds: float | None) -> None:
+        """Give a task to a thread, for so long."""
         try:
             worker = self._worker()
         except RuntimeError as error:  # the system gives no thread
-            task.give_back()
             message = f"there is no thread to tokenize on ({error}); try again later"
             raise OverloadedError(message, _RETRY_SECONDS, is_degraded=True) from error
-        except BaseException:
-            task.give_back()
-            raise
+        if seconds is not None:
+            task.deadline = time.monotonic() + seconds
         worker.inbox.put(task)
+
+    def _outcome(self, task: _Task[T], length: int, seconds: float | None) -> T:
+        """What a task has come to by now."""
+        if self._abandon(task):
+            raise InvalidRequestError(
+                "prompt",
+                f"a text of {length} characters",
+                f"it was not tokenized within {seconds:g} s (`prepare_seconds`); shorten it",
+            )
+        return task.outcome()
 
     def _worker(self) -> _Worker:
         with self._lock:
@@ -187,20 +223,23 @@ class PreparingThreads:
 
 
 class _Task(Generic[T]):
-    """A function that is called on a thread for a task of an event loop.
+    """A function that is called on a thread, while its caller waits.
 
     Attributes:
-        ended: Set in the loop, when it has ended or was given up.
         is_over: Whether the function has returned.
-        is_abandoned: Whether nobody waits for that any more.
+        is_abandoned: Whether it was given up before that.
+        deadline: When it is to be given up, by the monotonic clock; ``None`` for never.
     """
 
-    def __init__(self, function: Callable[[], T], limiter: anyio.CapacityLimiter) -> None:
-        self.ended = anyio.Event()
+    def __init__(self, function: Callable[[], T], end: Callable[[], object]) -> None:
+        """Args:
+        function: What to call.
+        end: Called once, from any thread, when it has returned or was given up.
+        """
         self.is_over = self.is_abandoned = False
+        self.deadline: float | None = None
         self._function = function
-        self._limiter = limiter
-        self._bell = LoopBell.current()
+        self._end = end
         self._result: T | None = None
         self._error: Exception | None = None
         self._timer: threading.Timer | None = None
@@ -213,20 +252,22 @@ class _Task(Generic[T]):
             self._error = request_failure(error)
 
     def tell(self) -> None:
-        """Wake the caller, and give the place of the task to the next; from any thread, once."""
+        """Wake the caller, and give the place of the task to the next."""
         if self._timer is not None:
             self._timer.cancel()
-        if not self.ended.is_set():
-            self._bell.ring(self._end)
+        self._end()
 
-    def expire_after(self, seconds: float, expire: Callable[[_Task], object]) -> None:
-        """Have nobody's task be given up in time."""
-        self._timer = threading.Timer(max(seconds, 0), partial(expire, self))
+    def expire(self, abandon: Callable[[_Task], object]) -> None:
+        """Have it given up in time though nobody waits; nearly all end before that."""
+        if self.deadline is None:
+            return
+        seconds = max(self.deadline - time.monotonic(), 0)
+        self._timer = threading.Timer(seconds, partial(abandon, self))
         self._timer.daemon = True
         try:
             self._timer.start()
         except RuntimeError:  # the system gives no thread
-            expire(self)
+            abandon(self)
         if self.is_over:
             self._timer.cancel()
 
@@ -239,16 +280,6 @@ class _Task(Generic[T]):
             raise error
         finally:
             del error  # which holds this frame
-
-    def _end(self) -> None:
-        """In the loop: a task that was given up first ends a second time."""
-        if not self.ended.is_set():
-            self.ended.set()
-            self.give_back()
-
-    def give_back(self) -> None:
-        """In the loop: its place is free."""
-        self._limiter.release_on_behalf_of(self)
 
 
 class _Worker:

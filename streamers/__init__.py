@@ -2,8 +2,9 @@
 
 The streamers work under any `generate(streamer=…)` that calls `put` and `end`. The parts they are
 made of serve by themselves: `Detokenizer` turns ids into exact text step by step, `StopStrings`
-ends it at a stop string, `Mailbox` and `LoopBell` carry items from a thread into an event loop,
-and `Reader` steps through what comes. Knows nothing of models.
+ends it at a stop string, `Mailbox` and `LoopBell` carry items from a thread into an event loop and
+`ThreadMailbox` to another thread, and `Reader` and `ThreadReader` step through what comes. Knows
+nothing of models.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ from streamers.base import BaseStreamer, RowText
 from streamers.detokenizer import Detokenizer
 from streamers.errors import ProducerDiedError, ProducerError, StreamerError
 from streamers.iterator import TextIteratorStreamer
-from streamers.reader import Reader
+from streamers.reader import Reader, ThreadReader
 from streamers.text import TextStreamer
 from streamers.text_filter import StopStrings
+from streamers.thread_mailbox import ThreadMailbox
 from streamers.wakeup import LoopBell, Mailbox
 
 __all__ = [
@@ -32,4 +34,6 @@ __all__ = [
     "StreamerError",
     "TextIteratorStreamer",
     "TextStreamer",
+    "ThreadMailbox",
+    "ThreadReader",
 ]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Self
 
 from streamers.channel import Ending, Item
 from streamers.readable import ReadableStreamer, Subscription, SubscriptionReader, text_of
+from streamers.thread_mailbox import ThreadMailbox
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from streamers.base import RowText
 
 
-class TextIteratorStreamer(ReadableStreamer["_QueueInbox"]):
+class TextIteratorStreamer(ReadableStreamer["ThreadMailbox[Item]"]):
     """Streamer whose print-ready text is read by an iterator, usually in another thread.
 
     Iterating gives `RowText`: text that knows its row. Leaving the loop (`break`, an exception),
@@ -61,11 +62,11 @@ class TextIteratorStreamer(ReadableStreamer["_QueueInbox"]):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _new_inbox(self, on_gone: Callable[[], None]) -> _QueueInbox:
-        return _QueueInbox()
+    def _new_inbox(self, on_gone: Callable[[], None]) -> ThreadMailbox[Item]:
+        return ThreadMailbox()
 
 
-class TextReader(SubscriptionReader["_QueueInbox"]):
+class TextReader(SubscriptionReader["ThreadMailbox[Item]"]):
     """A blocking iterator over a stream's text; dropping it before the end cancels the producer.
 
     For one thread at a time.
@@ -93,7 +94,7 @@ class TextReader(SubscriptionReader["_QueueInbox"]):
         self.close()
 
 
-def _take(subscription: Subscription[_QueueInbox]) -> Item:
+def _take(subscription: Subscription[ThreadMailbox[Item]]) -> Item:
     """Wait for the next text or ending of a subscription."""
     seat, since = subscription.seat, time.monotonic()
     item = seat.next_ready()
@@ -104,38 +105,7 @@ def _take(subscription: Subscription[_QueueInbox]) -> Item:
         if seconds <= 0:
             raise queue.Empty(subscription.out_of_patience())
         subscription.look_after_producer()
-        seat.receive(seat.inbox.drain(seconds))
+        seat.inbox.wait(seconds)
+        seat.receive(seat.inbox.drain())
         item = seat.next_ready()
     return item
-
-
-class _QueueInbox:
-    """Items for a reading thread. `SimpleQueue` is reentrant and never blocks a sender."""
-
-    __slots__ = ("_queue", "closed")
-
-    def __init__(self) -> None:
-        self._queue: queue.SimpleQueue[Item | None] = queue.SimpleQueue()
-        self.closed = False
-
-    def put_nowait(self, item: Item) -> bool:
-        if not self.closed:
-            self._queue.put(item)
-        return not self.closed
-
-    def drain(self, seconds: float = 0) -> list[Item]:
-        """Take all there is, waiting so long for the first."""
-        items: list[Item | None] = []
-        try:
-            items.append(self._queue.get(seconds > 0, seconds))
-            while True:
-                items.append(self._queue.get_nowait())
-        except queue.Empty:
-            return [] if self.closed else [item for item in items if item is not None]
-
-    def close(self) -> None:
-        self.closed = True
-        self._queue.put(None)  # wakes a thread that waits
-
-    def abandon(self) -> None:
-        self.closed = True

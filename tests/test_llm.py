@@ -717,7 +717,7 @@ async def test_a_load_that_fails_is_told_to_everybody(monkeypatch: pytest.Monkey
         assert loading.wait(PATIENCE)
         raise ModelLoadError("nothing there")
 
-    monkeypatch.setattr("asyncgen.llm.open_engine", load)
+    monkeypatch.setattr("asyncgen.face.open_engine", load)
     llm = make(TableModel())
     told: list[BaseException] = []
 
@@ -756,7 +756,7 @@ async def test_entering_may_be_cancelled(monkeypatch: pytest.MonkeyPatch) -> Non
         assert go_on.wait(PATIENCE)
         return load(*args, **options)
 
-    monkeypatch.setattr("asyncgen.llm.open_engine", slow)
+    monkeypatch.setattr("asyncgen.face.open_engine", slow)
     llm = make(TableModel())
 
     async def enter() -> None:
@@ -781,7 +781,7 @@ async def test_closing_while_loading_ends_the_waiters(monkeypatch: pytest.Monkey
         assert go_on.wait(PATIENCE)
         return load(*args, **options)
 
-    monkeypatch.setattr("asyncgen.llm.open_engine", slow)
+    monkeypatch.setattr("asyncgen.face.open_engine", slow)
     llm = make(TableModel())
     ended: list[str] = []
 

@@ -30,6 +30,9 @@ SINCE = {
     "preparing": "the engine's own threads make requests ready, within a time",
     "models/config/live": "model.config can be written to",
     "generation/config/plain": "numbers of numpy and torch are taken",
+    "face": "LLM and AsyncLLM are two faces of one engine",
+    "answer": "their streams are one kind of answer",
+    "waiting": "which a task or a thread waits for",
     "sample_builder": "what a stream keeps of a sample, once a part of it",
 }
 """What made the way longer since it was first counted, and why."""

@@ -227,7 +227,7 @@ class DecodeThread(Generic[L]):
             EngineClosedError: It was closed, or this is another process.
             EngineDiedError: The thread died.
         """
-        self._require_own_process()
+        self.require_own_process()
         if self._shared.stopping:
             raise self._error()
 
@@ -237,7 +237,7 @@ class DecodeThread(Generic[L]):
         Raises:
             EngineClosedError: It was closed, or this is another process.
         """
-        self._require_own_process()  # before the lock: a fork may have copied it locked
+        self.require_own_process()  # before the lock: a fork may have copied it locked
         with self._start_lock:
             self.require_open()
             if self._thread.ident is None:
@@ -345,7 +345,12 @@ class DecodeThread(Generic[L]):
             raise self._error()
         return loaded
 
-    def _require_own_process(self) -> None:
+    def require_own_process(self) -> None:
+        """Refuse what waits for a thread that a fork has left behind.
+
+        Raises:
+            EngineClosedError: This is another process.
+        """
         if self._shared.pid != os.getpid():
             raise EngineClosedError(
                 "the engine belongs to the process that this one was forked from; create it "

@@ -1,0 +1,325 @@
+"""One answer on its way, whoever reads it: what `TextStream` and `SyncTextStream` have in common.
+
+An :class:`Answer` posts its request at the first read and then only empties its mailbox. It cancels
+the request when it is left in any way: ``break``, a close, a cancelled task or scope, Ctrl-C, an
+exception in the loop's body, or simply being dropped. How its reader waits it is told.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from asyncgen.engine.requests.request import clock
+from asyncgen.errors import InvalidRequestError
+from asyncgen.generation.config.rules import Range, require
+from asyncgen.generation.stopping.cancel import CancelCriteria
+from asyncgen.pace import Pace
+from asyncgen.sample_builder import SampleBuilder
+from asyncgen.types import Completion, Timing, TokenEvent, Usage, counted, length_of, size_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from asyncgen.engine.loop import DecodeThread
+    from asyncgen.engine.requests.admission import Admission, Seat
+    from asyncgen.engine.requests.request import Request
+    from asyncgen.opening import Opened
+    from asyncgen.preparing import PreparingThreads
+    from asyncgen.types import FinishReason, Prompt
+    from asyncgen.waiting import Inbox, Waiting
+
+
+class Answer:
+    """A request from its parameters to its result; read once, by one task or thread."""
+
+    def __init__(
+        self,
+        thread: DecodeThread[Opened],
+        admission: Admission,
+        preparing: PreparingThreads,
+        prompt: Prompt,
+        params: Mapping[str, Any],
+        waiting: Waiting,
+    ) -> None:
+        """Keep what will be posted; use ``AsyncLLM.stream`` or ``LLM.stream``."""
+        self._thread = thread
+        self._admission = admission
+        self._preparing = preparing
+        self._prompt = prompt
+        self._params = params
+        self._waiting = waiting
+        self._cancel = CancelCriteria()
+        self._mailbox = waiting.inbox(self._cancel.set)
+        self._request: Request | None = None
+        self._num_samples = 1
+        self._unread: deque[TokenEvent] = deque()
+        self._samples: dict[int, SampleBuilder] = {}
+        self._last: TokenEvent | None = None
+        self._failure: BaseException | None = None
+        self._turn = threading.Lock()  # held by who reads, and never waited for
+        self._left = False
+        self._result: Completion | None = None
+
+    def cancel(self) -> None:
+        """Ask the request to end with ``"cancelled"``; the stream can be read to its end.
+
+        May be called from any thread, any number of times.
+        """
+        self._cancel.set()
+        if self._request is not None:
+            self._thread.cancel(self._request)
+
+    @property
+    def result(self) -> Completion:
+        """What was generated, with finish reason, usage and timings, once the stream has ended.
+
+        Raises:
+            RuntimeError: The stream is still being read.
+        """
+        if self._result is None:
+            if not self._ended:
+                raise RuntimeError("no result yet; read the stream to its end or close it first")
+            self._collect()
+            self._result = self._build_result()
+        return self._result
+
+    def __repr__(self) -> str:
+        """How far it is: state, length of the prompt, and what was read; never what was said."""
+        if self._failure is not None:
+            state = f"failed ({type(self._failure).__name__})"
+        elif self._last is not None:
+            reasons = dict.fromkeys(each.finish_reason for each in self._samples.values())
+            state = f"ended ({', '.join(map(str, reasons))})"
+        elif self._left:
+            state = "left"
+        elif self._request is None:
+            state = "starting" if self._reading else "not started"
+        else:
+            state = "running"
+        request, tokens = self._request, sum(len(one.token_ids) for one in self._samples.values())
+        given = size_of(self._prompt)
+        prompt = given if request is None else counted(len(request.prompt_ids), "token")
+        read = counted(tokens, "token")
+        return f"<{type(self).__name__} {state}: prompt of {prompt}, {read} read>"
+
+    def __del__(self) -> None:
+        """A dropped stream is cancelled, silently, in whatever thread drops it."""
+        self._abandon()
+
+    @property
+    def _ended(self) -> bool:
+        """Whether nothing more will be read."""
+        return self._left or self._last is not None or self._failure is not None
+
+    @property
+    def _reading(self) -> bool:
+        """Whether somebody reads."""
+        return self._turn.locked()
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Read, which only one may do at a time."""
+        if not self._turn.acquire(blocking=False):
+            raise anyio.BusyResourceError("reading from")
+        try:
+            yield
+        finally:
+            self._turn.release()
+
+    async def _begin(self) -> None:
+        """Post the request, if no read has."""
+        with self._alone():
+            await self._start()
+
+    async def _start(self) -> None:
+        """Post the request, once."""
+        if self._request is not None or self._ended:
+            return
+        place: Seat | None = None
+        try:
+            self._thread.start()
+            opened = await self._waiting.loaded(self._thread)
+            place = self._admission.enter(self._params.get("client"))
+            prompt, params = self._prompt, self._params
+            prepare = partial(_prepare, opened, prompt, params, self._cancel, self._mailbox, place)
+            # A method may have to be fetched from the hub first, which takes what it takes.
+            is_here = not isinstance(params.get("custom_generate"), str | os.PathLike)
+            length = length_of(prompt)
+            request = await self._waiting.prepared(
+                self._preparing, prepare, length=length, limited=is_here
+            )
+            self._thread.post(request)
+        except BaseException as error:
+            if place is not None:
+                place.left()
+            if isinstance(error, Exception):
+                self._failure = error
+            self._leave()
+            if isinstance(error, StopAsyncIteration):
+                raise _no_end(error) from error
+            raise
+        self._request = request
+        self._num_samples = request.params.num_samples
+        if self._cancel.flag:
+            # Cancelled from elsewhere while it was being prepared: it may wait in the queue.
+            self._thread.cancel(request)
+
+    async def _next_text(self) -> str:
+        unread = self._unread
+        while True:
+            await self._fill(as_text=True)
+            text = unread.popleft().text
+            while unread:
+                text += unread.popleft().text
+            if text:
+                return text
+
+    def _pace(self, interval: float) -> Pace:
+        """The turns of a reader of batches."""
+        require("interval", interval, Range(0, note="seconds between two pieces"))
+        return Pace(interval, self._waiting.pause)
+
+    async def _next_batch(self, pace: Pace) -> str:
+        with self._alone():
+            try:
+                await pace.turn(self._is_over)
+            except BaseException:
+                self._leave()
+                raise
+        text = await self._next_text()
+        pace.took()
+        return text
+
+    def _is_over(self) -> bool:
+        """Whether the last event is there, read or not."""
+        if not self._left:
+            self._collect()
+        return self._ended
+
+    async def _next_event(self) -> TokenEvent:
+        await self._fill(as_text=False)
+        return self._unread.popleft()
+
+    async def _fill(self, *, as_text: bool) -> None:
+        """Return when something is unread; raise at the end of the stream."""
+        mailbox = self._mailbox
+        with self._alone():
+            try:
+                if self._request is None:
+                    await self._start()
+                if as_text and self._num_samples > 1:
+                    raise InvalidRequestError(
+                        "num_return_sequences",
+                        self._num_samples,
+                        "several samples are read through `events()`, told apart by `index`",
+                    )
+                if self._unread or self._ended or len(mailbox):
+                    # A reader slower than the model never waits; others get their turn anyway.
+                    await self._waiting.turn()
+                else:
+                    self._thread.require_own_process()
+                    await self._waiting.filled(mailbox)
+                if not self._left:
+                    self._collect()
+                    # Closed by the sender: the loop it was made in ended before this one read.
+                    self._left = mailbox.closed
+            except BaseException:
+                self._leave()
+                raise
+        if self._unread:
+            return
+        failure = self._failure
+        if isinstance(failure, StopIteration | StopAsyncIteration):
+            raise _no_end(failure) from failure
+        if failure is not None:
+            raise failure
+        raise StopAsyncIteration
+
+    def _collect(self) -> None:
+        """Take over what the decode thread has put."""
+        samples = self._samples
+        for item in self._mailbox.drain():
+            if isinstance(item, BaseException):
+                self._failure = item
+                continue
+            self._unread.append(item)
+            if item.index not in samples:
+                samples[item.index] = SampleBuilder(item.index)
+            samples[item.index].add(item)
+            if item.usage is not None:
+                self._last = item
+
+    def _leave(self) -> None:
+        """Stop reading: keep what is there, cancel the rest."""
+        self._collect()
+        self._unread.clear()
+        if not self._ended:
+            self._mailbox.close()  # wakes a task that may be waiting
+        self._abandon()
+
+    def _abandon(self) -> None:
+        """Stop reading without taking a lock, as a finalizer must."""
+        if not self._ended:
+            if not self._reading:  # a task that waits is woken by the last event
+                self._mailbox.abandon()
+            self.cancel()
+        self._left = True
+
+    def _build_result(self) -> Completion:
+        builders = (self._samples.get(row, SampleBuilder(row)) for row in range(self._num_samples))
+        unfinished: FinishReason = "cancelled" if self._failure is None else "error"
+        samples = tuple(builder.build(unfinished) for builder in builders)
+        return Completion(samples, self._usage(), self._timing())
+
+    def _usage(self) -> Usage:
+        if self._last is not None and self._last.usage is not None:
+            return self._last.usage
+        prompt = len(self._request.prompt_ids) if self._request is not None else 0
+        return Usage(prompt, sum(len(sample.token_ids) for sample in self._samples.values()))
+
+    def _timing(self) -> Timing:
+        """Timings of the engine, or what can be said of a stream that was left early."""
+        if self._last is not None and self._last.timing is not None:
+            return self._last.timing
+        total = clock() - self._request.accepted_at if self._request is not None else 0.0
+        samples = self._samples.values()
+        begun = [one.first_at for one in samples if one.first_at is not None]
+        first = min(begun, default=None)
+        seconds = 0.0 if first is None else max(one.last_at for one in samples) - first
+        steps = sum(sample.num_steps for sample in samples)
+        return Timing(None, first, total, (steps - 1) / seconds if seconds > 0 else None)
+
+
+def _no_end(failure: Exception) -> RuntimeError:
+    """What is raised for an exception that would end the reader's loop as if all were well."""
+    return RuntimeError(f"the request raised {failure!r}")
+
+
+def _prepare(
+    opened: Opened,
+    prompt: Prompt,
+    params: Mapping[str, Any],
+    cancel: CancelCriteria,
+    sink: Inbox,
+    place: Seat,
+) -> Request:
+    """Runs on a worker thread. Imported late, because it brings torch."""
+    from asyncgen.engine.requests.prepare import prepare_request
+
+    return prepare_request(
+        opened.model,
+        opened.tokenizer,
+        prompt,
+        params,
+        cancel=cancel,
+        sink=sink,
+        room=opened.room,
+        place=place,
+    )

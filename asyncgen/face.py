@@ -1,0 +1,171 @@
+"""What both faces of an engine have in common: its options, its thread, and what it tells."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from asyncgen.engine.loop import DecodeThread
+from asyncgen.engine.options import refuse_unknown, spells_out
+from asyncgen.engine.requests.admission import Admission
+from asyncgen.engine.threads import computing_threads
+from asyncgen.errors import EngineClosedError
+from asyncgen.generation.config.checks import check_names
+from asyncgen.opening import LLMOptions, ModelSource, Opened, open_engine
+from asyncgen.preparing import PreparingThreads
+from asyncgen.types import check_prompt, length_of
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Mapping
+    from typing import TypeVar, Unpack
+
+    from asyncgen.answer import Answer
+    from asyncgen.engine.metrics import MetricsSnapshot
+    from asyncgen.generation.config import GenerationConfig
+    from asyncgen.models.config import ModelConfig
+    from asyncgen.tokenizer import Tokenizer
+    from asyncgen.types import Prompt
+    from asyncgen.waiting import Waiting
+
+    AnswerT = TypeVar("AnswerT", bound=Answer)
+
+CLOSE_SECONDS = 60.0
+
+
+class Face:
+    """An engine as an application sees it; `AsyncLLM` and `LLM` add how one waits for it."""
+
+    @spells_out(LLMOptions, ModelSource)
+    def __init__(self, source: str | os.PathLike[str] | Any, **options: Unpack[LLMOptions]) -> None:
+        """Describe what to open; nothing is loaded yet.
+
+        Args:
+            source: ``"demo"`` (the bundled model), a folder, a hub id, or a model object that is
+                already loaded: ours, or any with a Hugging Face style ``generate``.
+            tokenizer: A folder, a hub id or a tokenizer object; ``None`` takes the one beside the
+                model. A model object needs one.
+            device: Where to compute; ``None`` is the CPU, or CUDA where there is one.
+            dtype: What to compute in; ``None`` or ``"auto"`` is what the checkpoint says.
+            num_threads: OpenMP threads that compute, until it is closed; ``None`` leaves torch's
+                choice.
+            revision: Branch, tag or commit on the hub.
+            token: Access token for the hub.
+            max_running: Most samples that share a step, at least 1; further requests queue. As
+                many more may take turns beside the batch.
+            max_queue_size: Most requests that wait, at least 1. Beyond it a stream raises
+                :class:`OverloadedError` when it starts, before any work; ``None`` for no limit.
+            prepare_seconds: How long it may take to make one request ready (to tokenize it, to
+                render its chat template). Beyond it the request fails; what cannot be stopped is
+                left alone, and from four such threads on, texts of more than 4,096 characters
+                are refused by an :class:`OverloadedError`. ``None`` for no limit.
+            prefill_chunk_size: Most prompt tokens of one step, at least 1. A running stream waits
+                for one chunk of another's prompt at most.
+            scheduler: Who goes first: ``"fifo"`` (running streams before new prompts),
+                ``"prefill_first"``, or a subclass of :class:`Scheduler`, made with the page pool.
+            prefix_caching: Keep the keys and values of prompts and answers while there is space,
+                so that a request that begins alike (the next turn of a chat) computes only what
+                is new.
+            kv_cache_memory: Memory for all keys and values: bytes (``int``), or a fraction of the
+                device's memory (``float``). ``None``: on CUDA what 90 % of the device leaves beside
+                the model, elsewhere a quarter of the memory that is available after loading, and
+                never more than ``max_running`` full contexts take. On a CPU, copies of what running
+                streams read may take an eighth beside it.
+            page_size: Tokens that a page of that memory holds, at least 1; requests share whole
+                pages. ``None`` is 32, or what the attention kernel needs on CUDA.
+            use_cuda_graph: Whether steps that only decode are recorded once and then repeated, for
+                a few numbers of streams; ``None``: on CUDA, where that is possible.
+            use_async_batching: Whether a step begins before the tokens of the last one are read;
+                ``None``: on CUDA. It changes no token; on a CPU it gains nothing.
+
+        Raises:
+            InvalidRequestError: A value that is not allowed, or an argument that a model object
+                cannot honour.
+        """
+        refuse_unknown(options, LLMOptions)
+        described = ModelSource(source=source, **options)
+        self._admission = Admission(
+            max_running=described.max_running, max_queue_size=described.max_queue_size
+        )
+        self._max_running = described.max_running
+        self._preparing = PreparingThreads(described.prepare_seconds)
+        self._thread: DecodeThread[Opened] = DecodeThread(
+            partial(open_engine, described, admission=self._admission),
+            name="asyncgen-decode",
+            within=partial(computing_threads, described.num_threads),
+        )
+
+    def _answer(
+        self,
+        kind: type[AnswerT],
+        prompt: Prompt,
+        params: Mapping[str, Any],
+        waiting: Waiting,
+    ) -> AnswerT:
+        """A stream, its form checked."""
+        self._thread.require_open()
+        check_prompt(prompt)
+        check_names(params)
+        return kind(self._thread, self._admission, self._preparing, prompt, params, waiting)
+
+    async def _count_tokens(
+        self, prompt: Prompt, variables: dict[str, Any] | None, waiting: Waiting
+    ) -> int:
+        check_prompt(prompt)
+        count = partial(_count_tokens, self._opened, prompt, variables)
+        length = length_of(prompt)
+        return await waiting.prepared(self._preparing, count, length=length, limited=True)
+
+    def metrics(self) -> MetricsSnapshot:
+        """Return what the engine has counted since it was loaded; may be called from any thread.
+
+        Raises:
+            EngineClosedError: No model is loaded.
+        """
+        counted = self._opened.metrics.snapshot()
+        return replace(counted, threads_abandoned=self._preparing.num_abandoned)
+
+    @property
+    def healthy(self) -> bool:
+        """Whether the engine is loaded and takes requests."""
+        return self._thread.is_alive and self._thread.loaded is not None
+
+    @property
+    def degraded(self) -> bool:
+        """Whether so many threads hang over texts that take for ever that long ones are refused.
+
+        Everything else is served as ever; only a new process gets rid of the threads.
+        """
+        return self._preparing.is_degraded
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer; needs a loaded model."""
+        return self._opened.tokenizer
+
+    @property
+    def config(self) -> ModelConfig:
+        """The model's configuration; needs a loaded model."""
+        return self._opened.model.config
+
+    @property
+    def generation_config(self) -> GenerationConfig:
+        """The model's own defaults; needs a loaded model."""
+        return self._opened.model.generation_config
+
+    @property
+    def _opened(self) -> Opened:
+        opened = self._thread.loaded
+        if opened is None:
+            raise EngineClosedError(
+                "no model is loaded; enter the `with` or `async with` block, or call `start()`"
+            )
+        return opened
+
+
+def _count_tokens(opened: Opened, prompt: Prompt, variables: dict[str, Any] | None) -> int:
+    """Runs on a worker thread. Imported late, because it brings torch."""
+    from asyncgen.engine.requests.prepare import token_ids
+
+    return len(token_ids(opened.model, opened.tokenizer, prompt, variables))

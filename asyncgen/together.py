@@ -1,0 +1,116 @@
+"""Many prompts that one thread waits for: they share the batch, and come back in their order."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeGuard
+
+from asyncgen.errors import OverloadedError
+from asyncgen.progress import Progress
+from asyncgen.types import check_prompt
+from asyncgen.waiting import READER_PACE, InThread
+from streamers import ThreadMailbox
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from asyncgen.stream import SyncTextStream
+    from asyncgen.types import Completion, Prompt
+    from asyncgen.waiting import Letter
+
+
+def is_prompts(prompt: Prompt | Sequence[Prompt]) -> TypeGuard[Sequence[Prompt]]:
+    """Whether this is a list of prompts: of texts, of lists of messages, or of lists of ids."""
+    return (
+        isinstance(prompt, Sequence)
+        and not isinstance(prompt, str | bytes | bytearray)
+        and len(prompt) > 0
+        and isinstance(prompt[0], Sequence)
+    )
+
+
+def answer_all(
+    prompts: Sequence[Prompt],
+    start: Callable[[Prompt, InThread], SyncTextStream],
+    *,
+    at_once: int,
+) -> list[Completion]:
+    """Answer prompts together.
+
+    Args:
+        prompts: At least one.
+        start: Makes a stream that waits as it is told.
+        at_once: Most streams that are open at a time, at least 1.
+
+    Returns:
+        Their completions, in order.
+
+    Raises:
+        AsyncgenError: What the first raised that failed, noted with its place; the others are
+            cancelled.
+    """
+    for place, prompt in enumerate(prompts):
+        _noted(place, check_prompt, prompt)
+    ended: queue.SimpleQueue[int] = queue.SimpleQueue()
+    found: dict[int, Completion] = {}
+    running: dict[int, SyncTextStream] = {}
+    place = 0
+    try:
+        with Progress(len(prompts), "answering prompts", unit="prompt") as bar:
+            while len(found) < len(prompts):
+                while place < len(prompts) and len(running) < at_once:
+                    stream = start(prompts[place], _Counted(partial(ended.put, place)))
+                    try:
+                        running[place] = _noted(place, stream.__enter__)
+                    except OverloadedError:
+                        if not running:
+                            raise
+                        break  # until one of ours has ended
+                    place += 1
+                first = ended.get()
+                found[first] = _noted(first, _read, running.pop(first))
+                bar.advance(1)
+    finally:
+        for stream in running.values():
+            stream.close()
+    return [found[each] for each in range(len(prompts))]
+
+
+def _read(stream: SyncTextStream) -> Completion:
+    """The result of a stream whose events are all there."""
+    for _ in stream.events():
+        pass
+    return stream.result
+
+
+def _noted(place: int, call: Callable[..., Any], *args: object) -> Any:
+    """Call a function; what it raises says which prompt it was for."""
+    try:
+        return call(*args)
+    except Exception as error:
+        error.add_note(f"it is prompt {place} of the list (from 0)")
+        raise
+
+
+class _Counted(InThread):
+    """Tells when the last event has come."""
+
+    def __init__(self, ended: Callable[[], None]) -> None:
+        self._ended = ended
+
+    def inbox(self, on_gone: Callable[[], None]) -> ThreadMailbox[Letter]:
+        return _CountedMailbox(self._ended)
+
+
+class _CountedMailbox(ThreadMailbox["Letter"]):
+    def __init__(self, ended: Callable[[], None]) -> None:
+        super().__init__(pace=READER_PACE)
+        self._ended = ended
+
+    def put_nowait(self, item: Letter) -> bool:
+        taken = super().put_nowait(item)
+        if isinstance(item, BaseException) or item.usage is not None:
+            self._ended()
+        return taken

@@ -1,0 +1,86 @@
+"""From a computing thread to a reading thread: what `Mailbox` is to a task of an event loop."""
+
+from __future__ import annotations
+
+import queue
+import time
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class ThreadMailbox(Generic[T]):
+    """Items from any thread for one reading thread.
+
+    Nothing blocks the sender and nothing is dropped while the reader is there. A `SimpleQueue`
+    holds the items: it may be used in signal handlers and finalizers, so `abandon` is safe there.
+
+    Attributes:
+        closed: Whether the reader has left.
+    """
+
+    def __init__(self, *, pace: float = 0.0) -> None:
+        """Args:
+        pace: seconds, from 0. A reader that was woken twice within this time then comes back by
+            itself when it has passed, as in `Mailbox`.
+        """
+        self.closed = False
+        self._pace = pace
+        self._woken_at = float("-inf")
+        self._hurried = self._dropped = False
+        self._first: list[T] = []  # what a wait took out of the queue
+        self._queue: queue.SimpleQueue[T | None] = queue.SimpleQueue()
+
+    def __len__(self) -> int:
+        """Number of unread items."""
+        return len(self._first) + self._queue.qsize()
+
+    def put_nowait(self, item: T) -> bool:
+        """Append an item from any thread; never waits.
+
+        Returns:
+            False if it will never be read.
+        """
+        if not self.closed:
+            self._queue.put(item)
+        return not self.closed
+
+    def wait(self, seconds: float | None = None) -> None:
+        """Block until something is there to drain, or the mailbox is closed; Ctrl-C ends it.
+
+        Args:
+            seconds: Most to wait, above 0; None for no limit.
+        """
+        if len(self) or self.closed:
+            return
+        if self._hurried:
+            time.sleep(max(0.0, self._woken_at + self._pace - time.monotonic()))
+        try:
+            item = self._queue.get(True, seconds)
+        except queue.Empty:
+            return
+        if item is not None:
+            self._first.append(item)
+        now = time.monotonic()
+        self._hurried = now - self._woken_at < self._pace
+        self._woken_at = now
+
+    def drain(self) -> list[T]:
+        """Take everything unread, oldest first; an empty list if there is nothing."""
+        items, self._first = self._first, []
+        try:
+            while True:
+                item = self._queue.get_nowait()
+                if item is not None:
+                    items.append(item)
+        except queue.Empty:
+            return [] if self._dropped else items
+
+    def close(self) -> None:
+        """Leave: unread items are dropped, later ones refused, a waiting thread is woken."""
+        self.closed = self._dropped = True
+        self._queue.put(None)
+
+    def abandon(self) -> None:
+        """Refuse later items, without waking anybody: what a finalizer may do."""
+        self.closed = True
