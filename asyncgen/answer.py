@@ -90,6 +90,53 @@ class Answer:
             self._result = self._build_result()
         return self._result
 
+    @property
+    def prompt_ids(self) -> list[int]:
+        """Token ids of the prompt, once the stream was entered or read; a copy.
+
+        Raises:
+            RuntimeError: It has not started.
+        """
+        return list(self._begun.prompt_ids)
+
+    @property
+    def seed(self) -> int:
+        """Seed of its draws: the one that was given, or the one that was drawn for it.
+
+        Raises:
+            RuntimeError: It has not started.
+        """
+        return self._begun.params.seed
+
+    @property
+    def position(self) -> tuple[int, ...]:
+        """How many tokens each sample has, as far as they were read; ``generated_ids`` count.
+
+        Together with ``prompt_ids``, ``seed``, the ids that were read and the other parameters it
+        says where the stream is: another engine can go on from there.
+
+        Raises:
+            RuntimeError: It has not started.
+        """
+        given = self._begun.params.generated_ids or ((),) * self._num_samples
+        counts = [len(ids) for ids in given]
+        for index, sample in self._samples.items():
+            counts[index] += len(sample.token_ids)
+        for event in self._unread:
+            counts[event.index] -= len(event.token_ids)
+        return tuple(counts)
+
+    @property
+    def exact(self) -> bool:
+        """Whether its tokens are promised to be those of any engine of the same fingerprint.
+
+        Behind ``generated_ids`` that needs the ``fingerprint`` of the engine that generated them.
+
+        Raises:
+            RuntimeError: It has not started.
+        """
+        return self._begun.is_exact
+
     def __repr__(self) -> str:
         """How far it is: state, length of the prompt, and what was read; never what was said."""
         if self._failure is not None:
@@ -117,6 +164,13 @@ class Answer:
     def _ended(self) -> bool:
         """Whether nothing more will be read."""
         return self._left or self._last is not None or self._failure is not None
+
+    @property
+    def _begun(self) -> Request:
+        """The request, once there is one."""
+        if self._request is None:
+            raise RuntimeError("the stream has not started; enter it, or read from it first")
+        return self._request
 
     @property
     def _reading(self) -> bool:
@@ -322,4 +376,5 @@ def _prepare(
         sink=sink,
         room=opened.room,
         place=place,
+        fingerprint=opened.fingerprint,
     )

@@ -140,6 +140,16 @@ class Face:
         return self._preparing.is_degraded
 
     @property
+    def fingerprint(self) -> str | None:
+        """What this engine generates with, in 32 hexadecimal digits; needs a loaded model.
+
+        Engines of equal fingerprints give the same request (its seed included) the same tokens,
+        also from its middle on, behind ``generated_ids``. ``None`` where that cannot be promised:
+        with torch's kernels, on CUDA, and for a foreign model object.
+        """
+        return self._opened.fingerprint
+
+    @property
     def tokenizer(self) -> Tokenizer:
         """The tokenizer; needs a loaded model."""
         return self._opened.tokenizer

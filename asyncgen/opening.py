@@ -121,12 +121,14 @@ class Opened:
         tokenizer: Its tokenizer.
         room: Memory for keys and values; ``None`` where a foreign model sees to its own.
         metrics: What the engine counts.
+        fingerprint: Equal ones promise equal tokens; ``None`` where nothing is promised.
     """
 
     model: PreTrainedModel
     tokenizer: Tokenizer
     room: CacheRoom | None
     metrics: EngineMetrics
+    fingerprint: str | None = None
 
 
 def open_engine(
@@ -159,7 +161,14 @@ def open_engine(
         admission=admission,
     )
     engine.warm()
-    return engine, Opened(model, tokenizer, room, engine.metrics)
+    fingerprint = _fingerprint(model, tokenizer)
+    return engine, Opened(model, tokenizer, room, engine.metrics, fingerprint)
+
+
+def _fingerprint(model: PreTrainedModel, tokenizer: Tokenizer) -> str | None:
+    from asyncgen.fingerprint import fingerprint_of
+
+    return fingerprint_of(model, tokenizer)
 
 
 def _load_model(source: ModelSource) -> PreTrainedModel:

@@ -124,11 +124,15 @@ class Usage:
         prompt_tokens: Tokens of the prompt, counted once.
         completion_tokens: Tokens generated.
         cached_tokens: Those of the prompt whose keys and values were kept from earlier requests.
+        fingerprint: Of the engine; ``None`` where no tokens can be promised.
+        exact: Whether every engine of this fingerprint gives the request the same tokens.
     """
 
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int = 0
+    fingerprint: str | None = None
+    exact: bool = False
 
     @property
     def total_tokens(self) -> int:

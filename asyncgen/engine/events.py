@@ -225,7 +225,13 @@ class EventWriter:
             if self._metrics is not None:
                 self._metrics.request_finished(request, ending, now)
             generated = request.num_given + request.num_tokens
-            usage = Usage(len(request.prompt_ids), generated, request.cached_tokens)
+            usage = Usage(
+                len(request.prompt_ids),
+                generated,
+                request.cached_tokens,
+                request.fingerprint,
+                request.is_exact,
+            )
             timing = self._timing(now)
         request.sink.put_nowait(
             TokenEvent(

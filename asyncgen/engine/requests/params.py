@@ -45,7 +45,7 @@ _FILLED = {name: value for name, value in DEFAULTS.items() if name not in DRAFTI
 """The documented defaults, but for those that a draft model's own configuration precedes."""
 
 _AS_GIVEN = frozenset(
-    "priority client cache_salt skip_special_tokens trust_remote_code assistant_model "
+    "priority client cache_salt fingerprint skip_special_tokens trust_remote_code assistant_model "
     "assistant_tokenizer prefix_allowed_tokens_fn".split()
 )
 """Parameters that a request takes over as they are, or leaves at the default of `RequestParams`."""
@@ -79,6 +79,7 @@ class RequestParams:
         presence_penalty: Subtracted from the scores of generated tokens; 0.0 is off.
         frequency_penalty: The same, each time a token was generated; 0.0 is off.
         generated_ids: What each sample has generated before; empty where none has.
+        fingerprint: Of the engine that generated them, where that is known.
         negative_prompt_ids: What guidance leads away from, int64 [1, S].
         negative_prompt_attention_mask: [1, S], zero at padding.
         assistant_model: Draft model: an object, or where to load it from.
@@ -104,6 +105,7 @@ class RequestParams:
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     generated_ids: tuple[tuple[int, ...], ...] = ()
+    fingerprint: str | None = None
     negative_prompt_ids: Tensor | None = None
     negative_prompt_attention_mask: Tensor | None = None
     assistant_model: Any = None

@@ -131,6 +131,7 @@ def prepare_request(
     sink: Sink,
     room: CacheRoom | None = None,
     place: Seat | None = None,
+    fingerprint: str | None = None,
 ) -> Request:
     """Tokenize and check everything.
 
@@ -143,6 +144,7 @@ def prepare_request(
         sink: Where events will go.
         room: Memory for keys and values; ``None`` where it is not planned.
         place: Its place in the engine's queue.
+        fingerprint: Of the engine.
 
     Returns:
         A request that is ready to be posted.
@@ -196,6 +198,7 @@ def prepare_request(
         num_pages=num_pages,
         stops=StopStrings(params.stop) if params.stop else None,
         place=place,
+        fingerprint=fingerprint,
     )
     if params.generated_ids:
         request.given = take_up(request, tokenizer)

@@ -57,6 +57,7 @@ class Request:
         num_pages: Pages that all its keys and values could take, if it runs alone.
         stops: The search for stop strings, ready to be copied for each sample; ``None`` for none.
         place: Its seat in the engine; ``None`` where requests are not counted.
+        fingerprint: Of the engine; ``None`` where nothing is promised.
         given: What each sample had generated before; empty where nothing was.
         id: Short name for logs, and in the batch.
         started_at: Clock of the engine at its first turn, in seconds; ``None`` before.
@@ -82,6 +83,7 @@ class Request:
     num_pages: int = 0
     stops: StopStrings | None = None
     place: Seat | None = None
+    fingerprint: str | None = None
     given: tuple[GivenTokens, ...] = ()
     id: str = field(default_factory=lambda: f"req-{next(_numbers)}")
     started_at: float | None = None
@@ -94,6 +96,13 @@ class Request:
     def starting_ids(self) -> list[int]:
         """What the decoder continues."""
         return self.prompt_ids if self.decoder_ids is None else self.decoder_ids
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether its tokens are those that every engine of this fingerprint gives it."""
+        if self.fingerprint is None or self.alone is not None:
+            return False
+        return not self.given or self.params.fingerprint == self.fingerprint
 
     @property
     def num_given(self) -> int:

@@ -108,6 +108,7 @@ class RequestKeywords(TypedDict, total=False):
     cache_salt: str | None
     chat_template_kwargs: dict[str, Any] | None
     generated_ids: Sequence[int] | Sequence[Sequence[int]] | None
+    fingerprint: str | None
     n: int | None
     skip_special_tokens: bool | None
 

@@ -332,6 +332,8 @@ OWN = _group("stream",
     _P("generated_ids", "Sequence[int] | Sequence[Sequence[int]]", "Tokens that were generated"
        " already, one list a sample: the request goes on behind them as if it had generated them.",
        rule=rules.generated_ids, neutral=([], ())),
+    _P("fingerprint", "str", "Of the engine that generated `generated_ids`: whether the tokens"
+       " behind them are promised to be its own.", rule=rules.label),
     _P("n", "int", "Short for `num_return_sequences`.", rule=_ROWS),
     _P("skip_special_tokens", "bool", "Leave special tokens out of the text; they are unless"
        " this is False.", rule=rules.switch),

@@ -1,0 +1,100 @@
+"""What an engine must have in common with another for both to generate the same tokens.
+
+With our kernels a row's numbers depend on nothing but the row, so the same request gets the same
+tokens wherever the same things are computed: the same weights, in the same dtype, by the same
+code for the same instructions. Torch's kernels round by the number of rows beside it and by the
+number of threads, on CUDA as on a CPU; nothing is promised of them, and there is no fingerprint.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import TYPE_CHECKING
+
+import torch
+
+from asyncgen import native
+from asyncgen.models.kernels.native_linear import fits
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    from asyncgen.pretrained import PreTrainedModel
+    from asyncgen.tokenizer import Tokenizer
+
+_PROBE = 32
+"""Token ids that the model computes once, spread over its vocabulary."""
+
+_SHOWN = 32
+"""Hexadecimal digits: 128 bits."""
+
+
+def fingerprint_of(model: PreTrainedModel, tokenizer: Tokenizer | None) -> str | None:
+    """Compute the fingerprint of a loaded model and what is around it.
+
+    The weights go in by what they compute: the bits of the logits of a few tokens, to which every
+    layer contributes.
+
+    Args:
+        model: Any; a decoder of ours has a fingerprint where our kernels compute it.
+        tokenizer: Its tokenizer.
+
+    Returns:
+        32 hexadecimal digits, or ``None`` where equal tokens cannot be promised.
+    """
+    if not _is_exact(model):
+        return None
+    from asyncgen import __version__
+
+    known = {
+        "asyncgen": __version__,
+        "torch": torch.__version__,
+        "kernels": native.cpu_kernels(),
+        "dtype": str(model.dtype),
+        "config": _settings(model.core.config.to_dict()),
+        "defaults": _settings(model.generation_config.to_dict()),
+        "template": getattr(tokenizer, "chat_template", None),
+    }
+    found = hashlib.sha256(json.dumps(known, sort_keys=True, default=str).encode())
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is not None:
+        found.update(backend.to_str().encode())
+    found.update(_logits(model).numpy().tobytes())
+    return found.hexdigest()[:_SHOWN]
+
+
+def _settings(values: Mapping[str, Any]) -> dict[str, Any]:
+    """What a configuration says, without where it is from and who wrote it."""
+    return {
+        name: value
+        for name, value in values.items()
+        if not name.startswith("_") and name != "transformers_version"
+    }
+
+
+def _is_exact(model: Any) -> bool:
+    """Whether our kernels compute all of a model."""
+    core = getattr(model, "core", None)
+    if not callable(model) or not callable(getattr(core, "decode_packed", None)):
+        return False
+    config, dtype = core.config, model.dtype
+    if model.device.type != "cpu" or config.head_dim > native.MOST_HEAD_DIM:
+        return False
+    widths = (
+        config.hidden_size,
+        config.intermediate_size,
+        config.num_attention_heads * config.head_dim,
+    )
+    return all(fits(dtype, width) for width in widths)
+
+
+@torch.inference_mode()
+def _logits(model: PreTrainedModel) -> torch.Tensor:
+    """Logits of the probe, float32 [P, V] in memory."""
+    size = model.core.config.vocab_size
+    most = model.core.config.max_position_embeddings or _PROBE
+    ids = torch.linspace(0, size - 1, min(_PROBE, most)).long()[None]
+    logits: torch.Tensor = model(input_ids=ids, use_cache=False, return_dict=True).logits
+    return logits[0].float().contiguous()
