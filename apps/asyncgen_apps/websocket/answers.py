@@ -45,6 +45,7 @@ class Answer:
         channel: The connection that holds it; ``None`` while there is none.
         with_tokens: Whether deltas have token ids.
         is_accepted: Whether the engine has taken it.
+        seed: Of its draws; ``None`` until the engine has taken it.
         replay: What it has said.
         end: The last message but for ``id`` and ``seq``; ``None`` while it runs.
     """
@@ -57,6 +58,7 @@ class Answer:
         "is_accepted",
         "registry",
         "replay",
+        "seed",
         "token",
         "with_tokens",
     )
@@ -69,6 +71,7 @@ class Answer:
         self.client: Client = ANYBODY
         self.channel: Listener | None = channel
         self.with_tokens = False
+        self.seed: int | None = None
         self.replay = Replay(limit)
         self.end: dict[str, Any] | None = None
         self.is_accepted = False

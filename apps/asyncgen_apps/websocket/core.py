@@ -78,6 +78,7 @@ class Channel:
     __slots__ = (
         "_answers",
         "_find",
+        "_fingerprint",
         "_marked",
         "_outbox",
         "_recent",
@@ -95,6 +96,7 @@ class Channel:
         *,
         find: Callable[[str], Client | None] | None = None,
         client: Client | None = ANYBODY,
+        fingerprint: str | None = None,
     ) -> None:
         """Open it; ``hello`` waits to be flushed as soon as the client is let in.
 
@@ -103,8 +105,10 @@ class Channel:
             registry: The requests of the server.
             find: Whose a token is; ``None`` where none is needed.
             client: Whom the handshake has shown it to belong to; ``None`` if it shows a token yet.
+            fingerprint: Of the engine.
         """
         self._settings = settings
+        self._fingerprint = fingerprint
         self._registry = registry
         self._find = find
         self._outbox: list[dict[str, Any]] = []
@@ -177,14 +181,15 @@ class Channel:
 
     def put_accepted(self, answer: Answer, queue_position: int | None) -> None:
         """An answer was taken by the engine, or taken up again."""
-        self._put(
-            {
-                "type": "accepted",
-                "id": answer.id,
-                "resume_token": answer.token,
-                "queue_position": queue_position,
-            }
-        )
+        accepted: dict[str, Any] = {
+            "type": "accepted",
+            "id": answer.id,
+            "resume_token": answer.token,
+            "queue_position": queue_position,
+        }
+        if answer.seed is not None:
+            accepted["seed"] = answer.seed
+        self._put(accepted)
 
     def flush(self, now: float) -> list[dict[str, Any]]:
         """Take all there is to send, in order; it counts as sent.
@@ -233,6 +238,7 @@ class Channel:
             limits=settings.limits,
             heartbeat_seconds=settings.heartbeat_seconds,
             authenticated=self._find is not None,
+            fingerprint=self._fingerprint,
         )
         self._put(hello.model_dump())
 
@@ -344,6 +350,8 @@ def _delta(answer: Answer, piece: Piece) -> dict[str, Any]:
         "text": piece.text,
         "index": piece.index,
     }
+    if piece.position is not None:
+        delta["position"] = piece.position
     if piece.first_seq != piece.seq:
         delta["first_seq"] = piece.first_seq
     if piece.token_ids is not None:

@@ -10,21 +10,23 @@ if TYPE_CHECKING:
     from asyncgen import Completion, Sample, TokenEvent
 
 
-def piece_of(event: TokenEvent, *, with_tokens: bool) -> Piece | None:
+def piece_of(event: TokenEvent, position: int, *, with_tokens: bool) -> Piece | None:
     """Make a piece of an event.
 
     Args:
         event: From ``TextStream.events()``.
+        position: Tokens that its sample has now.
         with_tokens: Whether the client wants ids.
 
     Returns:
         The piece; ``None`` if there is nothing in it for this client.
     """
     if not with_tokens:
-        return Piece(event.index, event.text) if event.text else None
+        return Piece(event.index, event.text, position=position) if event.text else None
     if not event.text and not event.token_ids:
         return None
-    return Piece(event.index, event.text, event.token_ids, event.logprobs, event.time)
+    ids, logprobs = event.token_ids, event.logprobs
+    return Piece(event.index, event.text, ids, logprobs, event.time, position)
 
 
 def done_message(result: Completion, *, aborted: bool = False) -> dict[str, Any]:
@@ -44,6 +46,8 @@ def done_message(result: Completion, *, aborted: bool = False) -> dict[str, Any]
             "prompt_tokens": usage.prompt_tokens,
             "completion_tokens": usage.completion_tokens,
             "cached_tokens": usage.cached_tokens,
+            "fingerprint": usage.fingerprint,
+            "exact": usage.exact,
         },
         "timing": {
             "queue": timing.queue,

@@ -206,6 +206,7 @@ class Hello(_Message):
         limits: What is allowed.
         heartbeat_seconds: A client that hears nothing for twice as long should ``ping``.
         authenticated: Whether a token was needed, and was good.
+        fingerprint: Of the engine: equal ones promise equal tokens; ``null`` promises nothing.
     """
 
     type: Literal["hello"] = "hello"
@@ -214,6 +215,7 @@ class Hello(_Message):
     limits: Limits
     heartbeat_seconds: float
     authenticated: bool
+    fingerprint: str | None = None
 
 
 class Accepted(_Message):
@@ -223,12 +225,14 @@ class Accepted(_Message):
         id: The request.
         resume_token: Opens it from another connection; as secret as the answer.
         queue_position: How many wait, this one included; ``null`` if it need not.
+        seed: Of its draws, given or drawn: with it, and ``generated_ids``, another server goes on.
     """
 
     type: Literal["accepted"] = "accepted"
     id: RequestId
     resume_token: str
     queue_position: int | None
+    seed: int | None = None
 
 
 class TopLogprob(_Message):
@@ -265,6 +269,7 @@ class Delta(_Message):
             it is ``seq``.
         text: Text that became complete; may be empty with ``events: "tokens"``.
         index: Which sample.
+        position: Tokens that this sample has now, those of ``generated_ids`` among them.
         token_ids: With ``events: "tokens"``.
         logprobs: With ``events: "tokens"`` and where asked for, one for each token id.
         time: With ``events: "tokens"``: seconds since the engine accepted the request.
@@ -276,6 +281,7 @@ class Delta(_Message):
     first_seq: Annotated[int, Field(ge=1)] | None = None
     text: str
     index: Annotated[int, Field(ge=0)] = 0
+    position: Annotated[int, Field(ge=0)] | None = None
     token_ids: list[int] | None = None
     logprobs: list[Logprob] | None = None
     time: float | None = None
@@ -288,11 +294,16 @@ class Usage(_Message):
         prompt_tokens: Tokens of the prompt.
         completion_tokens: Tokens generated.
         cached_tokens: Those of the prompt that were not computed anew.
+        fingerprint: Of the engine, as in ``hello``.
+        exact: Whether every engine of this fingerprint gives the request the same tokens; behind
+            ``generated_ids``, whether the ``fingerprint`` that came with them is this one.
     """
 
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int = 0
+    fingerprint: str | None = None
+    exact: bool = False
 
 
 class Timing(_Message):

@@ -34,6 +34,7 @@ class Piece:
         token_ids: Where they are wanted.
         logprobs: Where they are wanted.
         time: Seconds since acceptance, of the last step; where ids are wanted.
+        position: Tokens that the sample has with it; ``None`` where that is not known.
         seq: Number, 0 until it has one.
         first_seq: The first of the numbers that were merged; ``seq`` if none were.
         size: Bytes that it keeps, about.
@@ -44,6 +45,7 @@ class Piece:
     token_ids: tuple[int, ...] | None = None
     logprobs: tuple[TokenLogprob, ...] | None = None
     time: float | None = None
+    position: int | None = None
     seq: int = 0
     first_seq: int = 0
     size: int = 0
@@ -169,4 +171,5 @@ class _MergedPiece:
         if first.logprobs is not None:
             logprobs = tuple(entry for one in pieces for entry in one.logprobs or ())
         text = "".join([one.text for one in pieces])
-        return Piece(first.index, text, ids, logprobs, last.time, last.seq, first.first_seq)
+        seq, first_seq = last.seq, first.first_seq
+        return Piece(first.index, text, ids, logprobs, last.time, last.position, seq, first_seq)

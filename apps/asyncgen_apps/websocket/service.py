@@ -81,6 +81,11 @@ class StreamService:
         return self._llm.degraded
 
     @property
+    def fingerprint(self) -> str | None:
+        """That of the engine, where it is loaded."""
+        return self._llm.fingerprint if self._llm.healthy else None
+
+    @property
     def is_ready(self) -> bool:
         """Whether clients should come."""
         return self.healthy and not self.is_draining
@@ -260,6 +265,7 @@ class StreamService:
         try:
             await self._check_length(order)
             async with stream:
+                answer.seed = stream.seed
                 answer.accepted(self._queue_position())
                 await self._read(answer, stream, params)
             answer.finish(done_message(stream.result, aborted=answer in self._aborting))
@@ -290,11 +296,12 @@ class StreamService:
         if samples == 1 and not answer.with_tokens:
             # The cheapest way to read: all the text that is there, in one piece.
             async for text in stream:
-                if not answer.add(Piece(0, text)):
+                if not answer.add(Piece(0, text, position=stream.position[0])):
                     return
             return
         async for event in stream.events():
-            piece = piece_of(event, with_tokens=answer.with_tokens)
+            position = stream.position[event.index]
+            piece = piece_of(event, position, with_tokens=answer.with_tokens)
             if piece is not None and not answer.add(piece):
                 return
 

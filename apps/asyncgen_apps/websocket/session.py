@@ -43,6 +43,10 @@ class Service(Protocol):
     figures: Figures
     door: Door
 
+    @property
+    def fingerprint(self) -> str | None:
+        """That of the engine."""
+
     def now(self) -> float:
         """The registry's clock, in seconds."""
 
@@ -73,7 +77,13 @@ class Session:
         """Begin; the service does it when a handshake is done."""
         find = service.door.find if service.door.needs_token else None
         self._service = service
-        self._channel = Channel(service.settings, service.registry, find=find, client=client)
+        self._channel = Channel(
+            service.settings,
+            service.registry,
+            find=find,
+            client=client,
+            fingerprint=service.fingerprint,
+        )
         self.name = secrets.token_hex(4)
         self.closing: Close | None = None
         self.abort: Callable[[], None] = _nothing

@@ -50,6 +50,9 @@ _AS_GIVEN = frozenset(
 )
 """Parameters that a request takes over as they are, or leaves at the default of `RequestParams`."""
 
+_SEED_BITS = 53
+"""Of seeds that are drawn: numbers of so many bits go through JSON to any client and back."""
+
 _CHOOSING = frozenset({"top_k"})
 """Contrastive search chooses among so many tokens without drawing."""
 
@@ -158,7 +161,7 @@ def resolve_params(
     return RequestParams(
         config=config,
         mode=mode,
-        seed=params.get("seed", secrets.randbits(64)),
+        seed=params.get("seed", secrets.randbits(_SEED_BITS)),
         stop=(stop,) if isinstance(stop, str) else tuple(stop),
         top_logprobs=_top_logprobs(params),
         num_samples=num_samples,

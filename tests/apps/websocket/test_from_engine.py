@@ -51,9 +51,9 @@ def test_aborted() -> None:
 
 def test_pieces() -> None:
     event = TokenEvent(1, (7,), "", time=0.5)
-    assert piece_of(event, with_tokens=False) is None
-    piece = piece_of(event, with_tokens=True)
+    assert piece_of(event, 1, with_tokens=False) is None
+    piece = piece_of(event, 1, with_tokens=True)
     assert piece is not None
     assert (piece.index, piece.token_ids, piece.time) == (1, (7,), 0.5)
     last = TokenEvent(0, (), "", finish_reason="stop")
-    assert piece_of(last, with_tokens=True) is None
+    assert piece_of(last, 1, with_tokens=True) is None

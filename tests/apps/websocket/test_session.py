@@ -16,6 +16,7 @@ class Engine:
     """Is there, and is asked nothing."""
 
     healthy = True
+    fingerprint = None
 
 
 def service(**settings: object) -> StreamService:

@@ -10,6 +10,7 @@ one and every stream goes on behind the last piece that arrived: nothing twice, 
 
 from __future__ import annotations
 
+import secrets
 import time
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
@@ -29,12 +30,15 @@ from asyncgen_apps.websocket.client.request import Request
 from asyncgen_apps.websocket.client.stream import RemoteStream
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Sequence
     from ssl import SSLContext
     from typing import Unpack
 
     from asyncgen import Completion, Prompt, StreamParams
     from asyncgen_apps.websocket.messages import Limits
+
+_SEED_BITS = 53
+"""JSON carries so many to any server."""
 
 __all__ = [
     "Client",
@@ -76,7 +80,10 @@ class Client:
         """
         if self._link.closed:
             raise EngineClosedError("the client is closed: open another one with `connect`")
-        request = Request(wire_prompt(prompt), wire_params(params), time.monotonic)
+        sent = wire_params(params)
+        if self._link.may_move:
+            sent.setdefault("seed", secrets.randbits(_SEED_BITS))
+        request = Request(wire_prompt(prompt), sent, time.monotonic)
         return RemoteStream(self._link, request)
 
     async def generate(self, prompt: Prompt, **params: Unpack[StreamParams]) -> Completion:
@@ -120,7 +127,7 @@ class Client:
 
 @asynccontextmanager
 async def connect(
-    url: str,
+    url: str | Sequence[str],
     *,
     token: str | None = None,
     tls: SSLContext | None = None,
@@ -132,7 +139,10 @@ async def connect(
     long as ``patience`` says, before the streams fail; a stream begun after that tries anew.
 
     Args:
-        url: Where the server is: ``ws://host:port``, or ``wss://…`` for TLS.
+        url: Where the server is: ``ws://host:port``, or ``wss://…`` for TLS. Or several, which
+            serve the same model: where one is gone, streams go on at the next, behind the tokens
+            that have arrived. :attr:`RemoteStream.exact` says whether the text is promised to be
+            that of one server.
         token: Bearer token. Sent as it is: over ``ws://``, whoever carries the bytes can read it.
         tls: Certificates to trust with ``wss://``; ``None`` is the system's.
         patience: How long to wait for what; ``None`` is the default.
@@ -141,13 +151,16 @@ async def connect(
         The client.
 
     Raises:
-        InvalidRequestError: The address or the token cannot be used.
+        InvalidRequestError: An address or the token cannot be used.
         UnauthorizedError: The server wants another token, or any.
         OverloadedError: The server takes no more connections for now.
         ConnectionLostError: The server cannot be reached.
     """
-    address = Address(_checked_url(url, tls), _headers(token), tls)
-    link = Link(address, patience or Patience())
+    urls = [url] if isinstance(url, str) else list(url)
+    if not urls:
+        raise InvalidRequestError("url", url, "at least one address")
+    addresses = [Address(_checked_url(one, tls), _headers(token), tls) for one in urls]
+    link = Link(addresses, patience or Patience())
     failure: BaseException | None = None
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(link.run)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from asyncgen import InvalidRequestError, Timing, TokenLogprob, TopLogprob, Usage
-from asyncgen_apps.websocket.client.errors import error_from_server
+from asyncgen_apps.websocket.client.errors import ConnectionLostError, error_from_server
 from asyncgen_apps.websocket.client.request import Phase
 from asyncgen_apps.websocket.messages import SERVER_MESSAGE, Accepted, Delta, Done, Error, Logprob
 
@@ -25,6 +25,12 @@ if TYPE_CHECKING:
     from asyncgen_apps.websocket.client.request import Request
     from asyncgen_apps.websocket.messages import Hello, Limits, ServerMessage
 
+
+_OF_ITS_SERVER = frozenset(("engine_dead", "draining"))
+"""Errors of a server that can serve nobody: another may."""
+
+_FORGOTTEN = frozenset(("resume_unknown", "resume_gone"))
+"""Errors of a server that was started anew, or has waited too long."""
 
 _ABOUT_A_MESSAGE = frozenset(
     ("invalid_json", "invalid_message", "unknown_type", "unsupported_data", "message_too_big")
@@ -37,11 +43,23 @@ class Ledger:
 
     A request that the server has taken is resumed on the next connection, behind the last delta
     that arrived. One that it may have taken without our hearing of it is sent again under a new
-    name: nothing of it was read, so nothing is repeated.
+    name: nothing of it was read, so nothing is repeated. Where the client has other servers, one
+    whose server is lost is sent to another, which goes on behind the tokens that have arrived.
+
+    Attributes:
+        is_stranded: Whether the requests need another server than the one that is connected.
     """
 
-    def __init__(self) -> None:
-        """Begin without a connection."""
+    def __init__(self, *, moves: bool = False) -> None:
+        """Begin without a connection.
+
+        Args:
+            moves: Whether there are other servers to go to.
+        """
+        self.is_stranded = False
+        self._moves = moves
+        self._server = 0
+        self._fingerprint: str | None = None
         self._waiting: deque[Request] = deque()
         self._live: dict[str, Request] = {}
         self._limits: Limits | None = None
@@ -75,19 +93,28 @@ class Ledger:
                 request.stop("cancelled")
         return []
 
-    def connected(self, hello: Hello) -> list[str]:
+    def connected(self, hello: Hello, server: int = 0) -> list[str]:
         """Take up all requests on a new connection.
+
+        Args:
+            hello: What the server said.
+            server: Its number among the client's.
 
         Returns:
             The frames to send: resumptions first, then what the server may not have.
         """
-        self._limits = hello.limits
+        self._limits, self._fingerprint = hello.limits, hello.fingerprint
+        self._server, self.is_stranded = server, False
         known, self._live = self._live, {}
         again: list[Request] = []
         frames: list[str] = []
         for request in known.values():
             request.cancel_sent = False
-            if request.resume_token:
+            if request.resume_token and request.server != server and not request.given_up:
+                if request.phase is not Phase.ENDED:
+                    request.move()
+                    again.append(request)
+            elif request.resume_token and request.server == server:
                 self._live[request.id] = request
                 frames.append(_resume(request))
                 if request.given_up or request.phase is Phase.ENDED:
@@ -127,9 +154,11 @@ class Ledger:
             if request.phase is Phase.ENDED:
                 request.resume_token = message.resume_token
             else:
-                request.accept(message.resume_token)
+                self._accept(request, message.resume_token)
             return []
         if isinstance(message, Done):
+            if self._moves and message.finish_reason == "aborted" and not request.given_up:
+                return self._strand(request)  # the server leaves
             if request.phase is not Phase.ENDED and not request.left:
                 _finish(request, message)
             return self._forget(message.id)
@@ -174,8 +203,40 @@ class Ledger:
             return []
         if message.code in ("duplicate_id", "resume_attached") and request.resume_token:
             return []  # it runs under this name, as it should
+        if self._moves and not request.given_up and request.phase is not Phase.ENDED:
+            if message.code in _OF_ITS_SERVER:
+                return self._strand(request)
+            if message.code in _FORGOTTEN or _cannot_go_on(message, request):
+                return self._send_again(request)
         request.fail(_exception(message, request))
         return self._forget(message.id)
+
+    def _accept(self, request: Request, resume_token: str) -> None:
+        """A server has taken a request."""
+        if not request.has_tokens:
+            request.exact, request.fingerprint = True, self._fingerprint
+        elif request.fingerprint is None or request.fingerprint != self._fingerprint:
+            request.exact, request.fingerprint = False, self._fingerprint
+        request.server = self._server
+        request.accept(resume_token)
+
+    def _strand(self, request: Request) -> list[str]:
+        """This server will not go on with a request: another must."""
+        self._live.pop(request.id, None)
+        request.move()
+        self._waiting.append(request)
+        self._limits, self.is_stranded = None, True
+        return []
+
+    def _send_again(self, request: Request) -> list[str]:
+        """Go on behind what has arrived, or begin anew where that cannot be."""
+        if not request.resume_token and not request.start_over():
+            request.fail(ConnectionLostError("its server was lost, and no other can go on with it"))
+            return self._forget(request.id)
+        self._live.pop(request.id, None)
+        request.move()
+        self._waiting.append(request)
+        return self._send_waiting()
 
     def _forget(self, name: str) -> list[str]:
         self._live.pop(name).phase = Phase.ENDED
@@ -217,8 +278,13 @@ def _frame(kind: str, **fields: Any) -> str:
 
 def _generate(request: Request) -> str:
     return _frame(
-        "generate", id=request.id, **request.prompt, params=request.params, events="tokens"
+        "generate", id=request.id, **request.prompt, params=request.sent_params, events="tokens"
     )
+
+
+def _cannot_go_on(message: Error, request: Request) -> bool:
+    """Whether a server refuses what this client has added."""
+    return message.param == "generated_ids" and request.has_tokens
 
 
 def _resume(request: Request) -> str:

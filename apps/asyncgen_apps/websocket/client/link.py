@@ -29,7 +29,7 @@ from asyncgen_apps.websocket.client.socket import SocketError, open_socket
 from asyncgen_apps.websocket.messages import SUBPROTOCOL, Delta, Done, Error, Hello, Ping, Pong
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from ssl import SSLContext
 
     from asyncgen import AsyncgenError
@@ -101,16 +101,24 @@ class Link:
         engine_died: Whether the server said so on the latest connection.
     """
 
-    def __init__(self, address: Address, patience: Patience) -> None:
-        """Bind it to the running loop; :meth:`run` connects."""
+    def __init__(self, addresses: Sequence[Address], patience: Patience) -> None:
+        """Bind it to the running loop; :meth:`run` connects.
+
+        Args:
+            addresses: Servers of the same model, at least one; the next one is tried where one
+                cannot be reached.
+            patience: How long to wait for what.
+        """
         self.hello: Hello | None = None
         self.first: AsyncgenError | None = None
         self.settled = anyio.Event()
         self.closed = False
         self.engine_died = False
-        self._address = address
+        self._addresses = addresses
+        self._at = 0
+        self._tried = 0
         self._patience = patience
-        self._ledger = Ledger()
+        self._ledger = Ledger(moves=len(addresses) > 1)
         self._outbox: Outbox[Request] = Outbox(self.attend)
         self._frames: deque[str] = deque()
         self._news = anyio.Event()  # something for the writer, or for a link that rests
@@ -119,6 +127,11 @@ class Link:
         self._failed_since: float | None = None
         self._failures = 0
         self._reported: AsyncgenError | None = None
+
+    @property
+    def may_move(self) -> bool:
+        """Whether there is another server to go to."""
+        return len(self._addresses) > 1
 
     def attend(self, request: Request) -> None:
         """Do what the state of a request calls for; in the loop of the client."""
@@ -159,15 +172,17 @@ class Link:
     async def _connect_once(self) -> Failure:
         """Hold one connection; returns why it ended or never began."""
         self._reported = None
+        address = self._addresses[self._at]
+        self._tried += 1
         failure = Failure(ConnectionLostError("the connection was interrupted"))
         with anyio.CancelScope() as attempt:
             self._interrupt = attempt
             try:
                 async with open_socket(
-                    self._address.url,
+                    address.url,
                     subprotocol=SUBPROTOCOL,
-                    headers=self._address.headers,
-                    tls=self._address.tls,
+                    headers=address.headers,
+                    tls=address.tls,
                     open_seconds=self._patience.open,
                     close_seconds=CLOSE_SECONDS,
                 ) as socket:
@@ -199,9 +214,10 @@ class Link:
             await socket.abort()  # a goodbye would be cancelled as well
             raise
         self.engine_died = False
+        self._tried = 0
         self.settled.set()
         self._frames.clear()
-        self._send(self._ledger.connected(self.hello))
+        self._send(self._ledger.connected(self.hello, self._at))
         failure = await self._talk(socket, self.hello)
         if not self.closed:
             self._ledger.disconnected()
@@ -276,6 +292,9 @@ class Link:
                 if isinstance(message, Delta | Done | Pong):
                     self._failed_since, self._failures = None, 0
                 self._send(self._ledger.receive(message))
+                if self._ledger.is_stranded:
+                    self._tried += 1  # as good as not reached
+                    return Failure(ConnectionLostError("the server can serve nobody any more"))
             except (ValueError, GapError) as error:
                 words = f"the server breaks the protocol: {error}"
                 return Failure(ConnectionLostError(words))
@@ -319,6 +338,11 @@ class Link:
 
     async def _recover(self, failure: Failure) -> None:
         """Wait before the next attempt; give up on the streams when it has been too long."""
+        if self._tried:
+            # This server was not reached. The others get their chance before anybody waits.
+            self._at = (self._at + 1) % len(self._addresses)
+            if self._tried % len(self._addresses):
+                return
         if not self.settled.is_set():
             self.first = failure.error
             self.closed = True

@@ -64,6 +64,9 @@ class Request:
         left: Whether nobody reads it any more.
         events: What has arrived and was not read.
         failure: What the reader gets to see, once the events are read.
+        server: Which of the client's addresses has accepted it last.
+        fingerprint: Of the engine that has generated what has arrived; ``None`` promises nothing.
+        exact: Whether what has arrived is what one engine alone would have said.
     """
 
     def __init__(
@@ -87,8 +90,13 @@ class Request:
         self.left = False
         self.events: deque[TokenEvent] = deque()
         self.failure: Exception | None = None
+        self.server = 0
+        self.fingerprint: str | None = None
+        self.exact = True
         self._clock = clock
         self._accepted_at: float | None = None
+        self._has_moved = self._starts_over = False
+        self._dropped: dict[int, tuple[int, int]] = {}
         self._times: list[float] = []
         self._samples: dict[int, _Text] = {}
         self._usage: Usage | None = None
@@ -121,6 +129,47 @@ class Request:
             self._accepted_at = self._clock()
         self.wake()
 
+    def move(self) -> None:
+        """Its server is lost: it shall be sent to another, which goes on behind its tokens."""
+        self.phase, self._has_moved = Phase.NEW, True
+        self.resume_token, self.seq, self.cancel_sent = "", 0, False
+
+    def start_over(self) -> bool:
+        """It cannot go on behind tokens: it shall be sent again, and what has arrived be dropped.
+
+        Returns:
+            Whether that gives the same: only the same fingerprint promises it.
+        """
+        if self._starts_over or not self.exact:
+            return False
+        self._starts_over = True
+        self.move()
+        return True
+
+    @property
+    def has_tokens(self) -> bool:
+        """Whether any have arrived."""
+        return any(sample.token_ids for sample in self._samples.values())
+
+    @property
+    def sent_params(self) -> dict[str, Any]:
+        """The parameters as a server gets them now: behind the tokens that have arrived, if any."""
+        self._dropped = {}
+        if not self.has_tokens:
+            return self.params
+        if self._starts_over:
+            for index, sample in self._samples.items():
+                self._dropped[index] = sum(map(len, sample.texts)), len(sample.token_ids)
+            return self.params
+        given = self.params.get("generated_ids") or []
+        lists = given if given and isinstance(given[0], list) else [given]
+        rows = [
+            [*ids, *self._samples.get(index, _Text()).token_ids]
+            for index, ids in enumerate([*lists, *([[]] * self.asked)][: self.asked])
+        ]
+        more = {} if self.fingerprint is None else {"fingerprint": self.fingerprint}
+        return {**self.params, "generated_ids": rows if self.asked > 1 else rows[0], **more}
+
     def add(
         self,
         first_seq: int,
@@ -147,6 +196,9 @@ class Request:
             GapError: Something before it is missing, or it repeats a part of what has arrived.
         """
         if not self._follows(first_seq, seq):
+            return
+        text, token_ids, logprobs = self._new(index, text, token_ids, logprobs)
+        if not text and not token_ids:
             return
         since = self._since_accepted() if time is None else time
         if token_ids:
@@ -183,6 +235,7 @@ class Request:
                 event = TokenEvent(index, (), "", None, since, finish, stop, usage, timing)
             self.events.append(event)
         self._usage, self._timing = usage, timing
+        self.exact = self.exact and (usage.exact or not self._has_moved)
         self._end()
 
     def fail(self, error: Exception) -> None:
@@ -244,6 +297,20 @@ class Request:
             raise GapError(f"{first_seq} to {seq} came after {self.seq}")
         self.seq = seq
         return True
+
+    def _new(
+        self,
+        index: int,
+        text: str,
+        token_ids: Sequence[int],
+        logprobs: Sequence[TokenLogprob] | None,
+    ) -> tuple[str, Sequence[int], Sequence[TokenLogprob] | None]:
+        """What of a delta has not arrived before, of a request that was begun anew."""
+        letters, ids = self._dropped.get(index, (0, 0))
+        if not letters and not ids:
+            return text, token_ids, logprobs
+        self._dropped[index] = max(letters - len(text), 0), max(ids - len(token_ids), 0)
+        return text[letters:], token_ids[ids:], None if logprobs is None else logprobs[ids:]
 
     def _since_accepted(self) -> float:
         return 0.0 if self._accepted_at is None else self._clock() - self._accepted_at

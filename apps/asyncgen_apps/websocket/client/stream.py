@@ -131,6 +131,14 @@ class RemoteStream:
             self._result = self._request.build_result()
         return self._result
 
+    @property
+    def exact(self) -> bool:
+        """Whether what has arrived is promised to be what one server alone would have said.
+
+        It is, unless the stream has moved to a server of another fingerprint, or from one without.
+        """
+        return self._request.exact
+
     def __del__(self) -> None:
         """A dropped stream is cancelled, silently, in whatever thread drops it."""
         self._abandon()
