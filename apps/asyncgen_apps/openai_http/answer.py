@@ -20,7 +20,7 @@ from asyncgen_apps.clients import ANYBODY
 from asyncgen_apps.openai_http.failures import SERVER, ApiError, from_exception
 from asyncgen_apps.openai_http.job import Job
 from asyncgen_apps.openai_http.reply import MARK, Reply, Template, event_line
-from asyncgen_apps.openai_http.shapes import usage_object
+from asyncgen_apps.openai_http.shapes import counts_object
 from asyncgen_apps.websocket.params import NO_PRIORITY
 
 if TYPE_CHECKING:
@@ -134,7 +134,9 @@ class Answer(Response):
             async with Job(self._llm, self._plan.parts, self._client) as job:
                 if self._wishes is None:
                     await job.read(_check)
-                    await reply.whole(self._shape.whole(job.samples(), job.usage()))
+                    await reply.whole(
+                        self._shape.whole(self._prompts(job), job.samples(), job.usage())
+                    )
                 else:
                     await self._stream(job, reply, self._wishes)
         except OSError:
@@ -146,9 +148,10 @@ class Answer(Response):
         """Write events as they come, then the counts and the end."""
         if wishes.continuous_usage:
             self._prompt_tokens = await _count_prompts(self._llm, self._plan)
-        opening = list(self._shape.opening(self._plan.choices))
+        opening = list(self._shape.opening(self._prompts(job), self._plan.choices))
         templates: dict[int, Template] = {}
-        varies = self._plan.logprobs or wishes.continuous_usage
+        tells_tokens = self._plan.logprobs or self._plan.token_ids
+        varies = tells_tokens or wishes.continuous_usage
 
         def laid_out(index: int, event: TokenEvent) -> str:
             """Spell an event out; before the first one come the chunks that open the stream."""
@@ -164,7 +167,7 @@ class Answer(Response):
             if ended is not None:
                 _check(index, event)
             self._tokens += len(event.token_ids)
-            if not event.text and ended is None and not self._plan.logprobs:
+            if not event.text and ended is None and not tells_tokens:
                 return None
             if ended is not None or opening or varies:
                 line = laid_out(index, event)
@@ -180,13 +183,17 @@ class Answer(Response):
             await reply.events([self._shape.closing(job.usage())])
         await reply.finish()
 
+    def _prompts(self, job: Job) -> list[list[int]]:
+        """Token ids of the prompts, where they are told."""
+        return job.prompt_ids if self._plan.token_ids else []
+
     def _template(self, index: int, event: TokenEvent, wishes: StreamWishes) -> Template:
         """What all pieces of a choice have in common."""
         pattern = self._shape.chunk(index, replace(event, text=MARK))
         return Template({**pattern, "usage": None} if wishes.usage else pattern)
 
     def _usage_so_far(self) -> dict[str, object]:
-        return usage_object(Usage(self._prompt_tokens, self._tokens))
+        return counts_object(Usage(self._prompt_tokens, self._tokens))
 
     async def _watch(self, receive: Receive, reply: Reply, running: anyio.CancelScope) -> None:
         """Leave when the client leaves or reads no more; tell it in a long silence that we live."""

@@ -111,7 +111,15 @@ class Job:
         return Usage(
             sum(usage.prompt_tokens for part, usage in counts if part.counts_prompt),
             sum(usage.completion_tokens for _, usage in counts),
+            fingerprint=counts[0][1].fingerprint,
+            exact=all(usage.exact for _, usage in counts),
         )
+
+    @property
+    def prompt_ids(self) -> list[list[int]]:
+        """Token ids of each prompt, once it is entered."""
+        pairs = zip(self._parts, self._streams, strict=True)
+        return [stream.prompt_ids for part, stream in pairs if part.counts_prompt]
 
     async def _leave(self) -> None:
         for stream in self._streams:

@@ -85,6 +85,16 @@ class GatedStream:
         """Everything generated; final when the stream has ended."""
         return self._stream.result
 
+    @property
+    def position(self) -> tuple[int, ...]:
+        """Tokens of each sample, as far as they were read."""
+        return self._stream.position
+
+    @property
+    def seed(self) -> int:
+        """Seed of its draws."""
+        return self._stream.seed
+
     async def __aenter__(self) -> Self:
         """Start the request.
 

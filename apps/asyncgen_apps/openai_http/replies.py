@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 
 class Error(BaseModel):
@@ -32,6 +32,9 @@ class Model(BaseModel):
     object: Literal["model"]
     created: int
     owned_by: str
+    fingerprint: str | None = Field(
+        None, description="Engines of equal ones give the same request the same tokens."
+    )
 
 
 class ModelList(BaseModel):
@@ -47,6 +50,10 @@ class Usage(BaseModel):
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
+    fingerprint: str | None = Field(None, description="Of the engine, as in `/v1/models`.")
+    exact: bool = Field(
+        False, description="Whether every engine of this fingerprint gives these tokens."
+    )
 
 
 class TopLogprob(BaseModel):
@@ -86,6 +93,7 @@ class ChatChoice(BaseModel):
     logprobs: ChatLogprobs | None
     finish_reason: str
     stop_reason: int | str | None
+    token_ids: list[int] | None = None
 
 
 class ChatCompletion(BaseModel):
@@ -95,6 +103,7 @@ class ChatCompletion(BaseModel):
     object: Literal["chat.completion"]
     created: int
     model: str
+    prompt_token_ids: list[int] | None = None
     choices: list[ChatChoice]
     usage: Usage
 
@@ -116,6 +125,8 @@ class TextChoice(BaseModel):
     logprobs: TextLogprobs | None
     finish_reason: str
     stop_reason: int | str | None
+    token_ids: list[int] | None = None
+    prompt_token_ids: list[int] | None = None
 
 
 class TextCompletion(BaseModel):

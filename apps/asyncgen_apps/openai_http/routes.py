@@ -58,7 +58,8 @@ class Service:
 
     def model(self, name: str) -> dict[str, object]:
         """Describe a model as the API does."""
-        return {"id": name, "object": "model", "created": self.since, "owned_by": "asyncgen"}
+        described = {"id": name, "object": "model", "created": self.since, "owned_by": "asyncgen"}
+        return {**described, "fingerprint": self.llm.fingerprint if self.llm.healthy else None}
 
     def answer(self, body: ChatCompletionRequest | CompletionRequest, request_id: str) -> Answer:
         """Plan the reply to a request.
@@ -74,9 +75,9 @@ class Service:
         head = Head(f"{prefix}-{request_id}", int(time.time()), body.model)
         shape: Shape
         if is_chat:
-            shape = ChatShape(head, planned.logprobs)
+            shape = ChatShape(head, planned.logprobs, planned.token_ids)
         else:
-            shape = TextShape(head, planned.logprobs, planned.top_logprobs)
+            shape = TextShape(head, planned.logprobs, planned.top_logprobs, planned.token_ids)
         return Answer(self.llm, self.gate, self.settings, planned, shape, wishes)
 
 

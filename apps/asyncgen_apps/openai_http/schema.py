@@ -214,6 +214,13 @@ class GenerationFields(Strict):
         None, description="Variables of the chat template, such as `enable_thinking`."
     )
     skip_special_tokens: Boolean | None = None
+    generated_ids: TokenIds | Sequences | None = Field(
+        None,
+        description="Tokens that were generated already, one list a choice: goes on behind them.",
+    )
+    fingerprint: Text | None = Field(
+        None, description="Of the engine that generated `generated_ids`."
+    )
 
     min_tokens: Integer | None = Field(None, description="Other name of `min_new_tokens`.")
     ignore_eos: Boolean | None = Field(
@@ -231,6 +238,9 @@ class RequestFields(GenerationFields):
         None, description="Choices for each prompt."
     )
     seed: Integer | None = None
+    return_token_ids: Boolean | None = Field(
+        None, description="Token ids in every choice, and those of the prompts."
+    )
     stop: Text | Texts | None = Field(None, description="Ends the text before itself.")
     max_tokens: Integer | None = None
     temperature: Number | None = Field(

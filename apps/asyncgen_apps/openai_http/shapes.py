@@ -40,8 +40,8 @@ class Head:
 class Shape(Protocol):
     """One route's way to lay out a reply."""
 
-    def opening(self, choices: int) -> Iterable[Object]:
-        """Chunks before the first text."""
+    def opening(self, prompt_ids: Sequence[Sequence[int]], choices: int) -> Iterable[Object]:
+        """Chunks before the first text, for so many choices of some prompts together."""
 
     def chunk(self, index: int, event: TokenEvent) -> Object:
         """A piece of a choice."""
@@ -49,17 +49,24 @@ class Shape(Protocol):
     def closing(self, usage: Usage) -> Object:
         """The last chunk: no choices, only counts."""
 
-    def whole(self, samples: Sequence[Sample], usage: Usage) -> Object:
+    def whole(
+        self, prompt_ids: Sequence[Sequence[int]], samples: Sequence[Sample], usage: Usage
+    ) -> Object:
         """The reply in one piece; the samples in the order of the choices."""
 
 
-def usage_object(usage: Usage) -> Object:
+def counts_object(usage: Usage) -> Object:
     """Token counts in the API's words."""
     return {
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.completion_tokens,
         "total_tokens": usage.total_tokens,
     }
+
+
+def usage_object(usage: Usage) -> Object:
+    """Token counts of a whole request, and what is promised of its tokens."""
+    return {**counts_object(usage), "fingerprint": usage.fingerprint, "exact": usage.exact}
 
 
 @dataclass(slots=True)
@@ -69,27 +76,33 @@ class ChatShape:
     Attributes:
         head: What stands at the top.
         logprobs: Whether log-probabilities are asked for.
+        token_ids: Whether token ids are.
     """
 
     head: Head
     logprobs: bool = False
+    token_ids: bool = False
 
-    def opening(self, choices: int) -> Iterable[Object]:
+    def opening(self, prompt_ids: Sequence[Sequence[int]], choices: int) -> Iterable[Object]:
         """The first delta of every choice says who speaks."""
         for index in range(choices):
-            yield self._chunk(index, {"role": "assistant", "content": ""}, None, None, None)
+            delta: Object = {"role": "assistant", "content": ""}
+            yield {**self._chunk(index, delta, None, None, None), **self._prompt(prompt_ids)}
 
     def chunk(self, index: int, event: TokenEvent) -> Object:
         """The text that an event brought, or the end."""
         delta: Object = {"content": event.text} if event.text or not event.finish_reason else {}
         logprobs = _chat_logprobs(event.logprobs or ()) if self.logprobs else None
-        return self._chunk(index, delta, logprobs, event.finish_reason, event.stop_reason)
+        ids = {"token_ids": list(event.token_ids)} if self.token_ids else {}
+        return self._chunk(index, delta, logprobs, event.finish_reason, event.stop_reason, ids)
 
     def closing(self, usage: Usage) -> Object:
         """Counts, and an empty list of choices."""
         return {**self._top("chat.completion.chunk"), "choices": [], "usage": usage_object(usage)}
 
-    def whole(self, samples: Sequence[Sample], usage: Usage) -> Object:
+    def whole(
+        self, prompt_ids: Sequence[Sequence[int]], samples: Sequence[Sample], usage: Usage
+    ) -> Object:
         """All messages."""
         choices = [
             {
@@ -98,10 +111,20 @@ class ChatShape:
                 "logprobs": _chat_logprobs(sample.logprobs or ()) if self.logprobs else None,
                 "finish_reason": sample.finish_reason,
                 "stop_reason": sample.stop_reason,
+                **({"token_ids": list(sample.token_ids)} if self.token_ids else {}),
             }
             for index, sample in enumerate(samples)
         ]
-        return {**self._top("chat.completion"), "choices": choices, "usage": usage_object(usage)}
+        return {
+            **self._top("chat.completion"),
+            **self._prompt(prompt_ids),
+            "choices": choices,
+            "usage": usage_object(usage),
+        }
+
+    def _prompt(self, prompt_ids: Sequence[Sequence[int]]) -> Object:
+        """The tokens of the one prompt, where they are asked for."""
+        return {"prompt_token_ids": prompt_ids[0]} if self.token_ids else {}
 
     def _chunk(
         self,
@@ -110,12 +133,14 @@ class ChatShape:
         logprobs: Object | None,
         finish_reason: str | None,
         stop_reason: int | str | None,
+        more: Object | None = None,
     ) -> Object:
         choice: Object = {
             "index": index,
             "delta": delta,
             "logprobs": logprobs,
             "finish_reason": finish_reason,
+            **(more or {}),
         }
         if finish_reason is not None:
             choice["stop_reason"] = stop_reason
@@ -134,29 +159,38 @@ class TextShape:
         head: What stands at the top.
         logprobs: Whether log-probabilities are asked for.
         top: How many alternatives of each token.
+        token_ids: Whether token ids are asked for.
         offsets: Characters so far, for each choice.
     """
 
     head: Head
     logprobs: bool = False
     top: int = 0
+    token_ids: bool = False
     offsets: dict[int, int] = field(default_factory=dict)
 
-    def opening(self, choices: int) -> Iterable[Object]:
-        """Nothing comes before the text."""
-        return ()
+    def opening(self, prompt_ids: Sequence[Sequence[int]], choices: int) -> Iterable[Object]:
+        """Nothing comes before the text, but for the tokens of the prompts."""
+        for index in range(choices if self.token_ids else 0):
+            ids = prompt_ids[index * len(prompt_ids) // choices]
+            choice = _text_choice(index, "", None, None, None)
+            yield {**self._top(), "choices": [{**choice, "prompt_token_ids": ids}]}
 
     def chunk(self, index: int, event: TokenEvent) -> Object:
         """The text that an event brought, or the end."""
         logprobs = self._logprobs(index, event.logprobs or ()) if self.logprobs else None
         choice = _text_choice(index, event.text, logprobs, event.finish_reason, event.stop_reason)
+        if self.token_ids:
+            choice["token_ids"] = list(event.token_ids)
         return {**self._top(), "choices": [choice]}
 
     def closing(self, usage: Usage) -> Object:
         """Counts, and an empty list of choices."""
         return {**self._top(), "choices": [], "usage": usage_object(usage)}
 
-    def whole(self, samples: Sequence[Sample], usage: Usage) -> Object:
+    def whole(
+        self, prompt_ids: Sequence[Sequence[int]], samples: Sequence[Sample], usage: Usage
+    ) -> Object:
         """All texts."""
         choices = []
         for index, one in enumerate(samples):
@@ -164,6 +198,9 @@ class TextShape:
             choices.append(
                 _text_choice(index, one.text, logprobs, one.finish_reason, one.stop_reason)
             )
+            if self.token_ids:
+                ids = prompt_ids[index * len(prompt_ids) // len(samples)]
+                choices[-1] |= {"token_ids": list(one.token_ids), "prompt_token_ids": ids}
         return {**self._top(), "choices": choices, "usage": usage_object(usage)}
 
     def _logprobs(self, index: int, entries: Sequence[TokenLogprob]) -> Object:

@@ -40,6 +40,11 @@ class CountedModel(GatedModel):
         return self._llm.healthy
 
     @property
+    def fingerprint(self) -> str | None:
+        """Of the engine."""
+        return self._llm.fingerprint
+
+    @property
     def degraded(self) -> bool:
         """Whether long texts are refused, because others hang."""
         return self._llm.degraded

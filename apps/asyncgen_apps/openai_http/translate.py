@@ -7,7 +7,7 @@ Knows the two APIs; not HTTP, not the engine.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
 from asyncgen_apps.openai_http.failures import ApiError, clipped
@@ -60,12 +60,14 @@ class Plan:
         names: What the client called a parameter, where the engine calls it otherwise.
         logprobs: Whether log-probabilities are in the reply.
         top_logprobs: How many alternatives of each token.
+        token_ids: Whether token ids are in the reply.
     """
 
     parts: tuple[PlannedStream, ...]
     names: dict[str, str]
     logprobs: bool
     top_logprobs: int
+    token_ids: bool = False
 
     @property
     def choices(self) -> int:
@@ -95,8 +97,11 @@ def plan(request: ChatCompletionRequest | CompletionRequest) -> Plan:
         logprobs, top = _text_logprobs(request)
     if logprobs:
         params["logprobs"], params["top_logprobs"] = True, top
+    given = params.pop("generated_ids", None)
     parts = _parts(prompts, params, request.n or 1)
-    return Plan(tuple(parts), names, logprobs, top)
+    if given:
+        parts = _going_on(parts, given, len(prompts), request.n or 1)
+    return Plan(tuple(parts), names, logprobs, top, bool(request.return_token_ids))
 
 
 def _parts(prompts: list[Prompt], params: dict[str, Any], n: int) -> list[PlannedStream]:
@@ -111,6 +116,29 @@ def _parts(prompts: list[Prompt], params: dict[str, Any], n: int) -> list[Planne
         PlannedStream(prompt, cast("StreamParams", own), n * number + copy, samples, copy == 0)
         for number, prompt in enumerate(prompts)
         for copy in range(copies)
+    ]
+
+
+def _going_on(
+    parts: list[PlannedStream], given: list[Any], prompts: int, choices: int
+) -> list[PlannedStream]:
+    """Give each stream the tokens of its choices."""
+    lists = given if isinstance(given[0], list) else [given]
+    if prompts > 1:
+        message = f"`generated_ids` are those of one prompt, and there are {prompts}"
+        raise ApiError(400, message, param="generated_ids")
+    if len(lists) != choices:
+        message = f"`generated_ids` has {len(lists)} lists: one for each choice, {choices}"
+        raise ApiError(400, message, param="generated_ids")
+    return [
+        replace(
+            part,
+            params=cast(
+                "StreamParams",
+                {**part.params, "generated_ids": lists[part.first : part.first + part.samples]},
+            ),
+        )
+        for part in parts
     ]
 
 

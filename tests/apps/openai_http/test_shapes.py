@@ -28,7 +28,7 @@ SAMPLE = Sample(0, "ab\ufffd", (7, 9), "stop", 2, (ENTRY, RARE))
 
 def test_chat() -> None:
     shape = ChatShape(HEAD, logprobs=True)
-    whole: Any = shape.whole([SAMPLE], Usage(3, 2))
+    whole: Any = shape.whole([], [SAMPLE], Usage(3, 2))
     ChatCompletion.model_validate(whole)
     content = whole["choices"][0]["logprobs"]["content"]
     assert content[0]["bytes"] == [97, 98]
@@ -40,7 +40,7 @@ def test_chat() -> None:
 
 def test_chunks_of_a_chat() -> None:
     shape = ChatShape(HEAD)
-    opening: Any = list(shape.opening(2))
+    opening: Any = list(shape.opening([], 2))
     assert [one["choices"][0]["index"] for one in opening] == [0, 1]
     assert opening[0]["choices"][0]["delta"]["role"] == "assistant"
     middle: Any = shape.chunk(1, TokenEvent(0, (1,), "a"))
@@ -55,7 +55,7 @@ def test_chunks_of_a_chat() -> None:
 
 
 def test_text() -> None:
-    whole: Any = TextShape(HEAD, logprobs=True, top=2).whole([SAMPLE], Usage(3, 2))
+    whole: Any = TextShape(HEAD, logprobs=True, top=2).whole([], [SAMPLE], Usage(3, 2))
     TextCompletion.model_validate(whole)
     found = whole["choices"][0]["logprobs"]
     assert found["text_offset"] == [0, 2]
@@ -72,7 +72,7 @@ def test_offsets_go_on_from_chunk_to_chunk(top: int) -> None:
         offsets += found["text_offset"]
         assert (found["top_logprobs"] is None) == (top == 0)
     assert offsets == [0, 2, 4]
-    assert not list(shape.opening(3))
+    assert not list(shape.opening([], 3))
 
 
 def test_replies_fit(demo: Running) -> None:

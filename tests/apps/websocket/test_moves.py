@@ -233,7 +233,6 @@ async def test_50_kills_lose_and_double_nothing() -> None:
                         kills, until = kills + 1, rng.randint(5, 120)
                 assert stream.exact
                 assert stream.result.samples == (await llm.generate(PROMPT, **given)).samples
-        print(f"{kills} kills in {streams} streams: nothing lost, nothing doubled")
     finally:
         for one in servers:
             one.kill()
