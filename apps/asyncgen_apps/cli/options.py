@@ -116,11 +116,8 @@ class Setting:
 
     def _refuse(self, value: object) -> SettingError:
         """Compose the error for a value that is not taken."""
-        remedy = ""
-        if self.name == "temperature" and value in ("0", "0.0", 0):
-            remedy = "; `sample off` (--greedy) always picks the most probable token"
         shown = value if isinstance(value, str) else json.dumps(value)
-        return SettingError(f"`{self.name}` is {shown}: it takes {self.allowed}{remedy}")
+        return SettingError(f"`{self.name}` is {shown}: it takes {self.allowed}")
 
 
 def _parse_strings(text: str) -> list[str]:
@@ -143,7 +140,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("max_new_tokens", int, "Longest answer, in tokens.", low=1),
     Setting("min_new_tokens", int, "Shortest answer, in tokens.", low=0),
     Setting("max_time", float, "Longest time for an answer, in seconds.", low=0, above=True),
-    Setting("temperature", float, "Below 1 safer, above 1 bolder.", low=0, above=True),
+    Setting("temperature", float, "Below 1 safer, above 1 bolder; 0 takes the best token.", 0),
     Setting("top_k", int, "Sample from the k most probable tokens; 0 is off.", low=0),
     Setting("top_p", float, "Sample from the fewest tokens that hold this share.", 0, 1, True),
     Setting("min_p", float, "Drop tokens below this share of the most probable one.", 0, 1),
@@ -199,9 +196,17 @@ class Settings:
         """Return what was chosen as keyword parameters of ``AsyncLLM.stream``.
 
         Raises:
-            SettingError: A setting of sampling together with ``sample off``.
+            SettingError: A setting of sampling together with ``sample off``, or a temperature of 0
+                together with ``sample on``.
         """
-        clash = next((name for name in SAMPLING if name in self.values), None)
+        coldest = self.values.get("temperature") == 0
+        if coldest and self.values.get("sample") is True:
+            raise SettingError(
+                "`temperature` is 0, where the most probable token wins: "
+                "raise it, or leave out `sample on` (--sample)"
+            )
+        used = {"temperature"} if coldest else frozenset()
+        clash = next((name for name in SAMPLING if name in self.values.keys() - used), None)
         if self.values.get("sample") is False and clash is not None:
             raise SettingError(
                 f"`{clash}` has no effect on the most probable token: "
