@@ -15,6 +15,7 @@ from asyncgen_apps.cli.arguments import (
     Stats,
     Threads,
     Token,
+    text_of,
     with_settings,
 )
 from asyncgen_apps.cli.guard import INTERRUPTED, UserError, one_line_errors
@@ -39,7 +40,7 @@ def chat(
     settings: Settings,
     context: typer.Context,
     prompt: Annotated[
-        str | None, typer.Argument(help="Answer this and end; - reads standard input.")
+        str | None, typer.Argument(help="Answer this and end; - or a pipe: standard input.")
     ] = None,
     model: Model = "demo",
     url: Annotated[
@@ -82,12 +83,12 @@ def chat(
 
 def _question(prompt: str | None) -> str | None:
     """Return what to answer once, ``None`` for a conversation."""
-    if prompt is None and sys.stdin.isatty():
+    question = text_of(prompt)
+    if question is None:
         return None
-    question = sys.stdin.read() if prompt in (None, "-") else prompt
-    if not question or not question.strip():
+    if not question.strip():
         raise UserError("the prompt is empty: give some text, or pipe it in")
-    return question.rstrip("\n") if prompt in (None, "-") else question
+    return question if question == prompt else question.rstrip("\n")
 
 
 async def _answer_once(source: Source, session: Session, question: str, look: _Look) -> int:

@@ -16,6 +16,7 @@ from asyncgen_apps.cli.arguments import (
     Stats,
     Threads,
     Token,
+    text_of,
     with_settings,
 )
 from asyncgen_apps.cli.guard import INTERRUPTED, UserError, one_line_errors
@@ -42,7 +43,10 @@ class _Output:
 @with_settings
 def generate(
     settings: Settings,
-    prompt: Annotated[str, typer.Argument(help="Text to continue; - reads standard input.")],
+    prompt: Annotated[
+        str | None,
+        typer.Argument(help="Text to continue; - or a pipe: standard input, as it stands."),
+    ] = None,
     model: Model = "demo",
     n: Annotated[int, typer.Option("--n", "-n", min=1, help="How many continuations.")] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="Write one JSON object.")] = False,
@@ -65,9 +69,11 @@ def generate(
             raise UserError("--logprobs is only written as JSON: add --json")
         if top_logprobs is not None and not logprobs:
             raise UserError("--top-logprobs needs --logprobs")
-        text = sys.stdin.read() if prompt == "-" else prompt
+        text = text_of(prompt)
+        if text is None:
+            raise UserError("no prompt: give some text, or pipe it in")
         if not text:
-            raise UserError("the prompt is empty: give some text, or pipe it in with -")
+            raise UserError("the prompt is empty: give some text, or pipe it in")
         source = Source(model, device, dtype, threads, revision, token)
         output = _Output(n, as_json, stream, logprobs, top_logprobs, stats)
         prepare_process(threads)

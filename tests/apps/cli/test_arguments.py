@@ -50,6 +50,7 @@ def test_greedy_and_nothing_at_all(llm: ScriptedLLM) -> None:
         (["chat", " "], "the prompt is empty"),
         (["chat"], "the prompt is empty"),
         (["generate", ""], "the prompt is empty"),
+        (["generate"], "the prompt is empty"),
         (["generate", "Hi", "--logprobs"], "--json"),
         (["generate", "Hi", "--json", "--top-logprobs", "3"], "needs --logprobs"),
     ],

@@ -85,6 +85,7 @@ def test_generate_tells_samples_apart_and_can_wait_for_the_end() -> None:
     assert shown == "--- 1 of 2\nAn answer.\n--- 2 of 2\nAn answer.\n"
 
 
-def test_generate_reads_a_pipe_as_it_stands(llm: ScriptedLLM) -> None:
-    run_cli("generate", "-", stdin="Once\n")
+@pytest.mark.parametrize("arguments", [["generate"], ["generate", "-"]])
+def test_generate_reads_a_pipe_as_it_stands(llm: ScriptedLLM, arguments: list[str]) -> None:
+    assert run_cli(*arguments, stdin="Once\n").exit_code == 0
     assert llm.asked[0][0] == "Once\n"
