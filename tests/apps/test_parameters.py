@@ -41,6 +41,7 @@ def test_settings_of_the_command_line(setting: Setting) -> None:
     kinds: dict[str, type] = {"int": int, "float": float, "bool": bool}
     assert not row.elsewhere
     assert kinds.get(row.type, list) is setting.kind
+    assert setting.default == row.default
     # A stream is greedy at a temperature of 0; a GenerationConfig has none of 0.
     above = setting.above or setting.name == "temperature"
     low = setting.low + 0.01 if above and setting.low is not None else setting.low

@@ -66,7 +66,7 @@ def with_settings(command: Callable[..., None]) -> Callable[..., None]:
             if value in (None, []):
                 continue
             try:
-                settings.set(name, value)
+                settings.set(name, value, "command line")
             except SettingError as error:
                 error_line(Console(stderr=True), str(error))
                 raise typer.Exit(USAGE) from None

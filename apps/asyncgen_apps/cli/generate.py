@@ -87,22 +87,22 @@ async def _generate(source: Source, text: str, settings: Settings, output: _Outp
     """Run the request, write what it gives."""
     from rich.console import Console
 
-    from asyncgen_apps.cli.answer import Interrupts, show_answer
+    from asyncgen_apps.cli.answer import answer_once
     from asyncgen_apps.cli.figures import statistics_line
     from asyncgen_apps.cli.loading import opened
-    from asyncgen_apps.cli.render import PlainView, note
+    from asyncgen_apps.cli.render import note
 
     params = _params(settings, output)
-    interrupts = Interrupts()
+    interrupted = 0
     async with opened(source) as llm:
         if output.stream and not output.as_json and output.n == 1:
-            completion = await show_answer(llm.stream(text, **params), PlainView(), interrupts)
+            completion, interrupted = await answer_once(llm.stream(text, **params))
         else:
             completion = await llm.generate(text, **params)
             _write(source, text, completion, output)
     if output.stats and not output.as_json:
         note(Console(stderr=True), statistics_line(completion))
-    return INTERRUPTED if interrupts.count else 0
+    return INTERRUPTED if interrupted else 0
 
 
 def _params(settings: Settings, output: _Output) -> "StreamParams":

@@ -1,12 +1,16 @@
 from __future__ import annotations
 
 import json
+from typing import TYPE_CHECKING
 
 import pytest
 
 from asyncgen import ModelLoadError
 from asyncgen_apps.cli import source
 from tests.apps.cli.doubles import Answer, ScriptedLLM, run_cli
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @pytest.mark.usefixtures("llm")
@@ -54,6 +58,62 @@ def test_an_interrupted_answer_ends_with_130(llm: ScriptedLLM) -> None:
     assert result.exit_code == 130
     assert result.stdout == "Half\n"
     assert "ended by cancelled" in result.stderr
+
+
+@pytest.fixture
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the last conversation of the user is kept."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    return tmp_path / "asyncgen" / "last_chat.json"
+
+
+def _keep(state: Path, model: str = "demo", **settings: object) -> None:
+    messages = [
+        {"role": "system", "content": "s"},
+        {"role": "user", "content": "a"},
+        {"role": "assistant", "content": "b"},
+    ]
+    saved = {"format": "asyncgen.chat", "version": 1, "messages": messages, "settings": settings}
+    state.parent.mkdir(exist_ok=True)
+    state.write_text(json.dumps({**saved, "model": model}))
+
+
+def test_one_question_goes_on_with_the_last_conversation(llm: ScriptedLLM, state: Path) -> None:
+    _keep(state, "some/model", seed=3, top_p=0.5)
+    assert run_cli("chat", "c", "--continue", "--seed", "4").exit_code == 0
+    prompt, params = llm.asked[0]
+    assert [message["content"] for message in prompt] == ["s", "a", "b", "c"]
+    assert params == {"seed": 4, "top_p": 0.5}
+    assert llm.source == source.Source("some/model")
+    assert run_cli("chat", "d", "-c", "--system", "t", "-m", "other", "--no-save").exit_code == 0
+    prompt, _ = llm.asked[1]
+    said = ["t", "a", "b", "c", "An answer.", "d"]
+    assert [message["content"] for message in prompt] == said
+    assert llm.source == source.Source("other")
+    assert run_cli("chat", "e").exit_code == 0
+    kept = json.loads(state.read_text())
+    assert [message["content"] for message in kept["messages"]] == ["s", *said[1:5]]
+
+
+def test_going_on_with_a_servers_model(llm: ScriptedLLM, state: Path) -> None:
+    _keep(state, "wss://host/v1/stream")
+    assert run_cli("chat", "c", "--continue").exit_code == 0
+    assert llm.source == source.Source(url="wss://host/v1/stream")
+
+
+@pytest.mark.usefixtures("llm")
+@pytest.mark.parametrize("content", [None, "{", '{"format": 3}'])
+def test_without_a_conversation_there_is_a_line_that_says_so(
+    state: Path, content: str | None
+) -> None:
+    if content is not None:
+        state.parent.mkdir()
+        state.write_text(content)
+    result = run_cli("chat", "c", "--continue")
+    assert result.exit_code == 1
+    assert result.stderr.startswith("error: ") and result.stderr.count("\n") == 1
+    assert "conversation" in result.stderr or "JSON" in result.stderr
+    assert "--debug" not in result.stderr
 
 
 @pytest.mark.usefixtures("llm")
