@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -78,21 +78,23 @@ def _keep(state: Path, model: str = "demo", **settings: object) -> None:
     state.write_text(json.dumps({**saved, "model": model}))
 
 
+def _texts(messages: Any) -> list[str]:
+    return [message["content"] for message in messages]
+
+
 def test_one_question_goes_on_with_the_last_conversation(llm: ScriptedLLM, state: Path) -> None:
     _keep(state, "some/model", seed=3, top_p=0.5)
     assert run_cli("chat", "c", "--continue", "--seed", "4").exit_code == 0
-    prompt, params = llm.asked[0]
-    assert [message["content"] for message in prompt] == ["s", "a", "b", "c"]
-    assert params == {"seed": 4, "top_p": 0.5}
+    assert _texts(llm.asked[0][0]) == ["s", "a", "b", "c"]
+    assert llm.asked[0][1] == {"seed": 4, "top_p": 0.5}
     assert llm.source == source.Source("some/model")
     assert run_cli("chat", "d", "-c", "--system", "t", "-m", "other", "--no-save").exit_code == 0
-    prompt, _ = llm.asked[1]
     said = ["t", "a", "b", "c", "An answer.", "d"]
-    assert [message["content"] for message in prompt] == said
+    assert _texts(llm.asked[1][0]) == said
     assert llm.source == source.Source("other")
     assert run_cli("chat", "e").exit_code == 0
     kept = json.loads(state.read_text())
-    assert [message["content"] for message in kept["messages"]] == ["s", *said[1:5]]
+    assert _texts(kept["messages"]) == ["s", *said[1:5]]
 
 
 def test_going_on_with_a_servers_model(llm: ScriptedLLM, state: Path) -> None:
