@@ -254,7 +254,7 @@ async def test_processors_and_criteria_of_the_user() -> None:
         ({"max_length": "5"}, "max_length"),
         ({"max_length": 5, "max_new_tokens": 5}, "max_length"),
         ({"min_new_tokens": 9, "max_new_tokens": 5}, "min_new_tokens"),
-        ({"temperature": 0.0}, "temperature"),
+        ({"temperature": 0.0, "do_sample": True}, "temperature"),
         ({"temperature": -1.0}, "temperature"),
         ({"temperature": "warm"}, "temperature"),
         ({"temperature": float("nan")}, "temperature"),

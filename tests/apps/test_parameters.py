@@ -41,7 +41,10 @@ def test_settings_of_the_command_line(setting: Setting) -> None:
     kinds: dict[str, type] = {"int": int, "float": float, "bool": bool}
     assert not row.elsewhere
     assert kinds.get(row.type, list) is setting.kind
-    low = setting.low + 0.01 if setting.above and setting.low is not None else setting.low
+    assert setting.default == row.default
+    # A stream is greedy at a temperature of 0; a GenerationConfig has none of 0.
+    above = setting.above or setting.name == "temperature"
+    low = setting.low + 0.01 if above and setting.low is not None else setting.low
     assert takes(row.name, low) and takes(row.name, setting.high)
 
 
@@ -52,7 +55,8 @@ def test_fields_of_the_chat_page(field: Field) -> None:
         assert not BY_NAME[name].elsewhere
         assert BY_NAME[name].type == WIDGETS.get(field.kind, BY_NAME[name].type)
     if name and field.kind in WIDGETS:
-        assert all(takes(name, value) for value in (field.low, field.high, field.neutral))
+        low = field.low or 0.01 if name == "temperature" else field.low
+        assert all(takes(name, value) for value in (low, field.high, field.neutral))
 
 
 def test_the_chat_page_shows_the_defaults_that_apply() -> None:

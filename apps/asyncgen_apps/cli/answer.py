@@ -1,4 +1,4 @@
-"""Brings one stream to the screen, and lets Ctrl-C stop it.
+"""Brings one stream to the screen, and says what a Ctrl-C is for.
 
 Knows streams and views; not where the question came from.
 """
@@ -7,35 +7,102 @@ from __future__ import annotations
 
 import signal
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import anyio
 
-from asyncgen_apps.cli.render import REFRESH_SECONDS
+from asyncgen_apps.cli.render import REFRESH_SECONDS, PlainView
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import Awaitable, Callable, Iterator
+
+    from anyio.abc import TaskStatus
 
     from asyncgen import Completion
     from asyncgen_apps.cli.render import View
     from asyncgen_apps.cli.source import LLMStream
 
 
+T = TypeVar("T")
+
+
 class Interrupts:
-    """Counts the Ctrl-C of one answer: the first stops the answer, the next one leaves.
+    """Hands each Ctrl-C to what is going on; one that comes in between is kept for what is next.
 
     Attributes:
-        count: How many there were.
+        count: How many there were since the latest :meth:`meaning` began.
     """
 
     def __init__(self) -> None:
         """Start at none."""
         self.count = 0
+        self._act: Callable[[], None] | None = None
+        self._is_pending = False
 
     @property
     def wants_to_leave(self) -> bool:
         """Whether the user insisted."""
         return self.count > 1
+
+    def take_pending(self) -> bool:
+        """Say whether there is one that nothing has answered to yet, and forget it."""
+        pending, self._is_pending = self._is_pending, False
+        return pending
+
+    @contextmanager
+    def meaning(self, act: Callable[[], None]) -> Iterator[None]:
+        """Within the block a Ctrl-C calls ``act``; at once, if one is pending."""
+        self.count, self._act = 0, act
+        if self.take_pending():
+            self._hear()
+        try:
+            yield
+        finally:
+            self._act = None
+
+    async def listen(self, *, task_status: TaskStatus[None]) -> None:
+        """Hear the signals until cancelled."""
+        with anyio.open_signal_receiver(signal.SIGINT) as signals:
+            task_status.started()
+            async for _ in signals:
+                self._hear()
+
+    def _hear(self) -> None:
+        self.count += 1
+        if self._act is None:
+            self._is_pending = True
+        else:
+            self._act()
+
+
+async def with_interrupts(work: Callable[[Interrupts], Awaitable[T]]) -> T:
+    """Do something while a Ctrl-C is no exception, but what ``work`` makes of it.
+
+    One receiver serves the whole of it: with one for each answer, a Ctrl-C between two of them
+    would end the program.
+
+    Args:
+        work: Gets the interrupts.
+
+    Returns:
+        What ``work`` returned.
+
+    Raises:
+        Exception: What ``work`` raised.
+    """
+    interrupts = Interrupts()
+    failure: Exception | None = None
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(interrupts.listen)
+        try:
+            result = await work(interrupts)
+        except Exception as error:
+            # Raised behind the group, which would wrap it in an exception group.
+            failure = error
+        tasks.cancel_scope.cancel()
+    if failure is not None:
+        raise failure
+    return result
 
 
 async def show_answer(stream: LLMStream, view: View, interrupts: Interrupts) -> Completion:
@@ -44,7 +111,7 @@ async def show_answer(stream: LLMStream, view: View, interrupts: Interrupts) -> 
     Args:
         stream: Just begun; it is closed on return.
         view: Gets every piece, a regular refresh, and one ``close`` in any case.
-        interrupts: Counts the Ctrl-C.
+        interrupts: The first one stops the answer, the next one does not wait for that.
 
     Returns:
         What was generated, also after Ctrl-C.
@@ -52,35 +119,49 @@ async def show_answer(stream: LLMStream, view: View, interrupts: Interrupts) -> 
     Raises:
         Exception: What the stream raised.
     """
-
     failure: Exception | None = None
 
-    async def watch(signals: AsyncIterator[signal.Signals]) -> None:
-        async for _ in signals:
-            interrupts.count += 1
-            stream.cancel()
-            if interrupts.wants_to_leave:
-                tasks.cancel_scope.cancel()
+    def stop() -> None:
+        stream.cancel()
+        if interrupts.wants_to_leave:
+            tasks.cancel_scope.cancel()
 
     async def draw() -> None:
         while True:
             view.refresh()
             await anyio.sleep(REFRESH_SECONDS)
 
-    with _closing(view), anyio.open_signal_receiver(signal.SIGINT) as received:
+    with _closing(view):
         async with stream, anyio.create_task_group() as tasks:
-            tasks.start_soon(watch, received)
-            tasks.start_soon(draw)
-            try:
-                async for piece in stream:
-                    view.feed(piece)
-            except Exception as error:
-                # Raised behind the group, which would wrap it in an exception group.
-                failure = error
-            tasks.cancel_scope.cancel()
+            with interrupts.meaning(stop):
+                tasks.start_soon(draw)
+                try:
+                    async for piece in stream:
+                        view.feed(piece)
+                except Exception as error:
+                    # As in with_interrupts.
+                    failure = error
+                tasks.cancel_scope.cancel()
     if failure is not None:
         raise failure
     return stream.result
+
+
+async def answer_once(stream: LLMStream) -> tuple[Completion, int]:
+    """Write one answer to standard output as it comes.
+
+    Returns:
+        What was generated, and how often Ctrl-C came meanwhile.
+
+    Raises:
+        Exception: What the stream raised.
+    """
+
+    async def show(interrupts: Interrupts) -> tuple[Completion, int]:
+        completion = await show_answer(stream, PlainView(), interrupts)
+        return completion, interrupts.count
+
+    return await with_interrupts(show)
 
 
 @contextmanager

@@ -8,10 +8,11 @@ from asyncgen_apps.cli.bench import bench
 from asyncgen_apps.cli.chat import chat
 from asyncgen_apps.cli.generate import generate
 from asyncgen_apps.cli.gradio import gradio
+from asyncgen_apps.cli.listing import App
 from asyncgen_apps.cli.serve import serve
 from asyncgen_apps.cli.serve_ws import serve_ws
 
-app = typer.Typer(
+app = App(
     name="asyncgen",
     help="Stream text from a local language model.",
     no_args_is_help=True,

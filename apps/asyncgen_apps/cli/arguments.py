@@ -4,6 +4,7 @@ Turns :data:`asyncgen_apps.cli.options.SETTINGS` into typer options; knows no co
 """
 
 import inspect
+import sys
 from collections.abc import Callable
 from typing import Annotated, Any, get_type_hints
 
@@ -33,6 +34,20 @@ Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an e
 _PANEL = "Generation (what is not given is up to the model)"
 
 
+def text_of(prompt: str | None) -> str | None:
+    """Return the prompt of a command: what was typed, or what comes through a pipe.
+
+    Args:
+        prompt: The argument; ``-`` reads standard input, and so does ``None`` if it is a pipe.
+
+    Returns:
+        The text as it stands, ``None`` if there is neither.
+    """
+    if prompt is None and sys.stdin.isatty():
+        return None
+    return sys.stdin.read() if prompt in (None, "-") else prompt
+
+
 def with_settings(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command one option for each setting, and the result as its ``settings``.
 
@@ -51,7 +66,7 @@ def with_settings(command: Callable[..., None]) -> Callable[..., None]:
             if value in (None, []):
                 continue
             try:
-                settings.set(name, value)
+                settings.set(name, value, "command line")
             except SettingError as error:
                 error_line(Console(stderr=True), str(error))
                 raise typer.Exit(USAGE) from None

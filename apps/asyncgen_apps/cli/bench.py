@@ -10,9 +10,10 @@ import typer
 
 from asyncgen_apps.cli.arguments import Debug, Threads
 from asyncgen_apps.cli.guard import UserError, one_line_errors
+from asyncgen_apps.cli.listing import App
 from asyncgen_apps.cli.process import prepare_process
 
-bench = typer.Typer(help="Measure speed and smoothness beside transformers.", no_args_is_help=True)
+bench = App(help="Measure speed and smoothness beside transformers.", no_args_is_help=True)
 
 
 class Shape(StrEnum):

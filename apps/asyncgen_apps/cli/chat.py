@@ -2,6 +2,7 @@
 
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -15,14 +16,16 @@ from asyncgen_apps.cli.arguments import (
     Stats,
     Threads,
     Token,
+    text_of,
     with_settings,
 )
 from asyncgen_apps.cli.guard import INTERRUPTED, UserError, one_line_errors
-from asyncgen_apps.cli.options import Settings
+from asyncgen_apps.cli.options import Settings, model_values
 from asyncgen_apps.cli.process import prepare_process
-from asyncgen_apps.cli.remote import KEY_VARIABLE, remote_source
-from asyncgen_apps.cli.session import Session
+from asyncgen_apps.cli.remote import KEY_VARIABLE, is_typed, remote_source
+from asyncgen_apps.cli.session import Session, model_of
 from asyncgen_apps.cli.source import Source
+from asyncgen_apps.cli.storage import LastConversation
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +42,7 @@ def chat(
     settings: Settings,
     context: typer.Context,
     prompt: Annotated[
-        str | None, typer.Argument(help="Answer this and end; - reads standard input.")
+        str | None, typer.Argument(help="Answer this and end; - or a pipe: standard input.")
     ] = None,
     model: Model = "demo",
     url: Annotated[
@@ -49,6 +52,13 @@ def chat(
             f"{KEY_VARIABLE}.",
         ),
     ] = None,
+    go_on: Annotated[
+        bool, typer.Option("--continue", "-c", help="Go on with the last conversation.")
+    ] = False,
+    save: Annotated[
+        bool,
+        typer.Option("--save/--no-save", help="Keep the conversation, and what was typed."),
+    ] = True,
     system: Annotated[str | None, typer.Option(help="System message.")] = None,
     raw: Annotated[bool, typer.Option("--raw", help="No Markdown in the conversation.")] = False,
     stats: Stats = True,
@@ -61,11 +71,17 @@ def chat(
 ) -> None:
     """Chat with a model: answer PROMPT and end, or start a conversation."""
     with one_line_errors(debug):
+        last = LastConversation(is_continued=go_on)
+        saved = last.read() if go_on else None
+        if not (is_typed(context, "model") or is_typed(context, "url")):
+            model, url = model_of(saved, model)
         if url is None:
             source = Source(model, device, dtype, threads, revision, token)
         else:
             source = remote_source(url, context)
-        session = Session(model=source.name, settings=settings, system=system)
+        session = Session(model=_lasting(source), settings=settings, system=system)
+        if saved is not None:
+            session.go_on(saved)
         question = _question(prompt)
         if url is None:
             prepare_process(threads)
@@ -74,41 +90,55 @@ def chat(
 
         look = _Look(raw, stats, debug)
         if question is not None:
-            raise typer.Exit(anyio.run(_answer_once, source, session, question, look))
+            # One answer is no conversation, unless it belongs to one.
+            kept = last if go_on and save else None
+            raise typer.Exit(anyio.run(_answer_once, source, session, question, look, kept))
         if not sys.stdout.isatty():
             raise UserError("standard output is no terminal: give a PROMPT to get one answer")
-        raise typer.Exit(anyio.run(_converse, source, session, look))
+        raise typer.Exit(anyio.run(_converse, source, session, look, last if save else None))
+
+
+def _lasting(source: Source) -> str:
+    """Name a model such that the name still means it in another folder."""
+    is_folder = source.url is None and source.model != "demo" and Path(source.model).is_dir()
+    return str(Path(source.model).resolve()) if is_folder else source.name
 
 
 def _question(prompt: str | None) -> str | None:
     """Return what to answer once, ``None`` for a conversation."""
-    if prompt is None and sys.stdin.isatty():
+    question = text_of(prompt)
+    if question is None:
         return None
-    question = sys.stdin.read() if prompt in (None, "-") else prompt
-    if not question or not question.strip():
+    if not question.strip():
         raise UserError("the prompt is empty: give some text, or pipe it in")
-    return question.rstrip("\n") if prompt in (None, "-") else question
+    return question if question == prompt else question.rstrip("\n")
 
 
-async def _answer_once(source: Source, session: Session, question: str, look: _Look) -> int:
+async def _answer_once(
+    source: Source, session: Session, question: str, look: _Look, last: LastConversation | None
+) -> int:
     """Print one answer, and its statistics on standard error."""
     from rich.console import Console
 
-    from asyncgen_apps.cli.answer import Interrupts, show_answer
+    from asyncgen_apps.cli.answer import answer_once
     from asyncgen_apps.cli.figures import statistics_line
     from asyncgen_apps.cli.loading import opened
-    from asyncgen_apps.cli.render import PlainView, note
+    from asyncgen_apps.cli.render import note
 
-    interrupts = Interrupts()
     async with opened(source) as llm:
         stream = llm.stream(session.prompt(question), **session.settings.params())
-        completion = await show_answer(stream, PlainView(), interrupts)
+        completion, interrupted = await answer_once(stream)
+    if last is not None:
+        session.keep(question, completion)
+        last.keep(session)
     if look.stats:
         note(Console(stderr=True), statistics_line(completion))
-    return INTERRUPTED if interrupts.count else 0
+    return INTERRUPTED if interrupted else 0
 
 
-async def _converse(source: Source, session: Session, look: _Look) -> int:
+async def _converse(
+    source: Source, session: Session, look: _Look, last: LastConversation | None
+) -> int:
     """Hold a conversation in the terminal."""
     from rich.console import Console
 
@@ -118,10 +148,21 @@ async def _converse(source: Source, session: Session, look: _Look) -> int:
     from asyncgen_apps.cli.render import note
 
     console = Console()
-    read_line = line_reader()
+    read_line = line_reader(remember=last is not None)
     async with opened(source) as llm:
         note(console, f"{source.name} · /help lists the commands, /exit leaves")
+        if session.messages:
+            note(console, f"going on behind {len(session.messages)} messages")
+        # A server's model has settings of its own, which it does not tell.
+        session.settings.model = model_values(getattr(llm, "generation_config", None))
         chat = Chat(
-            llm, session, read_line, console, raw=look.raw, stats=look.stats, debug=look.debug
+            llm,
+            session,
+            read_line,
+            console,
+            raw=look.raw,
+            stats=look.stats,
+            debug=look.debug,
+            last=last,
         )
         return await chat.run()

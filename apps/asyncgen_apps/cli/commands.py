@@ -10,20 +10,21 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, TypeAlias
 
 from asyncgen_apps.cli.figures import statistics_line, totals_line
-from asyncgen_apps.cli.options import SettingError, find_setting
+from asyncgen_apps.cli.options import SETTINGS, SettingError, find_setting
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from asyncgen_apps.cli.options import Value
+    from asyncgen_apps.cli.options import Setting, Value
     from asyncgen_apps.cli.session import Session
 
 
 @dataclass(frozen=True, slots=True)
 class Say:
-    """Show a text."""
+    """Show a text, below a table whose last column explains the others."""
 
     text: str
+    rows: tuple[tuple[str, ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +49,16 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True)
+class Retry:
+    """Ask the last question again; its answer stays until there is another."""
+
+
+@dataclass(frozen=True, slots=True)
 class Leave:
     """End the chat."""
 
 
-Effect: TypeAlias = Say | Complain | Save | Load | Leave
+Effect: TypeAlias = Say | Complain | Save | Load | Retry | Leave
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,45 +100,49 @@ def run_command(session: Session, line: str) -> Effect:
 
 def _help(session: Session, argument: str) -> Effect:
     """List the commands and keys."""
-    width = max(len(command.usage) for command in COMMANDS.values())
-    lines = [f"{command.usage:<{width}}  {command.help}" for command in COMMANDS.values()]
     keys = (
         "Enter sends; Alt+Enter, or a backslash before Enter, starts a new line;",
         'text between """ and """ may hold any lines; // sends a text that starts with a slash.',
-        "Ctrl-C stops an answer; at the prompt, Ctrl-C or Ctrl-D leaves.",
+        "Ctrl-C stops an answer; at the prompt it clears the line, twice it leaves. Ctrl-D leaves.",
     )
-    return Say("\n".join([*lines, "", *keys]))
+    rows = tuple((command.usage, command.help) for command in COMMANDS.values())
+    return Say("\n" + "\n".join(keys), rows)
 
 
 def _set(session: Session, argument: str) -> Effect:
     """Show all settings, show one, or choose a value."""
     if not argument:
-        return Say(_settings_table(session))
+        rows = tuple((s.name, *_standing(session, s), s.help) for s in SETTINGS)
+        return Say("\n/set name value chooses; /set name default goes back.", rows)
     name, _, text = argument.partition("=" if "=" in argument.split()[0] else " ")
     try:
         setting = find_setting(name)
         if not text.strip():
-            shown = show_value(session.settings.values.get(setting.name))
-            return Say(f"{setting.name} = {shown}: {setting.help} Takes {setting.allowed}.")
+            shown = _shown(session, setting)
+            return Say(f"{shown}: {setting.help} Takes {setting.allowed}.")
         value = None if text.strip() in ("default", "none") else setting.parse(text)
         session.settings.set(setting.name, value)
     except SettingError as error:
         return Complain(str(error))
-    return Say(f"{setting.name} = {show_value(value)}")
+    return Say(_shown(session, setting))
 
 
-def _settings_table(session: Session) -> str:
-    """Lay the settings out in columns."""
-    rows = [(s.name, show_value(value), s.help) for s, value in session.settings]
-    first, second = (max(len(row[column]) for row in rows) for column in (0, 1))
-    lines = [f"{name:<{first}}  {value:<{second}}  {text}" for name, value, text in rows]
-    return "\n".join([*lines, "", "/set name value chooses; /set name default goes back."])
+def _standing(session: Session, setting: Setting) -> tuple[str, str]:
+    """Render the value of a setting, and where it comes from."""
+    value, source = session.settings.standing(setting)
+    return ("?" if source == "server" else show_value(value)), source
+
+
+def _shown(session: Session, setting: Setting) -> str:
+    """Say what a setting is."""
+    value, source = _standing(session, setting)
+    return f"{setting.name} = {value} ({source})"
 
 
 def show_value(value: Value | None) -> str:
-    """Render a chosen value as it would be typed."""
+    """Render a value as it would be typed."""
     if value is None:
-        return "default"
+        return "none"
     if isinstance(value, bool):
         return "on" if value else "off"
     if isinstance(value, list):
@@ -152,6 +162,20 @@ def _clear(session: Session, argument: str) -> Effect:
     """Forget the turns."""
     session.clear()
     return Say("conversation cleared")
+
+
+def _undo(session: Session, argument: str) -> Effect:
+    """Take the last question back."""
+    question = session.undo()
+    if question is None:
+        return Complain("there is no question to take back")
+    return Say(f"taken back: {' '.join(question.split())}")
+
+
+def _retry(session: Session, argument: str) -> Effect:
+    """Ask for the last question to be answered again."""
+    asked = any(message["role"] == "user" for message in session.messages)
+    return Retry() if asked else Complain("there is no question to ask again")
 
 
 def _save(session: Session, argument: str) -> Effect:
@@ -184,6 +208,8 @@ COMMANDS: dict[str, Command] = {
         "/system [TEXT | none]", "show, choose or remove the system message", _system
     ),
     "clear": Command("/clear", "forget the conversation; the system message stays", _clear),
+    "undo": Command("/undo", "take back the last question and its answer", _undo),
+    "retry": Command("/retry", "answer the last question again", _retry),
     "save": Command("/save FILE", "write messages and settings as JSON", _save),
     "load": Command("/load FILE", "go on with a saved conversation", _load),
     "stats": Command("/stats", "tokens, times and speed", _stats),

@@ -16,6 +16,7 @@ from asyncgen_apps.cli.arguments import (
     Stats,
     Threads,
     Token,
+    text_of,
     with_settings,
 )
 from asyncgen_apps.cli.guard import INTERRUPTED, UserError, one_line_errors
@@ -42,7 +43,10 @@ class _Output:
 @with_settings
 def generate(
     settings: Settings,
-    prompt: Annotated[str, typer.Argument(help="Text to continue; - reads standard input.")],
+    prompt: Annotated[
+        str | None,
+        typer.Argument(help="Text to continue; - or a pipe: standard input, as it stands."),
+    ] = None,
     model: Model = "demo",
     n: Annotated[int, typer.Option("--n", "-n", min=1, help="How many continuations.")] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="Write one JSON object.")] = False,
@@ -65,9 +69,11 @@ def generate(
             raise UserError("--logprobs is only written as JSON: add --json")
         if top_logprobs is not None and not logprobs:
             raise UserError("--top-logprobs needs --logprobs")
-        text = sys.stdin.read() if prompt == "-" else prompt
+        text = text_of(prompt)
+        if text is None:
+            raise UserError("no prompt: give some text, or pipe it in")
         if not text:
-            raise UserError("the prompt is empty: give some text, or pipe it in with -")
+            raise UserError("the prompt is empty: give some text, or pipe it in")
         source = Source(model, device, dtype, threads, revision, token)
         output = _Output(n, as_json, stream, logprobs, top_logprobs, stats)
         prepare_process(threads)
@@ -81,22 +87,22 @@ async def _generate(source: Source, text: str, settings: Settings, output: _Outp
     """Run the request, write what it gives."""
     from rich.console import Console
 
-    from asyncgen_apps.cli.answer import Interrupts, show_answer
+    from asyncgen_apps.cli.answer import answer_once
     from asyncgen_apps.cli.figures import statistics_line
     from asyncgen_apps.cli.loading import opened
-    from asyncgen_apps.cli.render import PlainView, note
+    from asyncgen_apps.cli.render import note
 
     params = _params(settings, output)
-    interrupts = Interrupts()
+    interrupted = 0
     async with opened(source) as llm:
         if output.stream and not output.as_json and output.n == 1:
-            completion = await show_answer(llm.stream(text, **params), PlainView(), interrupts)
+            completion, interrupted = await answer_once(llm.stream(text, **params))
         else:
             completion = await llm.generate(text, **params)
             _write(source, text, completion, output)
     if output.stats and not output.as_json:
         note(Console(stderr=True), statistics_line(completion))
-    return INTERRUPTED if interrupts.count else 0
+    return INTERRUPTED if interrupted else 0
 
 
 def _params(settings: Settings, output: _Output) -> "StreamParams":

@@ -15,6 +15,7 @@ from rich.console import Console
 
 from asyncgen_apps.cli.options import SettingError
 from asyncgen_apps.cli.render import error_line
+from asyncgen_apps.cli.session import ConversationError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -61,7 +62,7 @@ def describe(error: Exception) -> str:
     """Say an error in words; an unexpected one also by its type and where to see more."""
     from asyncgen import AsyncgenError
 
-    if isinstance(error, AsyncgenError | SettingError | UserError):
+    if isinstance(error, AsyncgenError | SettingError | ConversationError | UserError):
         return str(error)
     name = type(error).__name__
     return f"{name}: {error} (--debug shows the traceback)" if str(error) else name

@@ -5,13 +5,17 @@ Joins the session, the commands, the files and the screen; how lines are read is
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
-from asyncgen_apps.cli.answer import Interrupts, show_answer
+import anyio
+
+from asyncgen_apps.cli.answer import show_answer, with_interrupts
 from asyncgen_apps.cli.commands import (
     Complain,
     Leave,
     Load,
+    Retry,
     Save,
     Say,
     is_command,
@@ -20,7 +24,7 @@ from asyncgen_apps.cli.commands import (
 )
 from asyncgen_apps.cli.figures import statistics_line
 from asyncgen_apps.cli.guard import FAILED, describe
-from asyncgen_apps.cli.render import MarkdownView, PlainView, error_line, note
+from asyncgen_apps.cli.render import MarkdownView, PlainView, error_line, listing, note
 from asyncgen_apps.cli.session import ConversationError
 from asyncgen_apps.cli.storage import read_conversation, write_conversation
 
@@ -29,9 +33,15 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
+    from asyncgen_apps.cli.answer import Interrupts
     from asyncgen_apps.cli.commands import Effect
     from asyncgen_apps.cli.session import Session
     from asyncgen_apps.cli.source import LLM
+    from asyncgen_apps.cli.storage import LastConversation
+
+
+INSISTING_SECONDS = 2.0
+"""Within which a second Ctrl-C at the prompt leaves."""
 
 
 class Chat:
@@ -40,11 +50,14 @@ class Chat:
     Args:
         llm: The model.
         session: The conversation.
-        read_line: Asks for one input; raises ``EOFError`` or ``KeyboardInterrupt`` to leave.
+        read_line: Asks for one input; raises ``EOFError`` to leave, ``KeyboardInterrupt`` to clear
+            the line, and twice to leave.
         console: Where everything is shown.
         raw: Show answers as plain text instead of Markdown.
         stats: Print a line of statistics below each answer.
         debug: Let unexpected exceptions through.
+        last: Where the conversation is kept for ``--continue``; ``None`` keeps nothing.
+        clock: Tells seconds.
     """
 
     def __init__(
@@ -57,6 +70,8 @@ class Chat:
         raw: bool = False,
         stats: bool = True,
         debug: bool = False,
+        last: LastConversation | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._llm = llm
         self._session = session
@@ -65,6 +80,9 @@ class Chat:
         self._raw = raw
         self._stats = stats
         self._debug = debug
+        self._last = last
+        self._clock = clock
+        self._interrupted_at: float | None = None
 
     async def run(self) -> int:
         """Chat until the user leaves.
@@ -72,28 +90,76 @@ class Chat:
         Returns:
             The exit code: 1 if the model can no longer answer, else 0.
         """
+        code = await with_interrupts(self._talk)
+        if self._keep():
+            note(self._console, "asyncgen chat --continue goes on with this conversation")
+        return code
+
+    async def _talk(self, interrupts: Interrupts) -> int:
+        """Read and answer until there is nothing more to read, or to answer with."""
         while True:
             try:
-                line = await self._read_line()
-            except (EOFError, KeyboardInterrupt):
+                line = await self._line(interrupts)
+            except KeyboardInterrupt:
+                if self._insists():
+                    return 0
+                note(self._console, "Ctrl-C once more leaves")
+                continue
+            except EOFError:
                 return 0
+            self._interrupted_at = None
             if not line:
                 continue
             if is_command(line):
                 effect = run_command(self._session, line)
                 if isinstance(effect, Leave):
                     return 0
-                self._carry_out(effect)
-            elif await self._answer(unescape(line)):
+                if isinstance(effect, Retry):
+                    leaves = await self._again(interrupts)
+                else:
+                    leaves = self._carry_out(effect)
+            else:
+                leaves = await self._answer(unescape(line), interrupts)
+            if leaves:
                 return 0
+            self._keep()
             if not self._llm.healthy:
                 return FAILED
 
-    def _carry_out(self, effect: Effect) -> None:
-        """Do what a command asked for."""
+    async def _line(self, interrupts: Interrupts) -> str:
+        """Ask for one input; a signal is what Ctrl-C is, also one that came before the prompt."""
+        if interrupts.take_pending():
+            raise KeyboardInterrupt
+        line: str | None = None
+        with anyio.CancelScope() as scope, interrupts.meaning(scope.cancel):
+            line = await self._read_line()
+        if line is None:
+            raise KeyboardInterrupt
+        return line
+
+    def _insists(self) -> bool:
+        """Whether a Ctrl-C at the prompt follows closely on another one."""
+        before, self._interrupted_at = self._interrupted_at, self._clock()
+        return before is not None and self._interrupted_at - before < INSISTING_SECONDS
+
+    def _keep(self) -> bool:
+        """Keep the conversation as it is; ``True`` if there is one to go on with."""
+        if self._last is None:
+            return False
+        try:
+            return self._last.keep(self._session)
+        except ConversationError as error:
+            self._last = None
+            error_line(self._console, f"this conversation is not kept: {error}")
+            return False
+
+    def _carry_out(self, effect: Effect) -> bool:
+        """Do what a command asked for; never a reason to leave."""
         try:
             match effect:
-                case Say(text):
+                case Say(text, rows):
+                    if rows:
+                        listing(self._console, rows)
                     note(self._console, text)
                 case Complain(text):
                     error_line(self._console, text)
@@ -105,10 +171,22 @@ class Chat:
                     note(self._console, f"{len(self._session.messages)} messages loaded")
         except ConversationError as error:
             error_line(self._console, str(error))
+        return False
 
-    async def _answer(self, question: str) -> bool:
+    async def _again(self, interrupts: Interrupts) -> bool:
+        """Answer the last question anew; without an answer the old one stays."""
+        messages = list(self._session.messages)
+        answers = self._session.totals.answers
+        question = self._session.undo()
+        assert question is not None
+        try:
+            return await self._answer(question, interrupts)
+        finally:
+            if self._session.totals.answers == answers:
+                self._session.messages[:] = messages
+
+    async def _answer(self, question: str, interrupts: Interrupts) -> bool:
         """Answer a question and keep both, or say why not; ``True`` if the user wants to leave."""
-        interrupts = Interrupts()
         try:
             params = self._session.settings.params()
             stream = self._llm.stream(self._session.prompt(question), **params)

@@ -5,12 +5,11 @@ The rules for several lines are plain functions; the rest is prompt_toolkit's.
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from asyncgen_apps.cli.commands import COMMANDS
 from asyncgen_apps.cli.options import SETTINGS
+from asyncgen_apps.cli.storage import state_folder
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
@@ -41,19 +40,23 @@ def clean_input(text: str) -> str:
     return text.replace("\\\n", "\n").strip()
 
 
-def line_reader() -> Callable[[], Awaitable[str]]:
+def line_reader(*, remember: bool = True) -> Callable[[], Awaitable[str]]:
     """Return a function that asks for one input in the terminal.
 
     It raises ``EOFError`` on Ctrl-D and ``KeyboardInterrupt`` on Ctrl-C. Runs on asyncio only,
     because prompt_toolkit does.
+
+    Args:
+        remember: Keep what is typed for chats to come.
     """
     from prompt_toolkit import PromptSession
+    from prompt_toolkit.history import InMemoryHistory
 
     session: PromptSession[str] = PromptSession(
         "› ",
         multiline=True,
         prompt_continuation="… ",
-        history=_history(),
+        history=_history() if remember else InMemoryHistory(),
         completer=_completer(),
         complete_while_typing=False,
         key_bindings=_keys(),
@@ -118,10 +121,9 @@ def _history() -> History:
     """Open the history of earlier sessions, readable by its owner only; in memory if refused."""
     from prompt_toolkit.history import FileHistory, InMemoryHistory
 
-    folder = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state") / "asyncgen"
-    file = folder / "chat_history"
+    file = state_folder() / "chat_history"
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         file.touch(mode=0o600)
     except OSError:
         return InMemoryHistory()

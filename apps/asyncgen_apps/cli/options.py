@@ -12,7 +12,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, TypeAlias, cast
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from asyncgen import StreamParams
 
@@ -36,6 +36,7 @@ class Setting:
         high: Largest value; ``None`` means no limit.
         above: Whether ``low`` itself is excluded.
         parameter: Its name in ``AsyncLLM.stream``, where that differs.
+        default: What applies where neither the user nor the model says anything.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Setting:
     high: float | None = None
     above: bool = False
     parameter: str = ""
+    default: Value | None = None
 
     @property
     def stream_name(self) -> str:
@@ -116,11 +118,8 @@ class Setting:
 
     def _refuse(self, value: object) -> SettingError:
         """Compose the error for a value that is not taken."""
-        remedy = ""
-        if self.name == "temperature" and value in ("0", "0.0", 0):
-            remedy = "; `sample off` (--greedy) always picks the most probable token"
         shown = value if isinstance(value, str) else json.dumps(value)
-        return SettingError(f"`{self.name}` is {shown}: it takes {self.allowed}{remedy}")
+        return SettingError(f"`{self.name}` is {shown}: it takes {self.allowed}")
 
 
 def _parse_strings(text: str) -> list[str]:
@@ -143,19 +142,32 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("max_new_tokens", int, "Longest answer, in tokens.", low=1),
     Setting("min_new_tokens", int, "Shortest answer, in tokens.", low=0),
     Setting("max_time", float, "Longest time for an answer, in seconds.", low=0, above=True),
-    Setting("temperature", float, "Below 1 safer, above 1 bolder.", low=0, above=True),
-    Setting("top_k", int, "Sample from the k most probable tokens; 0 is off.", low=0),
-    Setting("top_p", float, "Sample from the fewest tokens that hold this share.", 0, 1, True),
-    Setting("min_p", float, "Drop tokens below this share of the most probable one.", 0, 1),
-    Setting("typical_p", float, "Sample from the most typical tokens.", 0, 1, True),
-    Setting("repetition_penalty", float, "Above 1 repeats less.", low=0, above=True),
-    Setting("no_repeat_ngram_size", int, "Never repeat a run of this many tokens; 0 is off.", 0),
+    Setting("temperature", float, "Below 1 safer, above 1 bolder; 0 takes the best token.",
+            low=0, default=1.0),
+    Setting("top_k", int, "Sample from the k most probable tokens; 0 is off.", low=0, default=50),
+    Setting("top_p", float, "Sample from the fewest tokens that hold this share.",
+            low=0, high=1, above=True, default=1.0),
+    Setting("min_p", float, "Drop tokens below this share of the most probable one.",
+            low=0, high=1),
+    Setting("typical_p", float, "Sample from the most typical tokens.",
+            low=0, high=1, above=True, default=1.0),
+    Setting("repetition_penalty", float, "Above 1 repeats less.", low=0, above=True, default=1.0),
+    Setting("no_repeat_ngram_size", int, "Never repeat a run of this many tokens; 0 is off.",
+            low=0, default=0),
     Setting("seed", int, "Same seed, same answer.", low=0, high=2**63 - 1),
     Setting("stop", list, "End the answer before this text."),
-    Setting("sample", bool, "Draw tokens at random, or take the best.", parameter="do_sample"),
-)
+    Setting("sample", bool, "Draw tokens at random, or take the best.",
+            parameter="do_sample", default=False),
+)  # fmt: skip
 
 SAMPLING = ("temperature", "top_k", "top_p", "min_p", "typical_p")
+
+
+def model_values(config: object | None) -> dict[str, Value | None] | None:
+    """Return what a model's own configuration says of the settings; ``None`` if it has none."""
+    if config is None:
+        return None
+    return {each.stream_name: getattr(config, each.stream_name, None) for each in SETTINGS}
 
 
 def find_setting(name: str) -> Setting:
@@ -175,11 +187,20 @@ def find_setting(name: str) -> Setting:
 
 @dataclass(slots=True)
 class Settings:
-    """The settings that were chosen; what was not chosen is up to the model."""
+    """The settings that were chosen; what was not chosen is up to the model.
+
+    Attributes:
+        values: What was chosen.
+        sources: Where: ``command line``, ``/set``, ``saved chat``.
+        model: What the model's own configuration says, by parameter of ``AsyncLLM.stream``;
+            ``None`` where that cannot be known, as of a server's model.
+    """
 
     values: dict[str, Value] = field(default_factory=dict)
+    sources: dict[str, str] = field(default_factory=dict, compare=False)
+    model: Mapping[str, Value | None] | None = field(default=None, compare=False)
 
-    def set(self, name: str, value: Value | None) -> None:
+    def set(self, name: str, value: Value | None, source: str = "/set") -> None:
         """Choose a value; ``None`` goes back to the model's default.
 
         Raises:
@@ -190,6 +211,26 @@ class Settings:
             self.values.pop(setting.name, None)
         else:
             self.values[setting.name] = setting.check(value)
+            self.sources[setting.name] = source
+
+    def standing(self, setting: Setting) -> tuple[Value | None, str]:
+        """Return the value that the next answer gets, and where it comes from.
+
+        The source is one of :attr:`sources`, ``model``, ``library``, ``server`` (whose value is
+        not known here), or the other setting that implies this one.
+        """
+        if setting.name in self.values:
+            return self.values[setting.name], self.sources.get(setting.name, "chosen")
+        if setting.name == "sample":
+            if self.values.get("temperature") == 0:
+                return False, "temperature"
+            asking = next((name for name in SAMPLING if name in self.values), None)
+            if asking is not None:
+                return True, asking
+        if self.model is None:
+            return None, "server"
+        own = self.model.get(setting.stream_name)
+        return (setting.default, "library") if own is None else (own, "model")
 
     def __iter__(self) -> Iterator[tuple[Setting, Value | None]]:
         """Go through the table with the chosen values, ``None`` where nothing is chosen."""
@@ -199,9 +240,17 @@ class Settings:
         """Return what was chosen as keyword parameters of ``AsyncLLM.stream``.
 
         Raises:
-            SettingError: A setting of sampling together with ``sample off``.
+            SettingError: A setting of sampling together with ``sample off``, or a temperature of 0
+                together with ``sample on``.
         """
-        clash = next((name for name in SAMPLING if name in self.values), None)
+        coldest = self.values.get("temperature") == 0
+        if coldest and self.values.get("sample") is True:
+            raise SettingError(
+                "`temperature` is 0, where the most probable token wins: "
+                "raise it, or leave out `sample on` (--sample)"
+            )
+        used = {"temperature"} if coldest else frozenset()
+        clash = next((name for name in SAMPLING if name in self.values.keys() - used), None)
         if self.values.get("sample") is False and clash is not None:
             raise SettingError(
                 f"`{clash}` has no effect on the most probable token: "

@@ -40,11 +40,11 @@ def remote_source(
     """
     _check_installed()
     for name in _LOCAL:
-        if _is_typed(context, name):
+        if is_typed(context, name):
             raise UserError(
                 f"--{name} together with --url: the server has loaded its model already"
             )
-    if _is_typed(context, "token"):
+    if is_typed(context, "token"):
         return Source(url=url, token=context.params["token"])
     tokens = (os.environ if environ is None else environ).get(KEY_VARIABLE, "").split()
     if len(tokens) > 1:
@@ -52,7 +52,7 @@ def remote_source(
     return Source(url=url, token=tokens[0] if tokens else None)
 
 
-def _is_typed(context: typer.Context, name: str) -> bool:
+def is_typed(context: typer.Context, name: str) -> bool:
     """Whether an option stands on the command line itself."""
     source = context.get_parameter_source(name)
     return source is not None and source.name == "COMMANDLINE"

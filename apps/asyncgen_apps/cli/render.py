@@ -11,13 +11,17 @@ from typing import IO, TYPE_CHECKING, Protocol
 
 from rich.live import Live
 from rich.markdown import Markdown
+from rich.padding import Padding
 from rich.segment import Segment
 from rich.spinner import Spinner
+from rich.table import Table
 from rich.text import Text
 
 from asyncgen_apps.cli.markdown import GrowingMarkdown
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rich.console import Console, ConsoleOptions, RenderResult
 
 
@@ -25,6 +29,9 @@ if TYPE_CHECKING:
 CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 REFRESH_SECONDS = 0.08
+
+_EXPLANATION = 30
+"""Columns that are worth a column of explanations."""
 
 
 class View(Protocol):
@@ -52,8 +59,29 @@ def error_line(console: Console, text: str) -> None:
 
 
 def note(console: Console, text: str) -> None:
-    """Print something that is not part of an answer."""
-    console.print(Text(text, style="dim"), soft_wrap=True)
+    """Print something that is not part of an answer; a terminal gets it broken between words."""
+    console.print(Text(text, style="dim"), soft_wrap=not console.is_terminal)
+
+
+def listing(console: Console, rows: Sequence[Sequence[str]]) -> None:
+    """Print rows in columns, the last one broken between words; below each other if narrow.
+
+    Args:
+        console: Where to.
+        rows: All of the same length; the last column explains the others.
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    if sum(widths[:-1]) + 2 * len(widths) + _EXPLANATION <= console.width:
+        grid = Table.grid(padding=(0, 2, 0, 0))
+        for width in widths[:-1]:
+            grid.add_column(width=width, no_wrap=True)
+        for row in rows:
+            grid.add_row(*(Text(cell, style="dim") for cell in row))
+        console.print(grid)
+        return
+    for *names, text in rows:
+        console.print(Text("  ".join(names), style="dim"))
+        console.print(Padding(Text(text, style="dim"), (0, 0, 0, 4), expand=False))
 
 
 class PlainView:

@@ -79,6 +79,20 @@ class Session:
         """Forget the turns; system message, settings and figures stay."""
         self.messages.clear()
 
+    def undo(self) -> str | None:
+        """Take back the last question and what came after it.
+
+        Returns:
+            The question; ``None`` if there is none.
+        """
+        turns = range(len(self.messages) - 1, -1, -1)
+        last = next((turn for turn in turns if self.messages[turn]["role"] == "user"), None)
+        if last is None:
+            return None
+        question: str = self.messages[last]["content"]
+        del self.messages[last:]
+        return question
+
     def transcript(self) -> list[dict[str, Any]]:
         """Return the messages, the system message first."""
         head = [] if self.system is None else [{"role": "system", "content": self.system}]
@@ -113,7 +127,29 @@ class Session:
         has_system = bool(messages) and messages[0]["role"] == "system"
         self.system = messages[0]["content"] if has_system else None
         self.messages = messages[1:] if has_system else messages
+        settings.model = self.settings.model
         self.settings = settings
+
+    def go_on(self, saved: object) -> None:
+        """Take up a saved conversation; what was chosen for this session counts more.
+
+        Raises:
+            ConversationError: The object is not a saved conversation; nothing has changed.
+        """
+        chosen, system = self.settings, self.system
+        self.restore(saved)
+        for name, value in chosen.values.items():
+            self.settings.set(name, value, chosen.sources[name])
+        if system is not None:
+            self.system = system
+
+
+def model_of(saved: object, default: str) -> tuple[str, str | None]:
+    """Return the model of a saved conversation, and its address if it is a server's."""
+    name = saved.get("model") if isinstance(saved, dict) else None
+    if not isinstance(name, str):
+        return default, None
+    return (default, name) if name.startswith(("ws://", "wss://")) else (name, None)
 
 
 def _checked_messages(messages: object) -> list[dict[str, Any]]:
@@ -135,7 +171,7 @@ def _checked_settings(values: object) -> Settings:
     settings = Settings()
     for name, value in values.items():
         try:
-            settings.set(name, value)
+            settings.set(name, value, "saved chat")
         except SettingError as error:
             raise ConversationError(str(error)) from None
     return settings

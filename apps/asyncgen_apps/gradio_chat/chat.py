@@ -99,6 +99,9 @@ class _Page:
                 [], show_label=False, container=False, interactive=True, elem_id="picker"
             )
             self._delete = gr.Button("Delete this chat", size="sm", elem_id="delete-chat")
+            self._restore = gr.Button(size="sm", visible=False, elem_id="restore-chat")
+            # Pressed by the page itself, when another tab has changed what the browser keeps.
+            self._changed = gr.Button("Look again", elem_id="changed")
         with gr.Sidebar(width=330, position="right", open=False, elem_id="settings"):
             gr.Markdown("### Settings")
             self._panel = Panel(self._shown, strategies)
@@ -149,6 +152,7 @@ class _Page:
             self._picker,
             self._answers,
             self._heat,
+            self._restore,
         ]
 
     def _wire(self) -> None:
@@ -167,9 +171,11 @@ class _Page:
         for chosen_another in (
             self._new.click(self._begin, self._store, **acting),
             self._delete.click(self._remove, self._store, **acting),
+            self._restore.click(self._bring_back, self._store, **acting),
             self._picker.input(self._pick, [self._picker, self._store], **acting),
         ):
             chosen_another.then(self._follow, self._store, **asking)
+        self._changed.click(self._catch_up, self._store, trigger_mode="always_last", **acting)
         self._answers.input(
             self._draw_answer, [self._answers, self._store], self._heat, queue=False, **QUIET
         )
@@ -294,6 +300,22 @@ class _Page:
         session.library.remove(session.library.current)
         return self._screen(session)
 
+    async def _bring_back(self, request: gr.Request, saved: Any) -> list[Any]:
+        session = self._sessions.get(request.session_hash, saved)
+        session.library.bring_back()
+        return self._screen(session)
+
+    async def _catch_up(self, request: gr.Request, saved: Any) -> list[Any]:
+        """Draw what another tab has changed; never the store, which would tell that tab in turn."""
+        session = self._sessions.get(request.session_hash, saved)
+        current = session.library.current
+        nothing = self._nothing()
+        if current.key in session.started or session.drawn == session.looks():
+            return [*nothing[:3], self._list(session), *nothing[4:]]
+        screen = self._screen(session)
+        screen[2] = gr.skip()
+        return screen
+
     async def _pick(self, request: gr.Request, key: str, saved: Any) -> list[Any]:
         session = self._sessions.get(request.session_hash, saved)
         session.library.show(key)
@@ -340,6 +362,7 @@ class _Page:
 
     def _messages(self, session: Session) -> list[dict[str, Any]]:
         current = session.library.current
+        session.drawn = session.looks()
         if not session.is_running(current):
             return as_messages(current)
         return as_messages(current, session.statuses.get(current.key, READING))
@@ -351,17 +374,27 @@ class _Page:
             gr.Info(f"Your browser has no room left: the chat “{title}” was removed.")
         running = session.is_running(library.current)
         typed: dict[str, Any] = {} if box is None else {"value": box}
-        listed = [(each.title, each.key) for each in library.conversations]
+        removed = library.removed
         recorded = session.recorded(library.current)
         last = recorded[-1][1] if recorded else None
         return [
             self._messages(session),
             gr.update(submit_btn=not running, stop_btn=running, **typed),
             library.dump(),
-            gr.update(choices=listed, value=library.current.key),
+            self._list(session),
             gr.update(choices=recorded, value=last, visible=bool(recorded)),
             heat_map(session.logprobs[last] if last else ()),
+            gr.update(
+                visible=removed is not None,
+                value="" if removed is None else f"Bring back “{removed[1].title}”",
+            ),
         ]
+
+    def _list(self, session: Session) -> Any:
+        """The conversations to choose from."""
+        library = session.library
+        listed = [(each.title, each.key) for each in library.conversations]
+        return gr.update(choices=listed, value=library.current.key)
 
 
 def _first(index: int | tuple[int, int] | list[int]) -> int:

@@ -149,12 +149,14 @@ class Library:
         current: The one on the screen.
         settings: What was chosen in the panel, by name; what was not is the model's default.
         key: Tells browsers apart; a secret of this one.
+        removed: The conversation that was removed last, and its place; not kept by the browser.
     """
 
     conversations: list[Conversation]
     current: Conversation
     settings: dict[str, Any] = field(default_factory=dict)
     key: str = field(default_factory=lambda: secrets.token_hex(16))
+    removed: tuple[int, Conversation] | None = None
 
     @classmethod
     def new(cls) -> Self:
@@ -183,12 +185,22 @@ class Library:
         return self.current
 
     def remove(self, conversation: Conversation) -> None:
-        """Forget a conversation; the next one is shown, or an empty one."""
+        """Take a conversation out; the next one is shown, or an empty one."""
+        if conversation.turns and conversation in self.conversations:
+            self.removed = self.conversations.index(conversation), conversation
         self.conversations[:] = [c for c in self.conversations if c is not conversation]
         if not self.conversations:
             self.begin()
         elif self.current is conversation:
             self.current = self.conversations[0]
+
+    def bring_back(self) -> None:
+        """Put the conversation that was removed last where it was, and show it."""
+        if self.removed is None:
+            return
+        place, self.current = self.removed
+        self.conversations.insert(place, self.current)
+        self.removed = None
 
     def trim(self, limit: int = KEPT_CHARACTERS) -> list[str]:
         """Forget the oldest conversations that a browser has no room for; never the one shown.

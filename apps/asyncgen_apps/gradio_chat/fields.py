@@ -141,8 +141,8 @@ _ANSWER = (
 )  # fmt: skip
 
 _DRAWN = (
-    Field("temperature", "Temperature", "slider", SAMPLING, 1.0, 0.05, 2, 0.05,
-          "Low is sober, high is wild."),
+    Field("temperature", "Temperature", "slider", SAMPLING, 1.0, 0, 2, 0.05,
+          "Low is sober, high is wild; 0 takes the most probable token."),
     Field("top_p", "Top p", "slider", SAMPLING, 1.0, 0.01, 1, 0.01,
           "The likeliest tokens up to this probability."),
     Field("top_k", "Top k", "integer", SAMPLING, 50, 0, None, 1,

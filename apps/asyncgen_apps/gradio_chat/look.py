@@ -21,6 +21,12 @@ CLOSE_ON_PHONE = """() => {
   const close = document.querySelector("#conversations.open .toggle-button");
   if (close && window.innerWidth < 768) close.click();
 }"""
+LEAVE_EDITING = """(event) => {
+  const leaves = event.key === "Escape" && !event.isComposing;
+  if (!leaves || !event.target.matches("#chat textarea")) return;
+  document.querySelector('#chat button[aria-label="Cancel"]')?.click();
+  document.querySelector("#box textarea").focus();
+}"""
 ON_LOAD = f"""() => {{
   const kept = localStorage.getItem("asyncgen.theme");
   if (kept) document.body.classList.toggle("dark", kept === "dark");
@@ -29,6 +35,10 @@ ON_LOAD = f"""() => {{
   document.querySelector("#conversations .toggle-button").title = "Chats";
   document.querySelector("#theme").title = "Light or dark";
   document.addEventListener("click", {COPY_ANSWER.strip()}, true);
+  document.addEventListener("keydown", {LEAVE_EDITING});
+  window.addEventListener("storage", (event) => {{
+    if (event.key === "asyncgen.chat") document.querySelector("#changed").click();
+  }});
 }}"""
 TOGGLE_THEME = """() => {
   const dark = document.body.classList.toggle("dark");

@@ -57,6 +57,7 @@ class Session:
         statuses: What that answer is doing before its first word.
         logprobs: Probabilities of answers, by key of the turn; not kept by the browser.
         started: Those of the running answers that this page asked for.
+        drawn: What it shows, so that it can be told whether that is still right.
     """
 
     library: Library
@@ -64,6 +65,7 @@ class Session:
     statuses: dict[str, str] = field(default_factory=dict)
     logprobs: OrderedDict[str, Sequence[TokenLogprob]] = field(default_factory=OrderedDict)
     started: dict[str, ChatStream] = field(default_factory=dict)
+    drawn: tuple[object, ...] = ()
 
     def beside(self) -> Session:
         """Return the session of a second page of the same browser."""
@@ -86,6 +88,11 @@ class Session:
     def is_elsewhere(self, conversation: Conversation) -> bool:
         """Whether it is being answered on another page."""
         return self.is_running(conversation) and conversation.key not in self.started
+
+    def looks(self) -> tuple[object, ...]:
+        """Return what changes with all that a page shows of its conversation."""
+        current = self.library.current
+        return current.key, len(current.turns), current.size, self.is_running(current)
 
     def stop(self, conversation: Conversation) -> None:
         """End the answer on its way, if there is one; what is there stays."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, cast
 
 from asyncgen import WatermarkingConfig
-from asyncgen_apps.gradio_chat.fields import AIDED, FIELDS, Field, Values, draws
+from asyncgen_apps.gradio_chat.fields import AIDED, FIELDS, SAMPLING, Field, Values, draws
 from asyncgen_apps.gradio_chat.words import banned, required
 
 if TYPE_CHECKING:
@@ -135,6 +135,11 @@ def stream_params(
         params["force_words_ids"] = required(_lines(differing["required_words"]), encode)
     if differing.get("watermark"):
         params["watermarking_config"] = WatermarkingConfig()
+    if params.get("temperature") == 0:
+        # Nothing is drawn then, whatever else stands under sampling.
+        sampling = {each.name for each in FIELDS if each.group == SAMPLING}
+        params = {name: value for name, value in params.items() if name not in sampling}
+        params["do_sample"] = False
     params["top_logprobs"] = values["top_logprobs"] or None
     told = {name: value for name, value in params.items() if value not in (None, [])}
     return cast("StreamParams", told)

@@ -1,7 +1,6 @@
 """Turns the body of a request into prompts and parameters of the library.
 
-Nothing is dropped on the way: a field is either handed on, or has been refused before, or asks for
-what happens anyway (``top_p`` beside a temperature of 0, where the most probable token wins).
+Nothing is dropped on the way: a field is either handed on, or has been refused before.
 Knows the two APIs; not HTTP, not the engine.
 """
 
@@ -26,10 +25,8 @@ COMPLETION_TOKENS = 16
 MAX_TOP_LOGPROBS = 20
 MAX_STREAMS = 1024
 EXTRAS = tuple(GenerationFields.model_fields)
-SAME = ("seed", "stop", "presence_penalty", "frequency_penalty")
+SAME = ("seed", "stop", "temperature", "top_p", "presence_penalty", "frequency_penalty")
 OTHER_NAMES = {"min_tokens": "min_new_tokens"}
-WITHOUT_DRAWING = ("top_p", "top_k", "min_p")
-"""Filters that keep the most probable token, whatever their value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +106,8 @@ def _parts(prompts: list[Prompt], params: dict[str, Any], n: int) -> list[Planne
     if len(prompts) * n > MAX_STREAMS:
         message = f"`n` is {n}: {len(prompts)} prompts give more than {MAX_STREAMS} choices"
         raise ApiError(400, message, param="n")
-    greedy = params.get("do_sample") is False and (params.get("num_beams") or 1) == 1
+    drawn = params.get("do_sample") is not False and params.get("temperature") != 0
+    greedy = not drawn and (params.get("num_beams") or 1) == 1
     copies, samples = (n, 1) if greedy else (1, n)
     own = {**params, "n": samples} if samples > 1 else params
     return [
@@ -164,7 +162,6 @@ def _shared(request: ChatCompletionRequest | CompletionRequest) -> tuple[dict[st
         params["sequence_bias"] = [[list(ids), bias] for ids, bias in params["sequence_bias"]]
     if request.logit_bias:
         _join(params, names, "sequence_bias", "logit_bias", _bias(request.logit_bias))
-    _temperature(request, params)
     _length(request, params, names)
     return params, names
 
@@ -177,33 +174,6 @@ def _join(
         raise ApiError(400, f"`{theirs}` and `{names.get(ours, ours)}`: give one", param=theirs)
     params[ours] = value
     names[ours] = theirs
-
-
-def _temperature(
-    request: ChatCompletionRequest | CompletionRequest, params: dict[str, Any]
-) -> None:
-    """Temperature and top-p; at a temperature of 0 nothing is drawn."""
-    if request.top_p is not None:
-        params["top_p"] = request.top_p
-    if request.temperature is None:
-        return
-    if request.temperature != 0:
-        params["temperature"] = request.temperature
-        return
-    if params.get("do_sample"):
-        message = "`temperature` is 0: nothing is drawn, and `do_sample` asks for it; give one"
-        raise ApiError(400, message, param="temperature")
-    for name in WITHOUT_DRAWING:
-        _check_filter(name, params.pop(name, None))
-    params["do_sample"] = False
-
-
-def _check_filter(name: str, value: float | None) -> None:
-    """A filter without an effect must still be a valid one."""
-    if value is None:
-        return
-    if value < 0 or (name != "top_k" and value > 1):
-        raise ApiError(400, f"`{name}` is {value}: out of range", param=name)
 
 
 def _length(

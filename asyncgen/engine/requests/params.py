@@ -1,7 +1,7 @@
 """Joins the keyword parameters of a stream with the model's defaults and checks the values.
 
 Nothing is dropped, clamped or reinterpreted on the way: a value that cannot be honoured is an
-error that names its parameter.
+error that names its parameter. A temperature of 0 is greedy decoding, which is what its limit is.
 """
 
 from __future__ import annotations
@@ -55,6 +55,9 @@ _SEED_BITS = 53
 
 _CHOOSING = frozenset({"top_k"})
 """Contrastive search chooses among so many tokens without drawing."""
+
+_KEEPING_THE_BEST = frozenset({"top_k", "top_p", "min_p"})
+"""Filters that leave the most probable token in place, whatever their value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +143,7 @@ def resolve_params(
         ContextLengthError: The prompt and the tokens asked for exceed the context.
     """
     params = plain_values({name: each for name, each in params.items() if each is not None})
+    params = _greedy_at_zero(params)
     check_values(params)
     given = {name: value for name, value in params.items() if name in _FIELDS}
     config = copy.deepcopy(params.get("generation_config", defaults))
@@ -238,6 +242,21 @@ def _refuse_idle(config: GenerationConfig, given: Mapping[str, Any]) -> None:
     for issue in minor_issues(config, given.keys()):
         if issue.name in given and issue.name not in used:
             raise InvalidRequestError(issue.name, given[issue.name], issue.reason)
+
+
+def _greedy_at_zero(params: dict[str, Any]) -> dict[str, Any]:
+    """At a temperature of 0 the most probable token wins; the usual filters change nothing then."""
+    heat = params.get("temperature")
+    if isinstance(heat, bool) or heat != 0:
+        return params
+    if params.get("do_sample", False) is not False:
+        allowed = "0 takes the most probable token, and `do_sample` asks to draw one; give one"
+        raise InvalidRequestError("temperature", heat, allowed)
+    params = {**params, "do_sample": False}
+    del params["temperature"]
+    check_values(params)
+    idle = _KEEPING_THE_BEST - (_CHOOSING if params.get("penalty_alpha") else frozenset())
+    return {name: value for name, value in params.items() if name not in idle}
 
 
 def _imply_sampling(given: dict[str, Any]) -> None:

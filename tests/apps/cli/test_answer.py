@@ -3,10 +3,11 @@ from __future__ import annotations
 import signal
 from dataclasses import replace
 
+import anyio
 import pytest
 
-from asyncgen import Timing
-from asyncgen_apps.cli.answer import Interrupts, show_answer
+from asyncgen import Completion, Timing
+from asyncgen_apps.cli.answer import Interrupts, show_answer, with_interrupts
 from asyncgen_apps.cli.figures import seconds, statistics_line
 from tests.apps.cli.doubles import Answer, ScriptedStream, completion
 
@@ -31,6 +32,15 @@ class RecordingView:
         self.closed += 1
 
 
+async def _shown(stream: ScriptedStream, view: RecordingView) -> tuple[Completion, Interrupts]:
+    """Show an answer as the commands do."""
+
+    async def show(interrupts: Interrupts) -> tuple[Completion, Interrupts]:
+        return await show_answer(stream, view, interrupts), interrupts
+
+    return await with_interrupts(show)
+
+
 async def test_every_piece_arrives_and_the_result_is_returned() -> None:
     stream, view = ScriptedStream(Answer(("a", "b", "c"))), RecordingView()
     result = await show_answer(stream, view, Interrupts())
@@ -50,31 +60,47 @@ async def test_an_error_is_raised_as_it_is_and_the_view_is_closed() -> None:
 
 
 async def test_the_first_interrupt_stops_the_answer_and_keeps_it() -> None:
-    stream, view, interrupts = (
-        ScriptedStream(Answer(("a",), interrupts=1)),
-        RecordingView(),
-        Interrupts(),
-    )
-    result = await show_answer(stream, view, interrupts)
+    stream, view = ScriptedStream(Answer(("a",), interrupts=1)), RecordingView()
+    result, interrupts = await _shown(stream, view)
     assert result.finish_reason == "cancelled"
     assert result.text == "a"
     assert interrupts.count == 1 and not interrupts.wants_to_leave
 
 
 async def test_the_second_interrupt_leaves_an_answer_that_does_not_stop() -> None:
-    stream, view, interrupts = (
-        ScriptedStream(Answer(("a",), interrupts=2)),
-        RecordingView(),
-        Interrupts(),
-    )
-    result = await show_answer(stream, view, interrupts)
+    stream, view = ScriptedStream(Answer(("a",), interrupts=2)), RecordingView()
+    result, interrupts = await _shown(stream, view)
     assert interrupts.wants_to_leave
     assert result.text == "a"
     assert stream.is_closed and view.closed == 1
 
 
+async def test_an_interrupt_between_two_answers_is_kept_for_the_next() -> None:
+    """A Ctrl-C that comes a moment too late ends nothing but what comes next."""
+
+    async def work(interrupts: Interrupts) -> Completion:
+        await show_answer(ScriptedStream(Answer()), RecordingView(), interrupts)
+        signal.raise_signal(signal.SIGINT)
+        while not interrupts.count:
+            await anyio.lowlevel.checkpoint()
+        waiting = ScriptedStream(Answer(("a",), waits=True))
+        result = await show_answer(waiting, RecordingView(), interrupts)
+        assert not interrupts.wants_to_leave and not interrupts.take_pending()
+        return result
+
+    assert (await with_interrupts(work)).finish_reason == "cancelled"
+
+
+async def test_what_the_work_raises_is_raised_as_it_is() -> None:
+    async def work(interrupts: Interrupts) -> None:
+        raise ValueError("broken")
+
+    with pytest.raises(ValueError, match="broken"):
+        await with_interrupts(work)
+
+
 async def test_interrupts_are_ordinary_again_afterwards() -> None:
-    await show_answer(ScriptedStream(Answer(interrupts=1)), RecordingView(), Interrupts())
+    await _shown(ScriptedStream(Answer(interrupts=1)), RecordingView())
     assert signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
     with pytest.raises(KeyboardInterrupt):
         signal.default_int_handler(signal.SIGINT, None)

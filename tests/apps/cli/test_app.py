@@ -1,17 +1,26 @@
 from __future__ import annotations
 
+import os
+import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import typer
+from typer.core import TyperGroup
+from typer.main import get_command
 
 from asyncgen import InvalidRequestError
 from asyncgen_apps.cli import main
+from asyncgen_apps.cli.app import app
 from asyncgen_apps.cli.guard import UserError, describe, one_line_errors
 from asyncgen_apps.cli.options import SettingError
 from tests.apps.cli.doubles import run_cli
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 @pytest.mark.parametrize(
@@ -21,6 +30,56 @@ def test_help_is_there(command: list[str]) -> None:
     result = run_cli(*command, "--help")
     assert result.exit_code == 0
     assert "Usage" in result.stdout
+
+
+def commands(group: TyperGroup, *above: str) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Every command with its words, groups included."""
+    yield above, group
+    for name, one in group.commands.items():
+        if isinstance(one, TyperGroup):
+            yield from commands(one, *above, name)
+        else:
+            yield (*above, name), one
+
+
+@pytest.mark.parametrize("width", [40, 80, 120])
+def test_help_reads_at_any_width(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No name is cut, no word broken, and no line longer than the terminal."""
+    monkeypatch.setenv("COLUMNS", str(width))
+    whole = get_command(app)
+    assert isinstance(whole, TyperGroup)
+    for words, one in commands(whole):
+        shown = run_cli(*words, "--help").stdout
+        assert "…" not in shown, words
+        assert max(map(len, shown.splitlines())) <= width, words
+        context = one.make_context("x", [], resilient_parsing=True)
+        known = set(re.sub(r"[│╭╮╰╯─,]", " ", shown).split())
+        for each in one.get_params(context):
+            options = {name for name in (*each.opts, *each.secondary_opts) if name[0] == "-"}
+            assert options <= known, words
+            assert set((getattr(each, "help", None) or "").replace(",", " ").split()) <= known, (
+                words
+            )
+
+
+def test_a_folder_of_the_users_that_is_called_apps_is_not_ours(tmp_path: Path) -> None:
+    (tmp_path / "apps").mkdir()
+    (tmp_path / "apps" / "__init__.py").touch()
+    path = os.pathsep.join([".", *sys.path])
+    for start in (
+        ["-m", "asyncgen_apps.cli"],
+        ["-c", "from asyncgen_apps.cli import main; main()"],
+    ):
+        done = subprocess.run(
+            [sys.executable, *start, "--version"],
+            capture_output=True,
+            text=True,
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": path},
+            timeout=120,
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+        assert done.stdout.startswith("asyncgen")
 
 
 def test_version() -> None:

@@ -44,12 +44,13 @@ def test_greedy_and_nothing_at_all(llm: ScriptedLLM) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["chat", "Hi", "--temperature", "0"], "--greedy"),
+        (["chat", "Hi", "--temperature", "0", "--sample"], "--sample"),
         (["chat", "Hi", "--top-p", "2"], "up to 1"),
         (["chat", "Hi", "--greedy", "--top-k", "5"], "leave out `top_k`"),
         (["chat", " "], "the prompt is empty"),
         (["chat"], "the prompt is empty"),
         (["generate", ""], "the prompt is empty"),
+        (["generate"], "the prompt is empty"),
         (["generate", "Hi", "--logprobs"], "--json"),
         (["generate", "Hi", "--json", "--top-logprobs", "3"], "needs --logprobs"),
     ],

@@ -1,12 +1,16 @@
 from __future__ import annotations
 
 import json
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from asyncgen import ModelLoadError
 from asyncgen_apps.cli import source
 from tests.apps.cli.doubles import Answer, ScriptedLLM, run_cli
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @pytest.mark.usefixtures("llm")
@@ -56,6 +60,64 @@ def test_an_interrupted_answer_ends_with_130(llm: ScriptedLLM) -> None:
     assert "ended by cancelled" in result.stderr
 
 
+@pytest.fixture
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the last conversation of the user is kept."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    return tmp_path / "asyncgen" / "last_chat.json"
+
+
+def _keep(state: Path, model: str = "demo", **settings: object) -> None:
+    messages = [
+        {"role": "system", "content": "s"},
+        {"role": "user", "content": "a"},
+        {"role": "assistant", "content": "b"},
+    ]
+    saved = {"format": "asyncgen.chat", "version": 1, "messages": messages, "settings": settings}
+    state.parent.mkdir(exist_ok=True)
+    state.write_text(json.dumps({**saved, "model": model}))
+
+
+def _texts(messages: Any) -> list[str]:
+    return [message["content"] for message in messages]
+
+
+def test_one_question_goes_on_with_the_last_conversation(llm: ScriptedLLM, state: Path) -> None:
+    _keep(state, "some/model", seed=3, top_p=0.5)
+    assert run_cli("chat", "c", "--continue", "--seed", "4").exit_code == 0
+    assert _texts(llm.asked[0][0]) == ["s", "a", "b", "c"]
+    assert llm.asked[0][1] == {"seed": 4, "top_p": 0.5}
+    assert llm.source == source.Source("some/model")
+    assert run_cli("chat", "d", "-c", "--system", "t", "-m", "other", "--no-save").exit_code == 0
+    said = ["t", "a", "b", "c", "An answer.", "d"]
+    assert _texts(llm.asked[1][0]) == said
+    assert llm.source == source.Source("other")
+    assert run_cli("chat", "e").exit_code == 0
+    kept = json.loads(state.read_text())
+    assert _texts(kept["messages"]) == ["s", *said[1:5]]
+
+
+def test_going_on_with_a_servers_model(llm: ScriptedLLM, state: Path) -> None:
+    _keep(state, "wss://host/v1/stream")
+    assert run_cli("chat", "c", "--continue").exit_code == 0
+    assert llm.source == source.Source(url="wss://host/v1/stream")
+
+
+@pytest.mark.usefixtures("llm")
+@pytest.mark.parametrize("content", [None, "{", '{"format": 3}'])
+def test_without_a_conversation_there_is_a_line_that_says_so(
+    state: Path, content: str | None
+) -> None:
+    if content is not None:
+        state.parent.mkdir()
+        state.write_text(content)
+    result = run_cli("chat", "c", "--continue")
+    assert result.exit_code == 1
+    assert result.stderr.startswith("error: ") and result.stderr.count("\n") == 1
+    assert "conversation" in result.stderr or "JSON" in result.stderr
+    assert "--debug" not in result.stderr
+
+
 @pytest.mark.usefixtures("llm")
 def test_generate_writes_one_json_object() -> None:
     result = run_cli("generate", "Once", "--json", "-n", "2")
@@ -85,6 +147,7 @@ def test_generate_tells_samples_apart_and_can_wait_for_the_end() -> None:
     assert shown == "--- 1 of 2\nAn answer.\n--- 2 of 2\nAn answer.\n"
 
 
-def test_generate_reads_a_pipe_as_it_stands(llm: ScriptedLLM) -> None:
-    run_cli("generate", "-", stdin="Once\n")
+@pytest.mark.parametrize("arguments", [["generate"], ["generate", "-"]])
+def test_generate_reads_a_pipe_as_it_stands(llm: ScriptedLLM, arguments: list[str]) -> None:
+    assert run_cli(*arguments, stdin="Once\n").exit_code == 0
     assert llm.asked[0][0] == "Once\n"

@@ -7,6 +7,7 @@ from asyncgen_apps.cli.commands import (
     Complain,
     Leave,
     Load,
+    Retry,
     Save,
     Say,
     is_command,
@@ -26,7 +27,7 @@ def session() -> Session:
 def said(session: Session, line: str) -> str:
     effect = run_command(session, line)
     assert isinstance(effect, Say)
-    return effect.text
+    return "\n".join(["  ".join(row) for row in effect.rows] + [effect.text])
 
 
 def complained(session: Session, line: str) -> str:
@@ -54,16 +55,31 @@ def test_an_unknown_command_gets_the_near_match(session: Session) -> None:
 
 
 def test_set_without_arguments_lists_all_settings_with_their_values(session: Session) -> None:
+    session.settings.set("seed", 3, "command line")
+    session.settings.model = {"top_p": 0.9, "do_sample": True}
     run_command(session, "/set temperature 0.5")
     text = said(session, "/set")
     assert all(setting.name in text for setting in SETTINGS)
-    row = next(line for line in text.splitlines() if line.startswith("temperature"))
-    assert row.split()[1] == "0.5"
+    rows = {line.split("  ")[0]: line.split("  ")[1:3] for line in text.splitlines()}
+    assert rows["temperature"] == ["0.5", "/set"]
+    assert rows["seed"] == ["3", "command line"]
+    assert rows["top_p"] == ["0.9", "model"]
+    assert rows["top_k"] == ["50", "library"]
+    assert rows["min_p"] == ["none", "library"]
+    assert rows["sample"] == ["on", "temperature"], "a parameter of sampling asks for it"
+    run_command(session, "/set temperature 0")
+    assert said(session, "/set sample").startswith("sample = off (temperature): ")
+    run_command(session, "/set temperature default")
+    assert said(session, "/set sample").startswith("sample = on (model): ")
+
+
+def test_what_a_server_chooses_is_not_known(session: Session) -> None:
+    assert said(session, "/set top_p").startswith("top_p = ? (server): ")
 
 
 @pytest.mark.parametrize("line", ["/set top-p 0.5", "/set top_p=0.5", "/SET top_p   0.5"])
 def test_set_chooses_a_value(session: Session, line: str) -> None:
-    assert said(session, line) == "top_p = 0.5"
+    assert said(session, line) == "top_p = 0.5 (/set)"
     assert session.settings.params() == {"top_p": 0.5}
 
 
@@ -74,12 +90,14 @@ def test_set_keeps_an_equals_sign_inside_a_value(session: Session) -> None:
 
 def test_set_goes_back_to_the_default(session: Session) -> None:
     run_command(session, "/set seed 3")
-    assert said(session, "/set seed default") == "seed = default"
+    session.settings.model = {}
+    assert said(session, "/set seed default") == "seed = none (library)"
     assert session.settings.params() == {}
 
 
 def test_set_with_a_name_alone_explains_it(session: Session) -> None:
-    assert said(session, "/set top_p").startswith("top_p = default: ")
+    session.settings.model = {"top_p": 0.9}
+    assert said(session, "/set top_p").startswith("top_p = 0.9 (model): Sample from ")
 
 
 def test_a_bad_value_changes_nothing(session: Session) -> None:
@@ -101,6 +119,22 @@ def test_clear_forgets_the_turns(session: Session) -> None:
     session.keep("a", completion("b"))
     said(session, "/clear")
     assert session.messages == []
+
+
+def test_undo_takes_the_last_question_back(session: Session) -> None:
+    session.keep("a", completion("b"))
+    session.keep("c\nd", completion("e"))
+    assert said(session, "/undo") == "taken back: c d"
+    assert [message["content"] for message in session.messages] == ["a", "b"]
+    said(session, "/undo")
+    assert complained(session, "/undo") == "there is no question to take back"
+
+
+def test_retry_asks_for_another_answer(session: Session) -> None:
+    assert complained(session, "/retry") == "there is no question to ask again"
+    session.keep("a", completion("b"))
+    assert run_command(session, "/retry") == Retry()
+    assert len(session.messages) == 2
 
 
 def test_files_are_asked_for_not_touched(session: Session) -> None:

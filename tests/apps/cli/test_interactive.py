@@ -2,38 +2,50 @@ from __future__ import annotations
 
 import io
 import json
-from typing import TYPE_CHECKING
+import signal
+from typing import TYPE_CHECKING, Any
 
+import anyio
 import pytest
 from rich.console import Console
 
 from asyncgen import ContextLengthError, EngineDiedError, InvalidRequestError
 from asyncgen_apps.cli.interactive import Chat
 from asyncgen_apps.cli.session import Session
+from asyncgen_apps.cli.storage import LastConversation
 from tests.apps.cli.doubles import Answer, ScriptedLLM
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
 pytestmark = pytest.mark.anyio
 
 
 class Table:
-    """A chat whose user types the given lines."""
+    """A chat whose user types the given lines, presses Ctrl-C, or waits."""
 
-    def __init__(self, lines: Sequence[str], llm: ScriptedLLM, **options: bool) -> None:
+    def __init__(
+        self, lines: Sequence[str | type[BaseException] | float], llm: ScriptedLLM, **options: Any
+    ) -> None:
         self._lines = list(lines)
         self.llm = llm
         self.session = Session("demo")
         self.out = io.StringIO()
         console = Console(file=self.out, width=100, height=30)
-        self.chat = Chat(llm, self.session, self._read, console, **{"raw": True, **options})
+        self._time = 0.0
+        options = {"raw": True, "clock": lambda: self._time, **options}
+        self.chat = Chat(llm, self.session, self._read, console, **options)
 
     async def _read(self) -> str:
-        if not self._lines:
-            raise EOFError
-        return self._lines.pop(0)
+        """Type the next line; a number lets so many seconds pass, an exception is a key."""
+        while True:
+            line = self._lines.pop(0) if self._lines else EOFError
+            if isinstance(line, str):
+                return line
+            if not isinstance(line, float):
+                raise line
+            self._time += line
 
     async def run(self) -> str:
         """Chat to the end; return what was shown."""
@@ -80,6 +92,88 @@ async def test_a_second_interrupt_leaves() -> None:
     await table.run()
     assert table.code == 0
     assert len(table.llm.asked) == 1
+
+
+CTRL_C = KeyboardInterrupt
+
+
+@pytest.mark.parametrize(
+    ("typed", "asked"),
+    [
+        ([CTRL_C, "Hi"], 1),
+        ([CTRL_C, 1.9, CTRL_C, "Hi"], 0),
+        ([CTRL_C, 2.1, CTRL_C, "Hi"], 1),
+        ([CTRL_C, "Hi", CTRL_C, "More"], 2),
+        (["Hi", CTRL_C, "More"], 2),
+    ],
+)
+async def test_a_second_interrupt_at_the_prompt_leaves_if_it_comes_soon(
+    typed: list[Any], asked: int
+) -> None:
+    table = Table(typed, ScriptedLLM())
+    assert "Ctrl-C once more leaves" in await table.run()
+    assert len(table.llm.asked) == asked
+    assert table.code == 0
+
+
+async def test_a_signal_at_the_prompt_is_a_ctrl_c() -> None:
+    """One that comes just behind an answer, when nothing is answered and no line is read yet."""
+    table = Table(["Hi", "More"], ScriptedLLM())
+    reading = table.chat._read_line
+
+    async def read() -> str:
+        if len(table.llm.asked) == 1 and "once more" not in table.out.getvalue():
+            signal.raise_signal(signal.SIGINT)
+            await anyio.sleep_forever()
+        return await reading()
+
+    table.chat._read_line = read
+    assert table.out.getvalue() == "" and "once more leaves" in await table.run()
+    assert len(table.llm.asked) == 2
+
+
+@pytest.fixture
+def last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., LastConversation]:
+    """The last conversation of a user with a home of their own."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    return LastConversation
+
+
+async def test_a_conversation_is_kept_as_it_goes(last: Callable[..., LastConversation]) -> None:
+    kept = last()
+    texts = []
+
+    class Watched(Table):
+        async def _read(self) -> str:
+            texts.append(
+                [message["content"] for message in json.loads(kept.file.read_text())["messages"]]
+                if kept.file.exists()
+                else None
+            )
+            return await super()._read()
+
+    answers = [Answer(("1",)), Answer(("2",)), Answer((), ValueError()), Answer(("3",))]
+    lines = ["a", "b", "/retry", "/retry", "/undo", "/clear", "/system s", "c"]
+    table = Watched(lines, ScriptedLLM(answers), last=kept)
+    assert "chat --continue goes on" in await table.run()
+    ab = ["a", "1", "b", "2"]
+    after = [None, ["a", "1"], ab, ab, ["a", "1", "b", "3"], ["a", "1"], None, None]
+    assert texts == [*after, ["s", "c", "An answer."]]
+    assert kept.file.stat().st_mode & 0o777 == 0o600
+    assert [one.name for one in kept.file.parent.iterdir()] == ["last_chat.json"]
+
+    other = last()
+    await Table(["/clear"], ScriptedLLM(), last=other).run()
+    assert other.file.exists(), "a chat in which nothing was said is not the last one"
+
+
+async def test_what_cannot_be_kept_is_said_once(
+    last: Callable[..., LastConversation], tmp_path: Path
+) -> None:
+    (tmp_path / "asyncgen").write_text("a file where the folder should be")
+    shown = await Table(["a", "b"], ScriptedLLM(), last=last()).run()
+    assert shown.count("error: this conversation is not kept: cannot write") == 1
+    assert "--continue" not in shown
 
 
 async def test_a_failed_question_leaves_no_trace() -> None:

@@ -20,6 +20,7 @@ def test_every_setting_is_a_parameter_of_stream() -> None:
     [
         ("temperature", "0.7", 0.7),
         ("temperature", " 1 ", 1.0),
+        ("temperature", "0", 0.0),
         ("top_k", "0", 0),
         ("seed", "9223372036854775807", 2**63 - 1),
         ("sample", "off", False),
@@ -39,7 +40,6 @@ def test_values_are_read_as_typed(name: str, text: str, value: Value) -> None:
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("temperature", "0"),
         ("temperature", "-1"),
         ("temperature", "nan"),
         ("temperature", "inf"),
@@ -60,9 +60,16 @@ def test_other_values_are_refused_with_what_is_allowed(name: str, text: str) -> 
     assert "\n" not in str(caught.value)
 
 
-def test_a_temperature_of_nothing_names_the_remedy() -> None:
-    with pytest.raises(SettingError, match="--greedy"):
-        find_setting("temperature").parse("0")
+def test_a_temperature_of_0_is_greedy_and_no_sampling() -> None:
+    settings = Settings()
+    settings.set("temperature", 0)
+    settings.set("top_p", 0.9)
+    assert settings.params() == {"temperature": 0.0, "top_p": 0.9}
+    settings.set("sample", True)
+    with pytest.raises(SettingError, match="--sample"):
+        settings.params()
+    settings = Settings({"temperature": 0.0, "sample": False})
+    assert settings.params() == {"temperature": 0.0, "do_sample": False}
 
 
 @pytest.mark.parametrize("name", ["top-p", "top_p", "--top-p", "TOP_P", "do_sample"])

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from asyncgen_apps.cli.render import MarkdownView, PlainView, error_line, printable
+from asyncgen_apps.cli.render import MarkdownView, PlainView, error_line, listing, note, printable
 from tests.apps.cli.screen import Screen
 
 
@@ -73,6 +73,31 @@ def test_a_terminal_gets_no_control_characters() -> None:
 @given(st.text())
 def test_printable_text_has_no_control_characters_but_tab_and_newline(text: str) -> None:
     assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f]", printable(text))
+
+
+STATISTICS = "131 tokens · first after 250 ms · 42.0 tokens/s · prompt 7 tokens · ended by stop"
+ROWS = [
+    ("temperature", "0.7", "command line", "Below 1 safer, above 1 bolder; 0 takes the best."),
+    ("no_repeat_ngram_size", "0", "library", "Never repeat a run of this many tokens."),
+]
+
+
+@pytest.mark.parametrize("width", [24, 40, 80, 120])
+def test_nothing_breaks_in_mid_word(width: int) -> None:
+    out = io.StringIO()
+    target = Console(file=out, force_terminal=True, color_system=None, width=width)
+    note(target, STATISTICS)
+    listing(target, ROWS)
+    lines = out.getvalue().splitlines()
+    assert max(map(len, lines)) <= width
+    words = {word for text in (STATISTICS, *ROWS[0], *ROWS[1]) for word in text.split()}
+    assert {word for line in lines for word in line.split()} == words
+
+
+def test_a_note_that_no_terminal_reads_is_one_line() -> None:
+    out = io.StringIO()
+    note(Console(file=out, width=20), STATISTICS)
+    assert out.getvalue() == STATISTICS + "\n"
 
 
 def test_an_error_is_one_line() -> None:

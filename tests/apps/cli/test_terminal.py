@@ -28,19 +28,21 @@ from tests.apps.cli.doubles import Answer, ScriptedLLM
 long = Answer([f"Paragraph {n} of the answer.\\n\\n" for n in range(40)])
 llm = ScriptedLLM([Answer(("Hello ", "**there**.")), Answer(("Half",), waits=True), long])
 source.open_llm = llm.open
-sys.argv = ["asyncgen", "chat"]
+sys.argv = ["asyncgen", "chat", *sys.argv[1:]]
 main()
 """
+CANCELLED = r"ended by[\s\S]{1,20}cancelled"
+LEAVES = "Ctrl-C once more leaves"
 
 
 class Terminal:
-    """A program in a terminal of 80 × 24."""
+    """A program in a terminal of 80 × 24, or of another width."""
 
-    def __init__(self, code: str, state: Path) -> None:
+    def __init__(self, code: str, state: Path, *arguments: str, width: int = 80) -> None:
         master, slave = pty.openpty()
         self._master = master
         self._process = subprocess.Popen(
-            [sys.executable, "-c", code],
+            [sys.executable, "-c", code, *arguments],
             stdin=slave,
             stdout=slave,
             stderr=slave,
@@ -48,7 +50,7 @@ class Terminal:
             env={
                 **os.environ,
                 "TERM": "xterm-256color",
-                "COLUMNS": "80",
+                "COLUMNS": str(width),
                 "LINES": "24",
                 "XDG_STATE_HOME": str(state),
                 "PROMPT_TOOLKIT_NO_CPR": "1",
@@ -117,13 +119,61 @@ def test_a_chat_from_the_first_key_to_the_last(tmp_path: Path, leave: str) -> No
         terminal.type("More\r")
         terminal.wait_for("Half")
         terminal.interrupt()
-        terminal.wait_for("ended by cancelled")
+        terminal.wait_for(CANCELLED)
         terminal.wait_for(PROMPT)
         terminal.type("A lot\r")
         long = terminal.wait_for("ended by stop")
         assert "Paragraph 39" in long
         terminal.wait_for(PROMPT)
         terminal.type(leave)
+        if leave == "\x03":
+            terminal.wait_for(LEAVES)
+            terminal.wait_for(PROMPT)
+            terminal.type(leave)
         assert terminal.end() == 0
     history = (tmp_path / "asyncgen/chat_history").read_text()
     assert "A lot" in history
+    kept = tmp_path / "asyncgen/last_chat.json"
+    assert "Paragraph 39" in kept.read_text()
+    assert kept.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
+def test_a_late_interrupt_loses_nothing(tmp_path: Path) -> None:
+    """Right behind an answer, when it was meant for that, and in the middle of a line."""
+    with Terminal(SCRIPT, tmp_path) as terminal:
+        terminal.wait_for(PROMPT)
+        terminal.type("Hi\r")
+        terminal.wait_for("there")
+        terminal.interrupt()
+        terminal.wait_for(f"{LEAVES}|{CANCELLED}")
+        terminal.wait_for(PROMPT)
+        terminal.type("/stats\r")  # what was typed stands between the two
+        terminal.wait_for(PROMPT)
+        terminal.type("/exi\x03")
+        terminal.wait_for(LEAVES)
+        terminal.wait_for(PROMPT)
+        terminal.type("/stats\r")
+        terminal.wait_for(PROMPT)
+        terminal.interrupt()  # a signal while a line is read
+        terminal.wait_for(LEAVES)
+        terminal.wait_for(PROMPT)
+        terminal.type("/set seed 3\r")
+        terminal.wait_for(re.escape("seed = 3 (/set)"))
+        terminal.wait_for(PROMPT)
+        terminal.type("\x04")
+        assert "chat --continue" in terminal.wait_for("with this conversation")
+        assert terminal.end() == 0
+    with Terminal(SCRIPT, tmp_path, "--continue", "--no-save", width=40) as terminal:
+        terminal.wait_for("going on behind 2 messages")
+        terminal.wait_for(PROMPT)
+        terminal.type("/set seed\r")
+        terminal.wait_for(re.escape("seed = 3 (saved chat)"))
+        terminal.wait_for(PROMPT)
+        terminal.type("/undo\r")
+        terminal.wait_for("taken back: Hi")
+        terminal.wait_for(PROMPT)
+        terminal.type("/exit\r")
+        assert terminal.end() == 0
+    assert "there" in (tmp_path / "asyncgen/last_chat.json").read_text()
+    assert "/undo" not in (tmp_path / "asyncgen/chat_history").read_text()

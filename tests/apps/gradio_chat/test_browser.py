@@ -21,6 +21,19 @@ pytestmark = pytest.mark.timeout(300)
 
 QUESTION = "Tell me a story about a fox."
 PHONE = {"width": 375, "height": 780}
+TOO_SMALL = """() => {
+  const small = [];
+  const all = "button, input, textarea, [role=tab], #picker label, .thought-group > .title";
+  for (const one of document.querySelectorAll(all)) {
+    const { width, height, x, y } = one.getBoundingClientRect();
+    // Its label is what is hit in place of a radio button, the title in place of its arrow.
+    const seen = one.checkVisibility({ opacityProperty: true, visibilityProperty: true })
+      && x + width > 0 && x < innerWidth && y + height > 0 && y < innerHeight
+      && !one.closest("[aria-hidden=true]") && !one.matches(".title button");
+    if (seen && (width < 40 || height < 40)) small.push([one.outerHTML, width, height]);
+  }
+  return small;
+}"""
 
 
 @pytest.fixture(scope="module")
@@ -96,6 +109,15 @@ def test_retry_edit_and_undo(chat: Served, page: ChatPage) -> None:
 
     chat.set(delay=0.02)
     page.button("Edit").click()
+    editing = page.page.locator("#chat textarea")
+    box = editing.bounding_box()
+    assert box is not None and box["width"] > 600 and box["height"] > 100
+    editing.fill("Never mind")
+    editing.press("Escape")
+    editing.wait_for(state="detached")
+    assert page.questions.all_inner_texts() == [QUESTION]
+    assert page.box.evaluate("(box) => box === document.activeElement")
+    page.button("Edit").click()
     page.page.locator("#chat textarea").fill("Who are you?")
     page.button("Submit").click()
     page.page.get_by_text("Who are you?", exact=True).first.wait_for()
@@ -133,6 +155,10 @@ def test_conversations_survive_a_reload(chat: Served, page: ChatPage) -> None:
     page.page.locator("#delete-chat").click()
     page.page.get_by_text(second[:30]).first.wait_for()
     assert titles.count() == 1
+    page.page.get_by_role("button", name="Bring back “Who are you?”").click()
+    page.page.get_by_text(first[:30]).first.wait_for()
+    assert titles.count() == 2
+    page.page.locator("#restore-chat").wait_for(state="hidden")
 
 
 @pytest.mark.browser
@@ -224,6 +250,12 @@ def test_two_tabs_of_one_user_lose_nothing(chat: Served, page: ChatPage) -> None
     other.stop.click()
     page.wait_done()
     other.wait_done()
+    page.page.locator("#delete-chat").click()  # the other tab follows, by itself
+    other.page.wait_for_function("document.querySelectorAll('#picker label').length == 1")
+    other.page.get_by_text(QUESTION).last.wait_for()
+    page.page.locator("#restore-chat").click()
+    other.page.wait_for_function("document.querySelectorAll('#picker label').length == 2")
+    assert other.questions.all_inner_texts() == [QUESTION]
     other.page.close()
     page.page.reload()
     page.ready()
@@ -390,6 +422,14 @@ def test_phone_width_and_dark(browser: Browser, chat: Served) -> None:
     page.page.locator("#heat .token").nth(1).tap()  # of the first line: not broken in two
     page.page.locator("#heat .card.shown").wait_for()
     page.page.get_by_role("tab", name="Chat").tap()
+    assert page.page.evaluate(TOO_SMALL) == []
+    page.page.locator("#settings .toggle-button").tap()
+    page.page.locator("#setting-temperature").wait_for()
+    assert page.page.evaluate(TOO_SMALL) == []
+    page.page.locator("#settings .toggle-button").tap()
+    page.page.locator("#conversations .toggle-button").tap()
+    assert page.page.evaluate(TOO_SMALL) == []
+    page.page.locator("#conversations .toggle-button").tap()
     width = page.page.evaluate("document.documentElement.scrollWidth")
     assert width <= PHONE["width"]
     box = page.box.bounding_box()
@@ -402,7 +442,15 @@ def test_phone_width_and_dark(browser: Browser, chat: Served) -> None:
 @pytest.mark.browser
 def test_an_example_is_a_question(chat: Served, page: ChatPage) -> None:
     chat.set(delay=0.02)
-    page.page.get_by_role("button", name=re.compile("Select example 1")).click()
+    example = page.page.get_by_role("button", name=re.compile("Select example 1"))
+    places = """() => ["#chat .example", "#box"].map((one) => {
+      const { left, right } = document.querySelector(one).getBoundingClientRect();
+      return [Math.round(left), Math.round(right)];
+    })"""
+    for width in (375, 900, 1280):
+        page.page.set_viewport_size({"width": width, "height": 780})
+        page.until(lambda: len({tuple(one) for one in page.page.evaluate(places)}) == 1)
+    example.click()
     page.wait_longer(3)
     page.stop.click()
     assert chat.wait_idle(2) < 2

@@ -21,7 +21,7 @@ from tests.apps.gradio_chat.doubles import ScriptedModel, ScriptedStream
 
 pytestmark = pytest.mark.anyio
 
-CHAT, BOX, STORE, PICKER, ANSWERS, HEAT = range(6)
+CHAT, BOX, STORE, PICKER, ANSWERS, HEAT, RESTORE = range(7)
 
 
 def _request(key: str = "a") -> gr.Request:
@@ -52,7 +52,7 @@ async def test_the_page_reports_nothing_and_serves_many_at_once() -> None:
     assert blocks.analytics_enabled is False
     assert blocks.title == "a model"
     answering = [fn for fn in blocks.fns.values() if fn.queue and fn.types_generator]
-    assert len(answering) == 10
+    assert len(answering) == 11
     assert {fn.concurrency_limit for fn in answering} == {None}
 
 
@@ -174,11 +174,39 @@ async def test_a_chat_removed_on_another_page_is_left() -> None:
     assert (await page._begin(_request("b"), None))[CHAT] == []
 
 
+async def test_a_removed_chat_can_be_brought_back_and_other_tabs_follow() -> None:
+    page, values = _page(ScriptedModel())
+    first = await page._load(_request("a"), None)
+    asked = (await _frames(page._ask(_request("a"), "Who?", None, *values)))[-1]
+    await page._load(_request("b"), first[STORE])
+    removed = await page._remove(_request("a"), None)
+    assert removed[CHAT] == [] and removed[RESTORE]["visible"] is True
+    assert removed[RESTORE]["value"] == "Bring back “Who?”"
+    other = await page._catch_up(_request("b"), None)
+    assert other[CHAT] == [] and other[PICKER]["choices"] == removed[PICKER]["choices"]
+    assert other[STORE] == gr.skip(), "the tab that wrote it would be told in turn, for ever"
+    back = await page._bring_back(_request("a"), None)
+    assert back[CHAT] == asked[CHAT] and back[RESTORE]["visible"] is False
+    other = await page._catch_up(_request("b"), None)
+    assert other[PICKER]["choices"] == back[PICKER]["choices"]
+    assert other[CHAT] == gr.skip(), "what it shows is still right"
+
+
+async def test_an_answer_that_grows_here_is_drawn_by_itself_alone() -> None:
+    page, values = _page(ScriptedModel(streams=[ScriptedStream(["An "], waits=True)]))
+    frames = page._ask(_request(), "Who?", None, *values)
+    await anext(frames)
+    await anext(frames)
+    assert (await page._catch_up(_request(), None))[CHAT] == gr.skip()
+    await page._stop(_request(), None)
+    await _frames(frames)
+
+
 async def test_a_damaged_store_still_opens_the_page() -> None:
     page, _ = _page(ScriptedModel())
     saved = {"format": 1, "conversations": 3, "settings": {"temperature": "hot", "seed": 4}}
     loaded = await page._load(_request(), saved)
-    settings = dict(zip((field.name for field in FIELDS), loaded[6:], strict=False))
+    settings = dict(zip((field.name for field in FIELDS), loaded[7:], strict=False))
     assert settings["temperature"]["value"] == 0.6
     assert settings["seed"]["value"] == 4
 

@@ -82,6 +82,20 @@ def test_removing_shows_the_next_one_and_always_leaves_one() -> None:
     assert library.conversations == [library.current]
 
 
+def test_what_was_removed_comes_back_to_its_place() -> None:
+    library = Library.new()
+    for name in ("a", "b", "c"):
+        library.begin().ask(name)
+    middle = library.show(library.conversations[1].key)
+    order = list(library.conversations)
+    library.remove(middle)
+    library.remove(library.begin())  # nothing was said there
+    library.bring_back()
+    assert library.current is middle and library.conversations == order
+    library.bring_back()
+    assert library.conversations == order
+
+
 def test_trim_forgets_the_oldest_but_never_the_one_shown() -> None:
     library = Library.new()
     for name in ("a", "b", "c"):

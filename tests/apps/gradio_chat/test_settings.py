@@ -88,6 +88,15 @@ def test_what_a_strategy_has_no_use_for_is_not_sent() -> None:
     assert _params(strategy="beam_sample", temperature=0.3)["temperature"] == 0.3
 
 
+def test_a_temperature_of_0_is_greedy() -> None:
+    assert _params(temperature=0, top_p=0.3, typical_p=0.5, seed=7) == {
+        "do_sample": False,
+        "seed": 7,
+    }
+    sober = _params(strategy="beam_sample", temperature=0)
+    assert sober["do_sample"] is False and "temperature" not in sober
+
+
 def test_help_can_be_had_without_drawing() -> None:
     sober = _params(strategy="lookup", draw=False, temperature=0.3)
     assert sober == {"prompt_lookup_num_tokens": 5, "do_sample": False}

@@ -27,8 +27,7 @@ def text(**fields: Any) -> Plan:
     [
         ({}, {}),
         ({"temperature": 0.5, "top_p": 0.9}, {"temperature": 0.5, "top_p": 0.9}),
-        ({"temperature": 0}, {"do_sample": False}),
-        ({"temperature": 0, "top_p": 0.3, "top_k": 4, "min_p": 0.1}, {"do_sample": False}),
+        ({"temperature": 0, "top_k": 4}, {"temperature": 0, "top_k": 4}),
         ({"max_tokens": 5}, {"max_new_tokens": 5}),
         ({"max_completion_tokens": 5}, {"max_new_tokens": 5}),
         ({"max_tokens": 5, "max_completion_tokens": 5}, {"max_new_tokens": 5}),
@@ -64,9 +63,6 @@ def test_parts_of_a_content_are_handed_on() -> None:
 @pytest.mark.parametrize(
     ("given", "param"),
     [
-        ({"temperature": 0, "do_sample": True}, "temperature"),
-        ({"temperature": 0, "top_p": 1.5}, "top_p"),
-        ({"temperature": 0, "top_k": -1}, "top_k"),
         ({"max_tokens": 5, "max_completion_tokens": 6}, "max_completion_tokens"),
         ({"max_tokens": 5, "max_new_tokens": 6}, "max_tokens"),
         ({"min_tokens": 5, "min_new_tokens": 6}, "min_tokens"),

@@ -83,6 +83,17 @@ def visit(browser: Browser, stack: ExitStack) -> Callable[..., WebPage]:
     return make
 
 
+@pytest.fixture(scope="module")
+def _page(browser: Browser, _model: Model) -> Iterator[WebPage]:
+    """A page to draw on."""
+    with _model.serving() as port:
+        page = WebPage(browser, f"http://127.0.0.1:{port}/")
+        page.ready()
+        yield page
+        assert page.errors == []
+        page.context.close()
+
+
 def test_turns_are_one_conversation(
     model: Model, wire: Callable[..., Relay], visit: Callable[..., WebPage]
 ) -> None:
@@ -346,7 +357,7 @@ def test_texts_never_become_markup(
     page.wait_done()
     assert page.page.locator("#turns .user").inner_text() == evil
     draw = "(element, text) => draw(element, text)"
-    for around in ("{}", "**{}**", "`{}`", "# {}", "- {}", "```\n{}\n```", "1. *{}*"):
+    for around in ("{}", "**{}**", "`{}`", "# {}", "- {}", "```\n{}\n```", "1. *{}*", "|{}|\n|-|"):
         page.answers.last.evaluate(draw, around.format(evil))
         assert page.answers.last.inner_text().strip() in (evil, f"**{evil}**")
     assert page.page.locator("#turns :is(img, script)").count() == 0
@@ -374,6 +385,87 @@ def test_markdown(wire: Callable[..., Relay], visit: Callable[..., WebPage]) -> 
     assert found == wanted
 
 
+ONE = '<div tabindex="0" role="group" aria-label="Table" class="table"><table>{}</table></div>'
+
+
+def _table(*rows: str) -> str:
+    """The drawn table: cells apart by ``|``, one of them with its class before a colon."""
+
+    def row(line: str, tag: str) -> str:
+        made = ""
+        for cell in line.split("|"):
+            side, _, text = cell.rpartition(":")
+            made += f'<{tag} class="{side}">{text}</{tag}>'
+        return f"<tr>{made}</tr>"
+
+    head, *body = rows
+    below = f"<tbody>{''.join(row(line, 'td') for line in body)}</tbody>" if body else ""
+    return ONE.format(f"<thead>{row(head, 'th')}</thead>{below}")
+
+
+DRAWN = """([source, growing]) => {
+  const element = make("div");
+  draw(element, source, growing);
+  for (const one of element.querySelectorAll(".table")) {
+    // The order of attributes in text is that of their making.
+    const { role, ariaLabel } = one;
+    for (const name of [...one.getAttributeNames()]) one.removeAttribute(name);
+    Object.assign(one, { tabIndex: 0, role, ariaLabel, className: "table" });
+  }
+  return element.innerHTML;
+}"""
+
+
+@pytest.mark.parametrize(
+    ("source", "wanted"),
+    [
+        ("|a|b|\n|-|-:|\n| 1 | 2 |", _table("a|right:b", "1|right:2")),
+        ("a | b\n:-: | :--\n1 | **2**", _table("center:a|b", "center:1|<strong>2</strong>")),
+        ("|a|b|\n|-|-|\n|x\\|y|`p\\|q`|", _table("a|b", "x&#124;y|<code>p&#124;q</code>")),
+        ("|a|b|\n|-|-|\n|1|\n|1|2|3|", _table("a|b", "1", "1|2")),
+        ("Of\n|a|\n|-|\n|1|\n# H", f"<p>Of</p>{_table('a', '1')}<h3>H</h3>"),
+        ("|a|\n|-|\n- one", f"{_table('a')}<ul><li>one</li></ul>"),
+        ("|a|b|\n|-|", "<p>|a|b|\n|-|</p>"),
+        ("a | b\nc | d", "<p>a | b\nc | d</p>"),
+        ("```\n|a|\n|-|\n```", '<pre tabindex="0"><code>|a|\n|-|</code></pre>'),
+        ("a\n---", "<p>a\n---</p>"),
+    ],
+)
+def test_tables(_page: WebPage, source: str, wanted: str) -> None:
+    assert _page.page.evaluate(DRAWN, [source, False]) == wanted.replace("&#124;", "|")
+
+
+def test_a_table_that_is_half_here_is_a_table_already(_page: WebPage) -> None:
+    source = "Of:\n\n| Fox | Age |\n| :--- | ---: |\n| Red | 3 |\n| Grey | 4 |\n"
+    begin = source.index("|")
+    for end in range(begin + 1, len(source) + 1):
+        drawn = _page.page.evaluate(DRAWN, [source[:end], True])
+        assert drawn.count("<table>") == 1 and drawn.count("<p>") == 1, source[:end]
+        assert "--" not in drawn and "|" not in drawn, source[:end]
+    assert drawn == f"<p>Of:</p>{_table('Fox|right:Age', 'Red|right:3', 'Grey|right:4')}"
+    for text in ("| one\n| two", "| one\ntwo", "|-|\n|-|\nx"):
+        last = _page.page.evaluate(DRAWN, [text + "\n\n", True])
+        assert last == _page.page.evaluate(DRAWN, [text, False]), "no table after all"
+
+
+def test_a_wide_table_scrolls_in_its_own_box(_page: WebPage) -> None:
+    wide = "\n".join(["|" + "heading |" * 12, "|" + "-|" * 12, "|" + "some words here |" * 12])
+    place = _page.page.evaluate_handle("turns.appendChild(make('li', {}, make('div')))")
+    try:
+        _page.page.evaluate(
+            "([item, text]) => { turns.hidden = false; item.firstChild.className = 'text'; "
+            "draw(item.firstChild, text); }",
+            [place, wide],
+        )
+        sizes = _page.page.evaluate(
+            "[document.documentElement, main, main.querySelector('.table')]"
+            ".map((one) => one.scrollWidth - one.clientWidth)"
+        )
+        assert sizes[:2] == [0, 0] and sizes[2] > 300
+    finally:
+        place.evaluate("(item) => { item.remove(); turns.hidden = true; }")
+
+
 def test_on_a_phone(
     model: Model, wire: Callable[..., Relay], visit: Callable[..., WebPage]
 ) -> None:
@@ -391,7 +483,7 @@ def test_on_a_phone(
     for name in ("New chat", "Settings", "Stop"):
         found = page.page.get_by_role("button", name=name).bounding_box()
         assert found is not None
-        assert min(found["width"], found["height"]) >= 38
+        assert min(found["width"], found["height"]) >= 40
     page.stop.tap()
     page.wait_done()
 

@@ -115,6 +115,40 @@ def test_sampling_is_implied(name: str) -> None:
     assert resolve({"do_sample": False}, defaults).mode is GenerationMode.GREEDY_SEARCH
 
 
+@pytest.mark.parametrize("zero", [0, 0.0, torch.tensor(0.0)])
+def test_a_temperature_of_0_is_greedy(zero: object) -> None:
+    own = GenerationConfig(do_sample=True, temperature=0.7, top_p=0.9)
+    given = {"temperature": zero, "top_p": 0.3, "top_k": 4, "min_p": 0.1}
+    assert resolve(given, own).mode is GenerationMode.GREEDY_SEARCH
+    assert resolve({**given, "do_sample": False}, own).mode is GenerationMode.GREEDY_SEARCH
+    assert resolve({"temperature": zero, "num_beams": 2}, own).mode is GenerationMode.BEAM_SEARCH
+    contrastive = resolve({"temperature": zero, "top_k": 4, "penalty_alpha": 0.6}, own)
+    assert contrastive.mode is GenerationMode.CONTRASTIVE_SEARCH
+    assert contrastive.config.top_k == 4
+
+
+@pytest.mark.parametrize(
+    ("beside", "name"),
+    [
+        ({"do_sample": True}, "temperature"),
+        ({"do_sample": "no"}, "temperature"),
+        ({"top_p": 1.5}, "top_p"),
+        ({"top_k": -1}, "top_k"),
+        ({"typical_p": 0.5}, "typical_p"),
+        ({"n": 2}, "num_return_sequences"),
+    ],
+)
+def test_what_does_not_go_with_a_temperature_of_0(beside: dict[str, Any], name: str) -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        resolve({"temperature": 0, **beside})
+    assert caught.value.parameter == name
+
+
+def test_no_temperature_at_all_is_none_of_0() -> None:
+    with pytest.raises(InvalidRequestError, match="temperature"):
+        resolve({"temperature": False})
+
+
 @pytest.mark.parametrize(
     ("given", "top"),
     [
