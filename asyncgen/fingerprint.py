@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
 import torch
@@ -46,10 +47,8 @@ def fingerprint_of(model: PreTrainedModel, tokenizer: Tokenizer | None) -> str |
     """
     if not _is_exact(model):
         return None
-    from asyncgen import __version__
-
     known = {
-        "asyncgen": __version__,
+        "asyncgen": _version(),
         "torch": torch.__version__,
         "kernels": native.cpu_kernels(),
         "dtype": str(model.dtype),
@@ -63,6 +62,14 @@ def fingerprint_of(model: PreTrainedModel, tokenizer: Tokenizer | None) -> str |
         found.update(backend.to_str().encode())
     found.update(_logits(model).numpy().tobytes())
     return found.hexdigest()[:_SHOWN]
+
+
+def _version() -> str:
+    """That of this library, where it is installed."""
+    try:
+        return version("asyncgen")
+    except PackageNotFoundError:
+        return "unknown"
 
 
 def _settings(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -205,7 +205,7 @@ class Process:
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(1200)
+@pytest.mark.timeout(2400)
 async def test_50_kills_lose_and_double_nothing() -> None:
     rng, kills, streams = random.Random(5), 0, 0
     servers = [Process(), Process()]
