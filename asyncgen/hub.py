@@ -67,6 +67,39 @@ def read_json(file: Path) -> dict[str, Any]:
     return data
 
 
+def checked_folder(folder: str | os.PathLike[str]) -> Path:
+    """The folder to save to, made where it does not exist.
+
+    Args:
+        folder: Its path.
+
+    Raises:
+        InvalidRequestError: It is a file, or no path.
+    """
+    if not isinstance(folder, str | os.PathLike):
+        raise InvalidRequestError("save_directory", folder, "the path of a folder")
+    path = Path(folder).expanduser()
+    if path.is_file():
+        raise InvalidRequestError("save_directory", str(folder), "a file; pass a folder")
+    path.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def write_text(file: Path, text: str) -> None:
+    """Write a file of a checkpoint; it is complete, or what it was before.
+
+    Args:
+        file: Where to.
+        text: Its content.
+    """
+    part = file.with_name(f".{file.name}.part")
+    try:
+        part.write_text(text, encoding="utf-8")
+        os.replace(part, file)
+    finally:
+        part.unlink(missing_ok=True)
+
+
 class HubOptions(TypedDict, total=False):
     """How a repository on the hub is reached.
 

@@ -21,6 +21,7 @@ LAYERS = (
         "asyncgen.memory",
         "asyncgen.native",
         "asyncgen.recipes",
+        "asyncgen.saving",
         "asyncgen.chat_content",
         "asyncgen.chat_template",
         "asyncgen.template_limits",

@@ -275,6 +275,21 @@ class DecoderLM(Prepared):
         self._head_made_of = (table,)
         self.lm_head.tie(table.detach().to(self.dtype), own_copy=own_copy)
 
+    def computes_in_place(self) -> bool:
+        """Whether the head computes with a weight that may be written to."""
+        return self.lm_head.is_in_place
+
+    def compute_in_place(self) -> None:
+        """Let the head read its weight, or the embedding table, as it lies: it may be written to.
+
+        From now on also after `prepare`. A table that stayed in the dtype of its file is converted.
+        """
+        self.lm_head.compute_in_place()
+        self.embed_tokens.weight = nn.Parameter(
+            self.embed_tokens.weight.detach().to(self.dtype), requires_grad=False
+        )
+        self.prepare()
+
     def stays_as_stored(self) -> str | None:
         """The table of a tied head, where a kernel of the head's own wins: look-ups read little."""
         sizes = self.config.vocab_size, self.config.hidden_size
@@ -476,7 +491,8 @@ class DecoderLM(Prepared):
         )
         share = table.numel() / (table.numel() + others)
         small = share <= HEAD_COPY_SHARE or table.nbytes <= HEAD_COPY_BYTES
-        self.prepare_head(own_copy=small or table.dtype != self.dtype)
+        is_copied = not self.lm_head.is_in_place and (small or table.dtype != self.dtype)
+        self.prepare_head(own_copy=is_copied)
 
     def _run(
         self,
