@@ -120,7 +120,11 @@ class HubOptions(TypedDict, total=False):
 
 
 def resolve(
-    source: str | os.PathLike[str], *, weights: bool = True, **options: Unpack[HubOptions]
+    source: str | os.PathLike[str],
+    *,
+    weights: bool = True,
+    subfolder: str = "",
+    **options: Unpack[HubOptions],
 ) -> Path:
     """Find the folder of a checkpoint, downloading it where it is not here yet.
 
@@ -128,6 +132,7 @@ def resolve(
         source: ``"demo"`` for the bundled model, a folder, or the id of a repository on the hub
             such as ``"owner/name"``. A folder that is called ``demo`` is reached as ``"./demo"``.
         weights: Whether the weights are needed, or only the small files beside them.
+        subfolder: Folder of the checkpoint inside of the source; empty for the source itself.
         **options: See `HubOptions`.
 
     Returns:
@@ -141,10 +146,16 @@ def resolve(
     folder = _local_folder(source)
     if folder is not None:
         _refuse_revision(options, "only a repository on the hub has revisions, a folder has not")
-        return folder
-    # Other formats and adapters of the same model would be downloaded in vain.
-    allowed = ["*.json", "*.jinja", *(["*.safetensors"] if weights else [])]
-    return _download(source, allowed, _IN_VAIN, options)
+    else:
+        # Other formats and adapters of the same model would be downloaded in vain.
+        allowed = ["*.json", "*.jinja", *(["*.safetensors"] if weights else [])]
+        inside = f"{subfolder.strip('/')}/" if subfolder else ""
+        allowed, in_vain = ([inside + one for one in listed] for listed in (allowed, _IN_VAIN))
+        folder = _download(source, allowed, in_vain, options)
+    if not (folder / subfolder).is_dir():
+        allowed_here = "there is no such folder in it; leave it out, or check its name"
+        raise InvalidRequestError("subfolder", subfolder, allowed_here)
+    return folder / subfolder
 
 
 def resolve_code(

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -15,12 +15,15 @@ from torch.nn import functional as F
 from asyncgen.cache.caches import Cache, DynamicCache
 from asyncgen.engine.attached import require_unattached
 from asyncgen.engine.sync.mixin import ContinuousMixin
-from asyncgen.errors import InvalidRequestError
+from asyncgen.errors import InvalidRequestError, ModelLoadError, UnsupportedModelError
 from asyncgen.generation.config import GenerationConfig
 from asyncgen.generation.config.rules import Range, require
 from asyncgen.generation.generate.mixin import GenerationMixin
 from asyncgen.generation.outputs import CausalLMOutputWithPast
 from asyncgen.hub import checked_folder, write_text
+from asyncgen.load_options import ModelOptions, model_arguments, shows
+from asyncgen.loading import Loaded, load_core
+from asyncgen.models.arch.registry import MODELS
 from asyncgen.models.attention.dense import DenseAttention
 from asyncgen.models.config.live import CALL_DEFAULTS, LiveConfig
 from asyncgen.models.embeddings import (
@@ -32,11 +35,14 @@ from asyncgen.models.embeddings import (
     resized,
 )
 from asyncgen.saving import save_weights, shard_bytes
-from asyncgen.weights import check_dtype
+from asyncgen.weights import check_dtype, find_broken
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Mapping
+    from typing import Unpack
 
+    from asyncgen.models.config import ModelConfig
     from asyncgen.models.decoder import DecoderLM
 
 
@@ -56,7 +62,10 @@ class PreTrainedModel(GenerationMixin, ContinuousMixin, nn.Module):
             own can be set; what the network was built from is read-only.
         generation_config: Defaults of :meth:`generate`.
         name_or_path: Where the model came from.
+        model_type: The family of this class; ``None`` for no certain one.
     """
+
+    model_type: ClassVar[str | None] = None
 
     def __init__(
         self,
@@ -80,6 +89,84 @@ class PreTrainedModel(GenerationMixin, ContinuousMixin, nn.Module):
         self.generation_config = generation_config
         self.name_or_path = name_or_path
         super().train(False)
+
+    @classmethod
+    @shows(ModelOptions)
+    def from_pretrained(
+        cls,
+        pretrained_model_name_or_path: str | os.PathLike[str],
+        **options: Unpack[ModelOptions],
+    ) -> Self:
+        """Load a model of this class.
+
+        Args:
+            pretrained_model_name_or_path: ``"demo"``, a folder, or the id of a repository.
+            **options: See `asyncgen.load_options.ModelOptions`. Anything else is an error that
+                names it, unless it is off.
+
+        Raises:
+            InvalidRequestError: An argument that cannot be honoured.
+            ModelLoadError: There is no such checkpoint, or it cannot be read.
+            UnsupportedModelError: It is a model of another family, or of none that is known.
+        """
+        where = f"{cls.__name__}.from_pretrained"
+        arguments, values, config = model_arguments(options, where)
+        loaded = load_core(pretrained_model_name_or_path, check=cls._check_family, **arguments)
+        return cls.from_loaded(loaded).configured(values, config)
+
+    @classmethod
+    def from_loaded(cls, loaded: Loaded) -> Self:
+        """Wrap what was loaded, and run one token.
+
+        A step costs a few hundredths of a load; looking at every weight would cost a fifth of it.
+
+        Args:
+            loaded: Of this class.
+
+        Raises:
+            ModelLoadError: A weight that every token meets is NaN.
+        """
+        model = cls(loaded.core, loaded.generation_config, loaded.source)
+        ids = torch.zeros(1, 1, dtype=torch.int64)
+        decoder = {"decoder_input_ids": ids} if loaded.core.has_encoder else {}
+        logits = model(input_ids=ids, use_cache=False, return_dict=True, **decoder).logits
+        if bool(logits.isnan().any()):
+            # Without one, the dtype is too narrow for this token: others may well be served.
+            broken = find_broken(loaded.checkpoint)
+            if broken is not None:
+                raise ModelLoadError(
+                    f"{loaded.checkpoint.tensors[broken].file}: `{broken}` holds NaN or "
+                    "infinities, so no token could be picked; download it again, or ask those who "
+                    "made it"
+                )
+        return model
+
+    def configured(self, values: Mapping[str, Any], config: LiveConfig | None) -> Self:
+        """Set what a caller of ``from_pretrained`` gave of the configuration.
+
+        Args:
+            values: Values by name.
+            config: Another configuration, whose changes are taken over.
+
+        Raises:
+            InvalidRequestError: That one describes another network.
+        """
+        if config is not None:
+            if not config.describes(self.core.config):
+                allowed = "it describes another network than the checkpoint holds"
+                raise InvalidRequestError("config", config.model_type, allowed)
+            values = {**config.changes, **values}
+        self.config.update(values)
+        return self
+
+    @classmethod
+    def _check_family(cls, config: ModelConfig) -> None:
+        if cls.model_type is not None and config.model_type != cls.model_type:
+            right = MODELS[config.model_type].class_name
+            raise UnsupportedModelError(
+                f"`{cls.__name__}` loads models of type {cls.model_type!r}, and this one is "
+                f"{config.model_type!r}; load it with `{right}`, or with an Auto class"
+            )
 
     @property
     def device(self) -> torch.device:
@@ -269,7 +356,7 @@ class PreTrainedModel(GenerationMixin, ContinuousMixin, nn.Module):
         shard_bytes(max_shard_size)
         if not is_main_process:
             return
-        content = self.config.to_file(str(self.dtype).removeprefix("torch."), type(self).__name__)
+        content = self.config.to_file(str(self.dtype).removeprefix("torch."), self.core.class_name)
         self.generation_config.validate(strict=True)
         folder = checked_folder(save_directory)
         save_weights(self.core, folder, max_shard_size)

@@ -15,6 +15,8 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
+import torch
+
 from asyncgen.checkpoint import DTYPES, INDEX, SINGLE
 from asyncgen.errors import InvalidRequestError
 from asyncgen.hub import write_text
@@ -23,7 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    import torch
     from torch import Tensor, nn
 
     from asyncgen.weight_map import WeightRule
@@ -160,7 +161,7 @@ def _tensors(model: Savable, shard: Sequence[_Piece]) -> Iterator[Tensor]:
             rule, parts = piece.rule, {}
             whole = _parameter(model, rule.target)
             rows = [shape[-1] if rule.transposed else shape[0] for shape in rule.shapes]
-            parts = dict(zip(rule.sources, whole.split(rows), strict=True))
+            parts = dict(zip(rule.sources, torch.split(whole, rows), strict=True))
             del whole
         part = parts.pop(piece.name)
         yield (part.t() if piece.rule.transposed else part).to("cpu", model.dtype).contiguous()

@@ -45,7 +45,15 @@ LAYERS = (
     ("asyncgen.cache", "asyncgen.models"),
     ("asyncgen.generation.strategies", "asyncgen.generation.generate"),
     ("asyncgen.engine",),
-    ("asyncgen.modeling", "asyncgen.seq2seq", "asyncgen.pretrained", "asyncgen.auto"),
+    (
+        "asyncgen.load_options",
+        "asyncgen.loading",
+        "asyncgen.modeling",
+        "asyncgen.seq2seq",
+        "asyncgen.faces",
+        "asyncgen.pretrained",
+        "asyncgen.auto",
+    ),
     (
         "asyncgen.opening",
         "asyncgen.preparing",

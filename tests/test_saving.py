@@ -113,7 +113,7 @@ def test_a_saved_model_is_the_same_everywhere(family: str, changes: bool, tmp_pa
 
 def stored(folder: Path) -> dict[str, torch.Tensor]:
     """All tensors of a folder."""
-    found = {}
+    found: dict[str, torch.Tensor] = {}
     for file in folder.glob("*.safetensors"):
         with safe_open(file, framework="pt") as tensors:
             assert tensors.metadata() == {"format": "pt"}

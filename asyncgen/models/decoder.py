@@ -185,6 +185,9 @@ class DecoderLM(Prepared):
     Attributes:
         config: The network's description.
         model_type: Name of the architecture in ``config.json``.
+        class_name: What people know the whole model by.
+        tokenizer_names: What they know its tokenizer by, where it is the family's own.
+        has_encoder: Whether there is an encoder as well.
         stack_prefix: First part of the names of all stored weights but the head's.
         table_name: What follows it in the name of the embedding table.
         unneeded: Regular expressions of names that its checkpoints carry in vain.
@@ -195,6 +198,9 @@ class DecoderLM(Prepared):
     """
 
     model_type: ClassVar[str] = ""
+    class_name: ClassVar[str] = ""
+    tokenizer_names: ClassVar[tuple[str, ...]] = ()
+    has_encoder: ClassVar[bool] = False
     stack_prefix: ClassVar[str] = "model."
     table_name: ClassVar[str] = "embed_tokens"
     unneeded: ClassVar[tuple[str, ...]] = (r"\.rotary_emb\.inv_freq$",)

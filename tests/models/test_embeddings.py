@@ -17,6 +17,7 @@ from tests.doubles.models import byte_tokenizer
 from tests.test_saving import FAMILIES, IDS, theirs
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 pytest.importorskip("transformers")
@@ -202,7 +203,7 @@ def test_conversions_are_those_of_loading(family: str, tmp_path: Path) -> None:
         model.to(torch.complex64)
 
 
-CHANGES = {
+CHANGES: dict[str, Callable[[Any], object]] = {
     "resize": lambda model: model.resize_token_embeddings(100),
     "set": lambda model: model.set_input_embeddings(nn.Embedding(96, 32)),
     "convert": lambda model: model.bfloat16(),
@@ -226,7 +227,7 @@ async def test_an_engine_keeps_its_weights(tmp_path: Path) -> None:
     model.get_input_embeddings().weight.data[:] = torch.randn(400, 32)
     async with AsyncLLM(model, tokenizer=tokenizer) as llm:
         found = (await llm.generate("abc", max_new_tokens=4)).token_ids
-    ids = model.generate(torch.tensor([tokenizer.encode("abc")]), max_new_tokens=4)
+    ids: Any = model.generate(torch.tensor([tokenizer.encode("abc")]), max_new_tokens=4)
     assert list(found) == ids[0, 3:].tolist() != list(expected)
 
 
@@ -240,5 +241,5 @@ def test_a_manager_keeps_its_weights(change: str, tmp_path: Path) -> None:
     manager.stop(block=True)
     CHANGES[change](model)
     outputs = model.generate_batch([[3, 4, 5]], max_new_tokens=4, progress_bar=False)
-    ids = model.generate(torch.tensor([[3, 4, 5]]), max_new_tokens=4)
+    ids: Any = model.generate(torch.tensor([[3, 4, 5]]), max_new_tokens=4)
     assert outputs["req_0"].generated_tokens == ids[0, 3:].tolist()

@@ -116,6 +116,17 @@ class LiveConfig(ModelConfig):
             raise InvalidRequestError(f"model.config.{name}", value, reason)
         own["changes"][name] = value
 
+    def describes(self, built: ModelConfig) -> bool:
+        """Whether this is the configuration of a network that was built from the same values.
+
+        What only the weights tell, such as whether the head is tied, does not count.
+
+        Args:
+            built: What that one was built from.
+        """
+        own = vars(self)["_built"]
+        return bool(own.raw == built.raw and own.model_type == built.model_type)
+
     def __delattr__(self, name: str) -> None:
         """Take back what was set.
 
