@@ -204,6 +204,10 @@ from asyncgen.generation.watermarking.synthid import (
 )
 from asyncgen.models.config import ModelConfig as ModelConfig
 from asyncgen.native import cpu_kernels as cpu_kernels
+from asyncgen.pipelines import (
+    TextGenerationPipeline as TextGenerationPipeline,
+    pipeline as pipeline,
+)
 from asyncgen.pretrained import PreTrainedModel as PreTrainedModel
 from asyncgen.seq2seq import Seq2SeqModel as Seq2SeqModel
 from asyncgen.tokenizer import Tokenizer as Tokenizer

@@ -42,11 +42,7 @@ class HubAddress(TypedDict, total=False):
 
 
 class ModelOptions(HubAddress, total=False):
-    """The keywords of ``from_pretrained`` of a model.
-
-    Token ids and the defaults of a call (``pad_token_id``, ``use_cache`` …) may be given as well,
-    and are set on ``model.config``.
-    """
+    """The keywords of ``from_pretrained`` of a model."""
 
     config: LiveConfig | None
     """A configuration from ``AutoConfig``: what was set on it is set on the model's."""
@@ -62,6 +58,22 @@ class ModelOptions(HubAddress, total=False):
     """Accepted: loading always needs little memory."""
     use_safetensors: bool | None
     """Only safetensors are read, so ``False`` is an error."""
+    bos_token_id: int | None
+    """Set on ``model.config``, as all that follow."""
+    eos_token_id: int | list[int] | None
+    """See ``bos_token_id``."""
+    pad_token_id: int | None
+    """See ``bos_token_id``."""
+    decoder_start_token_id: int | None
+    """See ``bos_token_id``."""
+    use_cache: bool
+    """See ``bos_token_id``."""
+    output_attentions: bool
+    """See ``bos_token_id``."""
+    output_hidden_states: bool
+    """See ``bos_token_id``."""
+    return_dict: bool
+    """See ``bos_token_id``."""
 
 
 class TokenizerOptions(HubAddress, total=False):
@@ -145,8 +157,7 @@ def model_arguments(
     Raises:
         InvalidRequestError: An argument that cannot be honoured.
     """
-    known = ModelOptions.__annotations__.keys()
-    _refuse_unknown(given, known | _SET, where)
+    _refuse_unknown(given, ModelOptions.__annotations__.keys(), where)
     refused = {
         "use_safetensors": (False, "pickle weights are never opened"),
         "trust_remote_code": (True, "remote code is never run"),
@@ -254,5 +265,5 @@ def _refuse_unknown(given: Mapping[str, Any], known: Any, where: str) -> None:
     for name, value in given.items():
         is_off = name in _OFF and (value is None or value is False)
         if name not in known and not is_off:
-            listed = sorted(known - _SET)
-            raise InvalidRequestError(name, value, f"`{where}` does not take it; it takes {listed}")
+            allowed = f"`{where}` does not take it; it takes {sorted(known)}"
+            raise InvalidRequestError(name, value, allowed)

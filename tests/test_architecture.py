@@ -53,6 +53,7 @@ LAYERS = (
         "asyncgen.faces",
         "asyncgen.pretrained",
         "asyncgen.auto",
+        "asyncgen.pipelines",
     ),
     (
         "asyncgen.opening",

@@ -78,7 +78,7 @@ def test_another_family_is_refused_by_both_names(
 def test_what_a_class_is_given_is_checked(folders: dict[str, Path]) -> None:
     with pytest.raises(InvalidRequestError, match=r"`LlamaForCausalLM.from_pretrained` does not"):
         asyncgen.LlamaForCausalLM.from_pretrained(folders["llama"], load_in_4bit=True)  # type: ignore[call-arg]
-    model = asyncgen.LlamaForCausalLM.from_pretrained(folders["llama"], use_cache=False)  # type: ignore[call-arg]
+    model = asyncgen.LlamaForCausalLM.from_pretrained(folders["llama"], use_cache=False)
     assert model.config.use_cache is False
     any_model = asyncgen.PreTrainedModel.from_pretrained(folders["llama"])
     assert tokens(any_model) == tokens(model)
