@@ -85,6 +85,9 @@ from asyncgen.engine.scheduling.state import (
     RequestState as RequestState,
     RequestStatus as RequestStatus,
 )
+from asyncgen.engine.sync.batching_config import (
+    ContinuousBatchingConfig as ContinuousBatchingConfig,
+)
 from asyncgen.engine.sync.manager import ContinuousBatchingManager as ContinuousBatchingManager
 from asyncgen.engine.sync.mixin import ContinuousMixin as ContinuousMixin
 from asyncgen.errors import (

@@ -17,6 +17,8 @@ import torch
 from asyncgen.auto import AutoModelForCausalLM, AutoTokenizer
 from asyncgen.errors import InvalidRequestError, UnsupportedModelError
 from asyncgen.generation.config.rules import Range, require, switch
+from asyncgen.load_options import check_device_map
+from asyncgen.weights import check_dtype
 
 if TYPE_CHECKING:
     import os
@@ -123,7 +125,7 @@ class TextGenerationPipeline:
         self.model, self.tokenizer = model, tokenizer
         self.assistant_model, self.assistant_tokenizer = assistant_model, assistant_tokenizer
         self.generation_config = copy.deepcopy(model.generation_config)
-        defaults = dict(_DEFAULTS)
+        defaults: dict[str, Any] = dict(_DEFAULTS)
         if self.generation_config.max_length is not None:
             del defaults["max_new_tokens"]
         if self.generation_config.do_sample is False:
@@ -367,7 +369,11 @@ def pipeline(
         value = kwargs.pop(name, None)
         if value not in (None, "pt"):
             raise InvalidRequestError(name, value, f"{TASK!r} has none; leave it out")
-    shared = {"revision": revision, "token": token, "trust_remote_code": trust_remote_code}
+    shared: dict[str, Any] = {
+        "revision": revision,
+        "token": token,
+        "trust_remote_code": trust_remote_code,
+    }
     place = device_map if device is None else _device(device)
     how: dict[str, Any] = {
         "dtype": dtype if torch_dtype is None else torch_dtype,
@@ -375,28 +381,27 @@ def pipeline(
         "token": token,
         "trust_remote_code": trust_remote_code,
     }
-    named = tokenizer if tokenizer is not None else model
-    if _is_source(model):
+    found: Any = model
+    own: Any = tokenizer if tokenizer is not None else model
+    if _is_source(found):
         loaded = AutoModelForCausalLM.from_pretrained(
-            model, **{**how, "revision": revision, "config": config, **(model_kwargs or {})}
+            found, **{**how, "revision": revision, "config": config, **(model_kwargs or {})}
         )
     else:
         for name, given in (("config", config), ("model_kwargs", model_kwargs)):
             if given is not None:
                 allowed = "the model object is loaded already; leave it out"
                 raise InvalidRequestError(name, given, allowed)
-        loaded = model if place in (None, "auto") else model.to(place)
+        loaded = found if place in (None, "auto") else found.to(check_device_map(place))
         if how["dtype"] not in (None, "auto"):
-            loaded = loaded.to(_dtype(how["dtype"]))
-    if not _is_source(named):
-        if named is model:
-            allowed = "a model object comes without one; pass its tokenizer"
-            raise InvalidRequestError("tokenizer", None, allowed)
-        own = named
-    else:
+            loaded = loaded.to(check_dtype(how["dtype"]))
+    if own is model and not _is_source(own):
+        allowed = "a model object comes without one; pass its tokenizer"
+        raise InvalidRequestError("tokenizer", None, allowed)
+    if _is_source(own):
         if tokenizer is not None:
             shared["revision"] = None  # a revision belongs to the model's repository
-        own = AutoTokenizer.from_pretrained(named, use_fast=use_fast, **shared)
+        own = AutoTokenizer.from_pretrained(own, use_fast=use_fast, **shared)
     helper, its = _assistant(assistant_model, assistant_tokenizer, own, how)
     return TextGenerationPipeline(
         loaded, own, assistant_model=helper, assistant_tokenizer=its, **kwargs
@@ -424,15 +429,9 @@ def _is_source(value: object) -> bool:
 
 
 def _device(device: int | str | torch.device) -> str | torch.device:
-    if isinstance(device, int) and not isinstance(device, bool):
+    if isinstance(device, int):
         return "cpu" if device < 0 else f"cuda:{device}"
     return device
-
-
-def _dtype(dtype: str | torch.dtype) -> torch.dtype:
-    from asyncgen.weights import check_dtype
-
-    return check_dtype(dtype)
 
 
 def _check_own(own: Mapping[str, Any]) -> None:

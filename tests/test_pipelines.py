@@ -34,8 +34,13 @@ GREEDY = {"do_sample": False, "max_new_tokens": 5}
 def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small chat model, and another one beside it that drafts."""
     path = tmp_path_factory.mktemp("pipeline")
-    for name, config in (("model", {}), ("draft", {"num_hidden_layers": 1})):
-        own = {"vocab_size": 600, "eos_token_id": None, "architectures": ["LlamaForCausalLM"]}
+    both: dict[str, dict[str, Any]] = {"model": {}, "draft": {"num_hidden_layers": 1}}
+    for name, config in both.items():
+        own: dict[str, Any] = {
+            "vocab_size": 600,
+            "eos_token_id": None,
+            "architectures": ["LlamaForCausalLM"],
+        }
         save_checkpoint(path / name, **own, **config)
         given = {"chat_template": TEMPLATE, "model_max_length": 40}
         if request.param == "byte_fallback":
@@ -170,9 +175,13 @@ def test_an_assistant_of_another_vocabulary(folder: Path, tmp_path: Path) -> Non
 
 def test_dtypes_and_devices(folder: Path) -> None:
     source = folder / "model"
-    for options in ({"torch_dtype": "bfloat16"}, {"dtype": torch.bfloat16, "device_map": "cpu"},
-                    {"model_kwargs": {"dtype": "bfloat16", "use_cache": True}}):  # fmt: skip
-        assert pipeline(model=source, **options).model.dtype is torch.bfloat16  # type: ignore[arg-type]
+    given: tuple[dict[str, Any], ...] = (
+        {"torch_dtype": "bfloat16"},
+        {"dtype": torch.bfloat16, "device_map": "cpu"},
+        {"model_kwargs": {"dtype": "bfloat16", "use_cache": True}},
+    )
+    for options in given:
+        assert pipeline(model=source, **options).model.dtype is torch.bfloat16
     model = asyncgen.load_model(source, device="cpu")
     tokenizer = asyncgen.load_tokenizer(source)
     pipe = pipeline(model=model, tokenizer=tokenizer, dtype=torch.float64, device="cpu")
@@ -237,13 +246,14 @@ def test_models_that_have_no_such_thing(tmp_path: Path) -> None:
     own: Any = {"model": model, "tokenizer": tmp_path}
     for name in ("config", "model_kwargs"):
         with pytest.raises(InvalidRequestError, match=f"`{name}` is .*loaded already"):
-            pipeline(**own, **{name: {}})
+            pipeline(**{**own, name: {}})
 
 
 def test_padding_without_a_token(tmp_path: Path) -> None:
     save_checkpoint(tmp_path, vocab_size=600, eos_token_id=None)
     save_tokenizer(tmp_path, "byte_fallback")
-    pipe = pipeline(model=tmp_path, device="cpu", **GREEDY)
+    greedy: dict[str, Any] = GREEDY
+    pipe = pipeline(model=tmp_path, device="cpu", **greedy)
     assert len(pipe(["Hello", "a b c"])) == 2
     with pytest.raises(InvalidRequestError, match=r"set `pipe.tokenizer.pad_token`"):
         pipe(["Hello", "a b c"], batch_size=2)
