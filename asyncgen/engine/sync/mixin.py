@@ -51,7 +51,6 @@ class ContinuousMixin:
         progress_bar: bool = True,
         *,
         tokenizer: Tokenizer | None = None,
-        continuous_batching_config: ContinuousBatchingConfig | None = None,
         **kwargs: Unpack[BatchParams],
     ) -> dict[str, GenerationOutput]:
         """Continue many prompts of any lengths at once, on this thread.
@@ -68,8 +67,8 @@ class ContinuousMixin:
             record_timestamps: Whether results say when each token came.
             progress_bar: Whether a bar may be shown, from the second second on.
             tokenizer: For parameters that look at text.
-            continuous_batching_config: The later spelling of the engine's options.
-            **kwargs: Options of the engine, as in :class:`ContinuousBatchingManager`, and
+            **kwargs: Options of the engine, as in :class:`ContinuousBatchingManager`, or in their
+                place ``continuous_batching_config``, the later spelling of all of them; and
                 parameters of all requests, as in :meth:`ContinuousBatchingManager.add_request`.
                 With a ``seed`` the i-th prompt draws with ``seed + i``.
 
@@ -84,11 +83,12 @@ class ContinuousMixin:
         require("progress_bar", progress_bar, switch)
         check_inputs(inputs)
         given: dict[str, Any] = {**kwargs}
+        batching: ContinuousBatchingConfig | None = given.pop("continuous_batching_config", None)
         shared: Any = {name: given.pop(name) for name in _SHARED & given.keys()}
         options = engine_options(
             allow_block_sharing,
             shared,
-            batching=continuous_batching_config,
+            batching=batching,
             model=self,
             num_q_padding_intervals=num_q_padding_intervals,
             num_kv_padding_intervals=num_kv_padding_intervals,
@@ -98,7 +98,7 @@ class ContinuousMixin:
             generation_config,
             options,
             tokenizer=tokenizer,
-            batching=continuous_batching_config,
+            batching=batching,
         )
         requests = [
             frontend.prepare(
