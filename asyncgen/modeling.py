@@ -63,9 +63,11 @@ class PreTrainedModel(GenerationMixin, ContinuousMixin, nn.Module):
         generation_config: Defaults of :meth:`generate`.
         name_or_path: Where the model came from.
         model_type: The family of this class; ``None`` for no certain one.
+        has_encoder: Whether models of this class have an encoder.
     """
 
     model_type: ClassVar[str | None] = None
+    has_encoder: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -161,10 +163,14 @@ class PreTrainedModel(GenerationMixin, ContinuousMixin, nn.Module):
 
     @classmethod
     def _check_family(cls, config: ModelConfig) -> None:
-        if cls.model_type is not None and config.model_type != cls.model_type:
+        is_other = cls.model_type not in (None, config.model_type)
+        if is_other or config.is_encoder_decoder != cls.has_encoder:
+            own = f"of type {cls.model_type!r}"
+            if cls.model_type is None:
+                own = "with an encoder" if cls.has_encoder else "without an encoder"
             right = MODELS[config.model_type].class_name
             raise UnsupportedModelError(
-                f"`{cls.__name__}` loads models of type {cls.model_type!r}, and this one is "
+                f"`{cls.__name__}` loads models {own}, and this one is "
                 f"{config.model_type!r}; load it with `{right}`, or with an Auto class"
             )
 

@@ -80,6 +80,9 @@ def test_what_a_class_is_given_is_checked(folders: dict[str, Path]) -> None:
         asyncgen.LlamaForCausalLM.from_pretrained(folders["llama"], load_in_4bit=True)  # type: ignore[call-arg]
     model = asyncgen.LlamaForCausalLM.from_pretrained(folders["llama"], use_cache=False)
     assert model.config.use_cache is False
+    for kind, folder in ((asyncgen.PreTrainedModel, "t5"), (asyncgen.Seq2SeqModel, "llama")):
+        with pytest.raises(UnsupportedModelError, match=f"`{kind.__name__}` loads models with"):
+            kind.from_pretrained(folders[folder])
     any_model = asyncgen.PreTrainedModel.from_pretrained(folders["llama"])
     assert tokens(any_model) == tokens(model)
 
