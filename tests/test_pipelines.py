@@ -148,7 +148,7 @@ def test_an_assistant(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "text-generation", model=source, assistant_model=draft, dtype=torch.float32, device="cpu"
     )
     assert ours("Once upon a time, ", **GREEDY) == theirs("Once upon a time, ", **GREEDY)
-    helper: Any = asyncgen.load_model(draft, device="cpu")
+    helper: asyncgen.PreTrainedModel = asyncgen.load_model(draft, device="cpu")
     loaded = pipeline(model=source, assistant_model=helper, device="cpu")
     assert loaded.assistant_model is helper
     assert loaded(CHAT, **GREEDY) == theirs(CHAT, **GREEDY)

@@ -121,8 +121,11 @@ def stored(folder: Path) -> dict[str, torch.Tensor]:
     return found
 
 
-@pytest.mark.parametrize("kept", ["bfloat16", "float32"])
-@pytest.mark.parametrize("family", ["llama", "llama-tied", "qwen3", "gpt2", "t5", "t5-gated"])
+@pytest.mark.parametrize(
+    ("family", "kept"),
+    [("llama", "float32"), ("llama-tied", "bfloat16"), ("llama-tied", "float32"),
+     ("gpt2", "bfloat16"), ("t5", "float32")],
+)  # fmt: skip
 def test_in_bfloat16(family: str, kept: str, tmp_path: Path) -> None:
     """Of a file of either dtype: a table that is read a few rows a step stays as it was stored."""
     save_checkpoint(tmp_path / "first", **FAMILIES[family], stored=getattr(torch, kept))
