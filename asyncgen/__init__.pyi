@@ -5,6 +5,7 @@ A name is imported when it is first used, so that ``import asyncgen`` alone load
 
 # What most programs need.
 from asyncgen.auto import (
+    AutoConfig as AutoConfig,
     AutoModelForCausalLM as AutoModelForCausalLM,
     AutoModelForSeq2SeqLM as AutoModelForSeq2SeqLM,
     AutoTokenizer as AutoTokenizer,
@@ -86,12 +87,16 @@ from asyncgen.engine.scheduling.state import (
     RequestState as RequestState,
     RequestStatus as RequestStatus,
 )
+from asyncgen.engine.sync.batching_config import (
+    ContinuousBatchingConfig as ContinuousBatchingConfig,
+)
 from asyncgen.engine.sync.manager import ContinuousBatchingManager as ContinuousBatchingManager
 from asyncgen.engine.sync.mixin import ContinuousMixin as ContinuousMixin
 from asyncgen.errors import (
     DefaultLengthWarning as DefaultLengthWarning,
     InvalidScoresError as InvalidScoresError,
 )
+from asyncgen.faces import PreTrainedTokenizerFast as PreTrainedTokenizerFast
 from asyncgen.generation.config import CompileConfig as CompileConfig
 from asyncgen.generation.config.modes import GenerationMode as GenerationMode
 from asyncgen.generation.generate.mixin import GenerationMixin as GenerationMixin
@@ -204,7 +209,12 @@ from asyncgen.generation.watermarking.synthid import (
 )
 from asyncgen.models.config import ModelConfig as ModelConfig
 from asyncgen.native import cpu_kernels as cpu_kernels
+from asyncgen.pipelines import (
+    TextGenerationPipeline as TextGenerationPipeline,
+    pipeline as pipeline,
+)
 from asyncgen.pretrained import PreTrainedModel as PreTrainedModel
+from asyncgen.seq2seq import Seq2SeqModel as Seq2SeqModel
 from asyncgen.tokenizer import Tokenizer as Tokenizer
 from asyncgen.types import (
     FinishReason as FinishReason,
@@ -217,3 +227,19 @@ from asyncgen.types import (
     Usage as Usage,
 )
 from streamers import BaseStreamer as BaseStreamer
+
+# What people know each family by; the families declare these names (`asyncgen.models.arch`).
+class GPT2LMHeadModel(PreTrainedModel): ...
+class LlamaForCausalLM(PreTrainedModel): ...
+class MistralForCausalLM(PreTrainedModel): ...
+class Qwen2ForCausalLM(PreTrainedModel): ...
+class Qwen3ForCausalLM(PreTrainedModel): ...
+class T5ForConditionalGeneration(Seq2SeqModel): ...
+class GPT2Tokenizer(PreTrainedTokenizerFast): ...
+class GPT2TokenizerFast(PreTrainedTokenizerFast): ...
+class LlamaTokenizer(PreTrainedTokenizerFast): ...
+class LlamaTokenizerFast(PreTrainedTokenizerFast): ...
+class Qwen2Tokenizer(PreTrainedTokenizerFast): ...
+class Qwen2TokenizerFast(PreTrainedTokenizerFast): ...
+class T5Tokenizer(PreTrainedTokenizerFast): ...
+class T5TokenizerFast(PreTrainedTokenizerFast): ...

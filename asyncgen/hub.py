@@ -67,6 +67,39 @@ def read_json(file: Path) -> dict[str, Any]:
     return data
 
 
+def checked_folder(folder: str | os.PathLike[str]) -> Path:
+    """The folder to save to, made where it does not exist.
+
+    Args:
+        folder: Its path.
+
+    Raises:
+        InvalidRequestError: It is a file, or no path.
+    """
+    if not isinstance(folder, str | os.PathLike):
+        raise InvalidRequestError("save_directory", folder, "the path of a folder")
+    path = Path(folder).expanduser()
+    if path.is_file():
+        raise InvalidRequestError("save_directory", str(folder), "a file; pass a folder")
+    path.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def write_text(file: Path, text: str) -> None:
+    """Write a file of a checkpoint; it is complete, or what it was before.
+
+    Args:
+        file: Where to.
+        text: Its content.
+    """
+    part = file.with_name(f".{file.name}.part")
+    try:
+        part.write_text(text, encoding="utf-8")
+        os.replace(part, file)
+    finally:
+        part.unlink(missing_ok=True)
+
+
 class HubOptions(TypedDict, total=False):
     """How a repository on the hub is reached.
 
@@ -87,7 +120,11 @@ class HubOptions(TypedDict, total=False):
 
 
 def resolve(
-    source: str | os.PathLike[str], *, weights: bool = True, **options: Unpack[HubOptions]
+    source: str | os.PathLike[str],
+    *,
+    weights: bool = True,
+    subfolder: str = "",
+    **options: Unpack[HubOptions],
 ) -> Path:
     """Find the folder of a checkpoint, downloading it where it is not here yet.
 
@@ -95,6 +132,7 @@ def resolve(
         source: ``"demo"`` for the bundled model, a folder, or the id of a repository on the hub
             such as ``"owner/name"``. A folder that is called ``demo`` is reached as ``"./demo"``.
         weights: Whether the weights are needed, or only the small files beside them.
+        subfolder: Folder of the checkpoint inside of the source; empty for the source itself.
         **options: See `HubOptions`.
 
     Returns:
@@ -108,10 +146,16 @@ def resolve(
     folder = _local_folder(source)
     if folder is not None:
         _refuse_revision(options, "only a repository on the hub has revisions, a folder has not")
-        return folder
-    # Other formats and adapters of the same model would be downloaded in vain.
-    allowed = ["*.json", "*.jinja", *(["*.safetensors"] if weights else [])]
-    return _download(source, allowed, _IN_VAIN, options)
+    else:
+        # Other formats and adapters of the same model would be downloaded in vain.
+        allowed = ["*.json", "*.jinja", *(["*.safetensors"] if weights else [])]
+        inside = f"{subfolder.strip('/')}/" if subfolder else ""
+        allowed, in_vain = ([inside + one for one in listed] for listed in (allowed, _IN_VAIN))
+        folder = _download(source, allowed, in_vain, options)
+    if not (folder / subfolder).is_dir():
+        allowed_here = "there is no such folder in it; leave it out, or check its name"
+        raise InvalidRequestError("subfolder", subfolder, allowed_here)
+    return folder / subfolder
 
 
 def resolve_code(

@@ -101,7 +101,8 @@ def load_recipe(
 
     Args:
         source: A folder, or the id of a repository on the hub.
-        trust_remote_code: Must be true for a repository on the hub; read its code first.
+        trust_remote_code: Must be true for a repository on the hub; read its code first. An
+            explicit ``False`` refuses a folder as well.
         revision: Branch, tag or commit on the hub; pin the commit that you read.
         token: Access token for the hub.
         cache_dir: Where downloads are kept.
@@ -111,12 +112,17 @@ def load_recipe(
         The function ``generate``, whose first argument is the model.
 
     Raises:
-        InvalidRequestError: It is on the hub, and ``trust_remote_code`` is not true.
+        InvalidRequestError: It is on the hub, and ``trust_remote_code`` is not true; or that is
+            ``False``.
         ModelLoadError: There is no such folder or repository, or no such function in it.
         MissingRequirementsError: Its requirements are not installed.
     """
     name = str(source)
-    if not Path(source).expanduser().is_dir() and trust_remote_code is not True:
+    is_folder = Path(source).expanduser().is_dir()
+    if is_folder and trust_remote_code is False:
+        allowed = f"it forbids to run the code in {name!r}; leave it out if you trust that folder"
+        raise InvalidRequestError("trust_remote_code", False, allowed)
+    if not is_folder and trust_remote_code is not True:
         raise InvalidRequestError(
             "trust_remote_code",
             trust_remote_code,

@@ -78,6 +78,7 @@ class Seq2SeqModel(PreTrainedModel):
     """A model with an encoder and a decoder, ready to run."""
 
     core: T5
+    has_encoder = True
 
     def get_encoder(self) -> Encoder:
         """The encoder, to be called as ``encoder(input_ids, attention_mask=…)``."""

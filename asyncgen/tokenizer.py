@@ -16,7 +16,14 @@ from tokenizers.models import BPE
 from asyncgen.batch_encoding import BatchEncoding, Padding, Side, check_side, pack_rows, pad_rows
 from asyncgen.chat_template import check_messages, render_chat, select_template
 from asyncgen.errors import InvalidRequestError
-from asyncgen.tokenizer_files import NO_MAX_LENGTH, read_backend, read_settings
+from asyncgen.hub import checked_folder
+from asyncgen.tokenizer_files import (
+    NO_MAX_LENGTH,
+    TokenizerSettings,
+    read_backend,
+    read_settings,
+    write_tokenizer,
+)
 from asyncgen.vocabulary import Vocabulary, as_ids
 
 if TYPE_CHECKING:
@@ -52,6 +59,7 @@ class Tokenizer(Vocabulary):
         model_max_length: Positions that the model was trained for, in tokens; a huge number where
             the files name none. Used by ``padding="max_length"`` and ``truncation=True``.
         name_or_path: Where the tokenizer came from.
+        init_kwargs: What ``tokenizer_config.json`` says, as it is.
     """
 
     def __init__(
@@ -66,6 +74,7 @@ class Tokenizer(Vocabulary):
         truncation_side: Side = "right",
         clean_up_tokenization_spaces: bool = False,
         name_or_path: str = "",
+        init_kwargs: Mapping[str, Any] | None = None,
     ) -> None:
         """Wrap a backend.
 
@@ -80,6 +89,7 @@ class Tokenizer(Vocabulary):
             truncation_side: Side that truncation removes from.
             clean_up_tokenization_spaces: Default of :meth:`decode`.
             name_or_path: Where the tokenizer came from.
+            init_kwargs: What its ``tokenizer_config.json`` says, to be saved with it.
 
         Raises:
             InvalidRequestError: A special token has an unknown role or is not in the vocabulary.
@@ -93,6 +103,7 @@ class Tokenizer(Vocabulary):
         self.truncation_side = truncation_side
         self.clean_up_tokenization_spaces = clean_up_tokenization_spaces
         self.name_or_path = name_or_path
+        self.init_kwargs = dict(init_kwargs or {})
 
     @classmethod
     def from_folder(
@@ -125,7 +136,48 @@ class Tokenizer(Vocabulary):
             and not isinstance(backend.model, BPE),
             truncation_side=settings.truncation_side,
             name_or_path=str(folder),
+            init_kwargs=settings.stated,
         )
+
+    def save_pretrained(
+        self,
+        save_directory: str | os.PathLike[str],
+        legacy_format: bool | None = None,
+        filename_prefix: str | None = None,
+        push_to_hub: bool = False,
+    ) -> tuple[str, ...]:
+        """Save to a folder, for :func:`load_tokenizer` and for the reference alike.
+
+        Args:
+            save_directory: The folder; made where it does not exist.
+            legacy_format: Only ``tokenizer.json`` is written, so ``True`` is an error.
+            filename_prefix: What the names of the files begin with, and a ``-``.
+            push_to_hub: Nothing is uploaded, so ``True`` is an error.
+
+        Returns:
+            Paths of the files: ``tokenizer.json``, ``tokenizer_config.json``,
+            ``special_tokens_map.json``, and the chat templates.
+
+        Raises:
+            InvalidRequestError: An argument that cannot be honoured.
+        """
+        if legacy_format:
+            raise InvalidRequestError("legacy_format", True, "only tokenizer.json is written")
+        if push_to_hub:
+            raise InvalidRequestError("push_to_hub", True, "upload the folder with the hub's tool")
+        settings = TokenizerSettings(
+            special_tokens=self._roles,
+            extra_special_tokens=self._extra,
+            chat_template=self.chat_template,
+            model_max_length=self.model_max_length,
+            padding_side=self.padding_side,
+            truncation_side=self.truncation_side,
+            clean_up_tokenization_spaces=self.clean_up_tokenization_spaces,
+            stated=self.init_kwargs,
+        )
+        prefix = f"{filename_prefix}-" if filename_prefix else ""
+        folder = checked_folder(save_directory)
+        return write_tokenizer(folder, self.backend_tokenizer, settings, prefix=prefix)
 
     @property
     def padding_side(self) -> Side:

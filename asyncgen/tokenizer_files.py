@@ -1,4 +1,4 @@
-"""Reads the files that make up a tokenizer in a checkpoint folder.
+"""Reads and writes the files that make up a tokenizer in a checkpoint folder.
 
 ``tokenizer.json`` is the tokenizer; the other files give special tokens their roles, add tokens
 and bring chat templates. Nothing here encodes or decodes.
@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from tokenizers import AddedToken
 from tokenizers import Tokenizer as Backend
+from tokenizers.models import BPE
 
 from asyncgen.batch_encoding import Side, check_side
 from asyncgen.errors import InvalidRequestError, ModelLoadError
-from asyncgen.hub import read_json, read_text
+from asyncgen.hub import read_json, read_text, write_text
 
 if TYPE_CHECKING:
     import os
@@ -58,6 +59,7 @@ class TokenizerSettings:
         padding_side: Side that padding goes to.
         truncation_side: Side that truncation removes from.
         clean_up_tokenization_spaces: Whether decoding removes spaces before punctuation.
+        stated: What ``tokenizer_config.json`` says, as it is.
     """
 
     special_tokens: Mapping[str, str] = field(default_factory=dict)
@@ -68,6 +70,7 @@ class TokenizerSettings:
     padding_side: Side = "left"
     truncation_side: Side = "right"
     clean_up_tokenization_spaces: bool = False
+    stated: Mapping[str, Any] = field(default_factory=dict)
 
 
 def read_settings(folder: str | os.PathLike[str]) -> TokenizerSettings:
@@ -90,6 +93,7 @@ def read_settings(folder: str | os.PathLike[str]) -> TokenizerSettings:
             padding_side=check_side("padding_side", config.get("padding_side", "left")),
             truncation_side=check_side("truncation_side", config.get("truncation_side", "right")),
             clean_up_tokenization_spaces=bool(config.get("clean_up_tokenization_spaces")),
+            stated=config,
         )
     except (TypeError, ValueError, KeyError, AttributeError) as error:
         raise ModelLoadError(
@@ -133,6 +137,79 @@ def read_backend(
             f"{file} is not a tokenizer file ({str(error)[:300]}); download it again"
         ) from error
     return backend
+
+
+def write_tokenizer(
+    folder: Path, backend: Backend, settings: TokenizerSettings, *, prefix: str = ""
+) -> tuple[str, ...]:
+    """Write every file of a tokenizer; those of one that was saved there before are replaced.
+
+    Args:
+        folder: Where to; it exists.
+        backend: The tokenizer.
+        settings: What belongs into the files beside it.
+        prefix: What the names of the files begin with.
+
+    Returns:
+        The paths of the files.
+    """
+    tokens: dict[str, Any] = dict(settings.special_tokens)
+    if settings.extra_special_tokens:
+        tokens["additional_special_tokens"] = list(settings.extra_special_tokens)
+    texts = {
+        "tokenizer.json": backend.to_str(pretty=True),
+        "tokenizer_config.json": _as_json(
+            _stated_now(settings, is_bpe=isinstance(backend.model, BPE))
+        ),
+        "special_tokens_map.json": _as_json(tokens),
+    }
+    extra = folder / "additional_chat_templates"
+    old = [folder / "added_tokens.json", folder / "chat_template.jinja", *extra.glob("*.jinja")]
+    templates = settings.chat_template or {}
+    if isinstance(templates, str):
+        templates = {"default": templates}
+    for name, text in templates.items():
+        is_default = name == "default"
+        texts["chat_template.jinja" if is_default else f"{extra.name}/{name}.jinja"] = text
+    files = []
+    for name, text in texts.items():
+        file = folder / name
+        file = file.with_name(prefix + file.name)
+        file.parent.mkdir(exist_ok=True)
+        write_text(file, text)
+        files.append(file)
+    for file in old:
+        if file not in files and not prefix:
+            file.unlink(missing_ok=True)
+    return tuple(map(str, files))
+
+
+def _stated_now(settings: TokenizerSettings, *, is_bpe: bool) -> dict[str, Any]:
+    """What ``tokenizer_config.json`` is to say: as it was, but for what was changed."""
+    # What these said of tokens and templates is in files of their own.
+    elsewhere = ("added_tokens_decoder", "chat_template", "name_or_path", "auto_map")
+    stated = {key: value for key, value in settings.stated.items() if key not in elsewhere}
+    stated.setdefault("tokenizer_class", "PreTrainedTokenizerFast")
+    for role in ROLES:
+        token, was = settings.special_tokens.get(role), stated.get(role)
+        if was is None or token is None or _content(was) != token:
+            stated[role] = token
+    if list(settings.extra_special_tokens) != _extra_tokens(stated):
+        stated.pop("extra_special_tokens", None)
+        stated["additional_special_tokens"] = list(settings.extra_special_tokens)
+    clean = settings.clean_up_tokenization_spaces
+    # Files of BPE models ask for it in vain: see `Tokenizer.from_folder`.
+    if clean != bool(stated.get("clean_up_tokenization_spaces")) and (clean or not is_bpe):
+        stated["clean_up_tokenization_spaces"] = clean
+    stated["padding_side"] = settings.padding_side
+    stated["truncation_side"] = settings.truncation_side
+    if settings.model_max_length != NO_MAX_LENGTH or "model_max_length" in stated:
+        stated["model_max_length"] = settings.model_max_length
+    return stated
+
+
+def _as_json(values: Mapping[str, Any]) -> str:
+    return json.dumps(values, indent=2, ensure_ascii=False) + "\n"
 
 
 def _read_optional(file: Path) -> dict[str, Any]:

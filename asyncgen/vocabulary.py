@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, overload
 
+from tokenizers import AddedToken
+
 from asyncgen.errors import InvalidRequestError
 from asyncgen.tokenizer_files import ROLES
 
@@ -128,6 +130,63 @@ class Vocabulary:
         """Return a copy of the vocabulary, added tokens included."""
         return self.backend_tokenizer.get_vocab(with_added_tokens=True)
 
+    def add_tokens(
+        self,
+        new_tokens: str | AddedToken | Sequence[str | AddedToken],
+        special_tokens: bool = False,
+    ) -> int:
+        """Add tokens that are not there yet; give the model rows for them with
+        ``model.resize_token_embeddings(len(tokenizer))``.
+
+        Args:
+            new_tokens: One token or several.
+            special_tokens: Whether they are left out of text with ``skip_special_tokens``.
+
+        Returns:
+            How many were added.
+
+        Raises:
+            InvalidRequestError: A token is neither a text nor an ``AddedToken``, or empty.
+        """
+        given = new_tokens if isinstance(new_tokens, list | tuple) else [new_tokens]
+        tokens = [_as_added(token, special_tokens) for token in given]
+        size = len(self)
+        if special_tokens:
+            self.backend_tokenizer.add_special_tokens(tokens)
+        else:
+            self.backend_tokenizer.add_tokens(tokens)
+        return len(self) - size
+
+    def add_special_tokens(
+        self, special_tokens_dict: Mapping[str, Any], replace_extra_special_tokens: bool = True
+    ) -> int:
+        """Give roles to tokens, which are added where they are not there yet.
+
+        Args:
+            special_tokens_dict: Tokens by role, such as ``{"pad_token": "[PAD]"}``, and a list of
+                those without under ``additional_special_tokens`` or ``extra_special_tokens``.
+            replace_extra_special_tokens: Whether that list replaces the one there is.
+
+        Returns:
+            How many were added to the vocabulary.
+
+        Raises:
+            InvalidRequestError: A role is unknown, or a token is no text.
+        """
+        count = 0
+        for role, value in special_tokens_dict.items():
+            if role in ROLES:
+                count += self.add_tokens(value, special_tokens=True)
+                self._set_role(role, str(value))
+            elif role in ("additional_special_tokens", "extra_special_tokens"):
+                count += self.add_tokens(value, special_tokens=True)
+                kept = [] if replace_extra_special_tokens else self._extra
+                self._extra = list(dict.fromkeys([*kept, *map(str, value)]))
+            else:
+                allowed = f"use the roles {[*ROLES, 'additional_special_tokens']}"
+                raise InvalidRequestError("special_tokens_dict", role, allowed)
+        return count
+
     @overload
     def convert_tokens_to_ids(self, tokens: str) -> int | None: ...
 
@@ -181,6 +240,14 @@ class Vocabulary:
         # Kept in the order of ROLES, which is the order of `all_special_tokens`.
         roles = {**self._roles, role: token}
         self._roles = {name: roles[name] for name in ROLES if name in roles}
+
+
+def _as_added(token: object, special: bool) -> AddedToken:
+    if isinstance(token, AddedToken) and token.content:
+        return token
+    if not isinstance(token, str) or not token:
+        raise InvalidRequestError("new_tokens", token, "give the text of a token, or several")
+    return AddedToken(token, special=special, normalized=not special)
 
 
 def as_ids(token_ids: object) -> list[int]:

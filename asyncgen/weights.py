@@ -78,11 +78,11 @@ def resolve_dtype(
         ModelLoadError: ``"auto"``, and the checkpoint does not say either.
     """
     if dtype is not None and dtype != "auto":
-        return _check_dtype(dtype)
+        return check_dtype(dtype)
     stated = config.get("dtype") or config.get("torch_dtype")
     if stated is not None:
         try:
-            return _check_dtype(stated)
+            return check_dtype(stated)
         except InvalidRequestError as error:
             raise ModelLoadError(
                 f"config.json of {checkpoint.folder} asks for dtype {stated!r}; "
@@ -327,7 +327,12 @@ def _by_module(rules: Sequence[WeightRule]) -> list[tuple[str, list[WeightRule]]
     )
 
 
-def _check_dtype(dtype: object) -> torch.dtype:
+def check_dtype(dtype: object) -> torch.dtype:
+    """A dtype that models run in, of a dtype or its name.
+
+    Raises:
+        InvalidRequestError: It is none.
+    """
     name = str(dtype).removeprefix("torch.")
     if name not in _MODEL_DTYPES:
         raise InvalidRequestError("dtype", dtype, f'use "auto" or one of {list(_MODEL_DTYPES)}')

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 
-from asyncgen.auto import AutoModelForCausalLM, AutoTokenizer
+from asyncgen.auto import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from asyncgen.errors import InvalidRequestError
 from tests.doubles.checkpoints import save_checkpoint
 from tests.doubles.tokenizers import save_tokenizer
@@ -32,7 +33,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         {"device_map": torch.device("cpu")},
         {"device_map": {"": "cpu"}},
         {"use_safetensors": True, "trust_remote_code": False, "low_cpu_mem_usage": True},
-        {"attn_implementation": "sdpa", "token": None, "revision": None},
+        {"attn_implementation": "sdpa", "token": None, "revision": None, "subfolder": ""},
+        {"attn_implementation": "eager", "low_cpu_mem_usage": False, "config": None},
+        {"load_in_8bit": False, "quantization_config": None, "force_download": False},
     ],
 )
 def test_model(folder: Path, options: dict[str, Any]) -> None:
@@ -56,8 +59,12 @@ def test_both_names_of_dtype(folder: Path, name: str) -> None:
         ({"quantization_config": {}}, "`quantization_config` is {}"),
         ({"trust_remote_code": True}, "remote code is never run"),
         ({"use_safetensors": False}, "pickle weights are never opened"),
-        ({"low_cpu_mem_usage": False}, "`low_cpu_mem_usage` is False"),
+        ({"low_cpu_mem_usage": "no"}, "`low_cpu_mem_usage` is 'no'"),
         ({"attn_implementation": "flash_attention_2"}, "use 'sdpa'"),
+        ({"force_download": True}, "`force_download` is True"),
+        ({"subfolder": "else"}, "`subfolder` is 'else': there is no such folder"),
+        ({"config": {"use_cache": False}}, "`config` is 'dict': give what `AutoConfig"),
+        ({"vocab_size": 7}, "`vocab_size` is 7: .* does not take it"),
         ({"device_map": "balanced"}, "the model stays in one piece"),
         ({"device_map": {"layers.0": 0, "layers.1": 1}}, "the model stays in one piece"),
         ({"device_map": 1.5}, "the model stays in one piece"),
@@ -107,3 +114,38 @@ def test_tokenizer_overrides(folder: Path) -> None:
 def test_tokenizer_refuses(folder: Path, options: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidRequestError, match=message):
         AutoTokenizer.from_pretrained(folder, **options)
+
+
+def test_a_subfolder(folder: Path) -> None:
+    model = AutoModelForCausalLM.from_pretrained(folder.parent, subfolder=folder.name)
+    assert model.num_parameters() == AutoModelForCausalLM.from_pretrained(folder).num_parameters()
+    tokenizer = AutoTokenizer.from_pretrained(str(folder.parent), subfolder=folder.name)
+    assert tokenizer.decode(tokenizer.encode("Hello")) == "Hello"
+    assert AutoConfig.from_pretrained(folder.parent, subfolder=folder.name).vocab_size == 96
+
+
+def test_what_belongs_to_the_configuration_is_set_on_it(folder: Path) -> None:
+    config = AutoConfig.from_pretrained(folder)
+    assert config.model_type == "llama" and config.hidden_size == 32
+    config.use_cache = False
+    config.note = "mine"
+    model = AutoModelForCausalLM.from_pretrained(folder, config=config, pad_token_id=5)
+    assert model.config.pad_token_id == 5 and model.config.note == "mine"
+    assert model(torch.tensor([[1, 2]])).past_key_values is None
+    assert config.pad_token_id != 5
+    again = AutoModelForCausalLM.from_pretrained(folder, use_cache=True, output_attentions=True)
+    assert again(torch.tensor([[1, 2]])).attentions is not None
+
+
+def test_a_configuration_of_another_network(folder: Path, tmp_path: Path) -> None:
+    save_checkpoint(tmp_path, hidden_size=16)
+    config = AutoConfig.from_pretrained(tmp_path)
+    with pytest.raises(InvalidRequestError, match="`config` is 'llama': it describes another"):
+        AutoModelForCausalLM.from_pretrained(folder, config=config)
+
+
+@pytest.mark.parametrize("name", [AutoModelForCausalLM, AutoTokenizer, AutoConfig])
+def test_editors_show_every_keyword(name: Any) -> None:
+    shown = inspect.signature(name.from_pretrained).parameters
+    assert {"pretrained_model_name_or_path", "revision", "token", "subfolder"} <= shown.keys()
+    assert not any(one.kind is one.VAR_KEYWORD for one in shown.values())

@@ -60,15 +60,26 @@ def test_the_front_is_small() -> None:
 
 
 def test_the_stub_writes_each_name_once_and_exports_it() -> None:
-    names = [
-        alias
-        for node in ast.parse(STUB.read_text(encoding="utf-8")).body
-        if isinstance(node, ast.ImportFrom)
-        for alias in node.names
-    ]
-    assert all(alias.asname == alias.name for alias in names), "without `as` it is not exported"
-    assert len({alias.name for alias in names}) == len(names)
-    assert {alias.name for alias in names} | {"__version__"} == set(asyncgen.__all__)
+    body = ast.parse(STUB.read_text(encoding="utf-8")).body
+    aliases = [alias for node in body if isinstance(node, ast.ImportFrom) for alias in node.names]
+    assert all(alias.asname == alias.name for alias in aliases), "without `as` it is not exported"
+    names = [alias.name for alias in aliases]
+    names += [node.name for node in body if isinstance(node, ast.ClassDef)]
+    assert len(set(names)) == len(names)
+    assert {*names, "__version__"} == set(asyncgen.__all__)
+
+
+def test_the_stub_has_the_class_of_every_family() -> None:
+    """Families declare the names; editors and type checkers read them here."""
+    from asyncgen.faces import CLASSES, TOKENIZERS
+
+    body = ast.parse(STUB.read_text(encoding="utf-8")).body
+    written = {
+        node.name: ast.unparse(node.bases[0]) for node in body if isinstance(node, ast.ClassDef)
+    }
+    made = CLASSES | TOKENIZERS
+    assert written == {name: kind.__mro__[1].__name__ for name, kind in made.items()}
+    assert all(kind.__module__ == "asyncgen" for kind in made.values())
 
 
 def test_a_star_imports_what_is_public() -> None:
@@ -78,7 +89,7 @@ def test_a_star_imports_what_is_public() -> None:
 
 
 def test_the_front_is_short() -> None:
-    assert sum(path.read_text().count("\n") for path in (STUB, STUB.with_suffix(".py"))) <= 300
+    assert sum(path.read_text().count("\n") for path in (STUB, STUB.with_suffix(".py"))) <= 320
 
 
 def test_unknown_name() -> None:

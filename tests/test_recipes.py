@@ -63,6 +63,13 @@ def test_a_folder_needs_no_trust(tmp_path: Path) -> None:
     assert load_recipe(str(tmp_path))("model") == ("model", 42, {})
 
 
+def test_a_folder_that_is_not_trusted_is_left_alone(tmp_path: Path) -> None:
+    write(tmp_path, generate="raise AssertionError")
+    with pytest.raises(InvalidRequestError, match="forbids to run the code") as caught:
+        load_recipe(tmp_path, trust_remote_code=False)
+    assert caught.value.parameter == "trust_remote_code"
+
+
 def test_changed_files_are_read_again(tmp_path: Path) -> None:
     first = load_recipe(write(tmp_path))
     second = load_recipe(write(tmp_path, helper="ANSWER = 4300"))

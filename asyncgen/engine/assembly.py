@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from asyncgen.engine.attached import attach
 from asyncgen.engine.core import Engine
 from asyncgen.engine.lane.lane import SideLane
 from asyncgen.engine.metrics import EngineMetrics
@@ -150,7 +151,10 @@ def assemble(
         may_reserve=None if batch is None else batch.may_reserve,
         metrics=metrics,
     )
-    return Engine(lane, batch, pool=pool, admission=admission, metrics=metrics)
+    engine = Engine(lane, batch, pool=pool, admission=admission, metrics=metrics)
+    if room is not None:  # a foreign model sees to its own weights
+        attach(model, engine)
+    return engine
 
 
 def _runs(

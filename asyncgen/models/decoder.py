@@ -185,6 +185,9 @@ class DecoderLM(Prepared):
     Attributes:
         config: The network's description.
         model_type: Name of the architecture in ``config.json``.
+        class_name: What people know the whole model by.
+        tokenizer_names: What they know its tokenizer by, where it is the family's own.
+        has_encoder: Whether there is an encoder as well.
         stack_prefix: First part of the names of all stored weights but the head's.
         table_name: What follows it in the name of the embedding table.
         unneeded: Regular expressions of names that its checkpoints carry in vain.
@@ -195,6 +198,9 @@ class DecoderLM(Prepared):
     """
 
     model_type: ClassVar[str] = ""
+    class_name: ClassVar[str] = ""
+    tokenizer_names: ClassVar[tuple[str, ...]] = ()
+    has_encoder: ClassVar[bool] = False
     stack_prefix: ClassVar[str] = "model."
     table_name: ClassVar[str] = "embed_tokens"
     unneeded: ClassVar[tuple[str, ...]] = (r"\.rotary_emb\.inv_freq$",)
@@ -274,6 +280,21 @@ class DecoderLM(Prepared):
         table = self.embed_tokens.weight
         self._head_made_of = (table,)
         self.lm_head.tie(table.detach().to(self.dtype), own_copy=own_copy)
+
+    def computes_in_place(self) -> bool:
+        """Whether the head computes with a weight that may be written to."""
+        return self.lm_head.is_in_place
+
+    def compute_in_place(self) -> None:
+        """Let the head read its weight, or the embedding table, as it lies: it may be written to.
+
+        From now on also after `prepare`. A table that stayed in the dtype of its file is converted.
+        """
+        self.lm_head.compute_in_place()
+        self.embed_tokens.weight = nn.Parameter(
+            self.embed_tokens.weight.detach().to(self.dtype), requires_grad=False
+        )
+        self.prepare()
 
     def stays_as_stored(self) -> str | None:
         """The table of a tied head, where a kernel of the head's own wins: look-ups read little."""
@@ -476,7 +497,8 @@ class DecoderLM(Prepared):
         )
         share = table.numel() / (table.numel() + others)
         small = share <= HEAD_COPY_SHARE or table.nbytes <= HEAD_COPY_BYTES
-        self.prepare_head(own_copy=small or table.dtype != self.dtype)
+        is_copied = not self.lm_head.is_in_place and (small or table.dtype != self.dtype)
+        self.prepare_head(own_copy=is_copied)
 
     def _run(
         self,

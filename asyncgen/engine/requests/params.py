@@ -81,7 +81,7 @@ class RequestParams:
         criteria: Stopping criteria that the user wrote.
         method: A decoding method that the user wrote, or where it is to be found.
         method_arguments: What it gets of the user's.
-        trust_remote_code: Whether a method may come from the hub.
+        trust_remote_code: Whether a method may come from the hub; ``False``: nor from a folder.
         presence_penalty: Subtracted from the scores of generated tokens; 0.0 is off.
         frequency_penalty: The same, each time a token was generated; 0.0 is off.
         generated_ids: What each sample has generated before; empty where none has.
@@ -107,7 +107,7 @@ class RequestParams:
     skip_special_tokens: bool = True
     method: str | os.PathLike[str] | Callable[..., Any] | None = None
     method_arguments: Mapping[str, Any] = field(default_factory=dict)
-    trust_remote_code: bool = False
+    trust_remote_code: bool | None = None
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     generated_ids: tuple[tuple[int, ...], ...] = ()

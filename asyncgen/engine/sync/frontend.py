@@ -6,6 +6,7 @@ text. What cannot be honoured is refused here, by name, before any work.
 
 from __future__ import annotations
 
+import itertools
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from asyncgen.engine.options import EngineOptions, SharedOptions, refuse_unknown
 from asyncgen.engine.requests.admission import Admission
 from asyncgen.engine.requests.prepare import prepare_request
 from asyncgen.engine.requests.request import clock, sample_name
+from asyncgen.engine.sync.batching_config import translated
 from asyncgen.engine.sync.outbox import Collector, Results
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.config import GenerationConfig
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 
     from asyncgen.engine.core import Engine
     from asyncgen.engine.requests.request import Request
+    from asyncgen.engine.sync.batching_config import ContinuousBatchingConfig
     from asyncgen.tokenizer import Tokenizer
 
 
@@ -60,6 +63,7 @@ class Frontend:
         *,
         tokenizer: Tokenizer | None = None,
         max_queue_size: int | None = None,
+        batching: ContinuousBatchingConfig | None = None,
     ) -> None:
         """Plan the memory; nothing is allocated yet.
 
@@ -69,6 +73,7 @@ class Frontend:
             options: How requests share steps and memory.
             tokenizer: For what looks at text.
             max_queue_size: Most requests that wait; ``None`` for no limit.
+            batching: May give requests a seed, and ask for their logprobs.
 
         Raises:
             InvalidRequestError: A configuration that asks for what results do not hold, or a
@@ -84,6 +89,9 @@ class Frontend:
         self._config = generation_config
         self._options = options
         self._tokenizer = tokenizer
+        seed = None if batching is None else batching.seed
+        self._seeds = None if seed is None else itertools.count(seed)
+        self._with_logprobs = batching is not None and batching.return_logprobs
         self._room = plan_room(model, options)
 
     def open_engine(self) -> Engine:
@@ -187,9 +195,12 @@ class Frontend:
         eos = given.get("eos_token_id", base.eos_token_id)
         if _is_disabled(eos):
             given["eos_token_id"] = []
+        if self._with_logprobs:
+            given.setdefault("logprobs", True)
         if "seed" not in given and _draws(base, given):
-            # From the generator that `set_seed` seeds, as in `model.generate`.
-            given["seed"] = int(torch.randint(2**62, ()))
+            # Else from the generator that `set_seed` seeds, as in `model.generate`.
+            seeds = self._seeds
+            given["seed"] = int(torch.randint(2**62, ())) if seeds is None else next(seeds)
         return given
 
 
@@ -240,13 +251,22 @@ def _refuse_to_load(source: object) -> Any:
 
 
 def engine_options(
-    allow_block_sharing: bool, shared: SharedOptions, **documented: Any
+    allow_block_sharing: bool,
+    shared: SharedOptions,
+    *,
+    batching: ContinuousBatchingConfig | None = None,
+    model: Any = None,
+    manual_eviction: bool = False,
+    **documented: Any,
 ) -> EngineOptions:
     """The options of an engine, as the documented doors name them.
 
     Args:
         allow_block_sharing: Whether requests share the pages of equal beginnings.
         shared: What the door got as ``**options``.
+        batching: The later spelling of all of these.
+        model: The loaded model, for that.
+        manual_eviction: Whether finished requests keep their pages.
         **documented: Fields of `EngineOptions` that are documented arguments of the door.
 
     Raises:
@@ -255,8 +275,18 @@ def engine_options(
     """
     refuse_unknown(shared, SharedOptions)
     require("allow_block_sharing", allow_block_sharing, switch)
+    chosen: dict[str, Any] = {**documented, **shared}
+    if batching is not None:
+        given = {**shared, **{name: value for name, value in documented.items() if value}}
+        if not allow_block_sharing:
+            given["allow_block_sharing"] = False
+        chosen = translated(batching, model, given)
+        allow_block_sharing = chosen.pop("allow_block_sharing")
     return EngineOptions(
-        prefix_caching=allow_block_sharing, page_sharing=allow_block_sharing, **documented, **shared
+        prefix_caching=allow_block_sharing,
+        page_sharing=allow_block_sharing,
+        manual_eviction=manual_eviction,
+        **chosen,
     )
 
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from asyncgen.engine.core import Engine
     from asyncgen.engine.requests.request import Request
     from asyncgen.engine.scheduling.state import GenerationOutput
+    from asyncgen.engine.sync.batching_config import ContinuousBatchingConfig
     from asyncgen.generation.config import GenerationConfig
     from asyncgen.tokenizer import Tokenizer
 
@@ -53,6 +54,7 @@ class ContinuousBatchingManager:
         allow_block_sharing: bool = True,
         *,
         tokenizer: Tokenizer | None = None,
+        continuous_batching_config: ContinuousBatchingConfig | None = None,
         **options: Unpack[SharedOptions],
     ) -> None:
         """Plan; nothing is allocated or computed before :meth:`start`.
@@ -72,6 +74,7 @@ class ContinuousBatchingManager:
                 1024, 2048 and so on.
             allow_block_sharing: Whether requests share the pages of equal beginnings.
             tokenizer: For parameters that look at text, such as ``stop_strings``.
+            continuous_batching_config: The later spelling of these options, in place of them.
             **options: ``scheduler``, ``max_running``, ``kv_cache_memory``, ``page_size``,
                 ``use_cuda_graph`` and ``use_async_batching``, as in :class:`AsyncLLM`.
 
@@ -79,9 +82,12 @@ class ContinuousBatchingManager:
             InvalidRequestError: A value that is not allowed.
         """
         require("max_queue_size", max_queue_size, Range(0, whole=True))
+        batching = continuous_batching_config
         chosen = engine_options(
             allow_block_sharing,
             options,
+            batching=batching,
+            model=model,
             manual_eviction=manual_eviction,
             num_q_padding_intervals=num_q_padding_intervals,
             num_kv_padding_intervals=num_kv_padding_intervals,
@@ -91,7 +97,8 @@ class ContinuousBatchingManager:
             generation_config,
             chosen,
             tokenizer=tokenizer,
-            max_queue_size=max_queue_size or None,
+            max_queue_size=_queue_size(max_queue_size, batching),
+            batching=batching,
         )
         self._numbers = itertools.count()
         self._lock = threading.RLock()
@@ -357,3 +364,12 @@ class ContinuousBatchingManager:
         """Whether results may still come."""
         thread = self._thread
         return thread is not None and not thread.is_over
+
+
+def _queue_size(given: int, batching: ContinuousBatchingConfig | None) -> int | None:
+    """Most requests that wait; ``None`` for no limit."""
+    stated = 0 if batching is None else batching.max_queue_size
+    if given and batching is not None:
+        allowed = "`continuous_batching_config` says it already; give one of them"
+        raise InvalidRequestError("max_queue_size", given, allowed)
+    return given or stated or None

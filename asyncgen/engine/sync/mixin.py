@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from asyncgen.engine.requests.request import Request
     from asyncgen.engine.scheduling.state import GenerationOutput
+    from asyncgen.engine.sync.batching_config import ContinuousBatchingConfig
     from asyncgen.generation.config import GenerationConfig
     from asyncgen.tokenizer import Tokenizer
 
@@ -66,7 +67,8 @@ class ContinuousMixin:
             record_timestamps: Whether results say when each token came.
             progress_bar: Whether a bar may be shown, from the second second on.
             tokenizer: For parameters that look at text.
-            **kwargs: Options of the engine, as in :class:`ContinuousBatchingManager`, and
+            **kwargs: Options of the engine, as in :class:`ContinuousBatchingManager`, or in their
+                place ``continuous_batching_config``, the later spelling of all of them; and
                 parameters of all requests, as in :meth:`ContinuousBatchingManager.add_request`.
                 With a ``seed`` the i-th prompt draws with ``seed + i``.
 
@@ -81,14 +83,23 @@ class ContinuousMixin:
         require("progress_bar", progress_bar, switch)
         check_inputs(inputs)
         given: dict[str, Any] = {**kwargs}
+        batching: ContinuousBatchingConfig | None = given.pop("continuous_batching_config", None)
         shared: Any = {name: given.pop(name) for name in _SHARED & given.keys()}
         options = engine_options(
             allow_block_sharing,
             shared,
+            batching=batching,
+            model=self,
             num_q_padding_intervals=num_q_padding_intervals,
             num_kv_padding_intervals=num_kv_padding_intervals,
         )
-        frontend = Frontend(self, generation_config, options, tokenizer=tokenizer)
+        frontend = Frontend(
+            self,
+            generation_config,
+            options,
+            tokenizer=tokenizer,
+            batching=batching,
+        )
         requests = [
             frontend.prepare(
                 f"inputs[{number}]",
@@ -117,6 +128,7 @@ class ContinuousMixin:
         allow_block_sharing: bool = True,
         *,
         tokenizer: Tokenizer | None = None,
+        continuous_batching_config: ContinuousBatchingConfig | None = None,
         **options: Unpack[SharedOptions],
     ) -> ContinuousBatchingManager:
         """Make a manager, which is to be started; see :class:`ContinuousBatchingManager`.
@@ -132,6 +144,7 @@ class ContinuousMixin:
                 1024, 2048 and so on.
             allow_block_sharing: Whether requests share the pages of equal beginnings.
             tokenizer: For parameters that look at text.
+            continuous_batching_config: The later spelling of these options, in place of them.
             **options: As in :class:`ContinuousBatchingManager`.
 
         Raises:
@@ -146,6 +159,7 @@ class ContinuousMixin:
             num_kv_padding_intervals,
             allow_block_sharing,
             tokenizer=tokenizer,
+            continuous_batching_config=continuous_batching_config,
             **options,
         )
 

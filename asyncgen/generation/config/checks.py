@@ -145,6 +145,7 @@ def hard_rules(config: Any) -> None:
             raise TypeError(message) from error
         if not accepted:
             raise InvalidRequestError(name, value, f"must be {rule.allowed}")
+    check_no_text(config, _COMPARED)
     pad = config.pad_token_id
     if pad is not None and rules.one_id(pad) is not None:
         raise TypeError(f"`pad_token_id` is {shorten(pad)}: must be a token id")
@@ -232,16 +233,21 @@ _WITHOUT_TEXT = [
 ]
 
 
-def check_no_text(config: Any) -> None:
+_COMPARED = ("top_k", "penalty_alpha", "num_beam_groups")
+"""Numbers that tell a strategy from another."""
+
+
+def check_no_text(config: Any, names: Collection[str] = _WITHOUT_TEXT) -> None:
     """Refuse texts where numbers belong; digits in a string are not converted.
 
     Args:
         config: An object with the fields of `GenerationConfig` as attributes.
+        names: Fields to look at.
 
     Raises:
         InvalidRequestError: Names the field and its value.
     """
-    for name in _WITHOUT_TEXT:
+    for name in names:
         value = getattr(config, name, None)
         if isinstance(value, str) or isinstance(value, list) and any(map(_is_text, value)):
             allowed = "must be a number, or numbers; strings of digits are not converted"

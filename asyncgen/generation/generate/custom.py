@@ -127,7 +127,7 @@ def run_recipe(
         model: What ``generate`` was called on.
         documented: The documented arguments of the call by name, left out ones as ``None``.
         given: All other keywords of the call; the method must know them.
-        trust_remote_code: Must be true for a repository on the hub.
+        trust_remote_code: Must be true for a repository on the hub, and not false for a folder.
 
     Returns:
         What the method returns; or the method itself where it is a generator function, which

@@ -72,8 +72,8 @@ class GenerationMixin:
                 generation_config=…, **model_kwargs)``, and keywords that it names; see
                 :func:`~asyncgen.generation.generate.custom.custom_strategy` for generators. A
                 folder or, with ``trust_remote_code=True``, a repository on the hub: its
-                ``custom_generate/generate.py`` gets the call as it is. Also accepted as
-                ``recipe=``.
+                ``custom_generate/generate.py`` gets the call as it is; ``trust_remote_code=False``
+                refuses both. Also accepted as ``recipe=``.
             **kwargs: Fields of ``GenerationConfig``, and ``attention_mask`` ``[B, S]``,
                 ``past_key_values`` (a cache to continue), ``tokenizer`` (for ``stop_strings``,
                 ``token_healing`` and an assistant with another tokenizer) and

@@ -91,6 +91,8 @@ class GPT2(DecoderLM):
     """
 
     model_type = "gpt2"
+    class_name = "GPT2LMHeadModel"
+    tokenizer_names = ("GPT2Tokenizer", "GPT2TokenizerFast")
     stack_prefix: ClassVar[str] = "transformer."
     table_name: ClassVar[str] = "wte"
     # Causal masks, which early checkpoints stored with every layer.

@@ -12,3 +12,5 @@ class Llama(DecoderLM):
     """A decoder with rotary positions, grouped-query attention and a gated feed-forward block."""
 
     model_type = "llama"
+    class_name = "LlamaForCausalLM"
+    tokenizer_names = ("LlamaTokenizer", "LlamaTokenizerFast")

@@ -12,3 +12,4 @@ class Mistral(DecoderLM):
     """A decoder with rotary positions, grouped-query attention and a gated feed-forward block."""
 
     model_type = "mistral"
+    class_name = "MistralForCausalLM"

@@ -12,3 +12,5 @@ class Qwen2(DecoderLM):
     """A decoder with rotary positions, grouped-query attention and a gated feed-forward block."""
 
     model_type = "qwen2"
+    class_name = "Qwen2ForCausalLM"
+    tokenizer_names = ("Qwen2Tokenizer", "Qwen2TokenizerFast")

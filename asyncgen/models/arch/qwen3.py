@@ -9,4 +9,5 @@ class Qwen3(DecoderLM):
     """Llama's block with a norm on every query and key head before they are turned."""
 
     model_type = "qwen3"
+    class_name = "Qwen3ForCausalLM"
     qk_norm = True

@@ -123,6 +123,9 @@ class T5(DecoderLM):
     """
 
     model_type = "t5"
+    class_name = "T5ForConditionalGeneration"
+    tokenizer_names = ("T5Tokenizer", "T5TokenizerFast")
+    has_encoder = True
     stack_prefix: ClassVar[str] = ""
     table_name: ClassVar[str] = "shared"
     # The table under its other names, and a bias that the first release stored in vain.

@@ -6,6 +6,7 @@ Modules that compute hold the frozen `ModelConfig` itself and never look here.
 from __future__ import annotations
 
 import copy
+import json
 from typing import TYPE_CHECKING, Any, Self
 
 from asyncgen.errors import InvalidRequestError
@@ -67,6 +68,15 @@ class LiveConfig(ModelConfig):
         Args:
             built: What the network was built from.
         """
+        vars(self)["changes"] = {}
+        self.describe(built)
+
+    def describe(self, built: ModelConfig) -> None:
+        """Describe a network, in the place of another one; what was set stays.
+
+        Args:
+            built: What the network is built from now.
+        """
         family = FAMILIES.get(built.model_type)
         spellings = family.spellings.values() if family is not None else ()
         tokens = {name: getattr(built, name) for name in FREE if hasattr(built, name)}
@@ -74,7 +84,6 @@ class LiveConfig(ModelConfig):
             _built=built,
             _stored=copy.deepcopy({**built.raw, **tokens}),
             _fixed=(_BUILT_FROM | {*spellings} | {*dir(built)}) - FREE - CALL_DEFAULTS.keys(),
-            changes={},
         )
 
     def __getattr__(self, name: str) -> Any:
@@ -106,6 +115,17 @@ class LiveConfig(ModelConfig):
                 reason += f" (it has {getattr(self, name)!r}); load a checkpoint that says so"
             raise InvalidRequestError(f"model.config.{name}", value, reason)
         own["changes"][name] = value
+
+    def describes(self, built: ModelConfig) -> bool:
+        """Whether this is the configuration of a network that was built from the same values.
+
+        What only the weights tell, such as whether the head is tied, does not count.
+
+        Args:
+            built: What that one was built from.
+        """
+        own = vars(self)["_built"]
+        return bool(own.raw == built.raw and own.model_type == built.model_type)
 
     def __delattr__(self, name: str) -> None:
         """Take back what was set.
@@ -173,6 +193,26 @@ class LiveConfig(ModelConfig):
         for config in (trial, self):
             for name, value in config_dict.items():
                 setattr(config, name, value)
+
+    def to_file(self, dtype: str, class_name: str) -> str:
+        """The content of a ``config.json``: the file as it was, with what was set since.
+
+        Args:
+            dtype: Name of the dtype of the weights beside it.
+            class_name: Of the model, where the file named none.
+
+        Raises:
+            InvalidRequestError: Something that was set is none of JSON's values.
+        """
+        key = "torch_dtype" if "torch_dtype" in self.raw else "dtype"
+        content = {"architectures": [class_name], **self.raw, **self.changes, key: dtype}
+        for name, value in content.items():
+            try:
+                json.dumps(value, allow_nan=False)
+            except (TypeError, ValueError) as error:
+                allowed = f"config.json cannot hold it ({error}); take it away with `del` to save"
+                raise InvalidRequestError(f"model.config.{name}", value, allowed) from error
+        return json.dumps(content, indent=2, sort_keys=True) + "\n"
 
     def to_dict(self) -> dict[str, Any]:
         """The file's content with every default filled in and what was set, as plain values."""

@@ -23,6 +23,7 @@ class Linear(nn.Module):
         weight: ``[out_features, in_features]``, or ``None`` once prepared.
         bias: ``[out_features]``, or ``None``.
         kernel: What computes; replaced by `prepare`.
+        is_in_place: Whether it is to compute with the weight as it lies, and `prepare` leaves it.
     """
 
     weight: nn.Parameter | None
@@ -56,6 +57,7 @@ class Linear(nn.Module):
             "bias", _parameter(torch.empty(out_features, dtype=dtype)) if bias else None
         )
         self.kernel: Kernel | None = None
+        self.is_in_place = False
         self._tied = False
 
     def prepare(self) -> None:
@@ -65,7 +67,7 @@ class Linear(nn.Module):
         still on the meta device is left alone.
         """
         weight = self.weight
-        if weight is None or weight.is_meta:
+        if weight is None or weight.is_meta or self.is_in_place:
             return
         self.weight = None
         self.kernel = choose_kernel(weight.detach(), _detached(self.bias), gates=self.gates)
@@ -80,6 +82,13 @@ class Linear(nn.Module):
         """
         self._tied = True
         self.kernel = (choose_kernel if own_copy else kernel_in_place)(table, None)
+
+    def compute_in_place(self) -> None:
+        """Have the weight back as an ordinary parameter, and compute with that; idempotent."""
+        self.is_in_place = True
+        if self.weight is None and not self._tied:
+            self.weight = _parameter(self.dense_weight())
+            self.kernel = None
 
     def forward(self, x: Tensor) -> Tensor:
         """The product of ``[..., in_features]``, as a new tensor ``[..., out_features]``."""

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from asyncgen import AsyncLLM
+from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.config import GenerationConfig
 from asyncgen.generation.config.parameters import FIELDS
 from asyncgen.generation.config.plain import plain, plain_values
@@ -121,6 +122,23 @@ def test_strings_of_digits_are_refused_by_generate(name: str) -> None:
     given: Any = {name: "1"}
     with pytest.raises((ValueError, TypeError), match=name):
         TableModel().generate(torch.tensor([[1, 2]]), **given)
+
+
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [
+        ("top_k", {"penalty_alpha": 0.6, "top_k": "4"}),
+        ("penalty_alpha", {"penalty_alpha": "0.6", "top_k": 4}),
+        ("num_beam_groups", {"num_beams": 2, "num_beam_groups": "2"}),
+    ],
+)
+def test_strings_that_decide_on_a_strategy_are_named(name: str, given: dict[str, Any]) -> None:
+    for call in (GenerationConfig, lambda **given: GenerationConfig().update(**given)):
+        with pytest.raises(InvalidRequestError, match="strings of digits") as caught:
+            call(**given)
+        assert caught.value.parameter == name
+    with pytest.raises(InvalidRequestError, match=f"`{name}` is '"):
+        TableModel().generate(torch.tensor([[1, 2]]), max_new_tokens=2, **given)
 
 
 def test_objects_stay_what_they_are() -> None:

@@ -264,6 +264,17 @@ def test_a_folder_with_a_generator_takes_steps(tmp_path: Path) -> None:
     assert found[0, 3:].tolist() == [70, 70, 70]
 
 
+@pytest.mark.anyio
+async def test_a_folder_that_is_not_trusted_does_not_run(tmp_path: Path) -> None:
+    folder = str(write(tmp_path, generate="raise AssertionError"))
+    options: dict[str, Any] = {"custom_generate": folder, "trust_remote_code": False}
+    with pytest.raises(InvalidRequestError, match="forbids to run the code"):
+        TableModel().generate(IDS, **options)
+    async with make(TableModel()) as llm:
+        with pytest.raises(InvalidRequestError, match="forbids to run the code"):
+            await llm.generate(PROMPT, **options)
+
+
 def test_missing_requirements_are_raised_before_any_work(tmp_path: Path) -> None:
     folder = str(write(tmp_path, requirements="foo", generate="raise AssertionError"))
     with pytest.raises(MissingRequirementsError, match=r"foo \(installed: None\)"):

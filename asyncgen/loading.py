@@ -1,0 +1,149 @@
+"""Loading: from a folder to a module that computes, and the defaults of its generation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from asyncgen.checkpoint import open_checkpoint
+from asyncgen.errors import InvalidRequestError, ModelLoadError
+from asyncgen.generation.config import CONFIG_FILE, GenerationConfig
+from asyncgen.hub import read_json, resolve
+from asyncgen.models.arch.registry import MODELS
+from asyncgen.models.config import ModelConfig
+from asyncgen.models.config.stored import check_sizes
+from asyncgen.weights import load_weights, resolve_dtype
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from asyncgen.checkpoint import Checkpoint
+    from asyncgen.models.decoder import DecoderLM
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """What was loaded.
+
+    Attributes:
+        core: The module, ready to compute.
+        generation_config: Defaults of its generation.
+        source: Where it came from.
+        checkpoint: Its files.
+    """
+
+    core: DecoderLM
+    generation_config: GenerationConfig
+    source: str
+    checkpoint: Checkpoint
+
+
+def load_core(
+    source: str | os.PathLike[str],
+    *,
+    device: str | int | torch.device | None = None,
+    dtype: str | torch.dtype | None = None,
+    progress: bool = True,
+    check: Callable[[ModelConfig], None] | None = None,
+    **address: Any,
+) -> Loaded:
+    """Load the weights of a model.
+
+    Args:
+        source: ``"demo"``, a folder, or the id of a repository on the hub.
+        device: Where to compute; ``None`` or ``"auto"`` is CUDA where there is one, else the CPU.
+        dtype: What to compute in; ``None`` or ``"auto"`` is what the checkpoint says.
+        progress: Whether a bar may be shown for a load of more than a second.
+        check: May refuse a configuration, before any weight is read.
+        **address: As those of `asyncgen.hub.resolve`.
+
+    Raises:
+        ModelLoadError: There is no such checkpoint, or it cannot be read.
+        UnsupportedModelError: Its ``model_type`` has no implementation.
+        InvalidRequestError: The device or the dtype is none.
+    """
+    chosen = _check_device(device)
+    folder = resolve(source, **address)
+    raw = _read_file(folder)
+    config = ModelConfig.from_hf(raw)
+    if check is not None:
+        check(config)
+    generation_config = _read_generation_config(folder, config)
+    checkpoint = open_checkpoint(folder)
+    config = config.fitted_to(checkpoint.tensors.keys())
+    check_sizes(config, {name: tensor.shape for name, tensor in checkpoint.tensors.items()})
+    kind = resolve_dtype(dtype, raw, checkpoint)
+    with torch.device("meta"):
+        core = MODELS[config.model_type](config, dtype=kind)
+    load_weights(
+        core,
+        checkpoint.below(core.stack_prefix),
+        dtype=kind,
+        device=chosen,
+        # Some checkpoints store a tied head all the same.
+        ignored=(r"^lm_head\.weight$",) if config.tie_word_embeddings else (),
+        progress=progress,
+    )
+    return Loaded(core, generation_config, str(source), checkpoint)
+
+
+def read_config(source: str | os.PathLike[str], **address: Any) -> ModelConfig:
+    """Read the configuration of a checkpoint, without its weights.
+
+    Args:
+        source: As that of `load_core`.
+        **address: Likewise.
+
+    Raises:
+        ModelLoadError: There is none, or it cannot be read.
+        UnsupportedModelError: Its ``model_type`` has no implementation.
+    """
+    return ModelConfig.from_hf(_read_file(resolve(source, weights=False, **address)))
+
+
+def _read_file(folder: Path) -> dict[str, Any]:
+    file = folder / "config.json"
+    if not file.is_file():
+        raise ModelLoadError(
+            f"{folder} has no config.json, so it is no checkpoint; give the folder that has one"
+        )
+    raw = read_json(file)
+    if raw.get("quantization_config"):
+        stated = raw["quantization_config"]
+        named = stated.get("quant_method") if isinstance(stated, dict) else None
+        method = named[:40] if isinstance(named, str) else "unknown method"
+        raise ModelLoadError(
+            f"{folder} is quantised ({method}), which is not supported; "
+            "use the model that it was made of"
+        )
+    return raw
+
+
+def _read_generation_config(folder: Path, config: ModelConfig) -> GenerationConfig:
+    file = folder / CONFIG_FILE
+    if not file.is_file():
+        return GenerationConfig.from_model_config(config)
+    try:
+        return GenerationConfig.from_pretrained(folder)
+    except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as error:
+        raise ModelLoadError(
+            f"{file}: {error}; correct the file, or take it away to do without its defaults"
+        ) from error
+
+
+def _check_device(device: str | int | torch.device | None) -> torch.device:
+    if device is None or device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        chosen = torch.device(device)
+        torch.empty(0, device=chosen)
+    except (RuntimeError, AssertionError, TypeError) as error:
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise InvalidRequestError(
+            "device", device, f"it cannot be used ({reason}); use 'cpu'"
+        ) from error
+    return chosen

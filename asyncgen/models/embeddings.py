@@ -1,0 +1,199 @@
+"""The token embeddings of a model in use: looked at, written to, replaced, made longer.
+
+Weights are laid out for speed, and a tied head computes with a copy of the table. What is handed
+out here is the weight that computes: whoever asks for it gets a head that reads it as it lies.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from asyncgen.errors import InvalidRequestError
+from asyncgen.models.kernels.linear import Embedding, Linear
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from asyncgen.models.decoder import DecoderLM
+
+
+class _View(nn.Module):
+    """A weight ``[V, E]`` of a model, as people know the module that has it."""
+
+    def __init__(self, core: DecoderLM, before_opening: Callable[[], None]) -> None:
+        """Look at a model; ``before_opening`` may refuse."""
+        super().__init__()
+        # In a tuple, or its weights would be parameters of this module as well.
+        self._held = (core, before_opening)
+
+    def _open(self) -> DecoderLM:
+        core, before_opening = self._held
+        if not core.computes_in_place():
+            before_opening()
+            core.compute_in_place()
+        return core
+
+    @property
+    def core(self) -> DecoderLM:
+        """The model."""
+        return self._held[0]
+
+
+class InputEmbeddings(_View):
+    """The embedding table of a model. It is called with ids ``[...]`` and gives ``[..., E]``."""
+
+    @property
+    def weight(self) -> nn.Parameter:
+        """The table ``[V, E]``, in the model's dtype; what is written to it counts at once.
+
+        A tied head reads the table itself from now on, which may be slower than its own copy.
+        """
+        return self._open().embed_tokens.weight
+
+    @property
+    def num_embeddings(self) -> int:
+        """Rows, V."""
+        return self.core.config.vocab_size
+
+    @property
+    def embedding_dim(self) -> int:
+        """Columns, E."""
+        return self.core.config.hidden_size
+
+    @torch.no_grad()
+    def forward(self, input_ids: Tensor) -> Tensor:
+        """Rows of ids of any shape ``[...]``, as ``[..., E]``."""
+        return self.core.embed_tokens(input_ids.to(self.core.device, torch.int64))
+
+
+class OutputEmbeddings(_View):
+    """The output head of a model. It is called with states ``[..., E]`` and gives ``[..., V]``."""
+
+    bias = None
+
+    @property
+    def weight(self) -> nn.Parameter:
+        """The weight ``[V, E]``, a tied one the embedding table; what is written to it counts.
+
+        The head reads it as it lies from now on, which may be slower than its own layout.
+        """
+        core = self._open()
+        tied = core.config.tie_word_embeddings
+        weight = core.embed_tokens.weight if tied else core.lm_head.weight
+        assert weight is not None
+        return weight
+
+    @property
+    def out_features(self) -> int:
+        """Outputs, V."""
+        return self.core.config.vocab_size
+
+    @property
+    def in_features(self) -> int:
+        """Inputs, E."""
+        return self.core.config.hidden_size
+
+    @torch.no_grad()
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Logits ``[..., V]`` of normalised hidden states ``[..., E]``."""
+        return self.core.lm_head(hidden)
+
+
+def check_table(module: object, core: DecoderLM) -> Tensor:
+    """The table of a module that is to become a model's.
+
+    Args:
+        module: What was given.
+        core: The model.
+
+    Returns:
+        ``[V, E]``.
+
+    Raises:
+        InvalidRequestError: It has no such table, computes more than rows of it, or its V is not
+            that of a head which is not tied.
+    """
+    config, weight = core.config, getattr(module, "weight", None)
+    width, size = config.hidden_size, config.vocab_size
+    name = type(module).__name__
+    is_plain = getattr(type(module), "forward", None) in (
+        nn.Embedding.forward,
+        InputEmbeddings.forward,
+    )
+    if not is_plain or getattr(module, "max_norm", None) is not None:
+        allowed = "give an `nn.Embedding` without `max_norm`: rows are looked up as they are"
+        raise InvalidRequestError("value", name, allowed)
+    if not isinstance(weight, Tensor) or weight.dim() != 2 or weight.shape[1] != width:
+        raise InvalidRequestError("value", name, f"its weight must be [V, {width}]")
+    if len(weight) != size and not config.tie_word_embeddings:
+        allowed = f"the head has {size} rows; call `resize_token_embeddings` first"
+        raise InvalidRequestError("value", f"{name} of {len(weight)} rows", allowed)
+    return weight.detach()
+
+
+def replace_table(core: DecoderLM, table: Tensor, head: Tensor | None = None) -> None:
+    """Give a model another embedding table, and an untied head of as many rows.
+
+    Args:
+        core: The model; what it prepared of the old ones is made anew.
+        table: ``[V, E]``, of any V; shared where dtype and device are the model's.
+        head: ``[V, E]`` of a head that is not tied; ``None`` keeps that one.
+    """
+    config, size = core.config, len(table)
+    core.embed_tokens.weight = _parameter(table.to(core.device, core.dtype))
+    core.embed_tokens.prepare()
+    core.config = replace(config, vocab_size=size, raw={**config.raw, "vocab_size": size})
+    if config.tie_word_embeddings:
+        core.lm_head.out_features, core.lm_head.kernel = size, None
+    elif head is not None:
+        in_place = core.lm_head.is_in_place
+        core.lm_head = Linear(config.hidden_size, size, dtype=core.dtype)
+        core.lm_head.weight = _parameter(head.to(core.device, core.dtype))
+        core.lm_head.is_in_place = in_place
+    core.prepare()
+
+
+@torch.no_grad()
+def resized(weight: Tensor, size: int, *, std: float | None) -> Tensor:
+    """A weight of more rows or fewer; the first ones are those that it had.
+
+    Args:
+        weight: ``[V, E]``.
+        size: How many it shall have.
+        std: Of new rows, which are drawn around zero by torch's generator; ``None``: each is the
+            mean of the old ones.
+
+    Returns:
+        ``[size, E]``, a new tensor.
+    """
+    kept = weight[:size]
+    rows = weight.new_empty(size - len(kept), weight.shape[1])
+    if std is None:
+        rows.copy_(weight.float().mean(dim=0))
+    else:
+        rows.normal_(std=std)
+    return torch.cat((kept, rows))
+
+
+def count_parameters(core: DecoderLM, *, exclude_embeddings: bool = False) -> int:
+    """How many numbers a model is made of; what is tied counts once.
+
+    Args:
+        core: The model.
+        exclude_embeddings: Whether to leave tables out: of tokens, of positions, of biases.
+    """
+    total = 0
+    for rule in core.weight_map():
+        owner: Any = core.get_submodule(rule.target.rpartition(".")[0])
+        if not (exclude_embeddings and isinstance(owner, Embedding)):
+            total += sum(map(math.prod, rule.shapes))
+    return total
+
+
+def _parameter(tensor: Tensor) -> nn.Parameter:
+    return nn.Parameter(tensor.detach(), requires_grad=False)
