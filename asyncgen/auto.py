@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from asyncgen.batch_encoding import Side
     from asyncgen.pretrained import PreTrainedModel
+    from asyncgen.progress import ProgressOption
     from asyncgen.tokenizer import Tokenizer
 
 
@@ -42,6 +43,7 @@ class _AutoModel:
         trust_remote_code: bool | None = None,
         low_cpu_mem_usage: bool | None = None,
         attn_implementation: str | None = None,
+        progress: ProgressOption = None,
         **unsupported: Any,
     ) -> PreTrainedModel:
         """Load a model.
@@ -60,6 +62,7 @@ class _AutoModel:
             trust_remote_code: No remote code is run, so ``True`` is an error.
             low_cpu_mem_usage: Loading always needs little memory, so ``False`` is an error.
             attn_implementation: ``"sdpa"`` is the only one.
+            progress: As in :func:`load_model`.
             **unsupported: Anything else is an error that names it.
 
         Raises:
@@ -87,6 +90,7 @@ class _AutoModel:
             cache_dir=cache_dir,
             local_files_only=local_files_only,
             has_encoder=cls._has_encoder,
+            progress=progress,
         )
 
 
@@ -125,6 +129,7 @@ class AutoTokenizer:
         eos_token: str | None = None,
         unk_token: str | None = None,
         pad_token: str | None = None,
+        progress: ProgressOption = None,
         **unsupported: Any,
     ) -> Tokenizer:
         """Load a tokenizer.
@@ -146,6 +151,7 @@ class AutoTokenizer:
             eos_token: Overrides the files.
             unk_token: Overrides the files.
             pad_token: Overrides the files.
+            progress: As in :func:`load_tokenizer`.
             **unsupported: Anything else is an error that names it.
 
         Raises:
@@ -164,6 +170,7 @@ class AutoTokenizer:
             cache_dir=cache_dir,
             local_files_only=local_files_only,
             add_prefix_space=add_prefix_space,
+            progress=progress,
         )
         overrides = {
             "padding_side": padding_side,

@@ -11,11 +11,13 @@ import torch
 from asyncgen.checkpoint import open_checkpoint
 from asyncgen.errors import InvalidRequestError, ModelLoadError, UnsupportedModelError
 from asyncgen.generation.config import CONFIG_FILE, GenerationConfig
+from asyncgen.generation.config.rules import require
 from asyncgen.hub import read_json, resolve
 from asyncgen.modeling import PreTrainedModel
 from asyncgen.models.arch.registry import MODELS
 from asyncgen.models.config import ModelConfig
 from asyncgen.models.config.stored import check_sizes
+from asyncgen.progress import progress_option
 from asyncgen.seq2seq import Seq2SeqModel
 from asyncgen.tokenizer import Tokenizer
 from asyncgen.weights import find_broken, load_weights, resolve_dtype
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from asyncgen.checkpoint import Checkpoint
+    from asyncgen.progress import ProgressOption
 
 __all__ = ["PreTrainedModel", "load_model", "load_tokenizer", "set_seed"]
 
@@ -38,7 +41,7 @@ def load_model(
     token: str | bool | None = None,
     cache_dir: str | os.PathLike[str] | None = None,
     local_files_only: bool = False,
-    progress: bool = True,
+    progress: ProgressOption = None,
     has_encoder: bool | None = None,
 ) -> PreTrainedModel:
     """Load a model.
@@ -53,7 +56,9 @@ def load_model(
         token: Access token for the hub.
         cache_dir: Where downloads are kept.
         local_files_only: Never download.
-        progress: Whether a bar may be shown for a load of more than a second.
+        progress: How far downloads and loading are. ``None``: a bar on the terminal, where they
+            take longer than a second; ``False``: nothing; or what is called with what is done, how
+            much, and how much in all.
         has_encoder: Refuse a model that has, or has not, an encoder; ``None`` takes either.
 
     Returns:
@@ -64,9 +69,11 @@ def load_model(
         UnsupportedModelError: Its ``model_type`` has no implementation, or is of the other kind.
         InvalidRequestError: The device or the dtype is none.
     """
+    require("progress", progress, progress_option)
     chosen = _check_device(device)
     folder = resolve(
         source,
+        progress=progress,
         revision=revision,
         token=token,
         cache_dir=cache_dir,
@@ -109,6 +116,7 @@ def load_tokenizer(
     cache_dir: str | os.PathLike[str] | None = None,
     local_files_only: bool = False,
     add_prefix_space: bool | None = None,
+    progress: ProgressOption = None,
 ) -> Tokenizer:
     """Load a tokenizer; parameters as in :func:`load_model`.
 
@@ -120,13 +128,16 @@ def load_tokenizer(
         local_files_only: Never download.
         add_prefix_space: Whether a text is split as if a space stood before it; ``None`` leaves it
             to the files.
+        progress: As in :func:`load_model`, for downloads.
 
     Raises:
         ModelLoadError: There is no such tokenizer, or it cannot be read.
     """
+    require("progress", progress, progress_option)
     folder = resolve(
         source,
         weights=False,
+        progress=progress,
         revision=revision,
         token=token,
         cache_dir=cache_dir,

@@ -16,6 +16,7 @@ from streamers import ThreadMailbox
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from asyncgen.progress import ProgressOption
     from asyncgen.stream import SyncTextStream
     from asyncgen.types import Completion, Prompt
     from asyncgen.waiting import Letter
@@ -36,6 +37,7 @@ def answer_all(
     start: Callable[[Prompt, InThread], SyncTextStream],
     *,
     at_once: int,
+    progress: ProgressOption = None,
 ) -> list[Completion]:
     """Answer prompts together.
 
@@ -43,6 +45,7 @@ def answer_all(
         prompts: At least one.
         start: Makes a stream that waits as it is told.
         at_once: Most streams that are open at a time, at least 1.
+        progress: How many have ended: a bar, nothing, or what is called.
 
     Returns:
         Their completions, in order.
@@ -58,7 +61,7 @@ def answer_all(
     running: dict[int, SyncTextStream] = {}
     place = 0
     try:
-        with Progress(len(prompts), "answering prompts", unit="prompt") as bar:
+        with Progress(len(prompts), "answering prompts", unit="prompt", progress=progress) as bar:
             while len(found) < len(prompts):
                 while place < len(prompts) and len(running) < at_once:
                     stream = start(prompts[place], _Counted(partial(ended.put, place)))

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from asyncgen.engine.scheduling.scheduler import Scheduler
     from asyncgen.models.attention.paged.attention import PagedAttention
     from asyncgen.models.graphs import DecodeGraphs, Recorder
+    from asyncgen.progress import ProgressOption
     from asyncgen.tokenizer import Tokenizer
 
 
@@ -120,6 +121,7 @@ def assemble(
     assistants: Assistants | None = None,
     is_closing: Callable[[], bool] = bool,
     admission: Admission | None = None,
+    progress: ProgressOption = None,
 ) -> Engine:
     """Make an engine; allocates the memory of its pages.
 
@@ -131,6 +133,7 @@ def assemble(
         assistants: Where draft models come from; ``None`` for a foreign model.
         is_closing: Whether the decode thread was asked to leave, for a foreign model.
         admission: Counts who waits.
+        progress: If it can be called, it is told of long prompts.
 
     Raises:
         InvalidRequestError: The scheduler is none.
@@ -141,7 +144,7 @@ def assemble(
 
         pool = PagePool(room.num_pages, room.page_size, sharing=options.page_sharing)
         if callable(getattr(model.core, "decode_packed", None)):
-            batch = _make_batch(model, tokenizer, options, room, pool, metrics)
+            batch = _make_batch(model, tokenizer, options, room, pool, metrics, progress)
     start_alone = _runs(model, tokenizer, options, assistants, is_closing, metrics)
     lane = SideLane(
         start_alone,
@@ -185,6 +188,7 @@ def _make_batch(
     room: CacheRoom,
     pool: PagePool,
     metrics: EngineMetrics,
+    progress: ProgressOption,
 ) -> Batch:
     """The shared batch of a model that computes packed rows."""
     from asyncgen.cache.paged import PagedStorage
@@ -214,6 +218,7 @@ def _make_batch(
         manual_eviction=options.manual_eviction,
         runs_ahead=kind.runs_ahead if wants_ahead is None else wants_ahead,
         metrics=metrics,
+        progress=progress if callable(progress) else None,
     )
 
 
