@@ -195,7 +195,9 @@ def _run(source: Source, plan: _Plan, listeners: "list[socket.socket]", startup:
     from importlib.util import find_spec
 
     import anyio
+    import torch  # noqa: F401 - before there is a loop to wait for it
 
+    startup.lap("import")
     fast = find_spec("uvloop") is not None
     with ExitStack() as stack:
         for listener in listeners:
@@ -216,9 +218,6 @@ async def _serve(
     from asyncgen_apps.openai_http.server import serve as run
     from asyncgen_apps.openai_http.streams import with_streams
 
-    import torch  # noqa: F401  # isort: skip - counted as an import, not as loading
-
-    startup.lap("import")
     if plan.verbose:
         logging.basicConfig(format="%(levelname)s:  %(name)s: %(message)s", level=logging.INFO)
     async with opened(source) as opened_llm:

@@ -225,7 +225,9 @@ def _run(source: Source, plan: _Plan, listener: "socket.socket", startup: Startu
     from importlib.util import find_spec
 
     import anyio
+    import torch  # noqa: F401 - before there is a loop to wait for it
 
+    startup.lap("import")
     fast = find_spec("uvloop") is not None
     with listener:
         anyio.run(_serve, source, plan, listener, startup, backend_options={"use_uvloop": fast})
@@ -237,9 +239,6 @@ async def _serve(source: Source, plan: _Plan, listener: "socket.socket", startup
     from asyncgen_apps.cli.loading import opened
     from asyncgen_apps.websocket import serve_websocket
 
-    import torch  # noqa: F401  # isort: skip - counted as an import, not as loading
-
-    startup.lap("import")
     _set_up_log(plan.log)
     async with opened(source) as opened_llm:
         llm: AsyncLLM = opened_llm  # type: ignore[assignment]
