@@ -64,6 +64,7 @@ class Answer:
         self._last: TokenEvent | None = None
         self._failure: BaseException | None = None
         self._turn = threading.Lock()  # held by who reads, and never waited for
+        self._guard = threading.RLock()  # of what was read: another thread may close
         self._left = False
         self._result: Completion | None = None
 
@@ -226,12 +227,11 @@ class Answer:
             self._thread.cancel(request)
 
     async def _next_text(self) -> str:
-        unread = self._unread
         while True:
             await self._fill(as_text=True)
-            text = unread.popleft().text
-            while unread:
-                text += unread.popleft().text
+            with self._guard:
+                text = "".join([event.text for event in self._unread])
+                self._unread.clear()
             if text:
                 return text
 
@@ -258,8 +258,11 @@ class Answer:
         return self._ended
 
     async def _next_event(self) -> TokenEvent:
-        await self._fill(as_text=False)
-        return self._unread.popleft()
+        while True:
+            await self._fill(as_text=False)
+            with self._guard:
+                if self._unread:
+                    return self._unread.popleft()
 
     async def _fill(self, *, as_text: bool) -> None:
         """Return when something is unread; raise at the end of the stream."""
@@ -299,24 +302,26 @@ class Answer:
     def _collect(self) -> None:
         """Take over what the decode thread has put."""
         samples = self._samples
-        for item in self._mailbox.drain():
-            if isinstance(item, BaseException):
-                self._failure = item
-                continue
-            self._unread.append(item)
-            if item.index not in samples:
-                samples[item.index] = SampleBuilder(item.index)
-            samples[item.index].add(item)
-            if item.usage is not None:
-                self._last = item
+        with self._guard:
+            for item in self._mailbox.drain():
+                if isinstance(item, BaseException):
+                    self._failure = item
+                    continue
+                self._unread.append(item)
+                if item.index not in samples:
+                    samples[item.index] = SampleBuilder(item.index)
+                samples[item.index].add(item)
+                if item.usage is not None:
+                    self._last = item
 
     def _leave(self) -> None:
         """Stop reading: keep what is there, cancel the rest."""
-        self._collect()
-        self._unread.clear()
-        if not self._ended:
-            self._mailbox.close()  # wakes a task that may be waiting
-        self._abandon()
+        with self._guard:
+            self._collect()
+            self._unread.clear()
+            if not self._ended:
+                self._mailbox.close()  # wakes who may be waiting
+            self._abandon()
 
     def _abandon(self) -> None:
         """Stop reading without taking a lock, as a finalizer must."""

@@ -60,6 +60,12 @@ class Face:
                 render its chat template). Beyond it the request fails; what cannot be stopped is
                 left alone, and from four such threads on, texts of more than 4,096 characters
                 are refused by an :class:`OverloadedError`. ``None`` for no limit.
+            progress: How far long work is. ``None``: bars on the terminal, for downloads, loading
+                and lists of prompts that take longer than a second; ``False``: nothing; or what is
+                called on the thread that works with what is done, how much of it and how much in
+                all: ``"downloading"`` and ``"loading weights"`` in bytes, ``"prefill"`` in tokens
+                for a prompt of more than one chunk, ``"answering prompts"`` in prompts. It must be
+                quick.
             prefill_chunk_size: Most prompt tokens of one step, at least 1. A running stream waits
                 for one chunk of another's prompt at most.
             scheduler: Who goes first: ``"fifo"`` (running streams before new prompts),
@@ -88,7 +94,7 @@ class Face:
         self._admission = Admission(
             max_running=described.max_running, max_queue_size=described.max_queue_size
         )
-        self._max_running = described.max_running
+        self._max_running, self._progress = described.max_running, described.progress
         self._preparing = PreparingThreads(described.prepare_seconds)
         self._thread: DecodeThread[Opened] = DecodeThread(
             partial(open_engine, described, admission=self._admission),

@@ -83,7 +83,7 @@ def _settings(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def _is_exact(model: Any) -> bool:
     """Whether our kernels compute all of a model."""
-    core = getattr(model, "core", None)
+    core: Any = getattr(model, "core", None)
     if not callable(model) or not callable(getattr(core, "decode_packed", None)):
         return False
     config, dtype = core.config, model.dtype

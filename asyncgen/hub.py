@@ -8,13 +8,18 @@ from __future__ import annotations
 import json
 import os
 import re
+import sys
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from asyncgen.errors import InvalidRequestError, ModelLoadError
+from asyncgen.progress import is_terminal, tell
 
 if TYPE_CHECKING:
     from typing import Unpack
+
+    from asyncgen.progress import ProgressOption
 
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 
@@ -124,6 +129,7 @@ def resolve(
     *,
     weights: bool = True,
     subfolder: str = "",
+    progress: ProgressOption = None,
     **options: Unpack[HubOptions],
 ) -> Path:
     """Find the folder of a checkpoint, downloading it where it is not here yet.
@@ -133,6 +139,7 @@ def resolve(
             such as ``"owner/name"``. A folder that is called ``demo`` is reached as ``"./demo"``.
         weights: Whether the weights are needed, or only the small files beside them.
         subfolder: Folder of the checkpoint inside of the source; empty for the source itself.
+        progress: How far a download is: bars, nothing, or what is called.
         **options: See `HubOptions`.
 
     Returns:
@@ -151,7 +158,7 @@ def resolve(
         allowed = ["*.json", "*.jinja", *(["*.safetensors"] if weights else [])]
         inside = f"{subfolder.strip('/')}/" if subfolder else ""
         allowed, in_vain = ([inside + one for one in listed] for listed in (allowed, _IN_VAIN))
-        folder = _download(source, allowed, in_vain, options)
+        folder = _download(source, allowed, in_vain, options, progress)
     if not (folder / subfolder).is_dir():
         allowed_here = "there is no such folder in it; leave it out, or check its name"
         raise InvalidRequestError("subfolder", subfolder, allowed_here)
@@ -196,7 +203,11 @@ def _local_folder(source: str | os.PathLike[str]) -> Path | None:
 
 
 def _download(
-    source: str | os.PathLike[str], allowed: list[str], ignored: list[str], options: HubOptions
+    source: str | os.PathLike[str],
+    allowed: list[str],
+    ignored: list[str],
+    options: HubOptions,
+    progress: ProgressOption = None,
 ) -> Path:
     repository = str(source)
     if isinstance(source, os.PathLike) or not _REPOSITORY.fullmatch(repository):
@@ -208,10 +219,42 @@ def _download(
     where["endpoint"] = where.get("endpoint") or os.environ.get("HF_ENDPOINT")
     try:
         return Path(
-            snapshot_download(repository, allow_patterns=allowed, ignore_patterns=ignored, **where)
+            snapshot_download(
+                repository,
+                allow_patterns=allowed,
+                ignore_patterns=ignored,
+                tqdm_class=_bars(progress),
+                **where,
+            )
         )
     except Exception as error:
         raise ModelLoadError(_explain(repository, options, error)) from error
+
+
+def _bars(progress: ProgressOption) -> type[Any] | None:
+    """What the hub library shows its downloads with; ``None`` for bars of its own."""
+    if progress is None and is_terminal(sys.stderr):
+        return None
+    from huggingface_hub.utils import tqdm
+
+    lock = threading.Lock()
+
+    class Silent(tqdm):  # type: ignore[misc]  # its package has no types
+        """Paints nothing; a call is told of the bytes that were written."""
+
+        def __init__(self, *args: Any, **options: Any) -> None:
+            name = options.get("name") or ""
+            self._tells = options.get("unit") == "B" and not name.endswith(".transfer")
+            super().__init__(*args, **{**options, "disable": True})
+
+        def update(self, n: float | None = 1) -> None:
+            if not callable(progress) or not self._tells:
+                return
+            with lock:  # files are fetched on several threads
+                self.n += n or 0
+                tell(progress, "downloading", int(self.n), int(self.total or self.n))
+
+    return Silent
 
 
 def _explain(repository: str, options: HubOptions, error: Exception) -> str:

@@ -238,7 +238,7 @@ class LLM(Face):
             return self._answer(SyncTextStream, one, params, waiting)
 
         if is_prompts(prompt):
-            return answer_all(prompt, start, at_once=2 * self._max_running)
+            return answer_all(prompt, start, at_once=2 * self._max_running, progress=self._progress)
         with start(cast("Prompt", prompt), InThread()) as stream:
             for _ in stream.events():
                 pass

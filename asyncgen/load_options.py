@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from asyncgen.batch_encoding import Side
+    from asyncgen.progress import ProgressOption
 
 
 class HubAddress(TypedDict, total=False):
@@ -39,6 +40,8 @@ class HubAddress(TypedDict, total=False):
     """Folder of the checkpoint inside of the source."""
     trust_remote_code: bool | None
     """No remote code is run, so ``True`` is an error."""
+    progress: ProgressOption
+    """How far downloads and loading are: as in :func:`asyncgen.load_model`."""
 
 
 class ModelOptions(HubAddress, total=False):
@@ -129,7 +132,7 @@ def shows(keywords: type) -> Callable[[Function], Function]:
     return decorate
 
 
-_ADDRESS = ("revision", "token", "cache_dir", "local_files_only", "subfolder")
+_ADDRESS = ("revision", "token", "cache_dir", "local_files_only", "subfolder", "progress")
 _SET = FREE | CALL_DEFAULTS.keys()
 _OFF = frozenset(
     """

@@ -10,10 +10,12 @@ import torch
 from asyncgen.checkpoint import open_checkpoint
 from asyncgen.errors import InvalidRequestError, ModelLoadError
 from asyncgen.generation.config import CONFIG_FILE, GenerationConfig
+from asyncgen.generation.config.rules import require
 from asyncgen.hub import read_json, resolve
 from asyncgen.models.arch.registry import MODELS
 from asyncgen.models.config import ModelConfig
 from asyncgen.models.config.stored import check_sizes
+from asyncgen.progress import progress_option
 from asyncgen.weights import load_weights, resolve_dtype
 
 if TYPE_CHECKING:
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 
     from asyncgen.checkpoint import Checkpoint
     from asyncgen.models.decoder import DecoderLM
+    from asyncgen.progress import ProgressOption
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +50,7 @@ def load_core(
     *,
     device: str | int | torch.device | None = None,
     dtype: str | torch.dtype | None = None,
-    progress: bool = True,
+    progress: ProgressOption = None,
     check: Callable[[ModelConfig], None] | None = None,
     **address: Any,
 ) -> Loaded:
@@ -57,7 +60,7 @@ def load_core(
         source: ``"demo"``, a folder, or the id of a repository on the hub.
         device: Where to compute; ``None`` or ``"auto"`` is CUDA where there is one, else the CPU.
         dtype: What to compute in; ``None`` or ``"auto"`` is what the checkpoint says.
-        progress: Whether a bar may be shown for a load of more than a second.
+        progress: How far downloads and loading are: a bar, nothing, or what is called.
         check: May refuse a configuration, before any weight is read.
         **address: As those of `asyncgen.hub.resolve`.
 
@@ -66,8 +69,9 @@ def load_core(
         UnsupportedModelError: Its ``model_type`` has no implementation.
         InvalidRequestError: The device or the dtype is none.
     """
+    require("progress", progress, progress_option)
     chosen = _check_device(device)
-    folder = resolve(source, **address)
+    folder = resolve(source, progress=progress, **address)
     raw = _read_file(folder)
     config = ModelConfig.from_hf(raw)
     if check is not None:

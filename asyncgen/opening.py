@@ -1,4 +1,7 @@
-"""What the decode thread does first: load model and tokenizer, build the engine around them."""
+"""What the decode thread does first: load model and tokenizer, build the engine around them.
+
+Torch is imported there as well, and not where an event loop may run: it takes seconds.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from asyncgen.engine.assembly import assemble, plan_room
 from asyncgen.engine.options import EngineOptions, SharedOptions
 from asyncgen.errors import InvalidRequestError
 
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from asyncgen.engine.requests.admission import Admission
     from asyncgen.engine.scheduling.pages import CacheRoom
     from asyncgen.pretrained import PreTrainedModel
+    from asyncgen.progress import ProgressOption
     from asyncgen.tokenizer import Tokenizer
 
 
@@ -56,6 +59,13 @@ class LLMOptions(SharedOptions, total=False):
     """Most prompt tokens of one step, at least 1. A running stream waits for one chunk of another's
     prompt at most.
     """
+    progress: ProgressOption
+    """How far long work is. ``None``: bars on the terminal, for downloads, loading and lists of
+    prompts that take longer than a second; ``False``: nothing; or what is called on the thread that
+    works with what is done, how much of it and how much in all: ``"downloading"`` and ``"loading
+    weights"`` in bytes, ``"prefill"`` in tokens for a prompt of more than one chunk, ``"answering
+    prompts"`` in prompts. It must be quick.
+    """
     prefix_caching: bool
     """Keep the keys and values of prompts and answers while there is space, so that a request that
     begins alike (the next turn of a chat) computes only what is new.
@@ -76,6 +86,7 @@ class ModelSource(EngineOptions):
         token: Access token for the hub.
         max_queue_size: Most requests that wait; ``None`` for no limit.
         prepare_seconds: How long making one request ready may take; ``None`` for no limit.
+        progress: How far long work is: bars, nothing, or what is called.
     """
 
     source: str | os.PathLike[str] | Any
@@ -87,6 +98,7 @@ class ModelSource(EngineOptions):
     token: str | bool | None = None
     max_queue_size: int | None = None
     prepare_seconds: float | None = 10.0
+    progress: ProgressOption = None
 
     def __post_init__(self) -> None:
         """Check what can be checked before loading.
@@ -148,6 +160,8 @@ def open_engine(
         ModelLoadError: The checkpoint or the tokenizer cannot be read.
         InvalidRequestError: An argument is not allowed.
     """
+    from asyncgen.engine.assembly import assemble, plan_room
+
     model, tokenizer = _load_model(source), _load_tokenizer(source)
     is_ours = hasattr(model, "core")
     room = plan_room(model, source) if is_ours else None
@@ -159,6 +173,7 @@ def open_engine(
         assistants=_assistants(model, source) if is_ours else None,
         is_closing=is_closing,
         admission=admission,
+        progress=source.progress,
     )
     engine.warm()
     fingerprint = _fingerprint(model, tokenizer)
@@ -182,6 +197,7 @@ def _load_model(source: ModelSource) -> PreTrainedModel:
         dtype=source.dtype,
         revision=source.revision,
         token=source.token,
+        progress=source.progress,
     )
 
 
@@ -192,7 +208,9 @@ def _load_tokenizer(source: ModelSource) -> Tokenizer:
 
         # A revision belongs to the model's repository; a tokenizer from elsewhere has its own.
         revision = source.revision if source.tokenizer is None else None
-        return load_tokenizer(wanted, revision=revision, token=source.token)
+        return load_tokenizer(
+            wanted, revision=revision, token=source.token, progress=source.progress
+        )
     return wanted
 
 
@@ -201,7 +219,8 @@ def _assistants(model: PreTrainedModel, source: ModelSource) -> Assistants:
     from asyncgen.engine.lane.assistants import Assistants
     from asyncgen.pretrained import load_model, load_tokenizer
 
+    common: dict[str, Any] = {"token": source.token, "progress": source.progress}
     return Assistants(
-        partial(load_model, device=model.device, dtype=source.dtype, token=source.token),
-        partial(load_tokenizer, token=source.token),
+        partial(load_model, device=model.device, dtype=source.dtype, **common),
+        partial(load_tokenizer, **common),
     )

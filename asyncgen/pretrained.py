@@ -10,15 +10,18 @@ import torch
 
 from asyncgen.errors import InvalidRequestError, UnsupportedModelError
 from asyncgen.faces import CLASSES
+from asyncgen.generation.config.rules import require
 from asyncgen.hub import resolve
 from asyncgen.loading import load_core
 from asyncgen.modeling import PreTrainedModel
+from asyncgen.progress import progress_option
 from asyncgen.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     import os
 
     from asyncgen.models.config import ModelConfig
+    from asyncgen.progress import ProgressOption
 
 __all__ = ["PreTrainedModel", "load_model", "load_tokenizer", "set_seed"]
 
@@ -32,7 +35,7 @@ def load_model(
     token: str | bool | None = None,
     cache_dir: str | os.PathLike[str] | None = None,
     local_files_only: bool = False,
-    progress: bool = True,
+    progress: ProgressOption = None,
     has_encoder: bool | None = None,
     subfolder: str = "",
 ) -> PreTrainedModel:
@@ -48,7 +51,9 @@ def load_model(
         token: Access token for the hub.
         cache_dir: Where downloads are kept.
         local_files_only: Never download.
-        progress: Whether a bar may be shown for a load of more than a second.
+        progress: How far downloads and loading are. ``None``: a bar on the terminal, where they
+            take longer than a second; ``False``: nothing; or what is called with what is done, how
+            much, and how much in all.
         has_encoder: Refuse a model that has, or has not, an encoder; ``None`` takes either.
         subfolder: Folder of the checkpoint inside of the source.
 
@@ -93,6 +98,7 @@ def load_tokenizer(
     local_files_only: bool = False,
     add_prefix_space: bool | None = None,
     subfolder: str = "",
+    progress: ProgressOption = None,
 ) -> Tokenizer:
     """Load a tokenizer; parameters as in :func:`load_model`.
 
@@ -105,13 +111,16 @@ def load_tokenizer(
         add_prefix_space: Whether a text is split as if a space stood before it; ``None`` leaves it
             to the files.
         subfolder: Folder of the tokenizer inside of the source.
+        progress: As in :func:`load_model`, for downloads.
 
     Raises:
         ModelLoadError: There is no such tokenizer, or it cannot be read.
     """
+    require("progress", progress, progress_option)
     folder = resolve(
         source,
         weights=False,
+        progress=progress,
         revision=revision,
         token=token,
         cache_dir=cache_dir,

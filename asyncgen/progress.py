@@ -1,4 +1,4 @@
-"""A progress bar for work that turns out to take longer than a second.
+"""How far long work is: a bar where it turns out to take longer than a second, or a call.
 
 Nothing is shown without a terminal on stderr, and nothing is imported until there is something to
 show.
@@ -6,16 +6,56 @@ show.
 
 from __future__ import annotations
 
+import logging
+import os
 import sys
 import time
-from typing import TYPE_CHECKING, Any, Self, TextIO
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Literal, Self, TextIO, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from types import TracebackType
 
 
 _DELAY = 1.0
+_log = logging.getLogger("asyncgen.progress")
+
+ProgressOption: TypeAlias = Callable[[str, int, int], object] | Literal[False] | None
+"""``None``: a bar, where there is a terminal and the work takes longer than a second. ``False``:
+nothing. Or what is called with what is done, how much of it, and how much that is in all (which
+may grow while files are found): ``("downloading", bytes, bytes)``,
+``("loading weights", bytes, bytes)``, ``("prefill", tokens, tokens)`` for a prompt of more than one
+chunk, ``("answering prompts", prompts, prompts)``. It is called on the thread that works, and
+must be quick; what it raises is logged.
+"""
+
+
+def progress_option(value: object) -> str | None:
+    """The rule for a `ProgressOption`."""
+    if value is None or value is False or callable(value):
+        return None
+    return "None (automatic), False, or a function of what, done and total"
+
+
+def tell(progress: Callable[[str, int, int], object], what: str, done: int, total: int) -> None:
+    """Call what the user gave; an error of it is no reason to stop the work."""
+    try:
+        progress(what, done, total)
+    except Exception:
+        _log.exception("`progress` raised")
+
+
+def is_terminal(stream: TextIO | None) -> bool:
+    """Whether a stream is a terminal to paint on.
+
+    What a terminal application puts in the place of stderr says that it is one, but has no file
+    that is. It may lack anything else of a file; stderr is ``None`` under pythonw, and a closed
+    stream raises.
+    """
+    try:
+        return stream is not None and stream.isatty() and os.isatty(stream.fileno())
+    except (AttributeError, OSError, ValueError):
+        return False
 
 
 class Progress:
@@ -27,7 +67,7 @@ class Progress:
         total: Bytes in all.
         label: What the bar says in front.
         unit: What is counted.
-        enabled: ``False`` never shows a bar.
+        progress: A bar, nothing, or what is called.
         stream: Where the bar goes; ``sys.stderr`` if left out.
         clock: Returns seconds; replaced by tests.
     """
@@ -38,7 +78,7 @@ class Progress:
         label: str,
         *,
         unit: str = "B",
-        enabled: bool = True,
+        progress: ProgressOption = None,
         stream: TextIO | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -46,12 +86,8 @@ class Progress:
         self._label = label
         self._unit = unit
         self._stream = sys.stderr if stream is None else stream
-        # stderr is None under pythonw, and a closed stream raises at isatty.
-        self._enabled = enabled and bool(
-            self._stream
-            and not getattr(self._stream, "closed", False)  # what replaces stderr may lack it
-            and self._stream.isatty()
-        )
+        self._call = progress if callable(progress) else None
+        self._enabled = progress is None and is_terminal(self._stream)
         self._clock = clock
         self._done = 0
         self._start = clock()
@@ -60,6 +96,7 @@ class Progress:
     def __enter__(self) -> Self:
         """Start the clock."""
         self._start = self._clock()
+        self.advance(0)
         return self
 
     def __exit__(
@@ -75,6 +112,8 @@ class Progress:
     def advance(self, count: int) -> None:
         """Count so many more."""
         self._done += count
+        if self._call is not None:
+            tell(self._call, self._label, self._done, self._total)
         if not self._enabled:
             return
         if self._bar is not None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import queue
+from collections import deque
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from asyncgen.errors import OverloadedError
+from asyncgen.preparing import MOST_AT_ONCE
 from asyncgen.progress import Progress
 from asyncgen.types import check_prompt
 from asyncgen.waiting import READER_PACE, InThread
@@ -15,7 +18,9 @@ from streamers import ThreadMailbox
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from concurrent.futures import Future
 
+    from asyncgen.progress import ProgressOption
     from asyncgen.stream import SyncTextStream
     from asyncgen.types import Completion, Prompt
     from asyncgen.waiting import Letter
@@ -36,6 +41,7 @@ def answer_all(
     start: Callable[[Prompt, InThread], SyncTextStream],
     *,
     at_once: int,
+    progress: ProgressOption = None,
 ) -> list[Completion]:
     """Answer prompts together.
 
@@ -43,6 +49,7 @@ def answer_all(
         prompts: At least one.
         start: Makes a stream that waits as it is told.
         at_once: Most streams that are open at a time, at least 1.
+        progress: How many have ended: a bar, nothing, or what is called.
 
     Returns:
         Their completions, in order.
@@ -55,31 +62,50 @@ def answer_all(
         _noted(place, check_prompt, prompt)
     ended: queue.SimpleQueue[int] = queue.SimpleQueue()
     found: dict[int, Completion] = {}
-    running: dict[int, SyncTextStream] = {}
-    place = 0
+    running: dict[int, tuple[SyncTextStream, Future[SyncTextStream]]] = {}
+    waiting = deque(range(len(prompts)))
+    # One after the other, the prompts would be made ready more slowly than they are answered.
+    helpers = ThreadPoolExecutor(MOST_AT_ONCE, "asyncgen-list")
+
+    def begin(place: int) -> None:
+        tell = partial(ended.put, place)
+        stream = start(prompts[place], _Counted(tell))
+        begun = helpers.submit(stream.__enter__)
+        running[place] = stream, begun
+        begun.add_done_callback(lambda _: tell() if _has_failed(begun) else None)
+
     try:
-        with Progress(len(prompts), "answering prompts", unit="prompt") as bar:
+        with Progress(len(prompts), "answering prompts", unit="prompt", progress=progress) as bar:
             while len(found) < len(prompts):
-                while place < len(prompts) and len(running) < at_once:
-                    stream = start(prompts[place], _Counted(partial(ended.put, place)))
-                    try:
-                        running[place] = _noted(place, stream.__enter__)
-                    except OverloadedError:
-                        if not running:
-                            raise
-                        break  # until one of ours has ended
-                    place += 1
-                first = ended.get()
-                found[first] = _noted(first, _read, running.pop(first))
-                bar.advance(1)
+                while waiting and len(running) < at_once:
+                    begin(waiting.popleft())
+                place = ended.get()
+                if place not in running:  # told twice: it was posted while the engine was closed
+                    continue
+                stream, begun = running.pop(place)
+                try:
+                    found[place] = _noted(place, _read, stream, begun)
+                except OverloadedError:
+                    if not running:
+                        raise
+                    waiting.appendleft(place)
+                    at_once = len(running)  # there is no room for more
+                else:
+                    bar.advance(1)
     finally:
-        for stream in running.values():
+        for stream, _ in running.values():
             stream.close()
+        helpers.shutdown(cancel_futures=True)
     return [found[each] for each in range(len(prompts))]
 
 
-def _read(stream: SyncTextStream) -> Completion:
-    """The result of a stream whose events are all there."""
+def _has_failed(begun: Future[SyncTextStream]) -> bool:
+    return not begun.cancelled() and begun.exception() is not None
+
+
+def _read(stream: SyncTextStream, begun: Future[SyncTextStream]) -> Completion:
+    """The result of a stream whose events are all there, or what it raised when it began."""
+    begun.result()
     for _ in stream.events():
         pass
     return stream.result

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from asyncgen.checkpoint import Checkpoint, StoredTensor
+    from asyncgen.progress import ProgressOption
     from asyncgen.weight_map import WeightRule
 
 
@@ -103,7 +104,7 @@ def load_weights(
     dtype: torch.dtype,
     device: torch.device | str = "cpu",
     ignored: Sequence[str] = (),
-    progress: bool = True,
+    progress: ProgressOption = None,
 ) -> None:
     """Fill a model that was built on the meta device.
 
@@ -117,7 +118,7 @@ def load_weights(
         dtype: Dtype of the parameters.
         device: Where they go.
         ignored: More regular expressions of stored names that may be left alone.
-        progress: Whether a bar may be shown for a load of more than a second.
+        progress: How far it is: a bar, nothing, or what is called.
 
     Raises:
         ModelLoadError: Weights are missing, unexpected or of another shape, quantised, too large
@@ -130,7 +131,7 @@ def load_weights(
     check_memory(rules, twice, checkpoint, dtype=dtype, device=torch.device(device))
     total = sum(checkpoint.tensors[source].num_bytes for rule in rules for source in rule.sources)
     total += sum(table.num_bytes for table in twice if DTYPES[table.kind] != dtype)
-    with Progress(total, "loading weights", enabled=progress) as bar, _Reader(bar) as reader:
+    with Progress(total, "loading weights", progress=progress) as bar, _Reader(bar) as reader:
         for module_name, group in _by_module(rules):
             module = core.get_submodule(module_name)
             for rule in group:
@@ -200,7 +201,7 @@ def find_broken(checkpoint: Checkpoint) -> str | None:
     Args:
         checkpoint: The stored tensors.
     """
-    with Progress(0, "looking for NaN", enabled=False) as bar, _Reader(bar) as reader:
+    with Progress(0, "looking for NaN", progress=False) as bar, _Reader(bar) as reader:
         for name, tensor in checkpoint.tensors.items():
             kind = DTYPES.get(tensor.kind)
             if kind is None or not kind.is_floating_point:

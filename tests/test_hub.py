@@ -54,6 +54,18 @@ def names_in(folder: Path) -> set[str]:
     return {str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file()}
 
 
+def test_a_download_is_told_and_nothing_painted(
+    hub: StandInHub, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    told: list[tuple[str, int, int]] = []
+    resolve("owner/model", cache_dir=tmp_path, progress=lambda *each: told.append(each))
+    size = sum(len(FILES[name]) for name in WANTED)
+    assert {what for what, *_ in told} == {"downloading"}
+    assert told[-1] == ("downloading", size, size)
+    resolve("owner/model", cache_dir=tmp_path / "again", progress=False)
+    assert capfd.readouterr() == ("", "")
+
+
 def test_demo_is_bundled() -> None:
     folder = resolve("demo")
     assert folder.name == "demo" and folder.parent.name == "asyncgen"

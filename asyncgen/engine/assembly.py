@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from asyncgen.engine.scheduling.scheduler import Scheduler
     from asyncgen.models.attention.paged.attention import PagedAttention
     from asyncgen.models.graphs import DecodeGraphs, Recorder
+    from asyncgen.progress import ProgressOption
     from asyncgen.tokenizer import Tokenizer
 
 
@@ -121,6 +122,7 @@ def assemble(
     assistants: Assistants | None = None,
     is_closing: Callable[[], bool] = bool,
     admission: Admission | None = None,
+    progress: ProgressOption = None,
 ) -> Engine:
     """Make an engine; allocates the memory of its pages.
 
@@ -132,6 +134,7 @@ def assemble(
         assistants: Where draft models come from; ``None`` for a foreign model.
         is_closing: Whether the decode thread was asked to leave, for a foreign model.
         admission: Counts who waits.
+        progress: If it can be called, it is told of long prompts.
 
     Raises:
         InvalidRequestError: The scheduler is none.
@@ -142,7 +145,7 @@ def assemble(
 
         pool = PagePool(room.num_pages, room.page_size, sharing=options.page_sharing)
         if callable(getattr(model.core, "decode_packed", None)):
-            batch = _make_batch(model, tokenizer, options, room, pool, metrics)
+            batch = _make_batch(model, tokenizer, options, room, pool, metrics, progress)
     start_alone = _runs(model, tokenizer, options, assistants, is_closing, metrics)
     lane = SideLane(
         start_alone,
@@ -189,6 +192,7 @@ def _make_batch(
     room: CacheRoom,
     pool: PagePool,
     metrics: EngineMetrics,
+    progress: ProgressOption,
 ) -> Batch:
     """The shared batch of a model that computes packed rows."""
     from asyncgen.cache.paged import PagedStorage
@@ -218,6 +222,7 @@ def _make_batch(
         manual_eviction=options.manual_eviction,
         runs_ahead=kind.runs_ahead if wants_ahead is None else wants_ahead,
         metrics=metrics,
+        progress=progress if callable(progress) else None,
     )
 
 

@@ -19,10 +19,11 @@ from asyncgen.engine.sampling.logprobs import named_logprob
 from asyncgen.engine.scheduling.state import RequestStatus
 from asyncgen.errors import InvalidRequestError
 from asyncgen.guard import request_failure
+from asyncgen.progress import tell
 from streamers import LoopBell
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from torch import Tensor
 
@@ -59,6 +60,7 @@ class Batch:
         manual_eviction: bool = False,
         runs_ahead: bool = False,
         metrics: EngineMetrics | None = None,
+        progress: Callable[[str, int, int], object] | None = None,
     ) -> None:
         """Start without requests.
 
@@ -75,6 +77,7 @@ class Batch:
             runs_ahead: Whether the next forward pass is begun before the tokens of a step are
                 read: for a device that computes while the host does something else.
             metrics: Hears of prompts and failures.
+            progress: Is told of each chunk of a prompt of more than one.
         """
         self._scheduler = scheduler
         self._runner = runner
@@ -86,6 +89,7 @@ class Batch:
         self._runs_ahead = runs_ahead
         self._begun: BegunStep | None = None
         self._metrics = metrics
+        self._progress = progress
         self.requests: dict[Request, dict[Sample, None]] = {}
         self._events: dict[Request, EventWriter] = {}  # of those that have had a step
         self._num_decoding = 0
@@ -189,9 +193,20 @@ class Batch:
             if sampled.failures:
                 rows = self._withdraw_poisoned(rows, samples, logits, sampled)
         self._scheduler.computed(rows)
+        if self._progress is not None:
+            self._tell_prefill(rows, self._progress)
         if samples:
             self._settle(samples, sampled)
         return scheduled
+
+    def _tell_prefill(
+        self, rows: Sequence[ScheduledRow], progress: Callable[[str, int, int], object]
+    ) -> None:
+        """Say how far the long prompts of a step are."""
+        for row in rows:
+            total = len(cast("Sample", row.state).request.prompt_ids)
+            if self._prefill_chunk < total and row.start < total:
+                tell(progress, "prefill", min(row.start + row.count, total), total)
 
     def _sample(
         self, rows: Sequence[ScheduledRow], samples: list[Sample], logits: Tensor

@@ -14,6 +14,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
 from asyncgen.generation.config.rules import Range, Rule, require, switch
+from asyncgen.progress import progress_option
 
 if TYPE_CHECKING:
     from asyncgen.engine.scheduling.scheduler import Scheduler
@@ -131,6 +132,7 @@ _RULES: dict[str, Rule] = {
     "use_async_batching": switch,
     "max_queue_size": _COUNT,
     "prepare_seconds": Range(0, above=True),
+    "progress": progress_option,
     "num_threads": _COUNT,
 }
 _OR_NONE = frozenset({"prepare_seconds"})

@@ -111,11 +111,12 @@ def test_every_parameter_of_the_batch_is_among_the_cases() -> None:
 def requests(draw: st.DrawFn) -> dict[str, Any]:
     """Parameters of a request."""
     names = draw(st.sets(st.sampled_from(sorted(VALUES)), max_size=5))
-    given = dict(draw(st.sampled_from(_WAYS)))
+    given: dict[str, Any] = dict(draw(st.sampled_from(_WAYS)))
     if not given["do_sample"]:
         names -= {each.name for each in PARAMETERS if each.needs == "do_sample"}
     for pair in _PAIRS:
-        names -= {min(pair)} if pair <= names else set()
+        if pair <= names:
+            names.remove(min(pair))
     if {"n", "num_return_sequences"} <= names:
         names.remove("n")
     rows = names & {"n", "num_return_sequences"}
@@ -127,8 +128,7 @@ def requests(draw: st.DrawFn) -> dict[str, Any]:
         names.discard("top_logprobs")
     if not names & {"max_new_tokens", "max_length"}:
         given["max_new_tokens"] = 20
-    for name in sorted(names):
-        given[name] = draw(st.sampled_from(VALUES[name]))
+    given |= {name: draw(st.sampled_from(VALUES[name])) for name in sorted(names)}
     return given | {"seed": draw(st.integers(0, 1000))}
 
 
@@ -148,7 +148,8 @@ def answer_of(
 def told(events: Sequence[TokenEvent], index: int, given: int = 0) -> tuple[Any, ...]:
     """What the reader of a sample was told after its first tokens: ids, text, the rest."""
     ids: list[int] = []
-    text, logprobs, ending = "", [], None
+    logprobs: list[Any] = []
+    text, ending = "", None
     for event in events:
         if event.index != index:
             continue
@@ -293,13 +294,14 @@ def test_text_that_was_held_back_comes_behind_the_seam() -> None:
 
 def test_one_that_has_ended_says_so_and_computes_nothing() -> None:
     ids = list("caf\u00e9 au lait".encode())
-    for given, ending in (
+    cases: tuple[tuple[dict[str, Any], Any], ...] = (
         ({"generated_ids": [*ids, EOS]}, ("stop", EOS)),
         ({"generated_ids": ids[:4], "max_new_tokens": 4}, ("length", None)),
         ({"generated_ids": ids[:3], "stop": "af"}, ("stop", "af")),
         ({"generated_ids": ids[:3], "stop_strings": "af"}, ("stop", None)),
         ({"generated_ids": ids[:2], "max_length": 5}, ("length", None)),
-    ):
+    )
+    for given, ending in cases:
         (event,) = run(**given)
         assert (event.text, event.token_ids) == ("", ())
         assert (event.finish_reason, event.stop_reason) == ending

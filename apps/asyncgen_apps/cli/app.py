@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from asyncgen_apps.cli.batch import batch
 from asyncgen_apps.cli.bench import bench
 from asyncgen_apps.cli.chat import chat
 from asyncgen_apps.cli.generate import generate
@@ -21,6 +22,7 @@ app = App(
 )
 app.command("chat")(chat)
 app.command("generate")(generate)
+app.command("batch")(batch)
 app.command("serve")(serve)
 app.command("serve-ws")(serve_ws)
 app.command("gradio")(gradio)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import contextmanager
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import typer
@@ -18,7 +19,7 @@ from asyncgen_apps.cli.render import error_line
 from asyncgen_apps.cli.session import ConversationError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 
 FAILED = 1
@@ -29,6 +30,21 @@ BROKEN_PIPE = 141
 
 class UserError(Exception):
     """A mistake in how a command was called, with the remedy."""
+
+
+def require_installed(names: Sequence[str], *, extra: str) -> None:
+    """Find out before any work whether what a command needs is there.
+
+    Args:
+        names: Modules.
+        extra: What of ours brings them.
+
+    Raises:
+        UserError: Names those that are missing.
+    """
+    missing = [name for name in names if find_spec(name) is None]
+    if missing:
+        raise UserError(f'{" and ".join(missing)} not installed: pip install "asyncgen[{extra}]"')
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from asyncgen_apps.cli.guard import UserError
+from asyncgen_apps.cli.guard import UserError, require_installed
 from asyncgen_apps.cli.source import Source
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def remote_source(
         UserError: An option has no effect with a server, several tokens are in the environment, or
             something is not installed.
     """
-    _check_installed()
+    require_installed(NEEDED, extra="websocket")
     for name in _LOCAL:
         if is_typed(context, name):
             raise UserError(
@@ -56,11 +56,3 @@ def is_typed(context: typer.Context, name: str) -> bool:
     """Whether an option stands on the command line itself."""
     source = context.get_parameter_source(name)
     return source is not None and source.name == "COMMANDLINE"
-
-
-def _check_installed() -> None:
-    from importlib.util import find_spec
-
-    missing = [name for name in NEEDED if find_spec(name) is None]
-    if missing:
-        raise UserError(f'{" and ".join(missing)} not installed: pip install "asyncgen[websocket]"')

@@ -17,7 +17,7 @@ from asyncgen_apps.cli.doors import (
     TrustedProxy,
     check_reach,
 )
-from asyncgen_apps.cli.guard import UserError, one_line_errors
+from asyncgen_apps.cli.guard import UserError, one_line_errors, require_installed
 from asyncgen_apps.cli.process import prepare_process
 from asyncgen_apps.cli.source import Source, examples_of
 from asyncgen_apps.cli.startup import Startup
@@ -129,7 +129,7 @@ def serve(
 ) -> None:
     """Serve a model over HTTP, in the way of OpenAI's API."""
     with one_line_errors(debug):
-        _check_installed()
+        require_installed(NEEDED, extra="serve")
         prepare_process(threads)
         source = Source(
             model,
@@ -195,7 +195,9 @@ def _run(source: Source, plan: _Plan, listeners: "list[socket.socket]", startup:
     from importlib.util import find_spec
 
     import anyio
+    import torch  # noqa: F401 - before there is a loop to wait for it
 
+    startup.lap("import")
     fast = find_spec("uvloop") is not None
     with ExitStack() as stack:
         for listener in listeners:
@@ -216,9 +218,6 @@ async def _serve(
     from asyncgen_apps.openai_http.server import serve as run
     from asyncgen_apps.openai_http.streams import with_streams
 
-    import torch  # noqa: F401  # isort: skip - counted as an import, not as loading
-
-    startup.lap("import")
     if plan.verbose:
         logging.basicConfig(format="%(levelname)s:  %(name)s: %(message)s", level=logging.INFO)
     async with opened(source) as opened_llm:
@@ -307,12 +306,3 @@ def _with_chat(wanted: bool | None, guarded: bool) -> bool:
     if wanted and not has_chat():
         raise UserError('--chat: gradio is not installed: pip install "asyncgen[gradio]"')
     return has_chat() and (wanted is True or not guarded)
-
-
-def _check_installed() -> None:
-    """Find out before any work whether all that is needed is there."""
-    from importlib.util import find_spec
-
-    missing = [name for name in NEEDED if find_spec(name) is None]
-    if missing:
-        raise UserError(f'{" and ".join(missing)} not installed: pip install "asyncgen[serve]"')

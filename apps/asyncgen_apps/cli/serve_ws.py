@@ -18,7 +18,7 @@ from asyncgen_apps.cli.doors import (
     TrustedProxy,
     check_reach,
 )
-from asyncgen_apps.cli.guard import UserError, one_line_errors
+from asyncgen_apps.cli.guard import UserError, one_line_errors, require_installed
 from asyncgen_apps.cli.process import prepare_process
 from asyncgen_apps.cli.source import Source
 from asyncgen_apps.cli.startup import Startup
@@ -134,7 +134,7 @@ def serve_ws(
 ) -> None:
     """Serve token streams over WebSocket."""
     with one_line_errors(debug):
-        _check_installed()
+        require_installed(NEEDED, extra="websocket")
         prepare_process(threads)
         source = Source(
             model,
@@ -225,7 +225,9 @@ def _run(source: Source, plan: _Plan, listener: "socket.socket", startup: Startu
     from importlib.util import find_spec
 
     import anyio
+    import torch  # noqa: F401 - before there is a loop to wait for it
 
+    startup.lap("import")
     fast = find_spec("uvloop") is not None
     with listener:
         anyio.run(_serve, source, plan, listener, startup, backend_options={"use_uvloop": fast})
@@ -237,9 +239,6 @@ async def _serve(source: Source, plan: _Plan, listener: "socket.socket", startup
     from asyncgen_apps.cli.loading import opened
     from asyncgen_apps.websocket import serve_websocket
 
-    import torch  # noqa: F401  # isort: skip - counted as an import, not as loading
-
-    startup.lap("import")
     _set_up_log(plan.log)
     async with opened(source) as opened_llm:
         llm: AsyncLLM = opened_llm  # type: ignore[assignment]
@@ -304,12 +303,3 @@ def _announce(plan: _Plan, server: "StreamServer", startup: Startup) -> None:
 def _say(text: str) -> None:
     sys.stderr.write(text + "\n")
     sys.stderr.flush()
-
-
-def _check_installed() -> None:
-    """Find out before any work whether all that is needed is there."""
-    from importlib.util import find_spec
-
-    missing = [name for name in NEEDED if find_spec(name) is None]
-    if missing:
-        raise UserError(f'{" and ".join(missing)} not installed: pip install "asyncgen[websocket]"')

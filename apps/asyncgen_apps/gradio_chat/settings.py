@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, cast
 
-from asyncgen import WatermarkingConfig
 from asyncgen_apps.gradio_chat.fields import AIDED, FIELDS, SAMPLING, Field, Values, draws
 from asyncgen_apps.gradio_chat.words import banned, required
 
@@ -134,6 +133,8 @@ def stream_params(
     if "required_words" in differing:
         params["force_words_ids"] = required(_lines(differing["required_words"]), encode)
     if differing.get("watermark"):
+        from asyncgen import WatermarkingConfig  # brings torch, which is loaded by now
+
         params["watermarking_config"] = WatermarkingConfig()
     if params.get("temperature") == 0:
         # Nothing is drawn then, whatever else stands under sampling.

@@ -17,7 +17,8 @@ from starlette.responses import Response
 
 from asyncgen import Usage
 from asyncgen_apps.clients import ANYBODY
-from asyncgen_apps.openai_http.failures import SERVER, ApiError, from_exception
+from asyncgen_apps.openai_http.bodies import check_whole, whole
+from asyncgen_apps.openai_http.failures import ApiError, from_exception
 from asyncgen_apps.openai_http.job import Job
 from asyncgen_apps.openai_http.reply import MARK, Reply, Template, event_line
 from asyncgen_apps.openai_http.shapes import counts_object
@@ -133,10 +134,7 @@ class Answer(Response):
         try:
             async with Job(self._llm, self._plan.parts, self._client) as job:
                 if self._wishes is None:
-                    await job.read(_check)
-                    await reply.whole(
-                        self._shape.whole(self._prompts(job), job.samples(), job.usage())
-                    )
+                    await reply.whole(await whole(job, self._shape))
                 else:
                     await self._stream(job, reply, self._wishes)
         except OSError:
@@ -165,7 +163,7 @@ class Answer(Response):
         def take(index: int, event: TokenEvent) -> Awaitable[None] | None:
             ended = event.finish_reason
             if ended is not None:
-                _check(index, event)
+                check_whole(index, event)
             self._tokens += len(event.token_ids)
             if not event.text and ended is None and not tells_tokens:
                 return None
@@ -220,13 +218,6 @@ class Answer(Response):
                 await reply.begin()
             if early or silent >= settings.ping_seconds:
                 await reply.ping()
-
-
-def _check(index: int, event: TokenEvent) -> None:
-    """Raise if the answer was cut short because the engine was closed."""
-    if event.finish_reason in ("aborted", "error"):
-        message = "the engine was closed before the answer was complete"
-        raise ApiError(503, message, SERVER, code="engine_unavailable", retry_after=5)
 
 
 async def _count_prompts(llm: AsyncLLM, plan: Plan) -> int:

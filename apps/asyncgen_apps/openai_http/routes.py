@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 from fastapi import APIRouter, Request, Response
 
 from asyncgen_apps.openai_http.answer import Answer, StreamWishes
-from asyncgen_apps.openai_http.failures import ApiError, clipped
+from asyncgen_apps.openai_http.bodies import BODIES, require_model, understood
+from asyncgen_apps.openai_http.failures import ApiError
 from asyncgen_apps.openai_http.replies import (
     ERRORS,
     ChatCompletion,
@@ -21,16 +23,16 @@ from asyncgen_apps.openai_http.replies import (
     ModelList,
     TextCompletion,
 )
-from asyncgen_apps.openai_http.schema import ChatCompletionRequest, CompletionRequest
-from asyncgen_apps.openai_http.shapes import ChatShape, Head, TextShape
-from asyncgen_apps.openai_http.translate import plan
+from asyncgen_apps.openai_http.schema import (  # noqa: TC001 - FastAPI reads annotations
+    ChatCompletionRequest,
+    CompletionRequest,
+)
 
 if TYPE_CHECKING:
     from asyncgen import AsyncLLM
     from asyncgen_apps.openai_http.gate import Gate
     from asyncgen_apps.openai_http.middleware import Answers
     from asyncgen_apps.openai_http.settings import ServerSettings
-    from asyncgen_apps.openai_http.shapes import Shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +53,7 @@ class Service:
 
     def require_model(self, name: str) -> None:
         """Refuse a model that is not here."""
-        if name not in self.settings.model_names:
-            known = ", ".join(self.settings.model_names)
-            message = f"the model {clipped(name)!r} does not exist here; there is: {known}"
-            raise ApiError(404, message, param="model", code="model_not_found")
+        require_model(name, self.settings.model_names)
 
     def model(self, name: str) -> dict[str, object]:
         """Describe a model as the API does."""
@@ -69,28 +68,21 @@ class Service:
         """
         self.require_model(body.model)
         wishes = _wishes(body)
-        planned = plan(body)
-        is_chat = isinstance(body, ChatCompletionRequest)
-        prefix = "chatcmpl" if is_chat else "cmpl"
-        head = Head(f"{prefix}-{request_id}", int(time.time()), body.model)
-        shape: Shape
-        if is_chat:
-            shape = ChatShape(head, planned.logprobs, planned.token_ids)
-        else:
-            shape = TextShape(head, planned.logprobs, planned.top_logprobs, planned.token_ids)
+        planned, shape = understood(body, request_id)
         return Answer(self.llm, self.gate, self.settings, planned, shape, wishes)
 
 
 def short_ways(service: Service) -> Answers:
     """What answers bodies that need not go through the routes, by path."""
 
-    def chat(content: object, request_id: str) -> Answer:
-        return service.answer(ChatCompletionRequest.model_validate(content), request_id)
+    def answer(
+        kind: type[ChatCompletionRequest] | type[CompletionRequest],
+        content: object,
+        request_id: str,
+    ) -> Answer:
+        return service.answer(kind.model_validate(content), request_id)
 
-    def text(content: object, request_id: str) -> Answer:
-        return service.answer(CompletionRequest.model_validate(content), request_id)
-
-    return {"/v1/chat/completions": chat, "/v1/completions": text}
+    return {path: partial(answer, kind) for path, kind in BODIES.items()}
 
 
 def api_routes(service: Service) -> APIRouter:

@@ -38,7 +38,13 @@ class Head:
 
 
 class Shape(Protocol):
-    """One route's way to lay out a reply."""
+    """One route's way to lay out a reply.
+
+    Attributes:
+        token_ids: Whether token ids are told.
+    """
+
+    token_ids: bool
 
     def opening(self, prompt_ids: Sequence[Sequence[int]], choices: int) -> Iterable[Object]:
         """Chunks before the first text, for so many choices of some prompts together."""
@@ -93,7 +99,7 @@ class ChatShape:
         """The text that an event brought, or the end."""
         delta: Object = {"content": event.text} if event.text or not event.finish_reason else {}
         logprobs = _chat_logprobs(event.logprobs or ()) if self.logprobs else None
-        ids = {"token_ids": list(event.token_ids)} if self.token_ids else {}
+        ids: Object = {"token_ids": list(event.token_ids)} if self.token_ids else {}
         return self._chunk(index, delta, logprobs, event.finish_reason, event.stop_reason, ids)
 
     def closing(self, usage: Usage) -> Object:

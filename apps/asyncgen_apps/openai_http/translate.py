@@ -72,11 +72,17 @@ class Plan:
         return sum(part.samples for part in self.parts)
 
 
-def plan(request: ChatCompletionRequest | CompletionRequest) -> Plan:
+def plan(
+    request: ChatCompletionRequest | CompletionRequest,
+    *,
+    text_tokens: int | None = COMPLETION_TOKENS,
+) -> Plan:
     """Work out what to run.
 
     Args:
         request: Of the right shape; the values may still be refused by the engine.
+        text_tokens: Tokens that continue a text where no length is asked for; ``None`` leaves that
+            to the model.
 
     Returns:
         The plan.
@@ -84,7 +90,7 @@ def plan(request: ChatCompletionRequest | CompletionRequest) -> Plan:
     Raises:
         ApiError: Two fields contradict each other, or a value is out of the API's range.
     """
-    params, names = _shared(request)
+    params, names = _shared(request, text_tokens)
     if isinstance(request, ChatCompletionRequest):
         prompts: list[Prompt] = [_conversation(request)]
         logprobs, top = _chat_logprobs(request)
@@ -140,7 +146,9 @@ def _going_on(
     ]
 
 
-def _shared(request: ChatCompletionRequest | CompletionRequest) -> tuple[dict[str, Any], dict]:
+def _shared(
+    request: ChatCompletionRequest | CompletionRequest, text_tokens: int | None
+) -> tuple[dict[str, Any], dict]:
     """Parameters that both routes have, and what the client called them."""
     given = request.model_fields_set
     extras = {name: getattr(request, name) for name in EXTRAS if name in given}
@@ -162,7 +170,7 @@ def _shared(request: ChatCompletionRequest | CompletionRequest) -> tuple[dict[st
         params["sequence_bias"] = [[list(ids), bias] for ids, bias in params["sequence_bias"]]
     if request.logit_bias:
         _join(params, names, "sequence_bias", "logit_bias", _bias(request.logit_bias))
-    _length(request, params, names)
+    _length(request, params, names, text_tokens)
     return params, names
 
 
@@ -180,6 +188,7 @@ def _length(
     request: ChatCompletionRequest | CompletionRequest,
     params: dict[str, Any],
     names: dict[str, str],
+    text_tokens: int | None,
 ) -> None:
     """The API's names of ``max_new_tokens``."""
     for name in ("max_tokens", "max_completion_tokens"):
@@ -188,7 +197,8 @@ def _length(
             _join(params, names, "max_new_tokens", name, value)
     is_text = isinstance(request, CompletionRequest)
     if is_text and "max_new_tokens" not in params and "max_length" not in params:
-        params["max_new_tokens"] = COMPLETION_TOKENS
+        if text_tokens is not None:
+            params["max_new_tokens"] = text_tokens
         names["max_new_tokens"] = "max_tokens"
 
 

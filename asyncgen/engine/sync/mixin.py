@@ -209,7 +209,10 @@ def _run(
         engine.add(request)
     names = [name for request in requests for name in names_of(request)]
     with Progress(
-        len(names), f"Solving {len(names)} requests", unit="request", enabled=progress_bar
+        len(names),
+        f"Solving {len(names)} requests",
+        unit="request",
+        progress=None if progress_bar else False,
     ) as bar:
         shown = 0
         while engine.has_work:

@@ -1,0 +1,176 @@
+"""The lines of a file of requests: where each begins, and what it asks for.
+
+Knows the forms of a line; the body in it is for `asyncgen_apps.openai_http` to understand.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from asyncgen_apps.openai_http.bodies import BODIES, CHAT_PATH, TEXT_PATH
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+MAX_LINE_BYTES = 64 * 2**20
+"""A longer line is an error of its own, and never in memory as a whole."""
+
+ENVELOPE = ("custom_id", "method", "url", "body")
+LENGTHS = ("max_tokens", "max_completion_tokens", "max_new_tokens", "max_length")
+DRAWING = ("temperature", "top_k", "top_p", "min_p", "typical_p")
+
+
+class LineError(Exception):
+    """A line that is no request.
+
+    Attributes:
+        code: A word for programs.
+    """
+
+    def __init__(self, code: str, message: str) -> None:
+        """Say what is wrong."""
+        super().__init__(message)
+        self.code = code
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line that is not blank.
+
+    Attributes:
+        number: Its place in the file, from 1.
+        content: What stands there; ``None`` where that is too long.
+        digest: Of its content, never 0: tells whether it is the line that was answered.
+        size: Bytes of it, and of the blank lines before it.
+    """
+
+    number: int
+    content: bytes | None
+    digest: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request that a line holds.
+
+    Attributes:
+        custom_id: The sender's name for it, if there is one.
+        path: Where it would be sent to.
+        body: What would be sent.
+        is_plain: Whether the line was a prompt, and no request of the API.
+    """
+
+    custom_id: str | None
+    path: str
+    body: dict[str, Any]
+    is_plain: bool
+
+
+def read_lines(file: BinaryIO) -> Iterator[Line]:
+    """Read the lines of a file one by one.
+
+    Args:
+        file: At its beginning.
+    """
+    number = size = 0
+    while start := file.readline(MAX_LINE_BYTES + 1):
+        number += 1
+        size += len(start)
+        hashed, is_whole, part = hashlib.sha256(start.strip()), len(start) <= MAX_LINE_BYTES, start
+        while not part.endswith(b"\n") and (part := file.readline(MAX_LINE_BYTES)):
+            hashed.update(part)
+            size += len(part)
+        content = start.strip() if is_whole else None
+        if content == b"":
+            continue
+        digest = int.from_bytes(hashed.digest()[:4], "big") or 1
+        yield Line(number, content, digest, size)
+        size = 0
+
+
+def custom_id_of(content: bytes | None) -> str | None:
+    """The sender's name for a line, as far as it can be read; never raises."""
+    try:
+        found = json.loads(content or b"")
+    except (ValueError, RecursionError):
+        return None
+    name = found.get("custom_id") if isinstance(found, dict) else None
+    return name if isinstance(name, str) else None
+
+
+def understand(content: bytes | None, defaults: Mapping[str, Any], model: str) -> Asked:
+    """Say what a line asks for.
+
+    Args:
+        content: What stands there.
+        defaults: Parameters for what it leaves open.
+        model: Name of the model, likewise.
+
+    Raises:
+        LineError: It is no request.
+    """
+    if content is None:
+        raise LineError("line_too_long", f"the line is longer than {MAX_LINE_BYTES} bytes")
+    try:
+        found = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise LineError("invalid_json", f"the line is not JSON ({error})") from None
+    if isinstance(found, str):
+        found = {"prompt": found}
+    if not isinstance(found, dict):
+        raise LineError("invalid_line", "the line is neither a JSON object nor a text in quotes")
+    asked = _request(found) if found.keys() & {"method", "url", "body"} else _prompt(found)
+    body = {"model": model, **with_defaults(defaults, asked.body)}
+    return Asked(asked.custom_id, asked.path, body, asked.is_plain)
+
+
+def with_defaults(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """What a line says, and of the defaults what it leaves open.
+
+    A length is one, whatever it is called; who asks for drawing is not kept to the most probable
+    token, and the other way round.
+    """
+    said = {name for name, value in given.items() if value is not None}
+    idle = set(LENGTHS) if said & set(LENGTHS) else set()
+    if "min_tokens" in said:
+        idle.add("min_new_tokens")
+    if given.get("do_sample") is False or given.get("temperature") == 0:
+        idle |= {*DRAWING, "do_sample"}
+    elif said & {*DRAWING}:
+        idle.add("do_sample")
+    open_ones = {name: value for name, value in defaults.items() if name not in idle}
+    return {**open_ones, **given}
+
+
+def _request(found: dict[str, Any]) -> Asked:
+    """A request in the API's format for batches."""
+    unknown = next((name for name in found if name not in ENVELOPE), None)
+    if unknown is not None:
+        message = f"`{unknown[:100]}` is unknown beside {', '.join(ENVELOPE)}"
+        raise LineError("invalid_request", message)
+    custom_id, url, body = found.get("custom_id"), found.get("url"), found.get("body")
+    if not isinstance(custom_id, str) or not custom_id:
+        raise LineError("missing_custom_id", "`custom_id` must be a text that is not empty")
+    if found.get("method") != "POST":
+        raise LineError("invalid_method", '`method` must be "POST"')
+    if not isinstance(url, str) or url not in BODIES:
+        raise LineError("invalid_url", f"`url` must be one of {', '.join(BODIES)}")
+    if not isinstance(body, dict):
+        raise LineError("invalid_body", "`body` must be a JSON object")
+    return Asked(custom_id, url, body, False)
+
+
+def _prompt(found: dict[str, Any]) -> Asked:
+    """A prompt or messages, with parameters beside them."""
+    body = {name: value for name, value in found.items() if name != "custom_id"}
+    custom_id = found.get("custom_id")
+    if custom_id is not None and not isinstance(custom_id, str):
+        raise LineError("invalid_custom_id", "`custom_id` must be a text")
+    if ("prompt" in body) == ("messages" in body):
+        message = "the line has to have one of `prompt`, `messages`, or `method`, `url` and `body`"
+        raise LineError("invalid_line", message)
+    return Asked(custom_id, TEXT_PATH if "prompt" in body else CHAT_PATH, body, True)

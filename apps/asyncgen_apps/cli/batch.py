@@ -1,0 +1,188 @@
+"""``asyncgen batch``: answers a file of requests, and goes on where it was ended."""
+
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from asyncgen_apps.cli.arguments import (
+    Debug,
+    Device,
+    Dtype,
+    Model,
+    Revision,
+    Threads,
+    Token,
+    with_settings,
+)
+from asyncgen_apps.cli.figures import SEPARATOR, seconds
+from asyncgen_apps.cli.guard import FAILED, UserError, one_line_errors, require_installed
+from asyncgen_apps.cli.options import Settings
+from asyncgen_apps.cli.process import prepare_process
+from asyncgen_apps.cli.source import Source
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from asyncgen import AsyncLLM
+    from asyncgen_apps.batch.answers import AnswersFile
+    from asyncgen_apps.batch.run import Tally
+
+NEEDED = ("fastapi",)
+MAX_RUNNING = 64
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What is asked for."""
+
+    prompts: Path
+    output: Path
+    overwrite: bool
+    ordered: bool
+    names: list[str]
+    defaults: dict[str, Any]
+    max_running: int
+
+
+@with_settings
+def batch(
+    settings: Settings,
+    prompts: Annotated[Path, typer.Argument(help="File with a request or a prompt a line.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="File that the answers go to.")],
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Begin anew; if not given, go on where it ended.")
+    ] = False,
+    ordered: Annotated[
+        bool, typer.Option("--ordered/--unordered", help="Answers in the order of their requests.")
+    ] = True,
+    model: Model = "demo",
+    name: Annotated[
+        list[str] | None, typer.Option(help="Name of the model in requests; repeatable.")
+    ] = None,
+    max_running: Annotated[
+        int, typer.Option(min=1, help="Most answers that share a step.")
+    ] = MAX_RUNNING,
+    device: Device = None,
+    dtype: Dtype = None,
+    threads: Threads = None,
+    revision: Revision = None,
+    token: Token = None,
+    debug: Debug = False,
+) -> None:
+    """Answer every line of PROMPTS into a file, on the shared batch.
+
+    A line is a request of OpenAI's batch format, a text in quotes, or an object with `prompt` or
+    `messages` and parameters. Run again, it answers what is not answered yet.
+    """
+    with one_line_errors(debug):
+        require_installed(NEEDED, extra="serve")
+        if output.exists() and prompts.exists() and output.samefile(prompts):
+            raise UserError("--output is the file of the requests: choose another")
+        source = Source(model, device, dtype, threads, revision, token, max_running=max_running)
+        defaults = dict(settings.params())
+        plan = _Plan(prompts, output, overwrite, ordered, name or [model], defaults, max_running)
+        prepare_process(threads)
+
+        import anyio
+
+        raise typer.Exit(anyio.run(_batch, source, plan))
+
+
+async def _batch(source: Source, plan: _Plan) -> int:
+    """Answer the file; return the exit code."""
+    from asyncgen_apps.batch.answers import AnswersError, AnswersFile
+    from asyncgen_apps.batch.requests import read_lines
+    from asyncgen_apps.batch.run import EngineGone, Tally, answer_lines, answerer
+    from asyncgen_apps.cli.loading import opened
+
+    with ExitStack() as stack:
+        try:
+            file = stack.enter_context(plan.prompts.open("rb"))
+            answers = stack.enter_context(AnswersFile(plan.output, overwrite=plan.overwrite))
+        except OSError as error:
+            raise UserError(f"{error.filename}: {error.strerror}") from None
+        except AnswersError as error:
+            raise UserError(str(error)) from None
+        async with opened(source) as opened_llm:
+            llm: AsyncLLM = opened_llm  # type: ignore[assignment]
+            tally = Tally()
+            with _shown(tally, answers, plan.prompts.stat().st_size):
+                try:
+                    await answer_lines(
+                        read_lines(file),
+                        answers,
+                        answerer(llm, plan.defaults, plan.names),
+                        tally,
+                        # Twice as many as run, so that no place stays empty.
+                        at_once=2 * plan.max_running,
+                        ordered=plan.ordered,
+                    )
+                except AnswersError as error:
+                    raise UserError(str(error)) from None
+                except EngineGone as error:
+                    raise UserError(f"{error}; run the command again to go on") from error
+    return FAILED if answers.num_failed else 0
+
+
+@contextmanager
+def _shown(tally: "Tally", answers: "AnswersFile", total: int) -> Iterator[None]:
+    """Show how far it is while the block runs, and at its end in a line.
+
+    Args:
+        tally: How far it is.
+        answers: For what was answered before.
+        total: Bytes of all requests; 0 where nobody knows.
+    """
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn
+
+    from asyncgen_apps.cli.render import note
+
+    console, began = Console(stderr=True), time.monotonic()
+    columns = BarColumn(), TextColumn("{task.description}")
+
+    class Bar(Progress):
+        """Looks at the figures when it paints itself; nobody has to tell it."""
+
+        def get_renderables(self) -> "Iterator[RenderableType]":
+            seconds = time.monotonic() - began
+            for task in self.tasks:
+                task.completed = tally.skipped_bytes + tally.bytes
+                task.description = figures(tally, answers, total, seconds)
+            yield from super().get_renderables()
+
+    try:
+        # Without a terminal there is the last line alone.
+        if console.is_terminal:
+            with Bar(*columns, console=console, transient=True, refresh_per_second=5) as bar:
+                bar.add_task("", total=total or None)
+                yield
+        else:
+            yield
+    finally:
+        note(console, figures(tally, answers, 0, time.monotonic() - began))
+
+
+def figures(tally: "Tally", answers: "AnswersFile", total: int, elapsed: float) -> str:
+    """Say how far it is.
+
+    Args:
+        tally: What was answered now.
+        answers: What is answered in all.
+        total: Bytes of all requests; 0 leaves the time that remains out.
+        elapsed: Seconds since the first was begun.
+    """
+    parts = [f"{answers.num_answered:,} answered"]
+    if answers.num_failed:
+        parts.append(f"{answers.num_failed:,} with errors")
+    if tally.answered and elapsed > 0:
+        parts.append(f"{tally.tokens / elapsed:,.0f} tokens/s")
+        left = total - tally.skipped_bytes - tally.bytes
+        if total and left > 0:
+            parts.append(f"{seconds(left * elapsed / tally.bytes)} left")
+    return SEPARATOR.join(parts)

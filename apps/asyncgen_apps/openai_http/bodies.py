@@ -1,0 +1,139 @@
+"""From the body of a request to its reply in one piece, whoever brings it: HTTP, or a file.
+
+Knows the API; not how a body came, nor how a reply is sent.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from pydantic import ValidationError
+
+from asyncgen_apps.openai_http.failures import (
+    SERVER,
+    ApiError,
+    clipped,
+    from_exception,
+    from_validation,
+)
+from asyncgen_apps.openai_http.job import Job
+from asyncgen_apps.openai_http.schema import ChatCompletionRequest, CompletionRequest
+from asyncgen_apps.openai_http.shapes import ChatShape, Head, TextShape
+from asyncgen_apps.openai_http.translate import COMPLETION_TOKENS, plan
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from asyncgen import AsyncLLM, TokenEvent
+    from asyncgen_apps.openai_http.shapes import Object, Shape
+    from asyncgen_apps.openai_http.translate import Plan
+
+
+CHAT_PATH, TEXT_PATH = "/v1/chat/completions", "/v1/completions"
+BODIES: dict[str, type[ChatCompletionRequest] | type[CompletionRequest]] = {
+    CHAT_PATH: ChatCompletionRequest,
+    TEXT_PATH: CompletionRequest,
+}
+"""What is sent to each path."""
+
+
+def require_model(name: str, names: Sequence[str]) -> None:
+    """Refuse a model that is not here.
+
+    Raises:
+        ApiError: A 404 that says which are.
+    """
+    if name not in names:
+        message = f"the model {clipped(name)!r} does not exist here; there is: {', '.join(names)}"
+        raise ApiError(404, message, param="model", code="model_not_found")
+
+
+def understood(
+    body: ChatCompletionRequest | CompletionRequest,
+    request_id: str,
+    *,
+    text_tokens: int | None = COMPLETION_TOKENS,
+) -> tuple[Plan, Shape]:
+    """Work out what to run, and how to lay the reply out.
+
+    Args:
+        body: Of the right shape.
+        request_id: Becomes part of the reply's id.
+        text_tokens: Tokens that continue a text where no length is asked for; ``None`` leaves that
+            to the model.
+
+    Raises:
+        ApiError: It cannot be answered.
+    """
+    planned = plan(body, text_tokens=text_tokens)
+    is_chat = isinstance(body, ChatCompletionRequest)
+    prefix = "chatcmpl" if is_chat else "cmpl"
+    head = Head(f"{prefix}-{request_id}", int(time.time()), body.model)
+    if is_chat:
+        return planned, ChatShape(head, planned.logprobs, planned.token_ids)
+    return planned, TextShape(head, planned.logprobs, planned.top_logprobs, planned.token_ids)
+
+
+async def whole(job: Job, shape: Shape) -> Object:
+    """Run a job that was entered to its end, and lay its reply out in one piece.
+
+    Raises:
+        ApiError: The engine was closed meanwhile.
+        Exception: What the first stream to fail raised.
+    """
+    await job.read(check_whole)
+    prompt_ids = job.prompt_ids if shape.token_ids else []
+    return shape.whole(prompt_ids, job.samples(), job.usage())
+
+
+def check_whole(index: int, event: TokenEvent) -> None:
+    """Raise if the answer was cut short because the engine was closed.
+
+    Raises:
+        ApiError: A 503.
+    """
+    if event.finish_reason in ("aborted", "error"):
+        message = "the engine was closed before the answer was complete"
+        raise ApiError(503, message, SERVER, code="engine_unavailable", retry_after=5)
+
+
+async def reply_to(
+    llm: AsyncLLM,
+    path: str,
+    content: object,
+    request_id: str,
+    *,
+    names: Sequence[str],
+    text_tokens: int | None = COMPLETION_TOKENS,
+) -> Object:
+    """Answer a body that came without HTTP, in one piece.
+
+    Args:
+        llm: The engine.
+        path: One of `BODIES`.
+        content: The body, parsed.
+        request_id: Becomes part of the reply's id.
+        names: What the model is called in bodies.
+        text_tokens: As in `understood`.
+
+    Returns:
+        The reply.
+
+    Raises:
+        ApiError: What HTTP would answer instead.
+    """
+    try:
+        body = BODIES[path].model_validate(content)
+    except ValidationError as error:
+        details = error.errors(include_url=False, include_context=False, include_input=False)
+        raise from_validation([dict(one) for one in details]) from None
+    require_model(body.model, names)
+    if body.stream:
+        raise ApiError(400, "`stream` is true: replies come in one piece here", param="stream")
+    planned, shape = understood(body, request_id, text_tokens=text_tokens)
+    try:
+        async with Job(llm, planned.parts) as job:
+            return await whole(job, shape)
+    except Exception as error:
+        raise from_exception(error, planned.names) from error
