@@ -93,6 +93,7 @@ from asyncgen.engine.sync.batching_config import (
 from asyncgen.engine.sync.manager import ContinuousBatchingManager as ContinuousBatchingManager
 from asyncgen.engine.sync.mixin import ContinuousMixin as ContinuousMixin
 from asyncgen.errors import (
+    CacheFullError as CacheFullError,
     DefaultLengthWarning as DefaultLengthWarning,
     InvalidScoresError as InvalidScoresError,
 )

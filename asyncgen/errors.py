@@ -2,7 +2,8 @@
 
     AsyncgenError
     ├── InvalidRequestError (also ValueError)    a parameter or prompt that cannot be served
-    │   └── ContextLengthError                   prompt and new tokens exceed the context
+    │   ├── ContextLengthError                   prompt and new tokens exceed the context
+    │   └── CacheFullError (also IndexError)     a cache of fixed shape has no room left
     ├── MissingRequirementsError                 packages that a custom decoding method needs
     │                (also ImportError, ValueError)
     ├── OverloadedError                          the queue is full, or threads hang; try again later
@@ -25,6 +26,7 @@ from typing import Any
 
 __all__ = [
     "AsyncgenError",
+    "CacheFullError",
     "ChatTemplateError",
     "ContextLengthError",
     "EngineClosedError",
@@ -71,6 +73,10 @@ class InvalidRequestError(AsyncgenError, ValueError):
 
 class ContextLengthError(InvalidRequestError):
     """The prompt and the tokens asked for do not fit the model's context."""
+
+
+class CacheFullError(InvalidRequestError, IndexError):
+    """A position beyond those that a cache of fixed shape was made for."""
 
 
 class MissingRequirementsError(AsyncgenError, ImportError, ValueError):

@@ -387,6 +387,7 @@ class PreTrainedModel(GenerationMixin, ContinuousMixin, nn.Module):
         return_dict: bool | None = None,
         cache_position: Tensor | None = None,
         logits_to_keep: int | Tensor = 0,
+        token_type_ids: Tensor | None = None,
     ) -> CausalLMOutputWithPast | tuple[Any, ...]:
         """Run the model once.
 
@@ -408,6 +409,8 @@ class PreTrainedModel(GenerationMixin, ContinuousMixin, nn.Module):
             cache_position: ``[S]``; must be the positions that follow the cache.
             logits_to_keep: How many of the last positions to compute logits for, 0 for all; or
                 indices of positions.
+            token_type_ids: Types ``[B, S]`` of the tokens, in a model that has them: GPT-2 adds
+                the embeddings of these ids.
 
         Returns:
             Logits ``[B, S or fewer, V]`` in the model's dtype, the cache, and what was asked for.
@@ -419,6 +422,8 @@ class PreTrainedModel(GenerationMixin, ContinuousMixin, nn.Module):
             self.config, use_cache, output_attentions, output_hidden_states, return_dict
         )
         embeddings = embeddings_of(self.core, input_ids, inputs_embeds)
+        if token_type_ids is not None:
+            embeddings = embeddings + self._types(token_type_ids, embeddings)
         past = check_cache(past_key_values)
         start = past.get_seq_length()
         _check_cache_position(cache_position, start, embeddings.shape[1])
@@ -437,6 +442,17 @@ class PreTrainedModel(GenerationMixin, ContinuousMixin, nn.Module):
             attentions=None if attentions is None else tuple(attentions),
         )
         return output if return_dict else output.to_tuple()
+
+    def _types(self, token_type_ids: Tensor, embeddings: Tensor) -> Tensor:
+        """What types add to embeddings ``[B, S, E]``, ``[1 or B, S, E]``."""
+        batch, length, _ = embeddings.shape
+        if not self.core.has_token_types:
+            name = self.core.model_type
+            allowed = f"a {name} model has no types of tokens; leave it out"
+            raise InvalidRequestError("token_type_ids", tuple(token_type_ids.shape), allowed)
+        if token_type_ids.shape not in ((batch, length), (1, length)):
+            raise _wrong_shape("token_type_ids", token_type_ids, f"[{batch}, {length}]")
+        return embeddings_of(self.core, token_type_ids, None)
 
     def _positions(
         self, position_ids: Tensor | None, mask: Tensor | None, embeddings: Tensor, start: int

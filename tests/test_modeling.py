@@ -182,7 +182,9 @@ def test_bad_arguments(model: PreTrainedModel, arguments: dict[str, Any], messag
 
 
 def test_unknown_arguments(model: PreTrainedModel) -> None:
-    with pytest.raises(TypeError, match="token_type_ids"):
+    with pytest.raises(TypeError, match="token_types"):
+        model(IDS, token_types=IDS)
+    with pytest.raises(InvalidRequestError, match="`token_type_ids` .* llama model has no types"):
         model(IDS, token_type_ids=IDS)
 
 

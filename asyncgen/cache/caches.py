@@ -20,7 +20,7 @@ from asyncgen.cache.layers import (
 from asyncgen.errors import InvalidRequestError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from torch import Tensor
 
@@ -119,9 +119,19 @@ class Cache:
         for layer in self.layers:
             layer.repeat(repeats)
 
-    def batch_select_indices(self, indices: Tensor) -> None:
-        """Keep the rows of the indices ``[B']`` (int64), in that order."""
-        self.reorder_cache(indices)
+    def batch_select_indices(self, indices: Tensor | Sequence[int] | Sequence[bool]) -> None:
+        """Keep some of the rows.
+
+        Args:
+            indices: Which, in the order wanted, ``[B']``; or a truth value for each row, ``[B]``.
+                A tensor, an array, a list or a tuple; a negative index counts from the last row.
+
+        Raises:
+            InvalidRequestError: It is none of these, or there is no such row.
+        """
+        rows = next((len(layer.keys) for layer in self.layers if layer.keys is not None), None)
+        if rows is not None:
+            self.reorder_cache(_row_indices(indices, rows))
 
     def reset(self) -> None:
         """Forget every position."""
@@ -289,6 +299,25 @@ class StaticCache(Cache):
     def get_max_cache_shape(self, layer_idx: int = 0) -> int | None:
         """Positions that the cache can hold."""
         return self.max_cache_len
+
+
+def _row_indices(indices: Any, rows: int) -> Tensor:
+    """Which of so many rows are meant, int64 ``[B']``, none of them negative."""
+    allowed = f"give one or more of the {rows} rows, or a truth value for each"
+    try:
+        found = torch.as_tensor(indices)
+    except (RuntimeError, TypeError, ValueError) as error:
+        raise InvalidRequestError("indices", indices, allowed) from error
+    if found.dtype is torch.bool and found.shape == (rows,):
+        found = found.nonzero()[:, 0]
+    fits = found.dim() == 1 and found.numel() > 0 and not found.is_floating_point()
+    if (
+        found.dtype is torch.bool
+        or not fits
+        or not -rows <= int(found.min()) <= int(found.max()) < rows
+    ):
+        raise InvalidRequestError("indices", indices, allowed)
+    return found.to(torch.int64) % rows
 
 
 def number_of_rows(batch_size: int | None, max_batch_size: int | None) -> int | None:

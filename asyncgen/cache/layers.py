@@ -12,7 +12,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from asyncgen.errors import InvalidRequestError
+from asyncgen.errors import CacheFullError, InvalidRequestError
 
 _CAPACITY_STEP = 64
 
@@ -234,8 +234,8 @@ class StaticLayer(BufferLayer):
         """See `CacheLayer`.
 
         Raises:
-            InvalidRequestError: The buffer is full, or was made for other rows, another dtype or
-                another device.
+            CacheFullError: The buffer has no room for them.
+            InvalidRequestError: It was made for other rows, another dtype or another device.
         """
         start = self.length
         size = pair.shape[3]
@@ -253,7 +253,7 @@ class StaticLayer(BufferLayer):
         """Check that ``length`` positions fit.
 
         Raises:
-            InvalidRequestError: They do not.
+            CacheFullError: They do not.
         """
         if length > self.capacity:
             raise self._full(length)
@@ -315,8 +315,8 @@ class StaticLayer(BufferLayer):
                 f"the model computes on {pair.device}; make the cache with that as `device`",
             )
 
-    def _full(self, length: int) -> InvalidRequestError:
-        return InvalidRequestError(
+    def _full(self, length: int) -> CacheFullError:
+        return CacheFullError(
             "past_key_values",
             f"StaticCache of {self.capacity} positions",
             f"{length} are needed; raise `max_cache_len` or generate fewer tokens",

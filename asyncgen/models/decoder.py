@@ -192,6 +192,8 @@ class DecoderLM(Prepared):
         table_name: What follows it in the name of the embedding table.
         unneeded: Regular expressions of names that its checkpoints carry in vain.
         qk_norm: Whether queries and keys are normalised per head.
+        has_token_types: Whether a token may have a type, whose row of the embedding table is
+            added to its own.
         packed_length: Tokens of the longest text that can share a packed step; ``None``: any
             length. The angles of ``dynamic`` rope change with the longest text in the step, so
             beyond its original length such a text must run alone.
@@ -205,6 +207,7 @@ class DecoderLM(Prepared):
     table_name: ClassVar[str] = "embed_tokens"
     unneeded: ClassVar[tuple[str, ...]] = (r"\.rotary_emb\.inv_freq$",)
     qk_norm: ClassVar[bool] = False
+    has_token_types: ClassVar[bool] = False
 
     def __init__(self, config: ModelConfig, *, dtype: torch.dtype | None = None) -> None:
         """Make the parameters, uninitialised, on the current default device (``meta`` too).

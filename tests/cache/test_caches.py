@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
+import asyncgen
 from asyncgen.cache.caches import Cache, DynamicCache, StaticCache, make_cache
 from asyncgen.cache.layers import OffloadedLayer, OffloadedStaticLayer
 from asyncgen.errors import InvalidRequestError
@@ -43,6 +47,41 @@ def test_it_holds_what_the_reference_holds() -> None:
     for index, (keys, values) in enumerate(ours):
         assert torch.equal(keys, theirs.layers[index].keys)
         assert torch.equal(values, theirs.layers[index].values)
+
+
+@pytest.mark.parametrize(
+    ("indices", "rows"),
+    [
+        ([2, 0], [2, 0]),
+        ((1, 1), [1, 1]),
+        (np.array([0, 2], dtype=np.int32), [0, 2]),
+        (torch.tensor([2, -3], dtype=torch.int16), [2, 0]),
+        (range(1, 3), [1, 2]),
+        ([True, False, True], [0, 2]),
+    ],
+)
+def test_rows_are_selected_by_any_indices(indices: Any, rows: list[int]) -> None:
+    cache = DynamicCache([(torch.arange(3.0).view(3, 1, 1, 1).expand(3, 1, 2, 4),) * 2])
+    cache.batch_select_indices(indices)
+    assert cache[0][0][:, 0, 1, 3].tolist() == cache[0][1][:, 0, 0, 0].tolist() == rows
+
+
+@pytest.mark.parametrize("indices", [3, [0, 3], [-4], [0.0], [], [[0]], "01", None, [True, False]])
+def test_rows_that_are_not_there_are_refused(indices: Any) -> None:
+    cache = DynamicCache([(torch.zeros(3, 1, 2, 4),) * 2])
+    with pytest.raises(InvalidRequestError, match="`indices` is .*the 3 rows"):
+        cache.batch_select_indices(indices)
+    assert cache[0][0].shape == (3, 1, 2, 4)
+
+
+def test_a_full_cache_is_an_index_error_and_ours() -> None:
+    _, core = random_pair("llama", 1)
+    cache = StaticCache(core.config, max_batch_size=1, max_cache_len=4)
+    all_logits(core, random_ids(1, 4), cache=cache)
+    for kind in (IndexError, asyncgen.AsyncgenError, asyncgen.CacheFullError):
+        with pytest.raises(kind, match=r"4 positions.*raise `max_cache_len`"):
+            all_logits(core, random_ids(1, 1), cache=cache)
+    assert cache.get_seq_length() == 4
 
 
 def test_keys_of_a_model_equal_those_of_the_reference() -> None:

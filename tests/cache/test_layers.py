@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from asyncgen.cache.layers import DynamicLayer, StaticLayer
-from asyncgen.errors import InvalidRequestError
+from asyncgen.errors import CacheFullError, InvalidRequestError
 
 B, K, D = 2, 3, 4
 
@@ -134,7 +134,7 @@ def test_a_static_layer_stays_where_it_is() -> None:
 
 def test_a_static_layer_refuses_what_does_not_fit() -> None:
     layer = StaticLayer(4, rows=B, dtype=torch.float32)
-    with pytest.raises(InvalidRequestError, match=r"4 positions.*5 are needed.*max_cache_len"):
+    with pytest.raises(CacheFullError, match=r"4 positions.*5 are needed.*max_cache_len"):
         layer.append(pair(5))
     with pytest.raises(InvalidRequestError, match=r"2 rows.*batch has 3 rows"):
         layer.append(pair(1, rows=3))

@@ -18,8 +18,11 @@ from asyncgen.generation.generate.defaults import (
     resolve_config,
     resolve_length,
     resolve_pad,
+    resolve_use_cache,
 )
 from asyncgen.generation.generate.feed import Feed
+from asyncgen.generation.generate.hook import hook_parameters, is_overridden, model_call
+from asyncgen.generation.generate.inputs import read_past
 from asyncgen.generation.generate.plan import (
     check_cache,
     make_criteria,
@@ -27,7 +30,7 @@ from asyncgen.generation.generate.plan import (
     make_plan,
     make_processors,
 )
-from asyncgen.generation.generate.prompts import DecoderPrompt, check_past, read_prompt
+from asyncgen.generation.generate.prompts import DecoderPrompt, read_prompt
 from asyncgen.generation.generate.rows import Rows, lay_rows
 from asyncgen.generation.logits.checked import raise_named
 from asyncgen.generation.stopping.ends import Ends
@@ -111,11 +114,17 @@ def prepare_call(model: Any, given: Arguments) -> Call:
         ValueError: As the reference does for invalid arguments.
         InvalidRequestError: A documented feature that does not exist yet.
     """
-    own_names = frozenset[str]() if given.custom is None else own_parameters(given.custom)
+    is_called = given.custom is None and is_overridden(model)
+    own_names = hook_parameters(model) if is_called else frozenset[str]()
+    if given.custom is not None:
+        own_names = own_parameters(given.custom)
     config, rest = resolve_config(model, given.generation_config, given.kwargs, own_names)
     mode = config.get_generation_mode(given.assistant_model)
-    prompt = read_prompt(model, given.inputs, rest, config)
-    past = check_past(rest.get("past_key_values"), prompt, config)
+    if given.kwargs.get("use_cache", getattr(given.generation_config, "use_cache", None)) is None:
+        resolve_use_cache(model.config, config, mode, rest.get("past_key_values"))
+    past = read_past(rest.get("past_key_values"), config)
+    cached = 0 if past is None else past.get_seq_length()
+    prompt = read_prompt(model, given.inputs, rest, config, cached)
     assistance = Assistance(
         given.assistant_model, rest.get("tokenizer"), rest.get("assistant_tokenizer")
     )
@@ -129,7 +138,9 @@ def prepare_call(model: Any, given: Arguments) -> Call:
     resolve_pad(config)
     check_pad(config, len(prompt.input_ids), model.config.vocab_size)
     rows = lay_rows(model, prompt, config, rest, has_method=given.custom is not None)
-    resolve_length(config, rows.input_ids.shape[1], model.config)
+    embeddings = None if prompt.inputs is None else prompt.inputs.embeddings
+    embedded = None if embeddings is None else embeddings.shape[1]
+    resolve_length(config, rows.input_ids.shape[1], model.config, embedded)
     criteria = make_criteria(
         model,
         config,
@@ -149,9 +160,12 @@ def prepare_call(model: Any, given: Arguments) -> Call:
         cache=past,
         prefill_chunk=config.prefill_chunk_size,
         encoder=prompt.encoder,
+        inputs=rows.inputs,
         beams=rows.beams,
         record=make_record(config, rest.get("encoder_outputs")),
     )
+    if is_called:
+        plan.call = model_call(model, config, mode, rest, len(prompt.input_ids))
     if given.custom is not None:
         emit = None if given.streamer is None else Feed(given.streamer).step
         method = CustomMethod(given.custom, model, processors, criteria, extras=extras, emit=emit)
@@ -170,6 +184,10 @@ def _processors(
 ) -> LogitsProcessorList:
     """Built-in and user processors."""
     encoder, mode = prompt.encoder, config.get_generation_mode(given.assistant_model)
+    is_embedded = prompt.inputs is not None and prompt.inputs.embeddings is not None
+    read: Tensor | None = None if is_embedded else prompt.input_ids
+    if is_embedded and not rows.input_ids.shape[1]:
+        _warn_of_prompt(config)
     return make_processors(
         model,
         config,
@@ -177,10 +195,19 @@ def _processors(
         user_processors=given.logits_processor,
         padding=rows.padding,
         prefix_allowed_tokens_fn=given.prefix_allowed_tokens_fn,
-        encoder_input_ids=prompt.input_ids if encoder is None else encoder.input_ids,
+        encoder_input_ids=read if encoder is None else encoder.input_ids,
         guidance=_guidance(model, config, given, rows),
         tail_only=given.custom is None and mode in TAIL_ONLY,
     )
+
+
+def _warn_of_prompt(config: GenerationConfig) -> None:
+    """Say what sees new tokens only, where a prompt of embeddings came without ids."""
+    for name, nothing in (("repetition_penalty", 1.0), ("no_repeat_ngram_size", 0)):
+        if getattr(config, name) not in (None, nothing):
+            _log.warning(
+                "`%s` sees new tokens only, since `inputs_embeds` came without `input_ids`", name
+            )
 
 
 def _guidance(
@@ -189,6 +216,10 @@ def _guidance(
     """What classifier-free guidance computes with, a row a sample or beam."""
     if given.negative_prompt_ids is not None and config.guidance_scale in (None, 1):
         _log.warning("`negative_prompt_ids` has no effect without `guidance_scale`")
+    if not rows.input_ids.shape[1] and given.negative_prompt_ids is None:
+        allowed = "needs `negative_prompt_ids`, since a prompt of embeddings has no last token"
+        if config.guidance_scale not in (None, 1):
+            raise InvalidRequestError("guidance_scale", config.guidance_scale, allowed)
     prompts = len(rows.input_ids) // rows.samples
     copies = rows.samples * rows.together
     ids, mask = (

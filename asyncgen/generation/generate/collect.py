@@ -101,6 +101,7 @@ def assemble(plan: Plan, outcome: Outcome, kept: Kept) -> Result:
         The sequences, or an output object with ``return_dict_in_generate=True``.
     """
     config = plan.config
+    cache = plan.cache if plan.call is None else plan.call.cache
     if outcome.result is not None:
         return outcome.result
     if not config.return_dict_in_generate:
@@ -109,7 +110,7 @@ def assemble(plan: Plan, outcome: Outcome, kept: Kept) -> Result:
         "sequences": outcome.sequences,
         "scores": None if kept.scores is None else tuple(kept.scores),
         "logits": None if kept.logits is None else tuple(kept.logits),
-        "past_key_values": plan.cache if config.use_cache is not False else None,
+        "past_key_values": cache if config.use_cache is not False else None,
         **outcome.extra,
     }
     if not config.output_scores:

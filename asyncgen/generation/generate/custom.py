@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
+from asyncgen.cache.no_cache import NoCache
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.outputs import BaseModelOutput
+from asyncgen.generation.strategies.forward import embedded
 from asyncgen.generation.strategies.step import Outcome, Step
 from asyncgen.generation.strategies.token_by_token import Sequences
 from asyncgen.recipes import acceptable, load_recipe, parameter_names
@@ -196,12 +198,14 @@ def _prepared(method: CustomMethod, plan: Plan) -> dict[str, Any]:
         "logits_processor": method.logits_processor,
         "stopping_criteria": method.stopping_criteria,
         "generation_config": plan.config,
-        "past_key_values": plan.cache,
+        "past_key_values": None if isinstance(plan.cache, NoCache) else plan.cache,
         "use_cache": plan.config.use_cache is not False,
     }
     if plan.encoder is None:
-        ones = torch.ones_like(plan.input_ids)
+        ones = torch.ones(len(plan.input_ids), plan.num_positions, dtype=torch.int64)
+        ones = ones.to(plan.input_ids.device)
         arguments["attention_mask"] = ones if mask is None else mask.to(torch.int64)
+        arguments |= _stated(plan)
     else:
         arguments |= _encoder_arguments(plan)
         if mask is not None:
@@ -209,12 +213,25 @@ def _prepared(method: CustomMethod, plan: Plan) -> dict[str, Any]:
     return arguments
 
 
+def _stated(plan: Plan) -> dict[str, Any]:
+    """What the caller said of the prompts beside their ids."""
+    given = plan.inputs
+    if given is None:
+        return {}
+    stated = {
+        "inputs_embeds": given.embeddings,
+        "position_ids": given.position_ids,
+        "token_type_ids": given.token_type_ids,
+    }
+    return {name: value for name, value in stated.items() if value is not None}
+
+
 def _encoder_arguments(plan: Plan) -> dict[str, Any]:
     """The encoder's output and mask, one row for each of the decoder's."""
     given: Any = plan.encoder
     core: Any = plan.core
     if given.encoded is None or given.encoded.states is None:
-        given.encoded = core.encode(core.embed(given.input_ids), given.attention_mask)
+        given.encoded = core.encode(embedded(core, given), given.attention_mask)
     states, mask = given.encoded.states, given.encoded.mask
     copies = plan.input_ids.shape[0] // states.shape[0]
     if mask is None:

@@ -21,10 +21,10 @@ from asyncgen.models.config import LiveConfig
 
 _log = logging.getLogger("asyncgen.generation")
 _MODEL_KWARGS = frozenset(
-    {"assistant_tokenizer", "attention_mask", "input_ids", "past_key_values", "tokenizer"}
+    "assistant_tokenizer attention_mask input_ids inputs_embeds past_key_values tokenizer".split()
 )
 _ENCODER_KWARGS = frozenset({"encoder_outputs", "decoder_input_ids", "decoder_attention_mask"})
-_IGNORED_KWARGS = frozenset({"token_type_ids"})
+_DECODER_KWARGS = frozenset({"position_ids", "cache_position", "logits_to_keep"})
 
 _CALLER = 4
 """Whoever calls `generate` stands above it, `prepare_call` and `resolve_length`."""
@@ -74,8 +74,17 @@ def resolve_config(
     if config.prefill_chunk_size is not None and config.use_cache is False:
         allowed = "needs a cache to be read in chunks; set `use_cache=True` or unset it"
         raise InvalidRequestError("prefill_chunk_size", config.prefill_chunk_size, allowed)
-    known = _MODEL_KWARGS | (_ENCODER_KWARGS if model.config.is_encoder_decoder else frozenset())
-    unknown = sorted(rest.keys() - known - _IGNORED_KWARGS - own_names)
+    known = _MODEL_KWARGS | own_names
+    known |= _ENCODER_KWARGS if model.config.is_encoder_decoder else _DECODER_KWARGS
+    if getattr(model.core, "has_token_types", False):
+        known |= {"token_type_ids"}
+    unknown = sorted(rest.keys() - known)
+    if "decoder_inputs_embeds" in unknown:
+        raise InvalidRequestError(
+            "decoder_inputs_embeds",
+            type(rest["decoder_inputs_embeds"]).__name__,
+            "generation begins with ids of the decoder; give `decoder_input_ids`",
+        )
     if unknown:
         raise ValueError(
             f"the following `model_kwargs` are not used by the model: {unknown} (a typo in the "
@@ -98,6 +107,26 @@ def check_model_config(config: object) -> None:
         if name in DEFAULTS and name != "use_cache" and value is not None:
             remedy = f"generation does not read it there; set `model.generation_config.{name}`"
             raise InvalidRequestError(f"model.config.{name}", value, remedy)
+
+
+def resolve_use_cache(
+    model_config: object, config: GenerationConfig, mode: GenerationMode, past: object
+) -> None:
+    """Let ``model.config.use_cache = False`` hold, where a call that is silent needs no cache.
+
+    Args:
+        model_config: The model's.
+        config: Complete; gets ``use_cache``.
+        mode: The strategy.
+        past: The cache that it continues.
+    """
+    changes = model_config.changes if isinstance(model_config, LiveConfig) else {}
+    if changes.get("use_cache") is not False:
+        return
+    modes = (GenerationMode.ASSISTED_GENERATION, GenerationMode.CONTRASTIVE_SEARCH)
+    needed = (past, config.cache_implementation, config.prefill_chunk_size)
+    if mode not in modes and all(each is None for each in needed):
+        config.use_cache = False
 
 
 def resolve_pad(config: GenerationConfig) -> None:
@@ -127,17 +156,22 @@ def check_pad(config: GenerationConfig, prompts: int, vocab_size: int) -> None:
         raise InvalidRequestError("pad_token_id", int(pad), allowed)
 
 
-def resolve_length(config: GenerationConfig, prompt_length: int, model_config: Any) -> None:
+def resolve_length(
+    config: GenerationConfig, prompt_length: int, model_config: Any, embedded: int | None = None
+) -> None:
     """Count lengths as the reference does: those of new tokens win, 20 are the default.
 
     Args:
         config: Gets ``max_length`` and ``min_length``.
-        prompt_length: Of the decoder, padding included.
+        prompt_length: Ids of the decoder, padding included.
         model_config: May know a longest context.
+        embedded: Positions of the prompt, where it was given as embeddings. If there are not as
+            many ids, ``max_length`` and ``min_length`` count these positions as well.
 
     Raises:
         ValueError: No room is left for a token.
     """
+    unwritten = 0 if embedded in (None, prompt_length) else embedded or 0
     if config.max_new_tokens is not None:
         if config.max_length is not None:
             _log.warning(
@@ -147,7 +181,9 @@ def resolve_length(config: GenerationConfig, prompt_length: int, model_config: A
                 config.max_length,
             )
         config.max_length = prompt_length + config.max_new_tokens
-    elif config.max_length is None:
+    elif config.max_length is not None:
+        config.max_length -= unwritten
+    else:
         warnings.warn(
             "neither `max_new_tokens` nor `max_length` is set, so this ends after 20 new tokens; "
             "pass `max_new_tokens`, or set it in `model.generation_config`",
@@ -160,8 +196,11 @@ def resolve_length(config: GenerationConfig, prompt_length: int, model_config: A
             config.max_length = min(config.max_length, context)
     if config.min_new_tokens is not None:
         config.min_length = prompt_length + config.min_new_tokens
+    elif config.min_length is not None:
+        config.min_length = max(config.min_length - unwritten, 0)
     if prompt_length >= config.max_length:
         raise ValueError(
-            f"`max_length` is {config.max_length}, but the prompt has {prompt_length} tokens "
-            "already; increase `max_length` or, better, set `max_new_tokens`"
+            f"`max_length` is {config.max_length + unwritten}, but the prompt has "
+            f"{prompt_length + unwritten} tokens already; increase `max_length` or, better, set "
+            "`max_new_tokens`"
         )

@@ -13,6 +13,7 @@ import torch
 
 from asyncgen.generation.generate.call import Arguments, prepare_call, run_call
 from asyncgen.generation.generate.custom import run_recipe
+from asyncgen.generation.generate.hook import model_inputs
 from asyncgen.recipes import one_method
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 class GenerationMixin:
     """Gives a model ``generate``. The model has ``core``, ``config`` and ``generation_config``."""
 
+    config: Any
     generation_config: GenerationConfig
 
     def generate(
@@ -75,11 +77,32 @@ class GenerationMixin:
                 ``custom_generate/generate.py`` gets the call as it is; ``trust_remote_code=False``
                 refuses both. Also accepted as ``recipe=``.
             **kwargs: Fields of ``GenerationConfig``, and ``attention_mask`` ``[B, S]``,
-                ``past_key_values`` (a cache to continue), ``tokenizer`` (for ``stop_strings``,
-                ``token_healing`` and an assistant with another tokenizer) and
-                ``assistant_tokenizer`` (that one).
+                ``past_key_values``, ``inputs_embeds`` and the like (see below), ``tokenizer`` (for
+                ``stop_strings``, ``token_healing`` and an assistant with another tokenizer) and
+                ``assistant_tokenizer`` (that one). For a model that overrides
+                `prepare_inputs_for_generation` or `forward` also what these name.
                 With an encoder also ``encoder_outputs``, ``decoder_input_ids`` ``[B, S]`` and
                 ``decoder_attention_mask`` ``[B, S]``.
+
+        Beside ids, a prompt may have:
+
+        - ``inputs_embeds``, ``[B, S, E]``: what the model reads in the place of the ids; with an
+          encoder, what that reads. Returned are the ids that were given, if any, and the new
+          ones; processors see the same. ``max_new_tokens`` and ``min_new_tokens`` count new
+          tokens; ``max_length`` and ``min_length`` count the embeddings as well, unless there are
+          as many ids.
+        - ``past_key_values``, a cache of P positions to go on behind: with all ids so far,
+          ``[B, P + n]``, or with the n new ones and an ``attention_mask`` ``[B, P + n]`` over
+          both. Lengths count the ids that were given, which are those that are returned.
+        - ``position_ids``, ``[B, S]`` or ``[1, S]``: counted on from the last. Left out, they
+          count what the mask shows. ``token_type_ids``, ``[B, S]``, for a model that has types
+          (GPT-2); new tokens are of the last one. Of both, those of a cache may be left out.
+        - ``cache_position``, ``[S]``: must be the positions behind the cache.
+          ``logits_to_keep``: has no effect here, and is handed on to an override.
+
+        With ``use_cache=False`` every step reads everything anew: its attentions and hidden
+        states are of all positions. So it does where ``model.generation_config`` says it, or
+        ``model.config`` and the call neither says nor needs otherwise.
 
         Returns:
             Ids of prompt and continuation, int64 ``[B, T]``, ended rows filled with
@@ -114,6 +137,48 @@ class GenerationMixin:
                 return custom
         given = Arguments(**named, kwargs=kwargs, custom=custom)
         return run_call(prepare_call(self, given), streamer)
+
+    def prepare_inputs_for_generation(
+        self,
+        input_ids: torch.Tensor,
+        next_sequence_length: int | None = None,
+        past_key_values: Any = None,
+        attention_mask: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        is_first_iteration: bool | None = False,
+        **kwargs: Any,
+    ) -> dict[str, Any]:
+        """Make the arguments of one call of the model, in every step of ``generate``.
+
+        A hook: a subclass overrides it and changes what this returns. A model without an override
+        computes the same without asking it. ``cache_position`` (``[S]``) comes to an override
+        that names it.
+
+        Args:
+            input_ids: All ids so far, int64 ``[B, T]``, of the decoder; beams are rows.
+            next_sequence_length: How many of the last are to be read; ``None`` for all, as
+                without a cache.
+            past_key_values: The cache; ``None`` without one.
+            attention_mask: ``[B, T]``, zero at padding, of the encoder where there is one
+                (``decoder_attention_mask`` is the other); ``None`` where nothing is padded.
+            inputs_embeds: Embeddings of the prompt, ``[B, S, E]``.
+            is_first_iteration: Whether the prompt is read, which embeddings stand for.
+            **kwargs: Handed on to the model: ``position_ids`` and ``token_type_ids`` ``[B, T]``
+                (cut to what is read), ``use_cache``, ``logits_to_keep``, ``encoder_outputs`` and
+                whatever ``generate`` was given that an override names.
+
+        Returns:
+            Arguments by name.
+        """
+        return model_inputs(
+            input_ids,
+            is_encoder_decoder=self.config.is_encoder_decoder,
+            next_sequence_length=next_sequence_length,
+            attention_mask=attention_mask,
+            inputs_embeds=inputs_embeds,
+            is_first_iteration=is_first_iteration,
+            others={"past_key_values": past_key_values, **kwargs},
+        )
 
     def compute_transition_scores(
         self,

@@ -12,6 +12,7 @@ import torch
 
 from asyncgen.cache.caches import Cache, DynamicCache, StaticCache
 from asyncgen.cache.encoder_decoder import EncoderDecoderCache
+from asyncgen.cache.no_cache import NoCache
 from asyncgen.cache.offloaded import OffloadedCache
 from asyncgen.cache.quantized import refuse_quantized
 from asyncgen.cache.sliding import HybridCache, SlidingWindowCache
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from asyncgen.generation.logits.base import LogitsProcessorList
     from asyncgen.generation.stopping.criteria import StoppingCriteriaList
     from asyncgen.generation.stopping.ends import Ends
-    from asyncgen.generation.strategies.step import Decoder, EncoderInput
+    from asyncgen.generation.strategies.step import Decoder, EncoderInput, PromptInputs
     from asyncgen.models.config import ModelConfig
 
 
@@ -99,7 +100,11 @@ def make_plan(
     ids = torch.as_tensor(input_ids, dtype=torch.int64, device=model.device)
     mask = None if attention_mask is None else attention_mask.to(model.device).bool()
     if cache is None:
-        cache = make_cache(model, config, len(ids) * beams, ends.max_length, encoder)
+        inputs: PromptInputs | None = given.get("inputs")
+        length = ends.max_length
+        if length is not None and inputs is not None:
+            length += inputs.offset
+        cache = make_cache(model, config, len(ids) * beams, length, encoder)
     elif encoder is not None and not isinstance(cache, EncoderDecoderCache):
         cache = EncoderDecoderCache(cache, DynamicCache())
     return Plan(
@@ -195,6 +200,8 @@ def make_cache(
 ) -> Cache:
     """Make the cache that ``cache_implementation`` names, or a pair of them with an encoder.
 
+    With ``use_cache=False`` it is what stands in the place of a cache.
+
     Args:
         model: The model that will run.
         config: Names the cache.
@@ -207,6 +214,8 @@ def make_cache(
         MissingRequirementsError: A quantised cache.
     """
     check_cache(model, config)
+    if config.use_cache is False:
+        return NoCache()
     if encoder is not None:
         own = make_cache(model, config, batch, max_length)
         return EncoderDecoderCache(own, make_cache(model, config, batch, encoder.shape[1]))

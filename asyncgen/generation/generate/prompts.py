@@ -12,10 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from asyncgen.cache.caches import Cache
 from asyncgen.errors import InvalidRequestError
+from asyncgen.generation.generate.inputs import (
+    check_embedded,
+    first_position,
+    prompt_inputs,
+    read_embeddings,
+)
 from asyncgen.generation.generate.plan import eos_ids
-from asyncgen.generation.strategies.step import EncoderInput
+from asyncgen.generation.strategies.step import EncoderInput, PromptInputs
 from asyncgen.models.attention.cross import Encoded
 
 if TYPE_CHECKING:
@@ -38,11 +43,13 @@ class DecoderPrompt:
         input_ids: Int64 ``[B, S]``.
         attention_mask: ``[B, S]``, zero at padding; ``None`` where nothing is padded.
         encoder: What the encoder reads, in a model that has one.
+        inputs: What else was said of the prompts.
     """
 
     input_ids: Tensor
     attention_mask: Tensor | None
     encoder: EncoderInput | None = None
+    inputs: PromptInputs | None = None
 
 
 def read_prompt(
@@ -50,15 +57,18 @@ def read_prompt(
     inputs: Tensor | None,
     given: Mapping[str, Any],
     config: GenerationConfig,
+    past: int = 0,
 ) -> DecoderPrompt:
     """Read the arguments that say what to continue.
 
     Args:
         model: Knows whether it has an encoder.
         inputs: Prompt ids ``[B, S]``, the encoder's where there is one, or ``None``.
-        given: ``input_ids``, ``attention_mask``; with an encoder also ``encoder_outputs``,
-            ``decoder_input_ids`` and ``decoder_attention_mask``.
+        given: ``input_ids``, ``attention_mask``, ``inputs_embeds``, ``position_ids``,
+            ``token_type_ids``, ``cache_position``, ``logits_to_keep``; with an encoder the first
+            three, ``encoder_outputs``, ``decoder_input_ids`` and ``decoder_attention_mask``.
         config: For special tokens.
+        past: Positions in the cache that is continued.
 
     Raises:
         ValueError: Arguments are missing, contradict each other, or have the wrong shape.
@@ -68,47 +78,19 @@ def read_prompt(
         raise ValueError("`inputs` and `input_ids` were passed together; give one of them")
     ids = inputs if inputs is not None else stated
     if model.config.is_encoder_decoder:
-        return _read_encoder(model, ids, given, config)
-    ids = _check_ids(model, "input_ids", _bos(config) if ids is None else ids)
-    return DecoderPrompt(ids, _mask(ids, given.get("attention_mask"), config))
-
-
-def check_past(past: object, prompt: DecoderPrompt, config: GenerationConfig) -> Cache | None:
-    """Look at a cache that the caller wants to continue.
-
-    Args:
-        past: The argument ``past_key_values``.
-        prompt: What is continued; its beginning may be in the cache.
-        config: May ask for a cache to be made.
-
-    Raises:
-        ValueError: It is no cache, a cache is asked for by name as well, or nothing of the prompt
-            is left to compute.
-    """
-    if past is None:
-        return None
-    if not isinstance(past, Cache):
-        raise InvalidRequestError(
-            "past_key_values",
-            type(past).__name__,
-            "give a cache, such as `DynamicCache()`; tuples go through "
-            "`DynamicCache.from_legacy_cache`",
-        )
-    if config.cache_implementation is not None:
-        raise InvalidRequestError(
-            "cache_implementation",
-            config.cache_implementation,
-            "names a cache to make, but `past_key_values` is one; give only one of them",
-        )
-    length = prompt.input_ids.shape[1]
-    if past.get_seq_length() >= length:
-        raise InvalidRequestError(
-            "past_key_values",
-            f"cache of {past.get_seq_length()} positions",
-            f"the prompt has {length}, of which it must lack at least the last; pass all tokens "
-            "so far, or `crop` the cache",
-        )
-    return past
+        return _read_encoder(model, ids, given, config, past)
+    mask, embeddings = given.get("attention_mask"), read_embeddings(model, given)
+    if embeddings is not None and ids is None:
+        ids = torch.empty(len(embeddings), 0, dtype=torch.int64, device=model.device)
+    else:
+        ids = _check_ids(model, "input_ids", _bos(config) if ids is None else ids)
+    if embeddings is None:
+        offset = first_position("attention_mask", mask, ids, past)
+    else:
+        check_embedded(ids, embeddings, given, past)
+        offset = embeddings.shape[1] - ids.shape[1]
+    others = prompt_inputs(model, ids, given, offset=offset, past=past, embeddings=embeddings)
+    return DecoderPrompt(ids, _mask(ids, mask, config, offset), inputs=others)
 
 
 def decoder_start(
@@ -141,27 +123,31 @@ def _read_encoder(
     ids: Tensor | None,
     given: Mapping[str, Any],
     config: GenerationConfig,
+    past: int,
 ) -> DecoderPrompt:
     """The prompt of a model with two stacks."""
-    outputs = given.get("encoder_outputs")
+    outputs, embeddings = given.get("encoder_outputs"), read_embeddings(model, given)
     encoded = None if outputs is None else _encoded(model, outputs)
-    if ids is None and encoded is None:
+    if embeddings is not None and ids is not None:
+        raise ValueError("`inputs_embeds` and `input_ids` were passed together; give one of them")
+    if ids is None and encoded is None and embeddings is None:
         ids = _bos(config)
     if ids is not None:
         ids = _check_ids(model, "input_ids", ids)
     # Unlike a decoder's, an encoder's mask is not inferred from padding ids.
-    shape = EncoderInput(ids, None, encoded).shape
+    shape = EncoderInput(ids, None, encoded, embeddings).shape
     mask = _hiding(_check_mask("attention_mask", given.get("attention_mask"), shape))
     seen = None if mask is None else mask.to(model.device) != 0
     if encoded is not None:
         encoded.mask = seen
-    encoder = EncoderInput(ids, seen, encoded)
+    encoder = EncoderInput(ids, seen, encoded, embeddings)
     batch, _ = shape
     start = decoder_start(config, batch, model.device)
     decoder_mask = given.get("decoder_attention_mask")
     decoder_ids = given.get("decoder_input_ids")
     name = "decoder_attention_mask"
     if decoder_ids is None:
+        first_position(name, None, start, past)
         decoder_mask = _check_mask(name, decoder_mask, (batch, 1))
         return DecoderPrompt(start, decoder_mask, encoder)
     decoder_ids = _check_ids(model, "decoder_input_ids", decoder_ids)
@@ -169,12 +155,14 @@ def _read_encoder(
         raise InvalidRequestError(
             "decoder_input_ids", tuple(decoder_ids.shape), f"the encoder has {batch} rows"
         )
-    decoder_mask = _check_mask(name, decoder_mask, tuple(decoder_ids.shape))
+    offset = first_position(name, decoder_mask, decoder_ids, past)
+    decoder_mask = _check_mask(name, decoder_mask, (batch, offset + decoder_ids.shape[1]))
     if bool((decoder_ids[:, :1] != start).all()):
         decoder_ids = torch.cat((start, decoder_ids), dim=1)
         if decoder_mask is not None:
             decoder_mask = torch.nn.functional.pad(decoder_mask, (1, 0), value=1)
-    return DecoderPrompt(decoder_ids, _hiding(decoder_mask), encoder)
+    inputs = PromptInputs(offset) if offset else None
+    return DecoderPrompt(decoder_ids, _hiding(decoder_mask), encoder, inputs)
 
 
 def _encoded(model: GenerativeModel, outputs: Any) -> Encoded:
@@ -233,12 +221,15 @@ def _hiding(mask: Tensor | None) -> Tensor | None:
     return None if mask is None or bool((mask != 0).all()) else mask
 
 
-def _mask(input_ids: Tensor, mask: Tensor | None, config: GenerationConfig) -> Tensor | None:
+def _mask(
+    input_ids: Tensor, mask: Tensor | None, config: GenerationConfig, offset: int
+) -> Tensor | None:
     """The mask as given, or inferred from padding ids that are not also an end of sequence.
 
     ``None`` where nothing is padded.
     """
-    found = _check_mask("attention_mask", mask, tuple(input_ids.shape))
+    batch, length = input_ids.shape
+    found = _check_mask("attention_mask", mask, (batch, offset + length))
     pad = config.pad_token_id
     if found is None:
         if pad is None or pad in eos_ids(config) or not bool((input_ids == pad).any()):

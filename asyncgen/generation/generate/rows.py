@@ -10,12 +10,14 @@ import torch
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.generate.plan import rows_of_prompt
 from asyncgen.generation.strategies.healing import Healing, plan_healing
+from asyncgen.generation.strategies.step import repeat_rows
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from asyncgen.generation.config import GenerationConfig
     from asyncgen.generation.generate.prompts import DecoderPrompt
+    from asyncgen.generation.strategies.step import PromptInputs
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +32,7 @@ class Rows:
         together: Rows that processors see of one row of the plan at once: its beams, or those of
             a group of them.
         bias: What token healing adds to the scores of the last tokens, float32 ``[R, V]``.
+        inputs: What else was said of the prompts.
     """
 
     input_ids: Tensor
@@ -38,13 +41,15 @@ class Rows:
     beams: int = 1
     together: int = 1
     bias: Tensor | None = None
+    inputs: PromptInputs | None = None
 
     @property
     def padding(self) -> Tensor | None:
         """Left padding of each row that processors see."""
         if self.attention_mask is None:
             return None
-        return (self.attention_mask == 0).sum(dim=1).repeat_interleave(self.together)
+        first = (self.attention_mask != 0).int().argmax(dim=1)
+        return first.repeat_interleave(self.together)
 
 
 def lay_rows(
@@ -76,11 +81,12 @@ def lay_rows(
         bias = healing.bias.repeat_interleave(samples, dim=0)
     return Rows(
         ids.repeat_interleave(samples, dim=0),
-        None if mask is None else mask.repeat_interleave(samples, dim=0),
+        repeat_rows(mask, samples),
         samples,
         beams,
         beams // (groups or 1),
         bias,
+        None if prompt.inputs is None else prompt.inputs.repeated(samples),
     )
 
 
@@ -88,12 +94,13 @@ def _heal(
     model: Any, model_kwargs: dict[str, Any], prompt: DecoderPrompt, config: GenerationConfig
 ) -> tuple[Healing, Tensor, Tensor | None]:
     """What token healing chooses among, and the prompts as it wants them, padded anew."""
-    if model_kwargs.get("past_key_values") is not None or prompt.encoder is not None:
+    has_past = model_kwargs.get("past_key_values") is not None
+    if has_past or prompt.inputs is not None or prompt.encoder is not None:
         raise InvalidRequestError(
             "token_healing",
             True,
-            "changes the prompt, so it cannot continue `past_key_values`, and an encoder-decoder "
-            "model has none",
+            "changes the prompt, so it cannot continue `past_key_values`, goes with nothing that "
+            "is said of single positions, and an encoder-decoder model has none",
         )
     ids, mask = prompt.input_ids, prompt.attention_mask
     kept = torch.ones_like(ids) if mask is None else mask

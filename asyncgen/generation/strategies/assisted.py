@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from asyncgen.generation.strategies.forward import Forward
+from asyncgen.generation.strategies.forward import open_forward
 from asyncgen.generation.strategies.step import Drafting, Outcome, Plan, Proposal, Step, Steps
 from asyncgen.generation.strategies.verify import verify
 
@@ -38,27 +38,31 @@ def assisted(plan: Plan) -> Steps:
         FloatingPointError: Scores hold NaN or ban every token.
     """
     assert plan.drafter is not None
-    forward, ids = Forward(plan), plan.input_ids
+    forward, ids, offset = open_forward(plan), plan.input_ids, plan.offset
     length = ids.shape[1]
-    prompt = ids[:, forward.length :]
-    for chunk in torch.split(prompt, plan.prefill_chunk or length, dim=1)[:-1]:
+    prompt = plan.unread(forward.length)
+    for chunk in torch.split(prompt, plan.prefill_chunk or prompt.shape[1], dim=1)[:-1]:
         forward(chunk)
         yield Step([[]])
     while True:
-        proposal = yield from _draft(plan, ids[:, :length])
+        is_embedded = plan.embeddings is not None and forward.length < plan.num_positions
+        proposal = Proposal(ids[0, :0])
+        if not is_embedded:  # beside embeddings no guesses can be read, which are ids
+            proposal = yield from _draft(plan, ids[:, :length])
         count = len(proposal.token_ids)
         ids = _with_room(ids, length + count + 1)
         ids[0, length : length + count] = proposal.token_ids
-        positions = length + count - forward.length
-        hidden = forward.hidden(ids[:, forward.length : length + count])
-        logits = forward.project(hidden[0, -count - 1 :].contiguous()).float()  # [n + 1, V]
+        start = forward.length
+        fresh = plan.unread(start) if is_embedded else ids[:, start - offset : length + count]
+        positions = fresh.shape[1]
+        logits = forward.logits(fresh, count + 1)[0].float()  # [n + 1, V]
         verdict = verify(plan, ids, length, logits, proposal)
         settled, reason = _settle(plan, ids, length, verdict)
         length += len(settled)
         if plan.record is not None:
             plan.record.split(positions, count, len(settled))
         # As after any other strategy, the last token is not in the cache.
-        forward.crop(length - 1)
+        forward.crop(length - 1 + offset)
         if count:
             plan.drafter.update(min(verdict.accepted, len(settled)))
         count = len(settled)

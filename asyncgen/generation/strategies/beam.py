@@ -87,11 +87,11 @@ def _search(plan: Plan, choose: Callable[[Tensor, int, int], Tensor]) -> Steps:
         is_over = bool(hits.all()) or bool(pool.is_closed.all())
         _hand_on(plan, pool, stream, is_over, reason)
         yield stream.step(logits, scores)
+        parents = (found.parents.gather(1, chosen) + pool.first_row).flatten()
+        rows.arrange(parents, agreed)
         if is_over:
             return _outcome(pool, stream.returned)
-        parents = (found.parents.gather(1, chosen) + pool.first_row).flatten()
-        tokens = found.tokens.gather(1, chosen).flatten()
-        raw = rows.advance(parents, tokens, agreed)
+        raw = rows.advance(found.tokens.gather(1, chosen).flatten())
 
 
 def _candidates(

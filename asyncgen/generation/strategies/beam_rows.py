@@ -5,13 +5,12 @@ Knows the cache and how rows change places; knows nothing of scores or hypothese
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from asyncgen.cache.caches import StaticCache
 from asyncgen.cache.encoder_decoder import EncoderDecoderCache
 from asyncgen.errors import InvalidRequestError
-from asyncgen.generation.strategies.forward import Forward, read_prompt
+from asyncgen.generation.strategies.forward import open_forward, read_prompt
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from asyncgen.cache.caches import Cache
+    from asyncgen.generation.strategies.forward import Forward
     from asyncgen.generation.strategies.step import Plan, Step
 
 
@@ -46,8 +46,11 @@ class BeamRows:
                 f"needs one row a prompt ({batch}) or a beam ({batch * num_beams})",
             )
         # A cache that already has a row for each beam cannot be repeated after the prompt; and
-        # what goes on inside the model is documented with a row for each beam.
-        self._repeats_late = present != batch * num_beams and plan.record is None
+        # what goes on inside the model, and what its user is asked, has a row for each beam.
+        is_watched = plan.record is not None or plan.call is not None
+        self._repeats_late = present != batch * num_beams and not is_watched
+        # The beams of an earlier search may hold different beginnings of the same length.
+        self._begins_alike = present != batch * num_beams or not plan.cache.get_seq_length()
         self._forward: Forward | None = None
         self._in_place = list(range(batch * num_beams))
 
@@ -61,41 +64,38 @@ class BeamRows:
             Logits after the prompt, ``[B * num_beams, V]``.
         """
         plan, late = self._plan, self._repeats_late
-        begun = plan if late else self._repeated(plan)
-        forward = Forward(begun)
-        prompt = begun.input_ids[:, forward.length :]
+        begun = plan if late else plan.repeated(self._beams)
+        forward = open_forward(begun)
+        prompt = begun.unread(forward.length)
         returned = plan.input_ids.shape[0] * (plan.config.num_return_sequences or 1)
         logits = yield from read_prompt(forward, prompt, plan.prefill_chunk, returned)
         if late:
             plan.cache.batch_repeat_interleave(self._beams)
-            forward = Forward(self._repeated(plan))
+            forward = open_forward(plan.repeated(self._beams))
             logits = logits.repeat_interleave(self._beams, dim=0)
         self._forward = forward
         return logits
 
-    def advance(self, parents: Tensor, tokens: Tensor, agreed: int = 0) -> Tensor:
-        """Let every row go on from another one, by one token.
+    def arrange(self, parents: Tensor, agreed: int = 0) -> None:
+        """Let every row become another one; of a cache that outlives the search as well.
 
         Args:
             parents: Row that each row continues, int64 ``[B * num_beams]``.
-            tokens: Its token, int64 ``[B * num_beams]``.
-            agreed: Before this position all rows are like the ones that they continue.
+            agreed: The ids before this one are in all rows like in those that they continue.
+        """
+        assert self._forward is not None
+        if parents.tolist() != self._in_place:
+            alike = max(agreed + self._plan.offset, 0) if self._begins_alike else 0
+            self._forward.exchange_rows(parents, alike)
+
+    def advance(self, tokens: Tensor) -> Tensor:
+        """Let every row go on by one token, int64 ``[B * num_beams]``.
 
         Returns:
             Logits ``[B * num_beams, V]``.
         """
         assert self._forward is not None
-        if parents.tolist() != self._in_place:
-            self._plan.cache.exchange_rows(parents, agreed)
         return self._forward(tokens[:, None])
-
-    def _repeated(self, plan: Plan) -> Plan:
-        mask = plan.attention_mask
-        return replace(
-            plan,
-            input_ids=plan.input_ids.repeat_interleave(self._beams, dim=0),
-            attention_mask=None if mask is None else mask.repeat_interleave(self._beams, dim=0),
-        )
 
 
 def _rows_of(cache: Cache) -> int | None:

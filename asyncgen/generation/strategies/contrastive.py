@@ -8,7 +8,6 @@ all candidates gives.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
 
 import torch
@@ -123,7 +122,7 @@ def _settings(config: GenerationConfig) -> tuple[float, int]:
 
 def _read_prompt(plan: Plan, context: _Context) -> Generator[Step, None, Tensor]:
     """Run the prompt in chunks; return the hidden states ``[B, E]`` of its last position."""
-    forward, prompt = Forward(plan), plan.input_ids
+    forward, prompt = Forward(plan), plan.unread(0)
 
     def run(ids: Tensor) -> Tensor:
         hidden = forward.hidden(ids)
@@ -172,11 +171,10 @@ class _Candidates:
     def __init__(self, plan: Plan, width: int = 1) -> None:
         """Widen the cache of the prompt, to so many rows of each."""
         self._cache, self._width, self._record = plan.cache, width, plan.record
-        mask = plan.attention_mask
         if width > 1:
             self._cache.batch_repeat_interleave(width)
-            mask = None if mask is None else mask.repeat_interleave(width, dim=0)
-        self._forward = Forward(replace(plan, attention_mask=mask))
+            plan = plan.repeated(width)
+        self._forward = Forward(plan)
         self.project = self._forward.project
 
     def finish(self) -> None:

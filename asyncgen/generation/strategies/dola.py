@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, TypeGuard
 import torch
 
 from asyncgen.errors import InvalidRequestError
-from asyncgen.generation.strategies.forward import Forward
+from asyncgen.generation.strategies.forward import open_forward
 from asyncgen.generation.strategies.token_by_token import most_probable, token_by_token
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ class _Contrast:
     """A forward that remembers what the early layers would have said."""
 
     def __init__(self, plan: Plan, layers: list[int]) -> None:
-        self._forward = Forward(plan)
+        self._forward = open_forward(plan)
         self._layers = layers
         self._is_recorded = plan.record is not None
         self._early: Tensor | None = None  # [number of layers, B, V]

@@ -6,11 +6,13 @@ encoder of a model with two stacks, which runs before the first decoder position
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, TypeAlias, cast
 
 import torch
 
+from asyncgen.cache.caches import DynamicCache
 from asyncgen.cache.encoder_decoder import EncoderDecoderCache
+from asyncgen.cache.no_cache import NoCache
 from asyncgen.errors import ContextLengthError
 from asyncgen.generation.strategies.record import Inside
 from asyncgen.generation.strategies.step import Step
@@ -46,22 +48,38 @@ class Forward:
         self._record = plan.record
         self._weights = _wanted(plan.record, "attentions")
         self._cross_weights = _wanted(plan.record, "attentions")
-        self._attention = self._context(plan)
+        if plan.encoder is not None and plan.encoder.encoded is None:
+            plan.encoder.encoded = self._encode(cast("T5", plan.core), plan, plan.encoder)
+        self._open(plan)
         self._padding: Tensor | None = None
+        self._told = _told_positions(plan)
+        self._types = _told(plan, None if plan.inputs is None else plan.inputs.token_type_ids)
         if plan.attention_mask is not None:
             # Left padding shifts the positions of a row; real tokens count from 0.
             self._padding = (~plan.attention_mask).sum(dim=1, keepdim=True)
         self._limit = self._last_length(plan)
+        self._stays_open = plan.record is not None or self._types is not None
+        self._prompt_end = 0 if plan.embeddings is None else plan.num_positions
+        self._is_open = self._stays_open or self.length < self._prompt_end
 
     def __call__(self, input_ids: Tensor) -> Tensor:
         """Append ids ``[B, S]`` to the rows; return the logits ``[B, V]`` after the last one.
 
+        Args:
+            input_ids: The ids; of a prompt also embeddings ``[B, S, E]``, here and below.
+
         Raises:
             ContextLengthError: The model has a table of positions, and it is at its end.
         """
-        if self._record is not None:
-            return self.project(self.hidden(input_ids)[:, -1])
+        if self._is_open:
+            logits = self.logits(input_ids, 1)[:, 0]
+            self._is_open = self._stays_open or self.length < self._prompt_end
+            return logits
         return self._decode(input_ids, self._advance(input_ids), self._attention)
+
+    def logits(self, input_ids: Tensor, last: int) -> Tensor:
+        """Append ids ``[B, S]``; return the logits ``[B, last, V]`` after as many of the last."""
+        return self.project(self.hidden(input_ids)[:, -last:].contiguous())
 
     def hidden(
         self, input_ids: Tensor, collect: list[Tensor] | None = None, depth: int | None = None
@@ -76,10 +94,9 @@ class Forward:
         Raises:
             ContextLengthError: The model has a table of positions, and it is at its end.
         """
-        record, core = self._record, cast("DecoderLM", self._core)
+        record = self._record
         states = _wanted(record, "hidden_states") if collect is None else collect
-        positions = self._advance(input_ids)
-        found = core.hidden(core.embed(input_ids), positions, self._attention, states, depth)
+        found = self._run(self._embed(input_ids), states, depth)
         if record is not None:
             kept = tuple(states or ()) if record.wants_hidden_states else ()
             weights, cross_weights = _taken(self._weights), _taken(self._cross_weights)
@@ -96,6 +113,24 @@ class Forward:
             self._cache.crop(length)
             self.length = length
 
+    def exchange_rows(self, rows: Tensor, first: int) -> None:
+        """Let every row become another one: int64 ``[B]``, alike before position ``first``."""
+        self._cache.exchange_rows(rows, first)
+
+    def _embed(self, input_ids: Tensor) -> Tensor:
+        """Embeddings ``[B, S, E]`` of what comes next."""
+        core = cast("DecoderLM", self._core)
+        found = input_ids if input_ids.is_floating_point() else core.embed(input_ids)
+        if self._types is None:
+            return found
+        types, _ = self._types(self.length, self.length + found.shape[1])
+        return found + core.embed(types)
+
+    def _run(self, embeddings: Tensor, states: list[Tensor] | None, depth: int | None) -> Tensor:
+        """Hidden states ``[B, S, E]`` of what comes next."""
+        core, positions = cast("DecoderLM", self._core), self._advance(embeddings)
+        return core.hidden(embeddings, positions, self._attention, states, depth)
+
     def _advance(self, input_ids: Tensor) -> Tensor:
         """Positions ``[1 or B, S]`` of the ids that come next."""
         start, self.length = self.length, self.length + input_ids.shape[1]
@@ -103,27 +138,30 @@ class Forward:
             raise ContextLengthError(
                 "max_length",
                 self.length,
-                f"the model has {self._limit} positions and no more; ask for fewer tokens",
+                f"the model has {self._core.config.position_limit} positions and no more; ask for "
+                "fewer tokens",
             )
+        if self._told is not None:
+            told, beyond = self._told(start, self.length)
+            return told + beyond
         positions = torch.arange(start, self.length, device=input_ids.device)[None]
         if self._padding is not None:
             positions = (positions - self._padding).clamp_(min=0)
         return positions
 
-    def _context(self, plan: Plan) -> AttentionContext:
+    def _open(self, plan: Plan) -> None:
+        """Get ready to go on behind what the cache holds."""
+        self._attention = self._context(plan, plan.cache)
+
+    def _context(self, plan: Plan, cache: Cache) -> AttentionContext:
         """What does the attention."""
         if plan.encoder is None:
             return DenseAttention(
-                plan.core.config,
-                plan.cache,
-                plan.attention_mask,
-                collect_attentions=self._weights,
+                plan.core.config, cache, plan.attention_mask, collect_attentions=self._weights
             )
-        core = cast("T5", plan.core)
-        if plan.encoder.encoded is None:
-            plan.encoder.encoded = self._encode(core, plan, plan.encoder)
-        return core.attention(
-            plan.cache,
+        assert plan.encoder.encoded is not None
+        return cast("T5", plan.core).attention(
+            cache,
             plan.attention_mask,
             plan.encoder.encoded,
             collect_attentions=self._weights,
@@ -135,10 +173,9 @@ class Forward:
         record = plan.record
         if record is None and _holds_encoder(plan.cache):
             return Encoded(None, given.attention_mask)
-        assert given.input_ids is not None
         states, weights = _wanted(record, "hidden_states"), _wanted(record, "attentions")
         encoded = core.encode(
-            core.embed(given.input_ids),
+            embedded(core, given),
             given.attention_mask,
             collect=states,
             collect_attentions=weights,
@@ -150,9 +187,47 @@ class Forward:
     def _last_length(self, plan: Plan) -> int | None:
         """Positions after which a model with a table of them has none left."""
         limit = plan.core.config.position_limit
+        if limit is not None and self._told is not None:
+            last, _ = self._told(plan.num_positions - 1, plan.num_positions)
+            return plan.num_positions + limit - 1 - int(last.max())
         if limit is None or self._padding is None:
             return limit
         return limit + int(self._padding.min())
+
+
+class Recomputed(Forward):
+    """Runs the model without a cache: every pass is over all that was read so far."""
+
+    def _open(self, plan: Plan) -> None:
+        self._plan = plan
+
+    def __call__(self, input_ids: Tensor) -> Tensor:
+        """See `Forward`."""
+        return self.logits(input_ids, 1)[:, 0]
+
+    def _run(self, embeddings: Tensor, states: list[Tensor] | None, depth: int | None) -> Tensor:
+        assert isinstance(self._cache, NoCache)
+        plan, whole = self._plan, self._cache.read(embeddings)
+        fresh: Cache = DynamicCache()
+        if plan.encoder is not None:
+            fresh = EncoderDecoderCache(fresh, DynamicCache())
+        self.length, self._attention = 0, self._context(plan, fresh)
+        return super()._run(whole, states, depth)
+
+
+def open_forward(plan: Plan) -> Forward:
+    """What runs the model over the rows of a plan, from where its cache ends."""
+    if plan.call is not None:
+        return cast("Forward", plan.call(plan))
+    return Recomputed(plan) if isinstance(plan.cache, NoCache) else Forward(plan)
+
+
+def embedded(core: T5, given: EncoderInput) -> Tensor:
+    """What the encoder reads, ``[B, T, E]``."""
+    if given.embeddings is not None:
+        return given.embeddings
+    assert given.input_ids is not None
+    return core.embed(given.input_ids)
 
 
 def read_prompt(
@@ -177,6 +252,35 @@ def read_prompt(
         run(ids)
         yield Step([[] for _ in range(rows)])
     return run(last)
+
+
+Told: TypeAlias = "Callable[[int, int], tuple[Tensor, Tensor]]"
+"""(first position, end) -> what was told of each, ``[B, S]``, the last of the prompt's behind its
+end; and how far behind the end each is, ``[S]``."""
+
+
+def _told(plan: Plan, table: Tensor | None) -> Told | None:
+    """Look-up in what a caller said ``[B, n]`` of the last positions of the prompts."""
+    if table is None:
+        return None
+    known = table.shape[1]
+    shift = known - plan.num_positions
+
+    def look_up(start: int, end: int) -> tuple[Tensor, Tensor]:
+        places = torch.arange(start + shift, end + shift, device=table.device)
+        return table[:, places.clamp(max=known - 1)], (places - (known - 1)).clamp_(min=0)
+
+    return look_up
+
+
+def _told_positions(plan: Plan) -> Told | None:
+    """Look-up in what a caller said of positions, or what a mask says that is not left padding."""
+    if plan.inputs is not None and plan.inputs.position_ids is not None:
+        return _told(plan, plan.inputs.position_ids)
+    mask = plan.attention_mask
+    if mask is None or not bool((mask[:, 1:] < mask[:, :-1]).any()):
+        return None
+    return _told(plan, (mask.cumsum(dim=1) - 1).masked_fill(~mask, 0))
 
 
 def _holds_encoder(cache: Cache) -> bool:

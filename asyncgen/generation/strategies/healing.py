@@ -122,7 +122,7 @@ def healed(plan: Plan, *, strategy: Strategy, bias: Tensor) -> Steps:
     ids = plan.input_ids
     if ids.shape[1] > 1:
         # A cache of its own: strategies differ in what they expect to find in theirs.
-        forward = Forward(replace(plan, cache=DynamicCache(), record=None))
+        forward = Forward(replace(plan, cache=DynamicCache(), record=None, call=None))
         rows = len(ids) * plan.copies
         logits = yield from read_prompt(forward, ids[:, :-1], plan.prefill_chunk, rows)
         last = (logits.float() + bias.to(ids.device)).argmax(dim=-1, keepdim=True)

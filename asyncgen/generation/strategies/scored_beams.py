@@ -103,9 +103,10 @@ def _search(plan: Plan, scorer: RankedScorer) -> Steps:
         else:
             _settle(plan, scorer, beams, stream)
         yield stream.step(logits, scores)
+        rows.arrange(parents, agreed)
         if is_over:
             return outcome
-        raw = rows.advance(parents, tokens, agreed)
+        raw = rows.advance(tokens)
 
 
 def _options(plan: Plan) -> dict[str, Any]:
@@ -147,7 +148,7 @@ def _step(
         log-probabilities of the old ones, ``[B * N, V]``.
     """
     processed = torch.log_softmax(logits, dim=-1)
-    tokens = torch.zeros_like(beams.ids[:, 0])
+    tokens = beams.ids.new_zeros(len(beams.ids))
     parents, scores = torch.zeros_like(tokens), torch.zeros_like(beams.scores)
     ended = [int(each) for each in sorted(plan.ends.eos_token_ids)]
     prompt_length = plan.input_ids.shape[1]

@@ -8,7 +8,7 @@ decides when the next step runs, and closing it is cancelling it.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 if TYPE_CHECKING:
@@ -98,23 +98,66 @@ class EncoderInput:
     """What the encoder of a model with two stacks reads; one row a text, whatever the plan's rows.
 
     Attributes:
-        input_ids: Int64 ``[B, T]``; ``None`` where only ``encoded`` is known.
+        input_ids: Int64 ``[B, T]``; ``None`` where there are embeddings, or only ``encoded``.
         attention_mask: Bool ``[B, T]``, ``False`` at padding; ``None`` where nothing is padded.
         encoded: The encoder's output: given by the caller, or there since the first step.
+        embeddings: ``[B, T, E]`` in the place of ids.
     """
 
     input_ids: Tensor | None
     attention_mask: Tensor | None = None
     encoded: Encoded | None = None
+    embeddings: Tensor | None = None
 
     @property
     def shape(self) -> tuple[int, int]:
         """Texts, and positions of each: ``(B, T)``."""
-        known = self.input_ids
+        known = self.embeddings if self.input_ids is None else self.input_ids
         if known is None:
             assert self.encoded is not None and self.encoded.states is not None
             known = self.encoded.states
         return known.shape[0], known.shape[1]
+
+
+class ModelCall(Protocol):
+    """Calls the model as its user wrote it, where ``core`` alone would not compute the same.
+
+    Attributes:
+        cache: The cache that the last call returned; ``None`` without a cache.
+    """
+
+    cache: Cache | None
+
+    def __call__(self, plan: Plan) -> object:
+        """What runs the rows of a plan, a `Forward`."""
+
+
+@dataclass(frozen=True, slots=True)
+class PromptInputs:
+    """What the model reads of the prompts, where that is not just their ids from position 0 on.
+
+    Attributes:
+        offset: Position of the first id, negative where there are more ids than positions.
+        embeddings: ``[B, S, E]`` from position 0 on, in the place of the ids.
+        position_ids: What the model is told of the last positions of the prompts, int64 ``[B, n]``;
+            it counts on from there.
+        token_type_ids: Types of the last positions, int64 ``[B, n]``; new tokens are of the last.
+    """
+
+    offset: int = 0
+    embeddings: Tensor | None = None
+    position_ids: Tensor | None = None
+    token_type_ids: Tensor | None = None
+
+    def repeated(self, copies: int) -> PromptInputs:
+        """The same for several rows of each prompt, next to each other."""
+        tensors = (self.embeddings, self.position_ids, self.token_type_ids)
+        return PromptInputs(self.offset, *(repeat_rows(each, copies) for each in tensors))
+
+
+def repeat_rows(table: Tensor | None, copies: int) -> Tensor | None:
+    """Each row of ``[B, ...]`` several times, next to each other."""
+    return None if table is None else table.repeat_interleave(copies, dim=0)
 
 
 @dataclass(slots=True)
@@ -125,6 +168,7 @@ class Plan:
         core: The model module.
         input_ids: Prompt ids, left-padded, int64 ``[B, S]``.
         attention_mask: Bool ``[B, S]``, ``False`` at padding; ``None`` where nothing is padded.
+            With ``inputs`` it is of all positions of the prompt, those in the cache included.
         cache: Key/value cache of these rows; may already hold a beginning of the prompt.
         config: Complete configuration (no documented default left open).
         processors: Logits processors in their order.
@@ -139,6 +183,8 @@ class Plan:
         copies: Sequences that each row of the plan becomes; more than one with beams only.
         keep_logits: Whether steps that settle late must tell the raw logits behind each id.
         live: Which rows go on; those that have ended already are filled up. ``None``: all do.
+        inputs: What else the caller gave of the prompts.
+        call: Calls the model as its user wrote it; ``None`` where ``core`` alone computes.
     """
 
     core: Decoder
@@ -157,6 +203,37 @@ class Plan:
     copies: int = 1
     keep_logits: bool = False
     live: list[bool] | None = None
+    inputs: PromptInputs | None = None
+    call: ModelCall | None = None
+
+    @property
+    def offset(self) -> int:
+        """Position of the first id of the prompts."""
+        return 0 if self.inputs is None else self.inputs.offset
+
+    @property
+    def embeddings(self) -> Tensor | None:
+        """What the model reads in the place of the prompts' ids, ``[B, S, E]``."""
+        return None if self.inputs is None else self.inputs.embeddings
+
+    @property
+    def num_positions(self) -> int:
+        """Positions of the prompts, padding and those in the cache included."""
+        return self.offset + self.input_ids.shape[1]
+
+    def unread(self, start: int) -> Tensor:
+        """The prompts from position ``start`` on: ids ``[B, n]`` or embeddings ``[B, n, E]``."""
+        embeddings = self.embeddings
+        if embeddings is not None:
+            return embeddings[:, start:]
+        return self.input_ids[:, start - self.offset :]
+
+    def repeated(self, copies: int) -> Plan:
+        """The plan of several rows for each prompt, next to each other; the cache is the same."""
+        ids = self.input_ids.repeat_interleave(copies, dim=0)
+        mask = repeat_rows(self.attention_mask, copies)
+        inputs = None if self.inputs is None else self.inputs.repeated(copies)
+        return replace(self, input_ids=ids, attention_mask=mask, inputs=inputs)
 
 
 @dataclass(slots=True)

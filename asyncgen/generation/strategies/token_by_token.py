@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from asyncgen.generation.strategies.forward import Forward, read_prompt
+from asyncgen.generation.strategies.forward import open_forward, read_prompt
 from asyncgen.generation.strategies.step import Outcome, Step
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class Sequences:
         self._plan = plan
         room = plan.ends.max_length or 0
         # A context of a million tokens is not reserved up front; the buffer doubles when full.
-        room = max(self.length, min(room, self.length + 1024))
+        room = max(self.length, min(room, self.length + 1024), 1)
         self._buffer = plan.input_ids.new_empty(batch, room)
         self._buffer[:, : self.length] = plan.input_ids
 
@@ -111,8 +111,8 @@ def token_by_token(
     Returns:
         Prompt and continuation of every row.
     """
-    forward, rows = forward or Forward(plan), Sequences(plan)
-    prompt = plan.input_ids[:, plan.cache.get_seq_length() :]
+    forward, rows = forward or open_forward(plan), Sequences(plan)
+    prompt = plan.unread(plan.cache.get_seq_length())
     raw = yield from read_prompt(forward, prompt, plan.prefill_chunk, len(prompt))
     while True:
         logits = raw.float()

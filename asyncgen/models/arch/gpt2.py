@@ -95,6 +95,7 @@ class GPT2(DecoderLM):
     tokenizer_names = ("GPT2Tokenizer", "GPT2TokenizerFast")
     stack_prefix: ClassVar[str] = "transformer."
     table_name: ClassVar[str] = "wte"
+    has_token_types: ClassVar[bool] = True
     # Causal masks, which early checkpoints stored with every layer.
     unneeded = (*DecoderLM.unneeded, r"\.attn\.(masked_)?bias$")
 

@@ -53,8 +53,8 @@ class EarlyExit:
 
     @property
     def length(self) -> int:
-        """See `Forward`."""
-        return self._open().length
+        """Ids that were read."""
+        return self._open().length - self._plan.offset
 
     def __call__(self, input_ids: Tensor) -> Tensor:
         """See `Forward`."""

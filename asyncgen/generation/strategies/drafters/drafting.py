@@ -24,7 +24,6 @@ from asyncgen.generation.strategies.drafters.universal import (
     SharedTokens,
     UniversalDrafter,
 )
-from asyncgen.generation.strategies.step import EncoderInput
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -190,11 +189,20 @@ def _draft_plan(plan: Plan, assistant: GenerativeModel, *, padded: bool = True) 
     encoder = None
     cache: Cache = DynamicCache()
     if plan.encoder is not None:
-        encoder = EncoderInput(plan.encoder.input_ids, plan.encoder.attention_mask)
+        encoder = replace(plan.encoder, encoded=None)
         cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
-    mask = plan.attention_mask if padded else None
-    core = assistant.core
-    return replace(plan, core=core, cache=cache, encoder=encoder, attention_mask=mask, record=None)
+    mask = plan.attention_mask if padded and plan.offset >= 0 else None
+    return replace(
+        plan,
+        core=assistant.core,
+        cache=cache,
+        encoder=encoder,
+        # It reads the ids alone, and guesses from them as well as it can.
+        attention_mask=None if mask is None else mask[:, plan.offset :],
+        record=None,
+        inputs=None,
+        call=None,
+    )
 
 
 def _draft_processors(

@@ -1,0 +1,203 @@
+"""The model as its user wrote it: every pass asks its hook for inputs, and calls it with these.
+
+For models whose ``prepare_inputs_for_generation`` or ``forward`` was overridden. It costs what the
+documented arguments of a call cost; models without an override never come here.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+from torch.nn import functional as F
+
+from asyncgen.cache.no_cache import NoCache
+from asyncgen.generation.outputs import BaseModelOutput
+from asyncgen.generation.strategies.forward import Forward, embedded
+from asyncgen.generation.strategies.record import Inside
+from asyncgen.generation.strategies.step import repeat_rows
+from asyncgen.recipes import acceptable, parameter_names
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from torch import Tensor
+
+    from asyncgen.cache.caches import Cache
+    from asyncgen.generation.strategies.step import EncoderInput, Plan
+    from asyncgen.models.arch.t5 import T5
+    from asyncgen.models.attention.cross import Encoded
+
+
+class ModelCaller:
+    """A :class:`~asyncgen.generation.strategies.step.ModelCall` of a model with a hook.
+
+    Attributes:
+        model: The model.
+        given: Further arguments of the caller's, for the model's hook.
+        cache: The cache that the last call returned; ``None`` without a cache.
+    """
+
+    def __init__(self, model: Any, given: Mapping[str, Any], prompts: int) -> None:
+        """Keep what each call needs.
+
+        Args:
+            model: The model.
+            given: Further arguments of the caller's.
+            prompts: Rows of the tensors in these; they are repeated with the prompts.
+        """
+        self.model = model
+        self.given = dict(given)
+        self.cache: Cache | None = None
+        self._prompts = prompts
+
+    def __call__(self, plan: Plan) -> Forward:
+        """What runs the model over the rows of a plan."""
+        return Called(plan, self)
+
+    def arguments(self, rows: int) -> dict[str, Any]:
+        """The caller's arguments for so many rows."""
+        return {name: self._fit(value, rows) for name, value in self.given.items()}
+
+    def _fit(self, value: Any, rows: int) -> Any:
+        if isinstance(value, torch.Tensor) and value.dim() and len(value) == self._prompts:
+            return repeat_rows(value, rows // self._prompts)
+        return value
+
+
+class Called(Forward):
+    """Calls a model with what its ``prepare_inputs_for_generation`` makes of each step."""
+
+    def __init__(self, plan: Plan, call: ModelCaller) -> None:
+        """Begin where the plan's cache ends.
+
+        Args:
+            plan: What to decode.
+            call: The model.
+        """
+        self._call = call
+        self._plan = plan
+        self._ids = plan.input_ids
+        super().__init__(plan)
+        model, rows = call.model, len(plan.input_ids)
+        self._prepare = model.prepare_inputs_for_generation
+        self._given = call.arguments(rows)
+        self._kept = self._given.pop("logits_to_keep", None)
+        self._chooses_logits = "logits_to_keep" in parameter_names(model.forward)
+        self._constant = self._constants(rows)
+
+    def __call__(self, input_ids: Tensor) -> Tensor:
+        """See `Forward`."""
+        return self.logits(input_ids, 1)[:, 0]
+
+    def logits(self, input_ids: Tensor, last: int) -> Tensor:
+        """See `Forward`."""
+        call, start = self._call, self.length
+        self._advance(input_ids)
+        if not input_ids.is_floating_point():
+            self._ids = torch.cat((self._ids, input_ids), dim=1)
+        inputs = self._prepare(self._ids, **self._arguments(start, last))
+        output = call.model(**inputs, return_dict=True)
+        if self._is_cached and output.past_key_values is not None:
+            call.cache = output.past_key_values
+        if self._record is not None:
+            self._record.fresh.append(_inside(output))
+        return cast("Tensor", output.logits[:, -last:])
+
+    def crop(self, length: int) -> None:
+        """See `Forward`."""
+        if length < self.length:
+            assert self._call.cache is not None
+            self._call.cache.crop(length)
+            self._ids = self._ids[:, : self._ids.shape[1] - (self.length - length)]
+            self.length = length
+
+    def exchange_rows(self, rows: Tensor, first: int) -> None:
+        """See `Forward`."""
+        self._ids = self._ids.index_select(0, rows)
+        if self._call.cache is not None:
+            self._call.cache.exchange_rows(rows, first)
+
+    def _open(self, plan: Plan) -> None:
+        self._is_cached = not isinstance(plan.cache, NoCache)
+        self._call.cache = plan.cache if self._is_cached else None
+        if plan.embeddings is None:
+            self._ids = plan.input_ids[:, : self.length - plan.offset]
+
+    def _encode(self, core: T5, plan: Plan, given: EncoderInput) -> Encoded:
+        """Run the encoder, whatever the cache holds: the hook is told what it says."""
+        if self._record is not None:
+            return super()._encode(core, plan, given)
+        return core.encode(embedded(core, given), given.attention_mask)
+
+    def _constants(self, rows: int) -> dict[str, Any]:
+        """Arguments that are the same in every step."""
+        plan, record = self._plan, self._record
+        found: dict[str, Any] = {"use_cache": self._is_cached, **self._given}
+        if record is not None:
+            found |= {
+                "output_attentions": record.wants_attentions,
+                "output_hidden_states": record.wants_hidden_states,
+            }
+        if plan.embeddings is not None:
+            found["inputs_embeds"] = plan.embeddings
+        if plan.encoder is not None:
+            encoded = plan.encoder.encoded
+            assert encoded is not None and encoded.states is not None
+            copies = rows // len(encoded.states)
+            found["encoder_outputs"] = BaseModelOutput(repeat_rows(encoded.states, copies))
+            mask = repeat_rows(encoded.mask, copies)
+            found["attention_mask"] = None if mask is None else mask.to(torch.int64)
+        return found
+
+    def _arguments(self, start: int, last: int) -> dict[str, Any]:
+        """What the hook gets of a pass over positions ``start`` to the present length."""
+        plan, end = self._plan, self.length
+        first = start if self._is_cached else 0
+        mask = plan.attention_mask
+        if mask is not None:
+            mask = F.pad(mask[:, :end].to(torch.int64), (0, max(end - mask.shape[1], 0)), value=1)
+        arguments = dict(self._constant)
+        if self._is_cached:
+            arguments["past_key_values"] = self._call.cache
+        if plan.encoder is None:
+            arguments |= {"attention_mask": mask, "position_ids": self._positions(end)}
+            if self._chooses_logits:
+                arguments["logits_to_keep"] = last if last > 1 or self._kept is None else self._kept
+        else:
+            arguments["decoder_attention_mask"] = mask
+        if self._types is not None:
+            arguments["token_type_ids"], _ = self._types(self._first_told("token_type_ids"), end)
+        newer = {
+            "next_sequence_length": end - start if self._is_cached else None,
+            "is_first_iteration": start < plan.num_positions,
+        }
+        arguments |= acceptable(self._prepare, newer)
+        if "cache_position" in parameter_names(self._prepare):
+            arguments["cache_position"] = torch.arange(first, end, device=self._ids.device)
+        return arguments
+
+    def _positions(self, end: int) -> Tensor:
+        """What is told of the positions up to ``end``, int64 ``[B, n]``."""
+        plan, rows = self._plan, len(self._ids)
+        if self._told is not None:
+            is_given = plan.inputs is not None and plan.inputs.position_ids is not None
+            told, beyond = self._told(self._first_told("position_ids") if is_given else 0, end)
+            return told + beyond
+        positions = torch.arange(end, device=self._ids.device)[None]
+        if self._padding is not None:
+            positions = (positions - self._padding).clamp_(min=0)
+        return positions.expand(rows, -1)
+
+    def _first_told(self, name: str) -> int:
+        """The first position of which the caller said something."""
+        return self._plan.num_positions - int(getattr(self._plan.inputs, name).shape[1])
+
+
+def _inside(output: Any) -> Inside:
+    """What went on inside a model, as it returned it."""
+    states, weights, across = (
+        getattr(output, name, None) or getattr(output, f"decoder_{name}", None) or ()
+        for name in ("hidden_states", "attentions", "cross_attentions")
+    )
+    return Inside(states, weights, across)
