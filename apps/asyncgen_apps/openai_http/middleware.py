@@ -35,7 +35,9 @@ LARGE_BODY = 256 * 1024
 """Bytes. What is larger is parsed and checked on a worker thread: 4 MB of numbers take half a
 second, in which no stream would get a word."""
 
-_MOST_LARGE = 2
+_LARGE_AT_ONCE = 1
+"""Two would only take turns, and the streams' turn would come later."""
+
 STREAM_PATH = "/v1/stream"
 REQUEST_ID = "x-request-id"
 _SAFE_ID = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
@@ -183,7 +185,7 @@ class TakeShortWay:
         """
         self._app = app
         self._answers = answers
-        self._large = anyio.CapacityLimiter(_MOST_LARGE)
+        self._large = anyio.CapacityLimiter(_LARGE_AT_ONCE)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Read the body, and answer it or hand it on."""

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 
 from fastapi import APIRouter, Request, Response
 
+from asyncgen import EngineClosedError
 from asyncgen_apps.openai_http.answer import Answer, StreamWishes
-from asyncgen_apps.openai_http.failures import ApiError, clipped
+from asyncgen_apps.openai_http.failures import LONG, ApiError, clipped
 from asyncgen_apps.openai_http.replies import (
     ERRORS,
     ChatCompletion,
@@ -31,6 +32,13 @@ if TYPE_CHECKING:
     from asyncgen_apps.openai_http.middleware import Answers
     from asyncgen_apps.openai_http.settings import ServerSettings
     from asyncgen_apps.openai_http.shapes import Shape
+
+
+_LONGEST = (
+    ("messages", "max_position_embeddings", "the context holds {}, and each takes one", LONG),
+    ("logit_bias", "vocab_size", "the vocabulary holds {}", None),
+)
+"""Fields, what of the model bounds them, why, and the code of the refusal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +63,23 @@ class Service:
             known = ", ".join(self.settings.model_names)
             message = f"the model {clipped(name)!r} does not exist here; there is: {known}"
             raise ApiError(404, message, param="model", code="model_not_found")
+
+    def refuse_beyond(self, content: object) -> None:
+        """Refuse lists that are longer than the model can use, before anything looks into them.
+
+        Raises:
+            ApiError: Names the field.
+        """
+        try:
+            config: object = self.llm.config
+        except (AttributeError, EngineClosedError):  # an engine elsewhere, or none any more
+            return
+        for field_name, bound, why, code in _LONGEST:
+            most = getattr(config, bound, None)
+            given = content.get(field_name) if isinstance(content, dict) else None
+            if isinstance(most, int) and isinstance(given, list | dict) and len(given) > most:
+                message = f"`{field_name}` has {len(given)} entries: {why.format(most)}; send fewer"
+                raise ApiError(400, message, param=field_name, code=code)
 
     def model(self, name: str) -> dict[str, object]:
         """Describe a model as the API does."""
@@ -84,9 +109,11 @@ def short_ways(service: Service) -> Answers:
     """What answers bodies that need not go through the routes, by path."""
 
     def chat(content: object, request_id: str) -> Answer:
+        service.refuse_beyond(content)
         return service.answer(ChatCompletionRequest.model_validate(content), request_id)
 
     def text(content: object, request_id: str) -> Answer:
+        service.refuse_beyond(content)
         return service.answer(CompletionRequest.model_validate(content), request_id)
 
     return {"/v1/chat/completions": chat, "/v1/completions": text}

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _DEEPEST = 4
 """Lists in lists of the deepest parameter: words, their alternatives, their ids."""
 
-_BUILT_IN = (int, float, bool, str, type(None))
+_BUILT_IN = frozenset((int, float, bool, str, type(None)))
 
 _LISTED = {each.name: "list[" in each.type or each.type == "Any" for each in (*FIELDS, *OWN)}
 """Parameters that hold values, and whether a tuple in them is as good as a list."""
@@ -42,6 +42,8 @@ def plain(value: Any, *, listed: bool = False, depth: int = _DEEPEST) -> Any:
             for key, inner in value.items()
         }
     made = list if listed and kind is tuple else kind
+    if _BUILT_IN.issuperset(map(type, value)):
+        return made(value)
     return made(
         each if type(each) in _BUILT_IN else plain(each, listed=listed, depth=depth - 1)
         for each in value

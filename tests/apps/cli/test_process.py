@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import gc
 import os
+import sys
 import time
 import warnings
 from typing import TYPE_CHECKING
@@ -8,7 +10,7 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from asyncgen_apps.cli.process import prepare_process, usable_cores
+from asyncgen_apps.cli.process import SHORT_TURN, prepare_process, settle, usable_cores
 from asyncgen_apps.cli.startup import Startup, process_age
 
 if TYPE_CHECKING:
@@ -117,3 +119,15 @@ def test_laps() -> None:
     assert sum(seconds for _, seconds in startup.laps) == pytest.approx(startup.last)
     assert startup.line().startswith("import ")
     assert startup.line().endswith("since the process began")
+
+
+def test_a_server_takes_short_turns() -> None:
+    before = sys.getswitchinterval()
+    assert gc.get_freeze_count() == 0
+    try:
+        settle()
+        assert sys.getswitchinterval() == pytest.approx(SHORT_TURN)
+        assert gc.get_freeze_count() > 0
+    finally:
+        gc.unfreeze()
+        sys.setswitchinterval(before)
