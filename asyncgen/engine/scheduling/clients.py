@@ -258,7 +258,7 @@ class ClientShares:
     def _seekers(self) -> Counter[str]:
         """Requests of each client that a seat would help: memory is not what they wait for."""
         available, up = self._pool.num_available, self._queue.num_up
-        lacking = [client for client, need in self.short.items() if need > available]
+        lacking = {client for client, need in self.short.items() if need > available}
         return Counter({client: up[client] for client in up if client not in lacking})
 
     def _for_pages(

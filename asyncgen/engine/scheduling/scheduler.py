@@ -277,11 +277,12 @@ class Scheduler(ABC):
         """The waiting requests one by one, next first, for ``schedule`` alone.
 
         Of each client, it ends behind a request that could not be admitted, and costs nothing for
-        those behind.
+        those behind; nor for anybody where no seat is free.
         """
-        if self._are_clients_several:
-            return self._shares.turns(self.active_requests)
-        return self._queue.in_turn(next(iter(self._present), ""))
+        if not self._are_clients_several:
+            yield from self._queue.in_turn(next(iter(self._present), ""))
+        elif self.num_running < self.max_running:
+            yield from self._shares.turns(self.active_requests)
 
     @property
     def num_spare(self) -> int:
