@@ -1,4 +1,4 @@
-"""How this process computes: thread count and OpenMP waiting policy, and whose turn it is.
+"""How this process computes: thread count, OpenMP waiting policy, garbage.
 
 OpenMP reads its environment once, when torch is imported: :func:`prepare_process` comes before.
 Knows nothing of models or commands.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gc
 import os
-import sys
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,8 +20,6 @@ CPU_FOLDER = Path("/sys/devices/system/cpu")
 CGROUP_FOLDER = Path("/sys/fs/cgroup")
 SHORT_SPIN = {"GOMP_SPINCOUNT": "5000", "KMP_BLOCKTIME": "1"}
 """Rounds for GNU's OpenMP, milliseconds for LLVM's and Intel's."""
-SHORT_TURN = 0.001
-"""Seconds that a thread may run Python while another one waits; Python's own choice is 0.005."""
 
 
 def prepare_process(
@@ -68,16 +65,11 @@ def prepare_process(
 
 
 def settle() -> None:
-    """Let streams flow beside what threads do for other requests; call when all is loaded.
+    """Call when all is loaded: what is there by now stays.
 
-    - What is there by now stays. Looking through it for garbage takes a tenth of a second, in which
-      every stream would stand still.
-    - A thread that checks a body of megabytes or renders a long conversation gives way to the one
-      that decodes after `SHORT_TURN`. A step takes the interpreter several times, so that beside
-      such requests the gaps between tokens were five times as long; alone, nothing changes.
+    Looking through it for garbage takes a tenth of a second, in which every stream stands still.
     """
     gc.freeze()
-    sys.setswitchinterval(SHORT_TURN)
 
 
 def usable_cores(cpu_folder: Path = CPU_FOLDER, cgroup_folder: Path = CGROUP_FOLDER) -> int:

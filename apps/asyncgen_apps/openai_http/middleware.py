@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 import secrets
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 import anyio
@@ -19,6 +20,7 @@ from starlette.exceptions import HTTPException
 from asyncgen_apps.doors import route_path
 from asyncgen_apps.openai_http.failures import ApiError, from_validation
 from asyncgen_apps.openai_http.reply import Reply
+from asyncgen_apps.turns import short_turns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -165,7 +167,9 @@ class LimitBody:
                     raise HTTPException(413, detail=str(too_large(self._limit)))
             return message
 
-        await self._app(scope, counted, send)
+        is_small = length.isdecimal() and int(length[:20]) <= LARGE_BODY
+        with nullcontext() if is_small else short_turns():
+            await self._app(scope, counted, send)
 
 
 class TakeShortWay:
