@@ -18,7 +18,7 @@ from asyncgen_apps.cli.doors import (
     check_reach,
 )
 from asyncgen_apps.cli.guard import UserError, one_line_errors, require_installed
-from asyncgen_apps.cli.process import prepare_process
+from asyncgen_apps.cli.process import prepare_process, settle
 from asyncgen_apps.cli.source import Source, examples_of
 from asyncgen_apps.cli.startup import Startup
 
@@ -209,7 +209,6 @@ async def _serve(
     source: Source, plan: _Plan, listeners: "list[socket.socket]", startup: Startup
 ) -> None:
     """Load, warm up, say where, and serve."""
-    import gc
     import logging
 
     from asyncgen_apps.cli.loading import opened
@@ -250,9 +249,7 @@ async def _serve(
                 drain_streams=drain_streams,
                 verbose=plan.verbose,
             )
-            # What is there by now stays. Looking through it for garbage takes a tenth of a second,
-            # in which every stream would stand still.
-            gc.freeze()
+            settle()
             _announce(plan, listeners, startup)
             await run(server, listener)
 

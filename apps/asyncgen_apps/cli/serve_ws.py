@@ -19,7 +19,7 @@ from asyncgen_apps.cli.doors import (
     check_reach,
 )
 from asyncgen_apps.cli.guard import UserError, one_line_errors, require_installed
-from asyncgen_apps.cli.process import prepare_process
+from asyncgen_apps.cli.process import prepare_process, settle
 from asyncgen_apps.cli.source import Source
 from asyncgen_apps.cli.startup import Startup
 
@@ -248,6 +248,7 @@ async def _serve(source: Source, plan: _Plan, listener: "socket.socket", startup
         async with serve_websocket(
             llm, settings=plan.settings, allow_anonymous=plan.allow_anonymous, sock=listener
         ) as server:
+            settle()
             await _until_signal(plan, server, startup)
 
 

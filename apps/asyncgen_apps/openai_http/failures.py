@@ -44,6 +44,7 @@ _log = logging.getLogger("asyncgen.http")
 
 INVALID = "invalid_request_error"
 SERVER = "server_error"
+LONG = "context_length_exceeded"
 NO_OBJECT = "the body is not a JSON object: send one, and `Content-Type: application/json` with it"
 RENAMED = {"num_return_sequences": "n", "stop_strings": "stop"}
 """Where the engine knows a field under another name than the API."""
@@ -113,9 +114,7 @@ def from_exception(error: Exception, names: Mapping[str, str] | None = None) -> 
             if name != error.parameter:
                 message = message.replace(f"`{error.parameter}`", f"`{name}`")
             long = isinstance(error, ContextLengthError)
-            return ApiError(
-                400, message, param=name, code="context_length_exceeded" if long else None
-            )
+            return ApiError(400, message, param=name, code=LONG if long else None)
         case ChatTemplateError():
             return ApiError(422, str(error), param="messages", code="chat_template_refused")
         case InvalidScoresError() if error.processor is not None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 import secrets
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 import anyio
@@ -19,6 +20,7 @@ from starlette.exceptions import HTTPException
 from asyncgen_apps.doors import route_path
 from asyncgen_apps.openai_http.failures import ApiError, from_validation
 from asyncgen_apps.openai_http.reply import Reply
+from asyncgen_apps.turns import short_turns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -35,7 +37,9 @@ LARGE_BODY = 256 * 1024
 """Bytes. What is larger is parsed and checked on a worker thread: 4 MB of numbers take half a
 second, in which no stream would get a word."""
 
-_MOST_LARGE = 2
+_LARGE_AT_ONCE = 1
+"""Two would only take turns, and the streams' turn would come later."""
+
 STREAM_PATH = "/v1/stream"
 REQUEST_ID = "x-request-id"
 _SAFE_ID = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
@@ -163,7 +167,9 @@ class LimitBody:
                     raise HTTPException(413, detail=str(too_large(self._limit)))
             return message
 
-        await self._app(scope, counted, send)
+        is_small = length.isdecimal() and int(length[:20]) <= LARGE_BODY
+        with nullcontext() if is_small else short_turns():
+            await self._app(scope, counted, send)
 
 
 class TakeShortWay:
@@ -183,7 +189,7 @@ class TakeShortWay:
         """
         self._app = app
         self._answers = answers
-        self._large = anyio.CapacityLimiter(_MOST_LARGE)
+        self._large = anyio.CapacityLimiter(_LARGE_AT_ONCE)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Read the body, and answer it or hand it on."""

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 
 from fastapi import APIRouter, Request, Response
 
+from asyncgen import EngineClosedError
 from asyncgen_apps.openai_http.answer import Answer, StreamWishes
 from asyncgen_apps.openai_http.bodies import BODIES, require_model, understood
-from asyncgen_apps.openai_http.failures import ApiError
+from asyncgen_apps.openai_http.failures import LONG, ApiError
 from asyncgen_apps.openai_http.replies import (
     ERRORS,
     ChatCompletion,
@@ -33,6 +34,13 @@ if TYPE_CHECKING:
     from asyncgen_apps.openai_http.gate import Gate
     from asyncgen_apps.openai_http.middleware import Answers
     from asyncgen_apps.openai_http.settings import ServerSettings
+
+
+_LONGEST = (
+    ("messages", "max_position_embeddings", "the context holds {}, and each takes one", LONG),
+    ("logit_bias", "vocab_size", "the vocabulary holds {}", None),
+)
+"""Fields, what of the model bounds them, why, and the code of the refusal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +62,23 @@ class Service:
     def require_model(self, name: str) -> None:
         """Refuse a model that is not here."""
         require_model(name, self.settings.model_names)
+
+    def refuse_beyond(self, content: object) -> None:
+        """Refuse lists that are longer than the model can use, before anything looks into them.
+
+        Raises:
+            ApiError: Names the field.
+        """
+        try:
+            config: object = self.llm.config
+        except (AttributeError, EngineClosedError):  # an engine elsewhere, or none any more
+            return
+        for field_name, bound, why, code in _LONGEST:
+            most = getattr(config, bound, None)
+            given = content.get(field_name) if isinstance(content, dict) else None
+            if isinstance(most, int) and isinstance(given, list | dict) and len(given) > most:
+                message = f"`{field_name}` has {len(given)} entries: {why.format(most)}; send fewer"
+                raise ApiError(400, message, param=field_name, code=code)
 
     def model(self, name: str) -> dict[str, object]:
         """Describe a model as the API does."""
@@ -80,6 +105,7 @@ def short_ways(service: Service) -> Answers:
         content: object,
         request_id: str,
     ) -> Answer:
+        service.refuse_beyond(content)
         return service.answer(kind.model_validate(content), request_id)
 
     return {path: partial(answer, kind) for path, kind in BODIES.items()}

@@ -6,6 +6,7 @@ Knows the two APIs; not HTTP, not the engine.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -27,6 +28,7 @@ MAX_STREAMS = 1024
 EXTRAS = tuple(GenerationFields.model_fields)
 SAME = ("seed", "stop", "temperature", "top_p", "presence_penalty", "frequency_penalty")
 OTHER_NAMES = {"min_tokens": "min_new_tokens"}
+_TOKEN_ID = re.compile("0|[1-9][0-9]{0,17}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +95,7 @@ def plan(
     params, names = _shared(request, text_tokens)
     if isinstance(request, ChatCompletionRequest):
         prompts: list[Prompt] = [_conversation(request)]
+        names["prompt"] = "messages"
         logprobs, top = _chat_logprobs(request)
     else:
         prompts = _prompts(request)
@@ -202,17 +205,20 @@ def _length(
         names["max_new_tokens"] = "max_tokens"
 
 
-def _bias(given: dict[str, float]) -> list[list[object]]:
-    """``{"42": -100}`` as the list that the library takes."""
-    found: list[list[object]] = []
+def _bias(given: dict[str, float]) -> dict[tuple[int], float]:
+    """``{"42": -100}`` as the table that the library takes.
+
+    As many lists would be looked through for garbage again and again, with every stream waiting.
+    """
+    found: dict[tuple[int], float] = {}
     for token, bias in given.items():
-        if not (token.isascii() and token.isdecimal() and len(token) < 19):
+        if not _TOKEN_ID.fullmatch(token):
             message = f"`logit_bias` has {clipped(token)!r}: not a token id"
             raise ApiError(400, message, param="logit_bias")
         if not -100 <= bias <= 100:
             message = f"`logit_bias` is {bias} for token {token}: from -100 to 100"
             raise ApiError(400, message, param="logit_bias")
-        found.append([[int(token)], float(bias)])
+        found[(int(token),)] = float(bias)
     return found
 
 

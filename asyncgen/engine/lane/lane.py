@@ -18,6 +18,7 @@ from __future__ import annotations
 import heapq
 from collections import Counter, deque
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from asyncgen.engine.requests.prepare import num_rows
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 """A request, or whatever stands for one."""
 
+_MIN_STALE = 64
+
 
 class TurnScheduler(Generic[T]):
     """Waiting and running requests, and the order of turns."""
@@ -47,8 +50,13 @@ class TurnScheduler(Generic[T]):
                 them may have one more.
         """
         self.max_running = max_running
-        self._waiting: list[_Entry[T]] = []
+        self._entries: dict[T, _Entry[T]] = {}
+        self._waiting: dict[str, list[_Entry[T]]] = {}  # of each client a heap
+        # Clients who wait and have nothing that runs: what they had, and the place of their next.
+        # One that is no longer so goes when it comes up, or when there are too many of them.
+        self._idle: list[tuple[float, tuple[int, int], str]] = []
         self._running: deque[_Entry[T]] = deque()
+        self._num_running: Counter[str] = Counter()
         self._arrivals = 0
         self._newcomer: _Entry[T] | None = None  # in front, before its first turn
         self._favoured: _Entry[T] | None = None  # had the last turn, and it was its first
@@ -69,8 +77,10 @@ class TurnScheduler(Generic[T]):
             # comes back has had what it had.
             least = min(self._spent.values(), default=0.0)
             self._spent[client] = max(least, self._debts.pop(client, 0.0))
-        heapq.heappush(self._waiting, _Entry((-priority, self._arrivals), item, client, cost))
+        entry = self._entries[item] = _Entry((-priority, self._arrivals), item, client, cost)
+        heapq.heappush(self._waiting.setdefault(client, []), entry)
         self._arrivals += 1
+        self._note_idle(client)
 
     def admit(self) -> T | None:
         """Move the next waiting request to the front of the running ones, if it may go there.
@@ -83,10 +93,10 @@ class TurnScheduler(Generic[T]):
         favoured = self._favoured
         if favoured is not None and any(one is not favoured for one in self._running):
             return None
-        self._waiting.remove(entry)
-        heapq.heapify(self._waiting)
+        self._take(entry)
         self._newcomer = entry
         self._running.appendleft(entry)
+        self._num_running[entry.client] += 1
         return entry.item
 
     def next_turn(self) -> T | None:
@@ -110,18 +120,21 @@ class TurnScheduler(Generic[T]):
         Returns:
             Whether it was here.
         """
-        here = next((one for one in (*self._running, *self._waiting) if one.item is item), None)
+        here = self._entries.pop(item, None)
         if here is None:
             return False
+        client = here.client
         if here in self._running:
             self._running.remove(here)
+            self._num_running[client] -= 1
             if not self._running:
                 self._favoured = None
         else:
-            self._waiting.remove(here)
-            heapq.heapify(self._waiting)
-        if all(one.client != here.client for one in (*self._running, *self._waiting)):
-            self._debts[here.client] = self._spent.pop(here.client)
+            self._take(here)
+        self._note_idle(client)
+        if client not in self._waiting and not self._num_running[client]:
+            del self._num_running[client]
+            self._debts[client] = self._spent.pop(client)
             least = min(self._spent.values(), default=float("inf"))
             self._debts = {name: had for name, had in self._debts.items() if had > least}
         return True
@@ -132,25 +145,51 @@ class TurnScheduler(Generic[T]):
         return None if entry is None else entry.item
 
     def _next_waiting(self) -> _Entry[T] | None:
-        if not self._waiting:
+        """The next of who has had least, of those who have fewest that run."""
+        while self._idle:
+            if self._idle[0] == self._idle_entry(self._idle[0][2]):
+                return self._waiting[self._idle[0][2]][0]
+            heapq.heappop(self._idle)
+        if len(self._running) >= self.max_running:
             return None
-        is_full = len(self._running) >= self.max_running
-        if len(self._spent) < 2:
-            return None if is_full else self._waiting[0]
-        counts = Counter(one.client for one in self._running)
-        able = [one for one in self._waiting if not (is_full and counts[one.client])]
-        return min(
-            able, key=lambda one: (counts[one.client], self._spent[one.client], one), default=None
-        )
+        counts, spent = self._num_running, self._spent
+        able = [self._waiting[client][0] for client in counts if client in self._waiting]
+        return min(able, key=lambda one: (counts[one.client], spent[one.client], one), default=None)
+
+    def _take(self, entry: _Entry[T]) -> None:
+        """Take a request out of those that wait."""
+        queue = self._waiting[entry.client]
+        if entry is queue[0]:
+            heapq.heappop(queue)
+        else:
+            queue.remove(entry)
+            heapq.heapify(queue)
+        if not queue:
+            del self._waiting[entry.client]
+
+    def _note_idle(self, client: str) -> None:
+        """Note what a client had that waits and has nothing that runs."""
+        entry = self._idle_entry(client)
+        if entry is None:
+            return
+        heapq.heappush(self._idle, entry)
+        if len(self._idle) > _MIN_STALE + 2 * len(self._waiting):
+            self._idle = sorted(filter(None, map(self._idle_entry, self._waiting)))
+
+    def _idle_entry(self, client: str) -> tuple[float, tuple[int, int], str] | None:
+        """The entry of such a client as it is now; ``None`` if it is none."""
+        if client not in self._waiting or self._num_running[client]:
+            return None
+        return self._spent[client], self._waiting[client][0].place, client
 
     def waiting(self) -> list[T]:
         """The queued requests by priority and arrival; a copy."""
-        return [one.item for one in sorted(self._waiting)]
+        return [one.item for one in sorted(chain.from_iterable(self._waiting.values()))]
 
     @property
     def num_waiting(self) -> int:
         """How many requests wait."""
-        return len(self._waiting)
+        return len(self._entries) - len(self._running)
 
     @property
     def num_running(self) -> int:
@@ -159,13 +198,13 @@ class TurnScheduler(Generic[T]):
 
     def __len__(self) -> int:
         """All requests here."""
-        return len(self._waiting) + len(self._running)
+        return len(self._entries)
 
     def clear(self) -> list[T]:
         """Forget all requests and return them, running first."""
         items = [*(one.item for one in self._running), *self.waiting()]
-        self._running.clear()
-        self._waiting.clear()
+        for kept in (self._entries, self._running, self._num_running, self._waiting, self._idle):
+            kept.clear()
         self._spent.clear()
         self._debts.clear()
         self._newcomer = self._favoured = None

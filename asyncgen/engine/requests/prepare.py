@@ -39,7 +39,7 @@ from asyncgen.generation.strategies.mode_checks import Situation, check_mode
 from asyncgen.recipes import load_recipe
 from asyncgen.token_bounds import least_tokens
 from asyncgen.tokenizer import Tokenizer
-from asyncgen.types import is_messages
+from asyncgen.types import is_messages, size_of
 from streamers import StopStrings
 
 if TYPE_CHECKING:
@@ -312,6 +312,7 @@ def token_ids(
     if tokenizer is None:
         raise InvalidRequestError("prompt", prompt, "a list of token ids, without a tokenizer")
     if not isinstance(prompt, str):
+        _check_count(model, prompt)
         check_messages(prompt)
         messages = only_texts(cast("Sequence[Message]", prompt))
         text = tokenizer.apply_chat_template(
@@ -324,6 +325,14 @@ def token_ids(
     if not ids:
         raise InvalidRequestError("prompt", prompt, "a text of at least one token")
     return ids
+
+
+def _check_count(model: GenerativeModel, messages: Prompt) -> None:
+    """Refuse more messages than the context has tokens, before a template goes through them."""
+    context = _context_length(model)
+    if context is not None and len(messages) > context:
+        allowed = f"each takes at least a token, and the context holds {context}; send fewer"
+        raise ContextLengthError("prompt", size_of(messages), allowed)
 
 
 def _check_fits(model: GenerativeModel, tokenizer: Tokenizer, text: str) -> None:

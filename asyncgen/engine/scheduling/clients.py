@@ -179,7 +179,11 @@ class ClientShares:
         return is_out or most is not None and most.get(client, 1) <= 0
 
     def end_step(
-        self, rows: Sequence[ScheduledRow], running: Mapping[str, RequestState], seats: int
+        self,
+        rows: Sequence[ScheduledRow],
+        running: Mapping[str, RequestState],
+        seats: int,
+        spare: int,
     ) -> None:
         """Charge the clients for a step.
 
@@ -187,6 +191,7 @@ class ClientShares:
             rows: Those of the step.
             running: The running requests.
             seats: How many may run.
+            spare: How many pages nobody gets to start with.
         """
         had = self._prompt_tokens
         for client in self._refused & had.keys():
@@ -202,7 +207,7 @@ class ClientShares:
             held = self._held(states)
             everybody = dict.fromkeys((*held, *self.short))
             wanted = {each: num_pages if each in self.short else held[each] for each in everybody}
-            self._pages.step(num_pages, held, wanted)
+            self._pages.step(max(num_pages - spare, held.total()), held, wanted)
         elif self._pages.shares:
             self._pages = Credits()
 
@@ -253,7 +258,7 @@ class ClientShares:
     def _seekers(self) -> Counter[str]:
         """Requests of each client that a seat would help: memory is not what they wait for."""
         available, up = self._pool.num_available, self._queue.num_up
-        lacking = [client for client, need in self.short.items() if need > available]
+        lacking = {client for client, need in self.short.items() if need > available}
         return Counter({client: up[client] for client in up if client not in lacking})
 
     def _for_pages(

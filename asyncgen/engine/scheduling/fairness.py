@@ -83,6 +83,7 @@ class Credits:
         self._holders: list[str] = []  # those of them that hold anything, few where many wait
         self.shares: dict[str, float] = {}
         self._credits: dict[str, float] = {}
+        self._givers: tuple[float, list[str]] | None = None
 
     def step(self, capacity: int, held: Mapping[str, int], wanted: Mapping[str, int]) -> None:
         """Credit and charge all clients for a step; forget everything where there is enough.
@@ -92,6 +93,7 @@ class Credits:
             held: What each client held in the step.
             wanted: What each client would hold if it could, at least what it holds.
         """
+        self._givers = None
         most = level(capacity, wanted.values())
         if most == float("inf"):
             self.held, self.shares, self._credits, self._holders = {}, {}, {}, []
@@ -115,6 +117,7 @@ class Credits:
         """Take note of what each client holds now."""
         self.held = {client: float(held.get(client, 0)) for client in self.shares}
         self._holders = [client for client, count in self.held.items() if count]
+        self._givers = None
 
     def giver(self, client: str) -> str | None:
         """Find out who has to give something up for a client; ``None`` for nobody, or not yet."""
@@ -122,14 +125,20 @@ class Credits:
         if missing <= (1 - _CLOSE_ENOUGH) * self.shares.get(client, 0.0):
             return None
         # Of shares below one each has its turn of some steps: one step would be all overhead.
-        lead = PATIENCE * max(missing, 1.0)
-        above = {
-            other: self.held[other] - self.shares[other]
-            for other in self._holders
-            if self.held[other] > self.shares[other]
-            and self.credit(client) - self.credit(other) >= lead
-        }
-        return max(above, key=lambda other: (above[other], -self.credit(other)), default=None)
+        most = self.credit(client) - PATIENCE * max(missing, 1.0)
+        if self._givers is None:
+            self._givers = self._look_up_givers()
+        least, givers = self._givers
+        if most < least:
+            return None
+        return next((other for other in givers if self.credit(other) <= most), None)
+
+    def _look_up_givers(self) -> tuple[float, list[str]]:
+        """Who holds more than its share, most first, and the least credit of them: many may ask."""
+        held, shares, credit = self.held, self.shares, self.credit
+        above = [each for each in self._holders if held[each] > shares[each]]
+        above.sort(key=lambda each: (held[each] - shares[each], -credit(each)), reverse=True)
+        return min(map(credit, above), default=float("inf")), above
 
     def is_long_owed(self, client: str) -> bool:
         """Whether a client has waited so long for its share that others no longer pass it."""
@@ -150,6 +159,7 @@ class Credits:
     def move(self, giver: str, amount: float, client: str | None = None) -> None:
         """Note that a client gave something up, and who gets it if that is certain."""
         self.held[giver] -= amount
+        self._givers = None
         if client is not None:
             if not self.held[client]:
                 self._holders.append(client)

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 from asyncgen.engine.scheduling.clients import ClientShares, lengthen
 from asyncgen.engine.scheduling.pages import UNREAD, extend_keys
 from asyncgen.engine.scheduling.retained import RetainedPages
-from asyncgen.engine.scheduling.state import RequestStatus, ScheduledRow
+from asyncgen.engine.scheduling.state import RequestStatus, ScheduledRow, check_new
 from asyncgen.engine.scheduling.waiting import PrefixLeaders, WaitingQueue
 from asyncgen.errors import InvalidRequestError
 
@@ -277,11 +277,17 @@ class Scheduler(ABC):
         """The waiting requests one by one, next first, for ``schedule`` alone.
 
         Of each client, it ends behind a request that could not be admitted, and costs nothing for
-        those behind.
+        those behind; nor for anybody where no seat is free.
         """
-        if self._are_clients_several:
-            return self._shares.turns(self.active_requests)
-        return self._queue.in_turn(next(iter(self._present), ""))
+        if not self._are_clients_several:
+            yield from self._queue.in_turn(next(iter(self._present), ""))
+        elif self.num_running < self.max_running:
+            yield from self._shares.turns(self.active_requests)
+
+    @property
+    def num_spare(self) -> int:
+        """Pages that ``may_admit`` leaves available beside running requests; none, here."""
+        return 0
 
     def may_admit(self, state: RequestState) -> bool:
         """Whether a waiting request may start now, if there are pages for it; always, here.
@@ -366,7 +372,7 @@ class Scheduler(ABC):
         if most is not None:
             lengthen(rows, token_budget, cache_budget)
         if is_shared:
-            self._shares.end_step(rows, self.active_requests, max_running)
+            self._shares.end_step(rows, self.active_requests, max_running, self.num_spare)
         return rows
 
     def preempt(self, state: RequestState) -> None:
@@ -402,7 +408,7 @@ class Scheduler(ABC):
     # Queue and books.
 
     def _check(self, state: RequestState) -> None:
-        request_id, pool = state.request_id, self.cache
+        request_id = state.request_id
         if self._find(request_id) is not None:
             raise InvalidRequestError("request_id", request_id, "must differ from those in use")
         if request_id in self._retained.states and not self.retain_cache_on_finish:
@@ -411,27 +417,7 @@ class Scheduler(ABC):
                 request_id,
                 "the pages of a finished request of this id are still held; evict them first",
             )
-        if state.status is not _PENDING or state.pages:
-            raise InvalidRequestError(
-                "state", request_id, "was queued before; queue a new one, or a `fork` of it"
-            )
-        if not state.tokens:
-            raise InvalidRequestError("initial_tokens", [], "must hold at least one token")
-        if state.max_new_tokens is not None and state.max_new_tokens < 1:
-            raise InvalidRequestError(
-                "max_new_tokens", state.max_new_tokens, "must be at least 1, or None for no limit"
-            )
-        # The key of the last token is never computed.
-        left = max((state.max_new_tokens or 1) - state.generated_len(), 1)
-        needed = pool.pages_for(len(state.tokens) + left - 1)
-        if needed > pool.num_pages:
-            raise InvalidRequestError(
-                "max_new_tokens" if state.max_new_tokens else "initial_tokens",
-                state.max_new_tokens or len(state.tokens),
-                f"with {len(state.tokens)} tokens before them this takes {needed} pages of "
-                f"{pool.page_size} tokens and the cache has {pool.num_pages}; ask for less or "
-                "give the cache more memory",
-            )
+        check_new(state, self.cache)
 
     def _find(self, request_id: str) -> RequestState | None:
         return self.active_requests.get(request_id) or self._queue.states.get(request_id)
@@ -491,7 +477,8 @@ class Scheduler(ABC):
             return False
         several = self._are_clients_several
         if not self.may_admit(state):
-            return several and self._shares.is_short(state, self.cache.num_available + 1)
+            least = max(self.num_spare, self.cache.num_available) + 1
+            return several and self._shares.is_short(state, least)
         if self._queue.is_aside(state):
             return True
         pool = self.cache

@@ -44,10 +44,14 @@ class FIFOScheduler(Scheduler):
             raise ValueError(f"`safety_margin` is {safety_margin}: must be from 0 to 1")
         self.safety_margin = safety_margin
 
+    @property
+    def num_spare(self) -> int:
+        """Pages of the safety margin."""
+        return int(self.safety_margin * self.cache.num_pages)
+
     def may_admit(self, state: RequestState) -> bool:
         """Whether enough of the pool is available, or no other request runs."""
-        pool = self.cache
-        return not self.active_requests or pool.num_available > self.safety_margin * pool.num_pages
+        return not self.active_requests or self.cache.num_available > self.num_spare
 
     def schedule_batch(self, token_budget: int, cache_budget: int) -> list[ScheduledRow]:
         """Choose the rows of the next step; see ``Scheduler.schedule_batch``."""

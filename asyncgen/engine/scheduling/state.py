@@ -10,6 +10,12 @@ import logging
 import time
 from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import TYPE_CHECKING
+
+from asyncgen.errors import InvalidRequestError
+
+if TYPE_CHECKING:
+    from asyncgen.engine.scheduling.pages import PagePool
 
 _log = logging.getLogger("asyncgen.engine")
 _clock = time.perf_counter
@@ -298,3 +304,32 @@ class ScheduledRow:
     count: int
     pages: list[int]
     is_last: bool
+
+
+def check_new(state: RequestState, pool: PagePool) -> None:
+    """Refuse a request that was queued before, or could not run even if it had the whole pool.
+
+    Raises:
+        InvalidRequestError: Names what is wrong.
+    """
+    if state.status is not RequestStatus.PENDING or state.pages:
+        raise InvalidRequestError(
+            "state", state.request_id, "was queued before; queue a new one, or a `fork` of it"
+        )
+    if not state.tokens:
+        raise InvalidRequestError("initial_tokens", [], "must hold at least one token")
+    if state.max_new_tokens is not None and state.max_new_tokens < 1:
+        raise InvalidRequestError(
+            "max_new_tokens", state.max_new_tokens, "must be at least 1, or None for no limit"
+        )
+    # The key of the last token is never computed.
+    left = max((state.max_new_tokens or 1) - state.generated_len(), 1)
+    needed = pool.pages_for(len(state.tokens) + left - 1)
+    if needed > pool.num_pages:
+        raise InvalidRequestError(
+            "max_new_tokens" if state.max_new_tokens else "initial_tokens",
+            state.max_new_tokens or len(state.tokens),
+            f"with {len(state.tokens)} tokens before them this takes {needed} pages of "
+            f"{pool.page_size} tokens and the cache has {pool.num_pages}; ask for less or "
+            "give the cache more memory",
+        )

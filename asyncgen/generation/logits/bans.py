@@ -17,6 +17,7 @@ from asyncgen.generation.logits.base import (
     Stage,
 )
 from asyncgen.generation.logits.batched import Ban, Columns, RowProcessor, Scores
+from asyncgen.transfer import to_device
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -45,23 +46,24 @@ class _Biases:
 
     Attributes:
         pairs: Sequences and their biases, every sequence once.
-        always: Tokens and their biases, of sequences of one token.
+        tokens: Those of sequences of one token, whose biases apply always, int64 [N].
+        always: Their biases, float64 [N].
         largest: The largest token of all sequences; -1 where there are none.
     """
 
     def __init__(self, pairs: Iterable[tuple[tuple[int, ...], float]]) -> None:
         """Sort the sequences; every one is there once."""
         self.pairs = list(pairs)
-        self.always: dict[int, float] = {}
-        self.largest = -1
+        self.largest = max((max(tokens) for tokens, _ in self.pairs), default=-1)
+        single = {tokens[0]: bias for tokens, bias in self.pairs if len(tokens) == 1}
+        # A table may be as long as the vocabulary: it is laid out once, and not in a step.
+        self.tokens = torch.tensor(list(single), dtype=torch.int64)
+        self.always = torch.tensor(list(single.values()), dtype=torch.float64)
         self._after: dict[int, dict[tuple[int, ...], list[tuple[int, float]]]] = {}
         for tokens, bias in self.pairs:
-            self.largest = max(self.largest, *tokens)
-            if len(tokens) == 1:
-                self.always[tokens[0]] = bias
-                continue
-            group = self._after.setdefault(len(tokens) - 1, {})
-            group.setdefault(tokens[:-1], []).append((tokens[-1], bias))
+            if len(tokens) > 1:
+                group = self._after.setdefault(len(tokens) - 1, {})
+                group.setdefault(tokens[:-1], []).append((tokens[-1], bias))
 
     @property
     def longest(self) -> int:
@@ -83,30 +85,26 @@ class _Bias:
     def __init__(self, parts: list[RowProcessor], scores: Scores) -> None:
         """Lay out what applies at every step."""
         self._parts = parts
-        self._dtype = scores.values.dtype
-        pairs = [
-            (part.row * scores.size + token, bias)
-            for part in parts
-            for token, bias in part.processor.biases.always.items()
-        ]
-        self._always = self._laid_out(pairs, scores)
+        self._dtype, device = scores.values.dtype, scores.values.device
+        tables = [(row * scores.size, processor.biases) for row, processor in parts]
+        places = torch.cat([first + biases.tokens for first, biases in tables])
+        always = torch.cat([biases.always for _, biases in tables]).to(self._dtype)
+        self._places = to_device(places, device) if len(places) else None
+        self._always = to_device(always, device)
 
     def __call__(self, scores: Scores) -> None:
         """Add what applies to each row."""
+        if self._places is not None:
+            scores.flat.index_add_(0, self._places, self._always)
         pairs = [
             (row * scores.size + token, bias)
             for row, processor in self._parts
             for token, bias in processor.biases.completions(scores.rows[row].tokens).items()
         ]
-        for places, biases in (self._always, self._laid_out(pairs, scores)):
-            if places is not None:
-                scores.flat.index_add_(0, places, biases)
-
-    def _laid_out(self, pairs: list[tuple[int, float]], scores: Scores) -> tuple[Any, Any]:
-        if not pairs:
-            return None, None
-        places, biases = map(list, zip(*pairs, strict=True))
-        return scores.tensor(places), scores.tensor(biases, self._dtype)
+        if pairs:
+            places, biases = map(list, zip(*pairs, strict=True))
+            added = scores.tensor(biases, self._dtype)
+            scores.flat.index_add_(0, scores.tensor(places), added)
 
 
 def _biases_fit(processor: SequenceBiasLogitsProcessor, size: int) -> bool:
@@ -150,7 +148,7 @@ class SequenceBiasLogitsProcessor(LogitsProcessor):
         if not _biases_fit(self, size):
             allowed = f"must be below the size of the vocabulary, {size}"
             raise InvalidRequestError("sequence_bias", self.biases.largest, allowed)
-        if self.biases.always:
+        if len(self.biases.tokens):
             scores = scores + self._always_of(scores)
         if not longest:
             return scores
@@ -169,8 +167,7 @@ class SequenceBiasLogitsProcessor(LogitsProcessor):
         """The biases of single tokens, [V]."""
         if self._always.shape != scores.shape[-1:] or self._always.dtype != scores.dtype:
             self._always = torch.zeros(scores.shape[-1], dtype=scores.dtype)
-            for token, bias in self.biases.always.items():
-                self._always[token] = bias
+            self._always[self.biases.tokens] = self.biases.always.to(scores.dtype)
         self._always = self._always.to(scores.device)
         return self._always
 

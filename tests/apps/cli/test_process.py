@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import os
 import time
 import warnings
@@ -8,7 +9,7 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from asyncgen_apps.cli.process import prepare_process, usable_cores
+from asyncgen_apps.cli.process import prepare_process, settle, usable_cores
 from asyncgen_apps.cli.startup import Startup, process_age
 
 if TYPE_CHECKING:
@@ -117,3 +118,12 @@ def test_laps() -> None:
     assert sum(seconds for _, seconds in startup.laps) == pytest.approx(startup.last)
     assert startup.line().startswith("import ")
     assert startup.line().endswith("since the process began")
+
+
+def test_what_is_loaded_is_not_looked_through_for_garbage() -> None:
+    assert gc.get_freeze_count() == 0
+    try:
+        settle()
+        assert gc.get_freeze_count() > 0
+    finally:
+        gc.unfreeze()

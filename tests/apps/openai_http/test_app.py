@@ -9,6 +9,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from asyncgen import AsyncLLM
+from asyncgen_apps.openai_http.middleware import LARGE_BODY
 from tests.apps.openai_http.running import running, wait_for
 from tests.apps.openai_http.test_answer import scripted
 from tests.doubles.models import Gate
@@ -59,6 +60,24 @@ def test_refusals_name_the_field(demo: Running, changes: dict[str, Any], param: 
     assert got.status == (404 if param == "model" else 400), got.body
     assert got.error["param"] == param
     assert got.error["type"] == "invalid_request_error"
+
+
+@pytest.mark.parametrize("padding", [0, LARGE_BODY])
+@pytest.mark.parametrize(
+    ("field", "given", "code"),
+    [
+        ("messages", [TURN] * 1025, "context_length_exceeded"),
+        ("logit_bias", {str(token): 1 for token in range(2049)}, None),
+    ],
+)
+def test_no_field_is_longer_than_the_model_can_use(
+    demo: Running, field: str, given: object, code: str | None, padding: int
+) -> None:
+    """The engine says so; of a large body it is said before anything looks into it."""
+    wrong = {"temperature": "x" * padding} if padding else {}
+    got = demo.post("/chat/completions", {**CHAT, field: given, **wrong})
+    assert got.status == 400
+    assert (got.error["param"], got.error["code"]) == (field, code)
 
 
 @pytest.mark.parametrize(

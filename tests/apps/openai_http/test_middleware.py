@@ -12,7 +12,7 @@ import pytest
 from starlette.exceptions import HTTPException
 
 from asyncgen_apps.openai_http.failures import ApiError
-from asyncgen_apps.openai_http.middleware import LARGE_BODY, TakeShortWay, _check_large
+from asyncgen_apps.openai_http.middleware import LARGE_BODY, LimitBody, TakeShortWay, _check_large
 from asyncgen_apps.openai_http.schema import ChatCompletionRequest, CompletionRequest
 from tests.apps.openai_http.running import running
 from tests.apps.openai_http.test_answer import scripted
@@ -185,6 +185,26 @@ def test_a_large_table_is_checked_in_small_turns() -> None:
     finally:
         sys.setprofile(None)
     assert isinstance(refused, ApiError) and refused.status == 404
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("length", "is_short"), [(b"10", False), (str(LARGE_BODY + 1).encode(), True), (None, True)]
+)
+async def test_beside_a_large_body_turns_are_short(length: bytes | None, is_short: bool) -> None:
+    """From the head on; how large one without a length will be, nobody knows."""
+    usual, found = sys.getswitchinterval(), []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        found.append(sys.getswitchinterval() < usual)
+
+    async def nothing(*message: Message) -> Any:
+        raise AssertionError
+
+    headers = [] if length is None else [(b"content-length", length)]
+    scope = {"type": "http", "path": "/v1/x", "method": "POST", "headers": headers}
+    await LimitBody(app, 10**7, 1.0)(scope, nothing, nothing)
+    assert found == [is_short] and sys.getswitchinterval() == usual
 
 
 def not_valid(content: object, request_id: str) -> ASGIApp:

@@ -33,7 +33,7 @@ def text(**fields: Any) -> Plan:
         ({"max_tokens": 5, "max_completion_tokens": 5}, {"max_new_tokens": 5}),
         ({"seed": 3, "stop": ["x"]}, {"seed": 3, "stop": ["x"]}),
         ({"presence_penalty": 1.0}, {"presence_penalty": 1.0}),
-        ({"logit_bias": {"5": -100}}, {"sequence_bias": [[[5], -100.0]]}),
+        ({"logit_bias": {"5": -100}}, {"sequence_bias": {(5,): -100.0}}),
         ({"sequence_bias": [[[1, 2], 3.0]]}, {"sequence_bias": [[[1, 2], 3.0]]}),
         ({"logprobs": True, "top_logprobs": 2}, {"logprobs": True, "top_logprobs": 2}),
         ({"logprobs": False}, {}),
@@ -69,6 +69,7 @@ def test_parts_of_a_content_are_handed_on() -> None:
         ({"ignore_eos": True, "eos_token_id": 3}, "ignore_eos"),
         ({"logit_bias": {"5": 1}, "sequence_bias": [[[1], 1.0]]}, "logit_bias"),
         ({"logit_bias": {"-5": 1}}, "logit_bias"),
+        ({"logit_bias": {"05": 1}}, "logit_bias"),
         ({"top_logprobs": 1}, "top_logprobs"),
     ],
 )
@@ -115,6 +116,7 @@ def test_messages() -> None:
 
 def test_names_for_errors() -> None:
     assert chat(max_tokens=3, logit_bias={"1": 1}).names == {
+        "prompt": "messages",
         "max_new_tokens": "max_tokens",
         "sequence_bias": "logit_bias",
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 
 from hypothesis import given
@@ -234,3 +235,51 @@ def test_who_leaves_and_comes_back_has_had_what_it_had() -> None:
     scheduler.remove("steady")
     scheduler.clear()
     assert not scheduler._debts
+
+
+@given(st.data())
+def test_who_has_least_that_runs_and_had_least_is_next(data: st.DataObject) -> None:
+    """Looked up by heaps; here all who wait are gone through."""
+    scheduler: TurnScheduler[int] = TurnScheduler(data.draw(st.integers(1, 4)))
+    clients: dict[int, str] = {}
+    for number in range(data.draw(st.integers(1, 60))):
+        event = data.draw(st.sampled_from("aattr"))
+        if event == "a":
+            clients[number] = data.draw(st.sampled_from("abcdef"))
+            scheduler.add(number, number % 3, client=clients[number], cost=1 + number % 4)
+        elif event == "t":
+            scheduler.admit()
+            scheduler.next_turn()
+        elif clients:
+            item = data.draw(st.sampled_from(sorted(clients)))
+            assert scheduler.remove(item)
+            del clients[item]
+        waiting = scheduler.waiting()
+        runs = Counter(client for item, client in clients.items() if item not in waiting)
+        is_full = scheduler.num_running >= scheduler.max_running
+        able = [item for item in waiting if not (is_full and runs[clients[item]])]
+        spent = scheduler._spent
+        wanted = min(  # of equals the first, in the order of waiting
+            able, key=lambda item: (runs[clients[item]], spent[clients[item]]), default=None
+        )
+        assert scheduler.next_waiting() == wanted
+        assert spent.keys() == set(clients.values())
+
+
+def test_many_clients_that_wait_cost_nothing() -> None:
+    calls = []
+    for number in (10, 500):
+        scheduler: TurnScheduler[int] = TurnScheduler(4)
+        for item in range(number):
+            scheduler.add(item, client=str(item % (number // 2)))
+        turns = [scheduler.admit() and scheduler.next_turn() for _ in range(4)]
+        assert len(set(turns)) > 1
+        seen: list[str] = []
+        sys.setprofile(lambda frame, event, argument: seen.append(event))  # noqa: B023
+        try:
+            scheduler.next_waiting()
+            scheduler.admit()
+        finally:
+            sys.setprofile(None)
+        calls.append(len(seen))
+    assert calls[0] == calls[1]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from asyncgen.engine.events import SampleText
-from asyncgen.errors import ChatTemplateError, InvalidRequestError
+from asyncgen.errors import ChatTemplateError, ContextLengthError, InvalidRequestError
 from tests.doubles.models import EOS, TableModel, byte_tokenizer
 from tests.engine.making import request_for
 
@@ -26,6 +26,17 @@ def test_messages() -> None:
     expected = byte_tokenizer().encode_ids("<start>user:hi<end><start>assistant:")
     assert request.prompt_ids == expected
     assert not request.continues_text
+
+
+def test_more_messages_than_the_context_has_tokens() -> None:
+    """No template goes through them: this one fails at the first."""
+    messages = [{"role": "user", "content": "hi"}] * 513
+    tokenizer = byte_tokenizer()
+    tokenizer.chat_template = "{{ nobody.reads['this'].far }}"
+    with pytest.raises(ContextLengthError, match="`prompt` is '513 messages': .* holds 512"):
+        request_for(messages, tokenizer=tokenizer)
+    with pytest.raises(ChatTemplateError):
+        request_for(messages[1:], tokenizer=tokenizer)
 
 
 def test_ids_are_copied() -> None:

@@ -149,9 +149,14 @@ def test_prompt_tokens_are_shared(budget: int, num_clients: int) -> None:
     clients.require_even(clients.prompt_tokens)
 
 
-@pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize("num_clients", [2, 4])
-def test_pages_are_shared(order: Callable[[PagePool], Scheduler], num_clients: int) -> None:
+@pytest.mark.parametrize(
+    ("order", "num_clients", "seed"),
+    [(order, num_clients, 1) for order in ORDERS for num_clients in (2, 4)]
+    + [(FIFOScheduler, 2, 4), (FIFOScheduler, 3, 0), (FIFOScheduler, 4, 7), (FIFOScheduler, 4, 10)],
+)
+def test_pages_are_shared(
+    order: Callable[[PagePool], Scheduler], num_clients: int, seed: int
+) -> None:
     manners = [
         Manner(prompt=(8, 16), new=(20, 40)),
         Manner(prompt=(8, 16), new=(20, 40), n=16, queue=32, priority=2**31),
@@ -161,7 +166,7 @@ def test_pages_are_shared(order: Callable[[PagePool], Scheduler], num_clients: i
     scheduler = order(PagePool(160, 4))
     scheduler.max_running = 1000
     clients = Clients(
-        Loop(scheduler, token_budget=1000), {str(each): m for each, m in enumerate(manners)}, 1
+        Loop(scheduler, token_budget=1000), {str(each): m for each, m in enumerate(manners)}, seed
     )
     for _ in range(STEPS):
         clients.step()

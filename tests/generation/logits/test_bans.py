@@ -113,7 +113,8 @@ def test_biases_of_one_sequence(tokens: list[int], table: dict[tuple[int, ...], 
         if 1 < len(sequence) <= len(tokens) + 1 and list(sequence[:-1]) == before:
             wanted[sequence[-1]] = wanted.get(sequence[-1], 0.0) + bias
     assert biases.completions(tokens) == wanted
-    assert biases.always == {own[0]: bias for own, bias in table.items() if len(own) == 1}
+    always = dict(zip(biases.tokens.tolist(), biases.always.tolist(), strict=True))
+    assert always == {own[0]: bias for own, bias in table.items() if len(own) == 1}
     assert biases.largest == max(max(sequence) for sequence in table)
 
 
