@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from asyncgen.cache.caches import StaticCache
 from asyncgen.cache.encoder_decoder import EncoderDecoderCache
+from asyncgen.cache.quantized.caches import QuantizedCache
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.strategies.forward import Forward, read_prompt
 
@@ -45,9 +46,11 @@ class BeamRows:
                 f"cache of {present} rows",
                 f"needs one row a prompt ({batch}) or a beam ({batch * num_beams})",
             )
-        # A cache that already has a row for each beam cannot be repeated after the prompt; and
-        # what goes on inside the model is documented with a row for each beam.
-        self._repeats_late = present != batch * num_beams and plan.record is None
+        # A cache that already has a row for each beam cannot be repeated after the prompt; what
+        # goes on inside the model is documented with a row for each beam; and groups of quantised
+        # numbers may reach over rows.
+        shares = plan.record is None and not isinstance(plan.cache, QuantizedCache)
+        self._repeats_late = shares and present != batch * num_beams
         self._forward: Forward | None = None
         self._in_place = list(range(batch * num_beams))
 
