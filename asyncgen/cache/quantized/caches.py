@@ -160,14 +160,16 @@ def check_model(config: Any) -> None:
 
 def _format(settings: QuantizedCacheConfig, backend: str) -> Format:
     """What a layer needs of settings that were checked."""
-    size, residual = settings.q_group_size, settings.residual_length
-    bits, (key, value) = settings.nbits, (settings.axis_key, settings.axis_value)
-    assert None not in (size, residual, bits, key, value)
+
+    def whole(name: str) -> int:
+        return int(getattr(settings, name))
+
+    bits, size = whole("nbits"), whole("q_group_size")
     return Format(
         BACKENDS[backend.lower()],
-        Grouping(bits, key, size),
-        Grouping(bits, value, size),
-        residual,
+        Grouping(bits, whole("axis_key"), size),
+        Grouping(bits, whole("axis_value"), size),
+        whole("residual_length"),
         settings.compute_dtype,
         None if settings.device is None else torch.device(settings.device),
     )

@@ -173,8 +173,9 @@ class QuantizedLayer(DynamicLayer):
             if self._order is not None:
                 states = states.index_select(0, self._order)
             place[:, :, :kept] = states if given.dtype is None else states.to(given.dtype)
-        if self._recent.length:
-            whole[:, :, :, kept : self.length] = self._recent.pair
+        recent = self._recent.pair
+        if recent is not None:
+            whole[:, :, :, kept : self.length] = recent
         if new is not None:
             whole[:, :, :, self.length :] = new
         return whole

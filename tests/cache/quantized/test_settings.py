@@ -138,7 +138,7 @@ def test_a_wrong_setting_is_refused_before_anything_is_computed(given: Any, name
 
 
 def test_settings_by_name_have_the_documented_defaults() -> None:
-    exact = {"compute_dtype": None, "device": None}
+    exact: dict[str, Any] = {"compute_dtype": None, "device": None}
     assert read_settings(None) == read_settings({}) == QuantizedCacheConfig(**exact)
     given = {"nbits": None, "backend": "HQQ", "compute_dtype": "bfloat16", "device": "cpu"}
     found = read_settings(given)
