@@ -107,7 +107,7 @@ class QuantizedCache(DynamicCache):
         raise InvalidRequestError("past_key_values", type(past_key_values).__name__, allowed)
 
     def check_prompt(self, rows: int, length: int, config: ModelConfig) -> None:
-        """Refuse group sizes that a prompt cannot be cut into, before anything is computed.
+        """Refuse groups that fit neither the model nor a prompt, before anything is computed.
 
         Args:
             rows: Of the batch, B.
@@ -117,8 +117,18 @@ class QuantizedCache(DynamicCache):
         Raises:
             InvalidRequestError: Names ``q_group_size``.
         """
-        shape = (rows, config.num_key_value_heads, length, config.head_dim)
-        self._format.check(torch.Size(shape))
+        given, heads, size = self._format, config.num_key_value_heads, config.head_dim
+        shape = torch.Size((rows, heads, length, size))
+        count = given.backend.numbers_of_line
+        lines = {count(shape, each.axis) for each in (given.keys, given.values)}
+        widths = {config.hidden_size, heads * size}
+        group = given.keys.size
+        if all(width % group for width in widths) and any(line % group for line in lines):
+            raise InvalidRequestError(
+                "q_group_size",
+                group,
+                f"give a divisor of the model's hidden dimension, {config.hidden_size}",
+            )
 
 
 class QuantoQuantizedCache(QuantizedCache):

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from asyncgen.cache.layers import DynamicLayer, unfit
-from asyncgen.errors import InvalidRequestError
 
 if TYPE_CHECKING:
     from asyncgen.cache.quantized.backends import Backend
@@ -41,27 +40,6 @@ class Format:
     residual_length: int
     dtype: torch.dtype | None = None
     device: torch.device | None = None
-
-    def check(self, shape: torch.Size) -> None:
-        """Refuse groups that neither fill a tensor nor divide a position of it.
-
-        Args:
-            shape: Of the first keys and of the first values, ``[B, K, T, D]``.
-
-        Raises:
-            InvalidRequestError: Names ``q_group_size``.
-        """
-        size, width = self.keys.size, shape[1] * shape[3]
-        lines = [
-            self.backend.numbers_of_line(shape, each.axis) for each in (self.keys, self.values)
-        ]
-        if width % size and any(numbers % size for numbers in lines):
-            raise InvalidRequestError(
-                "q_group_size",
-                size,
-                f"give a divisor of {width}, the numbers of a position (heads times their size), "
-                f"or of what is cut together ({' and '.join(map(str, lines))} numbers)",
-            )
 
 
 class QuantizedLayer(DynamicLayer):
@@ -96,7 +74,6 @@ class QuantizedLayer(DynamicLayer):
     def append(self, pair: Tensor, first: int = 0) -> tuple[Tensor, Tensor]:
         """See `CacheLayer`."""
         if self._packed is None:
-            self._format.check(pair.shape[1:])
             self._rows, self._device = pair.shape[1], pair.device
             whole, is_full = pair.contiguous(), True
         else:

@@ -75,9 +75,9 @@ class QuantizedCacheConfig(CacheConfig):
         axis_key: How keys are grouped: with quanto 0 (neighbours of a position) or -1 (positions
             of a channel); with HQQ 1 (neighbours) or 0 (numbers far from each other).
         axis_value: The same for values.
-        q_group_size: Numbers of a group, at least 1: a divisor of those of a position (heads times
-            their size), or of what is grouped. Where groups do not come out even, the last is
-            filled up with its last number.
+        q_group_size: Numbers of a group, at least 1: a divisor of the model's hidden dimension, or
+            of what is grouped. Where groups do not come out even, the last is filled up with its
+            last number.
         residual_length: Positions behind the quantised ones at which everything is quantised anew;
             the newest positions, fewer than these, are kept as they are.
         compute_dtype: What keys and values become when they are read, before they join the newest

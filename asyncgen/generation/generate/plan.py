@@ -100,12 +100,11 @@ def make_plan(
     ids = torch.as_tensor(input_ids, dtype=torch.int64, device=model.device)
     mask = None if attention_mask is None else attention_mask.to(model.device).bool()
     if cache is None:
-        rows = len(ids) * beams
-        cache = make_cache(model, config, rows, ends.max_length, encoder)
-        if isinstance(cache, QuantizedCache):
-            cache.check_prompt(rows, ids.shape[1], model.core.config)
+        cache = make_cache(model, config, len(ids) * beams, ends.max_length, encoder)
     elif encoder is not None and not isinstance(cache, EncoderDecoderCache):
         cache = EncoderDecoderCache(cache, DynamicCache())
+    if isinstance(cache, QuantizedCache) and not cache.get_seq_length():
+        cache.check_prompt(len(ids) * beams, ids.shape[1], model.core.config)
     return Plan(
         core=model.core,
         input_ids=ids,

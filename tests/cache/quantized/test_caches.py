@@ -159,3 +159,20 @@ def test_settings_and_models_that_do_not_fit_are_refused() -> None:
     sliding = random_config("mistral", sliding_window=6)
     with pytest.raises(InvalidRequestError, match="sliding window"):
         QuantizedCache("quanto", ModelConfig.from_hf(sliding))
+
+
+def test_group_sizes_that_fit_neither_the_model_nor_the_prompt_are_refused() -> None:
+    for size in (7, 20, 128):  # of 64 numbers, 32 of them keys, and 8 positions: 256 in all
+        with pytest.raises(InvalidRequestError, match=f"`q_group_size` is {size}: .* 64"):
+            greedy(
+                cache_implementation="quantized",
+                cache_config={"q_group_size": size, "axis_key": -1},
+            )
+        cache = QuantizedCache(backend="quanto", axis_value=-1, q_group_size=size)
+        with pytest.raises(InvalidRequestError, match=f"`q_group_size` is {size}"):
+            greedy(past_key_values=cache)
+        assert cache.get_seq_length() == 0
+    # Sizes that divide the model's width always work, and others where they come out even.
+    for size, axis in ((64, -1), (64, 0), (128, 0), (16, -1)):
+        config = {"q_group_size": size, "axis_key": axis, "axis_value": axis}
+        assert len(greedy(cache_implementation="quantized", cache_config=config)) == 20

@@ -123,12 +123,3 @@ def test_numbers_are_read_in_the_dtype_of_the_settings() -> None:
     assert half.keys.dtype is torch.float32
     assert torch.equal(half.keys, exact.keys.half().float())
     assert not torch.equal(half.keys, exact.keys)
-
-
-def test_groups_that_fit_neither_a_position_nor_the_first_write_are_refused() -> None:
-    with pytest.raises(InvalidRequestError, match="`q_group_size` is 8"):
-        layer_of().update(*[torch.zeros(1, 1, 3, 7)] * 2)
-    layer = layer_of()
-    layer.update(*[torch.zeros(1, 1, 8, 7)] * 2)  # seven groups
-    layer.update(*[torch.zeros(1, 1, 4, 7)] * 2)  # and a last one that is filled up
-    assert layer.keys.shape == (1, 1, 12, 7)
