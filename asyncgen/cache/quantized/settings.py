@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import operator
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -167,8 +168,11 @@ def read_settings(
     return given
 
 
-def _is_whole(value: object) -> bool:
-    return hasattr(value, "__index__") and not isinstance(value, bool | torch.Tensor)
+def _is_whole(value: Any) -> bool:
+    try:
+        return operator.index(value) is not None and not isinstance(value, bool)
+    except TypeError:
+        return False
 
 
 def _is_dtype(value: object) -> bool:

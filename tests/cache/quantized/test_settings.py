@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -144,6 +145,9 @@ def test_settings_by_name_have_the_documented_defaults() -> None:
     found = read_settings(given)
     assert (found.nbits, found.backend, found.compute_dtype) == (4, "HQQ", torch.bfloat16)
     assert given["nbits"] is None  # the dict is the caller's
+    scalars = {"nbits": np.int64(2), "q_group_size": torch.tensor(32), "axis_key": np.int8(-1)}
+    found = read_settings(scalars)
+    assert (found.nbits, found.q_group_size, found.axis_key) == (2, 32, -1)
     mine = QuantizedCacheConfig(nbits=2)
     assert read_settings(mine) is mine
 
