@@ -54,12 +54,14 @@ from asyncgen.cache.caches import (
     DynamicCache as DynamicCache,
     StaticCache as StaticCache,
 )
-from asyncgen.cache.quantized import (
-    CacheConfig as CacheConfig,
+from asyncgen.cache.quantized.caches import (
     HQQQuantizedCache as HQQQuantizedCache,
     QuantizedCache as QuantizedCache,
-    QuantizedCacheConfig as QuantizedCacheConfig,
     QuantoQuantizedCache as QuantoQuantizedCache,
+)
+from asyncgen.cache.quantized.settings import (
+    CacheConfig as CacheConfig,
+    QuantizedCacheConfig as QuantizedCacheConfig,
 )
 from asyncgen.cache.encoder_decoder import EncoderDecoderCache as EncoderDecoderCache
 from asyncgen.cache.sliding import (

@@ -141,7 +141,7 @@ class DynamicLayer(BufferLayer):
         buffer, flat = self._buffer, self._flat
         assert buffer is not None and flat is not None
         if pair.shape[1] != self._rows or pair.dtype is not buffer.dtype:
-            raise _unfit(buffer, pair)
+            raise unfit(buffer.shape[1], buffer.dtype, pair)
         buffer.narrow(3, start, size).copy_(pair)
         self.length = end
         keys, values = flat
@@ -174,7 +174,7 @@ class DynamicLayer(BufferLayer):
             grown = pair.new_empty((*pair.shape[:3], capacity, pair.shape[4]))
         if self._buffer is not None:
             if pair.shape[1] != self._rows or pair.dtype is not self._buffer.dtype:
-                raise _unfit(self._buffer, pair)
+                raise unfit(self._buffer.shape[1], self._buffer.dtype, pair)
             grown[:, :, :, : self.length] = self._buffer[:, :, :, : self.length]
         self._replace(grown)
 
@@ -307,7 +307,7 @@ class StaticLayer(BufferLayer):
         buffer = self._buffer
         assert buffer is not None
         if pair.shape[1] != self._rows or pair.dtype is not buffer.dtype:
-            raise _unfit(buffer, pair)
+            raise unfit(buffer.shape[1], buffer.dtype, pair)
         if pair.device != buffer.device and not self._is_away:
             raise InvalidRequestError(
                 "past_key_values",
@@ -356,17 +356,17 @@ class OffloadedStaticLayer(StaticLayer):
 Layer = DynamicLayer | StaticLayer
 
 
-def _unfit(buffer: Tensor, pair: Tensor) -> InvalidRequestError:
-    """Keys that a copy would silently repeat or convert."""
-    if buffer.dtype != pair.dtype:
+def unfit(rows: int, dtype: torch.dtype, pair: Tensor) -> InvalidRequestError:
+    """Keys that a cache of ``rows`` and a dtype would silently repeat or convert."""
+    if dtype != pair.dtype:
         return InvalidRequestError(
             "past_key_values",
-            f"cache of {buffer.dtype}",
+            f"cache of {dtype}",
             f"the model computes in {pair.dtype}; make the cache with that as `dtype`",
         )
     return InvalidRequestError(
         "past_key_values",
-        f"cache of {buffer.shape[1]} rows",
+        f"cache of {rows} rows",
         f"the batch has {pair.shape[1]} rows; make a cache of that size",
     )
 

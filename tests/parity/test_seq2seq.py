@@ -162,6 +162,14 @@ def test_a_static_cache_changes_nothing(tmp_path: Path) -> None:
     assert found.tolist() == expected.tolist()
 
 
+def test_a_quantised_cache_is_refused_as_by_the_reference(tmp_path: Path) -> None:
+    theirs, ours = models(3, tmp_path)
+    with pytest.raises(ValueError, match="does not support the quantized cache"):
+        theirs.generate(**inputs(3), max_new_tokens=7, cache_implementation="quantized")
+    with pytest.raises(ValueError, match="`cache_implementation` is .*encoder"):
+        ours.generate(**inputs(3), max_new_tokens=7, cache_implementation="quantized")
+
+
 @pytest.mark.parametrize("chunk", [1, 2])
 def test_a_decoder_prompt_in_chunks_changes_nothing(chunk: int, tmp_path: Path) -> None:
     _, ours = models(3, tmp_path)

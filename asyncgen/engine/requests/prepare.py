@@ -93,7 +93,8 @@ def _is_guided(model: Any, params: RequestParams) -> bool:
 
 def _chooses_its_cache(model: Any, params: RequestParams) -> bool:
     config = params.config
-    return config.cache_implementation is not None or config.use_cache is False
+    asks = config.cache_implementation is not None or bool(config.cache_config)
+    return asks or config.use_cache is False
 
 
 def _turns_with_length(model: Any, params: RequestParams) -> bool:

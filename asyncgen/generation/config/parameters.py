@@ -148,8 +148,8 @@ FIELDS: tuple[Parameter, ...] = (
                                        lambda value: value in CACHE_IMPLEMENTATIONS),
            needs=_CACHE, neutral=(*STATIC_CACHES, *GROWING_CACHES, "quantized"),
            awaits="this kind of cache", is_local=True),
-        _P("cache_config", "dict[str, Any]", "Arguments of the cache class, a dict.",
-           needs=_CACHE, neutral=({},), awaits="a configured cache", is_local=True),
+        _P("cache_config", "dict[str, Any]", "Settings of a quantised cache, by name: those of"
+           " `QuantizedCacheConfig`.", needs=_CACHE, neutral=({},), is_local=True),
         _P("max_cache_len", "int", "Tokens that a static cache is sized for; static caches only.",
            rule=_COUNT, is_local=True),
     ),

@@ -14,7 +14,8 @@ from asyncgen.cache.caches import Cache, DynamicCache, StaticCache
 from asyncgen.cache.encoder_decoder import EncoderDecoderCache
 from asyncgen.cache.no_cache import NoCache
 from asyncgen.cache.offloaded import OffloadedCache
-from asyncgen.cache.quantized import refuse_quantized
+from asyncgen.cache.quantized.caches import QuantizedCache, check_model
+from asyncgen.cache.quantized.settings import read_settings
 from asyncgen.cache.sliding import HybridCache, SlidingWindowCache
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.config.modes import uses_beams
@@ -107,6 +108,8 @@ def make_plan(
         cache = make_cache(model, config, len(ids) * beams, length, encoder)
     elif encoder is not None and not isinstance(cache, EncoderDecoderCache):
         cache = EncoderDecoderCache(cache, DynamicCache())
+    if isinstance(cache, QuantizedCache) and not cache.get_seq_length():
+        cache.check_prompt(len(ids) * beams, ids.shape[1], model.core.config)
     return Plan(
         core=model.core,
         input_ids=ids,
@@ -210,8 +213,8 @@ def make_cache(
         encoder: What the encoder reads, in a model that has one.
 
     Raises:
-        InvalidRequestError: An implementation that the model cannot use, or that does not exist.
-        MissingRequirementsError: A quantised cache.
+        InvalidRequestError: An implementation that the model cannot use, or that does not exist;
+            or settings that are none of it.
     """
     check_cache(model, config)
     if config.use_cache is False:
@@ -224,6 +227,8 @@ def make_cache(
         return DynamicCache()
     if name == "offloaded":
         return OffloadedCache()
+    if name == "quantized":
+        return QuantizedCache(read_settings(config.cache_config), model.core.config)
     if max_length is not None and config.max_cache_len is not None:
         max_length = max(max_length, config.max_cache_len)
     kind = _STATIC[name.removeprefix("offloaded_")]
@@ -238,28 +243,31 @@ def make_cache(
 
 
 def check_cache(model: GenerativeModel, config: GenerationConfig) -> None:
-    """Refuse a ``cache_implementation`` that the model cannot use.
+    """Refuse a ``cache_implementation`` that the model cannot use, and settings that are wrong.
 
     Args:
         model: Knows which of its layers have a window.
         config: Names the cache.
 
     Raises:
-        InvalidRequestError: Names the field and the value.
-        MissingRequirementsError: A quantised cache.
+        InvalidRequestError: Names the field or the setting, and the value.
     """
     name, own = config.cache_implementation, model.core.config
     if name == "quantized":
-        refuse_quantized((config.cache_config or {}).get("backend", "quanto"))
+        check_model(model.config)
+        read_settings(config.cache_config)
+    elif config.cache_config:
+        allowed = 'has the settings of a quantised cache; set `cache_implementation="quantized"`'
+        raise InvalidRequestError("cache_config", config.cache_config, allowed)
     if name == "sliding_window" and None in map(own.window, range(own.num_hidden_layers)):
         raise InvalidRequestError(
             "cache_implementation",
             name,
             "needs a model with a sliding window in every layer; use `static` or `hybrid`",
         )
-    known = (None, *GROWING_CACHES, *STATIC_CACHES, "dynamic_full")
+    known = (None, *GROWING_CACHES, *STATIC_CACHES, "quantized", "dynamic_full")
     if name not in known:
-        allowed = f"one of {', '.join((*GROWING_CACHES, *STATIC_CACHES))}"
+        allowed = f"one of {', '.join((*GROWING_CACHES, *STATIC_CACHES, 'quantized'))}"
         raise InvalidRequestError("cache_implementation", name, allowed)
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from asyncgen.cache.caches import StaticCache
 from asyncgen.cache.encoder_decoder import EncoderDecoderCache
+from asyncgen.cache.quantized.caches import QuantizedCache
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.strategies.forward import open_forward, read_prompt
 
@@ -45,10 +46,12 @@ class BeamRows:
                 f"cache of {present} rows",
                 f"needs one row a prompt ({batch}) or a beam ({batch * num_beams})",
             )
-        # A cache that already has a row for each beam cannot be repeated after the prompt; and
-        # what goes on inside the model, and what its user is asked, has a row for each beam.
+        # A cache that already has a row for each beam cannot be repeated after the prompt; what goes
+        # on inside the model, and what its user is asked, has a row for each beam; and groups of
+        # quantised numbers may reach over rows.
         is_watched = plan.record is not None or plan.call is not None
-        self._repeats_late = present != batch * num_beams and not is_watched
+        shares = not is_watched and not isinstance(plan.cache, QuantizedCache)
+        self._repeats_late = shares and present != batch * num_beams
         # The beams of an earlier search may hold different beginnings of the same length.
         self._begins_alike = present != batch * num_beams or not plan.cache.get_seq_length()
         self._forward: Forward | None = None

@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 from asyncgen.cache.caches import Cache, DynamicCache
 from asyncgen.cache.encoder_decoder import EncoderDecoderCache
+from asyncgen.cache.quantized.caches import QuantizedCache
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.config.parameters import STATIC_CACHES
 from asyncgen.generation.strategies.forward import Forward, read_prompt
@@ -47,13 +48,14 @@ def check_contrastive(config: GenerationConfig, vocab_size: int, cache: Cache | 
     """
     if config.use_cache is False:
         raise InvalidRequestError("use_cache", False, "contrastive search needs the cache")
-    if config.cache_implementation in STATIC_CACHES:
+    if config.cache_implementation in (*STATIC_CACHES, "quantized"):
         raise InvalidRequestError(
             "cache_implementation",
             config.cache_implementation,
             "contrastive search tries candidates out, so the cache must be dynamic",
         )
-    if cache is not None and (not isinstance(cache, DynamicCache) or cache.get_seq_length()):
+    fits = isinstance(cache, DynamicCache) and not isinstance(cache, QuantizedCache)
+    if cache is not None and (not fits or cache.get_seq_length()):
         raise InvalidRequestError(
             "past_key_values",
             repr(cache),

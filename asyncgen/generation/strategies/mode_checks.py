@@ -46,7 +46,6 @@ def check_mode(mode: GenerationMode, situation: Situation) -> None:
 
     Raises:
         InvalidRequestError: Names the parameter.
-        MissingRequirementsError: A quantised cache.
     """
     on, own = situation, situation.model.core.config
     check_cache(on.model, on.config)

@@ -45,7 +45,6 @@ def test_every_field_that_is_served_has_a_builder_or_a_reader() -> None:
 REQUESTS: dict[str, Any] = {
     "use_mtp": True,
     "cache_implementation": "paged",
-    "cache_config": {"nbits": 4},
     "encoder_repetition_penalty": 1.2,
     "token_healing": True,
     "guidance_scale": 1.5,

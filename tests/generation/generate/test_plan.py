@@ -7,8 +7,9 @@ import torch
 
 from asyncgen.cache.caches import DynamicCache, StaticCache
 from asyncgen.cache.offloaded import OffloadedCache
+from asyncgen.cache.quantized.caches import QuantizedCache
 from asyncgen.cache.sliding import HybridCache
-from asyncgen.errors import InvalidRequestError, MissingRequirementsError
+from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.config import GenerationConfig
 from asyncgen.generation.generate.plan import eos_ids, make_cache
 from tests.doubles.models import EOS, PAD, TableModel
@@ -31,6 +32,7 @@ def test_ids_become_int64_and_the_mask_bool() -> None:
         (None, DynamicCache),
         ("dynamic", DynamicCache),
         ("offloaded", OffloadedCache),
+        ("quantized", QuantizedCache),
         ("static", StaticCache),
         ("offloaded_static", StaticCache),
         ("hybrid", HybridCache),
@@ -47,14 +49,13 @@ def test_cache_by_name(name: str | None, kind: type) -> None:
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("quantized", "optimum-quanto"),
         ("sliding_window", "window in every layer"),
         ("paged", "one of dynamic, offloaded, static"),
     ],
 )
 def test_a_cache_that_cannot_be_made_is_named(name: str, reason: str) -> None:
     config = GenerationConfig(cache_implementation=name)
-    with pytest.raises((InvalidRequestError, MissingRequirementsError), match=reason) as caught:
+    with pytest.raises(InvalidRequestError, match=reason) as caught:
         make_cache(TableModel(), config, 1, 10)
     assert "`cache_implementation` is " in str(caught.value)
 

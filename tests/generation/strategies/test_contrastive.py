@@ -106,6 +106,7 @@ def test_closed_at_any_step_leaves_a_prefix(low_memory: bool) -> None:
     [
         ("use_cache", {"use_cache": False}),
         ("cache_implementation", {"cache_implementation": "static"}),
+        ("cache_implementation", {"cache_implementation": "quantized"}),
         ("penalty_alpha", {"penalty_alpha": 1.5}),
         ("top_k", {"top_k": 98}),
     ],

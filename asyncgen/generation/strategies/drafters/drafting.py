@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from asyncgen.cache.caches import Cache, DynamicCache
 from asyncgen.cache.encoder_decoder import EncoderDecoderCache
+from asyncgen.cache.quantized.caches import QuantizedCache
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.config.parameters import DEFAULTS, DRAFTING, STATIC_CACHES
 from asyncgen.generation.generate.plan import eos_ids, make_processors
@@ -81,11 +82,12 @@ def check_assistance(
     if config.use_cache is False:
         raise InvalidRequestError("use_cache", False, "assisted generation needs the cache")
     name = config.cache_implementation
-    if name in STATIC_CACHES or not _can_crop(cache):
+    if name in (*STATIC_CACHES, "quantized") or not _can_crop(cache):
         raise InvalidRequestError(
             "cache_implementation" if cache is None else "past_key_values",
             name if cache is None else type(cache).__name__,
-            "assisted generation takes cached positions back, so the cache must be dynamic",
+            "assisted generation takes cached positions back, and those before must be what they "
+            "were, so the cache must be dynamic",
         )
     if config.assistant_early_exit is not None:
         _check_depth(config.assistant_early_exit, model.core.config.num_hidden_layers)
@@ -227,9 +229,11 @@ def _setting(name: str, *sources: GenerationConfig) -> Any:
 
 
 def _can_crop(cache: Cache | None) -> bool:
-    """Whether positions can be taken back, and the room be used again."""
+    """Whether positions can be taken back, and those before them are what they were."""
     if isinstance(cache, EncoderDecoderCache):
         cache = cache.self_attention_cache
+    if isinstance(cache, QuantizedCache):
+        return False
     return cache is None or isinstance(cache, DynamicCache)
 
 

@@ -85,6 +85,7 @@ REFUSED: list[tuple[str, dict[str, Any]]] = [
     ("num_return_sequences", {"do_sample": True, "num_return_sequences": 2}),
     ("use_cache", {"use_cache": False}),
     ("cache_implementation", {"cache_implementation": "static"}),
+    ("cache_implementation", {"cache_implementation": "quantized"}),
     ("num_assistant_tokens", {"num_assistant_tokens": 0}),
     ("num_assistant_tokens_schedule", {"num_assistant_tokens_schedule": "linear"}),
     ("assistant_confidence_threshold", {"assistant_confidence_threshold": 1.5}),

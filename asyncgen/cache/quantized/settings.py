@@ -1,31 +1,22 @@
-"""Quantised caches: their settings, and why there are none.
-
-The settings are checked as documented. The caches themselves are those of two other packages,
-which this library does not wrap; asking for one is an error that says so.
-"""
+"""Settings of quantised caches, checked as documented."""
 
 from __future__ import annotations
 
 import copy
-import importlib.util
 import json
+import operator
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import torch
 
-from asyncgen.cache.caches import DynamicCache
-from asyncgen.errors import InvalidRequestError, MissingRequirementsError
+from asyncgen.cache.quantized.backends import BACKENDS
+from asyncgen.errors import InvalidRequestError
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterator
-
-
-_PACKAGES = {"quanto": ("optimum", "optimum-quanto"), "hqq": ("hqq", "hqq")}
-_ALLOWED = {"quanto": ((2, 4), (0, -1)), "hqq": ((1, 2, 3, 4, 8), (0, 1))}
-"""Bits and axes of each backend."""
+    from collections.abc import Iterator, Mapping
 
 
 @dataclass
@@ -78,14 +69,22 @@ class QuantizedCacheConfig(CacheConfig):
     """Settings of a quantised cache.
 
     Attributes:
-        backend: ``"quanto"`` or ``"HQQ"``.
+        backend: ``"quanto"`` (affine, between the least and the greatest number of a group) or
+            ``"HQQ"`` (half-quadratic: outliers weigh less); both are computed here, without the
+            packages of those names.
         nbits: Bits of a number: 2 or 4 with quanto; 1, 2, 3, 4 or 8 with HQQ.
-        axis_key: Axis along which keys are grouped: 0 or -1 with quanto, 0 or 1 with HQQ.
+        axis_key: How keys are grouped: with quanto 0 (neighbours of a position) or -1 (positions
+            of a channel); with HQQ 1 (neighbours) or 0 (numbers far from each other).
         axis_value: The same for values.
-        q_group_size: Numbers of a group.
-        residual_length: Newest positions that stay as they are.
-        compute_dtype: What keys and values become again, or its name.
-        device: Where they lie.
+        q_group_size: Numbers of a group, at least 1: a divisor of the model's hidden dimension, or
+            of what is grouped. Where groups do not come out even, the last is filled up with its
+            last number.
+        residual_length: Positions behind the quantised ones at which everything is quantised anew;
+            the newest positions, fewer than these, are kept as they are.
+        compute_dtype: What keys and values become when they are read, before they join the newest
+            ones in the model's dtype; a dtype or its name. ``None``: the model's.
+        device: Where what is quantised lies; it comes to the model when it is read. ``None``: with
+            the model.
     """
 
     # Not one of the settings here: the kind is given by the class.
@@ -111,13 +110,17 @@ class QuantizedCacheConfig(CacheConfig):
         Raises:
             InvalidRequestError: A number is out of range, or there is no such backend.
         """
-        if self.backend.lower() not in _PACKAGES:
+        if not isinstance(self.backend, str) or self.backend.lower() not in BACKENDS:
             raise InvalidRequestError("backend", self.backend, "`quanto` or `HQQ`")
         self._check((1, 2, 3, 4, 8), (0, 1, -1), "")
         for name, least in (("q_group_size", 1), ("residual_length", 0)):
             value = getattr(self, name)
-            if value is None or value < least:
-                raise InvalidRequestError(name, value, f"a number, at least {least}")
+            if not _is_whole(value) or value < least:
+                raise InvalidRequestError(name, value, f"a whole number, at least {least}")
+        for name, is_right in (("compute_dtype", _is_dtype), ("device", _is_device)):
+            if not is_right(getattr(self, name)):
+                allowed = f"the name of a {name.removeprefix('compute_')} of torch, or None"
+                raise InvalidRequestError(name, getattr(self, name), allowed)
 
     def validate_for(self, backend: str) -> None:
         """Check everything, for a cache of one backend.
@@ -126,13 +129,63 @@ class QuantizedCacheConfig(CacheConfig):
             InvalidRequestError: A setting is out of range, or is none of this backend.
         """
         self.validate()
-        self._check(*_ALLOWED[backend.lower()], f" with `{backend}`")
+        found = BACKENDS[backend.lower()]
+        self._check(found.bits, found.axes, f" with `{backend}`")
 
     def _check(self, bits: tuple[int, ...], axes: tuple[int, ...], where: str) -> None:
         for name, allowed in (("nbits", bits), ("axis_key", axes), ("axis_value", axes)):
-            if getattr(self, name) not in allowed:
+            value = getattr(self, name)
+            if not _is_whole(value) or value not in allowed:
                 one_of = f"one of {', '.join(map(str, allowed))}{where}"
-                raise InvalidRequestError(name, getattr(self, name), one_of)
+                raise InvalidRequestError(name, value, one_of)
+
+
+def read_settings(
+    given: Mapping[str, Any] | QuantizedCacheConfig | None,
+) -> QuantizedCacheConfig:
+    """The settings that a ``cache_config`` asks for.
+
+    Args:
+        given: Settings by name, ``None`` for those that are not given, or the settings themselves.
+            What is not given has its documented default, but for `compute_dtype` and `device`,
+            which are the model's.
+
+    Raises:
+        InvalidRequestError: It names a setting that there is not, or one is out of range.
+    """
+    if given is None or isinstance(given, dict):
+        there = {name: value for name, value in (given or {}).items() if value is not None}
+        names = [field.name for field in fields(QuantizedCacheConfig)]
+        for name in there.keys() - names:
+            allowed = f"has no setting `{name}`; there are {', '.join(names)}"
+            raise InvalidRequestError("cache_config", given, allowed)
+        given = QuantizedCacheConfig(**{"compute_dtype": None, "device": None} | there)
+    if not isinstance(given, QuantizedCacheConfig):
+        allowed = "a dict of settings, or a `QuantizedCacheConfig`"
+        raise InvalidRequestError("cache_config", given, allowed)
+    given.validate()
+    given.validate_for(given.backend)
+    return given
+
+
+def _is_whole(value: Any) -> bool:
+    try:
+        return operator.index(value) is not None and not isinstance(value, bool)
+    except TypeError:
+        return False
+
+
+def _is_dtype(value: object) -> bool:
+    return value is None or isinstance(value, torch.dtype) and value.is_floating_point
+
+
+def _is_device(value: object) -> bool:
+    if value is None or isinstance(value, torch.device):
+        return True
+    try:
+        return isinstance(value, str) and bool(torch.device(value))
+    except RuntimeError:
+        return False
 
 
 def _name_of(value: object) -> str:
@@ -144,58 +197,3 @@ def _name_of(value: object) -> str:
     if isinstance(value, torch.dtype):
         return str(value).removeprefix("torch.")
     raise TypeError(f"{value!r} cannot be written as JSON; settings are numbers, texts and dtypes")
-
-
-def refuse_quantized(backend: str) -> NoReturn:
-    """Say what a quantised cache would need.
-
-    Raises:
-        MissingRequirementsError: The backend's package is not installed.
-        InvalidRequestError: It is, but this library does not use it; or there is no such backend.
-    """
-    module, package = _PACKAGES.get(backend.lower(), (None, None))
-    if module is None:
-        raise InvalidRequestError("backend", backend, "`quanto` or `HQQ`")
-    if importlib.util.find_spec(module) is None:
-        raise MissingRequirementsError(
-            f"`cache_implementation` is 'quantized': the `{backend}` backend needs the package "
-            f"{package}, which is not installed; use `dynamic`, `offloaded` or `static`"
-        )
-    raise InvalidRequestError(
-        "cache_implementation",
-        "quantized",
-        f"this library computes nothing with {package}; use `dynamic`, `offloaded` or `static`",
-    )
-
-
-class QuantizedCache(DynamicCache):
-    """The documented base of quantised caches; making one is refused."""
-
-    _backend: ClassVar[str | None] = None
-    """Whose cache it is, whatever the settings name; ``None``: that of the settings."""
-
-    def __init__(self, cache_config: QuantizedCacheConfig) -> None:
-        """Check the settings, then refuse.
-
-        Args:
-            cache_config: The settings.
-
-        Raises:
-            InvalidRequestError: A setting is out of range, or the backend is not used here.
-            MissingRequirementsError: The backend's package is not installed.
-        """
-        backend = self._backend or cache_config.backend
-        cache_config.validate_for(backend)
-        refuse_quantized(backend)
-
-
-class QuantoQuantizedCache(QuantizedCache):
-    """A cache quantised by `quanto`, whatever the settings name; see `QuantizedCache`."""
-
-    _backend = "quanto"
-
-
-class HQQQuantizedCache(QuantizedCache):
-    """A cache quantised by `HQQ`, whatever the settings name; see `QuantizedCache`."""
-
-    _backend = "HQQ"

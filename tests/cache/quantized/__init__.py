@@ -1,0 +1,1 @@
+"""Keys and values in few bits, compared with transformers, quanto and hqq."""
