@@ -46,9 +46,9 @@ class BeamRows:
                 f"cache of {present} rows",
                 f"needs one row a prompt ({batch}) or a beam ({batch * num_beams})",
             )
-        # A cache that already has a row for each beam cannot be repeated after the prompt; what goes
-        # on inside the model, and what its user is asked, has a row for each beam; and groups of
-        # quantised numbers may reach over rows.
+        # A cache that already has a row for each beam cannot be repeated after the prompt; what
+        # goes on inside the model, and what its user is asked, has a row for each beam; and groups
+        # of quantised numbers may reach over rows.
         is_watched = plan.record is not None or plan.call is not None
         shares = not is_watched and not isinstance(plan.cache, QuantizedCache)
         self._repeats_late = shares and present != batch * num_beams
