@@ -86,7 +86,7 @@ async def test_a_refused_request_is_an_answer_in_words() -> None:
 
 async def test_a_dead_engine_says_so_at_once() -> None:
     class Dead(ScriptedModel):
-        def metrics(self) -> Any:
+        async def measure(self) -> Any:
             raise EngineClosedError("no model is loaded")
 
     session, model = _session(), Dead(streams=[EngineDiedError("boom")])
