@@ -43,6 +43,10 @@ __all__ = [
 class AsyncgenError(Exception):
     """Base of every exception that asyncgen raises on purpose."""
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Let it cross to another process with its message, its attributes and its notes."""
+        return _restored, (type(self), self.args), vars(self)
+
 
 class InvalidRequestError(AsyncgenError, ValueError):
     """A parameter or a prompt that cannot be served, found before any work started.
@@ -66,10 +70,6 @@ class InvalidRequestError(AsyncgenError, ValueError):
         self.value = value
         self.allowed = allowed
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Let it cross to another process: pickled by its parts, not by its message."""
-        return type(self), (self.parameter, self.value, self.allowed)
-
 
 class ContextLengthError(InvalidRequestError):
     """The prompt and the tokens asked for do not fit the model's context."""
@@ -81,6 +81,10 @@ class CacheFullError(InvalidRequestError, IndexError):
 
 class MissingRequirementsError(AsyncgenError, ImportError, ValueError):
     """A custom decoding method needs packages that are not installed; the message lists them."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Let it cross to another process, as an ``ImportError`` that was raised there."""
+        return type(self), self.args, vars(self)
 
 
 class OverloadedError(AsyncgenError):
@@ -103,10 +107,6 @@ class OverloadedError(AsyncgenError):
         super().__init__(message)
         self.retry_after = retry_after
         self.is_degraded = is_degraded
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Let it cross to another process."""
-        return type(self), (self.args[0], self.retry_after, self.is_degraded)
 
 
 class EngineClosedError(AsyncgenError):
@@ -143,10 +143,6 @@ class InvalidScoresError(AsyncgenError, FloatingPointError):
         super().__init__(message)
         self.processor = processor
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Let it cross to another process."""
-        return type(self), (self.processor, self.args[0])
-
 
 class ChatTemplateError(AsyncgenError):
     """The chat template is missing, broken, or refused the messages."""
@@ -154,6 +150,11 @@ class ChatTemplateError(AsyncgenError):
 
 class DefaultLengthWarning(UserWarning):
     """`model.generate` was not told a length and ends after 20 new tokens, as documented."""
+
+
+def _restored(kind: type[AsyncgenError], args: tuple[Any, ...]) -> AsyncgenError:
+    """An error as it was; its message is not composed again, which might say something else."""
+    return kind.__new__(kind, *args)
 
 
 def shorten(value: object, limit: int = 120) -> str:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Unpack
 
+    from asyncgen.engine.metrics import MetricsSnapshot
     from asyncgen.engine.requests.stream_params import StreamParams
     from asyncgen.types import Prompt
 
@@ -133,6 +134,14 @@ class AsyncLLM(Face):
             OverloadedError: Too many texts hang, and this one is long.
         """
         return await self._count_tokens(prompt, chat_template_kwargs, InLoop())
+
+    async def measure(self) -> MetricsSnapshot:
+        """Return what :meth:`metrics` does, for code that may get an engine of another process.
+
+        Raises:
+            EngineClosedError: No model is loaded.
+        """
+        return self.metrics()
 
 
 class LLM(Face):

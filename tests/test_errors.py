@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import pickle
-
 from asyncgen import errors
 from asyncgen.errors import (
     AsyncgenError,
@@ -46,18 +43,6 @@ def test_long_values_are_shortened() -> None:
 
 def test_overload_tells_when_to_come_back() -> None:
     assert OverloadedError("full", 2.5).retry_after == 2.5
-
-
-def test_errors_cross_to_another_process() -> None:
-    for error in (
-        InvalidRequestError("top_p", 1.5, "from 0 to 1"),
-        ContextLengthError("max_length", 9, "more"),
-        OverloadedError("the queue is full", 2.5),
-    ):
-        for twin in (pickle.loads(pickle.dumps(error)), copy.copy(error)):
-            assert type(twin) is type(error)
-            assert str(twin) == str(error)
-            assert vars(twin) == vars(error)
 
 
 def test_a_value_too_deep_to_be_shown() -> None:

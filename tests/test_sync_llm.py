@@ -64,7 +64,7 @@ def test_both_faces_have_the_same_doors() -> None:
     def doors(face: type) -> set[str]:
         return {name for name in dir(face) if not name.startswith("_")}
 
-    assert doors(AsyncLLM) - doors(LLM) == {"aclose"}
+    assert doors(AsyncLLM) - doors(LLM) == {"aclose", "measure"}
     assert doors(LLM) - doors(AsyncLLM) == {"close"}
     assert inspect.signature(LLM) == inspect.signature(AsyncLLM)
 

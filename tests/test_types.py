@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import pickle
 from collections import UserDict
 from typing import Any
 
@@ -41,7 +40,6 @@ def test_a_completion_reads_like_its_first_sample() -> None:
     assert (completion.text, completion.token_ids) == ("a", (1,))
     assert (completion.finish_reason, completion.stop_reason) == ("stop", "x")
     assert completion.logprobs == (entry,)
-    assert pickle.loads(pickle.dumps(completion)) == completion
 
 
 def test_values_are_frozen() -> None:

@@ -1,9 +1,10 @@
 """An engine's figures for Prometheus, under the names that dashboards for language models ask for.
 
-A collector over ``llm.metrics()``: it reads a snapshot when it is scraped, and costs nothing in
-between. The names and labels are those of vLLM, because the dashboards, alerts and autoscalers that
-people have are written for them; ``prefix`` changes what stands in front. What an engine does not
-have (pages, in a model that decodes by itself) reads 0.
+A snapshot is read when it is scraped, and costs nothing in between. :class:`EngineCollector` is for
+a registry of your own, :func:`exposition` is what the servers reply. The names and labels are those
+of vLLM, because the dashboards, alerts and autoscalers that people have are written for them;
+``prefix`` changes what stands in front. What an engine does not have (pages, in a model that
+decodes by itself) reads 0.
 
 ===========================================  =========  ============================================
 name after the prefix                        kind       what it is
@@ -33,8 +34,10 @@ name after the prefix                        kind       what it is
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
 
+from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
@@ -42,15 +45,20 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
+from asyncgen import AsyncgenError
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from prometheus_client.core import Metric
 
     from asyncgen import HistogramSnapshot, MetricsSnapshot
+    from asyncgen_apps.engine import Engine
 
-__all__ = ["EngineCollector", "families"]
+__all__ = ["EngineCollector", "exposition", "families"]
 
+
+PREFIX = "vllm:"
 
 GAUGES = {
     "num_requests_running": ("requests_running", "Requests that advance."),
@@ -103,7 +111,7 @@ class EngineCollector(Collector):
         ```
     """
 
-    def __init__(self, llm: Measured, *, model_name: str, prefix: str = "vllm:") -> None:
+    def __init__(self, llm: Measured, *, model_name: str, prefix: str = PREFIX) -> None:
         """Describe what to read; nothing is read yet.
 
         Args:
@@ -130,6 +138,34 @@ class EngineCollector(Collector):
     def describe(self) -> Iterable[Metric]:
         """Name nothing beforehand: two models may be registered side by side."""
         return ()
+
+
+async def exposition(llm: Engine, model_name: str, *others: Collector) -> bytes:
+    """Return what Prometheus reads at ``/metrics``; the engine may be one of another process.
+
+    Args:
+        llm: The engine; where it does not live, nothing is said of it.
+        model_name: Value of the label ``model_name``.
+        *others: What else is counted.
+    """
+    registry = CollectorRegistry()
+    if llm.healthy:
+        with suppress(AsyncgenError):  # it may die while it is asked
+            registry.register(_Measured(await llm.measure(), model_name))
+    for other in others:
+        registry.register(other)
+    return generate_latest(registry)
+
+
+class _Measured(Collector):
+    """Figures that were read already."""
+
+    def __init__(self, snapshot: MetricsSnapshot, model_name: str) -> None:
+        self._snapshot = snapshot
+        self._model_name = model_name
+
+    def collect(self) -> Iterable[Metric]:
+        return families(self._snapshot, self._model_name, PREFIX)
 
 
 def families(snapshot: MetricsSnapshot, model_name: str, prefix: str) -> Iterator[Metric]:

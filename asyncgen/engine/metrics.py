@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from dataclasses import dataclass, field, fields
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -133,6 +134,15 @@ class MetricsSnapshot:
     request_generation_tokens: HistogramSnapshot
     step_tokens: HistogramSnapshot
     threads_abandoned: int = 0
+
+    def __post_init__(self) -> None:
+        """Make the one mapping read-only as well."""
+        object.__setattr__(self, "finished", MappingProxyType(dict(self.finished)))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Let it cross to another process."""
+        figures = {one.name: getattr(self, one.name) for one in fields(self)}
+        return partial(type(self), **{**figures, "finished": dict(self.finished)}), ()
 
     @property
     def cache_usage(self) -> float:
@@ -265,5 +275,4 @@ class EngineMetrics:
         for name, figure in figures.items():
             if isinstance(figure, Histogram):
                 figures[name] = figure.snapshot()
-        figures["finished"] = MappingProxyType(self.finished.copy())
         return MetricsSnapshot(**figures)

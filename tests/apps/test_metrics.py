@@ -16,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from asyncgen import AsyncLLM, InvalidRequestError
 from asyncgen.engine.metrics import EngineMetrics
 from asyncgen.tokenizer import Tokenizer
-from asyncgen_apps.metrics import COUNTERS, GAUGES, HISTOGRAMS, EngineCollector
+from asyncgen_apps.metrics import COUNTERS, GAUGES, HISTOGRAMS, EngineCollector, exposition
 
 if TYPE_CHECKING:
     from asyncgen import MetricsSnapshot
@@ -146,6 +146,27 @@ async def test_a_real_engine_is_read() -> None:
     label = ("model_name", "demo")
     assert samples["vllm:generation_tokens_total", (label,)] == 4
     assert samples["vllm:request_success_total", (("finished_reason", "length"), label)] == 1
+
+
+@pytest.mark.anyio
+async def test_the_servers_reply_what_a_collector_says() -> None:
+    async with AsyncLLM("demo", num_threads=1) as llm:
+        await llm.generate("Once upon a time", max_new_tokens=4, do_sample=False)
+        registry = CollectorRegistry()
+        registry.register(EngineCollector(llm, model_name="demo"))
+        told = generate_latest(registry)
+        assert await exposition(llm, "demo") == told
+        others = EngineCollector(llm, model_name="other")
+        assert (await exposition(llm, "demo", others)).count(b"vllm:num_requests_running{") == 2
+    assert await exposition(llm, "demo") == b""
+
+
+@pytest.mark.anyio
+async def test_an_engine_that_dies_while_it_is_asked() -> None:
+    class Dying(AsyncLLM):
+        healthy = True
+
+    assert await exposition(Dying("demo"), "demo") == b""
 
 
 @pytest.mark.anyio

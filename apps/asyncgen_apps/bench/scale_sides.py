@@ -212,7 +212,7 @@ class ScaleSide:
     async def _until_waiting(self, count: int) -> None:
         """Return when so many requests wait while one runs."""
         while True:
-            shot = self._llm.metrics()
+            shot = await self._llm.measure()
             if shot.requests_waiting == count and shot.requests_running == 1:
                 return
             await anyio.sleep(0.01)

@@ -19,13 +19,13 @@ from asyncgen_apps.cli.doors import (
 )
 from asyncgen_apps.cli.guard import UserError, one_line_errors, require_installed
 from asyncgen_apps.cli.process import prepare_process, settle
-from asyncgen_apps.cli.source import Source, examples_of
+from asyncgen_apps.cli.source import LLM, Source, examples_of
 from asyncgen_apps.cli.startup import Startup
 
 if TYPE_CHECKING:
     import socket
 
-    from asyncgen import AsyncLLM
+    from asyncgen_apps.engine import Engine
     from asyncgen_apps.openai_http import ServerSettings
     from asyncgen_apps.websocket import StreamSettings
 
@@ -220,9 +220,9 @@ async def _serve(
     if plan.verbose:
         logging.basicConfig(format="%(levelname)s:  %(name)s: %(message)s", level=logging.INFO)
     async with opened(source) as opened_llm:
-        llm: AsyncLLM = opened_llm  # type: ignore[assignment]
+        llm: Engine = opened_llm  # type: ignore[assignment]
         startup.lap("load")
-        await _warm_up(llm)
+        await _warm_up(opened_llm)
         startup.lap("first token")
         app = create_app(llm, plan.settings)
         gate, (listener, *others) = app.state.gate, listeners
@@ -254,7 +254,7 @@ async def _serve(
             await run(server, listener)
 
 
-async def _warm_up(llm: "AsyncLLM") -> None:
+async def _warm_up(llm: LLM) -> None:
     """Have one token made, so that the first client does not pay for what is made at first use."""
     await llm.generate([1], max_new_tokens=1)
 

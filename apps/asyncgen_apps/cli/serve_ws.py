@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import AsyncIterator, Mapping
 
-    from asyncgen import AsyncLLM
+    from asyncgen_apps.engine import Engine
     from asyncgen_apps.websocket import StreamServer, StreamSettings
 
 
@@ -241,9 +241,9 @@ async def _serve(source: Source, plan: _Plan, listener: "socket.socket", startup
 
     _set_up_log(plan.log)
     async with opened(source) as opened_llm:
-        llm: AsyncLLM = opened_llm  # type: ignore[assignment]
+        llm: Engine = opened_llm  # type: ignore[assignment]
         startup.lap("load")
-        await llm.generate([1], max_new_tokens=1)  # warms up
+        await opened_llm.generate([1], max_new_tokens=1)  # warms up
         startup.lap("first token")
         async with serve_websocket(
             llm, settings=plan.settings, allow_anonymous=plan.allow_anonymous, sock=listener

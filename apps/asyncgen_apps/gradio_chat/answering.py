@@ -54,14 +54,15 @@ async def answer(
     turn = Turn("assistant", "")
     conversation.turns.append(turn)
     try:
-        stream = model.stream(prompt, **params)
-        position = QueuePosition(model)  # the request is posted at the first read
-    except Exception as error:
-        turn.error = describe(error)
-        yield turn
-        return
-    session.start(conversation, stream)
-    try:
+        try:
+            stream = model.stream(prompt, **params)
+            session.start(conversation, stream)
+            position = await QueuePosition.last(model)  # the request is posted at the first read
+        except Exception as error:
+            turn.error = describe(error)
+            session.end(conversation)
+            yield turn
+            return
         async with aclosing(read_paced(stream, idle=idle)) as readings:
             async for reading in readings:
                 turn.text = reading.text
@@ -69,7 +70,7 @@ async def answer(
                     _finish(session, turn, reading)
                     session.end(conversation)
                 else:
-                    session.statuses[conversation.key] = _status(reading, position)
+                    session.statuses[conversation.key] = await _status(reading, position)
                 yield turn
     finally:
         session.end(conversation)
@@ -86,9 +87,9 @@ def _finish(session: Session, turn: Turn, reading: Reading) -> None:
     session.record(turn.key, reading.logprobs)
 
 
-def _status(reading: Reading, position: QueuePosition) -> str:
+async def _status(reading: Reading, position: QueuePosition) -> str:
     """Say what an answer is doing."""
-    ahead = None if reading.is_begun else position.ahead()
+    ahead = None if reading.is_begun else await position.ahead()
     if ahead is None:
         return READING
     if ahead == 0:

@@ -1,4 +1,7 @@
-"""What the chat uses of ``asyncgen.AsyncLLM``, so that tests can put a double in its place."""
+"""What the chat uses of an engine, so that tests can put a double in its place.
+
+A part of :mod:`asyncgen_apps.engine`: every engine is a model for the page.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class ChatStream(Protocol):
-    """What is used of ``asyncgen.TextStream``."""
+    """What is used of an ``EngineStream``."""
 
     @property
     def result(self) -> Completion:
@@ -53,7 +56,7 @@ class ChatTokenizer(Protocol):
 
 
 class ChatModel(Protocol):
-    """What is used of ``asyncgen.AsyncLLM``; it is loaded."""
+    """What is used of an ``Engine``; it is loaded."""
 
     @property
     def tokenizer(self) -> ChatTokenizer:
@@ -66,7 +69,7 @@ class ChatModel(Protocol):
     def stream(self, prompt: Prompt, **params: Unpack[StreamParams]) -> ChatStream:
         """Answer a prompt."""
 
-    def metrics(self) -> MetricsSnapshot:
+    async def measure(self) -> MetricsSnapshot:
         """What the engine counts."""
 
 

@@ -6,31 +6,41 @@ those before ours are those that waited when ours was posted, less those taken u
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from asyncgen import AsyncgenError
 
 if TYPE_CHECKING:
+    from asyncgen import MetricsSnapshot
     from asyncgen_apps.gradio_chat.model import ChatModel
 
 
 class QueuePosition:
-    """A position in the queue; make it just before the request is posted."""
+    """A position in the queue."""
 
-    def __init__(self, model: ChatModel) -> None:
-        """Look at the queue's end."""
+    def __init__(self, model: ChatModel, figures: MetricsSnapshot) -> None:
+        """Note where the queue ends.
+
+        Args:
+            model: Whose queue.
+            figures: Its figures just before the request was posted.
+        """
         self._model = model
-        figures = model.metrics()
         self._before = figures.requests_waiting
         self._taken_up = figures.queue_time.count
 
-    def ahead(self) -> int | None:
+    @classmethod
+    async def last(cls, model: ChatModel) -> Self:
+        """Look at the queue's end; to be called just before the request is posted."""
+        return cls(model, await model.measure())
+
+    async def ahead(self) -> int | None:
         """Count the requests before ours; ``None`` once ours is taken up.
 
         A request that was cancelled in the queue counts until the queue is as short as that.
         """
         try:
-            figures = self._model.metrics()
+            figures = await self._model.measure()
         except AsyncgenError:
             return None
         taken_up = figures.queue_time.count - self._taken_up

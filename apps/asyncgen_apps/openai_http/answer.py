@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
     from starlette.types import Receive, Scope, Send
 
-    from asyncgen import AsyncLLM, TokenEvent
+    from asyncgen import TokenEvent
+    from asyncgen_apps.engine import Engine
     from asyncgen_apps.openai_http.gate import Gate
     from asyncgen_apps.openai_http.settings import ServerSettings
     from asyncgen_apps.openai_http.shapes import Shape
@@ -61,7 +62,7 @@ class Answer(Response):
 
     def __init__(
         self,
-        llm: AsyncLLM,
+        llm: Engine,
         gate: Gate,
         settings: ServerSettings,
         plan: Plan,
@@ -220,7 +221,7 @@ class Answer(Response):
                 await reply.ping()
 
 
-async def _count_prompts(llm: AsyncLLM, plan: Plan) -> int:
+async def _count_prompts(llm: Engine, plan: Plan) -> int:
     """Tokens of all prompts, as the engine will count them."""
     total = 0
     for part in plan.parts:

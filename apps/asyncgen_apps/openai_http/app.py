@@ -11,13 +11,13 @@ from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from fastapi.middleware.cors import CORSMiddleware
 from fastapi.responses import JSONResponse
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
 
 from asyncgen_apps.clients import Keys, Proxies
 from asyncgen_apps.doors import CheckHost
-from asyncgen_apps.metrics import EngineCollector
+from asyncgen_apps.metrics import exposition
 from asyncgen_apps.openai_http.failures import SERVER, ApiError, from_exception, from_validation
 from asyncgen_apps.openai_http.gate import Gate
 from asyncgen_apps.openai_http.middleware import (
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from starlette.requests import Request
 
-    from asyncgen import AsyncLLM
+    from asyncgen_apps.engine import Engine
     from asyncgen_apps.openai_http.settings import ServerSettings
 
 
@@ -49,7 +49,7 @@ CODES = {
 UNREADABLE = "the body cannot be read: nested too deep, or a number of thousands of digits"
 
 
-def create_app(llm: AsyncLLM, settings: ServerSettings, gate: Gate | None = None) -> FastAPI:
+def create_app(llm: Engine, settings: ServerSettings, gate: Gate | None = None) -> FastAPI:
     """Make the application.
 
     Args:
@@ -104,7 +104,7 @@ def _guarded(settings: ServerSettings) -> frozenset[str]:
     return frozenset((*figures, *docs))
 
 
-def _add_health(app: FastAPI, llm: AsyncLLM, gate: Gate) -> None:
+def _add_health(app: FastAPI, llm: Engine, gate: Gate) -> None:
     """Liveness, and readiness."""
 
     @app.get("/health", response_class=PlainTextResponse, responses={503: {}})
@@ -127,15 +127,13 @@ def _say(text: str, status: int = 200) -> PlainTextResponse:
     return PlainTextResponse(text + "\n", status)
 
 
-def _add_metrics(app: FastAPI, llm: AsyncLLM, model_name: str) -> None:
+def _add_metrics(app: FastAPI, llm: Engine, model_name: str) -> None:
     """The engine's figures for Prometheus."""
-    registry = CollectorRegistry()
-    registry.register(EngineCollector(llm, model_name=model_name))
 
     @app.get("/metrics", response_class=PlainTextResponse)
     async def metrics() -> Response:
         """Figures of the engine, under the names of vLLM."""
-        return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
+        return Response(await exposition(llm, model_name), media_type=CONTENT_TYPE_LATEST)
 
 
 def _add_reference(app: FastAPI) -> None:

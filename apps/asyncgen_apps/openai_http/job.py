@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from types import TracebackType
 
-    from asyncgen import AsyncLLM, Sample, StreamParams, TextStream, TokenEvent
+    from asyncgen import Sample, StreamParams, TokenEvent
     from asyncgen_apps.clients import Client
+    from asyncgen_apps.engine import Engine, EngineStream
     from asyncgen_apps.openai_http.translate import PlannedStream
 
     Take = Callable[[int, TokenEvent], Awaitable[None] | None]
@@ -31,7 +32,7 @@ class Job:
     """
 
     def __init__(
-        self, llm: AsyncLLM, parts: tuple[PlannedStream, ...], client: Client = ANYBODY
+        self, llm: Engine, parts: tuple[PlannedStream, ...], client: Client = ANYBODY
     ) -> None:
         """Describe what to run; nothing runs yet.
 
@@ -43,7 +44,7 @@ class Job:
         self._llm = llm
         self._parts = parts
         self._client = client
-        self._streams: list[TextStream] = []
+        self._streams: list[EngineStream] = []
 
     async def __aenter__(self) -> Self:
         """Start every stream.
@@ -86,7 +87,7 @@ class Job:
             return
         failures: list[Exception] = []
 
-        async def run(part: PlannedStream, stream: TextStream) -> None:
+        async def run(part: PlannedStream, stream: EngineStream) -> None:
             try:
                 await _read(part, stream, take)
             except Exception as error:
@@ -126,7 +127,7 @@ class Job:
             await stream.aclose()
 
 
-async def _read(part: PlannedStream, stream: TextStream, take: Take) -> None:
+async def _read(part: PlannedStream, stream: EngineStream, take: Take) -> None:
     """Read one stream to its end."""
     first = part.first
     async for event in stream.events():

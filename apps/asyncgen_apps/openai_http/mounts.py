@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
     from starlette.types import Receive, Scope, Send
 
-    from asyncgen import AsyncLLM
+    from asyncgen_apps.engine import Engine
     from asyncgen_apps.openai_http.gate import Gate
 
 
@@ -31,7 +31,7 @@ def has_chat() -> bool:
 
 def mount_chat(
     app: FastAPI,
-    llm: AsyncLLM,
+    llm: Engine,
     gate: Gate,
     *,
     name: str,

@@ -7,7 +7,7 @@ themselves end with the server. Knows the page by what it asks of a model, and b
 from __future__ import annotations
 
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import anyio
 
@@ -22,16 +22,15 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
     from asyncgen import (
-        AsyncLLM,
         Completion,
         GenerationConfig,
         MetricsSnapshot,
         Prompt,
         StreamParams,
-        TextStream,
         TokenEvent,
         Tokenizer,
     )
+    from asyncgen_apps.engine import Engine, EngineStream
     from asyncgen_apps.openai_http.gate import Gate
 
 
@@ -41,7 +40,7 @@ HEARTBEAT = "/gradio_api/heartbeat/"
 class GatedModel:
     """An engine whose streams count as requests of the server."""
 
-    def __init__(self, llm: AsyncLLM, gate: Gate) -> None:
+    def __init__(self, llm: Engine, gate: Gate) -> None:
         """Join them.
 
         Args:
@@ -50,6 +49,21 @@ class GatedModel:
         """
         self._llm = llm
         self._gate = gate
+
+    @property
+    def healthy(self) -> bool:
+        """Whether the engine lives."""
+        return self._llm.healthy
+
+    @property
+    def degraded(self) -> bool:
+        """Whether long texts are refused, because others hang."""
+        return self._llm.degraded
+
+    @property
+    def fingerprint(self) -> str | None:
+        """Of the engine."""
+        return self._llm.fingerprint
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -61,19 +75,25 @@ class GatedModel:
         """The model's own defaults."""
         return self._llm.generation_config
 
-    def metrics(self) -> MetricsSnapshot:
+    async def count_tokens(
+        self, prompt: Prompt, *, chat_template_kwargs: dict[str, Any] | None = None
+    ) -> int:
+        """Count the tokens of a prompt."""
+        return await self._llm.count_tokens(prompt, chat_template_kwargs=chat_template_kwargs)
+
+    async def measure(self) -> MetricsSnapshot:
         """What the engine counts."""
-        return self._llm.metrics()
+        return await self._llm.measure()
 
     def stream(self, prompt: Prompt, **params: Unpack[StreamParams]) -> GatedStream:
-        """Answer a prompt, as ``AsyncLLM.stream`` does."""
+        """Answer a prompt."""
         return GatedStream(self._llm.stream(prompt, **params), self._gate)
 
 
 class GatedStream:
     """One stream, inside of the gate from its start to its end."""
 
-    def __init__(self, stream: TextStream, gate: Gate) -> None:
+    def __init__(self, stream: EngineStream, gate: Gate) -> None:
         """Wrap a stream that has not started."""
         self._stream = stream
         self._gate = gate
@@ -84,6 +104,11 @@ class GatedStream:
     def result(self) -> Completion:
         """Everything generated; final when the stream has ended."""
         return self._stream.result
+
+    @property
+    def prompt_ids(self) -> list[int]:
+        """Token ids of the prompt."""
+        return self._stream.prompt_ids
 
     @property
     def position(self) -> tuple[int, ...]:
@@ -127,6 +152,10 @@ class GatedStream:
             await self._stream.__aexit__(kind, error, traceback)
         finally:
             self._inside.close()
+
+    async def aclose(self) -> None:
+        """Cancel what still runs."""
+        await self.__aexit__(None, None, None)
 
     async def events(self) -> AsyncIterator[TokenEvent]:
         """Read what each step settled.

@@ -30,7 +30,7 @@ from asyncgen_apps.openai_http.schema import (  # noqa: TC001 - FastAPI reads an
 )
 
 if TYPE_CHECKING:
-    from asyncgen import AsyncLLM
+    from asyncgen_apps.engine import Engine
     from asyncgen_apps.openai_http.gate import Gate
     from asyncgen_apps.openai_http.middleware import Answers
     from asyncgen_apps.openai_http.settings import ServerSettings
@@ -54,7 +54,7 @@ class Service:
         since: When the model came to be here, in seconds since 1970.
     """
 
-    llm: AsyncLLM
+    llm: Engine
     gate: Gate
     settings: ServerSettings
     since: int = field(default_factory=lambda: int(time.time()))

@@ -7,7 +7,7 @@ Knows how the two are set up alike; the protocol is that of :mod:`asyncgen_apps.
 from __future__ import annotations
 
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 
 import anyio
 
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
     from fastapi import FastAPI
 
-    from asyncgen import AsyncLLM, Prompt, StreamParams, Tokenizer
+    from asyncgen import Prompt, StreamParams
+    from asyncgen_apps.engine import Engine
     from asyncgen_apps.openai_http.failures import ApiError
     from asyncgen_apps.openai_http.gate import Gate
     from asyncgen_apps.openai_http.settings import ServerSettings
@@ -34,34 +35,8 @@ if TYPE_CHECKING:
 class CountedModel(GatedModel):
     """An engine for the streams: they count at the gate, and end by a drain of their own."""
 
-    @property
-    def healthy(self) -> bool:
-        """Whether the engine lives."""
-        return self._llm.healthy
-
-    @property
-    def fingerprint(self) -> str | None:
-        """Of the engine."""
-        return self._llm.fingerprint
-
-    @property
-    def degraded(self) -> bool:
-        """Whether long texts are refused, because others hang."""
-        return self._llm.degraded
-
-    async def count_tokens(
-        self, prompt: Prompt, *, chat_template_kwargs: dict[str, Any] | None = None
-    ) -> int:
-        """Count the tokens of a prompt, as ``AsyncLLM.count_tokens`` does."""
-        return await self._llm.count_tokens(prompt, chat_template_kwargs=chat_template_kwargs)
-
-    @property
-    def tokenizer(self) -> Tokenizer:
-        """The model's."""
-        return self._llm.tokenizer
-
     def stream(self, prompt: Prompt, **params: Unpack[StreamParams]) -> GatedStream:
-        """Answer a prompt, as ``AsyncLLM.stream`` does."""
+        """Answer a prompt."""
         return _CountedStream(self._llm.stream(prompt, **params), self._gate)
 
 
@@ -99,7 +74,7 @@ def stream_settings(settings: ServerSettings, drain_seconds: float) -> StreamSet
 @asynccontextmanager
 async def with_streams(
     app: FastAPI,
-    llm: AsyncLLM,
+    llm: Engine,
     gate: Gate,
     settings: StreamSettings,
     listener: socket.socket | None = None,
@@ -116,7 +91,7 @@ async def with_streams(
     Yields:
         What lets the streams finish; to be called before the application ends.
     """
-    model = cast("AsyncLLM", CountedModel(llm, gate))
+    model = CountedModel(llm, gate)
     async with AsyncExitStack() as stack:
         service = await stack.enter_async_context(StreamService(model, settings))
         app.router.routes.append(stream_route(service))

@@ -10,10 +10,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST
 
 from asyncgen_apps.doors import PROBES, is_host_of, unknown_host
-from asyncgen_apps.metrics import EngineCollector
+from asyncgen_apps.metrics import exposition
 from asyncgen_apps.websocket.figures import FiguresCollector
 
 if TYPE_CHECKING:
@@ -65,16 +65,11 @@ class PlainReplies:
             page: What ``GET /`` gives; ``None`` gives nothing.
         """
         self._service = service
-        self._metrics = CollectorRegistry()
-        model_name = service.settings.model_name
-        self._metrics.register(EngineCollector(service.llm, model_name=model_name))
-        self._metrics.register(FiguresCollector(service.figures, service.registry))
         self._is_open = service.settings.open_metrics or not service.door.needs_token
         self._paths: dict[str, Callable[[], Reply]] = {
             "/": partial(_page, page),
             "/healthz": self._health,
             "/readyz": self._ready,
-            "/metrics": self._figures,
         }
 
     def refusal(self, path: str, host: str | None) -> Reply | None:
@@ -89,7 +84,7 @@ class PlainReplies:
             return None
         return _say(unknown_host(host), 421)
 
-    def reply(self, path: str, authorization: str | None = None) -> Reply:
+    async def reply(self, path: str, authorization: str | None = None) -> Reply:
         """Answer a ``GET`` that is no WebSocket handshake.
 
         Args:
@@ -101,6 +96,8 @@ class PlainReplies:
             if self._service.door.client_of(authorization) is None:
                 told = b"no key, or a wrong one: send `Authorization: Bearer <key>`\n"
                 return Reply(401, told, headers={"WWW-Authenticate": "Bearer"})
+        if path == "/metrics":
+            return await self._figures()
         make = self._paths.get(path)
         if make is not None:
             return make()
@@ -121,8 +118,11 @@ class PlainReplies:
             return _say("the engine is dead", 503)
         return _say("draining", 503) if self._service.is_draining else _say("ok")
 
-    def _figures(self) -> Reply:
-        return Reply(200, generate_latest(self._metrics), CONTENT_TYPE_LATEST)
+    async def _figures(self) -> Reply:
+        service = self._service
+        own = FiguresCollector(service.figures, service.registry)
+        told = await exposition(service.llm, service.settings.model_name, own)
+        return Reply(200, told, CONTENT_TYPE_LATEST)
 
 
 def _page(file: Path | None) -> Reply:

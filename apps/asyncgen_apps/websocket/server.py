@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from websockets.http11 import Request
     from websockets.typing import Subprotocol
 
-    from asyncgen import AsyncLLM
+    from asyncgen_apps.engine import Engine
     from asyncgen_apps.websocket.plain import Reply
     from asyncgen_apps.websocket.session import Session
 
@@ -90,7 +90,7 @@ class StreamServer:
 
 @asynccontextmanager
 async def serve_websocket(
-    llm: AsyncLLM,
+    llm: Engine,
     host: str = "127.0.0.1",
     port: int = 0,
     *,
@@ -179,7 +179,7 @@ class _Front:
         self._plain = plain
         self._turns = Turns()
 
-    def look(self, connection: ServerConnection, request: Request) -> Response | None:
+    async def look(self, connection: ServerConnection, request: Request) -> Response | None:
         """Answer what is no handshake; let the library do the others."""
         host = _one(request, "Host")
         refused = self._plain.refusal(request.path, host)
@@ -191,7 +191,7 @@ class _Front:
         if request.method not in ("GET", "HEAD"):
             return None  # the library says 405
         path = request.path if not is_handshake else "/nothing"
-        return _response(self._plain.reply(path, _one(request, "Authorization")))
+        return _response(await self._plain.reply(path, _one(request, "Authorization")))
 
     async def handle(self, connection: StreamConnection) -> None:
         """Read one connection until it is gone."""

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
     from anyio.abc import TaskGroup
 
-    from asyncgen import AsyncLLM, Prompt, TextStream
+    from asyncgen import Prompt
+    from asyncgen_apps.engine import Engine, EngineStream
     from asyncgen_apps.websocket.core import Begin
 
 
@@ -49,7 +50,7 @@ class StreamService:
         is_draining: Whether the server is about to leave.
     """
 
-    def __init__(self, llm: AsyncLLM, settings: StreamSettings | None = None) -> None:
+    def __init__(self, llm: Engine, settings: StreamSettings | None = None) -> None:
         """Set it up; nothing runs yet.
 
         Args:
@@ -63,7 +64,7 @@ class StreamService:
         self.is_draining = False
         self._llm = llm
         self._sessions: set[Session] = set()
-        self._streams: dict[Answer, TextStream] = {}
+        self._streams: dict[Answer, EngineStream] = {}
         self._aborting: set[Answer] = set()
         self._group: TaskGroup | None = None
         self._expiry = anyio.Event()
@@ -91,7 +92,7 @@ class StreamService:
         return self.healthy and not self.is_draining
 
     @property
-    def llm(self) -> AsyncLLM:
+    def llm(self) -> Engine:
         """The engine."""
         return self._llm
 
@@ -257,7 +258,7 @@ class StreamService:
         return None
 
     async def _run(
-        self, order: Begin, stream: TextStream, params: dict[str, Any], connection: str
+        self, order: Begin, stream: EngineStream, params: dict[str, Any], connection: str
     ) -> None:
         """Run one request to its end, whatever that is."""
         answer = order.answer
@@ -266,7 +267,7 @@ class StreamService:
             await self._check_length(order)
             async with stream:
                 answer.seed = stream.seed
-                answer.accepted(self._queue_position())
+                answer.accepted(await self._queue_position())
                 await self._read(answer, stream, params)
             answer.finish(done_message(stream.result, aborted=answer in self._aborting))
         except _Refused as refused:
@@ -290,7 +291,7 @@ class StreamService:
             seconds=time.monotonic() - began,
         )
 
-    async def _read(self, answer: Answer, stream: TextStream, params: dict[str, Any]) -> None:
+    async def _read(self, answer: Answer, stream: EngineStream, params: dict[str, Any]) -> None:
         """Hand on what a stream says, until it ends or nobody can take it."""
         samples = max(params.get("n") or 1, params.get("num_return_sequences") or 1)
         if samples == 1 and not answer.with_tokens:
@@ -305,9 +306,9 @@ class StreamService:
             if piece is not None and not answer.add(piece):
                 return
 
-    def _queue_position(self) -> int | None:
+    async def _queue_position(self) -> int | None:
         """Place of a request that was posted now, as of the engine's last step."""
-        waiting = self._llm.metrics().requests_waiting
+        waiting = (await self._llm.measure()).requests_waiting
         return waiting + 1 if waiting else None
 
     async def _check_length(self, order: Begin) -> None:

@@ -125,6 +125,6 @@ class ScriptedModel:
             raise given
         return given
 
-    def metrics(self) -> Any:
+    async def measure(self) -> Any:
         taken_up = SimpleNamespace(count=self.taken_up)
         return SimpleNamespace(requests_waiting=self.waiting, queue_time=taken_up)

@@ -154,8 +154,8 @@ class PacedModel:
     def tokenizer(self) -> Tokenizer:
         return self.llm.tokenizer
 
-    def metrics(self) -> MetricsSnapshot:
-        return self.llm.metrics()
+    async def measure(self) -> MetricsSnapshot:
+        return await self.llm.measure()
 
     def stream(self, prompt: Prompt, **params: Any) -> TextStream | ScriptedStream:
         self.asked.append((prompt, dict(params)))
@@ -208,7 +208,7 @@ class PacedModel:
         self.deadly = order.get("deadly", False)
         if not self.llm.healthy:
             return {"busy": 0, "asked": self.asked}
-        figures = self.metrics()
+        figures = await self.measure()
         open_scripts = sum(not stream.is_closed for stream in self.scripted)
         busy = figures.requests_running + figures.requests_waiting + open_scripts
         return {"busy": busy, "asked": self.asked}

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from contextlib import aclosing
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import anyio
+import anyio.to_thread
 import pytest
 
 from asyncgen import EngineClosedError, EngineDiedError, InvalidRequestError
 from asyncgen_apps.gradio_chat.answering import answer
 from asyncgen_apps.gradio_chat.conversations import Library
 from asyncgen_apps.gradio_chat.sessions import Session
+from tests.apps.engine_process import engine_process
 from tests.apps.gradio_chat.doubles import ScriptedModel, ScriptedStream
+
+if TYPE_CHECKING:
+    from asyncgen import StreamParams
 
 pytestmark = pytest.mark.anyio
 
@@ -37,6 +43,22 @@ async def test_an_answer_becomes_the_last_turn() -> None:
         {"role": "user", "content": "Who?"},
     ]
     assert params == {"seed": 3}
+
+
+async def test_an_engine_in_another_process_answers() -> None:
+    params: StreamParams = {"seed": 3, "max_new_tokens": 20}
+    session = _session()
+    conversation = session.library.current
+    with engine_process(num_threads=1) as llm:
+        turns = [turn async for turn in answer(llm, session, conversation, params)]
+        wanted = await llm.generate([{"role": "user", "content": "Who?"}], **params)
+        assert turns[-1].text == wanted.text
+        assert turns[-1].figures["tokens"] == f"{wanted.usage.completion_tokens} tokens"
+        llm.kill()
+        await anyio.to_thread.run_sync(llm.close)
+        conversation.ask("And now?")
+        turns = [turn async for turn in answer(llm, session, conversation, params)]
+        assert "must be started again" in turns[-1].error
 
 
 async def test_the_place_in_the_queue_is_told() -> None:
@@ -86,7 +108,7 @@ async def test_a_refused_request_is_an_answer_in_words() -> None:
 
 async def test_a_dead_engine_says_so_at_once() -> None:
     class Dead(ScriptedModel):
-        def metrics(self) -> Any:
+        async def measure(self) -> Any:
             raise EngineClosedError("no model is loaded")
 
     session, model = _session(), Dead(streams=[EngineDiedError("boom")])

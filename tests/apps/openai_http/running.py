@@ -20,7 +20,8 @@ from asyncgen_apps.openai_http.streams import stream_settings, with_streams
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from asyncgen import AsyncLLM
+    from asyncgen import AsyncLLM, MetricsSnapshot
+    from tests.apps.engine_process import EngineProcess
 
 PATIENCE = 60.0
 
@@ -40,7 +41,7 @@ class Running:
 
     port: int
     ws_port: int
-    llm: AsyncLLM
+    llm: AsyncLLM | EngineProcess
     gate: Gate
     server: Server
     call: Callable[[Callable[[], None]], None]
@@ -88,9 +89,13 @@ class Running:
         """Wait until nothing runs, neither here nor in the engine."""
         wait_for(lambda: self.gate.count == 0 and self.unfinished() == 0)
 
+    def figures(self) -> MetricsSnapshot:
+        """What the engine has counted."""
+        return anyio.run(self.llm.measure)
+
     def unfinished(self) -> int:
         """Requests that the engine has."""
-        figures = self.llm.metrics()
+        figures = self.figures()
         return int(figures.requests_running + figures.requests_waiting)
 
 
@@ -139,7 +144,7 @@ def reference(served: Running, prompt: Any, **params: Any) -> Any:
 
 @contextmanager
 def running(
-    make: Callable[[], AsyncLLM], *, drain_seconds: float = 5.0, **settings: Any
+    make: Callable[[], AsyncLLM | EngineProcess], *, drain_seconds: float = 5.0, **settings: Any
 ) -> Iterator[Running]:
     """Run a server for as long as the block does; nothing of it survives."""
     found: list[Running] = []

@@ -12,6 +12,7 @@ import pytest
 
 from asyncgen import AsyncLLM
 from asyncgen_apps.openai_http import ServerSettings, create_app
+from tests.apps.engine_process import EngineProcess
 from tests.apps.openai_http.running import running, wait_for
 from tests.doubles.models import Gate, TableModel, byte_tokenizer
 
@@ -33,19 +34,19 @@ def scripted(gate: Gate | None = None, **options: Any) -> Callable[[], AsyncLLM]
 
 def ended(demo: Running) -> int:
     """Requests that ended in any way."""
-    return sum(demo.llm.metrics().finished.values())
+    return sum(demo.figures().finished.values())
 
 
 @pytest.mark.parametrize("count", [20, pytest.param(200, marks=pytest.mark.soak)])
 @pytest.mark.timeout(240)
-def test_random_disconnects_leave_nothing(demo: Running, count: int) -> None:
+def test_random_disconnects_leave_nothing(either: Running, count: int) -> None:
     draw = random.Random(0)
-    before = demo.llm.metrics().finished.get("cancelled", 0)
+    before = either.figures().finished.get("cancelled", 0)
 
     def visit(seed: int) -> None:
         mine = random.Random(seed)
         path, body = mine.choice([("/chat/completions", CHAT), ("/completions", TEXT)])
-        with demo.begin(path, {**body, "stream": mine.random() < 0.6}) as wire:
+        with either.begin(path, {**body, "stream": mine.random() < 0.6}) as wire:
             left = mine.randrange(4000)
             wire.settimeout(mine.random() / 2)
             try:
@@ -60,9 +61,9 @@ def test_random_disconnects_leave_nothing(demo: Running, count: int) -> None:
             visitor.start()
         for visitor in visitors:
             visitor.join()
-    demo.wait_idle()
-    assert demo.llm.metrics().finished.get("cancelled", 0) - before >= count // 2
-    got = demo.post("/chat/completions", {**CHAT, "max_tokens": 3})
+    either.wait_idle()
+    assert either.figures().finished.get("cancelled", 0) - before >= count // 2
+    got = either.post("/chat/completions", {**CHAT, "max_tokens": 3})
     assert got.status == 200
 
 
@@ -160,23 +161,23 @@ async def test_the_last_write_is_given_up_like_any_other() -> None:
         assert app.state.gate.count == 0
 
 
-def test_usage_in_every_chunk(demo: Running) -> None:
+def test_usage_in_every_chunk(either: Running) -> None:
     body = {
         **CHAT,
         "max_tokens": 12,
         "stream": True,
         "stream_options": {"include_usage": True, "continuous_usage_stats": True},
     }
-    chunks = demo.post("/chat/completions", body).events()[:-1]
+    chunks = either.post("/chat/completions", body).events()[:-1]
     counts = [chunk["usage"]["completion_tokens"] for chunk in chunks]
     assert counts == sorted(counts)
     assert counts[-1] == 12
     assert len({chunk["usage"]["prompt_tokens"] for chunk in chunks}) == 1
 
 
-def test_an_error_before_the_beginning_has_a_status(demo: Running) -> None:
+def test_an_error_before_the_beginning_has_a_status(either: Running) -> None:
     for stream in (True, False):
-        got = demo.post("/chat/completions", {**CHAT, "max_tokens": 5000, "stream": stream})
+        got = either.post("/chat/completions", {**CHAT, "max_tokens": 5000, "stream": stream})
         assert got.status == 400
         assert got.error["param"] == "max_tokens"
         assert got.error["code"] == "context_length_exceeded"
@@ -188,6 +189,7 @@ def test_a_closed_engine_is_503() -> None:
     with running(scripted(gate)) as served:
         wire = served.begin("/completions", {"model": "demo", "prompt": [1], "max_tokens": 9})
         gate.wait_arrived(1)
+        assert isinstance(served.llm, AsyncLLM)
         served.llm._thread.stop()  # what closing does first: the next step is not to come
         closing = threading.Thread(target=_close, args=(served,))
         closing.start()
@@ -207,9 +209,24 @@ def test_a_closed_engine_is_503() -> None:
         assert again.headers["retry-after"] == "5"
 
 
+def test_an_engine_whose_process_is_gone_is_503() -> None:
+    with running(lambda: EngineProcess("demo", num_threads=1)) as served:
+        assert served.post("/completions", {**TEXT, "max_tokens": 2}).status == 200
+        assert b"vllm:" in served.request("GET", "/metrics").body
+        assert isinstance(served.llm, EngineProcess)
+        served.llm.kill()
+        wait_for(lambda: not served.llm.healthy)
+        assert served.request("GET", "/health").status == 503
+        assert served.request("GET", "/ready").status == 503
+        assert served.post("/completions", TEXT).status == 503
+        figures = served.request("GET", "/metrics")
+        assert (figures.status, figures.body) == (200, b"")
+
+
 def _close(served: Running) -> None:
     import anyio
 
+    assert isinstance(served.llm, AsyncLLM)
     anyio.run(served.llm.aclose)
 
 

@@ -55,8 +55,8 @@ CHAT: dict[str, Any] = {"model": "demo", "messages": [TURN], "max_tokens": 3}
         ({"model": "other"}, "model"),
     ],
 )
-def test_refusals_name_the_field(demo: Running, changes: dict[str, Any], param: str) -> None:
-    got = demo.post("/chat/completions", {**CHAT, **changes})
+def test_refusals_name_the_field(either: Running, changes: dict[str, Any], param: str) -> None:
+    got = either.post("/chat/completions", {**CHAT, **changes})
     assert got.status == (404 if param == "model" else 400), got.body
     assert got.error["param"] == param
     assert got.error["type"] == "invalid_request_error"
@@ -92,13 +92,13 @@ def test_no_field_is_longer_than_the_model_can_use(
         {"temperature": 0, "top_p": 0.5, "top_k": 5},
     ],
 )
-def test_what_asks_for_nothing_else_is_taken(demo: Running, changes: dict[str, Any]) -> None:
-    got = demo.post("/chat/completions", {**CHAT, **changes})
+def test_what_asks_for_nothing_else_is_taken(either: Running, changes: dict[str, Any]) -> None:
+    got = either.post("/chat/completions", {**CHAT, **changes})
     assert got.status == 200, got.body
 
 
-def test_messages_that_the_template_refuses(demo: Running) -> None:
-    got = demo.post("/chat/completions", {**CHAT, "messages": [{"role": "tool", "content": "x"}]})
+def test_messages_that_the_template_refuses(either: Running) -> None:
+    got = either.post("/chat/completions", {**CHAT, "messages": [{"role": "tool", "content": "x"}]})
     assert got.status == 422
     assert got.error["param"] == "messages"
 
@@ -118,11 +118,11 @@ def test_json_must_say_so(demo: Running) -> None:
     assert got.status == 400
 
 
-def test_health_and_metrics(demo: Running) -> None:
-    demo.post("/chat/completions", CHAT)
-    assert demo.request("GET", "/health").body == b"ok\n"
-    assert demo.request("GET", "/ready").body == b"ok\n"
-    text = demo.request("GET", "/metrics").body.decode()
+def test_health_and_metrics(either: Running) -> None:
+    either.post("/chat/completions", CHAT)
+    assert either.request("GET", "/health").body == b"ok\n"
+    assert either.request("GET", "/ready").body == b"ok\n"
+    text = either.request("GET", "/metrics").body.decode()
     found = {family.name: family for family in text_string_to_metric_families(text)}
     for name in ("num_requests_running", "num_requests_waiting", "generation_tokens"):
         assert f"vllm:{name}" in found
@@ -230,9 +230,9 @@ def test_several_names() -> None:
 
 
 @pytest.mark.parametrize("options", [None, {"include_usage": False}, {"include_usage": True}])
-def test_usage_is_told_where_it_is_asked_for(demo: Running, options: Any) -> None:
+def test_usage_is_told_where_it_is_asked_for(either: Running, options: Any) -> None:
     body = {**TEXT, "stream": True, "stream_options": options}
-    events = demo.post("/completions", body).events()
+    events = either.post("/completions", body).events()
     assert events[-1] == "[DONE]"
     has_usage = bool(options and options["include_usage"])
     assert ("usage" in events[0]) == has_usage

@@ -183,10 +183,10 @@ def test_contents_of_parts_and_variables_of_the_template(demo: Running) -> None:
 
 def hits(served: Running, headers: dict[str, str], **changes: Any) -> int:
     """Prompt tokens that a request did not have to compute."""
-    before = served.llm.metrics().prefix_cache_hits
+    before = served.figures().prefix_cache_hits
     got = served.post("/completions", {**LONG, **changes}, headers)
     assert got.status == 200, got.body
-    return served.llm.metrics().prefix_cache_hits - before
+    return served.figures().prefix_cache_hits - before
 
 
 def test_a_key_does_not_learn_what_another_has_asked() -> None:

@@ -15,7 +15,7 @@ from asyncgen_apps.openai_http.page import EndHeartbeats, GatedModel
 from tests.apps.openai_http.test_answer import scripted
 
 if TYPE_CHECKING:
-    from asyncgen import AsyncLLM
+    from asyncgen_apps.engine import Engine
 
 
 def test_without_gradio(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -38,7 +38,7 @@ def test_the_page_is_of_this_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, mounts.CHAT, chat)
     app = FastAPI()
     gate = Gate(1)
-    engine, origins = cast("AsyncLLM", "engine"), ("https://a.example",)
+    engine, origins = cast("Engine", "engine"), ("https://a.example",)
     assert mounts.mount_chat(app, engine, gate, name="demo", origins=origins) is app
     [((_, model), path, options)] = calls
     assert isinstance(model, GatedModel)

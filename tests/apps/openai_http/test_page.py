@@ -45,7 +45,7 @@ async def test_a_stream_is_inside_from_start_to_end(llm: AsyncLLM) -> None:
     gate = Gate(1)
     model = GatedModel(llm, gate)
     assert model.generation_config is llm.generation_config
-    assert model.metrics().requests_running == 0
+    assert (await model.measure()).requests_running == 0
     wanted = (await llm.generate("Once", max_new_tokens=8, seed=1)).text
     async with model.stream("Once", max_new_tokens=8, seed=1) as stream:
         assert gate.count == 1

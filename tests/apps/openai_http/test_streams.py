@@ -76,11 +76,11 @@ def endless() -> AsyncLLM:
     return scripted(context_length=1_000_000)()
 
 
-def test_the_same_text_on_every_way(demo: Running) -> None:
+def test_the_same_text_on_every_way(either: Running) -> None:
     asked = {"model": "demo", "prompt": "Once upon a time", "max_tokens": 30, "temperature": 0}
-    wanted = demo.post("/completions", asked).json()["choices"][0]["text"]
-    for port in (demo.port, demo.ws_port):
-        with wired(demo, port) as wire:
+    wanted = either.post("/completions", asked).json()["choices"][0]["text"]
+    for port in (either.port, either.ws_port):
+        with wired(either, port) as wire:
             assert wire.hear()["model"] == "demo"
             wire.say(
                 "generate",
@@ -90,7 +90,7 @@ def test_the_same_text_on_every_way(demo: Running) -> None:
             )
             text, done = wire.rest()
             assert (text, done["finish_reason"]) == (wanted, "length")
-    demo.wait_idle()
+    either.wait_idle()
 
 
 def test_one_limit_for_all() -> None:

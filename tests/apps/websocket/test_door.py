@@ -16,7 +16,7 @@ from asyncgen_apps.websocket.settings import StreamSettings
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from asyncgen import AsyncLLM
+    from asyncgen_apps.engine import Engine
 
 
 def door(**settings: object) -> Door:
@@ -119,22 +119,25 @@ class Dead:
     healthy = False
 
 
-def test_a_dead_engine(tmp_path: Path) -> None:
-    service = StreamService(cast("AsyncLLM", Dead()))
+@pytest.mark.anyio
+async def test_a_dead_engine(tmp_path: Path) -> None:
+    service = StreamService(cast("Engine", Dead()))
     plain = PlainReplies(service, page=tmp_path / "missing.html")
-    assert plain.reply("/healthz").status == plain.reply("/readyz?x=1").status == 503
-    assert plain.reply("/metrics").status == 200
-    assert b"vllm" not in plain.reply("/metrics").body
-    assert plain.reply("/").status == 200
-    assert plain.reply("/v1/stream").status == 426
-    assert plain.reply("/../etc/passwd").status == 404
+    for path in ("/healthz", "/readyz?x=1"):
+        assert (await plain.reply(path)).status == 503
+    assert (await plain.reply("/metrics")).status == 200
+    assert b"vllm" not in (await plain.reply("/metrics")).body
+    assert (await plain.reply("/")).status == 200
+    assert (await plain.reply("/v1/stream")).status == 426
+    assert (await plain.reply("/../etc/passwd")).status == 404
 
 
-def test_a_page(tmp_path: Path) -> None:
+@pytest.mark.anyio
+async def test_a_page(tmp_path: Path) -> None:
     file = tmp_path / "page.html"
     file.write_bytes(b"<p>")
-    service = StreamService(cast("AsyncLLM", Dead()))
-    reply = PlainReplies(service, page=file).reply("/")
+    service = StreamService(cast("Engine", Dead()))
+    reply = await PlainReplies(service, page=file).reply("/")
     assert (reply.status, reply.body) == (200, b"<p>")
     assert reply.headers["Content-Security-Policy"] == "frame-ancestors 'none'"
-    assert PlainReplies(service, page=None).reply("/").body != b"<p>"
+    assert (await PlainReplies(service, page=None).reply("/")).body != b"<p>"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.apps.websocket.transcript import Mismatch, Player, fits, repeated
-from tests.apps.websocket.web_serving import Model, paced_model
+from tests.apps.websocket.web_serving import Hosted, engine_elsewhere, paced_model
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -28,14 +28,15 @@ def _read(path: Path) -> dict[str, Any]:
     return found
 
 
-@pytest.fixture(scope="module")
-def model() -> Iterator[Model]:
-    with paced_model() as found:
+@pytest.fixture(scope="module", params=[paced_model, engine_elsewhere], ids=["here", "elsewhere"])
+def model(request: pytest.FixtureRequest) -> Iterator[Hosted]:
+    """The bundled model in this process, and in one of its own."""
+    with request.param() as found:
         yield found
 
 
 @pytest.fixture(scope="module")
-def url(model: Model) -> Iterator[Callable[[dict[str, Any]], str]]:
+def url(model: Hosted) -> Iterator[Callable[[dict[str, Any]], str]]:
     """Gives the address of a server with these settings; equal settings share one."""
     with ExitStack() as stack:
         ports: dict[str, int] = {}
@@ -51,7 +52,7 @@ def url(model: Model) -> Iterator[Callable[[dict[str, Any]], str]]:
 
 @pytest.mark.parametrize("path", TRANSCRIPTS, ids=lambda path: path.stem)
 def test_python_and_server_agree(
-    path: Path, model: Model, url: Callable[[dict[str, Any]], str]
+    path: Path, model: Hosted, url: Callable[[dict[str, Any]], str]
 ) -> None:
     script = _read(path)
     Player(url(script["server"])).play(script["steps"])

@@ -13,6 +13,7 @@ from anyio.from_thread import start_blocking_portal
 from asyncgen import AsyncLLM, LogitsProcessorList
 from asyncgen_apps.websocket.server import serve_websocket
 from asyncgen_apps.websocket.settings import StreamSettings
+from tests.apps.engine_process import engine_process
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from anyio.from_thread import BlockingPortal
 
     from asyncgen import Completion, Prompt, TextStream
+    from asyncgen_apps.engine import Engine
 
 PATIENCE = 60.0
 LONG = 800
@@ -61,16 +63,16 @@ class PacedLLM(AsyncLLM):
 
 
 @dataclass
-class Model:
-    """A model that runs on a loop in a thread.
+class Hosted:
+    """A loop in a thread that serves an engine.
 
     Attributes:
         portal: The loop.
-        llm: The model.
+        llm: The engine.
     """
 
     portal: BlockingPortal
-    llm: PacedLLM
+    llm: Engine
 
     @contextmanager
     def serving(self, **settings: Any) -> Iterator[int]:
@@ -87,18 +89,10 @@ class Model:
         with self.portal.wrap_async_context_manager(server) as served:
             yield served.port
 
-    def answer(self, prompt: Prompt, **params: Any) -> Completion:
-        """What the model says without any server."""
-
-        async def run() -> Completion:
-            return await self.llm.generate(prompt, **params)
-
-        return self.portal.call(run)
-
     @property
     def busy(self) -> int:
         """How many requests run or wait."""
-        figures = self.llm.metrics()
+        figures = self.portal.call(self.llm.measure)
         return int(figures.requests_running + figures.requests_waiting)
 
     def wait_idle(self) -> None:
@@ -107,6 +101,32 @@ class Model:
         while self.busy:
             assert time.monotonic() < end, "it still runs"
             time.sleep(0.005)
+
+
+@dataclass
+class Model(Hosted):
+    """The bundled model, at a pace.
+
+    Attributes:
+        llm: The model.
+    """
+
+    llm: PacedLLM
+
+    def answer(self, prompt: Prompt, **params: Any) -> Completion:
+        """What the model says without any server."""
+
+        async def run() -> Completion:
+            return await self.llm.generate(prompt, **params)
+
+        return self.portal.call(run)
+
+
+@contextmanager
+def engine_elsewhere() -> Iterator[Hosted]:
+    """The bundled model, in another process."""
+    with start_blocking_portal("asyncio") as portal, engine_process(num_threads=1) as llm:
+        yield Hosted(portal, llm)
 
 
 @contextmanager

@@ -73,10 +73,6 @@ class RemoteError(AsyncgenError):
         self.code = code
         self.message = message
 
-    def __reduce__(self) -> tuple[type[RemoteError], tuple[str, str]]:
-        """Let it cross to another process."""
-        return type(self), (self.code, self.message)
-
 
 @dataclass(frozen=True, slots=True)
 class Failure:

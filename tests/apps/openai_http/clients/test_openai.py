@@ -248,7 +248,7 @@ def test_a_client_that_breaks_off_cancels() -> None:
                 for _, _ in zip(range(5), stream, strict=False):
                     pass
         served.wait_idle()
-        wait_for(lambda: served.llm.metrics().finished.get("cancelled", 0) == 1)
+        wait_for(lambda: served.figures().finished.get("cancelled", 0) == 1)
 
 
 def test_async_client(demo: Running) -> None:

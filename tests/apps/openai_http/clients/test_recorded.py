@@ -99,25 +99,25 @@ def test_nothing_recorded_is_left_out() -> None:
     assert tests <= globals().keys()
 
 
-def test_models(demo: Running) -> None:
-    listed, one = replies(demo, "openai", "test_models")
+def test_models(either: Running) -> None:
+    listed, one = replies(either, "openai", "test_models")
     assert [model["id"] for model in listed.json()["data"]] == ["demo"]
     assert one.json()["owned_by"] == "asyncgen"
 
 
-def test_chat_is_what_the_library_says(demo: Running) -> None:
+def test_chat_is_what_the_library_says(either: Running) -> None:
     name = "test_chat_is_what_the_library_says"
-    (got,) = replies(demo, "openai", name)
+    (got,) = replies(either, "openai", name)
     (sent,) = recorded("openai")[name]
-    wanted = library(demo, sent)
+    wanted = library(either, sent)
     assert texts(got) == [wanted.text]
     assert got.json()["choices"][0]["finish_reason"] == wanted.finish_reason
     assert got.json()["usage"]["completion_tokens"] == wanted.usage.completion_tokens
     assert got.json()["usage"]["prompt_tokens"] == wanted.usage.prompt_tokens
 
 
-def test_a_stream_joins_to_the_whole(demo: Running) -> None:
-    whole, stream = replies(demo, "openai", "test_a_stream_joins_to_the_whole")
+def test_a_stream_joins_to_the_whole(either: Running) -> None:
+    whole, stream = replies(either, "openai", "test_a_stream_joins_to_the_whole")
     assert texts(stream) == texts(whole)
     events = chunks(stream)
     assert events[0]["choices"][0]["delta"]["role"] == "assistant"
@@ -128,14 +128,14 @@ def test_a_stream_joins_to_the_whole(demo: Running) -> None:
     assert len({event["id"] for event in events}) == 1
 
 
-def test_seeds_repeat_and_differ(demo: Running) -> None:
-    first, again, other = map(texts, replies(demo, "openai", "test_seeds_repeat_and_differ"))
+def test_seeds_repeat_and_differ(either: Running) -> None:
+    first, again, other = map(texts, replies(either, "openai", "test_seeds_repeat_and_differ"))
     assert first == again != other
 
 
 @pytest.mark.parametrize("name", names("openai", "test_several_choices"))
-def test_several_choices(demo: Running, name: str) -> None:
-    three, one, stream = replies(demo, "openai", name)
+def test_several_choices(either: Running, name: str) -> None:
+    three, one, stream = replies(either, "openai", name)
     temperature = recorded("openai")[name][0].json()["temperature"]
     assert len(texts(three)) == 3
     assert len(set(texts(three))) == (1 if temperature == 0 else 3)
@@ -143,17 +143,17 @@ def test_several_choices(demo: Running, name: str) -> None:
     assert texts(stream) == texts(three)
 
 
-def test_stop_ends_before_itself(demo: Running) -> None:
-    whole, cut = replies(demo, "openai", "test_stop_ends_before_itself")
+def test_stop_ends_before_itself(either: Running) -> None:
+    whole, cut = replies(either, "openai", "test_stop_ends_before_itself")
     (stop,) = recorded("openai")["test_stop_ends_before_itself"][1].json()["stop"]
     (text,) = texts(whole)
     assert texts(cut) == [text[: text.index(stop)]]
     assert cut.json()["choices"][0]["finish_reason"] == "stop"
 
 
-def test_logprobs_of_a_chat(demo: Running) -> None:
-    got, stream = replies(demo, "openai", "test_logprobs_of_a_chat")
-    wanted = library(demo, recorded("openai")["test_logprobs_of_a_chat"][0]).logprobs
+def test_logprobs_of_a_chat(either: Running) -> None:
+    got, stream = replies(either, "openai", "test_logprobs_of_a_chat")
+    wanted = library(either, recorded("openai")["test_logprobs_of_a_chat"][0]).logprobs
     found = got.json()["choices"][0]["logprobs"]["content"]
     assert [one["token"] for one in found] == [one.token for one in wanted]
     assert [one["logprob"] for one in found] == pytest.approx(
@@ -167,8 +167,8 @@ def test_logprobs_of_a_chat(demo: Running) -> None:
     assert streamed == [one["token"] for one in found]
 
 
-def test_text_completions(demo: Running) -> None:
-    got, stream = replies(demo, "openai", "test_text_completions")
+def test_text_completions(either: Running) -> None:
+    got, stream = replies(either, "openai", "test_text_completions")
     assert len(texts(got)) == 4
     assert texts(got)[0] == texts(got)[1] != texts(got)[2]
     assert got.json()["usage"]["completion_tokens"] == 4 * 16, "the API's length"
@@ -178,35 +178,35 @@ def test_text_completions(demo: Running) -> None:
     assert texts(stream) == texts(got)[:1]
 
 
-def test_token_ids_as_a_prompt(demo: Running) -> None:
-    text, ids = replies(demo, "openai", "test_token_ids_as_a_prompt")
+def test_token_ids_as_a_prompt(either: Running) -> None:
+    text, ids = replies(either, "openai", "test_token_ids_as_a_prompt")
     assert texts(text) == texts(ids)
 
 
-def test_a_bias_forces_and_bans(demo: Running) -> None:
-    (got,) = replies(demo, "openai", "test_a_bias_forces_and_bans")
+def test_a_bias_forces_and_bans(either: Running) -> None:
+    (got,) = replies(either, "openai", "test_a_bias_forces_and_bans")
     (sent,) = recorded("openai")["test_a_bias_forces_and_bans"]
     (token,) = map(int, sent.json()["logit_bias"])
-    assert texts(got) == [demo.llm.tokenizer.decode([token] * 3)]
+    assert texts(got) == [either.llm.tokenizer.decode([token] * 3)]
 
 
-def test_own_parameters_as_extras(demo: Running) -> None:
-    got, longer = replies(demo, "openai", "test_own_parameters_as_extras")
-    wanted = library(demo, recorded("openai")["test_own_parameters_as_extras"][0])
+def test_own_parameters_as_extras(either: Running) -> None:
+    got, longer = replies(either, "openai", "test_own_parameters_as_extras")
+    wanted = library(either, recorded("openai")["test_own_parameters_as_extras"][0])
     assert texts(got) == [wanted.text]
     assert longer.json()["usage"]["completion_tokens"] == 200
 
 
 @pytest.mark.parametrize("name", names("openai", "test_strategies_as_extras"))
-def test_strategies_as_extras(demo: Running, name: str) -> None:
-    (got,) = replies(demo, "openai", name)
+def test_strategies_as_extras(either: Running, name: str) -> None:
+    (got,) = replies(either, "openai", name)
     (sent,) = recorded("openai")[name]
-    assert texts(got) == [library(demo, sent).text]
+    assert texts(got) == [library(either, sent).text]
 
 
-def test_refusals_name_the_field(demo: Running) -> None:
+def test_refusals_name_the_field(either: Running) -> None:
     tools, model = recorded("openai")["test_refusals_name_the_field"]
-    refused, missing = send(demo, tools), send(demo, model)
+    refused, missing = send(either, tools), send(either, model)
     assert (refused.status, missing.status) == (400, 404)
     assert refused.error["param"] == "tools"
     assert refused.error["code"] == "unsupported_parameter"
@@ -228,22 +228,22 @@ def test_a_client_that_breaks_off_cancels() -> None:
             while got.count(b"data: ") < 5:
                 got += reply.read1()
         served.wait_idle()
-        wait_for(lambda: served.llm.metrics().finished.get("cancelled", 0) == 1)
+        wait_for(lambda: served.figures().finished.get("cancelled", 0) == 1)
 
 
-def test_async_client(demo: Running) -> None:
+def test_async_client(either: Running) -> None:
     *streams, long = recorded("openai")["test_async_client"]
     with ThreadPoolExecutor(len(streams)) as pool:
-        found = [texts(reply) for reply in pool.map(lambda sent: send(demo, sent), streams)]
+        found = [texts(reply) for reply in pool.map(lambda sent: send(either, sent), streams)]
     told = sorted(zip([sent.json()["seed"] for sent in streams], found, strict=True))
     assert [seed for seed, _ in told] == [1, 1, 2]
     first, again, other = [text for _, text in told]
     assert first == again != other
-    connection = HTTPConnection("127.0.0.1", demo.port, timeout=PATIENCE)
+    connection = HTTPConnection("127.0.0.1", either.port, timeout=PATIENCE)
     connection.request(long.method, long.path, long.body, long.headers)
-    wait_for(lambda: demo.unfinished() == 1)
+    wait_for(lambda: either.unfinished() == 1)
     connection.close()
-    demo.wait_idle()
+    either.wait_idle()
 
 
 def test_an_error_after_the_beginning() -> None:
@@ -257,42 +257,42 @@ def test_an_error_after_the_beginning() -> None:
     assert told["error"]["code"] == "shutting_down"
 
 
-def test_langchain(demo: Running) -> None:
-    whole, stream, logged = replies(demo, "langchain", "test_langchain")
+def test_langchain(either: Running) -> None:
+    whole, stream, logged = replies(either, "langchain", "test_langchain")
     sent = recorded("langchain")["test_langchain"][0]
-    assert texts(stream) == texts(whole) == [library(demo, sent).text]
+    assert texts(stream) == texts(whole) == [library(either, sent).text]
     assert whole.json()["usage"]["completion_tokens"] > 0
     assert logged.json()["choices"][0]["logprobs"]["content"]
 
 
-def test_load_chat(demo: Running) -> None:
-    (got,) = replies(demo, "load_chat", "test_load_chat")
+def test_load_chat(either: Running) -> None:
+    (got,) = replies(either, "load_chat", "test_load_chat")
     assert len(chunks(got)) > 2, "it grows"
     assert texts(got)[0]
 
 
 @pytest.mark.parametrize("name", names("guidellm", "test_guidellm"))
-def test_guidellm(demo: Running, name: str) -> None:
+def test_guidellm(either: Running, name: str) -> None:
     requests = recorded("guidellm")[name]
     with ThreadPoolExecutor(len(requests)) as pool:
-        found = list(pool.map(lambda sent: send(demo, sent), requests))
+        found = list(pool.map(lambda sent: send(either, sent), requests))
     assert {reply.status for reply in found} == {200}
     asked = [sent for sent in requests if sent.method == "POST"]
     streams = [reply for reply in found if "event-stream" in reply.headers["content-type"]]
     assert len(streams) == len(asked) > 3
     for reply in streams:
         assert chunks(reply)[-1]["usage"]["completion_tokens"] == 32
-    demo.wait_idle()
+    either.wait_idle()
 
 
 @pytest.mark.parametrize("name", names("schemathesis", "test_the_document_holds"))
-def test_the_document_holds(demo: Running, name: str) -> None:
+def test_the_document_holds(either: Running, name: str) -> None:
     statuses: defaultdict[str, set[int]] = defaultdict(set)
     for sent in recorded("schemathesis")[name]:
-        got = send(demo, sent)
+        got = send(either, sent)
         assert got.status < 500, got.body
         statuses[f"{sent.method} {sent.path}"].add(got.status)
     assert {200, 400} <= statuses["POST /v1/chat/completions"]
     assert {200, 400} <= statuses["POST /v1/completions"]
-    assert demo.llm.healthy
-    demo.wait_idle()
+    assert either.llm.healthy
+    either.wait_idle()

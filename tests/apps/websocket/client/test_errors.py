@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import pickle
 import ssl
 
 import pytest
@@ -71,11 +70,6 @@ def test_how_long_to_wait_comes_along() -> None:
     silent = error_from_server("overloaded", "full")
     assert isinstance(told, OverloadedError) and told.retry_after == 2.5
     assert isinstance(silent, OverloadedError) and silent.retry_after > 0
-
-
-def test_a_remote_error_crosses_to_another_process() -> None:
-    error = pickle.loads(pickle.dumps(RemoteError("internal", "oops")))
-    assert (error.code, str(error)) == ("internal", "oops (internal)")
 
 
 @pytest.mark.parametrize(

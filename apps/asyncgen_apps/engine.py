@@ -1,0 +1,129 @@
+"""What the applications need of an engine. ``asyncgen.AsyncLLM`` is one; others may be.
+
+An engine may live in another process: whatever has to be asked for is awaited, what is told at once
+(health, the fingerprint, the tokenizer) it has at hand, and every value and every exception that
+goes through here can be pickled. The applications are tried with one behind a pipe.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol, Self, Unpack
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from types import TracebackType
+
+    from asyncgen import (
+        Completion,
+        GenerationConfig,
+        MetricsSnapshot,
+        Prompt,
+        StreamParams,
+        TokenEvent,
+        Tokenizer,
+    )
+
+__all__ = ["Engine", "EngineStream"]
+
+
+class EngineStream(Protocol):
+    """One answer on its way, as ``asyncgen.TextStream``; read once, by one task.
+
+    The first read starts the request, where ``async with`` has not. ``prompt_ids``, ``seed`` and
+    ``position`` are known once it has started, and ``result`` once it has ended or was left.
+    """
+
+    @property
+    def result(self) -> Completion:
+        """What was generated, with finish reason, usage and timings."""
+
+    @property
+    def prompt_ids(self) -> list[int]:
+        """Token ids of the prompt."""
+
+    @property
+    def seed(self) -> int:
+        """Seed of its draws."""
+
+    @property
+    def position(self) -> tuple[int, ...]:
+        """Tokens of each sample, as far as they were read; ``generated_ids`` count."""
+
+    async def __aenter__(self) -> Self:
+        """Start the request.
+
+        Raises:
+            AsyncgenError: What the engine refuses.
+        """
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Leave; cancels what still runs."""
+
+    async def aclose(self) -> None:
+        """Leave; cancels what still runs. Idempotent."""
+
+    def __aiter__(self) -> AsyncIterator[str]:
+        """Read the text of a single sample, merged where the reader was slow."""
+
+    def events(self) -> AsyncIterator[TokenEvent]:
+        """Read what each step settled.
+
+        Raises:
+            EngineDiedError: The engine died, or the process that it lives in.
+            Exception: What the request raised.
+        """
+
+    def cancel(self) -> None:
+        """Ask the request to end with ``"cancelled"``; the stream can be read to its end."""
+
+
+class Engine(Protocol):
+    """A model that answers, as an open ``asyncgen.AsyncLLM``."""
+
+    @property
+    def healthy(self) -> bool:
+        """Whether it takes requests; if not, only a restart helps."""
+
+    @property
+    def degraded(self) -> bool:
+        """Whether long texts are refused, because others hang."""
+
+    @property
+    def fingerprint(self) -> str | None:
+        """Equal ones promise equal tokens; ``None`` promises nothing. Needs a healthy engine."""
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The model's tokenizer."""
+
+    @property
+    def generation_config(self) -> GenerationConfig:
+        """The model's own defaults."""
+
+    def stream(self, prompt: Prompt, **params: Unpack[StreamParams]) -> EngineStream:
+        """Answer a prompt; nothing runs before the stream is entered or read.
+
+        Raises:
+            AsyncgenError: No engine is there, or something is no prompt, or an unknown parameter.
+        """
+
+    async def count_tokens(
+        self, prompt: Prompt, *, chat_template_kwargs: dict[str, Any] | None = None
+    ) -> int:
+        """Count the tokens of a prompt, as a stream would.
+
+        Raises:
+            AsyncgenError: As a stream raises it.
+        """
+
+    async def measure(self) -> MetricsSnapshot:
+        """Ask what it has counted since it was loaded.
+
+        Raises:
+            AsyncgenError: No engine is there.
+        """

@@ -1,0 +1,48 @@
+"""What the applications hand to other processes: what they say, their settings, their errors."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import pytest
+
+from asyncgen_apps.openai_http import ServerSettings
+from asyncgen_apps.websocket import (
+    ConnectionLostError,
+    RemoteError,
+    StreamSettings,
+    UnauthorizedError,
+)
+from asyncgen_apps.websocket.messages import Hello, Limits
+
+LIMITS = Limits(
+    max_message_bytes=1,
+    max_requests=2,
+    max_prompt_tokens=None,
+    grace_seconds=3.0,
+    replay_bytes=4,
+)
+VALUES: list[Any] = [
+    Hello(model="demo", limits=LIMITS, heartbeat_seconds=20.0, authenticated=True),
+    StreamSettings(tokens=("k",), origins=("https://a.example",)),
+    ServerSettings(model_names=("demo",), api_keys=("k",)),
+]
+ERRORS = [
+    RemoteError("internal", "oops"),
+    ConnectionLostError("gone"),
+    UnauthorizedError("who are you?"),
+]
+
+
+@pytest.mark.parametrize("value", VALUES, ids=lambda one: type(one).__name__)
+def test_values(value: Any) -> None:
+    assert pickle.loads(pickle.dumps(value)) == value
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda one: type(one).__name__)
+def test_errors(error: Exception) -> None:
+    twin = pickle.loads(pickle.dumps(error))
+    assert type(twin) is type(error)
+    assert str(twin) == str(error)
+    assert vars(twin) == vars(error)
