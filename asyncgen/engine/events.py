@@ -123,6 +123,7 @@ class EventWriter:
             SampleText(tokenizer, request) for _ in rows
         ]
         self._num_live = len(self._texts)
+        self._num_rows = sum(map(request.goes_on, rows))
         request.started_at = now = clock()
         if request.place is not None:
             request.place.started()
@@ -188,6 +189,13 @@ class EventWriter:
         ending_id: int | None = None
         if stop is None:
             rest, stop = text.finish()
+            if rest and token_ids and stop is None and reason in ("cancelled", "time"):
+                # Whoever goes on behind these ids gets it again: it is told apart from their text.
+                event = TokenEvent(
+                    index, tuple(token_ids), shown, logprobs, now - request.accepted_at
+                )
+                request.sink.put_nowait(event)
+                token_ids, shown, logprobs = (), "", None if logprobs is None else ()
             shown += rest
             if reason == "stop" and token_ids and token_ids[-1] in request.ends.eos_token_ids:
                 ending_id = token_ids[-1]
@@ -253,7 +261,7 @@ class EventWriter:
         assert started is not None
         if first is None:
             return Timing(started - accepted, None, now - accepted, None)
-        after_first = request.num_tokens - len(self._texts)
+        after_first = request.num_tokens - self._num_rows
         seconds = request.last_token_at - first
         rate = after_first / seconds if seconds > 0 and after_first > 0 else None
         return Timing(started - accepted, first - accepted, now - accepted, rate)
