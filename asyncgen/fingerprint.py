@@ -80,6 +80,8 @@ def _is_exact(model: Any) -> bool:
     if not callable(model) or not callable(getattr(core, "decode_packed", None)):
         return False
     config, dtype = core.config, model.dtype
+    if config.is_encoder_decoder:  # it takes turns beside the batch, with torch's kernels
+        return False
     if model.device.type != "cpu" or config.head_dim > native.MOST_HEAD_DIM:
         return False
     widths = (

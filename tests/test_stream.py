@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import random
 import threading
+import time
 import tracemalloc
 import weakref
 from typing import TYPE_CHECKING, Any
@@ -988,6 +989,12 @@ def test_a_sample_is_built_of_its_events() -> None:
     assert builder.build() == Sample(2, "ab", (0, 1, 2), "stop", 9, tuple(entries))
 
 
+def all_there(llm: AsyncLLM) -> None:
+    """Wait until a request has ended, read or not."""
+    while llm.metrics().requests_running or llm.metrics().requests_waiting:
+        time.sleep(0.001)
+
+
 async def test_the_position_is_what_was_read_and_stays_when_the_stream_is_left() -> None:
     gate = Gate()
     async with make(TableModel(script=LONG, prompt_length=3, hook=gate)) as llm:
@@ -997,8 +1004,7 @@ async def test_the_position_is_what_was_read_and_stays_when_the_stream_is_left()
         gate.open()
         async with stream:
             assert stream.position == (2,)
-            while llm.metrics().requests_running or llm.metrics().requests_waiting:
-                await anyio.sleep(0.001)  # all is there before anything is read
+            await anyio.to_thread.run_sync(all_there, llm)
             events = stream.events()
             ids: list[int] = []
             for _ in range(5):

@@ -86,7 +86,8 @@ VALUES: dict[str, list[Any]] = {
 """Values of every parameter that the shared batch serves."""
 
 APART: dict[str, str] = {
-    "seed do_sample generated_ids fingerprint generation_config trust_remote_code": "of every case here",
+    "seed do_sample generated_ids generation_config trust_remote_code": "of every case here",
+    "fingerprint": "changes no token",
     "logits_processor stopping_criteria": "the user's own: a test of its own",
     "guidance_scale negative_prompt_ids negative_prompt_attention_mask cache_implementation "
     "max_cache_len decoder_start_token_id": "beside the batch: a test of its own",
