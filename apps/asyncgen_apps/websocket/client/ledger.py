@@ -288,7 +288,7 @@ def _generate(request: Request) -> str:
 
 def _cannot_go_on(message: Error, request: Request) -> bool:
     """Whether a server refuses what this client has added."""
-    return message.param == "generated_ids" and request.has_tokens
+    return message.param in ("generated_ids", "fingerprint") and request.has_tokens
 
 
 def _resume(request: Request) -> str:

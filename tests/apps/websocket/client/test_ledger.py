@@ -381,3 +381,15 @@ def test_a_request_is_not_begun_anew_on_another_kind_of_engine() -> None:
     refusal = {"code": "invalid_request", "message": "beams", "param": "generated_ids"}
     assert tell(ledger, "error", id=one.id, **refusal) == []
     assert isinstance(one.failure, ConnectionLostError)
+
+
+@pytest.mark.parametrize("param", ["generated_ids", "fingerprint"])
+def test_an_older_server_that_knows_no_going_on_is_no_fault_of_the_caller(param: str) -> None:
+    ledger = Ledger(moves=True)
+    greet(ledger, 0, "one")
+    one = running(ledger)
+    delta(ledger, one, 1, text="ab", token_ids=[1, 2])
+    greet(ledger, 1)
+    refusal = {"code": "invalid_request", "message": "unknown parameter", "param": param}
+    assert tell(ledger, "error", id=one.id, **refusal) == []
+    assert isinstance(one.failure, ConnectionLostError)
