@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
 import torch
@@ -44,12 +45,14 @@ def fingerprint_of(model: PreTrainedModel, tokenizer: Tokenizer | None) -> str |
     Returns:
         32 hexadecimal digits, or ``None`` where equal tokens cannot be promised.
     """
+    try:
+        ours = version("asyncgen")
+    except PackageNotFoundError:  # a tree that was never installed: it could be any
+        return None
     if not _is_exact(model):
         return None
-    from asyncgen import __version__
-
     known = {
-        "asyncgen": __version__,
+        "asyncgen": ours,
         "torch": torch.__version__,
         "kernels": native.cpu_kernels(),
         "dtype": str(model.dtype),
@@ -76,7 +79,7 @@ def _settings(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def _is_exact(model: Any) -> bool:
     """Whether our kernels compute all of a model."""
-    core = getattr(model, "core", None)
+    core: Any = getattr(model, "core", None)
     if not callable(model) or not callable(getattr(core, "decode_packed", None)):
         return False
     config, dtype = core.config, model.dtype

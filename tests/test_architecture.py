@@ -46,6 +46,7 @@ LAYERS = (
     ("asyncgen.engine",),
     ("asyncgen.modeling", "asyncgen.seq2seq", "asyncgen.pretrained", "asyncgen.auto"),
     (
+        "asyncgen.fingerprint",
         "asyncgen.opening",
         "asyncgen.preparing",
         "asyncgen.pace",

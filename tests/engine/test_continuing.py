@@ -114,7 +114,7 @@ def test_every_parameter_of_the_batch_is_among_the_cases() -> None:
 def requests(draw: st.DrawFn) -> dict[str, Any]:
     """Parameters of a request."""
     names = draw(st.sets(st.sampled_from(sorted(VALUES)), max_size=5))
-    given = dict(draw(st.sampled_from(_WAYS)))
+    given: dict[str, Any] = dict(draw(st.sampled_from(_WAYS)))
     if not given["do_sample"]:
         names -= {each.name for each in PARAMETERS if each.needs == "do_sample"}
     for pair in _PAIRS:
@@ -151,7 +151,8 @@ def answer_of(
 def told(events: Sequence[TokenEvent], index: int, given: int = 0) -> tuple[Any, ...]:
     """What the reader of a sample was told after its first tokens: ids, text, the rest."""
     ids: list[int] = []
-    text, logprobs, ending = "", [], None
+    text, ending = "", None
+    logprobs: list[Any] = []
     for event in events:
         if event.index != index:
             continue
@@ -309,13 +310,14 @@ def test_text_that_was_held_back_comes_behind_the_seam() -> None:
 
 def test_one_that_has_ended_says_so_and_computes_nothing() -> None:
     ids = list("caf\u00e9 au lait".encode())
-    for given, ending in (
+    cases: list[tuple[dict[str, Any], tuple[str, int | str | None]]] = [
         ({"generated_ids": [*ids, EOS]}, ("stop", EOS)),
         ({"generated_ids": ids[:4], "max_new_tokens": 4}, ("length", None)),
         ({"generated_ids": ids[:3], "stop": "af"}, ("stop", "af")),
         ({"generated_ids": ids[:3], "stop_strings": "af"}, ("stop", None)),
         ({"generated_ids": ids[:2], "max_length": 5}, ("length", None)),
-    ):
+    ]
+    for given, ending in cases:
         (event,) = run(**given)
         assert (event.text, event.token_ids) == ("", ())
         assert (event.finish_reason, event.stop_reason) == ending
@@ -348,7 +350,9 @@ def test_what_another_sample_computed_counts_as_cached_for_none() -> None:
         bench = Bench(max_running=1)
         _, sink = bench.add(list(range(1, 20)), n=2, do_sample=True, seed=1, **given)
         bench.run()
-        return sink.events[-1].usage.cached_tokens
+        usage = sink.events[-1].usage
+        assert usage is not None
+        return usage.cached_tokens
 
     assert cached(max_new_tokens=3) == 0
     assert cached(max_new_tokens=3, generated_ids=[[1, 2, 3], [1]]) == 0

@@ -93,7 +93,7 @@ class ChatShape:
         """The text that an event brought, or the end."""
         delta: Object = {"content": event.text} if event.text or not event.finish_reason else {}
         logprobs = _chat_logprobs(event.logprobs or ()) if self.logprobs else None
-        ids = {"token_ids": list(event.token_ids)} if self.token_ids else {}
+        ids: Object = {"token_ids": list(event.token_ids)} if self.token_ids else {}
         return self._chunk(index, delta, logprobs, event.finish_reason, event.stop_reason, ids)
 
     def closing(self, usage: Usage) -> Object:

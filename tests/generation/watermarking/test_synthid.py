@@ -128,10 +128,10 @@ def test_only_what_is_remembered_is_hashed() -> None:
     calls = 0
     hashed = processor._hash
 
-    def counted(context: torch.Tensor) -> torch.Tensor:
+    def counted(data: torch.Tensor) -> torch.Tensor:
         nonlocal calls
         calls += 1
-        return hashed(context)
+        return hashed(data)
 
     processor._hash = counted  # type: ignore[method-assign]
     processor(torch.randint(0, 3, (1, 3000)), torch.randn(1, 30))

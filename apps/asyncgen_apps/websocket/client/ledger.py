@@ -166,7 +166,7 @@ class Ledger:
             return self._forget(message.id)
         if request.phase is not Phase.ENDED and not request.left:
             _add(request, message)
-            if request.phase is Phase.ENDED:
+            if request.failure is not None:
                 return self._cancel(request)
         return []
 
