@@ -60,6 +60,7 @@ class Answer:
         self._request: Request | None = None
         self._num_samples = 1
         self._unread: deque[TokenEvent] = deque()
+        self._num_read: dict[int, int] = {}
         self._samples: dict[int, SampleBuilder] = {}
         self._last: TokenEvent | None = None
         self._failure: BaseException | None = None
@@ -120,12 +121,7 @@ class Answer:
             RuntimeError: It has not started.
         """
         given = self._begun.params.generated_ids or ((),) * self._num_samples
-        counts = [len(ids) for ids in given]
-        for index, sample in self._samples.items():
-            counts[index] += len(sample.token_ids)
-        for event in self._unread:
-            counts[event.index] -= len(event.token_ids)
-        return tuple(counts)
+        return tuple(len(ids) + self._num_read.get(index, 0) for index, ids in enumerate(given))
 
     @property
     def exact(self) -> bool:
@@ -230,8 +226,7 @@ class Answer:
         while True:
             await self._fill(as_text=True)
             with self._guard:
-                text = "".join([event.text for event in self._unread])
-                self._unread.clear()
+                text = "".join([self._take().text for _ in range(len(self._unread))])
             if text:
                 return text
 
@@ -262,7 +257,13 @@ class Answer:
             await self._fill(as_text=False)
             with self._guard:
                 if self._unread:
-                    return self._unread.popleft()
+                    return self._take()
+
+    def _take(self) -> TokenEvent:
+        """The oldest unread event, which counts as read."""
+        event, counts = self._unread.popleft(), self._num_read
+        counts[event.index] = counts.get(event.index, 0) + len(event.token_ids)
+        return event
 
     async def _fill(self, *, as_text: bool) -> None:
         """Return when something is unread; raise at the end of the stream."""

@@ -45,10 +45,14 @@ def fingerprint_of(model: PreTrainedModel, tokenizer: Tokenizer | None) -> str |
     Returns:
         32 hexadecimal digits, or ``None`` where equal tokens cannot be promised.
     """
+    try:
+        ours = version("asyncgen")
+    except PackageNotFoundError:  # a tree that was never installed: it could be any
+        return None
     if not _is_exact(model):
         return None
     known = {
-        "asyncgen": _version(),
+        "asyncgen": ours,
         "torch": torch.__version__,
         "kernels": native.cpu_kernels(),
         "dtype": str(model.dtype),
@@ -62,14 +66,6 @@ def fingerprint_of(model: PreTrainedModel, tokenizer: Tokenizer | None) -> str |
         found.update(backend.to_str().encode())
     found.update(_logits(model).numpy().tobytes())
     return found.hexdigest()[:_SHOWN]
-
-
-def _version() -> str:
-    """That of this library, where it is installed."""
-    try:
-        return version("asyncgen")
-    except PackageNotFoundError:
-        return "unknown"
 
 
 def _settings(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -87,6 +83,8 @@ def _is_exact(model: Any) -> bool:
     if not callable(model) or not callable(getattr(core, "decode_packed", None)):
         return False
     config, dtype = core.config, model.dtype
+    if config.is_encoder_decoder:  # it takes turns beside the batch, with torch's kernels
+        return False
     if model.device.type != "cpu" or config.head_dim > native.MOST_HEAD_DIM:
         return False
     widths = (

@@ -14,7 +14,7 @@ from asyncgen.preparing import MOST_AT_ONCE
 from asyncgen.progress import Progress
 from asyncgen.types import check_prompt
 from asyncgen.waiting import READER_PACE, InThread
-from streamers import ThreadMailbox
+from streamers import ThreadMailbox, get_interruptibly
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -79,7 +79,7 @@ def answer_all(
             while len(found) < len(prompts):
                 while waiting and len(running) < at_once:
                     begin(waiting.popleft())
-                place = ended.get()
+                place = get_interruptibly(ended)
                 if place not in running:  # told twice: it was posted while the engine was closed
                     continue
                 stream, begun = running.pop(place)

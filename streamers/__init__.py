@@ -17,7 +17,7 @@ from streamers.iterator import TextIteratorStreamer
 from streamers.reader import Reader, ThreadReader
 from streamers.text import TextStreamer
 from streamers.text_filter import StopStrings
-from streamers.thread_mailbox import ThreadMailbox
+from streamers.thread_mailbox import ThreadMailbox, get_interruptibly
 from streamers.wakeup import LoopBell, Mailbox
 
 __all__ = [
@@ -36,4 +36,5 @@ __all__ = [
     "TextStreamer",
     "ThreadMailbox",
     "ThreadReader",
+    "get_interruptibly",
 ]

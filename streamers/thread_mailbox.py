@@ -8,6 +8,29 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
+_SLICE = 0.5
+"""Seconds. A signal that comes in the very moment before a thread sleeps does not wake it."""
+
+
+def get_interruptibly(source: queue.SimpleQueue[T], seconds: float | None = None) -> T:
+    """Take the next item of a queue; Ctrl-C ends it, soon even if it came at a bad moment.
+
+    Args:
+        source: The queue.
+        seconds: Most to wait; None for no limit.
+
+    Raises:
+        queue.Empty: Nothing came in time.
+    """
+    deadline = None if seconds is None else time.monotonic() + seconds
+    while True:
+        left = _SLICE if deadline is None else min(deadline - time.monotonic(), _SLICE)
+        try:
+            return source.get(True, max(left, 0.0))
+        except queue.Empty:
+            if deadline is not None and time.monotonic() >= deadline:
+                raise
+
 
 class ThreadMailbox(Generic[T]):
     """Items from any thread for one reading thread.
@@ -56,7 +79,7 @@ class ThreadMailbox(Generic[T]):
         if self._hurried:
             time.sleep(max(0.0, self._woken_at + self._pace - time.monotonic()))
         try:
-            item = self._queue.get(True, seconds)
+            item = get_interruptibly(self._queue, seconds)
         except queue.Empty:
             return
         if item is not None:

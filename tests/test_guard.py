@@ -10,7 +10,7 @@ import anyio
 import pytest
 import torch
 
-from asyncgen.engine.events import SampleText
+from asyncgen.engine.sample_text import SampleText
 from asyncgen.engine.scheduling.schedulers import FIFOScheduler
 from asyncgen.engine.sync.manager import ContinuousBatchingManager
 from asyncgen.errors import EngineDiedError
@@ -209,7 +209,7 @@ def test_a_tokenizer_that_panics_over_the_rest_of_a_text(
         raise kind("planned")
 
     with monkeypatch.context() as patch:
-        patch.setattr("asyncgen.engine.events.SampleText.finish", panic)
+        patch.setattr("asyncgen.engine.sample_text.SampleText.finish", panic)
         # On a thread like the engine's: on the main one Ctrl-C is the user's.
         thread = threading.Thread(target=bench.engine.abort, args=(request,))
         thread.start()

@@ -34,6 +34,7 @@ SINCE = {
     "answer": "their streams are one kind of answer",
     "waiting": "which a task or a thread waits for",
     "sample_builder": "what a stream keeps of a sample, once a part of it",
+    "sample_text": "the text of a sample, that may have begun elsewhere",
 }
 """What made the way longer since it was first counted, and why."""
 

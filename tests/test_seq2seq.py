@@ -181,3 +181,32 @@ def test_a_batch_of_prompts_for_the_encoder(model: Seq2SeqModel) -> None:
         ids = model.generate(torch.tensor([prompt]), max_new_tokens=6, do_sample=False)
         assert isinstance(ids, torch.Tensor)
         assert output.generated_tokens == ids[0, 1:].tolist()
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    "case",
+    [
+        {"do_sample": True, "frequency_penalty": 0.7, "stop": ["ab", "e"]},
+        {"do_sample": True, "n": 3},
+        {"do_sample": True, "watermarking_config": {"ngram_len": 3, "keys": [654, 400]}},
+        {"exponential_decay_length_penalty": (3, 1.2), "repetition_penalty": 1.3},
+    ],
+    ids=lambda case: "-".join(case),
+)
+async def test_a_request_goes_on_behind_its_first_tokens(
+    model: Seq2SeqModel, case: dict[str, Any]
+) -> None:
+    async with AsyncLLM(model, tokenizer=byte_tokenizer()) as llm:
+        assert llm.fingerprint is None
+        given = {"seed": 3, "max_new_tokens": 20, **case}
+        whole = await llm.generate(PROMPT, **given)
+        least = min(len(sample.token_ids) for sample in whole.samples)
+        for cut in (1, 5, least):
+            lists = [list(sample.token_ids[:cut]) for sample in whole.samples]
+            rest = await llm.generate(PROMPT, generated_ids=lists, **given)
+            for first, found, sample in zip(lists, rest.samples, whole.samples, strict=True):
+                assert (*first, *found.token_ids) == sample.token_ids
+                assert sample.text.endswith(found.text)
+                assert found.finish_reason == sample.finish_reason
+            assert rest.usage == whole.usage

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import random
 import threading
+import time
 import tracemalloc
 import weakref
 from typing import TYPE_CHECKING, Any
@@ -986,3 +987,30 @@ def test_a_sample_is_built_of_its_events() -> None:
     assert builder.build().finish_reason == "cancelled"
     builder.add(TokenEvent(2, (1, 2), "", tuple(entries[1:]), finish_reason="stop", stop_reason=9))
     assert builder.build() == Sample(2, "ab", (0, 1, 2), "stop", 9, tuple(entries))
+
+
+def all_there(llm: AsyncLLM) -> None:
+    """Wait until a request has ended, read or not."""
+    while llm.metrics().requests_running or llm.metrics().requests_waiting:
+        time.sleep(0.001)
+
+
+async def test_the_position_is_what_was_read_and_stays_when_the_stream_is_left() -> None:
+    gate = Gate()
+    async with make(TableModel(script=LONG, prompt_length=3, hook=gate)) as llm:
+        stream = llm.stream(PROMPT_IDS, max_new_tokens=30, generated_ids=list(LONG[:2].encode()))
+        with pytest.raises(RuntimeError, match="has not started"):
+            _ = stream.position
+        gate.open()
+        async with stream:
+            assert stream.position == (2,)
+            await anyio.to_thread.run_sync(all_there, llm)
+            events = stream.events()
+            ids: list[int] = []
+            for _ in range(5):
+                ids += (await anext(events)).token_ids
+                assert stream.position == (2 + len(ids),)
+        assert stream.position == (2 + len(ids),) == (7,)
+        text = await read(again := llm.stream(PROMPT_IDS, max_new_tokens=30))
+        assert again.position == (30,)
+        assert text == LONG[:30]

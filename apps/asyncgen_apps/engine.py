@@ -102,6 +102,10 @@ class Engine(Protocol):
         """The model's tokenizer."""
 
     @property
+    def config(self) -> object:
+        """The model's configuration; has its ``vocab_size``, ``max_position_embeddings``."""
+
+    @property
     def generation_config(self) -> GenerationConfig:
         """The model's own defaults."""
 

@@ -279,7 +279,7 @@ class Batch:
             self._fail(request, error)
             return False
         cached = min(sample.num_cached, len(request.prompt_ids))
-        if sample is next(iter(self.requests[request])):
+        if not any(map(request.goes_on, range(sample.index))):  # the first; others may hit its
             request.cached_tokens = cached
         if self._metrics is not None:
             self._metrics.prefix(len(request.prompt_ids), cached)

@@ -6,11 +6,10 @@ reads the events.
 
 from __future__ import annotations
 
-import copy
 from typing import TYPE_CHECKING, cast
 
+from asyncgen.engine.sample_text import SampleText
 from asyncgen.types import FinishReason, Timing, TokenEvent, TokenLogprob, Usage
-from streamers import Detokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -18,81 +17,6 @@ if TYPE_CHECKING:
     from asyncgen.engine.metrics import EngineMetrics
     from asyncgen.engine.requests.request import Request
     from asyncgen.tokenizer import Tokenizer
-
-
-class SampleText:
-    """The text of one sample: ids in, exact text out, cut at the stop strings.
-
-    Attributes:
-        live: Whether the sample goes on.
-    """
-
-    __slots__ = ("_detokenizer", "_pending", "_request", "_shown", "_stops", "_tokenizer", "live")
-
-    def __init__(self, tokenizer: Tokenizer | None, request: Request) -> None:
-        """Begin after the prompt.
-
-        Args:
-            tokenizer: Turns ids to text; without one the text is empty.
-            request: Gives the prompt, the stop strings, and whether special tokens show.
-        """
-        self.live = True
-        self._tokenizer = tokenizer
-        self._request = request
-        self._detokenizer = self._after(request.prompt_ids if request.continues_text else None)
-        self._shown = self._pending = ""
-        # Copies search in what was laid out once, before the request reached the decode thread.
-        self._stops = copy.copy(request.stops)
-
-    def _after(self, prompt_ids: Sequence[int] | None) -> Detokenizer | None:
-        """What turns the ids behind a prompt to text."""
-        skip = self._request.params.skip_special_tokens
-        if self._tokenizer is None:
-            return None
-        return Detokenizer(self._tokenizer, prompt_ids=prompt_ids, skip_special_tokens=skip)
-
-    def heal(self, prompt_ids: Sequence[int]) -> None:
-        """Begin anew: the prompt's last token was chosen again.
-
-        What the reader of the prompt has seen in the place of that token is not shown twice.
-
-        Args:
-            prompt_ids: The prompt as it is now.
-        """
-        self._detokenizer = self._after(prompt_ids[:-1])
-        if self._detokenizer is not None:
-            self._shown = self._request.shown
-            self._pending = self._unshown(self._detokenizer.put(prompt_ids[-1:]))
-
-    def _unshown(self, text: str) -> str:
-        """A text without the beginning that the prompt has shown already."""
-        shown, count = self._shown, 0
-        if not shown:
-            return text
-        while count < min(len(text), len(shown)) and text[count] == shown[count]:
-            count += 1
-        self._shown = shown[count:] if count == len(text) else ""
-        return text[count:]
-
-    def add(self, token_ids: Sequence[int]) -> tuple[str, str | None]:
-        """Take in ids; return text that may be shown, and the stop string that was met."""
-        if self._detokenizer is None:
-            return "", None
-        text = self._detokenizer.put(token_ids)
-        if self._shown or self._pending:
-            text, self._pending = self._pending + self._unshown(text), ""
-        return (text, None) if self._stops is None else self._stops.put(text)
-
-    def finish(self) -> tuple[str, str | None]:
-        """The rest of the text: an incomplete character, and what a stop string held back."""
-        if self._detokenizer is None:
-            return "", None
-        text = self._pending + self._unshown(self._detokenizer.flush())
-        self._pending = ""
-        if self._stops is None:
-            return text, None
-        text, stop = self._stops.put(text)
-        return (text, stop) if stop else (text + self._stops.flush(), None)
 
 
 class EventWriter:
@@ -123,6 +47,7 @@ class EventWriter:
             SampleText(tokenizer, request) for _ in rows
         ]
         self._num_live = len(self._texts)
+        self._num_rows = sum(map(request.goes_on, rows))
         request.started_at = now = clock()
         if request.place is not None:
             request.place.started()
@@ -188,6 +113,13 @@ class EventWriter:
         ending_id: int | None = None
         if stop is None:
             rest, stop = text.finish()
+            if rest and token_ids and stop is None and reason in ("cancelled", "time"):
+                # Whoever goes on behind these ids gets it again: it is told apart from their text.
+                event = TokenEvent(
+                    index, tuple(token_ids), shown, logprobs, now - request.accepted_at
+                )
+                request.sink.put_nowait(event)
+                token_ids, shown, logprobs = (), "", None if logprobs is None else ()
             shown += rest
             if reason == "stop" and token_ids and token_ids[-1] in request.ends.eos_token_ids:
                 ending_id = token_ids[-1]
@@ -253,7 +185,7 @@ class EventWriter:
         assert started is not None
         if first is None:
             return Timing(started - accepted, None, now - accepted, None)
-        after_first = request.num_tokens - len(self._texts)
+        after_first = request.num_tokens - self._num_rows
         seconds = request.last_token_at - first
         rate = after_first / seconds if seconds > 0 and after_first > 0 else None
         return Timing(started - accepted, first - accepted, now - accepted, rate)

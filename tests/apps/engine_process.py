@@ -82,6 +82,7 @@ class Facts:
     fingerprint: str | None
     tokenizer: Tokenizer
     generation_config: GenerationConfig
+    config: object
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +162,10 @@ class EngineProcess:
     @property
     def tokenizer(self) -> Tokenizer:
         return self._facts.tokenizer
+
+    @property
+    def config(self) -> object:
+        return self._facts.config
 
     @property
     def generation_config(self) -> GenerationConfig:
@@ -490,7 +495,7 @@ def _portable(error: Exception) -> Exception:
 async def _child(pipe: Connection) -> None:
     source, options = pipe.recv()
     async with AsyncLLM(source, **options) as llm:
-        pipe.send(Facts(llm.fingerprint, llm.tokenizer, llm.generation_config))
+        pipe.send(Facts(llm.fingerprint, llm.tokenizer, llm.generation_config, llm.config))
         await _Child(pipe, llm).run()
 
 

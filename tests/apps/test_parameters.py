@@ -20,6 +20,7 @@ JSON_TYPES = {
     "str | list[str]": "Text | Texts",
     "str | Sequence[str]": "Text | Texts",
     "list[list[int]]": "Sequences",
+    "Sequence[int] | Sequence[Sequence[int]]": "TokenIds | Sequences",
     "dict[str, Any]": "Variables",
     "tuple[int, float]": "tuple[Integer, Number]",
 }

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import random
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -21,7 +23,7 @@ from tests.engine.batches import Bench
 from tests.models.build import random_config, random_model
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from asyncgen.types import TokenEvent
 
@@ -85,6 +87,7 @@ VALUES: dict[str, list[Any]] = {
 
 APART: dict[str, str] = {
     "seed do_sample generated_ids generation_config trust_remote_code": "of every case here",
+    "fingerprint": "changes no token",
     "logits_processor stopping_criteria": "the user's own: a test of its own",
     "guidance_scale negative_prompt_ids negative_prompt_attention_mask cache_implementation "
     "max_cache_len decoder_start_token_id": "beside the batch: a test of its own",
@@ -148,8 +151,8 @@ def answer_of(
 def told(events: Sequence[TokenEvent], index: int, given: int = 0) -> tuple[Any, ...]:
     """What the reader of a sample was told after its first tokens: ids, text, the rest."""
     ids: list[int] = []
-    logprobs: list[Any] = []
     text, ending = "", None
+    logprobs: list[Any] = []
     for event in events:
         if event.index != index:
             continue
@@ -275,6 +278,19 @@ def test_requests_beside_the_batch_go_on_likewise(case: dict[str, Any]) -> None:
 # The seam.
 
 
+class Countdown:
+    """A hook that does something at a certain forward pass."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.then: Callable[[], object] = bool
+
+    def __call__(self, *_: object) -> None:
+        self.count -= 1
+        if not self.count:
+            self.then()
+
+
 def run(prompt: Any = "abc", **given: Any) -> list[TokenEvent]:
     """The events of a request on a model that says a text."""
     bench = Bench(TableModel(script="caf\u00e9 au lait", prompt_length=3))
@@ -294,13 +310,13 @@ def test_text_that_was_held_back_comes_behind_the_seam() -> None:
 
 def test_one_that_has_ended_says_so_and_computes_nothing() -> None:
     ids = list("caf\u00e9 au lait".encode())
-    cases: tuple[tuple[dict[str, Any], Any], ...] = (
+    cases: list[tuple[dict[str, Any], tuple[str, int | str | None]]] = [
         ({"generated_ids": [*ids, EOS]}, ("stop", EOS)),
         ({"generated_ids": ids[:4], "max_new_tokens": 4}, ("length", None)),
         ({"generated_ids": ids[:3], "stop": "af"}, ("stop", "af")),
         ({"generated_ids": ids[:3], "stop_strings": "af"}, ("stop", None)),
         ({"generated_ids": ids[:2], "max_length": 5}, ("length", None)),
-    )
+    ]
     for given, ending in cases:
         (event,) = run(**given)
         assert (event.text, event.token_ids) == ("", ())
@@ -308,6 +324,38 @@ def test_one_that_has_ended_says_so_and_computes_nothing() -> None:
         assert event.usage is not None and event.usage.completion_tokens == len(
             given["generated_ids"]
         )
+
+
+@pytest.mark.parametrize("reason", ["cancelled", "time"])
+def test_what_an_interruption_flushes_is_told_apart_from_the_text_of_ids(reason: str) -> None:
+    given: dict[str, Any] = {"stop": ["caf\u00e9 noir"]}
+    whole = run(**given)
+    for count in range(1, 14):
+        hook = Countdown(count)
+        bench = Bench(TableModel(script="caf\u00e9 au lait", prompt_length=3, hook=hook))
+        request, sink = bench.add("abc", **given)
+        over = partial(setattr, request.ends, "_deadline", -math.inf)
+        hook.then = over if reason == "time" else request.cancel.set
+        bench.run()
+        bench.require_empty()
+        assert sink.events[-1].finish_reason == reason
+        ids = ids_of(sink.events, 0)
+        first = "".join(event.text for event in sink.events if event.token_ids)
+        rest = told(run(generated_ids=ids, **given), 0)
+        assert first + rest[1] == told(whole, 0)[1]
+
+
+def test_what_another_sample_computed_counts_as_cached_for_none() -> None:
+    def cached(**given: Any) -> int:
+        bench = Bench(max_running=1)
+        _, sink = bench.add(list(range(1, 20)), n=2, do_sample=True, seed=1, **given)
+        bench.run()
+        usage = sink.events[-1].usage
+        assert usage is not None
+        return usage.cached_tokens
+
+    assert cached(max_new_tokens=3) == 0
+    assert cached(max_new_tokens=3, generated_ids=[[1, 2, 3], [1]]) == 0
 
 
 def test_samples_that_have_ended_wait_for_nobody() -> None:

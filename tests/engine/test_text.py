@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from asyncgen.engine.events import SampleText
+from asyncgen.engine.sample_text import SampleText
 from tests.doubles.models import byte_tokenizer
 from tests.engine.making import request_for
 

@@ -88,7 +88,7 @@ class Answer(Response):
         self._wishes = stream
         self._aborted: ApiError | None = None
         self._prompt_tokens = 0
-        self._tokens = 0
+        self._tokens = plan.num_given
         self._client = ANYBODY
 
     def abort(self, error: ApiError) -> None:

@@ -71,6 +71,11 @@ class GatedModel:
         return self._llm.tokenizer
 
     @property
+    def config(self) -> object:
+        """The model's configuration."""
+        return self._llm.config
+
+    @property
     def generation_config(self) -> GenerationConfig:
         """The model's own defaults."""
         return self._llm.generation_config

@@ -70,8 +70,8 @@ class Service:
             ApiError: Names the field.
         """
         try:
-            config: object = self.llm.config
-        except (AttributeError, EngineClosedError):  # an engine elsewhere, or none any more
+            config = self.llm.config
+        except EngineClosedError:
             return
         for field_name, bound, why, code in _LONGEST:
             most = getattr(config, bound, None)

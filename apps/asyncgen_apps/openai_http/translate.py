@@ -73,6 +73,12 @@ class Plan:
         """How many choices the reply has."""
         return sum(part.samples for part in self.parts)
 
+    @property
+    def num_given(self) -> int:
+        """Completion tokens that the client has already."""
+        lists: Any = (part.params.get("generated_ids") or () for part in self.parts)
+        return sum(len(ids) for each in lists for ids in each)
+
 
 def plan(
     request: ChatCompletionRequest | CompletionRequest,

@@ -6,12 +6,11 @@ the tokens. So a request that is told its first tokens goes on as if it had gene
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 import torch
 
-from asyncgen.engine.events import SampleText
+from asyncgen.engine.sample_text import GivenTokens, SampleText
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.config.modes import GenerationMode
 from asyncgen.generation.stopping.criteria import StopStringCriteria
@@ -26,23 +25,6 @@ if TYPE_CHECKING:
 
 _MODES = frozenset({GenerationMode.GREEDY_SEARCH, GenerationMode.SAMPLE})
 """Strategies that settle a token a step for good, and keep nothing else between two steps."""
-
-
-@dataclass(frozen=True, slots=True)
-class GivenTokens:
-    """What a sample had generated before its request came here.
-
-    Attributes:
-        token_ids: Its generated tokens, in order; may be none.
-        text: The text so far, which the reader has, and what is held back of it.
-        reason: Why the sample has ended with them, ``None`` where it goes on.
-        stop: The end-of-sequence id or the stop string that ended it.
-    """
-
-    token_ids: tuple[int, ...]
-    text: SampleText
-    reason: FinishReason | None = None
-    stop: int | str | None = None
 
 
 def check_continues(model: GenerativeModel, params: RequestParams) -> None:

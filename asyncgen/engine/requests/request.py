@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from asyncgen.engine.metrics import EngineMetrics
     from asyncgen.engine.requests.admission import Seat
-    from asyncgen.engine.requests.continuing import GivenTokens
     from asyncgen.engine.requests.params import RequestParams
+    from asyncgen.engine.sample_text import GivenTokens
     from asyncgen.generation.generate.custom import CustomMethod
     from asyncgen.generation.logits.base import LogitsProcessorList
     from asyncgen.generation.stopping.cancel import CancelCriteria

@@ -232,8 +232,12 @@ class SynthIDTextWatermarkLogitsProcessor(LogitsProcessor):
                 torch.zeros(batch, self.ngram_len - 1, dtype=torch.int64, device=device),
                 torch.zeros(batch, self.context_history_size, dtype=torch.int64, device=device),
             )
-            end = self.prompt_length or input_ids.shape[1]
-            for place in range(end, input_ids.shape[1]):
+            length = input_ids.shape[1]
+            end = min(self.prompt_length or length, length)
+            # What is older is forgotten; a context is whole once its tokens were taken.
+            begin = max(end, length - self.context_history_size - self.ngram_len)
+            state.num_calls = begin - end
+            for place in range(begin, length):
                 state.num_calls += 1
                 if not self.skip_first_ngram_calls or state.num_calls >= self.ngram_len:
                     self._remember(self._hash(state.context))

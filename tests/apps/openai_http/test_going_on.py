@@ -105,3 +105,13 @@ def test_what_cannot_be_is_refused_by_name(demo: Running, more: dict[str, Any]) 
 def test_models_tell_the_fingerprint(demo: Running) -> None:
     (model,) = demo.request("GET", "/v1/models").json()["data"]
     assert model["fingerprint"] == demo.llm.fingerprint
+
+
+def test_counts_in_every_chunk_are_those_of_the_whole(demo: Running) -> None:
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    more = {"generated_ids": [5, 6, 7], "stream": True, "stream_options": options}
+    events = demo.post("/completions", {**TEXT, **more}).events()[:-1]
+    counts = [event["usage"]["completion_tokens"] for event in events]
+    assert 3 < counts[0] <= 5
+    assert counts == sorted(counts)
+    assert counts[-2:] == [20, 20]

@@ -165,6 +165,36 @@ async def test_a_server_that_leaves_hands_its_streams_over() -> None:
         assert stream.result.finish_reason == "stop"
 
 
+async def test_what_a_leaving_server_held_back_is_said_once() -> None:
+    script = "ab caf\u00e9 au lait"
+    gate = Gate()
+    models = [TableModel(script=script, prompt_length=2, hook=hook) for hook in (gate, None)]
+    async with AsyncExitStack() as stack:
+        tokenizer = byte_tokenizer()
+        llms = [
+            await stack.enter_async_context(AsyncLLM(model, tokenizer=tokenizer))
+            for model in models
+        ]
+        leaving, staying = [
+            await stack.enter_async_context(serve_websocket(llm, settings=StreamSettings()))
+            for llm in llms
+        ]
+        client = await stack.enter_async_context(connect([leaving.url, staying.url]))
+        stream = client.stream([1, 2], stop=["caf\u00e9 noir"])
+        gate.allow(6)  # "ab caf", of which "caf" may become the stop string
+        ids: list[int] = []
+        text = ""
+        async with anyio.create_task_group() as tasks:
+            async for event in stream.events():
+                ids += event.token_ids
+                text += event.text
+                if len(ids) == 6 and not gate._is_open:
+                    tasks.start_soon(leaving.drain, 0)
+                    await anyio.wait_all_tasks_blocked()  # it has asked for an end
+                    gate.open()
+        assert bytes(ids[:-1]).decode() == text == stream.result.text == script
+
+
 @pytest.mark.parametrize("urls", [[], ["http://x"], ["ws://127.0.0.1:1", "ws://"]])
 async def test_addresses_are_checked(urls: list[str]) -> None:
     with pytest.raises(InvalidRequestError, match="`url`"):

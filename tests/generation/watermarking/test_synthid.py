@@ -106,3 +106,33 @@ def test_bad_arguments() -> None:
     for values in wrong:
         with pytest.raises(InvalidRequestError, match=next(iter(values))):
             both(**values)
+
+
+@settings(max_examples=40, deadline=None)
+@given(settings_of, st.integers(0, 2**31), st.integers(1, 60))
+def test_behind_given_tokens_it_remembers_what_it_would_have_seen(
+    values: dict[str, Any], seed: int, count: int
+) -> None:
+    (grown, _), (late, _) = both(**values), both(**values)
+    torch.manual_seed(seed)
+    ids, scores = torch.randint(0, 3, (2, 5 + count)), torch.randn(2, 30)
+    late.prompt_length = 5
+    for length in range(5, 5 + count + 1):
+        expected = grown(ids[:, :length], scores)
+    assert_same(late(ids, scores), expected, atol=0)
+
+
+def test_only_what_is_remembered_is_hashed() -> None:
+    processor, _ = both()
+    processor.prompt_length = 2
+    calls = 0
+    hashed = processor._hash
+
+    def counted(data: torch.Tensor) -> torch.Tensor:
+        nonlocal calls
+        calls += 1
+        return hashed(data)
+
+    processor._hash = counted  # type: ignore[method-assign]
+    processor(torch.randint(0, 3, (1, 3000)), torch.randn(1, 30))
+    assert calls < 30

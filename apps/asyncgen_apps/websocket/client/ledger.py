@@ -22,6 +22,7 @@ from asyncgen_apps.websocket.messages import SERVER_MESSAGE, Accepted, Delta, Do
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from asyncgen import AsyncgenError
     from asyncgen_apps.websocket.client.request import Request
     from asyncgen_apps.websocket.messages import Hello, Limits, ServerMessage
 
@@ -47,7 +48,8 @@ class Ledger:
     whose server is lost is sent to another, which goes on behind the tokens that have arrived.
 
     Attributes:
-        is_stranded: Whether the requests need another server than the one that is connected.
+        stranded: Why the requests need another server than the one that is connected; ``None``
+            where they do not.
     """
 
     def __init__(self, *, moves: bool = False) -> None:
@@ -56,7 +58,7 @@ class Ledger:
         Args:
             moves: Whether there are other servers to go to.
         """
-        self.is_stranded = False
+        self.stranded: AsyncgenError | None = None
         self._moves = moves
         self._server = 0
         self._fingerprint: str | None = None
@@ -104,7 +106,7 @@ class Ledger:
             The frames to send: resumptions first, then what the server may not have.
         """
         self._limits, self._fingerprint = hello.limits, hello.fingerprint
-        self._server, self.is_stranded = server, False
+        self._server, self.stranded = server, None
         known, self._live = self._live, {}
         again: list[Request] = []
         frames: list[str] = []
@@ -157,13 +159,15 @@ class Ledger:
                 self._accept(request, message.resume_token)
             return []
         if isinstance(message, Done):
-            if self._moves and message.finish_reason == "aborted" and not request.given_up:
-                return self._strand(request)  # the server leaves
+            if self._moves and _is_aborted(message) and not request.given_up:
+                return self._strand(request, ConnectionLostError("the server leaves"))
             if request.phase is not Phase.ENDED and not request.left:
                 _finish(request, message)
             return self._forget(message.id)
         if request.phase is not Phase.ENDED and not request.left:
             _add(request, message)
+            if request.failure is not None:
+                return self._cancel(request)
         return []
 
     def fail_all(self, error: Exception) -> None:
@@ -205,7 +209,7 @@ class Ledger:
             return []  # it runs under this name, as it should
         if self._moves and not request.given_up and request.phase is not Phase.ENDED:
             if message.code in _OF_ITS_SERVER:
-                return self._strand(request)
+                return self._strand(request, _exception(message, request))
             if message.code in _FORGOTTEN or _cannot_go_on(message, request):
                 return self._send_again(request)
         request.fail(_exception(message, request))
@@ -220,17 +224,17 @@ class Ledger:
         request.server = self._server
         request.accept(resume_token)
 
-    def _strand(self, request: Request) -> list[str]:
+    def _strand(self, request: Request, why: AsyncgenError) -> list[str]:
         """This server will not go on with a request: another must."""
         self._live.pop(request.id, None)
         request.move()
         self._waiting.append(request)
-        self._limits, self.is_stranded = None, True
+        self._limits, self.stranded = None, why
         return []
 
     def _send_again(self, request: Request) -> list[str]:
         """Go on behind what has arrived, or begin anew where that cannot be."""
-        if not request.resume_token and not request.start_over():
+        if not request.resume_token and not request.start_over(self._fingerprint):
             request.fail(ConnectionLostError("its server was lost, and no other can go on with it"))
             return self._forget(request.id)
         self._live.pop(request.id, None)
@@ -284,7 +288,7 @@ def _generate(request: Request) -> str:
 
 def _cannot_go_on(message: Error, request: Request) -> bool:
     """Whether a server refuses what this client has added."""
-    return message.param == "generated_ids" and request.has_tokens
+    return message.param in ("generated_ids", "fingerprint") and request.has_tokens
 
 
 def _resume(request: Request) -> str:
@@ -296,7 +300,12 @@ def _told(prompt: dict[str, Any]) -> object:
     return next(iter(prompt.values()))
 
 
-def _exception(message: Error, request: Request) -> Exception:
+def _is_aborted(done: Done) -> bool:
+    """Whether a server has ended any sample because it leaves."""
+    return "aborted" in {done.finish_reason, *(one.finish_reason for one in done.choices or ())}
+
+
+def _exception(message: Error, request: Request) -> AsyncgenError:
     told = _told(request.prompt)
     return error_from_server(
         message.code,
@@ -313,7 +322,7 @@ def _add(request: Request, delta: Delta) -> None:
         delta.seq,
         index=delta.index,
         text=delta.text,
-        token_ids=delta.token_ids or (),
+        token_ids=delta.token_ids,
         logprobs=None if delta.logprobs is None else [_logprob(one) for one in delta.logprobs],
         time=delta.time,
     )

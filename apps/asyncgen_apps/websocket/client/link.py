@@ -26,7 +26,16 @@ from asyncgen_apps.websocket.client.ledger import Ledger, read_message
 from asyncgen_apps.websocket.client.outbox import Outbox
 from asyncgen_apps.websocket.client.request import GapError
 from asyncgen_apps.websocket.client.socket import SocketError, open_socket
-from asyncgen_apps.websocket.messages import SUBPROTOCOL, Delta, Done, Error, Hello, Ping, Pong
+from asyncgen_apps.websocket.messages import (
+    SUBPROTOCOL,
+    Accepted,
+    Delta,
+    Done,
+    Error,
+    Hello,
+    Ping,
+    Pong,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -117,6 +126,8 @@ class Link:
         self._addresses = addresses
         self._at = 0
         self._tried = 0
+        self._is_hopeless = False
+        self._is_of_use = False
         self._patience = patience
         self._ledger = Ledger(moves=len(addresses) > 1)
         self._outbox: Outbox[Request] = Outbox(self.attend)
@@ -214,11 +225,19 @@ class Link:
             await socket.abort()  # a goodbye would be cancelled as well
             raise
         self.engine_died = False
-        self._tried = 0
+        tried, failed_since, failures = self._tried, self._failed_since, self._failures
+        self._tried, self._is_of_use = 0, False
         self.settled.set()
         self._frames.clear()
+        began = anyio.current_time()
         self._send(self._ledger.connected(self.hello, self._at))
         failure = await self._talk(socket, self.hello)
+        if self._ledger.stranded is not None:
+            self._tried = 1
+            if not self._is_of_use:  # as good as not reached: the round and the outage go on
+                self._tried, self._failures = tried, failures
+                if failed_since is not None:
+                    self._failed_since = failed_since + anyio.current_time() - began
         if not self.closed:
             self._ledger.disconnected()
             await socket.abort()
@@ -292,9 +311,9 @@ class Link:
                 if isinstance(message, Delta | Done | Pong):
                     self._failed_since, self._failures = None, 0
                 self._send(self._ledger.receive(message))
-                if self._ledger.is_stranded:
-                    self._tried += 1  # as good as not reached
-                    return Failure(ConnectionLostError("the server can serve nobody any more"))
+                self._is_of_use = self._is_of_use or isinstance(message, Accepted | Delta)
+                if (why := self._ledger.stranded) is not None:
+                    return Failure(why, fatal=isinstance(why, EngineDiedError))
             except (ValueError, GapError) as error:
                 words = f"the server breaks the protocol: {error}"
                 return Failure(ConnectionLostError(words))
@@ -338,10 +357,15 @@ class Link:
 
     async def _recover(self, failure: Failure) -> None:
         """Wait before the next attempt; give up on the streams when it has been too long."""
+        count = len(self._addresses)
+        if failure.fatal and not self._tried:
+            self._tried = 1  # it was reached, and has no more to say
+        first = not self._tried or self._tried % count == 1 % count
+        self._is_hopeless = failure.fatal and (first or self._is_hopeless)
         if self._tried:
             # This server was not reached. The others get their chance before anybody waits.
-            self._at = (self._at + 1) % len(self._addresses)
-            if self._tried % len(self._addresses):
+            self._at = (self._at + 1) % count
+            if self._tried % count:
                 return
         if not self.settled.is_set():
             self.first = failure.error
@@ -355,7 +379,7 @@ class Link:
         delay += failure.retry_after
         self._failures += 1
         given_up = now + delay - self._failed_since > self._patience.outage
-        if failure.fatal or given_up:
+        if self._is_hopeless or given_up:
             logger.warning("giving up: %s", failure.error)
             self._ledger.fail_all(failure.error)
             self._failed_since, self._failures = None, 0

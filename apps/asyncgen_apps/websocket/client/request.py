@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from asyncgen import Completion, Sample, Timing, TokenEvent, TokenLogprob, Usage
+from asyncgen_apps.websocket.client.errors import ConnectionLostError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -97,6 +98,7 @@ class Request:
         self._accepted_at: float | None = None
         self._has_moved = self._starts_over = False
         self._dropped: dict[int, tuple[int, int]] = {}
+        self._rests: dict[int, str] = {}  # read with the end; the next server says them again
         self._times: list[float] = []
         self._samples: dict[int, _Text] = {}
         self._usage: Usage | None = None
@@ -133,14 +135,18 @@ class Request:
         """Its server is lost: it shall be sent to another, which goes on behind its tokens."""
         self.phase, self._has_moved = Phase.NEW, True
         self.resume_token, self.seq, self.cancel_sent = "", 0, False
+        self._rests.clear()
 
-    def start_over(self) -> bool:
+    def start_over(self, fingerprint: str | None) -> bool:
         """It cannot go on behind tokens: it shall be sent again, and what has arrived be dropped.
 
+        Args:
+            fingerprint: Of the engine that shall say it.
+
         Returns:
-            Whether that gives the same: only the same fingerprint promises it.
+            Whether that can give the same: not with another fingerprint.
         """
-        if self._starts_over or not self.exact:
+        if self._starts_over or not self.exact or fingerprint != self.fingerprint:
             return False
         self._starts_over = True
         self.move()
@@ -177,7 +183,7 @@ class Request:
         *,
         index: int,
         text: str,
-        token_ids: Sequence[int],
+        token_ids: Sequence[int] | None,
         logprobs: Sequence[TokenLogprob] | None,
         time: float | None = None,
     ) -> None:
@@ -188,7 +194,8 @@ class Request:
             seq: Number of the last one.
             index: Which sample.
             text: What became complete.
-            token_ids: What was settled.
+            token_ids: What was settled: nothing where a sample ends with what was held back of its
+                text. ``None`` is not told.
             logprobs: One entry a token id, if asked for.
             time: Seconds since the engine accepted the request; ``None`` takes the client's clock.
 
@@ -197,8 +204,15 @@ class Request:
         """
         if not self._follows(first_seq, seq):
             return
+        is_rest = token_ids is not None and not token_ids
+        token_ids = token_ids or ()
+        if not self._repeats(index, token_ids):
+            self.fail(ConnectionLostError("its server was lost, and another says something else"))
+            return
         text, token_ids, logprobs = self._new(index, text, token_ids, logprobs)
-        if not text and not token_ids:
+        if is_rest:
+            self._rests[index] = text
+        if is_rest or (not text and not token_ids):
             return
         since = self._since_accepted() if time is None else time
         if token_ids:
@@ -230,9 +244,9 @@ class Request:
         for number, (index, finish, stop) in enumerate(ends, start=1):
             sample = self._samples.setdefault(index, _Text())
             sample.finish_reason, sample.stop_reason = finish, stop
-            event = TokenEvent(index, (), "", None, since, finish, stop)
+            event = TokenEvent(index, (), self._rest(index), None, since, finish, stop)
             if number == len(ends):
-                event = TokenEvent(index, (), "", None, since, finish, stop, usage, timing)
+                event = replace(event, usage=usage, timing=timing)
             self.events.append(event)
         self._usage, self._timing = usage, timing
         self.exact = self.exact and (usage.exact or not self._has_moved)
@@ -256,7 +270,8 @@ class Request:
                 if self._samples.setdefault(index, _Text()).finish_reason is None
             ]
             self.events.extend(
-                TokenEvent(index, (), "", None, since, reason) for index in open_samples
+                TokenEvent(index, (), self._rest(index), None, since, reason)
+                for index in open_samples
             )
             result = self.build_result()
             self.events[-1] = replace(self.events[-1], usage=result.usage, timing=result.timing)
@@ -297,6 +312,20 @@ class Request:
             raise GapError(f"{first_seq} to {seq} came after {self.seq}")
         self.seq = seq
         return True
+
+    def _repeats(self, index: int, token_ids: Sequence[int]) -> bool:
+        """Whether a request that was begun anew says what has arrived of it before."""
+        _, count = self._dropped.get(index, (0, 0))
+        if not count:
+            return True
+        expected = self._samples[index].token_ids[-count:][: len(token_ids)]
+        return expected == list(token_ids[:count])
+
+    def _rest(self, index: int) -> str:
+        """What a sample ends with, as text that has arrived."""
+        rest = self._rests.pop(index, "")
+        self._samples[index].texts.append(rest)
+        return rest
 
     def _new(
         self,

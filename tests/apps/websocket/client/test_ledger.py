@@ -10,6 +10,7 @@ from asyncgen import InvalidRequestError, OverloadedError
 from asyncgen_apps.websocket.client.errors import ConnectionLostError, RemoteError
 from asyncgen_apps.websocket.client.ledger import Ledger, read_message
 from asyncgen_apps.websocket.client.request import GapError, Phase, Request
+from asyncgen_apps.websocket.messages import Hello
 from tests.apps.websocket.scripted import FIGURES, LIMITS
 
 
@@ -25,7 +26,9 @@ def tell(ledger: Ledger, kind: str, **fields: Any) -> list[dict[str, Any]]:
     return [json.loads(frame) for frame in ledger.receive(message)]
 
 
-def greet(ledger: Ledger, **limits: Any) -> list[dict[str, Any]]:
+def greet(
+    ledger: Ledger, server: int = 0, fingerprint: str | None = None, **limits: Any
+) -> list[dict[str, Any]]:
     hello = read_message(
         json.dumps(
             {
@@ -34,10 +37,12 @@ def greet(ledger: Ledger, **limits: Any) -> list[dict[str, Any]]:
                 "limits": {**LIMITS, **limits},
                 "heartbeat_seconds": 20.0,
                 "authenticated": False,
+                "fingerprint": fingerprint,
             }
         )
     )
-    return [json.loads(frame) for frame in ledger.connected(hello)]  # type: ignore[arg-type]
+    assert isinstance(hello, Hello)
+    return [json.loads(frame) for frame in ledger.connected(hello, server)]
 
 
 def attend(ledger: Ledger, one: Request) -> list[dict[str, Any]]:
@@ -300,3 +305,91 @@ def test_a_message_of_an_unknown_type_is_none_and_any_other_is_an_error() -> Non
     for text in ("", "[]", '{"type": "delta"}', '{"id": "1"}', "{", b"{}"):
         with pytest.raises(ValueError):
             read_message(text)
+
+
+# Several servers.
+
+
+def text_of(one: Request) -> str:
+    return "".join(event.text for event in one.events)
+
+
+def test_what_a_leaving_server_held_back_counts_only_with_its_end() -> None:
+    for reason, expected in (("aborted", "abcd"), ("cancelled", "ab?")):
+        ledger = Ledger(moves=True)
+        greet(ledger)
+        one = running(ledger)
+        delta(ledger, one, 1, text="ab", token_ids=[1, 2])
+        delta(ledger, one, 2, text="?", token_ids=[])
+        done(ledger, one, 3, finish_reason=reason)
+        if reason == "aborted":
+            assert ledger.stranded is not None
+            (frame,) = greet(ledger, 1)
+            assert frame["params"] == {"generated_ids": [1, 2]}
+            accept(ledger, one)
+            delta(ledger, one, 1, text="cd", token_ids=[3])
+            done(ledger, one, 2)
+        assert text_of(one) == one.build_result().text == expected
+
+
+def test_one_sample_that_was_aborted_is_enough_to_move() -> None:
+    ledger = Ledger(moves=True)
+    greet(ledger)
+    one = running(ledger, n=2)
+    delta(ledger, one, 1, token_ids=[1], index=0)
+    delta(ledger, one, 2, token_ids=[2], index=1)
+    choices = [
+        {"index": 0, "finish_reason": "stop", "stop_reason": 1},
+        {"index": 1, "finish_reason": "aborted", "text": "x"},
+    ]
+    done(ledger, one, 3, choices=choices)
+    (frame,) = greet(ledger, 1)
+    assert frame["params"] == {"n": 2, "generated_ids": [[1], [2]]}
+
+
+@pytest.mark.parametrize("fingerprint", ["same", None])
+def test_a_request_that_is_begun_anew_must_say_the_same(fingerprint: str | None) -> None:
+    for again, text in (([1, 2, 3], "abc"), ([1, 9, 3], "ab")):
+        ledger = Ledger(moves=True)
+        greet(ledger, 0, fingerprint)
+        one = running(ledger, num_beams=2)
+        delta(ledger, one, 1, text="ab", token_ids=[1, 2])
+        greet(ledger, 1, fingerprint)
+        (frame,) = tell(
+            ledger,
+            "error",
+            id=one.id,
+            code="invalid_request",
+            message="beams",
+            param="generated_ids",
+        )
+        assert "generated_ids" not in frame["params"]
+        accept(ledger, one)
+        delta(ledger, one, 1, text="a", token_ids=again[:1])
+        cancels = delta(ledger, one, 2, text="bc", token_ids=again[1:])
+        assert text_of(one) == text
+        assert isinstance(one.failure, ConnectionLostError) == (text == "ab")
+        assert [frame["type"] for frame in cancels] == (["cancel"] if text == "ab" else [])
+
+
+def test_a_request_is_not_begun_anew_on_another_kind_of_engine() -> None:
+    ledger = Ledger(moves=True)
+    greet(ledger, 0, "one")
+    one = running(ledger, num_beams=2)
+    delta(ledger, one, 1, text="ab", token_ids=[1, 2])
+    greet(ledger, 1, "two")
+    refusal = {"code": "invalid_request", "message": "beams", "param": "generated_ids"}
+    assert tell(ledger, "error", id=one.id, **refusal) == []
+    assert isinstance(one.failure, ConnectionLostError)
+
+
+@pytest.mark.parametrize("param", ["generated_ids", "fingerprint"])
+def test_an_older_server_that_knows_no_going_on_is_no_fault_of_the_caller(param: str) -> None:
+    ledger = Ledger(moves=True)
+    greet(ledger, 0, "one")
+    one = running(ledger)
+    delta(ledger, one, 1, text="ab", token_ids=[1, 2])
+    greet(ledger, 1)
+    refusal = {"code": "invalid_request", "message": "unknown parameter", "param": param}
+    assert tell(ledger, "error", id=one.id, **refusal) == []
+    assert isinstance(one.failure, ConnectionLostError)

@@ -12,7 +12,7 @@ import pytest
 from websockets.datastructures import Headers
 from websockets.http11 import Response
 
-from asyncgen import EngineDiedError, InvalidRequestError, OverloadedError
+from asyncgen import EngineClosedError, EngineDiedError, InvalidRequestError, OverloadedError
 from asyncgen_apps.websocket.client.client import (
     Client,
     ConnectionLostError,
@@ -351,3 +351,62 @@ async def test_a_full_server_says_when_to_come_back() -> None:
 def test_patience_is_above_zero(anyio_backend: str) -> None:
     with pytest.raises(InvalidRequestError, match="silence"):
         Patience(silence=0.0)
+
+
+async def test_all_servers_with_dead_engines_are_the_end_of_a_stream() -> None:
+    async def script(peer: Peer) -> None:
+        await peer.hello()
+        name = (await peer.hear())["id"]
+        await peer.say("error", id=name, code="engine_dead", message="it died")
+        await peer.linger()
+
+    with ScriptedServer(script) as one, ScriptedServer(script) as two:
+        async with connect([one.url, two.url], patience=QUICK) as client:
+            with anyio.fail_after(60), pytest.raises(EngineDiedError, match="it died"):
+                await client.generate("x")
+            assert len(one.peers) + len(two.peers) == 2
+            with anyio.fail_after(60), pytest.raises(EngineDiedError):
+                await client.generate("y")  # asked anew
+
+
+async def test_servers_that_leave_one_after_the_other_are_asked_as_long_as_an_outage() -> None:
+    async def script(peer: Peer) -> None:
+        await peer.hello()
+        name = (await peer.hear())["id"]
+        await peer.say("error", id=name, code="draining", message="leaving")
+        await peer.linger()
+
+    patience = Patience(first_delay=0.001, longest_delay=0.01, outage=0.05)
+    with ScriptedServer(script) as one, ScriptedServer(script) as two:
+        async with connect([one.url, two.url], patience=patience) as client:
+            with anyio.fail_after(60), pytest.raises(EngineClosedError, match="leaving"):
+                await client.generate("x")
+
+
+async def test_one_server_that_refuses_the_token_does_not_end_the_wait_for_another() -> None:
+    def refuse(_: Request) -> Response | None:
+        return Response(http.HTTPStatus.UNAUTHORIZED, "no", Headers(), b"")
+
+    down = threading.Event()
+
+    def refuse_while_down(_: Request) -> Response | None:
+        if not down.is_set() or len(other.requests) > 4:
+            return None
+        return Response(http.HTTPStatus.BAD_GATEWAY, "no", Headers(), b"")
+
+    async def script(peer: Peer) -> None:
+        await peer.hello()
+        name = (await peer.hear())["id"]
+        await peer.accept(name)
+        if not down.is_set():
+            down.set()
+            peer.cut()
+        await peer.answer(name, TEXT)
+        await peer.linger()
+
+    with (
+        ScriptedServer(serve_text, refuse) as other,
+        ScriptedServer(script, refuse_while_down) as one,
+    ):
+        async with connect([one.url, other.url], patience=QUICK) as client:
+            assert await read(client) == TEXT

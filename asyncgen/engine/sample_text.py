@@ -1,0 +1,119 @@
+"""From the ids of one sample to its text: exact, and cut at the stop strings."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from streamers import Detokenizer
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from asyncgen.engine.requests.params import RequestParams
+    from asyncgen.tokenizer import Tokenizer
+    from asyncgen.types import FinishReason
+    from streamers import StopStrings
+
+
+class Asked(Protocol):
+    """What a text must know of its request; `Request` explains the attributes."""
+
+    prompt_ids: list[int]
+    continues_text: bool
+    params: RequestParams
+    shown: str
+    stops: StopStrings | None
+
+
+class SampleText:
+    """The text of one sample: ids in, exact text out, cut at the stop strings.
+
+    Attributes:
+        live: Whether the sample goes on.
+    """
+
+    __slots__ = ("_detokenizer", "_pending", "_request", "_shown", "_stops", "_tokenizer", "live")
+
+    def __init__(self, tokenizer: Tokenizer | None, request: Asked) -> None:
+        """Begin after the prompt.
+
+        Args:
+            tokenizer: Turns ids to text; without one the text is empty.
+            request: Gives the prompt, the stop strings, and whether special tokens show.
+        """
+        self.live = True
+        self._tokenizer = tokenizer
+        self._request = request
+        self._detokenizer = self._after(request.prompt_ids if request.continues_text else None)
+        self._shown = self._pending = ""
+        # Copies search in what was laid out once, before the request reached the decode thread.
+        self._stops = copy.copy(request.stops)
+
+    def _after(self, prompt_ids: Sequence[int] | None) -> Detokenizer | None:
+        """What turns the ids behind a prompt to text."""
+        skip = self._request.params.skip_special_tokens
+        if self._tokenizer is None:
+            return None
+        return Detokenizer(self._tokenizer, prompt_ids=prompt_ids, skip_special_tokens=skip)
+
+    def heal(self, prompt_ids: Sequence[int]) -> None:
+        """Begin anew: the prompt's last token was chosen again.
+
+        What the reader of the prompt has seen in the place of that token is not shown twice.
+
+        Args:
+            prompt_ids: The prompt as it is now.
+        """
+        self._detokenizer = self._after(prompt_ids[:-1])
+        if self._detokenizer is not None:
+            self._shown = self._request.shown
+            self._pending = self._unshown(self._detokenizer.put(prompt_ids[-1:]))
+
+    def _unshown(self, text: str) -> str:
+        """A text without the beginning that the prompt has shown already."""
+        shown, count = self._shown, 0
+        if not shown:
+            return text
+        while count < min(len(text), len(shown)) and text[count] == shown[count]:
+            count += 1
+        self._shown = shown[count:] if count == len(text) else ""
+        return text[count:]
+
+    def add(self, token_ids: Sequence[int]) -> tuple[str, str | None]:
+        """Take in ids; return text that may be shown, and the stop string that was met."""
+        if self._detokenizer is None:
+            return "", None
+        text = self._detokenizer.put(token_ids)
+        if self._shown or self._pending:
+            text, self._pending = self._pending + self._unshown(text), ""
+        return (text, None) if self._stops is None else self._stops.put(text)
+
+    def finish(self) -> tuple[str, str | None]:
+        """The rest of the text: an incomplete character, and what a stop string held back."""
+        if self._detokenizer is None:
+            return "", None
+        text = self._pending + self._unshown(self._detokenizer.flush())
+        self._pending = ""
+        if self._stops is None:
+            return text, None
+        text, stop = self._stops.put(text)
+        return (text, stop) if stop else (text + self._stops.flush(), None)
+
+
+@dataclass(frozen=True, slots=True)
+class GivenTokens:
+    """What a sample had generated before its request came here.
+
+    Attributes:
+        token_ids: Its generated tokens, in order; may be none.
+        text: The text so far, which the reader has, and what is held back of it.
+        reason: Why the sample has ended with them, ``None`` where it goes on.
+        stop: The end-of-sequence id or the stop string that ended it.
+    """
+
+    token_ids: tuple[int, ...]
+    text: SampleText
+    reason: FinishReason | None = None
+    stop: int | str | None = None
