@@ -36,7 +36,7 @@ def fingerprint_of(model: PreTrainedModel, tokenizer: Tokenizer | None) -> str |
     """Compute the fingerprint of a loaded model and what is around it.
 
     The weights go in by what they compute: the bits of the logits of a few tokens, to which every
-    layer contributes.
+    layer contributes; and tables, of which these tokens see a few rows, by sums of their bits.
 
     Args:
         model: Any; a decoder of ours has a fingerprint where our kernels compute it.
@@ -65,6 +65,11 @@ def fingerprint_of(model: PreTrainedModel, tokenizer: Tokenizer | None) -> str |
     if backend is not None:
         found.update(backend.to_str().encode())
     found.update(_logits(model).numpy().tobytes())
+    for name, weight in model.core.named_parameters():
+        if name.startswith("embed_"):
+            bits = weight.detach().view(torch.int32 if weight.element_size() == 4 else torch.int16)
+            for dim in (0, 1):
+                found.update(bits.sum(dim, dtype=torch.int64).numpy().tobytes())
     return found.hexdigest()[:_SHOWN]
 
 
