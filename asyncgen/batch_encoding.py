@@ -5,11 +5,14 @@ Nothing here knows how text becomes ids.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 
 from asyncgen.errors import InvalidRequestError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import torch
 
 
@@ -32,6 +35,11 @@ class BatchEncoding(dict[str, Any]):
             return self[name]
         except KeyError:
             raise AttributeError(f"no entry is called {name!r}; there are {sorted(self)}") from None
+
+    @property
+    def data(self) -> Self:
+        """The entries: this object."""
+        return self
 
     def to(self, device: str | torch.device | int) -> Self:
         """Move every tensor to ``device``, in place.
@@ -78,6 +86,59 @@ def pad_rows(
         at = 0 if side == "left" else len(row)
         row[at:at] = [pad_id] * missing
         mask[at:at] = [0] * missing
+
+
+def rounded_up(width: int, multiple: int | None) -> int:
+    """Round a number of tokens up to a multiple; ``None`` leaves it.
+
+    Raises:
+        InvalidRequestError: The multiple is no positive number.
+    """
+    if multiple is None:
+        return width
+    if isinstance(multiple, bool) or not isinstance(multiple, int) or multiple < 1:
+        raise InvalidRequestError("pad_to_multiple_of", multiple, "give a number of tokens")
+    return -(-width // multiple) * multiple
+
+
+def collate(
+    encoded: Mapping[str, Any] | Sequence[Mapping[str, Any]],
+) -> tuple[dict[str, list[list[int]]], bool]:
+    """Take the results of tokenizer calls apart into rows, which may then be padded.
+
+    Args:
+        encoded: One result, or several for a text each; of lists or of tensors.
+
+    Returns:
+        ``input_ids`` and ``attention_mask``, of ones where there was none; and whether the result
+        was that of one text.
+
+    Raises:
+        InvalidRequestError: There are no ``input_ids``, other entries, or masks of other lengths.
+    """
+    each = [encoded] if isinstance(encoded, Mapping) else list(encoded)
+    for one in each:
+        if "input_ids" not in one or not one.keys() <= {"input_ids", "attention_mask"}:
+            allowed = "give what the tokenizer returned: `input_ids` and `attention_mask`"
+            raise InvalidRequestError("encoded_inputs", sorted(one), allowed)
+    ids = [_listed(one["input_ids"]) for one in each]
+    masks = [_listed(one.get("attention_mask", ())) for one in each]
+    single = isinstance(encoded, Mapping) and not any(isinstance(row, list) for row in ids[0])
+    if isinstance(encoded, Mapping) and not single:
+        ids, masks = ids[0], masks[0]
+    masks = [
+        mask or [1] * len(row) for row, mask in zip(ids, masks or [[]] * len(ids), strict=True)
+    ]
+    if [len(mask) for mask in masks] != [len(row) for row in ids]:
+        raise InvalidRequestError("attention_mask", masks, "as long as `input_ids`")
+    return {"input_ids": ids, "attention_mask": masks}, single
+
+
+def _listed(values: Any) -> list[Any]:
+    """A list of what may be a tensor, an array or a list of such; rows are copied."""
+    if hasattr(values, "tolist"):
+        return list(values.tolist())
+    return [one if isinstance(one, int) else _listed(one) for one in values]
 
 
 def pack_rows(

@@ -84,6 +84,8 @@ class TokenizerOptions(HubAddress, total=False):
 
     use_fast: bool | None
     """There are no slow tokenizers, so ``False`` is an error."""
+    legacy: bool | None
+    """``tokenizer.json`` says how text is split, so ``True`` is an error."""
     add_prefix_space: bool | None
     """Whether a text is split as if a space stood before it."""
     padding_side: Side | None
@@ -203,12 +205,13 @@ def tokenizer_arguments(
     _refuse_unknown(given, known, where)
     refused = {
         "use_fast": (False, "only fast tokenizers are read"),
+        "legacy": (True, "`tokenizer.json` says how text is split"),
         "trust_remote_code": (True, "remote code is never run"),
     }
     _refuse(given, refused)
     arguments = _address(given)
     arguments["add_prefix_space"] = given.get("add_prefix_space")
-    own = known - HubAddress.__annotations__.keys() - {"use_fast", "add_prefix_space"}
+    own = known - HubAddress.__annotations__.keys() - {"use_fast", "legacy", "add_prefix_space"}
     values = {name: given[name] for name in sorted(own) if given.get(name) is not None}
     return arguments, values
 

@@ -252,6 +252,10 @@ class PreTrainedModel(GenerationMixin, ContinuousMixin, nn.Module):
             return 0
         return count_parameters(self.core, exclude_embeddings=exclude_embeddings)
 
+    def can_generate(self) -> bool:
+        """Whether `generate` works: always."""
+        return True
+
     def get_input_embeddings(self) -> InputEmbeddings:
         """The embedding table: call it with ids, or read and write its ``weight`` ``[V, E]``."""
         return InputEmbeddings(self.core, self._before_opening)

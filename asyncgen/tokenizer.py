@@ -13,7 +13,16 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, TypeGuard, over
 
 from tokenizers.models import BPE
 
-from asyncgen.batch_encoding import BatchEncoding, Padding, Side, check_side, pack_rows, pad_rows
+from asyncgen.batch_encoding import (
+    BatchEncoding,
+    Padding,
+    Side,
+    check_side,
+    collate,
+    pack_rows,
+    pad_rows,
+    rounded_up,
+)
 from asyncgen.chat_template import check_messages, render_chat, select_template
 from asyncgen.errors import InvalidRequestError
 from asyncgen.hub import checked_folder
@@ -284,6 +293,7 @@ class Tokenizer(Vocabulary):
         padding_side: Side | None = None,
         return_tensors: Literal["pt"] | None = None,
         return_attention_mask: bool = True,
+        return_token_type_ids: bool = False,
     ) -> BatchEncoding:
         """Encode one text or several.
 
@@ -297,6 +307,7 @@ class Tokenizer(Vocabulary):
             padding_side: Overrides the attribute for this call.
             return_tensors: ``"pt"`` for tensors.
             return_attention_mask: Whether to return ``attention_mask``.
+            return_token_type_ids: There are none, so ``True`` is an error.
 
         Returns:
             ``input_ids`` and ``attention_mask``: lists of ints for one text, lists of such lists
@@ -313,6 +324,8 @@ class Tokenizer(Vocabulary):
             )
         if return_tensors not in (None, "pt"):
             raise InvalidRequestError("return_tensors", return_tensors, "use 'pt' or None")
+        if return_token_type_ids:
+            raise InvalidRequestError("return_token_type_ids", True, "a text has no types here")
         limit = self._limit(max_length, padding, truncation)
         rows = self._encode_rows(texts, add_special_tokens, limit if truncation else None)
         data = {"input_ids": rows, "attention_mask": [[1] * len(row) for row in rows]}
@@ -328,6 +341,43 @@ class Tokenizer(Vocabulary):
         if not return_attention_mask:
             del data["attention_mask"]
         return pack_rows(data, single=isinstance(text, str), return_tensors=return_tensors)
+
+    def pad(
+        self,
+        encoded_inputs: Mapping[str, Any] | Sequence[Mapping[str, Any]],
+        padding: Padding = True,
+        *,
+        max_length: int | None = None,
+        pad_to_multiple_of: int | None = None,
+        padding_side: Side | None = None,
+        return_tensors: Literal["pt"] | None = None,
+    ) -> BatchEncoding:
+        """Pad what was encoded before.
+
+        Args:
+            encoded_inputs: A list of what calls returned for a text each, or one such result.
+            padding: As in a call.
+            max_length: As in a call.
+            pad_to_multiple_of: Pad further, to a multiple of this number of tokens.
+            padding_side: Overrides the attribute for this call.
+            return_tensors: ``"pt"`` for tensors ``[B, S]``.
+
+        Raises:
+            InvalidRequestError: As a call does, or it is not what calls return.
+        """
+        data, single = collate(encoded_inputs)
+        if padding in (True, "longest", "max_length"):
+            rows, limit = data["input_ids"], self._limit(max_length, padding, False)
+            width = limit if padding == "max_length" else max(map(len, rows), default=0)
+            side = self.padding_side if padding_side is None else padding_side
+            pad_rows(
+                rows,
+                data["attention_mask"],
+                width=rounded_up(width, pad_to_multiple_of),
+                pad_id=self._needed_pad_id(),
+                side=check_side("padding_side", side),
+            )
+        return pack_rows(data, single=single, return_tensors=return_tensors)
 
     def decode(
         self,

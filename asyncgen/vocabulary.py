@@ -130,6 +130,16 @@ class Vocabulary:
         """Return a copy of the vocabulary, added tokens included."""
         return self.backend_tokenizer.get_vocab(with_added_tokens=True)
 
+    @property
+    def vocab(self) -> dict[str, int]:
+        """A copy of the vocabulary, added tokens included."""
+        return self.get_vocab()
+
+    def convert_tokens_to_string(self, tokens: Sequence[str]) -> str:
+        """Join tokens as they stand in the vocabulary to their text."""
+        decoder = self.backend_tokenizer.decoder
+        return " ".join(tokens) if decoder is None else decoder.decode(list(tokens))
+
     def add_tokens(
         self,
         new_tokens: str | AddedToken | Sequence[str | AddedToken],

@@ -106,7 +106,8 @@ def test_tokenizer_overrides(folder: Path) -> None:
     [
         ({"use_fast": False}, "only fast tokenizers are read"),
         ({"trust_remote_code": True}, "remote code is never run"),
-        ({"legacy": True}, "`legacy` is True: .* does not take it; it takes .*'padding_side'"),
+        ({"legacy": True}, "`legacy` is True: `tokenizer.json` says how"),
+        ({"verbose": True}, "`verbose` is True: .* does not take it; it takes .*'padding_side'"),
         ({"padding_side": "up"}, "`padding_side` is 'up'"),
         ({"pad_token": "[PAD]"}, r"`pad_token` is '\[PAD\]': it is not in the vocabulary"),
     ],

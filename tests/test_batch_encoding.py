@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncgen.batch_encoding import BatchEncoding, Side, check_side, pack_rows, pad_rows
+from asyncgen.batch_encoding import (
+    BatchEncoding,
+    Side,
+    check_side,
+    collate,
+    pack_rows,
+    pad_rows,
+    rounded_up,
+)
 from asyncgen.errors import InvalidRequestError
 
 
@@ -60,3 +70,44 @@ def test_sides() -> None:
     assert check_side("padding_side", "right") == "right"
     with pytest.raises(InvalidRequestError, match="`truncation_side` is 'both': use 'left'"):
         check_side("truncation_side", "both")
+
+
+def test_results_are_taken_apart() -> None:
+    ids, mask = [1, 2], [1, 1]
+    one = BatchEncoding(input_ids=ids, attention_mask=mask)
+    assert collate(one) == ({"input_ids": [ids], "attention_mask": [mask]}, True)
+    assert collate([one]) == ({"input_ids": [ids], "attention_mask": [mask]}, False)
+    assert collate([{"input_ids": ids}, {"input_ids": torch.tensor([3])}]) == (
+        {"input_ids": [ids, [3]], "attention_mask": [mask, [1]]},
+        False,
+    )
+    batch = BatchEncoding(input_ids=torch.tensor([ids, ids]), attention_mask=[mask, [0, 1]])
+    rows, single = collate(batch)
+    assert rows == {"input_ids": [ids, ids], "attention_mask": [mask, [0, 1]]} and not single
+    rows["input_ids"][0].append(9)
+    assert ids == [1, 2], "what was given stays as it was"
+    assert collate({"input_ids": [ids, [3]]}) == (
+        {"input_ids": [ids, [3]], "attention_mask": [mask, [1]]},
+        False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("encoded", "message"),
+    [
+        ([{"attention_mask": [1]}], "`encoded_inputs` is .*what the tokenizer returned"),
+        ({"input_ids": [1], "labels": [1]}, "`encoded_inputs` is .*labels"),
+        ({"input_ids": [1, 2], "attention_mask": [1]}, "`attention_mask` is .*as long as"),
+    ],
+)
+def test_what_is_no_result_is_refused(encoded: Any, message: str) -> None:
+    with pytest.raises(InvalidRequestError, match=message):
+        collate(encoded)
+
+
+def test_rounding_up() -> None:
+    assert [rounded_up(width, 8) for width in (0, 1, 8, 9)] == [0, 8, 8, 16]
+    assert rounded_up(5, None) == 5
+    for multiple in (0, -2, True, 2.0):
+        with pytest.raises(InvalidRequestError, match="`pad_to_multiple_of` is"):
+            rounded_up(5, multiple)  # type: ignore[arg-type]

@@ -3,8 +3,8 @@
     python -m tests.reference.extract FOLDER
 
 writes ``documented.json``. The folder holds the Markdown pages of the reference; what they say of
-TensorFlow and Flax is left out, and so are names of other model families in their examples. One
-page has lost its headings: there the names stand here, in the order of its descriptions.
+TensorFlow and Flax is left out. One page has lost its headings: there the names stand here, in the
+order of its descriptions.
 """
 
 from __future__ import annotations
@@ -93,18 +93,6 @@ FAMILIES = {
     "FIFOScheduler": "Continuous batching",
     "PrefillFirstScheduler": "Continuous batching",
 }
-OTHER_MODELS = {
-    "AutoProcessor",
-    "BitsAndBytesConfig",
-    "GPT2LMHeadModel",
-    "GPT2Tokenizer",
-    "MambaForCausalLM",
-    "MusicgenForConditionalGeneration",
-    "WhisperForConditionalGeneration",
-    "pipeline",
-}
-"""Names in examples that have nothing to do with generation: other models and front ends."""
-
 OTHER_KEYWORDS = {"left_padding", "return_timestamps"}
 """Keywords of calls in examples that belong to the example's own recipe, or to speech models."""
 
@@ -139,7 +127,7 @@ def extract(folder: Path) -> dict[str, object]:
     }
     return {
         "classes": classes,
-        "imports": sorted(imports - {*classes} - OTHER_MODELS),
+        "imports": sorted(imports - {*classes}),
         "keywords": sorted(keywords - OTHER_KEYWORDS),
     }
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import asyncgen
 from asyncgen.generation.config.parameters import FIELDS
+from tests.reference.differences import ABSENT, differences
 from tests.reference.extract import DOCUMENTED, Entry, Parameter
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ __all__ = [
     "classes",
     "comparing",
     "default_of",
+    "documented_imports",
     "imports",
     "keywords",
     "methods",
@@ -47,6 +49,9 @@ ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "asyncgen" / "docs" / "names.md"
 BEGIN = "<!-- reference: python -m tests.reference.registry --write -->"
 END = "<!-- /reference -->"
+
+FIELDS_FAMILY = "Parameters of generation"
+"""The heading of the table of `GenerationConfig`'s fields, which are its parameters."""
 
 COMING: set[str] = set()
 """Documented names that are not there yet. One that comes leaves this set, or a test fails."""
@@ -130,6 +135,7 @@ class Row:
         parameters: Its documented parameters, with defaults.
         module: Where it is defined; empty while it is not there.
         test: A test file that compares it with the reference; empty while it is not there.
+        here: How it differs, and why; empty where it is as documented.
     """
 
     family: str
@@ -137,6 +143,7 @@ class Row:
     parameters: str
     module: str
     test: str
+    here: str = ""
 
 
 @functools.cache
@@ -149,9 +156,14 @@ def classes() -> dict[str, Entry]:
     return _documented()["classes"]
 
 
-def imports() -> list[str]:
+def documented_imports() -> list[str]:
     """Further names that the examples import."""
     return _documented()["imports"]
+
+
+def imports() -> list[str]:
+    """Further names that the examples import, and that are here."""
+    return [name for name in documented_imports() if name not in ABSENT]
 
 
 def keywords() -> list[str]:
@@ -204,7 +216,7 @@ def _compared() -> dict[str, frozenset[str]]:
     return {
         str(path.relative_to(ROOT)): words
         for path, (words, modules) in helpers.items()
-        if path.stem.startswith("test_")
+        if (path.stem.startswith("test_") or path.parent.name == "snippets")
         and path.relative_to(ROOT / "tests").parts[0] not in ("apps", "engine", "reference")
         and (_uses_reference(modules) or modules & using)
     }
@@ -256,7 +268,10 @@ def rows() -> Iterator[Row]:
                 yield from _class_rows(name, entry)
     for name in imports():
         home = getattr(asyncgen, name).__module__
-        yield Row("Loading", f"`{name}`", "", home, comparing(name, home)[0])
+        yield Row("Loading", f"`{name}`", "", home, comparing(name, home)[0], _here(name))
+    for name, why in ABSENT.items():
+        yield Row("Loading", f"`{name}`", "", "", "", why)
+    yield from _fields()
     for strategy in STRATEGIES:
         listed = ", ".join(f"`{parameter}`" for parameter in strategy.asks)
         test = comparing(strategy.asks[0], strategy.module)[0]
@@ -274,12 +289,36 @@ def _class_rows(name: str, entry: Entry) -> Iterator[Row]:
     if entry["family"] in ("Outputs", "Logits processors") and not entry["parameters"]:
         listed = _own(value)
     if name == "GenerationConfig":
-        listed = ", ".join(f"`{field.name}`" for field in FIELDS)
-    yield Row(entry["family"], f"`{name}`", listed, home, comparing(name, home)[0])
+        listed = "see below"
+    own = [name, *(f"{name}.{one['name']}" for one in entry["parameters"])]
+    test = comparing(name, home)[0]
+    yield Row(entry["family"], f"`{name}`", listed, home, test, _here(*own))
     for method, parameters in methods(name).items():
         if parameters:
-            tests = comparing(method, home)
-            yield Row(entry["family"], f"`{name}.{method}`", _listed(parameters), home, tests[0])
+            place, listed = f"{name}.{method}", _listed(parameters)
+            here = _here(place, *(f"{place}({one['name']})" for one in parameters))
+            yield Row(entry["family"], f"`{place}`", listed, home, comparing(method, home)[0], here)
+
+
+def _fields() -> Iterator[Row]:
+    """A row for each parameter of generation."""
+    for field in FIELDS:
+        default = f"`{field.default!r}`".replace("'", '"')
+        here = _here(f"GenerationConfig.{field.name}")
+        home = asyncgen.GenerationConfig.__module__
+        tests = comparing(field.name, home)
+        yield Row(FIELDS_FAMILY, f"`{field.name}`", default, home, tests[0], here)
+
+
+def _here(*places: str) -> str:
+    """How places differ; a parameter is named before its reason."""
+    found = differences()
+    parts = []
+    for place in places:
+        if place in found:
+            parameter = place.partition("(")[2].rstrip(")")
+            parts.append(f"`{parameter}`: {found[place]}" if parameter else found[place])
+    return "; ".join(parts)
 
 
 def _listed(parameters: list[Parameter]) -> str:
@@ -303,14 +342,17 @@ def section() -> str:
     found = list(rows())
     lines = [BEGIN, ""]
     for family in dict.fromkeys(row.family for row in found):
-        lines += [f"## {family}", "", "| Name | Parameters | Module | Compared in |"]
-        lines.append("|---|---|---|---|")
+        shown = "Default" if family == FIELDS_FAMILY else "Parameters"
+        lines += [f"## {family}", "", f"| Name | {shown} | Module | Compared in | Here |"]
+        lines.append("|---|---|---|---|---|")
         for row in found:
             if row.family == family:
-                absent = "not yet" if row.name.strip("`") in COMING else "not here"
-                module = f"`{row.module}`" if row.module else absent
+                module = f"`{row.module}`" if row.module else ""
+                here = row.here or "as documented"
+                if not row.module:
+                    here = f"not here: {row.here}" if row.here else "not yet"
                 test = f"`{row.test.removeprefix('tests/')}`" if row.test else ""
-                lines.append(f"| {row.name} | {row.parameters} | {module} | {test} |")
+                lines.append(f"| {row.name} | {row.parameters} | {module} | {test} | {here} |")
         lines.append("")
     return "\n".join([*lines, END])
 

@@ -19,6 +19,7 @@ from asyncgen.generation.generate.defaults import (
     resolve_length,
     resolve_pad,
     resolve_use_cache,
+    take_length,
 )
 from asyncgen.generation.generate.feed import Feed
 from asyncgen.generation.generate.hook import hook_parameters, is_overridden, model_call
@@ -140,12 +141,13 @@ def prepare_call(model: Any, given: Arguments) -> Call:
     rows = lay_rows(model, prompt, config, rest, has_method=given.custom is not None)
     embeddings = None if prompt.inputs is None else prompt.inputs.embeddings
     embedded = None if embeddings is None else embeddings.shape[1]
+    own_criteria = take_length(config, given.stopping_criteria)
     resolve_length(config, rows.input_ids.shape[1], model.config, embedded)
     criteria = make_criteria(
         model,
         config,
         tokenizer=rest.get("tokenizer"),
-        user=given.stopping_criteria,
+        user=own_criteria,
         cancel=getattr(given.streamer, "cancelled", None),
     )
     processors = _processors(model, config, given, prompt, rows)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import logging
 import warnings
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from asyncgen.errors import DefaultLengthWarning, InvalidRequestError
 from asyncgen.generation.config import GenerationConfig
@@ -16,8 +16,12 @@ from asyncgen.generation.config.checks import check_beams, check_no_text, check_
 from asyncgen.generation.config.modes import GenerationMode
 from asyncgen.generation.config.parameters import DEFAULTS, DRAFTING
 from asyncgen.generation.generate.plan import eos_ids
+from asyncgen.generation.stopping.criteria import MaxLengthCriteria, StoppingCriteriaList
 from asyncgen.generation.strategies.constraints import check_constraints
 from asyncgen.models.config import LiveConfig
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
 
 _log = logging.getLogger("asyncgen.generation")
 _MODEL_KWARGS = frozenset(
@@ -154,6 +158,27 @@ def check_pad(config: GenerationConfig, prompts: int, vocab_size: int) -> None:
     if prompts > 1 and pad is not None and not 0 <= int(pad) < vocab_size:
         allowed = f"rows that end are filled with it, so it must be from 0 to {vocab_size - 1}"
         raise InvalidRequestError("pad_token_id", int(pad), allowed)
+
+
+def take_length(
+    config: GenerationConfig, criteria: Sequence[Callable[..., Any]] | None
+) -> StoppingCriteriaList | None:
+    """Let the length of the caller's own criterion count, where nothing else gives one.
+
+    Args:
+        config: Gets ``max_length``, if there is such a criterion and no length yet.
+        criteria: What the caller passed.
+
+    Returns:
+        The criteria that are left to be asked; ``None`` where none were passed.
+    """
+    if criteria is None:
+        return None
+    lengths = [each.max_length for each in criteria if type(each) is MaxLengthCriteria]
+    if not lengths or config.max_length is not None or config.max_new_tokens is not None:
+        return StoppingCriteriaList(criteria)
+    config.max_length = min(lengths)
+    return StoppingCriteriaList(each for each in criteria if type(each) is not MaxLengthCriteria)
 
 
 def resolve_length(

@@ -10,8 +10,14 @@ import pytest
 import torch
 
 import asyncgen
+from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.config import GenerationConfig
-from asyncgen.generation.generate.defaults import resolve_config, resolve_length, resolve_pad
+from asyncgen.generation.generate.defaults import (
+    resolve_config,
+    resolve_length,
+    resolve_pad,
+    take_length,
+)
 from tests.doubles.models import EOS, PAD, TableModel
 
 
@@ -24,6 +30,28 @@ def _length(context: int | None = None, **fields: Any) -> GenerationConfig:
 def test_twenty_new_tokens_by_default_as_documented() -> None:
     assert _length().max_length == 23
     assert _length(context=10).max_length == 10
+
+
+def test_a_criterion_gives_the_length_where_nothing_else_does() -> None:
+    other = asyncgen.MaxTimeCriteria(60)
+    config = GenerationConfig()
+    left = take_length(
+        config, [other, asyncgen.MaxLengthCriteria(9), asyncgen.MaxLengthCriteria(7)]
+    )
+    assert config.max_length == 7 and left == [other]
+    for given in ({"max_length": 5}, {"max_new_tokens": 5}):
+        config = GenerationConfig(**given)
+        both = [other, asyncgen.MaxLengthCriteria(9)]
+        assert take_length(config, both) == both and config.max_length == given.get("max_length")
+    assert take_length(config, None) is None
+
+    ids = torch.tensor([[1, 2, 3]])
+    criteria = asyncgen.StoppingCriteriaList([asyncgen.MaxLengthCriteria(max_length=9)])
+    call: dict[str, Any] = {"stopping_criteria": criteria, "eos_token_id": None}
+    found: Any = TableModel().generate(ids, pad_token_id=PAD, **call)
+    assert found.shape == (1, 9) and len(criteria) == 1
+    with pytest.raises(InvalidRequestError, match="`stopping_criteria` is 'MaxLengthCriteria'"):
+        TableModel().generate(ids, max_new_tokens=4, **call)
 
 
 def test_the_default_length_is_said_once_with_the_remedy() -> None:

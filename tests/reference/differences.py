@@ -1,0 +1,59 @@
+"""Where a documented name or parameter differs here, and why; the rest is as documented.
+
+Written by hand, and held to: a name that is here, or a call that is no longer refused, fails a test
+until its line is gone.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import asyncgen
+from asyncgen.generation.config.parameters import FIELDS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["ABSENT", "DIFFERENT", "REFUSED", "differences"]
+
+ABSENT = {
+    "AutoProcessor": "images and sound are not read: text in, text out",
+    "BitsAndBytesConfig": "weights are not quantised: they lie in float32, bfloat16 or float16",
+    "MambaForCausalLM": "no family of models with a state is computed; `MambaCache` holds one",
+    "MusicgenForConditionalGeneration": "no models of sound",
+    "WhisperForConditionalGeneration": "no models of sound; its logits processors are here",
+}
+"""Names that examples import, and that are not here."""
+
+DIFFERENT = {
+    "GenerationMixin.generate(synced_gpus)": "accepted without effect: there is one device",
+    "GenerationConfig.disable_compile": "accepted without effect: nothing is compiled by itself",
+    "GenerationConfig.is_assistant": "accepted without effect: a draft is known by its argument",
+    "GenerationConfig.assistant_confidence_threshold": "adapts to what was right, as documented; "
+    "the reference does so only where scikit-learn is installed",
+    "StoppingCriteriaList": "a criterion that the configuration makes as well is an error, as "
+    "documented; newer releases of the reference warn. A `MaxLengthCriteria` alone sets the length",
+    "TextStreamer": "beam search is shown once it is complete; the reference refuses it",
+    "pipeline": 'the task is `"text-generation"`',
+}
+"""What is here and does something else; a parameter of a method stands in parentheses."""
+
+
+REFUSED: dict[str, tuple[str, Callable[[], object]]] = {
+    "SinkCache": (
+        "models refuse it: they keep keys as they were rotated, and cannot close a gap",
+        lambda: asyncgen.SinkCache(8, 2).ensure_layers(1),
+    ),
+}
+"""What is here and is refused where it is used, with a call that shows it."""
+
+
+def differences() -> dict[str, str]:
+    """Every difference by place: ``Class``, ``Class.method``, ``Class.method(parameter)``."""
+    refused = {
+        f"GenerationConfig.{field.name}": f"some values are refused: {field.awaits}"
+        for field in FIELDS
+        if field.awaits is not None
+    }
+    shown = {name: why for name, (why, _) in REFUSED.items()}
+    return {**ABSENT, **DIFFERENT, **refused, **shown}
