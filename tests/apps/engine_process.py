@@ -257,7 +257,7 @@ class PipedStream:
         self._mailbox: Mailbox[Any] = Mailbox()
         self._begun: Begun | None = None
         self._is_cancelled = False
-        self._ended = self._closed = False
+        self._ended = False
         self._failure: Exception | None = None
         self._last: TokenEvent | None = None
         self._unread: deque[TokenEvent] = deque()
@@ -290,6 +290,7 @@ class PipedStream:
     def result(self) -> Completion:
         if not self._ended:
             raise RuntimeError("no result yet")
+        self._take()
         rows = range(len(self._begun.position) if self._begun is not None else 1)
         unfinished: Any = "cancelled" if self._failure is None else "error"
         built = (self._samples.get(row, SampleBuilder(row)).build(unfinished) for row in rows)
@@ -334,10 +335,10 @@ class PipedStream:
             self._engine.send(Order(self._number, "cancel"))
 
     def events(self) -> AsyncIterator[TokenEvent]:
-        return Reader(self._next_event, self._leave, self._leave)
+        return Reader(self._next_event, self._leave, self._abandon)
 
     def __aiter__(self) -> AsyncIterator[str]:
-        return Reader(self._next_text, self._leave, self._leave)
+        return Reader(self._next_text, self._leave, self._abandon)
 
     async def _next_event(self) -> TokenEvent:
         try:
@@ -381,20 +382,23 @@ class PipedStream:
                 self._engine.forget(self._number or 0)
 
     def _leave(self) -> None:
-        """Stop reading, from any thread; what still runs is cancelled."""
-        if not self._ended:
-            self._take()
+        """Stop reading; what still runs is cancelled."""
+        self._take()
         self._unread.clear()
-        if self._closed:
-            return
-        if not self._ended and self._number is not None:
-            self._engine.send(Order(self._number, "leave"))
-            self._engine.forget(self._number)
-        self._ended = self._closed = True
+        self._abandon()
         self._mailbox.close()
 
+    def _abandon(self) -> None:
+        """The same without taking a lock, as a finalizer must, from any thread."""
+        if not self._ended:
+            self._mailbox.abandon()
+            if self._number is not None:
+                self._engine.send(Order(self._number, "leave"))
+                self._engine.forget(self._number)
+        self._ended = True
+
     def __del__(self) -> None:
-        self._leave()
+        self._abandon()
 
 
 def _died() -> EngineDiedError:
