@@ -104,4 +104,4 @@ def test_tokenizers(name: str, tmp_path: Path) -> None:
     settings = json.loads((folder / "tokenizer_config.json").read_text())
     assert settings["tokenizer_class"] == name
     with pytest.raises(InvalidRequestError, match=f"`{name}.from_pretrained` does not take it"):
-        own.from_pretrained(folder, legacy=True)
+        own.from_pretrained(folder, vocab_file="x")

@@ -16,6 +16,7 @@ import pytest
 import asyncgen
 from asyncgen import (
     AsyncgenError,
+    CacheFullError,
     ChatTemplateError,
     Completion,
     ContextLengthError,
@@ -90,6 +91,7 @@ VALUES: list[Any] = [
 
 ERRORS: list[Exception] = [
     AsyncgenError("no"),
+    CacheFullError("max_cache_len", 8, "enough for every token"),
     ChatTemplateError("the template refuses this"),
     ContextLengthError("max_length", 9, "at most 8"),
     EngineClosedError("closed"),
