@@ -249,6 +249,9 @@ def test_ctrl_c_cancels_what_is_waited_for() -> None:
         from asyncgen.llm import LLM
         from tests.doubles.models import Gate
 
+        # A shell that starts pytest in the background has it ignored, and so its children.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
         def interrupt_when(arrived):
             gate.wait_arrived(arrived)
             time.sleep(0.1)  # the main thread is about to wait
