@@ -119,7 +119,9 @@ def start(prompts: Path, answers: Path, *options: str) -> subprocess.Popen[bytes
     )
 
 
-@pytest.mark.parametrize("order", ["--ordered", "--unordered"])
+@pytest.mark.parametrize(
+    "order", ["--ordered", pytest.param("--unordered", marks=pytest.mark.soak)]
+)
 def test_killed_in_the_middle_it_goes_on(tmp_path: Path, order: str) -> None:
     prompts, answers = tmp_path / "prompts.jsonl", tmp_path / "answers.jsonl"
     messages = [{"role": "user", "content": "Tell me a story about a fox."}]
