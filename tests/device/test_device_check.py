@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 SCRIPT = Path(__file__).parents[1] / "device_check.py"
 
 
+@pytest.mark.soak  # half a minute
 def test_it_runs_on_a_cpu_from_anywhere(tmp_path: Path) -> None:
     """All of it: every check holds, every figure is there, nothing is left out but for a reason."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
