@@ -8,6 +8,7 @@ number of threads, on CUDA as on a CPU; nothing is promised of them, and there i
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import json
 from importlib.metadata import PackageNotFoundError, version
@@ -64,12 +65,12 @@ def fingerprint_of(model: PreTrainedModel, tokenizer: Tokenizer | None) -> str |
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is not None:
         found.update(backend.to_str().encode())
-    found.update(_logits(model).numpy().tobytes())
+    found.update(_bytes(_logits(model)))
     for name, weight in model.core.named_parameters():
         if name.startswith("embed_"):
             bits = weight.detach().view(torch.int32 if weight.element_size() == 4 else torch.int16)
             for dim in (0, 1):
-                found.update(bits.sum(dim, dtype=torch.int64).numpy().tobytes())
+                found.update(_bytes(bits.sum(dim, dtype=torch.int64)))
     return found.hexdigest()[:_SHOWN]
 
 
@@ -98,6 +99,11 @@ def _is_exact(model: Any) -> bool:
         config.num_attention_heads * config.head_dim,
     )
     return all(fits(dtype, width) for width in widths)
+
+
+def _bytes(tensor: torch.Tensor) -> bytes:
+    """What a contiguous tensor on the CPU holds; torch itself tells that through numpy alone."""
+    return ctypes.string_at(tensor.data_ptr(), tensor.numel() * tensor.element_size())
 
 
 @torch.inference_mode()
