@@ -1,1 +1,1 @@
-"""Benchmarks: this library beside transformers, on one machine, in one run."""
+"""Benchmarks: this library beside others, on one machine, in one run."""

@@ -88,6 +88,7 @@ class Shape:
 SHAPES = {
     "5m": Shape(hidden=256, layers=6, heads=8, kv_heads=4, ffn=688, vocab=4096),
     "135m": Shape(hidden=576, layers=30, heads=9, kv_heads=3, ffn=1536, vocab=49152),
+    "0.5b": Shape(hidden=896, layers=24, heads=14, kv_heads=2, ffn=4864, vocab=151936),
 }
 
 MADE = {

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from matplotlib.figure import Figure
-    from rich.table import Table
+    from rich.console import RenderableType
 
 
 class Report(Protocol):
@@ -32,7 +32,7 @@ class Report(Protocol):
     def results(self) -> object:
         """Return the figures, and every run."""
 
-    def table(self) -> Table:
+    def table(self) -> RenderableType:
         """Lay the figures out."""
 
     def draw(self, figure: Figure) -> None:
@@ -50,11 +50,16 @@ def emit(report: Report, json_file: Path | None, plot_file: Path | None) -> None
     console = Console()
     console.print(report.table())
     if json_file is not None:
-        json_file.write_text(json.dumps(as_object(report), indent=1) + "\n")
+        write_json(report, json_file)
         console.print(f"written to {json_file}", markup=False)
     if plot_file is not None:
         _plot(report, plot_file)
         console.print(f"drawn to {plot_file}", markup=False)
+
+
+def write_json(report: Report, file: Path) -> None:
+    """Write settings, machine, versions, figures and every run."""
+    file.write_text(json.dumps(as_object(report), indent=1) + "\n")
 
 
 def as_object(report: Report) -> dict[str, object]:

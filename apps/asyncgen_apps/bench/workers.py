@@ -20,6 +20,7 @@ import anyio
 import anyio.to_thread
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
     from types import TracebackType
 
 
@@ -29,6 +30,10 @@ END_SECONDS = 30
 
 class BenchError(Exception):
     """A worker could not do what it was asked for."""
+
+
+class EndedError(BenchError):
+    """A worker's process is gone."""
 
 
 class Side(Protocol):
@@ -41,24 +46,40 @@ class Side(Protocol):
         """Release the model."""
 
 
+def own_environment() -> dict[str, str]:
+    """Return the environment of a process that imports what this one does."""
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    return {**os.environ, "PYTHONPATH": path}
+
+
 class Worker:
     """A child process that serves a :class:`Side`; use as a context manager.
 
     Args:
         side: ``module:Class`` of the side, built without arguments.
+        command: Another program that answers such lines; this module by default.
+        environment: Of that program; this process's by default.
+        has_group: Whether the process leads a group of its own, with those that it starts.
     """
 
-    def __init__(self, side: str) -> None:
+    def __init__(
+        self,
+        side: str,
+        command: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
+        *,
+        has_group: bool = False,
+    ) -> None:
         self._side = side
         self._errors = tempfile.TemporaryFile("w+")
-        path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "asyncgen_apps.bench.workers", side],
+            command or [sys.executable, "-m", "asyncgen_apps.bench.workers", side],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
             text=True,
-            env={**os.environ, "PYTHONPATH": path},
+            env=own_environment() if environment is None else environment,
+            start_new_session=has_group,
         )
 
     def __enter__(self) -> Self:
@@ -90,7 +111,8 @@ class Worker:
         """Ask for an operation and wait for its answer.
 
         Raises:
-            BenchError: The operation failed, or the process ended.
+            BenchError: The operation failed.
+            EndedError: The process ended.
         """
         assert self._process.stdin is not None and self._process.stdout is not None
         try:
@@ -99,10 +121,12 @@ class Worker:
             line = self._process.stdout.readline()
         except BrokenPipeError:
             line = ""
-        ended = {"error": "the process ended" + self._last_words()} if not line else {}
-        answer: dict[str, Any] = ended or json.loads(line)
+        what = f"{self._side.partition(':')[2]}.{operation}"
+        if not line:
+            raise EndedError(f"{what}: the process ended{self._last_words()}")
+        answer: dict[str, Any] = json.loads(line)
         if "error" in answer:
-            raise BenchError(f"{self._side.partition(':')[2]}.{operation}: {answer['error']}")
+            raise BenchError(f"{what}: {answer['error']}")
         return answer["result"]
 
     def _last_words(self) -> str:

@@ -6,6 +6,7 @@ import typer
 
 from asyncgen_apps.cli.batch import batch
 from asyncgen_apps.cli.bench import bench
+from asyncgen_apps.cli.bench_peers import peers
 from asyncgen_apps.cli.chat import chat
 from asyncgen_apps.cli.generate import generate
 from asyncgen_apps.cli.gradio import gradio
@@ -26,6 +27,7 @@ app.command("batch")(batch)
 app.command("serve")(serve)
 app.command("serve-ws")(serve_ws)
 app.command("gradio")(gradio)
+bench.command("peers")(peers)
 app.add_typer(bench, name="bench")
 
 

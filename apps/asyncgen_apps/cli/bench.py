@@ -13,7 +13,7 @@ from asyncgen_apps.cli.guard import UserError, one_line_errors
 from asyncgen_apps.cli.listing import App
 from asyncgen_apps.cli.process import prepare_process
 
-bench = App(help="Measure speed and smoothness beside transformers.", no_args_is_help=True)
+bench = App(help="Measure speed and smoothness beside others.", no_args_is_help=True)
 
 
 class Shape(StrEnum):
@@ -96,7 +96,7 @@ def stream(
     debug: Debug = False,
 ) -> None:
     """Tokens per second and time to first token, as the reader of the stream sees them."""
-    with one_line_errors(debug), _worker_errors():
+    with one_line_errors(debug), worker_errors():
         _check(model, plot)
         chosen = prepare_process(threads)
         from asyncgen_apps.bench.report import emit
@@ -112,7 +112,7 @@ def stream(
                 runs=runs,
                 threads=chosen,
             ),
-            _say,
+            say,
         )
         emit(report, json, plot)
 
@@ -134,7 +134,7 @@ def strategies(
     debug: Debug = False,
 ) -> None:
     """Tokens per second of every decoding strategy beside transformers, or beside greedy."""
-    with one_line_errors(debug), _worker_errors():
+    with one_line_errors(debug), worker_errors():
         _check(model, plot)
         _check_strategies(strategy or [])
         chosen = prepare_process(threads)
@@ -152,7 +152,7 @@ def strategies(
                 runs=runs,
                 threads=chosen,
             ),
-            _say,
+            say,
         )
         emit(report, json, plot)
 
@@ -170,7 +170,7 @@ def loop(
     debug: Debug = False,
 ) -> None:
     """How late the event loop is while a model loads, tokenizes, prefills and decodes."""
-    with one_line_errors(debug), _worker_errors():
+    with one_line_errors(debug), worker_errors():
         _check(model, plot)
         chosen = prepare_process(threads)
         from asyncgen_apps.bench.loop import LoopBench, LoopReport
@@ -185,7 +185,7 @@ def loop(
                 runs=runs,
                 threads=chosen,
             ),
-            _say,
+            say,
         )
         emit(report, json, plot)
 
@@ -214,7 +214,7 @@ def concurrency(
     debug: Debug = False,
 ) -> None:
     """Tokens per second of many streams at once, beside both ways of transformers to batch."""
-    with one_line_errors(debug), _worker_errors():
+    with one_line_errors(debug), worker_errors():
         _check(model, plot)
         if prompt_tokens[0] > prompt_tokens[1]:
             raise UserError("--prompt-tokens: the shortest prompt comes first")
@@ -238,7 +238,7 @@ def concurrency(
                 device=device.value,
                 against=tuple(other.value for other in against),
             ),
-            _say,
+            say,
         )
         emit(report, json, plot)
 
@@ -257,7 +257,7 @@ def scale(
     debug: Debug = False,
 ) -> None:
     """What very many streams cost: lateness of the loop, host time per token, memory."""
-    with one_line_errors(debug), _worker_errors():
+    with one_line_errors(debug), worker_errors():
         _check(model, plot)
         chosen = prepare_process(threads)
         from asyncgen_apps.bench.report import emit
@@ -273,7 +273,7 @@ def scale(
                 runs=runs,
                 threads=chosen,
             ),
-            _say,
+            say,
         )
         emit(report, json, plot)
 
@@ -310,7 +310,7 @@ def serve(
     A server has all cores but the last, and the clients have that one. By default one compute
     thread for each core of the server.
     """
-    with one_line_errors(debug), _worker_errors():
+    with one_line_errors(debug), worker_errors():
         _check(model, plot)
         from asyncgen_apps.bench.serve_sides import cores
 
@@ -331,7 +331,7 @@ def serve(
                 threads=chosen,
                 against=tuple(other.value for other in against),
             ),
-            _say,
+            say,
         )
         emit(report, json, plot)
 
@@ -362,7 +362,7 @@ def websocket(
     Engine and server share all cores but the last, both ways; the client, a process of its own,
     has the last one. By default one compute thread for each core of the engine.
     """
-    with one_line_errors(debug), _worker_errors():
+    with one_line_errors(debug), worker_errors():
         _check(model, plot)
         crowds = tuple(_crowd(one) for one in crowd)
         from asyncgen_apps.bench.serve_sides import cores
@@ -386,7 +386,7 @@ def websocket(
                 runs=runs,
                 threads=chosen,
             ),
-            _say,
+            say,
         )
         emit(report, json, plot)
 
@@ -402,7 +402,7 @@ def _crowd(text: str) -> tuple[int, int]:
 
 
 @contextmanager
-def _worker_errors() -> Iterator[None]:
+def worker_errors() -> Iterator[None]:
     """Say what went wrong in a worker as it was said there."""
     from asyncgen_apps.bench.workers import BenchError
 
@@ -412,21 +412,26 @@ def _worker_errors() -> Iterator[None]:
         raise UserError(str(error)) from error
 
 
-def _say(text: str) -> None:
+def say(text: str) -> None:
     """Tell what comes next."""
     typer.echo(text, err=True)
 
 
 def _check(model: Path | None, plot: Path | None) -> None:
     """Find out before any work whether all that is needed is there."""
-    from importlib.util import find_spec
-
-    needed = ["transformers"] if plot is None else ["transformers", "matplotlib"]
-    missing = [name for name in needed if find_spec(name) is None]
-    if missing:
-        raise UserError(f'{" and ".join(missing)} not installed: pip install "asyncgen[bench]"')
+    check_plot(plot, "transformers")
     if model is not None and not (model / "config.json").is_file():
         raise UserError(f"{model} holds no config.json: --model takes a checkpoint folder")
+
+
+def check_plot(plot: Path | None, *needed: str) -> None:
+    """Find out before any work whether the chart can be drawn, and what else is needed is there."""
+    from importlib.util import find_spec
+
+    names = needed if plot is None else (*needed, "matplotlib")
+    missing = [name for name in names if find_spec(name) is None]
+    if missing:
+        raise UserError(f'{" and ".join(missing)} not installed: pip install "asyncgen[bench]"')
     if plot is not None and plot.suffix not in (".png", ".svg", ".pdf"):
         raise UserError(f"--plot {plot}: the name must end in .png, .svg or .pdf")
 

@@ -1,0 +1,120 @@
+"""Who takes part in ``bench peers``, and where each one's library is installed.
+
+Knows no row and no process.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from asyncgen_apps.bench.peers.programs.protocol import Request
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """One way to answer requests.
+
+    Attributes:
+        title: As tables show it.
+        program: ``file:Class`` in the folder ``programs``.
+        home: Name of its environment; ``None`` is the one that the bench runs in.
+        package: What may be installed beside us instead; ``None``: only its environment will do.
+        many: Whether it answers several requests at a time.
+        arrivals: Whether requests may come while others run, and want answers of any length.
+        color: In pictures.
+    """
+
+    title: str
+    program: str
+    home: str | None
+    package: str | None = None
+    many: bool = True
+    arrivals: bool = True
+    color: str = "#9aa5b1"
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether it is this library, and no peer."""
+        return self.home is None
+
+    def takes(self, requests: Sequence[Request]) -> bool:
+        """Whether it can do what these requests ask for."""
+        alike = len({(one["arrival"], one["new_tokens"]) for one in requests}) == 1
+        return (self.many or len(requests) == 1) and (self.arrivals or alike)
+
+    def python(self, environments: Path) -> str | None:
+        """Return the interpreter that has its library, ``None`` if it is not installed."""
+        if self.home is None:
+            return sys.executable
+        folder = environments / self.home
+        if (folder / "installed").is_file():
+            return str(folder / "bin" / "python")
+        if self.package is not None and importlib.util.find_spec(self.package) is not None:
+            return sys.executable
+        return None
+
+
+OURS = "asyncgen"
+CONTENDERS = {
+    OURS: Contender("asyncgen", "ours:Streams", None, color="#1f6feb"),
+    "asyncgen-torch": Contender(
+        "asyncgen, torch's kernels", "ours:TorchKernels", None, color="#79b8ff"
+    ),
+    "transformers": Contender(
+        "transformers",
+        "transformers:Generate",
+        "transformers",
+        "transformers",
+        arrivals=False,
+        color="#d4a72c",
+    ),
+    "transformers-thread": Contender(
+        "transformers, thread",
+        "transformers:Threaded",
+        "transformers",
+        "transformers",
+        many=False,
+        arrivals=False,
+        color="#e8c468",
+    ),
+    "transformers-continuous": Contender(
+        "transformers, continuous",
+        "transformers:Continuous",
+        "transformers",
+        "transformers",
+        color="#9a6700",
+    ),
+    "llamacpp": Contender("llama.cpp", "llamacpp:Loop", "llamacpp", color="#1a7f37"),
+    "openvino": Contender("OpenVINO", "openvino:Pipeline", "openvino", color="#8250df"),
+    "vllm": Contender("vLLM", "vllm:Engine", "vllm", color="#cf222e"),
+    "ctranslate2": Contender(
+        "CTranslate2", "ctranslate2:Batch", "ctranslate2", arrivals=False, color="#6e7781"
+    ),
+}
+DEFAULT = tuple(name for name in CONTENDERS if name not in ("asyncgen-torch", "ctranslate2"))
+"""Those that take part where nobody chose any."""
+
+
+def environments_folder() -> Path:
+    """Return where ``.ci/peers`` makes the environments of peers."""
+    chosen = os.environ.get("ASYNCGEN_PEERS")
+    return Path(chosen) if chosen else Path.home() / ".cache" / "asyncgen-peers"
+
+
+def installed(names: Iterable[str], environments: Path) -> tuple[dict[str, str], list[str]]:
+    """Look who is there.
+
+    Returns:
+        The interpreter of each contender that is installed, and the names of the others.
+    """
+    found = {name: CONTENDERS[name].python(environments) for name in names}
+    there = {name: python for name, python in found.items() if python is not None}
+    return there, [name for name in found if name not in there]

@@ -1,0 +1,98 @@
+"""OpenVINO GenAI's continuous batching, stepped by us.
+
+The checkpoint is exported with optimum, its weights as they are stored. Keys and values are kept in
+the data type that is computed in: by default it would round them to eight bits.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+GIGABYTE = 1 << 30
+PRECISIONS = {"float32": "f32", "bfloat16": "bf16"}
+
+
+class Pipeline:
+    """Steps a ``ContinuousBatchingPipeline`` with prompts in chunks and prefixes cached."""
+
+    def __init__(self) -> None:
+        """Nothing is loaded yet."""
+        self._pipeline: Any = None
+        self._handles: dict[int, Any] = {}
+        self._number = 0
+
+    def load(
+        self,
+        folder: str,
+        dtype: str,
+        threads: int,
+        streams: int,
+        length: int,
+        cache_bytes: int,
+        work: str,
+    ) -> dict[str, str]:
+        """Export the checkpoint, unless that is done, and open it."""
+        model = Path(work) / "openvino"
+        if not model.exists():
+            export(folder, model)
+        import openvino
+        import openvino_genai
+
+        scheduling = openvino_genai.SchedulerConfig()
+        scheduling.max_num_seqs = streams
+        scheduling.cache_size = -(-cache_bytes // GIGABYTE)
+        scheduling.dynamic_split_fuse = True
+        scheduling.enable_prefix_caching = True
+        precision = PRECISIONS[dtype]
+        self._pipeline = openvino_genai.ContinuousBatchingPipeline(
+            str(model),
+            scheduling,
+            "CPU",
+            {
+                "INFERENCE_PRECISION_HINT": precision,
+                "KV_CACHE_PRECISION": precision,
+                "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0",
+                "INFERENCE_NUM_THREADS": threads,
+            },
+        )
+        self._numbers = openvino.Tensor
+        self._options = openvino_genai.GenerationConfig
+        return {"version": openvino_genai.__version__, "openvino": openvino.__version__}
+
+    def prepare(self, requests: list[dict[str, Any]]) -> None:
+        """There is room for all that was announced."""
+
+    def add(self, index: int, prompt: list[int], new_tokens: int) -> None:
+        """Take a request."""
+        import numpy
+
+        options = self._options(max_new_tokens=new_tokens, ignore_eos=True, do_sample=False)
+        options.set_eos_token_id(0)  # it wants one, and passes over it
+        ids = self._numbers(numpy.array([prompt], dtype=numpy.int64))
+        self._handles[index] = self._pipeline.add_request(self._number, ids, options)
+        self._number += 1
+
+    def step(self) -> Iterator[tuple[int, list[int]]]:
+        """Make one step."""
+        if self._pipeline.has_non_finished_requests():
+            self._pipeline.step()
+        for index, handle in list(self._handles.items()):
+            while handle.can_read():
+                for output in handle.read().values():
+                    yield index, list(output.generated_ids)
+
+
+def export(folder: str, target: Path) -> None:
+    """Convert a checkpoint; texts are token ids, so its tokenizer is left out."""
+    from optimum.intel import OVModelForCausalLM
+
+    model = OVModelForCausalLM.from_pretrained(
+        folder, export=True, compile=False, load_in_8bit=False, stateful=True
+    )
+    half = target.with_suffix(".part")
+    model.save_pretrained(half)
+    half.rename(target)

@@ -1,0 +1,75 @@
+"""This library, as an application uses it: one stream for each request, read to its end."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from importlib.metadata import version
+from time import perf_counter
+from typing import Any
+
+
+class Streams:
+    """Reads ``AsyncLLM.stream`` in a task for each request; a token counts when it was read."""
+
+    def __init__(self) -> None:
+        """Nothing is loaded yet."""
+        self._runner = asyncio.Runner()
+        self._llm: Any = None
+
+    def load(
+        self,
+        folder: str,
+        dtype: str,
+        threads: int,
+        streams: int,
+        length: int,
+        cache_bytes: int,
+        work: str,
+    ) -> dict[str, str]:
+        """Open the model with the library's defaults, but for its sizes."""
+        from asyncgen import AsyncLLM, cpu_kernels
+
+        self._llm = AsyncLLM(
+            folder,
+            dtype=dtype,
+            device="cpu",
+            num_threads=threads,
+            max_running=streams,
+            kv_cache_memory=cache_bytes,
+            progress=False,
+        )
+        self._runner.run(self._llm.start())
+        return {"version": version("asyncgen"), "kernels": str(cpu_kernels())}
+
+    def run(self, requests: list[dict[str, Any]]) -> dict[str, Any]:
+        """Answer all requests, each from its arrival on."""
+        return self._runner.run(self._run(requests))
+
+    async def _run(self, requests: list[dict[str, Any]]) -> dict[str, Any]:
+        times: list[list[float]] = [[] for _ in requests]
+        tokens: list[list[int]] = [[] for _ in requests]
+        start = perf_counter()
+
+        async def read(index: int) -> None:
+            request = requests[index]
+            await asyncio.sleep(request["arrival"])
+            options = {"max_new_tokens": request["new_tokens"], "do_sample": False}
+            async with self._llm.stream(request["prompt"], **options) as stream:
+                async for event in stream.events():
+                    times[index] += [perf_counter() - start] * len(event.token_ids)
+                    tokens[index] += event.token_ids
+
+        async with asyncio.TaskGroup() as tasks:
+            for index in range(len(requests)):
+                tasks.create_task(read(index))
+        return {"times": times, "tokens": tokens}
+
+
+class TorchKernels(Streams):
+    """The same without kernels of ours, as where there is no compiler."""
+
+    def __init__(self) -> None:
+        """Choose torch's kernels, before the library is imported."""
+        os.environ["ASYNCGEN_KERNELS"] = "torch"
+        super().__init__()

@@ -1,0 +1,316 @@
+"""Lets the contenders answer in turn, round after round, and keeps what each run showed.
+
+Knows rows and processes, and nothing of tables.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import zlib
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from asyncgen_apps.bench.checkpoints import SHAPES, write_checkpoint
+from asyncgen_apps.bench.figures import median
+from asyncgen_apps.bench.models import Checkpoint
+from asyncgen_apps.bench.neighbours import Neighbours
+from asyncgen_apps.bench.peers.contenders import CONTENDERS
+from asyncgen_apps.bench.peers.field import Field, neighbour, read_bandwidth
+from asyncgen_apps.bench.peers.rows import Row, ShortAnswerError, figures
+from asyncgen_apps.bench.workers import BenchError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+    from asyncgen_apps.bench.checkpoints import Shape
+    from asyncgen_apps.bench.peers.programs.protocol import Request, Task
+
+
+ITEM_BYTES = {"float32": 4, "bfloat16": 2}
+CONTEXT = 32768
+"""Tokens of the longest text, of all shapes."""
+CACHE_SLACK = 1.25
+"""Keys and values that there is memory for, as times of what the largest row has alive."""
+LEAST_CACHE_BYTES = 1 << 28
+WARM_UP_TOKENS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class PeersBench:
+    """What to measure.
+
+    Attributes:
+        pythons: The interpreter of each contender, by its key, in the order of the columns.
+        missing: Contenders that were asked for and are not installed.
+        rows: What each does.
+        rounds: How often.
+        threads: Compute threads of each.
+        stored: Data type of the weights on disk; published checkpoints have ``bfloat16``.
+        patience: Seconds that an answer may take.
+        folder: Where checkpoints are made, and what peers convert them to; it stays for next time.
+    """
+
+    pythons: Mapping[str, str]
+    missing: tuple[str, ...]
+    rows: tuple[Row, ...]
+    rounds: int
+    threads: int
+    stored: str
+    patience: float
+    folder: Path
+
+
+@dataclass(slots=True)
+class Cell:
+    """All runs of one row.
+
+    Attributes:
+        row: What was done.
+        runs: Of each contender the figures of its runs, in order, with ``others``, the cores that
+            other processes used meanwhile, where the system tells.
+        failures: Why a contender has no figures for this row, or not all.
+    """
+
+    row: Row
+    runs: dict[str, list[dict[str, float]]] = field(default_factory=dict)
+    failures: dict[str, str] = field(default_factory=dict)
+
+    def figure(self, name: str, contender: str) -> float | None:
+        """Return the median of a figure, ``None`` where a contender has none or has failed."""
+        if contender in self.failures:
+            return None
+        key, pick = ("kept", min) if name == "least_kept" else (name, median)
+        found = [run[key] for run in self.runs.get(contender, []) if key in run]
+        return pick(found) if found else None
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """What the memory allows one stream of a shape.
+
+    Attributes:
+        token_bytes: Bytes of stored weights that a token must read.
+        bytes_per_second: Read by this machine, from a block of that size.
+    """
+
+    token_bytes: int
+    bytes_per_second: float
+
+    @property
+    def rate(self) -> float:
+        """Tokens a second that no library can pass."""
+        return self.bytes_per_second / self.token_bytes
+
+
+def token_bytes(shape: Shape, dtype: str) -> int:
+    """Return the bytes of weights that one token of one stream must read.
+
+    That is every weight but the embedding table, of which a token reads a row; a head that is the
+    table counts.
+    """
+    table = 0 if shape.tied else shape.vocab * shape.hidden
+    return (shape.num_parameters - table) * ITEM_BYTES[dtype]
+
+
+def cache_bytes(shape: Shape, dtype: str, rows: Sequence[Row]) -> int:
+    """Return the memory that each contender gets for keys and values of these rows."""
+    token = 2 * shape.layers * shape.kv_heads * shape.head_dim * ITEM_BYTES[dtype]
+    tokens = max(row.tokens for row in rows)
+    return max(LEAST_CACHE_BYTES, int(CACHE_SLACK * token * tokens))
+
+
+def made_checkpoint(folder: Path, name: str, stored: str) -> Checkpoint:
+    """Make a checkpoint, unless the folder has it from an earlier time."""
+    shape = replace(SHAPES[name], context=CONTEXT)
+    mark = zlib.crc32(f"{shape}".encode())
+    target = folder / f"{name}-{stored}-{mark:08x}"
+    if not (target / "model").exists():
+        half = target / "part"
+        half.mkdir(parents=True, exist_ok=True)
+        write_checkpoint(half, shape, stored)
+        half.rename(target / "model")
+    (target / "work").mkdir(exist_ok=True)
+    return Checkpoint.at(target / "model")
+
+
+@dataclass(slots=True)
+class Results:
+    """What was measured.
+
+    Attributes:
+        cells: One for each row.
+        limits: Of each shape.
+        told: What each contender said of itself.
+    """
+
+    cells: list[Cell] = field(default_factory=list)
+    limits: dict[str, Limit] = field(default_factory=dict)
+    told: dict[str, dict[str, str]] = field(default_factory=dict)
+
+
+def measure(
+    bench: PeersBench,
+    progress: Callable[[str], None] = lambda text: None,
+    keep: Callable[[Results], None] = lambda results: None,
+) -> Results:
+    """Measure all rows.
+
+    Args:
+        bench: What to measure.
+        progress: Told in a few words what comes next.
+        keep: Given what there is, after each shape and data type.
+    """
+    results = Results([Cell(row) for row in bench.rows])
+    for name in dict.fromkeys(row.shape for row in bench.rows):
+        progress(f"{name}: reading memory")
+        nbytes = token_bytes(SHAPES[name], bench.stored)
+        results.limits[name] = Limit(nbytes, read_bandwidth(nbytes, bench.threads))
+        found = made_checkpoint(bench.folder, name, bench.stored)
+        for dtype in dict.fromkeys(row.dtype for row in bench.rows if row.shape == name):
+            cells = [
+                cell for cell in results.cells if (cell.row.shape, cell.row.dtype) == (name, dtype)
+            ]
+            _Session(bench, found, cells, progress).run(results)
+            keep(results)
+    return results
+
+
+class _Session:
+    """The rounds of one shape and data type."""
+
+    def __init__(
+        self,
+        bench: PeersBench,
+        found: Checkpoint,
+        cells: Sequence[Cell],
+        progress: Callable[[str], None],
+    ) -> None:
+        self._bench = bench
+        self._found = found
+        self._cells = cells
+        self._progress = progress
+
+    def run(self, results: Results) -> None:
+        """Each row is done by every contender before the next one comes."""
+        with self._field() as contenders:
+            for number in range(self._bench.rounds):
+                for cell in self._cells:
+                    row = cell.row
+                    self._progress(
+                        f"round {number + 1} of {self._bench.rounds}: {row.section} {row.label}"
+                    )
+                    for name in self._order(number):
+                        self._take_turn(contenders, cell, name, number)
+            for name, told in contenders.told.items():
+                results.told[name] = told
+
+    def _order(self, number: int) -> list[str]:
+        """Each round begins with another contender: none always follows the same one."""
+        names = list(self._bench.pythons)
+        first = number % len(names)
+        return names[first:] + names[:first]
+
+    def _take_turn(self, contenders: Field, cell: Cell, name: str, number: int) -> None:
+        """Make one run of one contender, unless it has failed here before."""
+        row = cell.row
+        seed = zlib.crc32(f"{row} {number}".encode())
+        requests = row.requests(self._found, seed)
+        if name in cell.failures or not CONTENDERS[name].takes(requests):
+            return
+        is_out = name in contenders.out
+        try:
+            contenders.load(name)
+            cell.runs.setdefault(name, []).append(self._run(contenders, row, name, requests, seed))
+        except (BenchError, ShortAnswerError) as error:
+            cell.failures[name] = str(error)
+            if not is_out:
+                self._progress(f"{CONTENDERS[name].title} failed: {error}")
+
+    def _run(
+        self, contenders: Field, row: Row, name: str, requests: list[Request], seed: int
+    ) -> dict[str, float]:
+        """Return the figures of one run."""
+        if row.is_turn:
+            answers = contenders.run(name, requests)
+            figures(requests, answers)
+            requests = [row.next_turn(self._found, requests[0], answers["tokens"][0], seed + 1)]
+        watch = Neighbours(contenders.pid(name))
+        got = figures(requests, contenders.run(name, requests))
+        others = watch.cores()
+        if others is not None:
+            got["others"] = others
+        if row.is_neighbourly:
+            again = row.requests(self._found, seed + 1)
+            with neighbour():
+                busy = figures(again, contenders.run(name, again))
+            got["quiet"], got["busy"] = got["rate"], busy["rate"]
+            got["kept"] = 100 * busy["rate"] / got["rate"]
+        return got
+
+    def _field(self) -> Field:
+        bench, rows = self._bench, [cell.row for cell in self._cells]
+        shape, dtype = SHAPES[rows[0].shape], rows[0].dtype
+        streams = max(row.streams for row in rows)
+        folder = self._found.folder
+        task: Task = {
+            "folder": str(folder),
+            "dtype": dtype,
+            "threads": bench.threads,
+            "streams": streams,
+            "length": 64 * math.ceil((max(row.length for row in rows) + 1) / 64),
+            "cache_bytes": cache_bytes(shape, dtype, rows),
+            "work": str(folder.parent / "work"),
+        }
+        prompts = self._found.prompts(streams, (16, 64), seed=0)
+        many: list[Request] = [
+            {"prompt": prompt, "new_tokens": WARM_UP_TOKENS, "arrival": 0.0} for prompt in prompts
+        ]
+        warm_up = [many, many[:1]] if streams > 1 else [many]
+        weight_bytes = shape.num_parameters * ITEM_BYTES[dtype]
+        return Field(bench.pythons, task, weight_bytes, bench.patience, warm_up, self._progress)
+
+
+def as_data(results: Results) -> dict[str, Any]:
+    """Return everything for JSON."""
+    return {
+        "limits": {
+            name: {"token_bytes": one.token_bytes, "bytes_per_second": one.bytes_per_second}
+            for name, one in results.limits.items()
+        },
+        "told": results.told,
+        "cells": [
+            {
+                "section": cell.row.section,
+                "shape": cell.row.shape,
+                "dtype": cell.row.dtype,
+                "size": cell.row.size,
+                "runs": cell.runs,
+                "failures": cell.failures,
+            }
+            for cell in results.cells
+        ],
+    }
+
+
+def from_data(data: Mapping[str, Any]) -> Results:
+    """Read again what :func:`as_data` returned."""
+    return Results(
+        [
+            Cell(
+                Row(one["section"], one["shape"], one["dtype"], one["size"]),
+                one["runs"],
+                one["failures"],
+            )
+            for one in data["cells"]
+        ],
+        {name: Limit(**one) for name, one in data["limits"].items()},
+        data["told"],
+    )
+
+
+def read_results(file: Path) -> tuple[dict[str, Any], Results]:
+    """Read a file of an earlier run: all of it, and what was measured."""
+    data = json.loads(file.read_text())
+    return data, from_data(data["results"])

@@ -1,0 +1,208 @@
+"""Makes the figures of ``bench peers`` readable: tables as rows of text, and Markdown.
+
+Knows what was measured; knows no terminal and no file.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from asyncgen_apps.bench.peers.contenders import CONTENDERS, OURS
+from asyncgen_apps.bench.peers.rows import FIGURES, SECTIONS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from asyncgen_apps.bench.peers.rounds import Cell, Results
+
+
+NONE = "–"
+FAILED = "failed"
+SUMMARY = {
+    "one": (1,),
+    "streams": (32,),
+    "first": (2048,),
+    "turn": (1024,),
+    "behind": (8192,),
+    "arrivals": (40,),
+    "neighbour": (1,),
+}
+"""Sizes of the rows that the summary has."""
+SUMMARY_ROWS = {
+    "one": "one stream",
+    "streams": "{size} streams",
+    "first": "first token of {size} tokens",
+    "turn": "first token of a chat's next turn",
+    "behind": "decoding behind {size} tokens",
+    "arrivals": "Poisson arrivals",
+    "neighbour": "one stream beside a busy process",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """One table.
+
+    Attributes:
+        title: What stands above it.
+        head: Names of the columns.
+        rows: As many texts each; the first names the row.
+    """
+
+    title: str
+    head: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+def best_peer(
+    cell: Cell, figure: str, names: Iterable[str] | None = None
+) -> tuple[str, float] | None:
+    """Return the peer with the best median of a figure, and that; ``None`` if no peer has it.
+
+    Args:
+        cell: The runs of one row.
+        figure: Key of ``FIGURES``.
+        names: Contenders to choose from; all peers by default.
+    """
+    pick = min if FIGURES[figure].is_time else max
+    found = {
+        name: value
+        for name in (cell.runs if names is None else names)
+        if not CONTENDERS[name].is_ours and (value := cell.figure(figure, name)) is not None
+    }
+    if not found:
+        return None
+    best = pick(found, key=found.__getitem__)
+    return best, found[best]
+
+
+def ratio(cell: Cell, figure: str, peer: float | None, name: str = OURS) -> float | None:
+    """Return how many times as good as a peer's figure ours is; above 1 we are ahead."""
+    ours = cell.figure(figure, name)
+    if ours is None or peer is None or not ours or not peer:
+        return None
+    return peer / ours if FIGURES[figure].is_time else ours / peer
+
+
+def grids(results: Results, names: Sequence[str]) -> Iterator[Grid]:
+    """Lay out every figure of every section, a column for each of the contenders ``names``."""
+    for section, what in SECTIONS.items():
+        cells = [cell for cell in results.cells if cell.row.section == section]
+        for figure in what.figures if cells else ():
+            yield _grid(results, section, figure, cells, names)
+
+
+def _grid(
+    results: Results, section: str, figure: str, cells: Sequence[Cell], names: Sequence[str]
+) -> Grid:
+    """Lay out one figure of one section."""
+    what, one = SECTIONS[section], FIGURES[figure]
+    has_limit = section == "one"
+    size = "" if has_limit else f", {what.size}"
+    head = [f"shape, dtype{size}", *(CONTENDERS[name].title for name in names)]
+    if has_limit:
+        head += ["limit", "ours of it"]
+    if OURS in names:
+        head.append("ours / best peer")
+    rows = []
+    for cell in cells:
+        texts = [cell.row.label, *(_text(cell, figure, name) for name in names)]
+        if has_limit:
+            limit = results.limits[cell.row.shape].rate
+            texts += [f"{limit:,.1f}", _share(cell.figure(figure, OURS), limit)]
+        if OURS in names:
+            found = best_peer(cell, figure)
+            texts.append(_times(ratio(cell, figure, found and found[1])))
+        rows.append(tuple(texts))
+    return Grid(f"{what.title}; {one.name}, {one.unit}", tuple(head), tuple(rows))
+
+
+def _text(cell: Cell, figure: str, name: str) -> str:
+    """Show a median, that it failed, or that there is none."""
+    if name in cell.failures:
+        return FAILED
+    value = cell.figure(figure, name)
+    return NONE if value is None else f"{value:,.{FIGURES[figure].digits}f}"
+
+
+def _share(value: float | None, whole: float) -> str:
+    return NONE if value is None else f"{100 * value / whole:.0f} %"
+
+
+def _times(value: float | None) -> str:
+    return NONE if value is None else f"{value:.2f} ×"
+
+
+def failures(results: Results) -> list[str]:
+    """Say why there are figures missing: one line for each contender and reason."""
+    reasons: dict[tuple[str, str], list[str]] = {}
+    for cell in results.cells:
+        for name, reason in cell.failures.items():
+            where = f"{cell.row.section} {cell.row.label}"
+            reasons.setdefault((name, " ".join(reason.split())), []).append(where)
+    return [
+        f"{CONTENDERS[name].title} failed ({_places(where)}): {reason}"
+        for (name, reason), where in reasons.items()
+    ]
+
+
+def _places(rows: Sequence[str]) -> str:
+    """Name some rows, or count many."""
+    return "; ".join(rows) if len(rows) <= 3 else f"{len(rows)} rows"
+
+
+def limits(results: Results) -> list[str]:
+    """Say what memory allows."""
+    return [
+        f"{name}: a token reads {one.token_bytes / 1e6:,.1f} MB of weights, this machine reads "
+        f"{one.bytes_per_second / 1e9:.1f} GB/s of such a block, so {one.rate:,.1f} tokens/s "
+        "are the most for one stream"
+        for name, one in results.limits.items()
+    ]
+
+
+def summary(results: Results) -> Grid:
+    """Lay out what a newcomer wants to know: us, the best of transformers, the best peer."""
+    kin = [name for name in CONTENDERS if name.startswith("transformers")]
+    rows = []
+    for section, sizes in SUMMARY.items():
+        figure = SECTIONS[section].figures[0]
+        for cell in results.cells:
+            if cell.row.section != section or cell.row.size not in sizes:
+                continue
+            unit = FIGURES[figure].unit
+            said = SUMMARY_ROWS[section].format(size=f"{cell.row.size:,}")
+            theirs, best = best_peer(cell, figure, kin), best_peer(cell, figure)
+            rows.append(
+                (
+                    f"{said}, {cell.row.shape} {cell.row.dtype}, {unit}",
+                    _text(cell, figure, OURS),
+                    _text(cell, figure, theirs[0]) if theirs else NONE,
+                    _times(ratio(cell, figure, theirs and theirs[1])),
+                    f"{_text(cell, figure, best[0])} ({CONTENDERS[best[0]].title})"
+                    if best
+                    else NONE,
+                    _times(ratio(cell, figure, best and best[1])),
+                )
+            )
+    head = ("", "asyncgen", "transformers, its best", "ratio", "best of all peers", "ratio")
+    return Grid("", head, tuple(rows))
+
+
+def markdown(grid: Grid) -> str:
+    """Write a table as Markdown, its title above."""
+    lines = [f"**{grid.title}**", ""] if grid.title else []
+    lines.append(f"| {' | '.join(grid.head)} |")
+    lines.append(f"|{'---|' * len(grid.head)}")
+    lines += [f"| {' | '.join(row)} |" for row in grid.rows]
+    return "\n".join(lines) + "\n"
+
+
+def table_cells(results: Results, section: str) -> dict[tuple[str, str], list[Cell]]:
+    """Return the cells of a section by shape and data type."""
+    found: dict[tuple[str, str], list[Cell]] = {}
+    for cell in results.cells:
+        if cell.row.section == section:
+            found.setdefault((cell.row.shape, cell.row.dtype), []).append(cell)
+    return found
