@@ -35,10 +35,12 @@ QUIET = ("-Wno-maybe-uninitialized", "-Wno-uninitialized", "-Wno-unknown-warning
 
 # Which files use which instructions; all others run on any processor, and ask what it has.
 AVX512 = ("-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mfma")
-AMX = (*AVX512, "-mavx512bf16", "-mamx-tile", "-mamx-bf16")
+AVX512_BF16 = (*AVX512, "-mavx512bf16")
+AMX = (*AVX512_BF16, "-mamx-tile", "-mamx-bf16")
 INSTRUCTIONS: Mapping[str, Sequence[str]] = {
-    "attention.cpp": AVX512,
     "attention_amx.cpp": AMX,
+    "attention_bf16.cpp": AVX512_BF16,
+    "attention_f32.cpp": AVX512,
     "linear_bf16.cpp": AMX,
     "linear_f32.cpp": AVX512,
     "rows.cpp": AVX512,
@@ -90,9 +92,8 @@ def find_compiler() -> str:
     """The compiler that the package is built with: ``CXX``, or GCC.
 
     Raises:
-        RuntimeError: There is none, or it is clang. clang's code runs on LLVM's OpenMP threads,
-            torch's on GNU's: in one process they would be two teams that wait for each other on
-            the same processors, and only one of them has the number of threads that was asked for.
+        RuntimeError: There is none, or it is clang. clang's code would ask LLVM's OpenMP how many
+            threads there are, and keep that from computing beside ours; torch's threads are GNU's.
     """
     compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("c++")
     if compiler is None:

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 import torch
 
 from asyncgen import native
-from asyncgen.models.kernels.native_linear import fits
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,6 +27,9 @@ if TYPE_CHECKING:
 
 _PROBE = 32
 """Token ids that the model computes once, spread over its vocabulary."""
+
+_ROWS = 256
+"""Rows of a table that are looked at at once."""
 
 _SHOWN = 32
 """Hexadecimal digits: 128 bits."""
@@ -68,9 +70,8 @@ def fingerprint_of(model: PreTrainedModel, tokenizer: Tokenizer | None) -> str |
     found.update(_bytes(_logits(model)))
     for name, weight in model.core.named_parameters():
         if name.startswith("embed_"):
-            bits = weight.detach().view(torch.int32 if weight.element_size() == 4 else torch.int16)
-            for dim in (0, 1):
-                found.update(_bytes(bits.sum(dim, dtype=torch.int64)))
+            for sums in _sums(weight.detach(), model.dtype):
+                found.update(_bytes(sums))
     return found.hexdigest()[:_SHOWN]
 
 
@@ -93,12 +94,22 @@ def _is_exact(model: Any) -> bool:
         return False
     if model.device.type != "cpu" or config.head_dim > native.MOST_HEAD_DIM:
         return False
-    widths = (
-        config.hidden_size,
-        config.intermediate_size,
-        config.num_attention_heads * config.head_dim,
-    )
-    return all(fits(dtype, width) for width in widths)
+    return native.supports(dtype)
+
+
+def _sums(table: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    """Sums down and across a table ``[V, E]`` of the bits of what it gives, ``[E]`` and ``[V]``.
+
+    It may be kept in another dtype than it gives, and a part at a time is converted: the whole
+    could be the largest thing in memory.
+    """
+    whole = torch.int32 if dtype.itemsize == 4 else torch.int16
+    down, across = torch.zeros(table.shape[1], dtype=torch.int64), []
+    for start in range(0, len(table), _ROWS):
+        bits = table[start : start + _ROWS].to(dtype).view(whole)
+        down += bits.sum(0, dtype=torch.int64)
+        across.append(bits.sum(1, dtype=torch.int64))
+    return down, torch.cat(across)
 
 
 def _bytes(tensor: torch.Tensor) -> bytes:

@@ -86,7 +86,6 @@ def load_core(
     load_weights(
         core,
         checkpoint.below(core.stack_prefix),
-        dtype=kind,
         device=chosen,
         # Some checkpoints store a tied head all the same.
         ignored=(r"^lm_head\.weight$",) if config.tie_word_embeddings else (),

@@ -33,17 +33,21 @@ def least_tokens(backend: Backend, text: str) -> int:
     Returns:
         A number of tokens; 0 where the tokenizer may make few tokens of any text.
     """
-    if backend.truncation is not None:
-        return 0
-    longest = _longest_token(backend)
+    longest = longest_token(backend)
     if longest is None:
         return 0
     num_bytes = len(text.encode(errors="replace"))
     return -(-num_bytes // longest)
 
 
-def _longest_token(backend: Backend) -> int | None:
-    """Most bytes of a text that become one token; ``None`` for no limit."""
+def longest_token(backend: Backend) -> int | None:
+    """Tell how many bytes of a text become one token at most; ``None`` for no limit.
+
+    Args:
+        backend: As in `least_tokens`.
+    """
+    if backend.truncation is not None:
+        return None
     size = backend.get_vocab_size()
     known = _longest.get(backend)
     if known is None or known[0] != size:

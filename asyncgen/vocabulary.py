@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, overload
 from tokenizers import AddedToken
 
 from asyncgen.errors import InvalidRequestError
+from asyncgen.token_bounds import longest_token
 from asyncgen.tokenizer_files import ROLES
 
 if TYPE_CHECKING:
@@ -129,6 +130,15 @@ class Vocabulary:
     def get_vocab(self) -> dict[str, int]:
         """Return a copy of the vocabulary, added tokens included."""
         return self.backend_tokenizer.get_vocab(with_added_tokens=True)
+
+    @property
+    def longest_token(self) -> int | None:
+        """Most bytes of a text (UTF-8) that become one token.
+
+        ``None`` where the tokenizer may make few tokens of any text. To ask for the first time
+        takes as long as to write the vocabulary.
+        """
+        return longest_token(self.backend_tokenizer)
 
     @property
     def vocab(self) -> dict[str, int]:

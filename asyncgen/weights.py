@@ -44,6 +44,10 @@ _CHUNK = 8 << 20
 class Fillable(Protocol):
     """A model that was built on the meta device and says what it is made of."""
 
+    @property
+    def dtype(self) -> torch.dtype:
+        """What the model computes in."""
+
     def weight_map(self) -> Sequence[WeightRule]:
         """How each parameter is made."""
 
@@ -101,22 +105,21 @@ def load_weights(
     core: Fillable,
     checkpoint: Checkpoint,
     *,
-    dtype: torch.dtype,
     device: torch.device | str = "cpu",
     ignored: Sequence[str] = (),
     progress: ProgressOption = None,
 ) -> None:
     """Fill a model that was built on the meta device.
 
-    Names and shapes are all checked first. Then every parameter is read, converted, moved and
-    assigned, and its module prepared, one module at a time, the largest first: what a module needs
-    for a moment is then small beside what is not loaded yet.
+    Names and shapes are all checked first. Then every parameter is read, converted (unless its
+    module keeps it as it is stored), moved and assigned, and its module prepared, one module at a
+    time, the largest first: what a module needs for a moment is then small beside what is not
+    loaded yet.
 
     Args:
         core: The model; its ``weight_map`` says what is made of what.
         checkpoint: The stored tensors.
-        dtype: Dtype of the parameters.
-        device: Where they go.
+        device: Where the parameters go.
         ignored: More regular expressions of stored names that may be left alone.
         progress: How far it is: a bar, nothing, or what is called.
 
@@ -125,18 +128,27 @@ def load_weights(
             for the memory that is free, or a file changed under the reader's hands.
     """
     rules = core.weight_map()
-    as_stored = core.stays_as_stored() if torch.device(device).type == "cpu" else None
+    is_here = torch.device(device).type == "cpu"
+    as_stored = core.stays_as_stored() if is_here else None
     check_fit(rules, (*core.ignored_weights(), *ignored), checkpoint)
-    twice = [checkpoint.tensors[rule.sources[0]] for rule in rules if rule.target == as_stored]
-    check_memory(rules, twice, checkpoint, dtype=dtype, device=torch.device(device))
-    total = sum(checkpoint.tensors[source].num_bytes for rule in rules for source in rule.sources)
-    total += sum(table.num_bytes for table in twice if DTYPES[table.kind] != dtype)
+    stored = checkpoint.tensors
+    kinds = {
+        rule.target: _kind(core, rule, checkpoint) if is_here else core.dtype for rule in rules
+    }
+    twice = {rule.target: stored[rule.sources[0]] for rule in rules if rule.target == as_stored}
+    beside = sum(table.num_bytes for table in twice.values())
+    check_memory(rules, kinds, beside, checkpoint, dtype=core.dtype, device=torch.device(device))
+    total = sum(stored[source].num_bytes for rule in rules for source in rule.sources)
+    total += sum(
+        table.num_bytes for target, table in twice.items() if DTYPES[table.kind] != kinds[target]
+    )
     with Progress(total, "loading weights", progress=progress) as bar, _Reader(bar) as reader:
         for module_name, group in _by_module(rules):
             module = core.get_submodule(module_name)
             for rule in group:
-                stored = [checkpoint.tensors[source] for source in rule.sources]
-                tensor = reader.join(stored, dtype, transposed=rule.transposed).to(device)
+                sources = [stored[source] for source in rule.sources]
+                kind = kinds[rule.target]
+                tensor = reader.join(sources, kind, transposed=rule.transposed).to(device)
                 name = rule.target.rpartition(".")[2]
                 setattr(module, name, nn.Parameter(tensor, requires_grad=False))
                 # Else this name would keep the original alive while `prepare` makes its copy.
@@ -144,10 +156,10 @@ def load_weights(
             prepare = getattr(module, "prepare", None)
             if prepare is not None:
                 prepare()
-            for table in twice if as_stored == group[0].target else ():
-                kind = DTYPES[table.kind]
-                own = module.get_parameter("weight").detach()
-                core.use_stored(own if kind == dtype else reader.join([table], kind))
+            table = twice.get(group[0].target)
+            if table is not None:
+                kind, own = DTYPES[table.kind], module.get_parameter("weight").detach()
+                core.use_stored(own if kind == own.dtype else reader.join([table], kind))
                 del own
     core.prepare()
 
@@ -211,9 +223,19 @@ def find_broken(checkpoint: Checkpoint) -> str | None:
     return None
 
 
+def _kind(core: Fillable, rule: WeightRule, checkpoint: Checkpoint) -> torch.dtype:
+    """The dtype that a parameter is read in: the stored one where its module keeps that."""
+    module_name, _, name = rule.target.rpartition(".")
+    keeps = getattr(core.get_submodule(module_name), "keeps", None)
+    kind, *others = {DTYPES[checkpoint.tensors[source].kind] for source in rule.sources}
+    is_kept = keeps is not None and name == "weight" and not others and keeps(kind)
+    return kind if is_kept else core.dtype
+
+
 def check_memory(
     rules: Sequence[WeightRule],
-    twice: Sequence[StoredTensor],
+    kinds: Mapping[str, torch.dtype],
+    beside: int,
     checkpoint: Checkpoint,
     *,
     dtype: torch.dtype,
@@ -223,22 +245,23 @@ def check_memory(
 
     Args:
         rules: The model's weight map.
-        twice: Stored tensors that are kept beside what is made of them.
+        kinds: Dtype of each parameter, by its name in the map.
+        beside: Bytes of stored tensors that are kept beside what is made of them.
         checkpoint: The stored tensors.
-        dtype: Dtype of the parameters.
-        device: Where they go.
+        dtype: What the model computes in.
+        device: Where the parameters go.
 
     Raises:
         ModelLoadError: Less memory is free than the weights take.
     """
     free = memory_to_load(device)
-    count = sum(math.prod(shape) for rule in rules for shape in rule.shapes)
-    beside = sum(table.num_bytes for table in twice)
-    need = count * dtype.itemsize + beside
+    counts = {rule.target: sum(map(math.prod, rule.shapes)) for rule in rules}
+    need = sum(count * kinds[target].itemsize for target, count in counts.items()) + beside
     if free is None or need <= free:
         return
-    half = count * 2 + beside
-    smaller = f'`dtype="bfloat16"` ({_gigabytes(half)} GB), ' if dtype.itemsize > 2 else ""
+    half = sum(counts.values()) * 2 + beside
+    is_wide = half < 0.9 * need  # else most weights have 16 bits already
+    smaller = f'`dtype="bfloat16"` ({_gigabytes(half)} GB), ' if is_wide else ""
     name = str(dtype).removeprefix("torch.")
     raise ModelLoadError(
         f"{checkpoint.folder} needs {_gigabytes(need)} GB of memory in {name}, "

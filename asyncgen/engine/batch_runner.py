@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Protocol
 
 import torch
 
+from asyncgen.engine.neighbours import Neighbours
+from asyncgen.engine.threads import lower_threads
+from asyncgen.models.kernels.threads import claim_thread
 from asyncgen.transfer import to_device
 
 if TYPE_CHECKING:
@@ -54,9 +57,13 @@ class BatchRunner:
         self._device = attention.storage.device
         self._attention = attention
         self._graphs = graphs
+        self._neighbours: Neighbours | None = None
 
     def warm(self) -> None:
-        """Do what would make the first steps slow, where there is such a thing."""
+        """Do what would make the first steps slow, and take the thread that computes."""
+        is_claimed = claim_thread(self._core)
+        if not is_claimed and self._device.type == "cpu" and torch.get_num_threads() > 1:
+            self._neighbours = Neighbours(torch.get_num_threads())
         if self._graphs is not None:
             self._graphs.warm()
 
@@ -104,6 +111,12 @@ class BatchRunner:
         end = 2 * len(ids)
         if insert is not None:
             insert(packed[: len(ids)])
-        return self._core.decode_packed(
+        neighbours = self._neighbours
+        if neighbours is not None:
+            lower_threads(neighbours.count())
+        logits = self._core.decode_packed(
             packed[: len(ids)], packed[len(ids) : end], packed[end:], self._attention
         )
+        if neighbours is not None:
+            neighbours.note(len(ids))
+        return logits

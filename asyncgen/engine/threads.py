@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 _lock = threading.Lock()
 _asked: dict[object, int] = {}  # by those that are inside, the latest last
 _before = 0
+_lowered = threading.local()
 
 
 @contextmanager
@@ -31,7 +32,10 @@ def computing_threads(count: int | None) -> Iterator[None]:
     """
     global _before
     if count is None:
-        yield
+        try:
+            yield
+        finally:
+            _raise()
         return
     import torch
 
@@ -44,6 +48,26 @@ def computing_threads(count: int | None) -> Iterator[None]:
     try:
         yield
     finally:
+        _raise()
         with _lock:
             del _asked[key]
             torch.set_num_threads(next(reversed(_asked.values()), _before))
+
+
+def lower_threads(count: int) -> None:
+    """Compute on this thread with fewer threads than it has, until `computing_threads` is left."""
+    import torch
+
+    if not hasattr(_lowered, "before"):
+        _lowered.before = torch.get_num_threads()
+    if torch.get_num_threads() != count:
+        torch.set_num_threads(count)
+
+
+def _raise() -> None:
+    """Set back what `lower_threads` has changed."""
+    before = _lowered.__dict__.pop("before", None)
+    if before is not None:
+        import torch
+
+        torch.set_num_threads(before)

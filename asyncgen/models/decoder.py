@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from asyncgen.errors import InvalidRequestError
+from asyncgen.models.kernels.blocks import compile_layers, compiled_block
 from asyncgen.models.kernels.linear import Embedding, Linear
 from asyncgen.models.kernels.norm import LayerNorm, RMSNorm, make_scaler
 from asyncgen.models.kernels.prepared import Prepared
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
     from asyncgen.models.attention.dense import AttentionContext
     from asyncgen.models.config import ModelConfig
+    from asyncgen.models.kernels.blocks import Block
 
 
 KEPT_TOKENS: Final = 16
@@ -131,6 +133,19 @@ class DecoderLayer(Prepared):
             gate_up.is_gated,
             gate_up.into,
             self.down.ready().add_to,
+        )
+
+    def compiled(self) -> Block | None:
+        """Its parts, where all of them are our kernels'."""
+        heads_norm = self._ready()[2]
+        return compiled_block(
+            self.input_norm.scaler,
+            self.qkv.ready(),
+            heads_norm,
+            self.output.ready(),
+            self.post_norm.scaler,
+            self.gate_up.ready(),
+            self.down.ready(),
         )
 
     def run(
@@ -271,6 +286,7 @@ class DecoderLM(Prepared):
             tuple(layer.run for layer in layers),
             self.norm.scaler.into,
             self.lm_head.ready().product,
+            compile_layers(layers, self.dtype),
         )
 
     def prepare_head(self, *, own_copy: bool) -> None:
@@ -282,7 +298,7 @@ class DecoderLM(Prepared):
         """
         table = self.embed_tokens.weight
         self._head_made_of = (table,)
-        self.lm_head.tie(table.detach().to(self.dtype), own_copy=own_copy)
+        self.lm_head.tie(table.detach(), own_copy=own_copy)
 
     def computes_in_place(self) -> bool:
         """Whether the head computes with a weight that may be written to."""
@@ -366,7 +382,7 @@ class DecoderLM(Prepared):
             positions: ``[B, S]`` or ``[1, S]``, int64.
             attention: Does the attention; its cache grows by S positions.
         """
-        lookup, _, _, norm, product = self._plan or self._ready()
+        lookup, _, _, norm, product, _ = self._plan or self._ready()
         batch = input_ids.shape[0]
         stream = lookup(input_ids.reshape(-1))  # [N, E]
         self._run(stream, positions, batch, attention, None)
@@ -395,7 +411,7 @@ class DecoderLM(Prepared):
         Raises:
             InvalidRequestError: A position is beyond `packed_length`.
         """
-        lookup, _, _, norm, product = self._plan or self._ready()
+        lookup, _, _, norm, product, _ = self._plan or self._ready()
         limit = self.packed_length
         if limit is not None and int(positions.max()) >= limit:
             raise InvalidRequestError(
@@ -513,18 +529,22 @@ class DecoderLM(Prepared):
         depth: int | None = None,
     ) -> None:
         """Send the stream ``[N, E]`` through the layers, in place."""
-        _, place, layers, _, _ = self._plan or self._ready()
+        _, place, layers, _, _, compiled = self._plan or self._ready()
         tokens = stream.shape[0]
         if positions.numel() != tokens:
             positions = positions.expand(batch, -1)
         placed = place(stream, positions.reshape(-1))
+        attention.begin(batch, tokens // batch)
+        pages = attention.compiled
+        if compiled is not None and pages is not None and collect is None and depth is None:
+            compiled.run(stream, *placed, pages)
+            return
         # Taken out while in use, so that calls from two threads never share one.
         space = self._spaces.pop(tokens, None)
         if space is None:
             # Memory made in inference mode could not be written to outside of it later on.
             with torch.inference_mode(False):
                 space = self._make_space(tokens, stream)
-        attention.begin(batch, tokens // batch)
         for run in layers if depth is None else layers[:depth]:
             if collect is not None:
                 collect.append(stream.view(batch, -1, stream.shape[1]).clone())

@@ -9,6 +9,9 @@ _Layer: TypeAlias = tuple[tuple[Tensor, Tensor], int, float]
 """A layer's keys and values, ``[P * K, page_size, D]`` each; its window or 0; its scale."""
 
 def features() -> dict[str, bool]: ...
+def begin_team(threads: int, /) -> int: ...
+def end_team(before: int, /) -> None: ...
+def has_team() -> bool: ...
 
 class Linear:
     def __new__(
@@ -16,6 +19,7 @@ class Linear:
         weight: Tensor,
         bias: Tensor | None,
         *,
+        dtype: torch.dtype,
         inputs: int,
         outputs: int,
         is_gated: bool,
@@ -45,3 +49,12 @@ class Attention:
     ) -> Attention: ...
     def lay_out(self, rows: array[int], pages: array[int], out: Tensor, /) -> None: ...
     def attend(self, layer: int, heads: Tensor, /) -> Tensor: ...
+
+_Block: TypeAlias = tuple[Norm, Linear, Norm | None, Linear, Norm, Linear, Linear]
+"""Input norm, queries, keys and values, norm of heads, output, second norm, gate and up, down."""
+
+class Layers:
+    def __new__(cls, blocks: Sequence[_Block], *, rotary: Rotary) -> Layers: ...
+    def run(
+        self, stream: Tensor, cosines: Tensor, sines: Tensor, attention: Attention, /
+    ) -> None: ...

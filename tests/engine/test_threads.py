@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from asyncgen import AsyncLLM
-from asyncgen.engine.threads import computing_threads
+from asyncgen.engine.threads import computing_threads, lower_threads
 from asyncgen.errors import AsyncgenError
 
 if TYPE_CHECKING:
@@ -74,3 +74,17 @@ def test_nothing_is_set_where_nothing_was_asked_for() -> None:
     with computing_threads(None):
         torch.set_num_threads(3)
     assert torch.get_num_threads() == 3
+
+
+@pytest.mark.parametrize("asked", [None, 4])
+def test_fewer_for_a_while_are_set_back_at_the_end(asked: int | None) -> None:
+    before = torch.get_num_threads()
+    with computing_threads(asked):
+        most = torch.get_num_threads()
+        for count in (2, 1, 2):
+            lower_threads(count)
+            assert torch.get_num_threads() == count
+        lower_threads(most)
+        assert torch.get_num_threads() == most
+        lower_threads(1)
+    assert torch.get_num_threads() == before

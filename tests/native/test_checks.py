@@ -62,7 +62,8 @@ def test_a_gated_product_is_not_added() -> None:
 
 
 def test_weights_are_of_the_size_that_is_said(kernels: Any) -> None:
-    options = {"inputs": 32, "outputs": 40, "is_gated": False, "uses_tiles": False}
+    options: dict[str, Any] = {"inputs": 32, "outputs": 40, "is_gated": False, "uses_tiles": False}
+    options["dtype"] = torch.float32
     weight = torch.zeros(64 * 32)
     kernels.Linear(weight, torch.zeros(64), **options)
     for wrong in (weight[:-1], weight[::2], weight.double()):
@@ -70,6 +71,18 @@ def test_weights_are_of_the_size_that_is_said(kernels: Any) -> None:
             kernels.Linear(wrong, None, **options)
     with pytest.raises(ValueError, match="the bias is"):
         kernels.Linear(weight, torch.zeros(40), **options)
+    kernels.Linear(weight.half(), None, **options)
+    with pytest.raises(ValueError, match=r"is torch\.float16, which rows in torch\.bfloat16"):
+        kernels.Linear(weight.half(), None, **{**options, "dtype": torch.bfloat16})
+    with pytest.raises(ValueError, match=r"dtype is torch\.float16 and must be"):
+        kernels.Linear(weight.half(), None, **{**options, "dtype": torch.float16})
+
+
+@pytest.mark.parametrize("stored", [torch.bfloat16, torch.float16])
+def test_numbers_of_16_bits_are_widened(stored: torch.dtype) -> None:
+    every = torch.arange(-(2**15), 2**15).to(torch.int16).view(stored)[:, None]
+    found = NativeKernel(every, None, dtype=torch.float32).product(torch.ones(1, 1))
+    torch.testing.assert_close(found[0], every[:, 0].float(), atol=0, rtol=0, equal_nan=True)
 
 
 def test_norms_stay_inside_of_their_tensors(kernels: Any) -> None:
@@ -176,6 +189,22 @@ def test_a_failure_inside_a_kernel_is_an_exception_after_it(kernels: Any) -> Non
         step.attend()
     pages[1] = 1
     step.attend()
+
+
+def test_so_is_one_in_a_chunk_of_many_queries(kernels: Any) -> None:
+    step = Step(kernels)
+    step.heads, step.out = (
+        torch.randn(40, HEADS + 2 * KV_HEADS, SIZE),
+        torch.empty(40, HEADS * SIZE),
+    )
+    pages = array("q", [3, 1, 4, 0, 5])
+    step.attention.lay_out(array("q", [0, 40, 0, 0]), pages, step.out)
+    pages[2] = -1
+    with pytest.raises(RuntimeError, match=r"a check inside a kernel failed: page >= 0 && page <"):
+        step.attend()
+    pages[2] = 4
+    values = step.heads[0, HEADS + KV_HEADS :].repeat_interleave(HEADS // KV_HEADS, 0)
+    torch.testing.assert_close(step.attend()[0], values.flatten())
 
 
 def test_pages_are_of_the_size_that_is_said(kernels: Any) -> None:

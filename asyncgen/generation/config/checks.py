@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import difflib
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from asyncgen.errors import InvalidRequestError, shorten
@@ -404,7 +405,7 @@ def check_token_ids(config: object, given: Collection[str], vocab_size: int) -> 
         if value is None:
             continue
         if kind.words:
-            ids = list(_ids_of_words(name, value))
+            ids = _ids_of_words(name, value)
         else:
             ids = list(_ids(name, value, several=kind.several))
         if not ids and kind.is_written and kind.several:
@@ -446,16 +447,16 @@ def _ids(name: str, value: Any, *, several: bool) -> Iterator[int]:
         yield token_id
 
 
-def _ids_of_words(name: str, value: Any) -> Iterator[int]:
+def _ids_of_words(name: str, value: Any) -> list[int]:
     """Ids of words and biases, as far as their form is the right one."""
     if name == "sequence_bias" and isinstance(value, list | tuple):
         value = [pair[0] for pair in value if isinstance(pair, list | tuple) and pair]
     if name == "force_words_ids" and isinstance(value, list):
         value = [form for word in value for form in _forms(word)]
-    for word in value if isinstance(value, dict | list | tuple) else ():
-        for token_id in word if isinstance(word, list | tuple) else ():
-            if _is_id(token_id):
-                yield token_id
+    words = value if isinstance(value, dict | list | tuple) else ()
+    ids = list(chain.from_iterable([word for word in words if isinstance(word, list | tuple)]))
+    # Of a table as long as the vocabulary, not each is looked at by itself.
+    return ids if set(map(type, ids)) == {int} else list(filter(_is_id, ids))
 
 
 def _forms(word: Any) -> list[Any]:

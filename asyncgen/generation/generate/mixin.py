@@ -14,6 +14,7 @@ import torch
 from asyncgen.generation.generate.call import Arguments, prepare_call, run_call
 from asyncgen.generation.generate.custom import run_recipe
 from asyncgen.generation.generate.hook import model_inputs
+from asyncgen.models.kernels.threads import claimed_thread
 from asyncgen.recipes import one_method
 
 if TYPE_CHECKING:
@@ -136,7 +137,9 @@ class GenerationMixin:
             if not inspect.isgeneratorfunction(custom):
                 return custom
         given = Arguments(**named, kwargs=kwargs, custom=custom)
-        return run_call(prepare_call(self, given), streamer)
+        call = prepare_call(self, given)
+        with claimed_thread(getattr(self, "core", None)):
+            return run_call(call, streamer)
 
     def prepare_inputs_for_generation(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -54,7 +55,7 @@ class _Biases:
     def __init__(self, pairs: Iterable[tuple[tuple[int, ...], float]]) -> None:
         """Sort the sequences; every one is there once."""
         self.pairs = list(pairs)
-        self.largest = max((max(tokens) for tokens, _ in self.pairs), default=-1)
+        self.largest = max(chain.from_iterable(tokens for tokens, _ in self.pairs), default=-1)
         single = {tokens[0]: bias for tokens, bias in self.pairs if len(tokens) == 1}
         # A table may be as long as the vocabulary: it is laid out once, and not in a step.
         self.tokens = torch.tensor(list(single), dtype=torch.int64)
@@ -374,7 +375,8 @@ def token_list(token_ids: TokenIds | Sequence[int]) -> list[int]:
 
 
 def _are_ids(tokens: Iterable[object]) -> bool:
-    return all(isinstance(token, int) and token >= 0 for token in tokens)
+    ids: list[Any] = list(tokens)
+    return _are_all(ids, int) and min(ids, default=0) >= 0
 
 
 def _bias_pairs(table: Any) -> list[tuple[tuple[int, ...], float]]:
@@ -382,18 +384,26 @@ def _bias_pairs(table: Any) -> list[tuple[tuple[int, ...], float]]:
     if not isinstance(table, dict | list) or not table:
         allowed = "must be a non-empty list of [token ids, bias] pairs, or a dict"
         raise InvalidRequestError("sequence_bias", table, allowed)
-    keys = tuple if isinstance(table, dict) else list
-    pairs: dict[tuple[int, ...], float] = {}
-    for entry in table.items() if isinstance(table, dict) else table:
-        tokens, bias = entry if isinstance(entry, list | tuple) and len(entry) == 2 else ((), None)
-        if not isinstance(tokens, keys) or not tokens or not _are_ids(tokens):
-            allowed = f"every sequence must be a non-empty {keys.__name__} of token ids"
-            raise InvalidRequestError("sequence_bias", table, allowed)
-        if not isinstance(bias, float):
-            raise InvalidRequestError("sequence_bias", table, "every bias must be a float")
-        if not (abs(bias) <= _LARGEST_BIAS or math.isinf(bias)):
-            raise InvalidRequestError(
-                "sequence_bias", table, "every bias must be a number that a score can be"
-            )
-        pairs[tuple(tokens)] = bias
-    return list(pairs.items())
+    # There may be as many as tokens of the vocabulary: no function is called for each of them.
+    keys: type = tuple if isinstance(table, dict) else list
+    sequences: list[Any] = [None]
+    biases: list[Any] = []
+    if isinstance(table, dict):
+        sequences, biases = list(table), list(table.values())
+    elif all(isinstance(entry, list | tuple) and len(entry) == 2 for entry in table):
+        sequences, biases = [tokens for tokens, _ in table], [bias for _, bias in table]
+    are_sequences = _are_all(sequences, keys) and all(sequences)
+    if not are_sequences or not _are_ids(chain.from_iterable(sequences)):
+        allowed = f"every sequence must be a non-empty {keys.__name__} of token ids"
+        raise InvalidRequestError("sequence_bias", table, allowed)
+    if not _are_all(biases, float):
+        raise InvalidRequestError("sequence_bias", table, "every bias must be a float")
+    if not all(abs(bias) <= _LARGEST_BIAS or math.isinf(bias) for bias in biases):
+        raise InvalidRequestError(
+            "sequence_bias", table, "every bias must be a number that a score can be"
+        )
+    return list(dict(zip(map(tuple, sequences), biases, strict=True)).items())
+
+
+def _are_all(values: Iterable[object], kind: type) -> bool:
+    return all(issubclass(each, kind) for each in set(map(type, values)))

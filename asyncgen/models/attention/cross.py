@@ -59,6 +59,8 @@ class CrossAttentionContext(AttentionContext, Protocol):
 class EncoderAttention:
     """Attention of every token to every token of its row, with a bias by distance."""
 
+    compiled = None
+
     def __init__(
         self,
         config: ModelConfig,

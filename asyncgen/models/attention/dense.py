@@ -8,7 +8,7 @@ business. This module knows no weights.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch.nn.functional import scaled_dot_product_attention
@@ -21,7 +21,14 @@ if TYPE_CHECKING:
 
 
 class AttentionContext(Protocol):
-    """Does the attention of one forward pass after another, and owns what they leave behind."""
+    """Does the attention of one forward pass after another, and owns what they leave behind.
+
+    Attributes:
+        compiled: Our kernel over the pages that were laid out, for a model that computes all its
+            blocks in one call; ``None`` where attention is something else.
+    """
+
+    compiled: Any | None
 
     def begin(self, rows: int, length: int) -> None:
         """Get ready for a forward pass of ``rows`` times ``length`` tokens, B and S."""
@@ -49,6 +56,8 @@ class DenseAttention:
     Attributes:
         cache: The cache that grows.
     """
+
+    compiled = None
 
     def __init__(
         self,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from asyncgen.models.kernels.native_linear import widens
 from asyncgen.models.kernels.products import DenseKernel, choose_kernel, kernel_in_place
 
 if TYPE_CHECKING:
@@ -20,7 +21,8 @@ class Linear(nn.Module):
     on ``weight`` is ``None`` and `dense_weight` gives it back.
 
     Attributes:
-        weight: ``[out_features, in_features]``, or ``None`` once prepared.
+        dtype: Dtype of rows and products.
+        weight: ``[out_features, in_features]``, or ``None`` once prepared; of any floating dtype.
         bias: ``[out_features]``, or ``None``.
         kernel: What computes; replaced by `prepare`.
         is_in_place: Whether it is to compute with the weight as it lies, and `prepare` leaves it.
@@ -44,7 +46,7 @@ class Linear(nn.Module):
             in_features: Size of an input row.
             out_features: Size of an output row.
             bias: Whether a bias is added.
-            dtype: Of weight and bias; ``None``: torch's default.
+            dtype: Of weight, bias, rows and products; ``None``: torch's default.
             gates: Whether the outputs are those of a gate with SiLU and, behind them, what it
                 lets through: a kernel may join them, see `choose_kernel`.
         """
@@ -52,6 +54,7 @@ class Linear(nn.Module):
         self.in_features = in_features
         self.out_features = out_features
         self.gates = gates
+        self.dtype = dtype = dtype or torch.get_default_dtype()
         self.weight = _parameter(torch.empty(out_features, in_features, dtype=dtype))
         self.register_parameter(
             "bias", _parameter(torch.empty(out_features, dtype=dtype)) if bias else None
@@ -59,6 +62,10 @@ class Linear(nn.Module):
         self.kernel: Kernel | None = None
         self.is_in_place = False
         self._tied = False
+
+    def keeps(self, stored: torch.dtype) -> bool:
+        """Whether the weight may come, and stay, as a file has it: its kernel widens it."""
+        return widens(stored, self.dtype)
 
     def prepare(self) -> None:
         """Lay the weight out for its kernel and free the original; idempotent.
@@ -70,18 +77,23 @@ class Linear(nn.Module):
         if weight is None or weight.is_meta or self.is_in_place:
             return
         self.weight = None
-        self.kernel = choose_kernel(weight.detach(), _detached(self.bias), gates=self.gates)
+        self.kernel = choose_kernel(
+            weight.detach(), _detached(self.bias), dtype=self.dtype, gates=self.gates
+        )
 
     def tie(self, table: Tensor, *, own_copy: bool) -> None:
         """Compute with another module's weight.
 
         Args:
-            table: ``[out_features, in_features]``, in the dtype of the inputs.
+            table: ``[out_features, in_features]``, of any floating dtype.
             own_copy: Whether to lay out a copy for the fastest kernel; otherwise the table is
-                used as it lies.
+                used as it lies, if it is in the dtype of the rows.
         """
         self._tied = True
-        self.kernel = (choose_kernel if own_copy else kernel_in_place)(table, None)
+        if own_copy:
+            self.kernel = choose_kernel(table, None, dtype=self.dtype)
+        else:
+            self.kernel = kernel_in_place(table.to(self.dtype), None)
 
     def compute_in_place(self) -> None:
         """Have the weight back as an ordinary parameter, and compute with that; idempotent."""
@@ -98,21 +110,22 @@ class Linear(nn.Module):
     def ready(self) -> Kernel:
         """The kernel; one on the plain weight where `prepare` was not called yet."""
         if self.weight is not None:
-            return DenseKernel(self.weight.detach().t(), _detached(self.bias))
+            return DenseKernel(self.weight.detach().to(self.dtype).t(), _detached(self.bias))
         assert self.kernel is not None, "a linear layer without weight cannot compute"
         return self.kernel
 
     def dense_weight(self) -> Tensor:
-        """The weight ``[out_features, in_features]``, a copy if the kernel holds another layout."""
-        return self.ready().dense()
+        """The weight ``[out_features, in_features]`` in `dtype`; a copy if the kernel's differs."""
+        return self.ready().dense().to(self.dtype)
 
     def _apply(self, fn: Any, recurse: bool = True) -> Linear:
         # `model.to(...)` reaches parameters only, so the weight becomes one for the occasion.
         packed = self.weight is None and self.kernel is not None and not self._tied
         if packed:
-            self.weight = _parameter(self.dense_weight())
+            self.weight = _parameter(self.ready().dense())
             self.kernel = None
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        self.dtype = fn(torch.empty(0, dtype=self.dtype)).dtype
         if packed:
             self.prepare()
         elif self._tied:
@@ -139,6 +152,10 @@ class Embedding(nn.Module):
         self.weight = _parameter(torch.empty(num_embeddings, features, dtype=self.dtype))
         self._table: Tensor | None = None
 
+    def keeps(self, stored: torch.dtype) -> bool:
+        """Whether the table may come, and stay, as a file has it: where products do as well."""
+        return widens(stored, self.dtype)
+
     def prepare(self) -> None:
         """Take note of a newly loaded table."""
         self._table = self.weight.detach()
@@ -160,6 +177,17 @@ class Embedding(nn.Module):
         self.dtype = fn(torch.empty(0, dtype=self.dtype)).dtype
         self._table = None
         return self
+
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        destination[f"{prefix}weight"] = destination[f"{prefix}weight"].to(self.dtype)
+
+    def _load_from_state_dict(self, *args: Any) -> None:
+        # What is loaded is copied into the table, whose dtype may have fewer bits.
+        if self.weight.dtype != self.dtype:
+            self.weight = _parameter(self.weight.detach().to(self.dtype))
+        super()._load_from_state_dict(*args)
+        self._table = None
 
 
 def _parameter(tensor: Tensor) -> nn.Parameter:

@@ -23,11 +23,18 @@ if TYPE_CHECKING:
 HALF: Final = PANEL // 2
 
 
-def fits(dtype: torch.dtype, in_features: int) -> bool:
-    """Whether our kernels multiply weights of a dtype and size on this CPU."""
-    if not native.supports(dtype):
-        return False
-    return dtype == torch.float32 or in_features % TILE_INPUTS == 0
+def widens(stored: torch.dtype, dtype: torch.dtype) -> bool:
+    """Whether our kernels multiply rows of a dtype by a weight that stays in 16 bits on this CPU.
+
+    It is widened in registers, which is exact: the products are those of the weight converted
+    before, bit for bit, for half of its memory.
+
+    Args:
+        stored: Of the weight.
+        dtype: Of the rows.
+    """
+    is_wide = dtype == torch.float32 and native.supports(dtype)
+    return is_wide and stored in (torch.bfloat16, torch.float16)
 
 
 class NativeKernel:
@@ -36,21 +43,47 @@ class NativeKernel:
     Attributes:
         is_gated: Whether the weight is a gate's and an up-projection's, one below the other, and
             `into` gives ``silu(gate) * up``, ``[N, out / 2]``.
+        compiled: The kernel itself.
     """
 
-    __slots__ = ("_bias", "_inputs", "_outputs", "_weight", "add_to", "into", "is_gated")
+    __slots__ = (
+        "_bias",
+        "_dtype",
+        "_inputs",
+        "_outputs",
+        "_weight",
+        "add_to",
+        "compiled",
+        "into",
+        "is_gated",
+    )
 
-    def __init__(self, weight: Tensor, bias: Tensor | None, is_gated: bool = False) -> None:
-        """Lay a weight out; the caller may drop the original afterwards."""
+    def __init__(
+        self,
+        weight: Tensor,
+        bias: Tensor | None,
+        is_gated: bool = False,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        """Lay a weight out; the caller may drop the original afterwards.
+
+        Args:
+            weight: ``[out, in]``.
+            bias: ``[out]``, or ``None``.
+            is_gated: See the attribute.
+            dtype: Of rows and products; ``None``: the weight's. See `widens` for others.
+        """
         assert native.kernels is not None
         self._outputs, self._inputs = weight.shape
+        self._dtype = dtype = dtype or weight.dtype
         self.is_gated = is_gated
-        self._weight = _lay_out(weight, is_gated)
+        self._weight = _lay_out(weight, is_gated, in_tiles=dtype == torch.bfloat16)
         # [panels, 2, 16]
         self._bias = None if bias is None else torch.stack(_halves(bias.float(), is_gated), 1)
-        compiled = native.kernels.Linear(
+        self.compiled = compiled = native.kernels.Linear(
             self._weight,
             self._bias,
+            dtype=dtype,
             inputs=self._inputs,
             outputs=self._outputs,
             is_gated=is_gated,
@@ -69,12 +102,14 @@ class NativeKernel:
         halves = _take_apart(self._weight, self._inputs)
         return _whole(halves, self._outputs, self.is_gated).contiguous()
 
-    def __reduce__(self) -> tuple[type[NativeKernel], tuple[Tensor, Tensor | None, bool]]:
+    def __reduce__(
+        self,
+    ) -> tuple[type[NativeKernel], tuple[Tensor, Tensor | None, bool, torch.dtype]]:
         """Copy and pickle by way of the ordinary layout, as the others do."""
         bias = self._bias
         if bias is not None:
             bias = _whole(bias, self._outputs, self.is_gated)
-        return NativeKernel, (self.dense(), bias, self.is_gated)
+        return NativeKernel, (self.dense(), bias, self.is_gated, self._dtype)
 
 
 def _halves(rows: Tensor, is_gated: bool) -> tuple[Tensor, Tensor]:
@@ -104,24 +139,39 @@ def _filled(rows: Tensor, multiple: int) -> Tensor:
     return pad(rows, (0, 0) * (rows.dim() - 1) + (0, missing)) if missing else rows
 
 
-def _lay_out(weight: Tensor, is_gated: bool) -> Tensor:
-    """Panels of ``[out, in]``: by inputs, or by tiles of 16 pairs of inputs and 16 outputs."""
+def _lay_out(weight: Tensor, is_gated: bool, *, in_tiles: bool) -> Tensor:
+    """Panels of ``[out, in]``: by inputs, or by tiles of 16 pairs of inputs and 16 outputs.
+
+    The last tiles are filled up with zeros.
+    """
     halves = _halves(weight, is_gated)
     count, inputs = len(halves[0]), weight.shape[1]
-    if weight.dtype == torch.float32:
-        panels = empty((count, inputs, 2, HALF), weight.dtype)
+    if not in_tiles:
+        panels = empty((count, inputs, PANEL), weight.dtype)
         for number, half in enumerate(halves):
-            panels[:, :, number] = half.transpose(1, 2)
+            _by_halves(panels)[:, number] = half
         return panels
-    tiles, pairs = inputs // TILE_INPUTS, TILE_INPUTS // 2
+    tiles, pairs = -(-inputs // TILE_INPUTS), TILE_INPUTS // 2
     panels = empty((count, tiles, 2, pairs, HALF, 2), weight.dtype)
     for number, half in enumerate(halves):
+        if inputs % TILE_INPUTS:
+            half = pad(half, (0, tiles * TILE_INPUTS - inputs))
         panels[:, :, number] = half.view(count, HALF, tiles, pairs, 2).permute(0, 2, 3, 1, 4)
     return panels
 
 
+def _by_halves(panels: Tensor) -> Tensor:
+    """A view ``[panels, 2, 16, in]`` of panels ``[panels, in, 32]``.
+
+    In bfloat16 the outputs of the halves take turns, for the sake of how they are widened.
+    """
+    if panels.dtype == torch.bfloat16:
+        return panels.view(*panels.shape[:2], HALF, 2).permute(0, 3, 2, 1)
+    return panels.view(*panels.shape[:2], 2, HALF).permute(0, 2, 3, 1)
+
+
 def _take_apart(panels: Tensor, inputs: int) -> Tensor:
     """The opposite of `_lay_out`: halves of panels, ``[panels, 2, 16, in]``."""
-    if panels.dtype == torch.float32:
-        return panels.permute(0, 2, 3, 1)
-    return panels.permute(0, 2, 4, 1, 3, 5).reshape(len(panels), 2, HALF, inputs)
+    if panels.dim() == 3:
+        return _by_halves(panels)
+    return panels.permute(0, 2, 4, 1, 3, 5).reshape(len(panels), 2, HALF, -1)[..., :inputs]

@@ -105,17 +105,22 @@ def make_scaler(weight: Tensor, features: int, eps: float) -> NativeScaler | Sca
 
 
 class NativeScaler:
-    """The norm by our own kernel."""
+    """The norm by our own kernel.
 
-    __slots__ = ("into",)
+    Attributes:
+        compiled: The kernel itself.
+        into: As of `Scaler`.
+    """
+
+    __slots__ = ("compiled", "into")
 
     def __init__(self, weight: Tensor, features: int, eps: float) -> None:
         """See `make_scaler`."""
         assert native.kernels is not None
         rows = weight.float().contiguous().view(-1, features)
-        compiled = native.kernels.Norm(rows, eps=eps, dtype=weight.dtype)
-        # As of `Scaler`; a step calls it as it is, without a Python function around it.
-        self.into: Callable[[Tensor, Tensor], Tensor] = compiled.into
+        self.compiled = native.kernels.Norm(rows, eps=eps, dtype=weight.dtype)
+        # A step calls it as it is, without a Python function around it.
+        self.into: Callable[[Tensor, Tensor], Tensor] = self.compiled.into
 
 
 class Scaler:

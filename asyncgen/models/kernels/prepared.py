@@ -26,6 +26,10 @@ class Prepared(nn.Module):
             self.prepare()
         return self._plan
 
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy makes a plan of its own."""
+        return {**self.__dict__, "_plan": None}
+
     def _apply(self, fn: Any, recurse: bool = True) -> Self:
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         self._plan = None

@@ -65,8 +65,8 @@ from typing import Any, Final, Protocol
 import torch
 from torch import Tensor
 
-from asyncgen.models.kernels.native_linear import NativeKernel
-from asyncgen.models.kernels.native_linear import fits as native_fits
+from asyncgen import native
+from asyncgen.models.kernels.native_linear import NativeKernel, widens
 
 FEW_ROWS: Final = 16
 """Up to so many rows a packed product is copied into the caller's buffer: that costs a
@@ -118,7 +118,7 @@ class Kernel(Protocol):
         """Add the product to ``residual`` ``[N, out]`` in place."""
 
     def dense(self) -> Tensor:
-        """The weight ``[out, in]`` in the ordinary layout; a copy where the layout differs."""
+        """The weight ``[out, in]`` as it is kept, in the ordinary layout; maybe a copy."""
 
 
 class DenseKernel:
@@ -379,19 +379,31 @@ def _find_packed_linear() -> Any:
 _linear = _find_packed_linear()
 
 
-def choose_kernel(weight: Tensor, bias: Tensor | None, *, gates: bool = False) -> Kernel:
+def choose_kernel(
+    weight: Tensor,
+    bias: Tensor | None,
+    *,
+    dtype: torch.dtype | None = None,
+    gates: bool = False,
+) -> Kernel:
     """Lay out a weight ``[out, in]`` for the kernel that suits its device and dtype.
 
     Args:
         weight: ``[out, in]``.
         bias: ``[out]``, or ``None``.
+        dtype: Of rows and products; ``None``: the weight's. A weight in another is converted,
+            unless the kernel widens it as it computes.
         gates: Whether the weight is that of a gate with SiLU, and of what it lets through, one
             below the other. A kernel may compute ``silu(gate) * up`` then; see `Kernel.is_gated`.
     """
-    if weight.device.type != "cpu":
+    dtype = dtype or weight.dtype
+    is_here = weight.device.type == "cpu"
+    if not (is_here and widens(weight.dtype, dtype)):
+        weight = weight.to(dtype)
+    if not is_here:
         return DenseKernel(weight.t(), bias)
-    if native_fits(weight.dtype, weight.shape[1]):
-        return NativeKernel(weight, bias, gates)
+    if native.supports(dtype):
+        return NativeKernel(weight, bias, gates, dtype)
     if packs(weight.dtype):
         return PackedKernel(weight, bias)
     if chunks(weight.dtype, *weight.shape):
@@ -424,9 +436,7 @@ def has_intel_kernels() -> bool:
 
 def is_laid_out_anew(dtype: torch.dtype, out_features: int, in_features: int) -> bool:
     """Whether the fastest kernel on the CPU wants a copy of such a weight in another layout."""
-    return (
-        native_fits(dtype, in_features) or packs(dtype) or chunks(dtype, out_features, in_features)
-    )
+    return native.supports(dtype) or packs(dtype) or chunks(dtype, out_features, in_features)
 
 
 def packs(dtype: torch.dtype) -> bool:

@@ -1,59 +1,12 @@
 // `Attention`: the pages of all layers, and a step over them.
 
+#include <algorithm>
 #include <exception>
 #include <utility>
-#include <vector>
 
-#include "kernels.h"
-#include "objects.h"
+#include "parts.h"
 
 namespace {
-
-struct Layer {
-  Reference keys, values;
-  char *keys_at, *values_at;
-  std::int64_t window;
-  float scale;
-};
-
-// Numbers of an array of Python's, kept as long as they are read.
-class Numbers {
- public:
-  Numbers() = default;
-  Numbers(Numbers&& other) noexcept : buffer_(other.buffer_) { other.buffer_ = {}; }
-  Numbers& operator=(Numbers&& other) noexcept {
-    std::swap(buffer_, other.buffer_);
-    return *this;
-  }
-  ~Numbers() { PyBuffer_Release(&buffer_); }
-
-  bool read(PyObject* array) {
-    if (PyObject_GetBuffer(array, &buffer_, PyBUF_CONTIG_RO) != 0) return false;
-    if (buffer_.itemsize == sizeof(std::int64_t)) return true;
-    PyErr_SetString(PyExc_ValueError, "an array of 64-bit integers is expected");
-    return false;
-  }
-  const std::int64_t* data() const { return static_cast<const std::int64_t*>(buffer_.buf); }
-  std::int64_t count() const { return buffer_.len / static_cast<Py_ssize_t>(sizeof(std::int64_t)); }
-
- private:
-  Py_buffer buffer_{};
-};
-
-struct Pages {
-  std::vector<Layer> layers;
-  PyObject* dtype;
-  Kind kind;
-  bool uses_tiles;
-  std::int64_t num_pages, num_heads, kv_heads, size, page_size;
-  // Of the step that was laid out.
-  Numbers rows, pages;
-  Reference out;
-  char* out_at;
-  std::int64_t num_tokens;
-  std::vector<float> memory;
-  bool is_busy;
-};
 
 // One layer's ((keys, values), window, scale).
 bool read_layer(Pages& made, PyObject* item) {
@@ -61,7 +14,7 @@ bool read_layer(Pages& made, PyObject* item) {
   long long window;
   float scale;
   if (!PyArg_ParseTuple(item, "(OO)Lf", &keys, &values, &window, &scale)) return false;
-  Layer layer{Reference::to(keys), Reference::to(values), nullptr, nullptr, window, scale};
+  PagedLayer layer{Reference::to(keys), Reference::to(values), nullptr, nullptr, window, scale, {}};
   for (PyObject* tensor : {keys, values}) {
     View view;
     if (!look_at(tensor, view)) return false;
@@ -118,11 +71,6 @@ PyObject* make(PyTypeObject* type, PyObject* args, PyObject* keywords) {
   }
 }
 
-bool is_free(const Pages& pages) {
-  if (pages.is_busy) PyErr_SetString(PyExc_RuntimeError, "another thread attends over these pages");
-  return !pages.is_busy;
-}
-
 #ifdef ASYNCGEN_CHECK
 bool wrong(const char* what, std::int64_t row, std::int64_t number) {
   PyErr_Format(PyExc_RuntimeError, "row %lld of a step: %s %lld", static_cast<long long>(row), what,
@@ -151,6 +99,42 @@ bool is_safe(const Pages& pages, const Numbers& rows, const Numbers& table, std:
 }
 #endif
 
+template <typename T>
+Attention<T> step_of(const Pages& pages, const PagedLayer& layer, const char* heads) {
+  return {reinterpret_cast<const T*>(heads),
+          reinterpret_cast<T*>(pages.out_at),
+          reinterpret_cast<T*>(layer.keys_at),
+          reinterpret_cast<T*>(layer.values_at),
+          reinterpret_cast<const Row*>(pages.rows.data()),
+          pages.pages.data(),
+          pages.rows.count() / 4,
+          pages.num_pages,
+          pages.num_heads,
+          pages.kv_heads,
+          pages.size,
+          pages.page_size,
+          layer.window,
+          layer.scale};
+}
+
+// Divides the work of each layer, and takes the memory that any of them needs.
+void divide_work(Pages& pages) {
+  const PagedLayer* like = nullptr;
+  std::int64_t needed = 0;
+  for (PagedLayer& layer : pages.layers) {
+    if (like != nullptr && like->window == layer.window) {
+      layer.division = like->division;
+    } else if (pages.kind == Kind::FLOAT32) {
+      layer.division = divide_f32(step_of<float>(pages, layer, nullptr));
+    } else {
+      layer.division = divide_bf16(step_of<bf16>(pages, layer, nullptr));
+    }
+    like = &layer;
+    needed = std::max(needed, layer.division.memory);
+  }
+  if (pages.memory.size() < static_cast<std::size_t>(needed)) pages.memory.resize(needed);
+}
+
 PyObject* lay_out(PyObject* self, PyObject* const* args) {
   Pages& pages = unbox<Pages>(self);
   Numbers rows, table;
@@ -177,45 +161,13 @@ PyObject* lay_out(PyObject* self, PyObject* const* args) {
   pages.out = Reference::to(args[2]);
   pages.out_at = out.data;
   pages.num_tokens = out.sizes[0];
-  Py_RETURN_NONE;
-}
-
-template <typename T>
-Attention<T> step_of(const Pages& pages, const Layer& layer, const View& heads) {
-  return {heads.as<T>(),
-          reinterpret_cast<T*>(pages.out_at),
-          reinterpret_cast<T*>(layer.keys_at),
-          reinterpret_cast<T*>(layer.values_at),
-          reinterpret_cast<const Row*>(pages.rows.data()),
-          pages.pages.data(),
-          pages.rows.count() / 4,
-          pages.num_pages,
-          pages.num_heads,
-          pages.kv_heads,
-          pages.size,
-          pages.page_size,
-          layer.window,
-          layer.scale};
-}
-
-// Memory is taken before Python's lock is given away: where there is none, Python is told.
-template <typename T>
-bool run(Pages& pages, const Attention<T>& step, Division (*divide)(const Attention<T>&) noexcept,
-         void (*attend)(const Attention<T>&, const Division&, float*) noexcept) {
-  const Division division = divide(step);
   try {
-    if (pages.memory.size() < static_cast<std::size_t>(division.memory)) {
-      pages.memory.resize(division.memory);
-    }
+    divide_work(pages);
   } catch (const std::exception&) {  // bad_alloc or length_error
-    PyErr_NoMemory();
-    return false;
+    pages.num_tokens = -1;
+    return PyErr_NoMemory();
   }
-  pages.is_busy = true;
-  const bool is_done =
-      run_unlocked([&]() noexcept { attend(step, division, pages.memory.data()); });
-  pages.is_busy = false;
-  return is_done;
+  Py_RETURN_NONE;
 }
 
 PyObject* attend(PyObject* self, PyObject* const* args) {
@@ -243,12 +195,10 @@ PyObject* attend(PyObject* self, PyObject* const* args) {
 #ifdef ASYNCGEN_CHECK
   if (!lies_within(dense.get(), heads, item_size(pages.kind))) return nullptr;
 #endif
-  const Layer& layer = pages.layers[number];
+  pages.is_busy = true;
   const bool is_done =
-      pages.kind == Kind::FLOAT32
-          ? run(pages, step_of<float>(pages, layer, heads), divide_f32, attend_f32)
-          : run(pages, step_of<bf16>(pages, layer, heads), divide_bf16,
-                pages.uses_tiles ? attend_bf16_amx : attend_bf16);
+      run_unlocked([&]() noexcept { attend_in(pages, pages.layers[number], heads.data); });
+  pages.is_busy = false;
   return is_done ? Py_NewRef(pages.out.get()) : nullptr;
 }
 
@@ -261,6 +211,22 @@ PyMethodDef methods[] = {
 };
 
 }  // namespace
+
+bool is_free(const Pages& pages) {
+  if (pages.is_busy) PyErr_SetString(PyExc_RuntimeError, "another thread attends over these pages");
+  return !pages.is_busy;
+}
+
+void attend_in(Pages& pages, const PagedLayer& layer, const char* heads) noexcept {
+  float* memory = pages.memory.data();
+  if (pages.kind == Kind::FLOAT32) {
+    attend_f32(step_of<float>(pages, layer, heads), layer.division, memory);
+  } else if (pages.uses_tiles) {
+    attend_bf16_amx(step_of<bf16>(pages, layer, heads), layer.division, memory);
+  } else {
+    attend_bf16(step_of<bf16>(pages, layer, heads), layer.division, memory);
+  }
+}
 
 bool add_attention(PyObject* module) {
   return add_type<Pages>(module, "asyncgen.native._kernels.Attention", make, methods,

@@ -1,12 +1,15 @@
 // The kernels, each a function of one struct: asyncgen/native/src/*_object.cpp fill them in from
 // tensors and see to it that the tensors are large enough. Sizes and strides count elements; memory
-// is contiguous where no stride is given. Kernels run on torch's team of OpenMP threads, without
-// Python's lock, and allocate nothing: nothing is thrown through them.
+// is contiguous where no stride is given. Kernels run on a team of threads (team.h), without Python's
+// lock, and allocate nothing: nothing is thrown through them.
 #pragma once
 
 #include <cstdint>
 
 using bf16 = std::uint16_t;  // the upper half of a float's bits
+struct f16 {                 // of IEEE 754; weights alone come in it
+  std::uint16_t bits;
+};
 
 // What becomes of a product.
 enum Use : std::int64_t {
@@ -21,11 +24,12 @@ constexpr std::int64_t PANEL = 32;
 // The largest head that attention is computed for.
 constexpr std::int64_t MOST_SIZE = 256;
 
-template <typename T>
+// Numbers of type T by a weight of type W: the same, or one of 16 bits that widens to a float.
+template <typename T, typename W = T>
 struct Product {
   const T* x;  // [rows, inputs]
   std::int64_t x_stride, rows, inputs, outputs;
-  const T* weight;    // in panels
+  const W* weight;    // in panels
   const float* bias;  // [panels * PANEL] or null
   T* out;             // [rows, outputs], half as many for GATE_SILU
   std::int64_t out_stride;
@@ -33,6 +37,8 @@ struct Product {
 };
 
 void linear_f32(const Product<float>& product) noexcept;
+void linear_f32(const Product<float, bf16>& product) noexcept;
+void linear_f32(const Product<float, f16>& product) noexcept;
 void linear_bf16(const Product<bf16>& product) noexcept;
 void linear_bf16_amx(const Product<bf16>& product) noexcept;
 
@@ -89,6 +95,7 @@ struct Attention {
 // How a step's work is divided; it changes no result.
 struct Division {
   std::int64_t most_splits;  // of keys that one task has; of texts with more, each has its own
+  std::int64_t most_queries;  // of a key head that one task has
   std::int64_t num_tokens, num_tasks;
   std::int64_t memory;  // floats for what tasks leave to be merged
 };

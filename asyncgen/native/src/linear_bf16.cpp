@@ -1,5 +1,6 @@
 // Products in bfloat16, summed up in float32. A panel lies in tiles of 16 pairs of inputs by 16
-// outputs, two beside each other: what AMX multiplies, and what a vector of pairs reads as well.
+// outputs, two beside each other: what AMX multiplies, and what a vector of pairs reads as well. The
+// last tiles are filled up with zeros, and so are the rows that they are multiplied by.
 
 #include <cstring>
 
@@ -11,8 +12,13 @@ namespace {
 // How far ahead of its use a panel is fetched, in elements.
 constexpr std::int64_t AHEAD = 4096;
 
+// Inputs in whole tiles, and those that are left.
+std::int64_t whole(const Product<bf16>& product) { return product.inputs / TILE_WIDTH * TILE_WIDTH; }
+std::int64_t rest(const Product<bf16>& product) { return product.inputs % TILE_WIDTH; }
+
 const bf16* panel_at(const Product<bf16>& product, std::int64_t panel) {
-  return product.weight + panel * PANEL * product.inputs;
+  const std::int64_t filled = (product.inputs + TILE_WIDTH - 1) / TILE_WIDTH * TILE_WIDTH;
+  return product.weight + panel * PANEL * filled;
 }
 
 // Hands on the sums of some rows, whose halves lie `stride` vectors apart.
@@ -42,30 +48,46 @@ class RowTiles {
   std::int64_t rows_ = 0;
 };
 
+// Multiplies some rows, whose next inputs lie at `upper` and `lower`, by two tiles of a weight.
+template <bool BOTH>
+void multiply_tiles(const bf16* upper, const bf16* lower, std::int64_t stride, const bf16* w) {
+  _tile_loadd(4, upper, stride);
+  _tile_loadd(6, w, 64);
+  _tile_loadd(7, w + TILE, 64);
+  _tile_dpbf16ps(0, 4, 6);
+  _tile_dpbf16ps(1, 4, 7);
+  if (BOTH) {
+    _tile_loadd(5, lower, stride);
+    _tile_dpbf16ps(2, 5, 6);
+    _tile_dpbf16ps(3, 5, 7);
+  }
+}
+
 template <bool BOTH>
 void block_amx(const Product<bf16>& product, std::int64_t first, std::int64_t rows, std::int64_t panel) {
   const bf16* upper = product.x + first * product.x_stride;
   const bf16* lower = upper + TILE_ROWS * product.x_stride;
   const bf16* w = panel_at(product, panel);
   const std::int64_t stride = product.x_stride * static_cast<std::int64_t>(sizeof(bf16));
+  const std::int64_t inputs = whole(product);
   _tile_zero(0);
   _tile_zero(1);
   if (BOTH) {
     _tile_zero(2);
     _tile_zero(3);
   }
-  for (std::int64_t k = 0; k < product.inputs; k += TILE_WIDTH, w += 2 * TILE) {
+  for (std::int64_t k = 0; k < inputs; k += TILE_WIDTH, w += 2 * TILE) {
     for (std::int64_t at = 0; at < 2 * TILE; at += 32) _mm_prefetch(w + AHEAD + at, _MM_HINT_T1);
-    _tile_loadd(4, upper + k, stride);
-    _tile_loadd(6, w, 64);
-    _tile_loadd(7, w + TILE, 64);
-    _tile_dpbf16ps(0, 4, 6);
-    _tile_dpbf16ps(1, 4, 7);
-    if (BOTH) {
-      _tile_loadd(5, lower + k, stride);
-      _tile_dpbf16ps(2, 5, 6);
-      _tile_dpbf16ps(3, 5, 7);
+    multiply_tiles<BOTH>(upper + k, lower + k, stride, w);
+  }
+  if (rest(product) > 0) {
+    alignas(64) bf16 last[2 * TILE] = {};
+    for (std::int64_t row = 0; row < rows; ++row) {
+      std::memcpy(last + row * TILE_WIDTH, upper + row * product.x_stride + inputs,
+                  rest(product) * sizeof(bf16));
     }
+    settle_memory(last);
+    multiply_tiles<BOTH>(last, last + TILE, 64, w);
   }
   f32x16 sums[2 * TILE_ROWS][2];
   _tile_stored(0, &sums[0][0], 128);
@@ -80,30 +102,50 @@ void block_amx(const Product<bf16>& product, std::int64_t first, std::int64_t ro
 // Rows at a time without tiles: two accumulators each, of 32 registers.
 constexpr int MOST_ROWS = 12;
 
+// Adds the next pair of some rows' inputs, `value(row)`, times that of sixteen outputs.
+template <int ROWS, typename Value>
+inline void add_pair(f32x16 (&sums)[ROWS], const bf16* w, Value value) {
+  const __m512bh weights = (__m512bh)_mm512_loadu_si512(w);
+#pragma GCC unroll 12
+  for (int row = 0; row < ROWS; ++row) {
+    sums[row] = _mm512_dpbf16_ps(sums[row], (__m512bh)_mm512_set1_epi32(value(row)), weights);
+  }
+}
+
+inline std::int32_t pair_at(const bf16* inputs) {
+  std::int32_t both;
+  std::memcpy(&both, inputs, sizeof both);
+  return both;
+}
+
+// A panel is read as it lies, one tile after the other: processors fetch ahead what is read in
+// order, and half of the bandwidth is lost to those that are confused by two tiles at a time.
 template <int ROWS>
 void block_vectors(const Product<bf16>& product, std::int64_t first, std::int64_t panel) {
-  f32x16 low[ROWS], high[ROWS];
-  for (int row = 0; row < ROWS; ++row) low[row] = high[row] = _mm512_setzero_ps();
-  const bf16* from = product.x + first * product.x_stride;
+  f32x16 sums[2][ROWS];
+  for (int row = 0; row < ROWS; ++row) sums[0][row] = sums[1][row] = _mm512_setzero_ps();
+  const std::int64_t stride = product.x_stride, inputs = whole(product), left = rest(product);
+  const bf16* from = product.x + first * stride;
   const bf16* w = panel_at(product, panel);
-  for (std::int64_t k = 0; k < product.inputs; k += TILE_WIDTH, w += 2 * TILE) {
-    for (std::int64_t pair = 0; pair < TILE_WIDTH / 2; ++pair) {
-      const bf16* at = w + pair * 2 * LANES;
-      _mm_prefetch(at + AHEAD / 4, _MM_HINT_T0);
-      _mm_prefetch(at + TILE + AHEAD / 4, _MM_HINT_T0);
-      const __m512bh w_low = (__m512bh)_mm512_loadu_si512(at);
-      const __m512bh w_high = (__m512bh)_mm512_loadu_si512(at + TILE);
-#pragma GCC unroll 12
-      for (int row = 0; row < ROWS; ++row) {
-        std::int32_t both;
-        std::memcpy(&both, from + row * product.x_stride + k + 2 * pair, sizeof both);
-        const __m512bh value = (__m512bh)_mm512_set1_epi32(both);
-        low[row] = _mm512_dpbf16_ps(low[row], value, w_low);
-        high[row] = _mm512_dpbf16_ps(high[row], value, w_high);
+  for (std::int64_t k = 0; k < inputs; k += TILE_WIDTH) {
+#pragma GCC unroll 2
+    for (int half = 0; half < 2; ++half, w += TILE) {
+      for (std::int64_t at = 0; at < TILE_WIDTH; at += 2) {
+        _mm_prefetch(w + at * LANES + AHEAD / 4, _MM_HINT_T0);
+        add_pair(sums[half], w + at * LANES,
+                 [&](int row) { return pair_at(from + row * stride + k + at); });
       }
     }
   }
-  use_rows(product, low, high, first, ROWS, 1, panel);
+  for (int half = 0; left > 0 && half < 2; ++half, w += TILE) {
+    for (std::int64_t at = 0; at < left; at += 2) {
+      add_pair(sums[half], w + at * LANES, [&](int row) {
+        const bf16* pair = from + row * stride + inputs + at;
+        return at + 1 < left ? pair_at(pair) : static_cast<std::int32_t>(*pair);
+      });
+    }
+  }
+  use_rows(product, sums[0], sums[1], first, ROWS, 1, panel);
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 // Products in float32: a panel's outputs side by side in two vectors, one row's input at a time
-// against both. Each weight is read once from memory for all rows.
+// against both. Each weight is read once from memory for all rows; one of 16 bits is widened on the
+// way, which is exact, so that the sums are those of the same weight in float32.
 
 #include "products.h"
 
@@ -8,20 +9,41 @@ namespace {
 // Rows at a time: two accumulators each, of 32 registers.
 constexpr int MOST_ROWS = 12;
 
-// How far ahead of its use a panel is fetched: processors stop fetching ahead at each 4 KB.
-constexpr std::int64_t AHEAD = 512;
+// How far ahead of its use a panel is fetched, in bytes: processors stop fetching ahead at each 4 KB.
+template <typename W>
+constexpr std::int64_t AHEAD = sizeof(W) == sizeof(float) ? 2048 : 4096;
 
-template <int ROWS>
-void block(const Product<float>& product, std::int64_t first, std::int64_t panel) {
+// The weights of one input for both halves of a panel's outputs, as floats.
+void load_halves(const float* from, f32x16& low, f32x16& high) {
+  low = _mm512_loadu_ps(from);
+  high = _mm512_loadu_ps(from + LANES);
+}
+
+// Outputs of both halves take turns, so that a single instruction widens each half.
+void load_halves(const bf16* from, f32x16& low, f32x16& high) {
+  const __m512i both = _mm512_loadu_si512(from);
+  low = _mm512_castsi512_ps(_mm512_slli_epi32(both, 16));
+  high = _mm512_castsi512_ps(_mm512_and_si512(both, _mm512_set1_epi32(-0x10000)));
+}
+
+void load_halves(const f16* from, f32x16& low, f32x16& high) {
+  low = _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)from));
+  high = _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)(from + LANES)));
+}
+
+template <int ROWS, typename W>
+void block(const Product<float, W>& product, std::int64_t first, std::int64_t panel) {
   f32x16 low[ROWS], high[ROWS];
   for (int row = 0; row < ROWS; ++row) low[row] = high[row] = _mm512_setzero_ps();
   const std::int64_t x_stride = product.x_stride, inputs = product.inputs;
   const float* from = product.x + first * x_stride;
-  const float* w = product.weight + panel * PANEL * inputs;
+  const W* w = product.weight + panel * PANEL * inputs;
   for (std::int64_t k = 0; k < inputs; ++k, w += PANEL) {
-    _mm_prefetch(w + AHEAD, _MM_HINT_T0);
-    _mm_prefetch(w + AHEAD + LANES, _MM_HINT_T0);
-    const f32x16 w_low = _mm512_loadu_ps(w), w_high = _mm512_loadu_ps(w + LANES);
+    const char* ahead = reinterpret_cast<const char*>(w) + AHEAD<W>;
+    _mm_prefetch(ahead, _MM_HINT_T0);
+    if (sizeof(W) == sizeof(float)) _mm_prefetch(ahead + 64, _MM_HINT_T0);
+    f32x16 w_low, w_high;
+    load_halves(w, w_low, w_high);
 #pragma GCC unroll 12
     for (int row = 0; row < ROWS; ++row) {
       const f32x16 value = _mm512_set1_ps(from[row * x_stride + k]);
@@ -34,10 +56,15 @@ void block(const Product<float>& product, std::int64_t first, std::int64_t panel
   }
 }
 
-}  // namespace
-
-void linear_f32(const Product<float>& product) noexcept {
+template <typename W>
+void multiply(const Product<float, W>& product) {
   for_blocks<MOST_ROWS>(
       product.rows, product.outputs,
       [&](auto size, std::int64_t first, std::int64_t panel) { block<size>(product, first, panel); });
 }
+
+}  // namespace
+
+void linear_f32(const Product<float>& product) noexcept { multiply(product); }
+void linear_f32(const Product<float, bf16>& product) noexcept { multiply(product); }
+void linear_f32(const Product<float, f16>& product) noexcept { multiply(product); }

@@ -1,19 +1,8 @@
 // `Linear`: a weight in panels, and its bias.
 
-#include "kernels.h"
-#include "objects.h"
+#include "parts.h"
 
 namespace {
-
-struct Linear {
-  Reference weight, bias;  // kept as long as their addresses are used
-  const void* weight_at;
-  const float* bias_at;
-  PyObject* dtype;
-  Kind kind;
-  bool is_gated, uses_tiles;
-  std::int64_t inputs, outputs;
-};
 
 std::int64_t elements(const View& view) {
   std::int64_t count = 1;
@@ -21,28 +10,49 @@ std::int64_t elements(const View& view) {
   return count;
 }
 
+// Reads what a weight is stored in, for rows of a kind; anything else raises ValueError.
+bool read_stored(PyObject* dtype, const Linear& linear, Stored& stored) {
+  stored = Stored::AS_ROWS;
+  if (dtype == linear.dtype) return true;
+  Reference text(PyObject_Str(dtype));
+  if (!text) return false;
+  if (PyUnicode_CompareWithASCIIString(text.get(), "torch.bfloat16") == 0) {
+    stored = Stored::BFLOAT16;
+  } else if (PyUnicode_CompareWithASCIIString(text.get(), "torch.float16") == 0) {
+    stored = Stored::FLOAT16;
+  }
+  if (stored != Stored::AS_ROWS && linear.kind == Kind::FLOAT32) return true;
+  PyErr_Format(PyExc_ValueError, "the weight's dtype is %S, which rows in %S are not multiplied by",
+               dtype, linear.dtype);
+  return false;
+}
+
 PyObject* make(PyTypeObject* type, PyObject* args, PyObject* keywords) {
-  static const char* names[] = {"weight",  "bias",     "inputs",     "outputs",
+  static const char* names[] = {"weight",   "bias",       "dtype", "inputs", "outputs",
                                 "is_gated", "uses_tiles", nullptr};
-  PyObject *weight, *bias;
+  PyObject *weight, *bias, *dtype;
   long long inputs, outputs;
   int is_gated, uses_tiles;
-  if (!PyArg_ParseTupleAndKeywords(args, keywords, "OO$LLpp", const_cast<char**>(names), &weight,
-                                   &bias, &inputs, &outputs, &is_gated, &uses_tiles)) {
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "OO$OLLpp", const_cast<char**>(names), &weight,
+                                   &bias, &dtype, &inputs, &outputs, &is_gated, &uses_tiles)) {
     return nullptr;
   }
   Linear made{};
   View view;
-  if (!look_at(weight, view) || !read_kind(view.dtype, made.kind)) return nullptr;
+  made.dtype = dtype;
+  if (!look_at(weight, view) || !read_kind(dtype, made.kind) ||
+      !read_stored(view.dtype, made, made.stored)) {
+    return nullptr;
+  }
   const std::int64_t filled = (outputs + PANEL - 1) / PANEL * PANEL;
-  const bool fits = made.kind == Kind::FLOAT32 || inputs % PANEL == 0;
-  if (!view.is_cpu || !view.is_dense_from(0) || elements(view) != filled * inputs || !fits ||
-      inputs < 1 || outputs < 1 || (is_gated && outputs % 2 != 0)) {
+  const std::int64_t wide =
+      made.kind == Kind::FLOAT32 ? inputs : (inputs + PANEL - 1) / PANEL * PANEL;
+  if (!view.is_cpu || !view.is_dense_from(0) || elements(view) != filled * wide || inputs < 1 ||
+      outputs < 1 || (is_gated && outputs % 2 != 0)) {
     return refuse("the weight is", weight, "%lld inputs and %lld outputs need panels of %lld numbers",
-                  inputs, outputs, static_cast<long long>(filled * inputs));
+                  inputs, outputs, static_cast<long long>(filled * wide));
   }
   made.weight_at = view.data;
-  made.dtype = view.dtype;
   if (bias != Py_None) {
     Kind kind;
     if (!look_at(bias, view) || !read_kind(view.dtype, kind)) return nullptr;
@@ -62,17 +72,17 @@ PyObject* make(PyTypeObject* type, PyObject* args, PyObject* keywords) {
   return box(type, std::move(made));
 }
 
-template <typename T>
-Product<T> product_of(const Linear& linear, const View& x, const View& out, Use use) {
-  return {x.as<T>(),
-          x.strides[0],
-          x.sizes[0],
+template <typename T, typename W = T>
+Product<T, W> product_of(const Linear& linear, const Rows& x, const Rows& out, Use use) {
+  return {reinterpret_cast<const T*>(x.data),
+          x.stride,
+          x.count,
           linear.inputs,
           linear.outputs,
-          static_cast<const T*>(linear.weight_at),
+          static_cast<const W*>(linear.weight_at),
           linear.bias_at,
-          out.as<T>(),
-          out.strides[0],
+          reinterpret_cast<T*>(out.data),
+          out.stride,
           use};
 }
 
@@ -88,7 +98,7 @@ bool is_safe(const Linear& linear, PyObject* x, const View& from, PyObject* out,
 }
 #endif
 
-bool multiply(const Linear& linear, PyObject* rows, PyObject* out, Use use) {
+bool multiply_tensors(const Linear& linear, PyObject* rows, PyObject* out, Use use) {
   View x, to;
   if (!look_at(rows, x)) return false;
   if (x.dims != 2 || x.sizes[1] != linear.inputs || x.dtype != linear.dtype || !x.is_cpu) {
@@ -113,20 +123,12 @@ bool multiply(const Linear& linear, PyObject* rows, PyObject* out, Use use) {
 #ifdef ASYNCGEN_CHECK
   if (!is_safe(linear, rows, x, out, to)) return false;
 #endif
-  return run_unlocked([&]() noexcept {
-    if (linear.kind == Kind::FLOAT32) {
-      linear_f32(product_of<float>(linear, x, to, use));
-    } else if (linear.uses_tiles) {
-      linear_bf16_amx(product_of<bf16>(linear, x, to, use));
-    } else {
-      linear_bf16(product_of<bf16>(linear, x, to, use));
-    }
-  });
+  return run_unlocked([&]() noexcept { multiply(linear, Rows(x), Rows(to), use); });
 }
 
 PyObject* into(PyObject* self, PyObject* const* args) {
   const Linear& linear = unbox<Linear>(self);
-  if (!multiply(linear, args[0], args[1], linear.is_gated ? GATE_SILU : STORE)) return nullptr;
+  if (!multiply_tensors(linear, args[0], args[1], linear.is_gated ? GATE_SILU : STORE)) return nullptr;
   return Py_NewRef(args[1]);
 }
 
@@ -136,7 +138,7 @@ PyObject* add_to(PyObject* self, PyObject* const* args) {
     PyErr_SetString(PyExc_ValueError, "what a gate lets through cannot be added to rows");
     return nullptr;
   }
-  if (!multiply(linear, args[1], args[0], ADD)) return nullptr;
+  if (!multiply_tensors(linear, args[1], args[0], ADD)) return nullptr;
   Py_RETURN_NONE;
 }
 
@@ -148,8 +150,22 @@ PyMethodDef methods[] = {
 
 }  // namespace
 
+void multiply(const Linear& linear, const Rows& x, const Rows& out, Use use) noexcept {
+  if (linear.stored == Stored::BFLOAT16) {
+    linear_f32(product_of<float, bf16>(linear, x, out, use));
+  } else if (linear.stored == Stored::FLOAT16) {
+    linear_f32(product_of<float, f16>(linear, x, out, use));
+  } else if (linear.kind == Kind::FLOAT32) {
+    linear_f32(product_of<float>(linear, x, out, use));
+  } else if (linear.uses_tiles) {
+    linear_bf16_amx(product_of<bf16>(linear, x, out, use));
+  } else {
+    linear_bf16(product_of<bf16>(linear, x, out, use));
+  }
+}
+
 bool add_linear(PyObject* module) {
   return add_type<Linear>(module, "asyncgen.native._kernels.Linear", make, methods,
-                          "Linear(weight, bias, *, inputs, outputs, is_gated, uses_tiles)\n--\n\n"
-                          "A weight in panels, and its bias.");
+                          "Linear(weight, bias, *, dtype, inputs, outputs, is_gated, uses_tiles)\n"
+                          "--\n\nA weight in panels, and its bias.");
 }

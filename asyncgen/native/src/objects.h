@@ -89,6 +89,18 @@ T& unbox(PyObject* object) {
   return reinterpret_cast<Box<T>*>(object)->value;
 }
 
+// The type of objects that hold a T, once the module has it.
+template <typename T>
+inline PyTypeObject* type_of = nullptr;
+
+// What an object holds, if it is one of those; null, and a Python error, if not.
+template <typename T>
+T* unbox_as(PyObject* object) {
+  if (PyObject_TypeCheck(object, type_of<T>)) return &unbox<T>(object);
+  PyErr_Format(PyExc_TypeError, "%R is not of the type %R", object, type_of<T>);
+  return nullptr;
+}
+
 // A new object of a type, around a value.
 template <typename T>
 PyObject* box(PyTypeObject* type, T&& value) {
@@ -116,7 +128,12 @@ bool add_type(PyObject* module, const char* name, newfunc make, PyMethodDef* met
                          {0, nullptr}};
   PyType_Spec spec{name, sizeof(Box<T>), 0, Py_TPFLAGS_DEFAULT, slots};
   Reference type(PyType_FromSpec(&spec));
-  return type && PyModule_AddType(module, reinterpret_cast<PyTypeObject*>(type.get())) == 0;
+  if (!type || PyModule_AddType(module, reinterpret_cast<PyTypeObject*>(type.get())) != 0) {
+    return false;
+  }
+  // The module keeps it.
+  type_of<T> = reinterpret_cast<PyTypeObject*>(type.get());
+  return true;
 }
 
 // A method of a fixed number of positional arguments.
@@ -135,3 +152,4 @@ PyObject* with_arguments(PyObject* self, PyObject* const* args, Py_ssize_t count
 bool add_linear(PyObject* module);
 bool add_rows(PyObject* module);
 bool add_attention(PyObject* module);
+bool add_layers(PyObject* module);

@@ -1,9 +1,8 @@
 // What products of either dtype share: the work of each thread, and what becomes of a result.
 #pragma once
 
-#include <omp.h>
-
 #include "check.h"
+#include "team.h"
 #include "vectors.h"
 
 // At most so many rows are multiplied by one panel after another, while they stay in the cache.
@@ -11,8 +10,8 @@ constexpr std::int64_t CHUNK_ROWS = 256;
 
 // Two halves of a panel's outputs for one row. A result never depends on how many rows there are:
 // each is one sum, in the order of the inputs.
-template <typename T>
-inline void use_result(const Product<T>& product, f32x16 low, f32x16 high, std::int64_t row,
+template <typename T, typename W>
+inline void use_result(const Product<T, W>& product, f32x16 low, f32x16 high, std::int64_t row,
                        std::int64_t panel) {
   const std::int64_t column = panel * PANEL, outputs = product.outputs;
   T* out = product.out + row * product.out_stride;
@@ -36,24 +35,20 @@ inline void use_result(const Product<T>& product, f32x16 low, f32x16 high, std::
   store(out + column + LANES, second, high);
 }
 
-// Calls `compute(state, first row, rows, panel)` for all panels and chunks of rows, on all threads,
-// each of which has a state of its own meanwhile.
+// Calls `compute(state, first row, rows, panel)` for all panels and chunks of rows; each thread that
+// does has a state of its own meanwhile.
 template <typename State, typename Compute>
 inline void for_panels(std::int64_t rows, std::int64_t outputs, Compute compute) {
   const std::int64_t panels = (outputs + PANEL - 1) / PANEL;
   const std::int64_t chunks = (rows + CHUNK_ROWS - 1) / CHUNK_ROWS;
-#pragma omp parallel
-  {
-    const std::int64_t thread = omp_get_thread_num(), threads = omp_get_num_threads();
+  for_pieces(chunks * panels, [&](Pieces& pieces) {
     State state;
-    const std::int64_t begin = panels * thread / threads, end = panels * (thread + 1) / threads;
-    for (std::int64_t chunk = 0; chunk < chunks; ++chunk) {
+    for (std::int64_t piece; pieces.next(piece);) {
+      const std::int64_t chunk = piece / panels, panel = piece % panels;
       const std::int64_t first = rows * chunk / chunks, next = rows * (chunk + 1) / chunks;
-      for (std::int64_t panel = begin; panel < end; ++panel) {
-        compute(state, first, next - first, panel);
-      }
+      compute(state, first, next - first, panel);
     }
-  }
+  });
 }
 
 // The same for products that keep the sums of at most MOST rows in registers: calls

@@ -1,11 +1,23 @@
 // What is done to each row by itself: normalisation and rotary positions.
 
+#include "team.h"
 #include "vectors.h"
 
 namespace {
 
-// Fewer elements are done sooner by one thread than handed out to many.
-constexpr std::int64_t WORTH_THREADS = 1 << 15;
+// Elements of a piece: so few are done sooner by one thread than handed out.
+constexpr std::int64_t ELEMENTS = 1 << 14;
+
+// Calls `compute(row)` for all rows of so many elements.
+template <typename Compute>
+void for_rows(std::int64_t rows, std::int64_t elements, Compute compute) {
+  const std::int64_t pieces = rows * elements / ELEMENTS + 1;
+  for_each_piece(pieces, [&](std::int64_t piece) {
+    for (std::int64_t row = rows * piece / pieces; row < rows * (piece + 1) / pieces; ++row) {
+      compute(row);
+    }
+  });
+}
 
 // x / sqrt(mean(x^2) + eps) * weight, for one row.
 template <typename T>
@@ -27,14 +39,13 @@ void normalise(const T* x, T* out, const float* weight, std::int64_t features, f
 template <typename T>
 void rms_norm(const Normalisation<T>& norm) {
   const std::int64_t features = norm.features;
-#pragma omp parallel for collapse(2) if (norm.rows * norm.groups * features >= WORTH_THREADS)
-  for (std::int64_t row = 0; row < norm.rows; ++row) {
+  for_rows(norm.rows, norm.groups * features, [&](std::int64_t row) {
     for (std::int64_t group = 0; group < norm.groups; ++group) {
       const std::int64_t at = group * features;
       normalise(norm.x + row * norm.x_stride + at, norm.out + row * norm.out_stride + at,
                 norm.weight + at, features, norm.eps);
     }
-  }
+  });
 }
 
 // Turns the pairs (first half, second half) of one head; the sines of first halves are negated.
@@ -54,14 +65,13 @@ void turn(T* head, const T* cosines, const T* sines, std::int64_t half) {
 template <typename T>
 void rotate(const Rotation<T>& rotation) {
   const std::int64_t size = rotation.head_dim;
-#pragma omp parallel for collapse(2) if (rotation.tokens * rotation.turned * size >= WORTH_THREADS)
-  for (std::int64_t token = 0; token < rotation.tokens; ++token) {
+  for_rows(rotation.tokens, rotation.turned * size, [&](std::int64_t token) {
     for (std::int64_t head = 0; head < rotation.turned; ++head) {
       const std::int64_t angle = token * rotation.angle_stride;
       turn(rotation.heads + token * rotation.stride + head * size, rotation.cosines + angle,
            rotation.sines + angle, size / 2);
     }
-  }
+  });
 }
 
 }  // namespace

@@ -1,23 +1,8 @@
 // `Norm` and `Rotary`: what is done to each row by itself.
 
-#include "kernels.h"
-#include "objects.h"
+#include "parts.h"
 
 namespace {
-
-struct Norm {
-  Reference weight;
-  const float* weight_at;
-  PyObject* dtype;
-  Kind kind;
-  std::int64_t groups, features;
-  float eps;
-};
-
-struct Rotary {
-  PyObject* dtype;
-  Kind kind;
-};
 
 PyObject* make_norm(PyTypeObject* type, PyObject* args, PyObject* keywords) {
   static const char* names[] = {"weight", "eps", "dtype", nullptr};
@@ -54,9 +39,16 @@ bool is_taken(const Norm& norm, const View& x) {
 }
 
 template <typename T>
-Normalisation<T> normalisation_of(const Norm& norm, const View& x, const View& out) {
-  return {x.as<T>(),   x.strides[0], out.as<T>(),   out.strides[0], norm.weight_at,
-          x.sizes[0], norm.groups,  norm.features, norm.eps};
+Normalisation<T> normalisation_of(const Norm& norm, const Rows& x, const Rows& out) {
+  return {reinterpret_cast<const T*>(x.data),
+          x.stride,
+          reinterpret_cast<T*>(out.data),
+          out.stride,
+          norm.weight_at,
+          x.count,
+          norm.groups,
+          norm.features,
+          norm.eps};
 }
 
 PyObject* into(PyObject* self, PyObject* const* args) {
@@ -75,13 +67,7 @@ PyObject* into(PyObject* self, PyObject* const* args) {
   const std::int64_t item = item_size(norm.kind);
   if (!lies_within(args[0], x, item) || !lies_within(args[1], out, item)) return nullptr;
 #endif
-  const bool is_done = run_unlocked([&]() noexcept {
-    if (norm.kind == Kind::FLOAT32) {
-      rms_norm_f32(normalisation_of<float>(norm, x, out));
-    } else {
-      rms_norm_bf16(normalisation_of<bf16>(norm, x, out));
-    }
-  });
+  const bool is_done = run_unlocked([&]() noexcept { normalise(norm, Rows(x), Rows(out)); });
   return is_done ? Py_NewRef(args[1]) : nullptr;
 }
 
@@ -96,47 +82,40 @@ PyObject* make_rotary(PyTypeObject* type, PyObject* args, PyObject* keywords) {
 }
 
 template <typename T>
-Rotation<T> rotation_of(const View& heads, const View& cosines, const View& sines) {
-  return {heads.as<T>(),      heads.strides[0], cosines.as<T>(),  sines.as<T>(),
-          cosines.strides[0], heads.sizes[0],   heads.sizes[1], 2 * heads.sizes[3]};
+Rotation<T> rotation_of(const Rows& heads, std::int64_t turned, const Angles& angles) {
+  return {reinterpret_cast<T*>(heads.data),
+          heads.stride,
+          reinterpret_cast<const T*>(angles.cosines),
+          reinterpret_cast<const T*>(angles.sines),
+          angles.stride,
+          heads.count,
+          turned,
+          angles.head_dim};
 }
 
-// Cosines or sines of as many tokens: [N, 1, 2, D / 2].
-bool are_angles(const View& angles, const View& heads) {
-  return angles.has_shape({heads.sizes[0], 1, 2, heads.sizes[3]}) && angles.dtype == heads.dtype &&
-         angles.is_cpu && angles.is_dense_from(1);
+// Cosines or sines of some tokens: [N, 1, 2, D / 2].
+bool are_angles(const View& angles, const Rotary& rotary, std::int64_t tokens, std::int64_t half) {
+  return angles.has_shape({tokens, 1, 2, half}) && angles.dtype == rotary.dtype && angles.is_cpu &&
+         angles.is_dense_from(1);
 }
 
 PyObject* turn(PyObject* self, PyObject* const* args) {
   const Rotary& rotary = unbox<Rotary>(self);
-  View heads, cosines, sines;
-  if (!look_at(args[0], heads) || !look_at(args[1], cosines) || !look_at(args[2], sines)) {
-    return nullptr;
-  }
+  View heads;
+  if (!look_at(args[0], heads)) return nullptr;
   if (heads.dims != 4 || heads.sizes[2] != 2 || heads.dtype != rotary.dtype || !heads.is_cpu ||
       !heads.is_dense_from(1)) {
     return refuse("heads are", args[0], "[N, heads, 2, D / 2] %S on cpu are turned", rotary.dtype);
   }
-  const bool are = are_angles(cosines, heads);
-  if (!are || !are_angles(sines, heads) || cosines.strides[0] != sines.strides[0]) {
-    return refuse("angles are", args[are ? 2 : 1], "these heads are turned by [%lld, 1, 2, %lld] %S",
-                  static_cast<long long>(heads.sizes[0]), static_cast<long long>(heads.sizes[3]),
-                  rotary.dtype);
-  }
-#ifdef ASYNCGEN_CHECK
-  const std::int64_t item = item_size(rotary.kind);
-  if (!lies_within(args[0], heads, item) || !lies_within(args[1], cosines, item) ||
-      !lies_within(args[2], sines, item)) {
+  Angles angles;
+  if (!read_angles(rotary, args[1], args[2], heads.sizes[0], 2 * heads.sizes[3], angles)) {
     return nullptr;
   }
+#ifdef ASYNCGEN_CHECK
+  if (!lies_within(args[0], heads, item_size(rotary.kind))) return nullptr;
 #endif
-  const bool is_done = run_unlocked([&]() noexcept {
-    if (rotary.kind == Kind::FLOAT32) {
-      rotate_f32(rotation_of<float>(heads, cosines, sines));
-    } else {
-      rotate_bf16(rotation_of<bf16>(heads, cosines, sines));
-    }
-  });
+  const bool is_done =
+      run_unlocked([&]() noexcept { turn_heads(rotary, Rows(heads), heads.sizes[1], angles); });
   if (!is_done) return nullptr;
   Py_RETURN_NONE;
 }
@@ -152,6 +131,41 @@ PyMethodDef rotary_methods[] = {
 };
 
 }  // namespace
+
+void normalise(const Norm& norm, const Rows& x, const Rows& out) noexcept {
+  if (norm.kind == Kind::FLOAT32) {
+    rms_norm_f32(normalisation_of<float>(norm, x, out));
+  } else {
+    rms_norm_bf16(normalisation_of<bf16>(norm, x, out));
+  }
+}
+
+bool read_angles(const Rotary& rotary, PyObject* cosines, PyObject* sines, std::int64_t tokens,
+                 std::int64_t head_dim, Angles& angles) {
+  View cos, sin;
+  if (!look_at(cosines, cos) || !look_at(sines, sin)) return false;
+  const bool are = are_angles(cos, rotary, tokens, head_dim / 2);
+  if (!are || !are_angles(sin, rotary, tokens, head_dim / 2) || cos.strides[0] != sin.strides[0]) {
+    refuse("angles are", are ? sines : cosines, "these heads are turned by [%lld, 1, 2, %lld] %S",
+           static_cast<long long>(tokens), static_cast<long long>(head_dim / 2), rotary.dtype);
+    return false;
+  }
+#ifdef ASYNCGEN_CHECK
+  const std::int64_t item = item_size(rotary.kind);
+  if (!lies_within(cosines, cos, item) || !lies_within(sines, sin, item)) return false;
+#endif
+  angles = {cos.data, sin.data, cos.strides[0], head_dim};
+  return true;
+}
+
+void turn_heads(const Rotary& rotary, const Rows& heads, std::int64_t turned,
+                const Angles& angles) noexcept {
+  if (rotary.kind == Kind::FLOAT32) {
+    rotate_f32(rotation_of<float>(heads, turned, angles));
+  } else {
+    rotate_bf16(rotation_of<bf16>(heads, turned, angles));
+  }
+}
 
 bool add_rows(PyObject* module) {
   return add_type<Norm>(module, "asyncgen.native._kernels.Norm", make_norm, norm_methods,

@@ -77,11 +77,11 @@ inline f32x16 silu(f32x16 x) {
   return _mm512_div_ps(x, _mm512_add_ps(_mm512_set1_ps(1.0f), exponential(minus)));
 }
 
-// Calls `use` with a count of 1 to MOST that is known when it is compiled.
-template <int MOST, typename Use>
+// Calls `use` with a count of LEAST to MOST that is known when it is compiled.
+template <int MOST, int LEAST = 1, typename Use>
 inline void with_count(std::int64_t count, Use use) {
-  if constexpr (MOST > 1) {
-    if (count < MOST) return with_count<MOST - 1>(count, use);
+  if constexpr (MOST > LEAST) {
+    if (count < MOST) return with_count<MOST - 1, LEAST>(count, use);
   }
   use(std::integral_constant<int, MOST>{});
 }

@@ -200,3 +200,77 @@ def test_an_embedding_follows_a_change_of_dtype() -> None:
     table.lookup(torch.tensor([1]))
     table.to(torch.bfloat16)
     assert table.lookup(torch.tensor([1])).dtype == torch.bfloat16
+
+
+def stored_in(stored: torch.dtype, out: int, into: int) -> tuple[Linear, Linear]:
+    """A layer whose weight came in 16 bits, and the same with the weight converted before."""
+    made, wide = layer(out, into, True), layer(out, into, True)
+    assert made.bias is not None and made.weight is not None
+    made.weight = nn.Parameter(made.weight.to(stored), requires_grad=False)
+    wide.weight = nn.Parameter(made.weight.float(), requires_grad=False)
+    wide.bias = made.bias
+    return made, wide
+
+
+@pytest.mark.parametrize("stored", [torch.bfloat16, torch.float16])
+def test_a_weight_of_16_bits_computes_and_comes_back_in_float32(
+    stored: torch.dtype, maker: str
+) -> None:
+    made, wide = stored_in(stored, 300, 70)
+    x = torch.randn(5, 70)
+    assert made.keeps(stored) is (maker == "native")
+    for _ in range(2):
+        assert torch.equal(made(x), wide(x))
+        assert made.dense_weight().dtype == torch.float32
+        assert torch.equal(made.dense_weight(), wide.dense_weight())
+        made.prepare()
+        wide.prepare()
+    assert made.kernel is not None
+    assert made.kernel.dense().dtype == (stored if maker == "native" else torch.float32)
+    made.compute_in_place()
+    assert made.weight is not None and made.weight.dtype == torch.float32
+    made.weight[0] = 3.0001  # which 16 bits do not have
+    assert torch.equal(made.dense_weight()[0], torch.full((70,), 3.0001))
+
+
+@pytest.mark.parametrize("stored", [torch.bfloat16, torch.float16])
+def test_moving_a_weight_of_16_bits(stored: torch.dtype, maker: str) -> None:
+    made, wide = stored_in(stored, 300, 70)
+    made.prepare()
+    wide.prepare()
+    x = torch.randn(2, 70)
+    for dtype in (torch.float64, torch.bfloat16, torch.float16):
+        twins = [copy.deepcopy(one).to(dtype) for one in (made, wide)]
+        assert torch.equal(twins[0](x.to(dtype)), twins[1](x.to(dtype)))
+        assert twins[0].dense_weight().dtype == twins[0].dtype == dtype
+    made.to("cpu")
+    assert made.kernel is not None
+    assert made.kernel.dense().dtype == (stored if maker == "native" else torch.float32)
+    assert torch.equal(made(x), wide(x))
+
+
+@pytest.mark.parametrize("stored", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("own_copy", [False, True])
+def test_a_layer_tied_to_a_table_of_16_bits(stored: torch.dtype, own_copy: bool) -> None:
+    table = torch.randn(40, 8).to(stored)
+    made, wide = Linear(8, 40), Linear(8, 40)
+    for one, its in ((made, table), (wide, table.float())):
+        one.weight = None
+        one.tie(its, own_copy=own_copy)
+    x = torch.randn(3, 8)
+    assert torch.equal(made(x), wide(x))
+    assert torch.equal(made.dense_weight(), table.float())
+
+
+@pytest.mark.parametrize("stored", [torch.bfloat16, torch.float16])
+def test_the_state_of_a_table_is_in_its_dtype(stored: torch.dtype) -> None:
+    table = Embedding(10, 4, dtype=torch.float32)
+    table.weight = nn.Parameter(torch.randn(10, 4).to(stored), requires_grad=False)
+    table.prepare()
+    state = table.state_dict()
+    assert torch.equal(state["weight"], table.weight.float())
+    state["weight"][3] = 3.0001  # which 16 bits do not have
+    table.load_state_dict(state)
+    assert torch.equal(table(torch.tensor([3]))[0], torch.full((4,), 3.0001))
+    own = Embedding(10, 4)
+    assert own.state_dict()["weight"].data_ptr() == own.weight.data_ptr()

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import copy
+import math
 import pickle
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
 from torch.nn import functional as F
 
 from asyncgen import native
-from asyncgen.models.kernels.native_linear import NativeKernel, fits
+from asyncgen.models.kernels import native_linear
+from asyncgen.models.kernels.native_linear import NativeKernel, widens
 from asyncgen.models.kernels.norm import make_scaler
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 pytestmark = pytest.mark.skipif(native.kernels is None, reason="our own kernels do not run here")
 
-SIZES = [(1, 32), (31, 64), (32, 32), (33, 96), (100, 160), (192, 576)]
+SIZES = [(1, 32), (31, 64), (32, 33), (33, 48), (5, 1), (64, 79), (100, 160), (192, 576)]
 DTYPES = [torch.float32, torch.bfloat16]
 
 
@@ -121,13 +127,6 @@ def test_copies(is_gated: bool) -> None:
         assert torch.equal(twin.product(x), kernel.product(x))
 
 
-def test_what_fits() -> None:
-    assert fits(torch.float32, 7)
-    assert not fits(torch.bfloat16, 48)
-    assert not fits(torch.float64, 64)
-    assert not fits(torch.float16, 64)
-
-
 @pytest.mark.parametrize(
     "x",
     [
@@ -142,3 +141,117 @@ def test_rows_that_do_not_fit_are_refused(x: torch.Tensor) -> None:
         NativeKernel(torch.randn(8, 64), None).product(x)
     with pytest.raises(ValueError, match="this norm takes"):
         make_scaler(torch.ones(64), 64, 1e-6).into(x, torch.empty(3, 64))
+
+
+@pytest.mark.parametrize("inputs", [1, 15, 31, 33, 48, 688])
+def test_nothing_is_read_behind_a_row(inputs: int) -> None:
+    weight = torch.randn(40, inputs).bfloat16()
+    wide = torch.full((20, inputs + 40), torch.nan).bfloat16()
+    wide[:, :inputs] = torch.randn(20, inputs)
+    x = wide[:, :inputs]
+    kernel = NativeKernel(weight, None)
+    close(kernel.product(x), x.double() @ weight.double().T)
+    assert torch.equal(kernel.product(x[:1]), kernel.product(x.contiguous())[:1])
+
+
+WIDENED = [torch.bfloat16, torch.float16]
+
+
+def same_bits(found: torch.Tensor, expected: torch.Tensor) -> None:
+    """Equal to the last bit, the sign of zero too; what is not a number may be any."""
+    assert found.dtype == expected.dtype == torch.float32
+    assert torch.equal(found.isnan(), expected.isnan())
+    known = ~expected.isnan()
+    assert torch.equal(found[known].view(torch.int32), expected[known].view(torch.int32))
+
+
+@pytest.fixture
+def surrounded(monkeypatch: pytest.MonkeyPatch) -> list[torch.Tensor]:
+    """Panels lie in memory that is full of NaN, which is listed here."""
+    lying: list[torch.Tensor] = []
+
+    def empty(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        lying.append(torch.full((math.prod(shape) + 8192,), torch.nan, dtype=dtype))
+        return lying[-1][4096:-4096].view(shape)
+
+    monkeypatch.setattr(native_linear, "empty", empty)
+    return lying
+
+
+def within_nan(rows: int, columns: int) -> torch.Tensor:
+    """Rows ``[rows, columns]`` with NaN before, between and behind them."""
+    return torch.full((rows + 2, columns + 3), torch.nan)[1:-1, 1:-2]
+
+
+@pytest.mark.parametrize("stored", WIDENED)
+@pytest.mark.parametrize(
+    ("out", "into", "numbers"),
+    [(1, 1, [1, 13]), (31, 7, [2, 24]), (32, 32, [12, 37]), (33, 65, range(1, 41))],
+)
+def test_a_weight_of_16_bits_gives_what_it_gives_in_float32(
+    out: int,
+    into: int,
+    numbers: Iterable[int],
+    stored: torch.dtype,
+    surrounded: list[torch.Tensor],
+) -> None:
+    torch.manual_seed(out)
+    weight, bias = torch.randn(out, into).to(stored), torch.randn(out)
+    kernel = NativeKernel(weight, bias, dtype=torch.float32)
+    assert [one.dtype for one in surrounded] == [stored]
+    wide = NativeKernel(weight.float(), bias)
+    for rows in numbers:
+        x = within_nan(rows, into).copy_(torch.randn(rows, into))
+        frame = torch.full((rows + 2, out + 3), torch.nan)
+        results, expected = frame[1:-1, 1:-2], wide.product(x)
+        same_bits(kernel.into(x, results), expected)
+        kernel.add_to(results, x)
+        wide.add_to(expected, x)
+        same_bits(results, expected)
+        assert frame.isnan().sum() == frame.numel() - rows * out  # nothing else was written
+
+
+@pytest.mark.parametrize("stored", WIDENED)
+@pytest.mark.parametrize("width", [1, 15, 16, 17, 80])
+def test_gates_of_16_bits(width: int, stored: torch.dtype, surrounded: list[torch.Tensor]) -> None:
+    weight = torch.randn(2 * width, 33).to(stored)
+    kernel = NativeKernel(weight, None, True, torch.float32)
+    assert [one.dtype for one in surrounded] == [stored]
+    for rows in (1, 5, 40):
+        x = torch.randn(rows, 33)
+        same_bits(kernel.product(x), NativeKernel(weight.float(), None, True).product(x))
+    assert torch.equal(kernel.dense(), weight)
+
+
+@pytest.mark.parametrize("stored", WIDENED)
+def test_every_number_of_16_bits_is_widened_exactly(stored: torch.dtype) -> None:
+    weight = torch.arange(-(2**15), 2**15).to(torch.int16).view(stored)[:, None]
+    kernel = NativeKernel(weight, None, dtype=torch.float32)
+    found, x = kernel.product(torch.ones(1, 1)), torch.ones(3, 1)
+    same_bits(found, NativeKernel(weight.float(), None).product(torch.ones(1, 1)))
+    same_bits(kernel.product(x), found.expand(3, -1))
+    exact = weight.float().flatten()
+    torch.testing.assert_close(found[0], exact, atol=0, rtol=0, equal_nan=True)
+    assert ((found[0] != 0) == (exact != 0)).all()  # the smallest are not lost
+    assert kernel.dense().view(torch.int16).equal(weight.view(torch.int16))
+
+
+@pytest.mark.parametrize("stored", WIDENED)
+@pytest.mark.parametrize("is_gated", [False, True])
+def test_copies_stay_in_16_bits(
+    is_gated: bool, stored: torch.dtype, surrounded: list[torch.Tensor]
+) -> None:
+    kernel = NativeKernel(torch.randn(40, 64).to(stored), torch.randn(40), is_gated, torch.float32)
+    x = torch.randn(3, 64)
+    for twin in (copy.deepcopy(kernel), pickle.loads(pickle.dumps(kernel))):
+        same_bits(twin.product(x), kernel.product(x))
+        assert twin.dense().dtype == stored
+    assert [one.dtype for one in surrounded] == [stored] * 3
+
+
+def test_what_is_widened() -> None:
+    for stored in WIDENED:
+        assert widens(stored, torch.float32)
+        assert not any(widens(stored, other) for other in (*WIDENED, torch.float64))
+    assert not widens(torch.float32, torch.float32)
+    assert not widens(torch.float64, torch.float32)

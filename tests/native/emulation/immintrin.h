@@ -62,6 +62,18 @@ Lanes<Lane> each(Compute compute) {
   return made;
 }
 
+// A number of IEEE's 16 bits: a sign, 5 bits of exponent, 10 of the rest.
+inline float from_half(std::uint16_t bits) {
+  const std::uint32_t sign = std::uint32_t{bits} >> 15 << 31, rest = bits & 0x3ff;
+  const int exponent = bits >> 10 & 31;
+  if (exponent == 31) {  // infinite, or not a number, which comes out quiet
+    return as<float>(sign | 0x7f800000 | rest << 13 | (rest != 0 ? 0x400000u : 0));
+  }
+  const float size = exponent == 0 ? std::ldexp(static_cast<float>(rest), -24)
+                                   : std::ldexp(static_cast<float>(rest + 1024), exponent - 25);
+  return as<float>(as<std::uint32_t>(size) | sign);
+}
+
 inline float widened(std::uint16_t upper) { return as<float>(std::uint32_t{upper} << 16); }
 
 // Rounds to the nearest, ties to even; NaN stays NaN.
@@ -79,6 +91,7 @@ inline void emulated_prefetch() {}
 
 // Whole vectors.
 inline __m128i _mm_loadu_si128(const __m128i* from) { return emulated::load<__m128i>(from); }
+inline __m256i _mm256_loadu_si256(const __m256i* from) { return emulated::load<__m256i>(from); }
 inline __m512 _mm512_loadu_ps(const void* from) { return emulated::load<__m512>(from); }
 inline __m512i _mm512_loadu_si512(const void* from) { return emulated::load<__m512i>(from); }
 inline void _mm512_storeu_ps(void* to, __m512 value) { emulated::store(to, value); }
@@ -147,6 +160,9 @@ inline __m512 _mm512_mask_mov_ps(__m512 a, __mmask16 mask, __m512 b) {
   }
   return a;
 }
+inline __m512 _mm512_maskz_mov_ps(__mmask16 mask, __m512 a) {
+  return _mm512_mask_mov_ps(__m512{}, mask, a);
+}
 inline __m512 _mm512_mask_mul_ps(__m512 a, __mmask16 mask, __m512 b, __m512 c) {
   return _mm512_mask_mov_ps(a, mask, b * c);
 }
@@ -189,6 +205,12 @@ inline __m512 _mm512_scalef_ps(__m512 a, __m512 b) {
     }
   }
   return a;
+}
+inline __m512 _mm512_cvtph_ps(__m256i a) {
+  std::uint16_t lanes[16];
+  emulated::store(lanes, a);
+  return emulated::as<__m512>(
+      emulated::each<float>([&](unsigned lane) { return emulated::from_half(lanes[lane]); }));
 }
 inline __m512 _mm512_permutex2var_ps(__m512 a, __m512i indices, __m512 b) {
   const auto from = emulated::as<emulated::Words>(indices);

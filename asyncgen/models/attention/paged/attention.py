@@ -5,7 +5,7 @@ It knows pages and positions, not requests; who may read which page is decided b
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from asyncgen.models.attention.paged.by_torch import TorchAttention
 from asyncgen.models.attention.paged.native import NativeAttention
@@ -31,6 +31,7 @@ class PagedAttention:
         fused: The accelerator's kernel, where that is what computes.
         lay_out: Gets ready for a forward pass of some rows, at least one, whose tokens lie one row
             after another; texts differ, but their first pages may be the same.
+        compiled: See `AttentionContext`.
         begin: See `AttentionContext`; the step's rows are those that were laid out.
         attend: See `AttentionContext`.
     """
@@ -46,6 +47,7 @@ class PagedAttention:
         kind = NativeAttention if NativeAttention.serves(storage) else TorchAttention
         chosen = kind(config, storage)
         self.fused: FusedKernel | None = chosen.fused
+        self.compiled: Any | None = chosen.compiled
         # The methods themselves: a step calls `attend` once a layer.
         self.lay_out: Callable[[Sequence[PackedRow]], None] = chosen.lay_out
         self.begin: Callable[[int, int], None] = chosen.begin

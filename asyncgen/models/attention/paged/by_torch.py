@@ -50,6 +50,8 @@ class TorchAttention:
         fused: What computes all rows at once on an accelerator that can.
     """
 
+    compiled = None
+
     def __init__(self, config: ModelConfig, storage: PagedStorage) -> None:
         """Attend over a storage.
 

@@ -51,6 +51,8 @@ class FixedRows:
         positions: Their positions, int32 ``[rows]``.
     """
 
+    compiled = None
+
     def __init__(
         self,
         config: ModelConfig,

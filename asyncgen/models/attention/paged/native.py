@@ -26,7 +26,11 @@ if TYPE_CHECKING:
 
 
 class NativeAttention:
-    """The `AttentionContext` of packed rows on processors that have the kernel."""
+    """The `AttentionContext` of packed rows on processors that have the kernel.
+
+    Attributes:
+        compiled: See `AttentionContext`.
+    """
 
     fused = None
 
@@ -43,7 +47,7 @@ class NativeAttention:
         self._width = config.num_attention_heads * size
         scales = config.attention_scales or [1 / math.sqrt(size)] * config.num_hidden_layers
         windows = (config.window(layer) or 0 for layer in range(config.num_hidden_layers))
-        self._compiled = native.kernels.Attention(
+        self.compiled = native.kernels.Attention(
             list(zip(storage.matrices, windows, scales, strict=True)),
             num_heads=config.num_attention_heads,
             kv_heads=storage.num_kv_heads,
@@ -52,7 +56,7 @@ class NativeAttention:
             uses_tiles=native.uses_tiles(),
         )
         # See `AttentionContext`. A step calls it as it is, without a Python function around it.
-        self.attend: Callable[[int, Tensor], Tensor] = self._compiled.attend
+        self.attend: Callable[[int, Tensor], Tensor] = self.compiled.attend
         self._num_tokens = 0
         self._memory = torch.empty(0, dtype=storage.dtype)
         self._out = self._memory.view(0, self._width)
@@ -77,7 +81,7 @@ class NativeAttention:
             token += count
         if token != self._num_tokens:
             self._lay_out_results(token)
-        self._compiled.lay_out(array("q", numbers), array("q", pages), self._out)
+        self.compiled.lay_out(array("q", numbers), array("q", pages), self._out)
 
     def begin(self, rows: int, length: int) -> None:
         """See `AttentionContext`; the step's rows are those that were laid out."""

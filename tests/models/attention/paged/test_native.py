@@ -142,13 +142,14 @@ def random_heads(shape: Shape, length: int, seed: int) -> Tensor:
     return torch.randn(size, generator=generator).to(shape.dtype)
 
 
-def plainly(shape: Shape, heads: Tensor) -> Tensor:
-    """What a text's queries get, in float64, ``[T, H * D]``."""
+def plainly(shape: Shape, heads: Tensor, first: int = 0) -> Tensor:
+    """What a text's queries from one on get, in float64, ``[T - first, H * D]``."""
     parts = [shape.num_heads, shape.kv_heads, shape.kv_heads]
     queries, keys, values = torch.split(heads.double().transpose(0, 1), parts)
+    queries = queries[:, first:]
     keys, values = (part.repeat_interleave(shape.group, dim=0) for part in (keys, values))
     positions = torch.arange(len(heads))
-    behind = positions[:, None] - positions
+    behind = positions[first:, None] - positions
     hidden = behind < 0
     if shape.window is not None:
         hidden |= behind >= shape.window
@@ -169,7 +170,7 @@ shapes = st.builds(
     kernel=st.sampled_from(kernel_names() or [""]),
     kv_heads=st.sampled_from([1, 2, 3]),
     group=st.integers(1, 8),
-    size=st.sampled_from([8, 16, 32, 48, 64, 80, 96, 128, 256]),
+    size=st.sampled_from([2, 8, 16, 32, 48, 64, 70, 80, 96, 128, 250, 256]),
     page_size=st.sampled_from([1, 7, 16, 32, 48, 64]),
     window=st.sampled_from([None, None, 1, 5, 40, 300]),
 )
@@ -226,6 +227,56 @@ def test_company_chunks_and_threads_do_not_change_a_bit(
         torch.set_num_threads(threads)
     for result in results[1:]:
         assert torch.equal(result, results[0])
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    shape=shapes,
+    behind=st.integers(0, 2000),
+    count=st.integers(1, 600),
+    seed=st.integers(0, 10**6),
+)
+def test_a_chunk_is_what_its_tokens_are_alone(
+    shape: Shape, behind: int, count: int, seed: int
+) -> None:
+    shape = replace(shape, kv_heads=1, page_size=max(shape.page_size, 7))
+    chooser = random.Random(seed)
+    length = behind + count
+    heads = random_heads(shape, length, seed)
+    alone = sorted({behind, length - 1, *(chooser.randrange(behind, length) for _ in range(6))})
+    found = {}
+    threads = torch.get_num_threads()
+    try:
+        for number in range(2):
+            torch.set_num_threads(1 + number)
+            pool = Pool(shape, length // shape.page_size + 1, seed + number)
+            text = pool.text(heads)
+            pieces = [(0, behind), (behind, length)]
+            if number == 1:  # the chosen tokens alone, and what lies between them
+                ends = sorted({0, behind, length, *alone, *(token + 1 for token in alone)})
+                pieces = list(zip(ends, ends[1:], strict=False))
+            found[number] = torch.cat(
+                [pool.step([Row(text, a, b - a)])[0] for a, b in pieces if a < b]
+            )
+    finally:
+        torch.set_num_threads(threads)
+    assert torch.equal(found[0], found[1])
+    close(found[0][behind:], plainly(shape, heads, behind))
+
+
+@pytest.mark.parametrize("kernel", kernel_names())
+@pytest.mark.parametrize("window", [None, 100])
+def test_tokens_behind_a_chunk_stay_out_of_it(kernel: str, window: int | None) -> None:
+    shape = Shape(kernel, window=window)
+    pool = Pool(shape, 60)
+    text = pool.text(random_heads(shape, 900, 0))
+    pool.step([Row(text, 0, 300)])
+    # What was never written is NaN, and a window has left the first pages.
+    pool.storage.data[:, :, text.pages[300 // shape.page_size + 1 :]] = torch.nan
+    if window is not None:
+        pool.storage.data[:, :, text.pages[: 200 // shape.page_size]] = torch.nan
+    found = pool.step([Row(text, 300, 257)])[0]
+    close(found, plainly(shape, text.heads[:557], 300))
 
 
 @pytest.mark.parametrize("kernel", kernel_names())

@@ -1,0 +1,189 @@
+// The work of attention over pages in tasks: some queries of a row over some of its keys, and how
+// they are read.
+#pragma once
+
+#include <cstring>
+
+#include "attention_softmax.h"
+#include "check.h"
+
+constexpr std::int64_t BLOCK = 32;    // keys that are read together
+constexpr std::int64_t SPLIT = 256;   // keys of one softmax, a few blocks
+
+// A task has at most so many queries. Up to FEW_QUERIES are computed together, block of keys by
+// block of keys; more are computed in tiles (attention_chunk.h).
+constexpr std::int64_t MOST_QUERIES = 384;
+constexpr std::int64_t FEW_QUERIES = 32;
+constexpr std::int64_t MOST_TILE = 16;
+
+// Where a row has more than few, its tasks have so many or a multiple: whole tiles of any engine.
+constexpr std::int64_t TILES = 48;
+
+// A step, and what follows from its numbers.
+template <typename T>
+struct Step : Attention<T> {
+  using Attention<T>::heads, Attention<T>::out, Attention<T>::pages, Attention<T>::num_heads;
+  using Attention<T>::kv_heads, Attention<T>::size, Attention<T>::page_size, Attention<T>::window;
+  std::int64_t most_splits, most_queries;  // see `Division`
+
+  std::int64_t record() const { return SUMS + parts(size, BLOCK) * BLOCK; }
+
+  std::int64_t group() const { return num_heads / kv_heads; }
+  std::int64_t token_size() const { return (num_heads + 2 * kv_heads) * size; }
+
+  // Queries of a row that share a key head are numbered token by token.
+  std::int64_t queries(const Row& row) const { return row.count * group(); }
+  std::int64_t position(const Row& row, std::int64_t query) const {
+    return row.start + query / group();
+  }
+  const T* query(const Row& row, std::int64_t head, std::int64_t number) const {
+    const std::int64_t g = group();
+    return heads + (row.token + number / g) * token_size() + (head * g + number % g) * size;
+  }
+  T* result(const Row& row, std::int64_t head, std::int64_t number) const {
+    const std::int64_t g = group();
+    return out + ((row.token + number / g) * num_heads + head * g + number % g) * size;
+  }
+
+  // Where a key or a value lies.
+  std::int64_t place(const Row& row, std::int64_t head, std::int64_t position) const {
+    CHECK_OR_RETURN(position >= 0 && position < row.start + row.count, 0)
+    const std::int64_t page = pages[row.pages + position / page_size];
+    CHECK_OR_RETURN(page >= 0 && page < this->num_pages && head >= 0 && head < kv_heads, 0)
+    return ((page * kv_heads + head) * page_size + position % page_size) * size;
+  }
+
+  // Keys that a query sees.
+  Range seen(std::int64_t position) const {
+    return {window == 0 ? 0 : most(position + 1 - window, 0), position + 1};
+  }
+  // Keys that any of some queries of a row sees.
+  Range seen(const Row& row, std::int64_t first, std::int64_t count) const {
+    return {seen(position(row, first)).first, seen(position(row, first + count - 1)).end};
+  }
+};
+
+// Some queries of a row over some splits of its keys.
+struct Task {
+  const Row* row;
+  std::int64_t head, first, count;
+  Range seen, splits;
+
+  // Positions of the blocks that hold what is seen of a split; none if nothing is.
+  Range blocks(std::int64_t split) const {
+    const std::int64_t base = split * SPLIT;
+    return {most(seen.first, base) / BLOCK * BLOCK,
+            parts(least(seen.end, base + SPLIT), BLOCK) * BLOCK};
+  }
+};
+
+// How a row is cut into tasks.
+template <typename T>
+struct Cuts {
+  std::int64_t each;    // queries of a block
+  std::int64_t blocks;  // of queries
+  Range splits;         // of keys
+  bool together;        // one task has all splits
+  std::int64_t tasks;
+
+  Cuts(const Step<T>& step, const Row& row) {
+    const std::int64_t queries = step.queries(row);
+    each = queries;
+    if (queries > FEW_QUERIES) {
+      each = parts(parts(queries, parts(queries, step.most_queries)), TILES) * TILES;
+    }
+    blocks = parts(queries, each);
+    const Range seen = step.seen(row, 0, queries);
+    splits = {seen.first / SPLIT, parts(seen.end, SPLIT)};
+    together = splits.end - splits.first <= step.most_splits;
+    tasks = blocks * step.kv_heads * (together ? 1 : splits.end - splits.first);
+  }
+
+  // Later queries, which see more, come first.
+  Task task(const Step<T>& step, const Row& row, std::int64_t number) const {
+    const std::int64_t tasks_of_head = together ? 1 : splits.end - splits.first;
+    const std::int64_t block = blocks - 1 - number / (tasks_of_head * step.kv_heads);
+    Task task;
+    task.row = &row;
+    task.head = number / tasks_of_head % step.kv_heads;
+    task.first = block * each;
+    task.count = least(step.queries(row) - task.first, each);
+    task.seen = step.seen(row, task.first, task.count);
+    task.splits = {task.seen.first / SPLIT, parts(task.seen.end, SPLIT)};
+    if (!together) {
+      const std::int64_t split = splits.first + number % tasks_of_head;
+      task.splits = {most(task.splits.first, split), least(task.splits.end, split + 1)};
+    }
+    return task;
+  }
+
+  // Records that tasks leave for the merging: [head, query, split].
+  std::int64_t records(const Step<T>& step, const Row& row) const {
+    return together ? 0 : step.num_heads * row.count * (splits.end - splits.first);
+  }
+};
+
+// Reads blocks of keys or values of a task, in rows of `width` with zeros behind the head's size,
+// and zeros for what none of its queries sees: what lies in such places may be NaN.
+template <typename T>
+struct Reader {
+  const Step<T>& step;
+  const Task& task;
+  const T* from;
+  std::int64_t width;
+
+  // `space` has room for a block and is used if it does not lie in one piece.
+  const T* block(std::int64_t at, T* space) const {
+    const Row& row = *task.row;
+    const bool whole = at >= task.seen.first && at + BLOCK <= task.seen.end;
+    const bool one_page = at / step.page_size == (at + BLOCK - 1) / step.page_size;
+    if (whole && one_page && width == step.size) return from + step.place(row, task.head, at);
+    std::memset(space, 0, BLOCK * width * sizeof(T));
+    const std::int64_t end = least(at + BLOCK, task.seen.end);
+    for (std::int64_t position = most(at, task.seen.first); position < end;) {
+      const std::int64_t in_page = step.page_size - position % step.page_size;
+      const std::int64_t last = least(end, position + in_page);
+      const T* key = from + step.place(row, task.head, position);
+      for (; position < last; ++position, key += step.size)
+        copy(key, space + (position - at) * width);
+    }
+    return space;
+  }
+
+  // Asks for what `block` will read.
+  void fetch(std::int64_t at) const {
+    const std::int64_t first = most(at, task.seen.first);
+    const std::int64_t end = least(at + BLOCK, task.seen.end);
+    for (std::int64_t begin = first; begin < end;) {
+      const std::int64_t count = least(end - begin, step.page_size - begin % step.page_size);
+      const char* byte =
+          reinterpret_cast<const char*>(from + step.place(*task.row, task.head, begin));
+      const char* last = byte + count * step.size * sizeof(T);
+      for (; byte < last; byte += 64) _mm_prefetch(byte, _MM_HINT_T0);
+      begin += count;
+    }
+  }
+
+ private:
+  void copy(const T* key, T* to) const {
+    for (std::int64_t number = 0; number < step.size; number += LANES) {
+      copy_lanes(key + number, first_lanes(step.size - number), to + number);
+    }
+  }
+};
+
+// Blocks that will be read soon, asked for one by one while others are computed.
+template <typename T>
+struct Ahead {
+  Reader<T> reader;
+  Range left;
+
+  Ahead(const Step<T>& step, const Task& task, const T* from, std::int64_t split)
+      : reader{step, task, from, step.size}, left(task.blocks(split)) {}
+
+  void fetch() {
+    if (left.first >= left.end) return;
+    reader.fetch(left.first);
+    left.first += BLOCK;
+  }
+};

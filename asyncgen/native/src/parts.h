@@ -1,0 +1,120 @@
+// What layers are made of, as C++ sees it: the Python types of this module hold these.
+#pragma once
+
+#include <vector>
+
+#include "kernels.h"
+#include "objects.h"
+
+// Rows of a tensor, or of memory of our own; the stride counts elements.
+struct Rows {
+  char* data;
+  std::int64_t stride, count;
+
+  Rows(char* data, std::int64_t stride, std::int64_t count)
+      : data(data), stride(stride), count(count) {}
+  explicit Rows(const View& view) : Rows(view.data, view.strides[0], view.sizes[0]) {}
+};
+
+// What a weight's numbers are: those of its rows, or of 16 bits for rows in float32.
+enum class Stored { AS_ROWS, BFLOAT16, FLOAT16 };
+
+// A weight in panels, and its bias.
+struct Linear {
+  Reference weight, bias;  // kept as long as their addresses are used
+  const void* weight_at;
+  const float* bias_at;
+  PyObject* dtype;  // of rows and results
+  Kind kind;
+  Stored stored;
+  bool is_gated, uses_tiles;
+  std::int64_t inputs, outputs;
+};
+
+void multiply(const Linear& linear, const Rows& x, const Rows& out, Use use) noexcept;
+
+// A root-mean-square norm.
+struct Norm {
+  Reference weight;
+  const float* weight_at;
+  PyObject* dtype;
+  Kind kind;
+  std::int64_t groups, features;
+  float eps;
+};
+
+void normalise(const Norm& norm, const Rows& x, const Rows& out) noexcept;
+
+// Rotary positions.
+struct Rotary {
+  PyObject* dtype;
+  Kind kind;
+};
+
+// Cosines and sines of some tokens.
+struct Angles {
+  const char *cosines, *sines;
+  std::int64_t stride, head_dim;
+};
+
+// False, and a Python error, if they are not those of so many tokens.
+bool read_angles(const Rotary& rotary, PyObject* cosines, PyObject* sines, std::int64_t tokens,
+                 std::int64_t head_dim, Angles& angles);
+void turn_heads(const Rotary& rotary, const Rows& heads, std::int64_t turned,
+                const Angles& angles) noexcept;
+
+// Numbers of an array of Python's, kept as long as they are read.
+class Numbers {
+ public:
+  Numbers() = default;
+  Numbers(Numbers&& other) noexcept : buffer_(other.buffer_) { other.buffer_ = {}; }
+  Numbers& operator=(Numbers&& other) noexcept {
+    std::swap(buffer_, other.buffer_);
+    return *this;
+  }
+  ~Numbers() { PyBuffer_Release(&buffer_); }
+
+  bool read(PyObject* array) {
+    if (PyObject_GetBuffer(array, &buffer_, PyBUF_CONTIG_RO) != 0) return false;
+    if (buffer_.itemsize == sizeof(std::int64_t)) return true;
+    PyErr_SetString(PyExc_ValueError, "an array of 64-bit integers is expected");
+    return false;
+  }
+  const std::int64_t* data() const { return static_cast<const std::int64_t*>(buffer_.buf); }
+  std::int64_t count() const { return buffer_.len / static_cast<Py_ssize_t>(sizeof(std::int64_t)); }
+
+ private:
+  Py_buffer buffer_{};
+};
+
+// A layer's pages; layers of one window divide a step's work alike.
+struct PagedLayer {
+  Reference keys, values;
+  char *keys_at, *values_at;
+  std::int64_t window;
+  float scale;
+  Division division;
+};
+
+// The pages of all layers, and the step that was laid out.
+struct Pages {
+  std::vector<PagedLayer> layers;
+  PyObject* dtype;
+  Kind kind;
+  bool uses_tiles;
+  std::int64_t num_pages, num_heads, kv_heads, size, page_size;
+  Numbers rows, pages;
+  Reference out;
+  char* out_at;
+  std::int64_t num_tokens;
+  std::vector<float> memory;
+  bool is_busy;
+
+  std::int64_t token_size() const { return (num_heads + 2 * kv_heads) * size; }
+};
+
+// False, and a Python error, while another thread attends over these pages.
+bool is_free(const Pages& pages);
+
+// Attends in one layer for `heads` [tokens, num_heads + 2 * kv_heads, size].
+void attend_in(Pages& pages, const PagedLayer& layer, const char* heads) noexcept;
