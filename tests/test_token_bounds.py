@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers
 from tokenizers.pre_tokenizers import ByteLevel
 
+from asyncgen import Tokenizer as Words
 from asyncgen.token_bounds import least_tokens
 from tests.doubles.models import byte_tokenizer
 from tests.doubles.tokenizers import KINDS, tokenizer_json
@@ -82,6 +83,15 @@ def test_no_text_has_fewer_tokens(name: str, text: str) -> None:
 @pytest.mark.parametrize("name", UNBOUNDED)
 def test_nothing_is_promised_where_something_may_be_dropped(name: str) -> None:
     assert least_tokens(UNBOUNDED[name], "x" * 10_000) == 0
+
+
+def test_the_longest_token() -> None:
+    tokenizer = byte_tokenizer()
+    assert tokenizer.longest_token == max(len(token.encode()) for token in tokenizer.get_vocab())
+    assert tokenizer.longest_token is not None
+    tokenizer.add_tokens(["x" * 77])
+    assert tokenizer.longest_token == 77
+    assert Words(UNBOUNDED["words"]).longest_token is None
 
 
 def test_a_tokenizer_that_is_told_to_cut_later() -> None:

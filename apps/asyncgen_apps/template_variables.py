@@ -27,13 +27,16 @@ def too_large(variables: JsonValue) -> str | None:
     """
     if isinstance(variables, dict) and len(variables) > MOST_VARIABLES:
         return f"has {len(variables)} entries: at most {MOST_VARIABLES}"
+    length = 0
     try:
-        text = json.dumps(variables, ensure_ascii=False)
-        text.encode()
+        # Piece by piece: nobody looks behind what is too much.
+        for piece in json.JSONEncoder(ensure_ascii=False).iterencode(variables):
+            piece.encode()
+            length += len(piece)
+            if length > MOST_CHARACTERS:
+                return f"is too long: at most {MOST_CHARACTERS} characters as JSON"
     except UnicodeEncodeError:
         return "is not Unicode: it holds a lone surrogate"
     except (RecursionError, ValueError):
         return "is nested too deep, or holds a number of thousands of digits"
-    if len(text) > MOST_CHARACTERS:
-        return f"has {len(text)} characters as JSON: at most {MOST_CHARACTERS}"
     return None

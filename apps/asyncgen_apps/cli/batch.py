@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from asyncgen_apps.batch.answers import AnswersFile
     from asyncgen_apps.batch.run import Tally
 
-NEEDED = ("fastapi",)
+NEEDED = ("pydantic",)
 MAX_RUNNING = 64
 
 
@@ -80,7 +80,7 @@ def batch(
     `messages` and parameters. Run again, it answers what is not answered yet.
     """
     with one_line_errors(debug):
-        require_installed(NEEDED, extra="serve")
+        require_installed(NEEDED, extra="apps")
         if output.exists() and prompts.exists() and output.samefile(prompts):
             raise UserError("--output is the file of the requests: choose another")
         source = Source(model, device, dtype, threads, revision, token, max_running=max_running)

@@ -102,7 +102,13 @@ def serve(
         int | None, typer.Option(min=1, help="Most streams that queue; one more gets 429.")
     ] = None,
     prepare_seconds: PrepareSeconds = None,
-    max_body: Annotated[int, typer.Option(min=1, help="Largest request body, MiB.")] = 8,
+    max_body: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Largest request body, MiB. If not given: what the model can use, at most 8.",
+        ),
+    ] = None,
     max_connections: Annotated[
         int | None,
         typer.Option(
@@ -163,7 +169,7 @@ def serve(
                 priority_keys=tuple(priority_key or ()),
                 open_metrics=open_metrics,
                 open_docs=open_docs,
-                max_body_bytes=max_body * MEBIBYTE,
+                max_body_bytes=None if max_body is None else max_body * MEBIBYTE,
                 max_requests=max_requests,
                 max_connections=_connections(max_connections, 1 if ws_port is None else 2),
                 head_seconds=head_seconds,

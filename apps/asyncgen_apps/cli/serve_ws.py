@@ -90,7 +90,13 @@ def serve_ws(
     max_requests: Annotated[
         int, typer.Option(min=1, help="Most requests at a time on a connection.")
     ] = 64,
-    max_message: Annotated[int, typer.Option(min=1, help="Longest message, KiB.")] = 1024,
+    max_message: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Longest message, KiB. If not given: what the model can use, at most 1024.",
+        ),
+    ] = None,
     max_prompt: Annotated[
         int | None, typer.Option(min=1, help="Longest prompt, in tokens; else the context.")
     ] = None,
@@ -170,7 +176,7 @@ def serve_ws(
                 max_connections=max_connections or most_connections(),
                 open_seconds=open_seconds,
                 max_requests=max_requests,
-                max_message_bytes=max_message * KIBIBYTE,
+                max_message_bytes=None if max_message is None else max_message * KIBIBYTE,
                 max_prompt_tokens=max_prompt,
                 replay_bytes=replay * KIBIBYTE,
                 grace_seconds=grace_seconds,

@@ -18,6 +18,7 @@ from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from asyncgen_apps.clients import Keys, Proxies
 from asyncgen_apps.doors import CheckHost
 from asyncgen_apps.metrics import exposition
+from asyncgen_apps.openai_http.bodies import CHAT_PATH, TEXT_PATH
 from asyncgen_apps.openai_http.failures import SERVER, ApiError, from_exception, from_validation
 from asyncgen_apps.openai_http.gate import Gate
 from asyncgen_apps.openai_http.middleware import (
@@ -29,6 +30,8 @@ from asyncgen_apps.openai_http.middleware import (
 )
 from asyncgen_apps.openai_http.reference import PAGE_HEADERS, reference_page
 from asyncgen_apps.openai_http.routes import Service, api_routes, short_ways
+from asyncgen_apps.openai_http.schema import MAX_PROMPTS
+from asyncgen_apps.sizes import MOST_BODY, longest_request
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -77,7 +80,7 @@ def create_app(llm: Engine, settings: ServerSettings, gate: Gate | None = None) 
     _add_errors(app)
     # The last one added is the outermost: also a refusal has an id, and headers for browsers.
     app.add_middleware(TakeShortWay, answers=short_ways(service))
-    app.add_middleware(LimitBody, limit=settings.max_body_bytes, seconds=settings.body_seconds)
+    app.add_middleware(LimitBody, limits=_body_limits(llm, settings), seconds=settings.body_seconds)
     app.add_middleware(
         RequireKey,
         keys=Keys(settings.api_keys, settings.priority_keys),
@@ -95,6 +98,17 @@ def create_app(llm: Engine, settings: ServerSettings, gate: Gate | None = None) 
     app.add_middleware(CheckHost, names=settings.allowed_hosts)
     app.add_middleware(NameRequests)
     return app
+
+
+def _body_limits(llm: Engine, settings: ServerSettings) -> Mapping[str, int]:
+    """Most bytes of a body, by path; ``""`` stands for all others."""
+    if settings.max_body_bytes is not None:
+        return {"": settings.max_body_bytes}
+    return {
+        "": MOST_BODY,
+        CHAT_PATH: longest_request(llm, MOST_BODY),
+        TEXT_PATH: longest_request(llm, MOST_BODY, prompts=MAX_PROMPTS),
+    }
 
 
 def _guarded(settings: ServerSettings) -> frozenset[str]:

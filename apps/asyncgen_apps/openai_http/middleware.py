@@ -20,7 +20,9 @@ from starlette.exceptions import HTTPException
 from asyncgen_apps.doors import route_path
 from asyncgen_apps.openai_http.failures import ApiError, from_validation
 from asyncgen_apps.openai_http.reply import Reply
-from asyncgen_apps.turns import short_turns
+from asyncgen_apps.sizes import LARGE, LARGE_AT_ONCE
+from asyncgen_apps.sliced_json import TooManyNested, parse
+from asyncgen_apps.turns import rest, short_turns, slices
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -32,13 +34,6 @@ if TYPE_CHECKING:
     Answers = Mapping[str, Callable[[object, str], ASGIApp]]
     """For a path, what makes the answer to a JSON body, of a request with this id."""
 
-
-LARGE_BODY = 256 * 1024
-"""Bytes. What is larger is parsed and checked on a worker thread: 4 MB of numbers take half a
-second, in which no stream would get a word."""
-
-_LARGE_AT_ONCE = 1
-"""Two would only take turns, and the streams' turn would come later."""
 
 STREAM_PATH = "/v1/stream"
 REQUEST_ID = "x-request-id"
@@ -126,26 +121,29 @@ class RequireKey:
 class LimitBody:
     """Refuses bodies that are too large, by their length or as soon as they are, or too slow."""
 
-    def __init__(self, app: ASGIApp, limit: int, seconds: float) -> None:
+    def __init__(self, app: ASGIApp, limits: Mapping[str, int], seconds: float) -> None:
         """Wrap an application.
 
         Args:
             app: The application.
-            limit: Bytes.
+            limits: Bytes, by path; ``""`` stands for all others.
             seconds: Time from the head to the end of the body.
         """
         self._app = app
-        self._limit = limit
+        self._limits = limits
         self._seconds = seconds
+        self._large: set[object] = set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Count what the application reads of the requests below ``/v1``."""
-        if scope["type"] != "http" or not _is_api(route_path(scope)):
+        path = route_path(scope) if scope["type"] == "http" else ""
+        if not _is_api(path):
             await self._app(scope, receive, send)
             return
+        limit = self._limits.get(path, self._limits[""])
         length = Headers(scope=scope).get("content-length", "")
-        if length.isdecimal() and int(length[:20]) > self._limit:
-            await Reply(send).fail(too_large(self._limit))
+        if length.isdecimal() and int(length[:20]) > limit:
+            await Reply(send).fail(too_large(limit))
             return
         read = 0
         is_whole = False
@@ -162,14 +160,31 @@ class LimitBody:
             if message["type"] == "http.request":
                 is_whole = not message.get("more_body", False)
                 read += len(message.get("body", b""))
-                if read > self._limit:
+                if read > limit:
                     # The one exception that the framework hands on while it reads a body.
-                    raise HTTPException(413, detail=str(too_large(self._limit)))
+                    raise HTTPException(413, detail=str(too_large(limit)))
+                await self._let_others_read(counted, is_whole or read <= LARGE)
             return message
 
-        is_small = length.isdecimal() and int(length[:20]) <= LARGE_BODY
+        is_small = length.isdecimal() and int(length[:20]) <= LARGE
         with nullcontext() if is_small else short_turns():
-            await self._app(scope, counted, send)
+            try:
+                await self._app(scope, counted, send)
+            finally:
+                self._large.discard(counted)
+
+    async def _let_others_read(self, reader: object, is_done: bool) -> None:
+        """Rest after a piece of a large body, so that all of them leave half of the time.
+
+        Args:
+            reader: Who reads it.
+            is_done: Whether the body is whole, or not large.
+        """
+        if is_done:
+            self._large.discard(reader)
+        else:
+            self._large.add(reader)
+            await anyio.sleep(rest(len(self._large)))
 
 
 class TakeShortWay:
@@ -189,7 +204,7 @@ class TakeShortWay:
         """
         self._app = app
         self._answers = answers
-        self._large = anyio.CapacityLimiter(_LARGE_AT_ONCE)
+        self._large = anyio.CapacityLimiter(LARGE_AT_ONCE)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Read the body, and answer it or hand it on."""
@@ -199,10 +214,10 @@ class TakeShortWay:
             return
         body = _Body(receive)
         if await body.read():
-            content, name = body.content, scope["state"]["request_id"]
-            if len(content) > LARGE_BODY:
+            pieces, name = body.pieces, scope["state"]["request_id"]
+            if sum(map(len, pieces)) > LARGE:
                 checked = await anyio.to_thread.run_sync(
-                    _check_large, make, content, name, limiter=self._large, abandon_on_cancel=True
+                    _check_large, make, pieces, name, limiter=self._large, abandon_on_cancel=True
                 )
                 if isinstance(checked, ApiError):
                     await Reply(send).fail(checked)
@@ -212,7 +227,7 @@ class TakeShortWay:
             if _is_json(scope):
                 try:
                     # Too deep to be parsed is not JSON either.
-                    answer = make(json.loads(content), name)
+                    answer = make(json.loads(b"".join(pieces)), name)
                 except (ValueError, RecursionError, ApiError):
                     pass
                 else:
@@ -230,9 +245,9 @@ class _Body:
         self._failure: HTTPException | None = None
 
     @property
-    def content(self) -> bytes:
+    def pieces(self) -> list[bytes]:
         """What was read."""
-        return b"".join([message.get("body", b"") for message in self._messages])
+        return [message.get("body", b"") for message in self._messages]
 
     async def read(self) -> bool:
         """Read to the end; return whether it came."""
@@ -258,28 +273,21 @@ class _Body:
 
 
 def _check_large(
-    make: Callable[[object, str], ASGIApp], content: bytes, name: str
+    make: Callable[[object, str], ASGIApp], pieces: list[bytes], name: str
 ) -> ASGIApp | ApiError:
     """Make the answer to a large body, or say what is wrong with it; on a worker thread."""
-    try:
-        # What the interpreter itself runs makes way for other threads; a parser in C or Rust does
-        # not, and holds every stream for as long as it takes, which are tenths of a second here.
-        return make(json.loads(content, parse_int=_whole, object_hook=_same), name)
-    except ApiError as refused:
-        return refused
-    except ValidationError as error:
-        details = error.errors(include_url=False, include_context=False, include_input=False)
-        return from_validation([dict(one) for one in details])
-    except (ValueError, RecursionError):
-        return ApiError(400, "the body is not JSON", code="invalid_json")
-
-
-def _whole(digits: str) -> int:
-    return int(digits)
-
-
-def _same(found: dict[str, object]) -> dict[str, object]:
-    return found
+    with slices():
+        try:
+            return make(parse(b"".join(pieces)), name)
+        except ApiError as refused:
+            return refused
+        except ValidationError as error:
+            details = error.errors(include_url=False, include_context=False, include_input=False)
+            return from_validation([dict(one) for one in details])
+        except TooManyNested as error:
+            return ApiError(400, f"the body is too large: {error}", code="invalid_json")
+        except (ValueError, RecursionError):
+            return ApiError(400, "the body is not JSON", code="invalid_json")
 
 
 def _may_be_json(scope: Scope) -> bool:
@@ -296,7 +304,10 @@ def _is_json(scope: Scope) -> bool:
 
 def too_large(limit: int) -> ApiError:
     """What the sender of a body beyond ``limit`` bytes hears."""
-    message = f"the body is larger than {limit} bytes, the most of this server"
+    message = (
+        f"the body is larger than {limit} bytes, the most that is taken here; "
+        "the server's option --max-body allows more"
+    )
     return ApiError(413, message, code="request_too_large")
 
 

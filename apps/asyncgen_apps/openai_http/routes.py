@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 
 _LONGEST = (
+    ("prompt", "max_position_embeddings", "the context holds {} tokens", LONG),
     ("messages", "max_position_embeddings", "the context holds {}, and each takes one", LONG),
     ("logit_bias", "vocab_size", "the vocabulary holds {}", None),
 )
@@ -76,6 +77,8 @@ class Service:
         for field_name, bound, why, code in _LONGEST:
             most = getattr(config, bound, None)
             given = content.get(field_name) if isinstance(content, dict) else None
+            if field_name == "prompt" and not _are_ids(given):
+                continue
             if isinstance(most, int) and isinstance(given, list | dict) and len(given) > most:
                 message = f"`{field_name}` has {len(given)} entries: {why.format(most)}; send fewer"
                 raise ApiError(400, message, param=field_name, code=code)
@@ -138,6 +141,11 @@ def api_routes(service: Service) -> APIRouter:
         return service.answer(body, request.state.request_id)
 
     return router
+
+
+def _are_ids(prompt: object) -> bool:
+    """Whether a prompt is one, of token ids; a list of others is several prompts."""
+    return isinstance(prompt, list) and bool(prompt) and isinstance(prompt[0], int)
 
 
 def _wishes(body: ChatCompletionRequest | CompletionRequest) -> StreamWishes | None:

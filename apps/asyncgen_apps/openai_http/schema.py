@@ -6,7 +6,7 @@ values are checked by the engine, which knows the model. Knows no engine and no 
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -18,7 +18,11 @@ from pydantic import (
     model_validator,
 )
 
+from asyncgen_apps.sizes import MOST_SAMPLES
 from asyncgen_apps.template_variables import too_large
+from asyncgen_apps.turns import give_way
+
+T = TypeVar("T")
 
 NEUTRAL: dict[str, tuple[object, ...]] = {
     "audio": (None,),
@@ -47,7 +51,7 @@ NEUTRAL: dict[str, tuple[object, ...]] = {
 }
 """Fields of the API that are not supported, with the values that ask for what is done anyway."""
 
-MAX_CHOICES = 128
+MAX_CHOICES = MOST_SAMPLES
 MAX_PROMPTS = 1024
 MAX_IDS = 2**18
 """Most token ids in one list: as many as the largest vocabularies have."""
@@ -60,6 +64,7 @@ MAX_WORDS = 1024
 
 def _encodable(text: str) -> str:
     """JSON can spell half a character; no text holds one."""
+    give_way()
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -67,9 +72,10 @@ def _encodable(text: str) -> str:
     return text
 
 
-def _same(bias: float) -> float:
-    """Between two entries of a long table, other threads have their turn."""
-    return bias
+def _same(value: T) -> T:
+    """Between two entries of a long field, other threads have their turn."""
+    give_way()
+    return value
 
 
 def _small(variables: Any) -> Any:
@@ -88,7 +94,9 @@ Boolean = Annotated[bool, Field(strict=True)]
 
 # Lists end at the first entry that does not fit: only one complaint is told, and a million of them
 # would hold up everybody.
-TokenIds = Annotated[list[Integer], Field(fail_fast=True, max_length=MAX_IDS)]
+TokenIds = Annotated[
+    list[Integer], Field(fail_fast=True, max_length=MAX_IDS), AfterValidator(_same)
+]
 Sequences = Annotated[list[TokenIds], Field(fail_fast=True, max_length=MAX_SEQUENCES)]
 Biases = Annotated[list[tuple[TokenIds, Number]], Field(fail_fast=True, max_length=MAX_SEQUENCES)]
 Forms = Annotated[list[TokenIds], Field(fail_fast=True, max_length=MAX_WORDS)]
@@ -123,9 +131,10 @@ class Strict(BaseModel):
     @classmethod
     def _refuse_one(cls, data: Any) -> Any:
         """Of the names that are unknown, leave the first: it is all that is told."""
+        give_way()
         if not isinstance(data, dict):
             return data
-        known = {name: value for name, value in data.items() if name in cls.model_fields}
+        known = {name: data[name] for name in cls.model_fields if name in data}
         if len(known) == len(data):
             return data
         for name, value in data.items():

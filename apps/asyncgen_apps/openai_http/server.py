@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import uvicorn
 
+from asyncgen_apps.sizes import MOST_BODY
 from asyncgen_apps.sockets import listen
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ class Server(uvicorn.Server):
             forwarded_allow_ips=list(settings.trusted_proxies),
             http=_protocol(settings),
             ws="websockets-sansio",
-            ws_max_size=settings.max_body_bytes,
+            ws_max_size=settings.max_body_bytes or MOST_BODY,
             ws_per_message_deflate=False,  # messages are tiny
         )
         super().__init__(config)

@@ -38,7 +38,8 @@ class ServerSettings:
         priority_keys: The API keys whose requests may, where not all may.
         open_metrics: Whether ``/metrics`` is read without a key.
         open_docs: Whether ``/docs`` and ``/openapi.json`` are.
-        max_body_bytes: Largest request body, in bytes.
+        max_body_bytes: Largest request body, in bytes; ``None`` is what the model can use, at most
+            8 MiB.
         max_requests: Most HTTP requests that generate at a time; one more gets 429.
         ping_seconds: Seconds of silence after which a stream sends a comment.
         stall_seconds: Seconds after which a client that reads nothing is given up.
@@ -59,7 +60,7 @@ class ServerSettings:
     priority_keys: tuple[str, ...] = ()
     open_metrics: bool = False
     open_docs: bool = False
-    max_body_bytes: int = 8 * 1024 * 1024
+    max_body_bytes: int | None = None
     max_requests: int = 1024
     ping_seconds: float = 15.0
     stall_seconds: float = 60.0
@@ -84,7 +85,8 @@ class ServerSettings:
         Proxies(self.trusted_proxies)
         Keys(self.api_keys, self.priority_keys)
         for name in _ABOVE_ZERO:
-            if not 0 < getattr(self, name) < math.inf:
-                raise ValueError(f"{name} is {getattr(self, name)}: must be a number above 0")
+            value = getattr(self, name)
+            if value is not None and not 0 < value < math.inf:
+                raise ValueError(f"{name} is {value}: must be a number above 0")
         if reason := too_many(self.max_connections):
             raise ValueError(f"max_connections is {self.max_connections}: {reason}")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import anyio
 
 from asyncgen_apps.openai_http.page import GatedModel, GatedStream
+from asyncgen_apps.sizes import MOST_BODY
 from asyncgen_apps.websocket import StreamService, StreamSettings, serve_websocket
 from asyncgen_apps.websocket.asgi import stream_route
 
@@ -92,6 +93,7 @@ async def with_streams(
         What lets the streams finish; to be called before the application ends.
     """
     model = CountedModel(llm, gate)
+    settings = settings.sized(llm, MOST_BODY)
     async with AsyncExitStack() as stack:
         service = await stack.enter_async_context(StreamService(model, settings))
         app.router.routes.append(stream_route(service))

@@ -16,6 +16,7 @@ from asyncgen_apps.openai_http.schema import (
     CompletionRequest,
     GenerationFields,
 )
+from asyncgen_apps.turns import give_way
 
 if TYPE_CHECKING:
     from asyncgen import Prompt, StreamParams
@@ -218,6 +219,7 @@ def _bias(given: dict[str, float]) -> dict[tuple[int], float]:
     """
     found: dict[tuple[int], float] = {}
     for token, bias in given.items():
+        give_way()
         if not _TOKEN_ID.fullmatch(token):
             message = f"`logit_bias` has {clipped(token)!r}: not a token id"
             raise ApiError(400, message, param="logit_bias")
@@ -232,6 +234,7 @@ def _conversation(request: ChatCompletionRequest) -> list[dict[str, Any]]:
     """The messages as chat templates know them; the API's developer speaks for the system."""
     messages = []
     for message in request.messages:
+        give_way()
         role = "system" if message.role == "developer" else message.role
         turn = {"role": role, "content": message.model_dump(include={"content"})["content"]}
         if message.name is not None:

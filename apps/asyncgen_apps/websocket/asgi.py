@@ -154,7 +154,7 @@ class _Endpoint:
             running.cancel()
             return
         text = message.get("text")
-        session.receive(text if text is not None else message.get("bytes") or b"")
+        await session.receive_large(text if text is not None else message.get("bytes") or b"")
 
 
 def _one(values: list[str]) -> str | None:

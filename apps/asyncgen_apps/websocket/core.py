@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from asyncgen_apps.clients import ANYBODY
 from asyncgen_apps.websocket.failures import RESTART_SECONDS, Fault
 from asyncgen_apps.websocket.messages import Auth, Cancel, CloseCode, Generate, Hello, Ping, Resume
-from asyncgen_apps.websocket.params import check_params
+from asyncgen_apps.websocket.params import check_params, check_priority
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -136,12 +136,15 @@ class Channel:
         """Messages that wait to be sent and do not merge; a reader should pause on too many."""
         return len(self._outbox)
 
-    def receive(self, message: ClientMessage | Fault, now: float) -> list[Order]:
+    def receive(
+        self, message: ClientMessage | Fault, now: float, *, is_checked: bool = False
+    ) -> list[Order]:
         """Take in what the client sent.
 
         Args:
             message: The message, or what is wrong with it.
             now: Seconds of the registry's clock.
+            is_checked: Whether the values of its parameters were looked at.
 
         Returns:
             What to do, in this order.
@@ -156,7 +159,7 @@ class Channel:
             case Ping():
                 self._put({"type": "pong", "nonce": message.nonce})
             case Generate():
-                return self._begin(message, self.client)
+                return self._begin(message, self.client, is_checked)
             case Cancel():
                 return self._cancel(message)
             case Resume():
@@ -254,11 +257,13 @@ class Channel:
         self._hello()
         return []
 
-    def _begin(self, message: Generate, client: Client) -> list[Order]:
-        may_prioritise = self._settings.allow_priority or client.may_prioritise
-        fault = self._refusal(message.id) or check_params(
-            message.params, allow_priority=may_prioritise
+    def _begin(self, message: Generate, client: Client, is_checked: bool) -> list[Order]:
+        allow_priority = self._settings.allow_priority or client.may_prioritise
+        fault = self._refusal(message.id) or check_priority(
+            message.params, allow_priority=allow_priority
         )
+        if fault is None and not is_checked:
+            fault = check_params(message.params)
         if fault is not None:
             self._put(fault.message_for(message.id))
             return []

@@ -10,7 +10,9 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from asyncgen_apps.sizes import MOST_SAMPLES
 from asyncgen_apps.template_variables import too_large
+from asyncgen_apps.turns import give_way
 from asyncgen_apps.websocket.failures import Fault
 
 if TYPE_CHECKING:
@@ -29,20 +31,28 @@ REFUSED = frozenset(
     """.split()
 )
 
-MOST_SAMPLES = 128
-"""Rows of one request: each costs the engine memory and a place, whether it gets to run or not."""
-
 NO_PRIORITY = "`priority` is not taken by this server: its operator may say --allow-priority"
 
 _LARGEST = 2**63
 
 
-def check_params(params: Mapping[str, JsonValue], *, allow_priority: bool = False) -> Fault | None:
-    """Find the first parameter that may not come from a client.
+def check_priority(params: Mapping[str, JsonValue], *, allow_priority: bool) -> Fault | None:
+    """Find out whether a client says who goes first, and may not.
 
     Args:
         params: As the client sent them; ``None`` is not given.
-        allow_priority: Whether this server takes ``priority``.
+        allow_priority: Whether this server takes ``priority`` from this client.
+    """
+    if params.get("priority") is None or allow_priority:
+        return None
+    return Fault("invalid_request", NO_PRIORITY, param="priority")
+
+
+def check_params(params: Mapping[str, JsonValue]) -> Fault | None:
+    """Find the first parameter that may not come from any client; gives way to other threads.
+
+    Args:
+        params: As the client sent them; ``None`` is not given.
 
     Returns:
         What is wrong; ``None`` if nothing is, as far as can be said without the engine. Unknown
@@ -54,8 +64,6 @@ def check_params(params: Mapping[str, JsonValue], *, allow_priority: bool = Fals
         if name in REFUSED:
             message = f"`{name}` is not taken from clients: it is for code beside the engine"
             return Fault("invalid_request", message, param=name)
-        if name == "priority" and not allow_priority:
-            return Fault("invalid_request", NO_PRIORITY, param=name)
         if not _is_sane(value):
             message = f"`{name}` holds a number beyond 64 bits, or one that is not finite"
             return Fault("invalid_request", message, param=name)
@@ -69,6 +77,7 @@ def check_params(params: Mapping[str, JsonValue], *, allow_priority: bool = Fals
 
 
 def _is_sane(value: JsonValue) -> bool:
+    give_way()
     if isinstance(value, int):
         return -_LARGEST <= value < _LARGEST
     if isinstance(value, float):

@@ -138,6 +138,7 @@ async def serve_websocket(
         lobby = Lobby(settings.max_connections)
         door = _Front(service, PlainReplies(service, page=page))
         options = _where(host, port, sock)
+        settings = service.settings
         server = await serve(
             door.handle,  # type: ignore[arg-type]  # create_connection says which class it is
             **options,
@@ -224,7 +225,7 @@ class _Front:
                 session.too_late()
         count = 0
         while True:
-            session.receive(await connection.recv())
+            await session.receive_large(await connection.recv())
             count += 1
             if count % _TURN == 0:
                 await asyncio.sleep(0)  # frames that are there already do not wait

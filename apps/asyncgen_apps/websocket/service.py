@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Self, cast
 
 import anyio
 
+from asyncgen_apps.sizes import LARGE_AT_ONCE
 from asyncgen_apps.websocket.answers import Answer, Registry
 from asyncgen_apps.websocket.door import Door
 from asyncgen_apps.websocket.failures import RESTART_SECONDS, Fault, from_exception
@@ -48,6 +49,7 @@ class StreamService:
         figures: Counts.
         door: Who is let in.
         is_draining: Whether the server is about to leave.
+        readers: Threads that read large messages.
     """
 
     def __init__(self, llm: Engine, settings: StreamSettings | None = None) -> None:
@@ -62,6 +64,7 @@ class StreamService:
         self.figures = Figures()
         self.door = Door(self.settings)
         self.is_draining = False
+        self.readers = anyio.CapacityLimiter(LARGE_AT_ONCE)
         self._llm = llm
         self._sessions: set[Session] = set()
         self._streams: dict[Answer, EngineStream] = {}
@@ -98,6 +101,7 @@ class StreamService:
 
     async def __aenter__(self) -> Self:
         """Begin."""
+        self.settings = self.settings.sized(self._llm)
         group = anyio.create_task_group()
         await group.__aenter__()
         group.start_soon(self._expire)

@@ -11,11 +11,15 @@ import logging
 import secrets
 from typing import TYPE_CHECKING, Protocol
 
+import anyio
+import anyio.to_thread
+
+from asyncgen_apps.sizes import LARGE, MOST_MESSAGE
 from asyncgen_apps.websocket.core import Begin, Channel, Close, Order, Stop
 from asyncgen_apps.websocket.failures import Fault
 from asyncgen_apps.websocket.messages import CloseCode, Resume
 from asyncgen_apps.websocket.records import say
-from asyncgen_apps.websocket.wire import encode, read
+from asyncgen_apps.websocket.wire import encode, read, read_large
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,6 +28,7 @@ if TYPE_CHECKING:
     from asyncgen_apps.websocket.answers import Answer, Registry
     from asyncgen_apps.websocket.door import Door
     from asyncgen_apps.websocket.figures import Figures
+    from asyncgen_apps.websocket.messages import ClientMessage
     from asyncgen_apps.websocket.settings import StreamSettings
 
 
@@ -35,6 +40,9 @@ MOST_BACKLOG = 64
 """Messages that may wait for a slow client before the server stops reading from it."""
 
 
+_NO_TOKEN = Fault("invalid_message", "no token is as long")
+
+
 class Service(Protocol):
     """What all sessions share, as far as one of them knows it."""
 
@@ -42,6 +50,7 @@ class Service(Protocol):
     registry: Registry
     figures: Figures
     door: Door
+    readers: anyio.CapacityLimiter
 
     @property
     def fingerprint(self) -> str | None:
@@ -117,16 +126,39 @@ class Session:
 
     def receive(self, frame: str | bytes) -> None:
         """Take in a frame; ``str`` is a text frame."""
+        if self._may_read(frame):
+            is_read = self.is_authenticated or len(frame) <= LARGE
+            self._take_in(read(frame) if is_read else _NO_TOKEN)
+
+    async def receive_large(self, frame: str | bytes) -> None:
+        """Take in a frame; one that is large is read on a worker thread.
+
+        The next frame must wait for it.
+        """
+        if len(frame) <= LARGE or not isinstance(frame, str) or not self.is_authenticated:
+            self.receive(frame)
+        elif self._may_read(frame):
+            message = await anyio.to_thread.run_sync(
+                read_large, frame, limiter=self._service.readers, abandon_on_cancel=True
+            )
+            if self.closing is None:
+                self._take_in(message, is_checked=True)
+
+    def _may_read(self, frame: str | bytes) -> bool:
+        """Whether a frame is to be read; one that is too long ends the connection."""
         if self.closing is not None:
-            return
-        limit = self._service.settings.max_message_bytes
+            return False
+        limit = self._service.settings.max_message_bytes or MOST_MESSAGE
         if len(frame) > limit or (isinstance(frame, str) and len(frame.encode()) > limit):
             fault = Fault("message_too_big", f"a message has at most {limit} bytes here")
             self.refuse(fault, CloseCode.TOO_BIG)
-            return
-        message = read(frame)
+            return False
+        return True
+
+    def _take_in(self, message: ClientMessage | Fault, *, is_checked: bool = False) -> None:
+        """Take in what was read; whether its parameters were looked at."""
         before = self._channel.num_requests
-        orders = self._channel.receive(message, self._service.now())
+        orders = self._channel.receive(message, self._service.now(), is_checked=is_checked)
         if isinstance(message, Resume) and self._channel.num_requests > before:
             self._service.figures.resumed += 1
             say("resumed", connection=self.name, request=message.id, after=message.after)

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Self
 
 from asyncgen_apps.clients import Keys, Proxies
 from asyncgen_apps.doors import check_hosts
+from asyncgen_apps.sizes import MOST_MESSAGE, longest_request
 from asyncgen_apps.sockets import room, too_many
 from asyncgen_apps.websocket.messages import Limits
+
+if TYPE_CHECKING:
+    from asyncgen_apps.engine import Engine
 
 _MAY_BE_ZERO = frozenset({"grace_seconds", "drain_seconds", "kept_bytes"})
 
@@ -34,7 +39,8 @@ class StreamSettings:
         open_metrics: Whether ``/metrics`` is read without a token.
         max_connections: Most connections at a time; one more is closed with 1013.
         max_requests: Most requests at a time on a connection.
-        max_message_bytes: Longest message from a client.
+        max_message_bytes: Longest message from a client; ``None`` is what the model can use, at
+            most 1 MiB, or in ``asyncgen serve`` 8.
         max_prompt_tokens: Longest prompt; ``None`` leaves it to the model's context.
         replay_bytes: How many bytes of a request are kept to be sent again; its number of
             tokens bounds them as well.
@@ -58,7 +64,7 @@ class StreamSettings:
     open_metrics: bool = False
     max_connections: int = field(default_factory=most_connections)
     max_requests: int = 64
-    max_message_bytes: int = 1024 * 1024
+    max_message_bytes: int | None = None
     max_prompt_tokens: int | None = None
     replay_bytes: int = 1024 * 1024
     kept_bytes: int = 64 * 1024 * 1024
@@ -95,11 +101,22 @@ class StreamSettings:
         if reason := too_many(self.max_connections):
             raise ValueError(f"max_connections is {self.max_connections}: {reason}")
 
+    def sized(self, llm: Engine, most: int = MOST_MESSAGE) -> Self:
+        """The same with a limit of messages, if there is none: what a model can use.
+
+        Args:
+            llm: An open engine.
+            most: What it is at most.
+        """
+        if self.max_message_bytes is not None:
+            return self
+        return replace(self, max_message_bytes=longest_request(llm, most))
+
     @property
     def limits(self) -> Limits:
         """What clients are told of it."""
         return Limits(
-            max_message_bytes=self.max_message_bytes,
+            max_message_bytes=self.max_message_bytes or MOST_MESSAGE,
             max_requests=self.max_requests,
             max_prompt_tokens=self.max_prompt_tokens,
             grace_seconds=self.grace_seconds,

@@ -6,22 +6,32 @@ never raises. Knows no connection.
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 from pydantic_core import from_json, to_json
 
+from asyncgen_apps.sliced_json import TooManyNested, parse
+from asyncgen_apps.turns import slices
 from asyncgen_apps.websocket.failures import Fault
-from asyncgen_apps.websocket.messages import CLIENT_MESSAGE
+from asyncgen_apps.websocket.messages import CLIENT_MESSAGE, Generate
+from asyncgen_apps.websocket.params import check_params
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from asyncgen_apps.websocket.messages import ClientMessage
 
 
 _TYPES = "auth, generate, cancel, resume, ping"
 _MAX_ID = 64
+_MOST_NAMES = 64
+"""Names of a large message: more than any message has."""
+_MOST_PARAMS = 256
+"""The same of parameters."""
 
 
 def read(frame: str | bytes) -> ClientMessage | Fault:
@@ -35,7 +45,49 @@ def read(frame: str | bytes) -> ClientMessage | Fault:
     try:
         return CLIENT_MESSAGE.validate_json(frame)
     except ValidationError as error:
-        return _describe(error, frame)
+        return _describe(error, partial(from_json, frame))
+
+
+def read_large(frame: str) -> ClientMessage | Fault:
+    """Read what a client sent on a worker thread, in slices, and look at its parameters.
+
+    Args:
+        frame: A text frame.
+    """
+    with slices():
+        try:
+            found = parse(frame)
+        except TooManyNested as error:
+            return Fault("invalid_message", f"the message is too large: {error}")
+        except (ValueError, RecursionError) as error:
+            return Fault("invalid_json", f"not JSON: {error}")
+        return _checked(found)
+
+
+def _checked(found: object) -> ClientMessage | Fault:
+    """Make a message of JSON; of what may be long in it, each value is looked at by itself."""
+    aside: dict[str, Any] = {}
+    if isinstance(found, dict):
+        if len(found) > _MOST_NAMES:  # of those that are unknown, one is told
+            named = {name: found[name] for name in ("type", "id") if name in found}
+            found = {**named, **dict(islice(found.items(), _MOST_NAMES))}
+        params, messages = found.get("params"), found.get("messages")
+        if isinstance(params, dict):
+            aside["params"], found["params"] = params, {}
+        if isinstance(messages, list) and set(map(type, messages)) == {dict}:
+            aside["messages"], found["messages"] = messages, [{}]
+    try:
+        message = CLIENT_MESSAGE.validate_python(found)
+    except ValidationError as error:
+        return _describe(error, lambda: found)
+    if not isinstance(message, Generate):
+        return message
+    message = message.model_copy(update=aside)
+    if len(message.params) > _MOST_PARAMS:
+        told = f"`params` has {len(message.params)} entries: at most {_MOST_PARAMS}"
+        return Fault("invalid_message", told, param="params", id=message.id)
+    fault = check_params(message.params)
+    return message if fault is None else replace(fault, id=message.id)
 
 
 def encode(message: Mapping[str, Any]) -> bytes:
@@ -43,8 +95,8 @@ def encode(message: Mapping[str, Any]) -> bytes:
     return to_json(message, inf_nan_mode="null")
 
 
-def _describe(error: ValidationError, frame: str) -> Fault:
-    """Name the first thing that does not fit."""
+def _describe(error: ValidationError, content: Callable[[], object]) -> Fault:
+    """Name the first thing that does not fit in a content, which is parsed where it is JSON."""
     found = error.errors(include_url=False, include_context=False, include_input=False)
     # A name that does not exist says more than what is missing because of it.
     first = next((one for one in found if one["type"] == "extra_forbidden"), found[0])
@@ -57,11 +109,13 @@ def _describe(error: ValidationError, frame: str) -> Fault:
         return Fault("invalid_message", f"`type` is missing: one of {_TYPES}")
     place = _place(first["loc"])
     if kind == "extra_forbidden":
-        return Fault("invalid_message", f"`{place}` is unknown here", param=place, id=_id(frame))
+        return Fault(
+            "invalid_message", f"`{place}` is unknown here", param=place, id=_id(content())
+        )
     told = told.removeprefix("Value error, ")
     told = told[:1].lower() + told[1:]
     message = f"`{place}`: {told}" if place else told
-    return Fault("invalid_message", message, param=place or None, id=_id(frame))
+    return Fault("invalid_message", message, param=place or None, id=_id(content()))
 
 
 def _place(location: tuple[int | str, ...]) -> str:
@@ -77,9 +131,8 @@ def _place(location: tuple[int | str, ...]) -> str:
     return path
 
 
-def _id(frame: str) -> str | None:
+def _id(message: object) -> str | None:
     """The request that a message meant to begin, if it says so in a usable way."""
-    message = from_json(frame)
     if not isinstance(message, dict) or message.get("type") not in ("generate", "resume"):
         return None
     found = message.get("id")

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +52,24 @@ def records(answers: Path) -> list[dict[str, Any]]:
 
 def text_of(record: dict[str, Any]) -> str:
     return str(record["response"]["body"]["choices"][0]["text"])
+
+
+def test_it_needs_no_server() -> None:
+    """What `.[apps]` brings is enough."""
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
+    servers = {re.split("[>=;]", one)[0] for one in (*extras["serve"], *extras["websocket"])}
+    assert {"fastapi", "uvicorn", "websockets"} <= servers
+    missing = dict.fromkeys(servers - {re.split("[>=;]", one)[0] for one in extras["apps"]})
+    program = (
+        f"import sys; sys.modules.update({missing})\n"
+        "from asyncgen_apps.cli.batch import NEEDED\n"
+        "from asyncgen_apps.cli.guard import require_installed\n"
+        "require_installed(NEEDED, extra='apps')\n"
+        "import asyncgen_apps.batch.answers, asyncgen_apps.batch.run\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, cwd=ROOT, timeout=PATIENCE)
 
 
 def test_it_answers_a_file(files: tuple[Path, Path]) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import http.client
+import json
+import socket
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +12,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from asyncgen import AsyncLLM
-from asyncgen_apps.openai_http.middleware import LARGE_BODY
+from asyncgen_apps.sizes import LARGE, longest_request
 from tests.apps.openai_http.running import running, wait_for
 from tests.apps.openai_http.test_answer import scripted
 from tests.doubles.models import Gate
@@ -62,7 +65,7 @@ def test_refusals_name_the_field(either: Running, changes: dict[str, Any], param
     assert got.error["type"] == "invalid_request_error"
 
 
-@pytest.mark.parametrize("padding", [0, LARGE_BODY])
+@pytest.mark.parametrize("padding", [0, LARGE])
 @pytest.mark.parametrize(
     ("field", "given", "code"),
     [
@@ -78,6 +81,15 @@ def test_no_field_is_longer_than_the_model_can_use(
     got = demo.post("/chat/completions", {**CHAT, field: given, **wrong})
     assert got.status == 400
     assert (got.error["param"], got.error["code"]) == (field, code)
+
+
+def test_ids_of_a_large_body_are_counted_first(demo: Running) -> None:
+    wrong = {"temperature": "x" * LARGE}
+    got = demo.post("/completions", {"model": "demo", "prompt": [1] * 1025, **wrong})
+    assert (got.error["param"], got.error["code"]) == ("prompt", "context_length_exceeded")
+    for prompt in ([1] * 1024, [[1]] * 1024, [], "x" * 1025):
+        got = demo.post("/completions", {"model": "demo", "prompt": prompt, **wrong})
+        assert got.error["param"] == "temperature" or prompt == []
 
 
 @pytest.mark.parametrize(
@@ -202,10 +214,28 @@ def test_a_drain_lets_those_inside_finish() -> None:
         assert replies[0].events()[-1] == "[DONE]"
 
 
+@pytest.mark.parametrize("framing", ["Content-Length: 2000000", "Transfer-Encoding: chunked"])
+def test_a_body_that_the_model_cannot_use_is_not_read(demo: Running, framing: str) -> None:
+    """It is refused at its head; one without a length, as soon as it is too long."""
+    most = longest_request(demo.llm, 10**9)
+    assert most < 2_000_000
+    piece = b"%x\r\n" % (most + 1) + b"x" * (most + 1)
+    with socket.create_connection(("127.0.0.1", demo.port), 60) as wire:
+        wire.sendall(
+            b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+            + framing.encode()
+            + b"\r\n\r\n"
+            + (piece if "chunked" in framing else b"")
+        )
+        got = http.client.HTTPResponse(wire)
+        got.begin()
+        error = json.loads(got.read())["error"]
+    assert (got.status, error["code"]) == (413, "request_too_large")
+    assert str(most) in error["message"] and "--max-body" in error["message"]
+
+
 def test_a_chunked_body_is_counted() -> None:
     with running(lambda: AsyncLLM("demo", num_threads=1), max_body_bytes=500) as served:
-        import socket
-
         with socket.create_connection(("127.0.0.1", served.port), 60) as wire:
             head = (
                 "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"

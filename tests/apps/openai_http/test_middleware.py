@@ -6,20 +6,22 @@ import json
 import socket
 import sys
 import threading
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from starlette.exceptions import HTTPException
 
+from asyncgen_apps.openai_http.bodies import understood
 from asyncgen_apps.openai_http.failures import ApiError
-from asyncgen_apps.openai_http.middleware import LARGE_BODY, LimitBody, TakeShortWay, _check_large
+from asyncgen_apps.openai_http.middleware import LimitBody, TakeShortWay, _check_large
 from asyncgen_apps.openai_http.schema import ChatCompletionRequest, CompletionRequest
+from asyncgen_apps.sizes import LARGE
+from asyncgen_apps.turns import rest
 from tests.apps.openai_http.running import running
 from tests.apps.openai_http.test_answer import scripted
 
 if TYPE_CHECKING:
-    from types import FrameType
-
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
     from tests.apps.openai_http.running import Running
@@ -97,7 +99,7 @@ async def test_a_body_in_pieces_takes_the_short_way() -> None:
         (PIECES, JSON, ValueError("no"), {}),
         (PIECES, JSON, ApiError(400, "no"), {}),
         ([{"type": "http.request", "body": b"{"}], JSON, None, {}),
-        ([{"type": "http.request", "body": b"[" * 100_000}], JSON, None, {}),
+        ([{"type": "http.request", "body": b"[" * 10_000}], JSON, None, {}),
         ([PIECES[0], GONE], JSON, None, {}),
         ([PIECES[0], HTTPException(413)], JSON, None, {}),
         (PIECES, [], None, {}),
@@ -128,7 +130,7 @@ def test_both_ways_give_the_same_answer(demo: Running, stream: bool) -> None:
     assert replies[0] == replies[1]
 
 
-PADDED = b'{"a": "' + b"x" * LARGE_BODY + b'"}'
+PADDED = b'{"a": "' + b"x" * LARGE + b'"}'
 
 
 @pytest.mark.anyio
@@ -162,34 +164,89 @@ async def test_a_large_body_in_what_small_ones_may_be_in(encoding: str) -> None:
     assert head["status"] == 404 and read == [json.loads(text)]
 
 
-def test_a_large_table_is_checked_in_small_turns() -> None:
-    """Other threads have their turn between calls of Python; in C and Rust there is none."""
-    table = {str(token): 1 for token in range(2000)}
-    body = json.dumps({"model": "demo", "prompt": "x", "logit_bias": table}).encode()
-    calls = []
+ENTRIES: dict[str, tuple[Any, Any]] = {
+    "biases": (
+        CompletionRequest,
+        {"prompt": "x", "logit_bias": {str(one): 1 for one in range(999)}},
+    ),
+    "prompts": (CompletionRequest, {"prompt": ["x"] * 999}),
+    "ids": (CompletionRequest, {"prompt": [[1]] * 999}),
+    "messages": (ChatCompletionRequest, {"messages": [{"role": "user", "content": "x"}] * 999}),
+    "words": (CompletionRequest, {"prompt": "x", "bad_words_ids": [[1]] * 999}),
+}
 
-    def watch(frame: FrameType, event: str, argument: object) -> None:
-        if event == "call":
-            calls.append(frame.f_code.co_name)
+
+@pytest.mark.parametrize("name", ENTRIES)
+def test_who_checks_a_large_body_rests(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At each entry, if it is time, while it is parsed and while it is looked at."""
+    kind, fields = ENTRIES[name]
+    body = json.dumps({"model": "demo", **fields}).encode()
+    rests: list[float] = []
+    monkeypatch.setattr("asyncgen_apps.turns.SLICE", 0.0)
+    monkeypatch.setattr("asyncgen_apps.turns.time.sleep", rests.append)
 
     def make(content: object, request_id: str) -> ASGIApp:
-        assert len(calls) >= 2000  # it was parsed
-        calls.clear()
-        CompletionRequest.model_validate(content)
-        assert len(calls) >= 2000
+        assert len(rests) >= 999
+        rests.clear()
+        understood(kind.model_validate(content), request_id)
+        assert len(rests) >= 999
         raise ApiError(404, "no such model")
 
-    sys.setprofile(watch)
-    try:
-        refused = _check_large(make, body, "1")
-    finally:
-        sys.setprofile(None)
+    refused = _check_large(make, [body], "1")
     assert isinstance(refused, ApiError) and refused.status == 404
+    rests.clear()
+    understood(kind.model_validate(json.loads(body)), "1")
+    assert not rests  # elsewhere nobody does
+
+
+@pytest.mark.anyio
+async def test_between_pieces_of_large_bodies_the_loop_is_left_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The more of them, the longer; a small body comes as fast as it can."""
+    rests: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        rests.append(seconds)
+
+    monkeypatch.setattr("asyncgen_apps.openai_http.middleware.anyio.sleep", sleep)
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        while (await receive()).get("more_body"):
+            pass
+        if scope["app"] is not None:
+            await scope["app"]()
+
+    async def send(message: Message) -> None:
+        raise AssertionError
+
+    limited = LimitBody(app, {"": 10**7}, 1.0)
+
+    async def post(*sizes: int, after: Any = None, between: Any = None) -> None:
+        left = list(sizes)
+
+        async def receive() -> Message:
+            if between is not None and len(left) == 1:
+                await between()
+            body = bytes(left.pop(0))
+            return {"type": "http.request", "body": body, "more_body": bool(left)}
+
+        scope = {"type": "http", "path": "/v1/x", "method": "POST", "headers": [], "app": after}
+        await limited(scope, receive, send)
+
+    await post(LARGE - 2, 1, 1)
+    assert rests == []
+    await post(LARGE, 1, 1)
+    assert rests == [rest(1)]
+    await post(LARGE + 1, 1, between=partial(post, LARGE + 1, 1))
+    assert rests == [rest(1), rest(1), rest(2)]
+    await post(LARGE + 1, 1, after=partial(post, LARGE + 1, 1))
+    assert rests[3:] == [rest(1), rest(1)]  # the first one has been read
 
 
 @pytest.mark.anyio
 @pytest.mark.parametrize(
-    ("length", "is_short"), [(b"10", False), (str(LARGE_BODY + 1).encode(), True), (None, True)]
+    ("length", "is_short"), [(b"10", False), (str(LARGE + 1).encode(), True), (None, True)]
 )
 async def test_beside_a_large_body_turns_are_short(length: bytes | None, is_short: bool) -> None:
     """From the head on; how large one without a length will be, nobody knows."""
@@ -203,7 +260,7 @@ async def test_beside_a_large_body_turns_are_short(length: bytes | None, is_shor
 
     headers = [] if length is None else [(b"content-length", length)]
     scope = {"type": "http", "path": "/v1/x", "method": "POST", "headers": headers}
-    await LimitBody(app, 10**7, 1.0)(scope, nothing, nothing)
+    await LimitBody(app, {"": 10**7}, 1.0)(scope, nothing, nothing)
     assert found == [is_short] and sys.getswitchinterval() == usual
 
 
@@ -223,14 +280,16 @@ def not_here(content: object, request_id: str) -> ASGIApp:
         (PADDED, not_here, 404, b"no such model"),
         (PADDED, not_valid, 400, b"`a` is not supported"),
         (PADDED[:-1], not_valid, 400, b"invalid_json"),
-        (b"[" * LARGE_BODY * 2, not_valid, 400, b"invalid_json"),
-        (b"1" * LARGE_BODY * 2, not_valid, 400, b"error"),
-        (b"\xff" * LARGE_BODY * 2, not_valid, 400, b"invalid_json"),
+        (b"[" * LARGE * 2, not_valid, 400, b"invalid_json"),
+        (b"1" * LARGE * 2, not_valid, 400, b"error"),
+        (b"\xff" * LARGE * 2, not_valid, 400, b"invalid_json"),
+        (b"[" + b"[]," * (LARGE // 2) + b"0]", not_valid, 400, b"lists and objects"),
     ],
 )
 async def test_a_large_body_is_refused_by_name(
-    body: bytes, make: Any, status: int, word: bytes
+    body: bytes, make: Any, status: int, word: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("asyncgen_apps.sliced_json.MOST_NESTED", 1000)
     head, sent = await large(body, make, JSON)
     assert head["status"] == status and word in sent["body"]
 

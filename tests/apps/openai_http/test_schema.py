@@ -19,6 +19,7 @@ from asyncgen_apps.openai_http.schema import (
     CompletionRequest,
     GenerationFields,
 )
+from asyncgen_apps.template_variables import too_large
 
 CHAT: dict[str, Any] = {"model": "demo", "messages": [{"role": "user", "content": "hi"}]}
 
@@ -91,6 +92,11 @@ def test_forms_of_a_prompt(prompt: object) -> None:
 def test_no_prompt(prompt: object) -> None:
     with pytest.raises(ValidationError):
         CompletionRequest.model_validate({"model": "m", "prompt": prompt})
+
+
+def test_behind_too_many_variables_nothing_is_looked_at() -> None:
+    told = too_large({"a": ["x" * 4096, object()]})  # type: ignore[list-item]
+    assert told is not None and "at most 4096 characters" in told
 
 
 MILLION = 1_000_000

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -13,6 +14,7 @@ from starlette.applications import Starlette
 
 from asyncgen import AsyncLLM
 from asyncgen_apps.websocket.asgi import stream_route
+from asyncgen_apps.websocket.failures import Fault
 from asyncgen_apps.websocket.service import StreamService
 from asyncgen_apps.websocket.settings import StreamSettings
 from tests.apps.websocket.serving import PATIENCE, STORY, endless, teller, wait_for
@@ -139,12 +141,17 @@ async def test_it_drains(monkeypatch: pytest.MonkeyPatch) -> None:
         assert (closed["type"], closed["code"]) == ("websocket.close", 1001)
 
 
-async def test_tokens_and_noise() -> None:
+async def test_tokens_and_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    large = partial(Fault, "invalid_json")
     async with mounted(teller(), tokens=("right",), max_message_bytes=100) as (peer, _):
         await peer.say(type="auth", token="right")
         assert (await peer.hear())["type"] == "hello"
         await peer.to_app.send({"type": "websocket.receive", "bytes": b"\0"})
         assert (await peer.hear())["code"] == "unsupported_data"
+        monkeypatch.setattr("asyncgen_apps.websocket.session.LARGE", 50)
+        monkeypatch.setattr("asyncgen_apps.websocket.session.read_large", large)
+        await peer.to_app.send({"type": "websocket.receive", "text": "x" * 51})
+        assert (await peer.hear())["message"] == "x" * 51
         await peer.to_app.send({"type": "websocket.receive", "text": "x" * 101})
         assert (await peer.hear())["code"] == "message_too_big"
         assert (await peer.get())["code"] == 1009

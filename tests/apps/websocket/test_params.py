@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from asyncgen.generation.config.parameters import PARAMETERS
-from asyncgen_apps.websocket.params import MOST_SAMPLES, check_params
+from asyncgen_apps.sizes import MOST_SAMPLES
+from asyncgen_apps.websocket.params import check_params, check_priority
 
 STREAM = {each.name for each in PARAMETERS if not each.elsewhere}
 
@@ -42,3 +43,11 @@ def test_the_rest_is_up_to_the_engine() -> None:
     assert (
         check_params({"seed": 2**63 - 1, "tempo": 3, "stop": ["a"], "x": None, "y": True}) is None
     )
+
+
+@pytest.mark.parametrize("value", [0, 1, "x"])
+def test_priority_is_the_operators_to_allow(value: str | int) -> None:
+    fault = check_priority({"priority": value}, allow_priority=False)
+    assert fault is not None and fault.param == "priority"
+    assert check_priority({"priority": value}, allow_priority=True) is None
+    assert check_priority({"priority": None}, allow_priority=False) is None

@@ -17,8 +17,10 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus, NegotiationEr
 from websockets.frames import Frame, Opcode
 
 from asyncgen import AsyncLLM
+from asyncgen_apps.sizes import LARGE
 from asyncgen_apps.websocket.server import serve_websocket
 from asyncgen_apps.websocket.settings import StreamSettings
+from asyncgen_apps.websocket.wire import read_large
 from tests.apps.websocket.serving import (
     PATIENCE,
     STORY,
@@ -306,6 +308,25 @@ async def test_frames_that_end_a_connection_end_no_other() -> None:
                 assert await client.wait_closed() == code
         gate.open()
         assert (await other.rest())[0] == STORY
+
+
+async def test_large_messages_are_read_elsewhere_and_in_order(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    read: list[int] = []
+
+    def watched(frame: str) -> object:
+        read.append(len(frame))
+        return read_large(frame)
+
+    monkeypatch.setattr("asyncgen_apps.websocket.session.read_large", watched)
+    async with served() as one, one.client() as client:
+        for number in range(4):
+            padding = " " * (number % 2 * LARGE)
+            await client.socket.send(f'{{"type":"ping","nonce":{number}{padding}}}')
+        for number in range(4):
+            assert await client.get() == {"type": "pong", "nonce": number}
+    assert len(read) == 2
 
 
 async def test_a_flood_lets_others_through() -> None:
@@ -633,5 +654,6 @@ async def test_nothing_is_left_behind() -> None:
 async def test_the_settings_are_told() -> None:
     settings = StreamSettings(max_requests=3, replay_bytes=5000)
     async with served(max_requests=3, replay_bytes=5000) as one, one.client() as client:
-        assert client.hello["limits"] == settings.limits.model_dump()
+        told = settings.sized(one.server.service.llm).limits.model_dump()
+        assert client.hello["limits"] == told
         assert client.hello["model"] == "demo"

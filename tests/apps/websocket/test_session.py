@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, cast
 
+import pytest
+
+from asyncgen_apps.sizes import LARGE
+from asyncgen_apps.websocket.failures import Fault
+from asyncgen_apps.websocket.messages import CloseCode
 from asyncgen_apps.websocket.service import StreamService
 from asyncgen_apps.websocket.session import MOST_BACKLOG
 from asyncgen_apps.websocket.settings import StreamSettings
+from asyncgen_apps.websocket.wire import read_large
 
 if TYPE_CHECKING:
     from asyncgen_apps.engine import Engine
@@ -38,6 +45,36 @@ def test_too_big_counts_bytes() -> None:
     assert session.closing is not None
     assert session.closing.code == 1009
     assert b"message_too_big" in session.take()[-1]
+
+
+@pytest.mark.anyio
+async def test_a_large_frame_is_read_beside_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    where: list[int] = []
+
+    def watched(frame: str) -> object:
+        where.append(threading.get_ident())
+        return read_large(frame)
+
+    monkeypatch.setattr("asyncgen_apps.websocket.session.read_large", watched)
+    session = service().open(authorization=None, origin=None, host=None)
+    ping = '{"type":"ping","nonce":1'
+    await session.receive_large(ping + "}")
+    assert not where
+    await session.receive_large(ping + " " * LARGE + "}")
+    assert where and where[0] != threading.get_ident()
+    assert session.take()[1:] == [b'{"type":"pong","nonce":1}'] * 2
+    session.refuse(Fault("overloaded", "no more"), CloseCode.OVERLOADED)
+    await session.receive_large(ping + " " * LARGE + "}")
+    assert len(where) == 1
+
+
+@pytest.mark.anyio
+async def test_a_large_frame_of_a_stranger_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("read", "read_large"):
+        monkeypatch.setattr(f"asyncgen_apps.websocket.session.{name}", None)
+    session = service(tokens=("t",)).open(authorization=None, origin=None, host=None)
+    await session.receive_large('{"type":"auth","token":"t"' + " " * LARGE + "}")
+    assert session.closing is not None and not session.is_authenticated
 
 
 def test_a_closing_session_hears_nothing() -> None:

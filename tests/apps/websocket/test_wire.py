@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -10,8 +12,9 @@ from hypothesis import strategies as st
 
 from asyncgen import TokenLogprob, TopLogprob
 from asyncgen_apps.websocket.failures import Fault
-from asyncgen_apps.websocket.messages import SERVER_MESSAGE, Cancel, Error
-from asyncgen_apps.websocket.wire import encode, read
+from asyncgen_apps.websocket.messages import SERVER_MESSAGE, Cancel, Error, Generate
+from asyncgen_apps.websocket.params import check_params
+from asyncgen_apps.websocket.wire import encode, read, read_large
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
@@ -63,6 +66,53 @@ def test_faults_say_where(
 ) -> None:
     found = fault(frame)
     assert (found.code, found.param, found.id) == (code, param, request_id)
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.text() | JSON.map(json.dumps) | MESSAGES.map(json.dumps))
+def test_a_large_frame_is_read_as_a_small_one(frame: str) -> None:
+    small, large = read(frame), read_large(frame)
+    if isinstance(small, Generate):
+        fault = check_params(small.params)
+        small = small if fault is None else replace(fault, id=small.id)
+    if isinstance(small, Fault):
+        assert isinstance(large, Fault)
+        assert (large.code, large.param, large.id) == (small.code, small.param, small.id)
+    else:
+        assert large == small
+
+
+GENERATE = {"type": "generate", "id": "a", "prompt": "x"}
+LONG: dict[str, tuple[dict[str, Any], str | None]] = {
+    "values": ({**GENERATE, "params": {"stop": ["x"] * 999}}, None),
+    "a big number at the end": ({**GENERATE, "params": {"stop": [0] * 999 + [2**64]}}, "stop"),
+    "params": ({**GENERATE, "params": dict.fromkeys(map(str, range(999)), 0)}, "params"),
+    "names": ({**dict.fromkeys(map(str, range(999)), 0), **GENERATE}, ""),
+    "lists": ({**GENERATE, "params": {"stop": [[]] * 999}}, None),
+    "messages": ({"type": "generate", "id": "a", "messages": [{"content": ""}] * 999}, None),
+}
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_who_reads_a_large_frame_rests(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    message, param = LONG[name]
+    rests: list[float] = []
+    monkeypatch.setattr("asyncgen_apps.turns.SLICE", 0.0)
+    monkeypatch.setattr("asyncgen_apps.turns.time.sleep", rests.append)
+    found = read_large(json.dumps(message))
+    assert len(rests) >= 999
+    if param is None:
+        assert isinstance(found, Generate)
+        assert found.model_dump(exclude_unset=True) == message
+    else:
+        assert isinstance(found, Fault)
+        assert (found.param, found.id) == (param, "a")
+
+
+def test_a_frame_of_too_many_lists(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("asyncgen_apps.sliced_json.MOST_NESTED", 99)
+    found = read_large(json.dumps(LONG["lists"][0]))
+    assert isinstance(found, Fault) and "99 lists and objects" in found.message
 
 
 def test_a_client_does_not_get_its_secrets_back() -> None:
