@@ -19,8 +19,8 @@ LARGE = 64 * 1024
 """Bytes of a body, characters of a message. What is larger is parsed and checked on a worker
 thread, in slices: 4 MB of numbers take a second, in which no stream would get a word."""
 LARGE_AT_ONCE = 1
-"""A single text of megabytes is parsed in one call, which holds the interpreter for 8 ms: several at
-once hold it one behind the other, before a stream gets its turn."""
+"""A single text of megabytes is parsed in one call, which holds the interpreter for 8 ms: several
+at once hold it one behind the other, before a stream gets its turn."""
 
 MOST_SAMPLES = 128
 """Rows of one request: each costs the engine memory and a place, whether it gets to run or not."""
