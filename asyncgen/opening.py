@@ -55,9 +55,9 @@ class LLMOptions(SharedOptions, total=False):
     on, texts of more than 4,096 characters are refused by an :class:`OverloadedError`. ``None`` for
     no limit.
     """
-    prefill_chunk_size: int
-    """Most prompt tokens of one step, at least 1. A running stream waits for one chunk of another's
-    prompt at most.
+    prefill_chunk_size: int | None
+    """Most prompt tokens of one step, at least 1; ``None`` for 256, on CUDA 2048. A running stream
+    waits for one chunk of another's prompt at most.
     """
     progress: ProgressOption
     """How far long work is. ``None``: bars on the terminal, for downloads, loading and lists of

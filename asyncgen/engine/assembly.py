@@ -43,12 +43,14 @@ class DeviceKind:
 
     Attributes:
         page_size: Tokens of a page, if nothing else is asked for.
+        prefill_chunk: Prompt tokens of a step, likewise: as many as keep the device busy.
         heads_first: Layout of a page; see `PagedStorage`.
         runs_ahead: Whether a step begins before the tokens of the last one are read.
         recorder: Makes what records decode steps; ``None``: they are not recorded.
     """
 
     page_size: int
+    prefill_chunk: int
     heads_first: bool
     runs_ahead: bool
     recorder: Callable[[torch.device], Recorder] | None
@@ -59,10 +61,16 @@ def kind_of(device: torch.device) -> DeviceKind:
     if device.type == "cuda":
         # ``varlen_attn`` asks for 256 tokens of a page of a table, or a multiple.
         return DeviceKind(
-            page_size=256, heads_first=False, runs_ahead=True, recorder=_record_on_cuda
+            page_size=256,
+            prefill_chunk=2048,
+            heads_first=False,
+            runs_ahead=True,
+            recorder=_record_on_cuda,
         )
     is_cpu = device.type == "cpu"
-    return DeviceKind(page_size=32, heads_first=is_cpu, runs_ahead=False, recorder=None)
+    return DeviceKind(
+        page_size=32, prefill_chunk=256, heads_first=is_cpu, runs_ahead=False, recorder=None
+    )
 
 
 def _record_on_cuda(device: torch.device) -> Recorder:
@@ -181,8 +189,12 @@ def _runs(
     if assistants is None:
         return partial(ForeignRun, **common, is_closing=is_closing)
     return partial(
-        StepRun, **common, prefill_chunk=options.prefill_chunk_size, assistants=assistants
+        StepRun, **common, prefill_chunk=_prefill_chunk(model, options), assistants=assistants
     )
+
+
+def _prefill_chunk(model: Any, options: EngineOptions) -> int:
+    return options.prefill_chunk_size or kind_of(model.device).prefill_chunk
 
 
 def _make_batch(
@@ -217,7 +229,7 @@ def _make_batch(
         BatchRunner(core, attention, _make_graphs(model, attention, options, room)),
         BatchSampler(core.config.vocab_size, model.device),
         tokenizer=tokenizer,
-        prefill_chunk=options.prefill_chunk_size,
+        prefill_chunk=_prefill_chunk(model, options),
         prefix_caching=options.prefix_caching,
         manual_eviction=options.manual_eviction,
         runs_ahead=kind.runs_ahead if wants_ahead is None else wants_ahead,

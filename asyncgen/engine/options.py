@@ -60,7 +60,7 @@ class EngineOptions:
 
     Attributes:
         max_running: Most samples that share a step; the others queue.
-        prefill_chunk_size: Most prompt tokens of one step.
+        prefill_chunk_size: Most prompt tokens of one step; ``None`` for what suits the device.
         scheduler: Name or class of what picks the rows of a step.
         prefix_caching: Whether requests share the pages of equal beginnings; the samples of one
             request do so in any case.
@@ -76,7 +76,7 @@ class EngineOptions:
     """
 
     max_running: int = 64
-    prefill_chunk_size: int = 256
+    prefill_chunk_size: int | None = None
     scheduler: str | type[Scheduler] = "fifo"
     prefix_caching: bool = True
     page_sharing: bool = True

@@ -104,7 +104,7 @@ def _speed(shape: str, number: int) -> list[Item]:
     other_ways = [
         item("unrecorded", "this library without CUDA graphs", 12, 3, "use_cuda_graph"),
         item("in order", "this library without the step ahead", 12, 3, "use_async_batching"),
-        item("chunks", "this library with longer chunks of prompts", 15, 5, "prefill_chunk_size"),
+        item("chunks", "this library with shorter chunks of prompts", 15, 5, "prefill_chunk_size"),
     ]
     return [
         item("ours", "this library", 70, 1, "plain"),

@@ -42,7 +42,7 @@ OTHERWISE: dict[str, tuple[dict[str, Any], int]] = {
     "plain": ({}, 0),
     "use_cuda_graph": ({"use_cuda_graph": False}, 2),
     "use_async_batching": ({"use_async_batching": False}, 2),
-    "prefill_chunk_size": ({"prefill_chunk_size": 2048}, 0),
+    "prefill_chunk_size": ({"prefill_chunk_size": 512}, 0),
 }
 """Options of ``AsyncLLM``, and how many of the cells they are tried on; 0: all that matter."""
 
@@ -76,7 +76,9 @@ def ours(context: Context, item: Item) -> Finding:
         found["bytes_per_second"] = int(bandwidth(context.device, context.sizes.megabytes))
         alone = [cell for cell in figures["cells"] if cell["streams"] == 1]
         if alone:
-            used = found["bytes_per_token"] / (alone[0]["gap_ms"] / 1000)
+            # Pieces of text may hold several tokens, so that the gap between two may be none.
+            seconds = alone[0]["seconds"] - alone[0]["first_ms"] / 1000
+            used = found["bytes_per_token"] * (context.sizes.answers - 1) / seconds
             figures["share_of_bandwidth"] = used / found["bytes_per_second"]
         figures |= found
     return _finding(figures)

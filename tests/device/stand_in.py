@@ -19,7 +19,11 @@ from tests.doubles.varlen import before_pages, varlen_attn
 __all__ = ["put_in_place"]
 
 KIND = DeviceKind(
-    page_size=256, heads_first=False, runs_ahead=True, recorder=lambda device: TapeRecorder()
+    page_size=256,
+    prefill_chunk=256,
+    heads_first=False,
+    runs_ahead=True,
+    recorder=lambda device: TapeRecorder(),
 )
 
 

@@ -50,7 +50,8 @@ def profile(context: Context, item: Item) -> Finding:
         length = min(sizes.prompts) + 3 * STEPS
         bench = Bench(
             model,
-            pages=streams * (length // 256 + 1) + 1,
+            # Room for all to run: an engine keeps some pages for those that grow.
+            pages=streams * (length // 256 + 2) + 1,
             page_size=256,
             position_bytes=position * model.dtype.itemsize,
             prefill_chunk_size=1024,
@@ -60,8 +61,11 @@ def profile(context: Context, item: Item) -> Finding:
         for _ in range(streams):
             prompt = draw.choices(range(config.vocab_size // 2), k=min(sizes.prompts))
             bench.add(prompt, max_new_tokens=3 * STEPS)
-        while bench.batch._num_decoding < streams:
+        for _ in range(2 * STEPS):
+            if bench.batch._num_decoding == streams:
+                break
             bench.engine.step()
+        assert bench.batch._num_decoding == streams
         # Sizes are recorded when they have been wanted for some steps.
         for _ in range(STEPS):
             bench.engine.step()

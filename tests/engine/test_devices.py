@@ -15,13 +15,14 @@ if TYPE_CHECKING:
 
 def test_a_cpu_records_nothing_and_waits_for_its_tokens() -> None:
     kind = kind_of(torch.device("cpu"))
-    assert (kind.page_size, kind.heads_first) == (32, True)
+    assert (kind.page_size, kind.prefill_chunk, kind.heads_first) == (32, 256, True)
     assert kind.recorder is None and not kind.runs_ahead
 
 
 def test_cuda_has_pages_as_its_kernels_read_them(monkeypatch: pytest.MonkeyPatch) -> None:
     kind = kind_of(torch.device("cuda", 1))
     assert (kind.page_size, kind.heads_first, kind.runs_ahead) == (256, False, True)
+    assert kind.prefill_chunk == 2048
     monkeypatch.setattr("asyncgen.models.graphs.CudaRecorder", lambda device: CallRecorder())
     assert kind.recorder is not None
     assert isinstance(kind.recorder(torch.device("cuda", 1)), CallRecorder)

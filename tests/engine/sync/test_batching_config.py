@@ -89,6 +89,7 @@ def test_a_step_has_no_more_tokens(model: PreTrainedModel, most: int, rows: int 
     options = options_of(model, max_batch_tokens=most, max_requests_per_batch=rows)
     assert options.max_running <= (64 if rows is None else rows)
     # A row that decodes is one that does not read its prompt.
+    assert options.prefill_chunk_size is not None
     assert options.max_running + options.prefill_chunk_size <= max(most, 2)
 
 
