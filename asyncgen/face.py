@@ -66,8 +66,8 @@ class Face:
                 all: ``"downloading"`` and ``"loading weights"`` in bytes, ``"prefill"`` in tokens
                 for a prompt of more than one chunk, ``"answering prompts"`` in prompts. It must be
                 quick.
-            prefill_chunk_size: Most prompt tokens of one step, at least 1; ``None`` for 256, on CUDA
-                2048. A running stream waits for one chunk of another's prompt at most.
+            prefill_chunk_size: Most prompt tokens of one step, at least 1; ``None`` for 256, on
+                CUDA 2048. A running stream waits for one chunk of another's prompt at most.
             scheduler: Who goes first: ``"fifo"`` (running streams before new prompts),
                 ``"prefill_first"``, or a subclass of :class:`Scheduler`, made with the page pool.
             prefix_caching: Keep the keys and values of prompts and answers while there is space,
