@@ -89,7 +89,7 @@ class EncoderAttention:
             mask = mask.masked_fill(self._padding, torch.finfo(mask.dtype).min)
         self._mask = mask
 
-    def attend(self, layer: int, heads: Tensor) -> Tensor:
+    def attend(self, layer: int, heads: Tensor, sinks: Tensor | None = None) -> Tensor:
         """See `AttentionContext`; nothing is stored."""
         config = self._config
         parts = heads.view(self._rows, self._length, 3, config.num_attention_heads, -1)
@@ -203,4 +203,4 @@ class EncoderDecoderAttention(DenseAttention):
 
 
 def _scale(config: ModelConfig, layer: int) -> float | None:
-    return None if config.attention_scales is None else config.attention_scales[layer]
+    return config.attention[layer].scale

@@ -33,7 +33,7 @@ class AttentionContext(Protocol):
     def begin(self, rows: int, length: int) -> None:
         """Get ready for a forward pass of ``rows`` times ``length`` tokens, B and S."""
 
-    def attend(self, layer: int, heads: Tensor) -> Tensor:
+    def attend(self, layer: int, heads: Tensor, sinks: Tensor | None = None) -> Tensor:
         """Store this layer's new keys and values, and let the queries attend.
 
         Args:
@@ -41,6 +41,7 @@ class AttentionContext(Protocol):
             heads: ``[N, H + 2K, D]`` with N = B · S tokens, row after row: for each the H query
                 heads, then K keys, then K values; queries and keys are already turned. The
                 model may reuse this memory for the next layer.
+            sinks: ``[H]``, where the layer's options say that there are sinks.
 
         Returns:
             ``[N, H * D]``, contiguous; query heads are grouped by key head, as in checkpoints.
@@ -84,7 +85,7 @@ class DenseAttention:
         self._kv_heads = config.num_key_value_heads
         self._group = self._heads // self._kv_heads
         self._head_dim = config.head_dim
-        self._scales = config.attention_scales
+        self._scales = [options.scale for options in config.attention]
         windows = [config.window(layer) for layer in range(config.num_hidden_layers)]
         self._windows = windows if any(windows) else None
         hidden = None if attention_mask is None else attention_mask == 0
@@ -103,12 +104,12 @@ class DenseAttention:
         # The hot path: one new token per row, nothing hidden from it but what a window excludes.
         self._plain = length == 1 and self._padding is None and self._weights is None
 
-    def attend(self, layer: int, heads: Tensor) -> Tensor:
+    def attend(self, layer: int, heads: Tensor, sinks: Tensor | None = None) -> Tensor:
         """See `AttentionContext`."""
         if heads is not self._bound:
             self._bind(heads)
         window = None if self._windows is None else self._windows[layer]
-        scale = None if self._scales is None else self._scales[layer]
+        scale = self._scales[layer]
         first = 0 if window is None else max(self._start + 1 - window, 0)
         keys, values = self._layers[layer].append(self._pair, first)
         if not self._plain:

@@ -62,7 +62,7 @@ class TorchAttention:
         self.storage = storage
         self._group = config.num_attention_heads // config.num_key_value_heads
         self._heads = config.num_attention_heads
-        self._scales = config.attention_scales
+        self._scales = [options.scale for options in config.attention]
         self._windows = [config.window(layer) for layer in range(config.num_hidden_layers)]
         self._parts: dict[int | None, list[Part]] = {}
         # By window: what computes all rows of the step at once, where there is such a thing.
@@ -144,11 +144,11 @@ class TorchAttention:
         """See `AttentionContext`; the step's rows are those that were laid out."""
         assert rows * length == self._num_tokens, "lay out the rows of this step first"
 
-    def attend(self, layer: int, heads: Tensor) -> Tensor:
+    def attend(self, layer: int, heads: Tensor, sinks: Tensor | None = None) -> Tensor:
         """See `AttentionContext`."""
         if self._slots is not None:
             self._flat[layer].index_put_((self._slots,), heads[:, self._heads :])
-        scale = None if self._scales is None else self._scales[layer]
+        scale = self._scales[layer]
         window = self._windows[layer]
         only = self._only.get(window)
         if only is not None:

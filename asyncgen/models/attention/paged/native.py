@@ -45,8 +45,9 @@ class NativeAttention:
         self._dtype = storage.dtype
         size = config.head_dim
         self._width = config.num_attention_heads * size
-        scales = config.attention_scales or [1 / math.sqrt(size)] * config.num_hidden_layers
-        windows = (config.window(layer) or 0 for layer in range(config.num_hidden_layers))
+        usual = 1 / math.sqrt(size)
+        scales = [usual if each.scale is None else each.scale for each in config.attention]
+        windows = (each.window or 0 for each in config.attention)
         self.compiled = native.kernels.Attention(
             list(zip(storage.matrices, windows, scales, strict=True)),
             num_heads=config.num_attention_heads,
