@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from asyncgen.models.config import ModelConfig, RopeConfig
-    from asyncgen.models.config.model_config import QueryScaling
+    from asyncgen.models.config import ModelConfig, QueryScaling, RopeConfig
 
 
 _FIRST_TABLE = 512

@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from asyncgen.errors import InvalidRequestError
-from asyncgen.models.config import ModelConfig, RopeConfig
-from asyncgen.models.config.model_config import QueryScaling
+from asyncgen.models.config import ModelConfig, QueryScaling, RopeConfig
 from asyncgen.models.kernels.rope import (
     Rotary,
     attention_factor,

@@ -38,4 +38,4 @@ def test_single_tokens_and_chunks_are_computed_apart() -> None:
     attention.lay_out([token, chunk])
     assert [type(part) for part in attention._parts[AttentionOptions()]] == [SingleTokens, Chunks]
     attention.lay_out([token])
-    assert None in attention._only and not attention._parts, "no padded batch"
+    assert AttentionOptions() in attention._only and not attention._parts, "no padded batch"
