@@ -55,6 +55,11 @@ class AttentionOptions:
         return self.cap is None and self.slopes is None and not self.has_sinks
 
     @property
+    def is_fusable(self) -> bool:
+        """Whether torch's fused kernels compute it: a scale and a window of the last keys."""
+        return self.is_plain and not self.is_chunked
+
+    @property
     def kind(self) -> AttentionOptions:
         """The same without the scale: layers of one kind hide the same keys and lay out alike."""
         return replace(self, scale=None)

@@ -73,6 +73,16 @@ def find_fused_kernel(config: ModelConfig, storage: PagedStorage) -> FusedKernel
     if storage.dtype not in (torch.float16, torch.bfloat16):
         _log.info("attention runs unfused: torch has no fused kernel for %s", storage.dtype)
         return None
+    left_out = [layer for layer, each in enumerate(config.attention) if not each.is_fusable]
+    if left_out:
+        _log.info(
+            "attention runs unfused in %d of %d layers: torch's fused kernels have no soft caps, "
+            "sinks, slopes or chunked windows",
+            len(left_out),
+            config.num_hidden_layers,
+        )
+    if len(left_out) == config.num_hidden_layers:
+        return None
     try:
         from torch.nn.attention.varlen import varlen_attn
     except ImportError as error:
@@ -188,7 +198,7 @@ class _Trial:
         singles = [(first - 1, 1), (4, 1), (second - 1, 1)]
         chunks = [(second - 40, 40), (0, 70), (storage.page_size - 1, 2)]
         generator = torch.Generator(storage.device).manual_seed(0)
-        windows = {config.window(layer) for layer in range(config.num_hidden_layers)}
+        windows = {each.window for each in config.attention if each.is_fusable}
         self._cases = [
             _make_case(_one_layer(config, window), storage, spans, generator)
             for window in windows
