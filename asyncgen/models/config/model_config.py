@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from asyncgen.models.config.values import MOST, MOST_LAYERS, ConfigValues, bad, number, present
 
@@ -334,7 +334,9 @@ def _read_rope(raw: Mapping[str, object], positions: int) -> RopeConfig:
             raise bad(f"{key}.{name}", None, f"rope type {rope_type!r} needs a number")
     others = ("rope_type", "theta", "original_max_position_embeddings", "truncate")
     numbers = [field.name for field in fields(RopeConfig) if field.name not in others]
-    given = {name: number(stated, name, 0.0) for name in numbers if stated.get(name) is not None}
+    given: dict[str, Any] = {
+        name: number(stated, name, 0.0) for name in numbers if stated.get(name) is not None
+    }
     for name, value in given.items():
         if value <= 0 and not (value == 0 and name.startswith("mscale")):
             raise bad(f"{key}.{name}", value, "must be above 0")

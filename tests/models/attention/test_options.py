@@ -91,8 +91,8 @@ def run_packed(attention: Any, config: ModelConfig, texts: list[Text], seed: int
             for number, row, one in zip(chosen, rows, split, strict=True):
                 right = wanted[number][layer][row.start : row.start + row.count]
                 rough = row.heads.dtype == torch.bfloat16
-                bounds = {"atol": 0.02, "rtol": 0.02} if rough else {"atol": 5e-6, "rtol": 1e-5}
-                torch.testing.assert_close(one.double(), right, **bounds)
+                atol, rtol = (0.02, 0.02) if rough else (5e-6, 1e-5)
+                torch.testing.assert_close(one.double(), right, atol=atol, rtol=rtol)
         for row in rows:
             row.start += row.count
 
