@@ -342,10 +342,10 @@ def why_not(core: Any, kernel: FusedKernel | None) -> str | None:
     """
     if core.packed_length is not None:
         return "the angles of its rope change with the positions of every step"
-    if not all(options.is_fusable for options in core.config.attention):
-        return "no fused kernel has the options of its attention"
     if kernel is None:
         return "torch.nn.attention.varlen has no kernel for this device, dtype and page size"
+    if not all(kernel.serves(options) for options in core.config.attention):
+        return "no fused kernel has the options of its attention"
     if not kernel.is_recordable:
         return "torch.nn.attention.varlen computes no rows of fixed memory on this device"
     return None

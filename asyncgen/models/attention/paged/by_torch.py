@@ -161,7 +161,7 @@ class TorchAttention:
     def _split(self, rows: list[PlacedRow], kind: AttentionOptions) -> Whole | list[Part]:
         """Which kernel computes which rows in layers of a kind."""
         storage, group = self.storage, self._group
-        if self.fused is not None and kind.is_fusable:
+        if self.fused is not None and self.fused.serves(kind):
             return FusedRows(rows, storage, kind.window, self.fused)
         if storage.heads_first and kind.is_fusable and self._are_copied(rows):
             return CopiedRows(rows, storage, kind.window, group, self._copy_memory)
