@@ -17,9 +17,9 @@ from asyncgen.errors import InvalidRequestError
 class AttentionOptions:
     """One layer's attention. Options that are off are ``None`` or ``False``.
 
-    The sinks themselves are a parameter of the block, ``[H]`` in float32, which hands them over with its heads
-    (`AttentionContext.attend`). Values narrower than keys are stored with zeros behind them: what
-    is gathered of them has the same zeros there.
+    The sinks themselves are a parameter of the block, ``[H]`` in float32, which hands them over
+    with its heads (`AttentionContext.attend`). Values narrower than keys are stored with zeros
+    behind them: what is gathered of them has the same zeros there.
 
     Attributes:
         window: Keys that a query sees at most, itself included; ``None``: all.
