@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from asyncgen.models.config import ModelConfig
 
 LEAST = 16
-"""Tokens that a chunk has at least, where so many are allowed: below, weights are read for little."""
+"""Tokens that a chunk has at least, where so many are allowed: fewer waste the weights."""
 
 SLOWER = 2
 """Multiplications of attention take about so many times as long as those of products."""
