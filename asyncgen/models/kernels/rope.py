@@ -11,6 +11,7 @@ position of the forward pass alone.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -38,6 +39,10 @@ def inverse_frequencies(rope: RopeConfig, head_dim: int, length: int | None = No
         head_dim: Size of a head, D.
         length: Tokens in sight; read by ``dynamic`` only, which changes beyond its original length.
     """
+    turned = round(rope.turned * head_dim)
+    if turned < head_dim:
+        first = inverse_frequencies(replace(rope, turned=1.0), turned, length)
+        return torch.cat((first, first.new_zeros((head_dim - turned) // 2)))
     theta = rope.theta
     if rope.rope_type == "dynamic" and length is not None:
         theta = _dynamic_theta(rope, head_dim, length)
