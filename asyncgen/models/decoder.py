@@ -58,8 +58,8 @@ class DecoderLM(Prepared):
     Attributes:
         config: The network's description.
         packed_length: Tokens of the longest text that can share a packed step; ``None``: any
-            length. The angles of ``dynamic`` rope change with the longest text in the step, so
-            beyond its original length such a text must run alone.
+            length. The angles of ``dynamic`` and ``longrope`` change with the longest text in the
+            step, so beyond its original length such a text must run alone.
     """
 
     def __init__(self, config: ModelConfig, *, dtype: torch.dtype | None = None) -> None:

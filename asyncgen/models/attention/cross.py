@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from asyncgen.cache.encoder_decoder import EncoderDecoderCache
+    from asyncgen.models.attention.options import AttentionOptions
     from asyncgen.models.attention.relative import RelativeBias
     from asyncgen.models.config import ModelConfig
 
@@ -194,11 +195,11 @@ class EncoderDecoderAttention(DenseAttention):
             self._cross_masks[key] = hiding(~spread.to(like.device), like.dtype)
         return self._cross_masks[key]
 
-    def _make_mask(self, first: int, window: int | None, like: Tensor) -> Tensor:
+    def _make_mask(self, first: int, kind: AttentionOptions, like: Tensor) -> Tensor:
         bias = self._bias.rows(self._start, self._end)
         if self._length == 1 and self._padding is None:
             return bias
-        hidden = self._hidden(first, window, like)
+        hidden = self._hidden(first, kind, like)
         return bias.masked_fill(hidden, torch.finfo(like.dtype).min)
 
 

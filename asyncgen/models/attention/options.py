@@ -7,7 +7,7 @@ softmax counts a sink among the scores, which has no value. This module imports 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from asyncgen.errors import InvalidRequestError
 
@@ -53,6 +53,11 @@ class AttentionOptions:
     def is_plain(self) -> bool:
         """Whether the softmax is that of scaled products: nothing is added to or bends them."""
         return self.cap is None and self.slopes is None and not self.has_sinks
+
+    @property
+    def kind(self) -> AttentionOptions:
+        """The same without the scale: layers of one kind hide the same keys and lay out alike."""
+        return replace(self, scale=None)
 
     def first_seen(self, position: int) -> int:
         """Position of the first key that a query at ``position`` sees."""

@@ -292,7 +292,7 @@ def _make_case(
     exact.data.copy_(storage.data)
     expected = torch.empty(token, heads * config.head_dim, device=device)
     for row in rows:
-        chunks = Chunks([row], exact, config.window(0), heads // config.num_key_value_heads)
+        chunks = Chunks([row], exact, config.attention[0].kind, heads // config.num_key_value_heads)
         chunks.attend(0, step.float(), expected, None)
     is_single = all(count == 1 for _, count in spans)
     return _Case(config, storage, rows, step, expected.view(token, heads, -1), is_single)
