@@ -9,8 +9,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import inf, isfinite
+from typing import TYPE_CHECKING
 
 from asyncgen.errors import InvalidRequestError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +82,13 @@ class AttentionOptions:
         if self.is_chunked:
             return position // self.window * self.window
         return max(position + 1 - self.window, 0)
+
+
+def number_kinds(layers: Sequence[AttentionOptions]) -> tuple[list[AttentionOptions], list[int]]:
+    """The kinds of some layers, each once, and for each layer the number of its own."""
+    kinds = [options.kind for options in layers]
+    distinct = list(dict.fromkeys(kinds))
+    return distinct, [distinct.index(kind) for kind in kinds]
 
 
 def alibi_slopes(heads: int) -> tuple[float, ...]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 import torch
 
+from asyncgen.models.attention.options import number_kinds
 from asyncgen.models.attention.paged.chunks import Chunks
 from asyncgen.models.attention.paged.copied import CopiedRows, CopyMemory, are_worth_copying
 from asyncgen.models.attention.paged.fused import FusedRows
@@ -64,10 +65,11 @@ class TorchAttention:
         self._group = config.num_attention_heads // config.num_key_value_heads
         self._heads = config.num_attention_heads
         self._scales = [options.scale for options in config.attention]
-        self._kinds = [options.kind for options in config.attention]
-        self._parts: dict[AttentionOptions, list[Part]] = {}
-        # By kind: what computes all rows of the step at once, where there is such a thing.
-        self._only: dict[AttentionOptions, Whole] = {}
+        self._kinds, self._kind_of = number_kinds(config.attention)
+        # By the number of a kind, here and below.
+        self._parts: dict[int, list[Part]] = {}
+        # What computes all rows of the step at once, where there is such a thing.
+        self._only: dict[int, Whole] = {}
         self._num_tokens = 0
         self._starts: list[int] = []
         self._steps_together = 0
@@ -88,13 +90,13 @@ class TorchAttention:
         placed = place_rows(rows)
         self._clear_begun(placed)
         with torch.inference_mode(False):
-            for kind in set(self._kinds):
+            for number, kind in enumerate(self._kinds):
                 found = self._split(placed, kind)
                 if isinstance(found, list):
-                    self._parts[kind] = found
+                    self._parts[number] = found
                 else:
-                    self._only[kind] = found
-            copied = isinstance(self._only.get(self._kinds[0]), CopiedRows)
+                    self._only[number] = found
+            copied = isinstance(self._only.get(0), CopiedRows)
             self._slots = None if copied else self._place_keys(placed)
             self._num_tokens = placed[-1].token + placed[-1].count
             self._out = torch.empty(
@@ -150,7 +152,7 @@ class TorchAttention:
         if self._slots is not None:
             self._flat[layer].index_put_((self._slots,), heads[:, self._heads :])
         scale = self._scales[layer]
-        kind = self._kinds[layer]
+        kind = self._kind_of[layer]
         only = self._only.get(kind)
         if only is not None:
             return only.compute(layer, heads, scale, sinks)
@@ -177,7 +179,7 @@ class TorchAttention:
 
     def _are_copied(self, rows: list[PlacedRow]) -> bool:
         """Whether the rows' keys are copied together; each kind would make its copy."""
-        if len(set(self._kinds)) > 1 or any(row.count > 1 for row in rows):
+        if len(self._kinds) > 1 or any(row.count > 1 for row in rows):
             return False
         if len(rows) > 1 and self._steps_together < STEPS_TOGETHER:
             return False
