@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from asyncgen.models.arch import (
+    apertus,
     arcee,
     biogpt,
     bloom,
@@ -31,7 +32,9 @@ from asyncgen.models.arch import (
     jais2,
     llama,
     ministral,
+    ministral3,
     mistral,
+    mpt,
     nemotron,
     olmo,
     olmo2,
@@ -48,12 +51,14 @@ from asyncgen.models.arch import (
     starcoder2,
     t5,
     vaultgemma,
+    xglm,
 )
 
 if TYPE_CHECKING:
     from asyncgen.models.family.declaration import Family
 
 _MODULES = (
+    apertus,
     arcee,
     biogpt,
     bloom,
@@ -80,7 +85,9 @@ _MODULES = (
     jais2,
     llama,
     ministral,
+    ministral3,
     mistral,
+    mpt,
     nemotron,
     olmo,
     olmo2,
@@ -97,6 +104,7 @@ _MODULES = (
     starcoder2,
     t5,
     vaultgemma,
+    xglm,
 )
 
 FAMILIES: dict[str, Family] = {module.FAMILY.model_type: module.FAMILY for module in _MODULES}
