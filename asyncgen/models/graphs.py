@@ -341,9 +341,11 @@ def why_not(core: Any, kernel: FusedKernel | None) -> str | None:
         kernel: The attention that the device has for it.
     """
     if core.packed_length is not None:
-        return "dynamic rope looks at the positions of every step"
+        return "the angles of its rope change with the positions of every step"
     if kernel is None:
         return "torch.nn.attention.varlen has no kernel for this device, dtype and page size"
+    if not all(kernel.serves(options) for options in core.config.attention):
+        return "no fused kernel has the options of its attention"
     if not kernel.is_recordable:
         return "torch.nn.attention.varlen computes no rows of fixed memory on this device"
     return None

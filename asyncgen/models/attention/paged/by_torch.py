@@ -161,10 +161,9 @@ class TorchAttention:
     def _split(self, rows: list[PlacedRow], kind: AttentionOptions) -> Whole | list[Part]:
         """Which kernel computes which rows in layers of a kind."""
         storage, group = self.storage, self._group
-        is_usual = kind.is_plain and not kind.is_chunked
-        if self.fused is not None and is_usual:
+        if self.fused is not None and self.fused.serves(kind):
             return FusedRows(rows, storage, kind.window, self.fused)
-        if storage.heads_first and is_usual and self._are_copied(rows):
+        if storage.heads_first and kind.is_fusable and self._are_copied(rows):
             return CopiedRows(rows, storage, kind.window, group, self._copy_memory)
         parts: list[Part] = []
         singles = [row for row in rows if row.count == 1] if storage.heads_first else []

@@ -162,4 +162,4 @@ class FixedRows:
             pages = copies.view(2, -1, *pages.shape[3:])
         keys, values = pages.unbind(0)
         window, scale = self._windows[layer], self._scales[layer]
-        return attend_fused(self._kernel, heads, keys, values, self._reads, window, scale)
+        return attend_fused(self._kernel, heads, keys, values, self._reads, window, scale, sinks)
