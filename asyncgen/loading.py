@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from asyncgen.checkpoint import open_checkpoint
+from asyncgen.embedding_settings import EmbeddingSettings, read_embedding_settings
 from asyncgen.errors import InvalidRequestError, ModelLoadError
 from asyncgen.generation.config import CONFIG_FILE, GenerationConfig
 from asyncgen.generation.config.rules import require
@@ -37,12 +38,14 @@ class Loaded:
         generation_config: Defaults of its generation.
         source: Where it came from.
         checkpoint: Its files.
+        embedding_settings: Defaults of its embeddings.
     """
 
     core: DecoderLM
     generation_config: GenerationConfig
     source: str
     checkpoint: Checkpoint
+    embedding_settings: EmbeddingSettings
 
 
 def load_core(
@@ -91,7 +94,8 @@ def load_core(
         ignored=(r"^lm_head\.weight$",) if config.tie_word_embeddings else (),
         progress=progress,
     )
-    return Loaded(core, generation_config, str(source), checkpoint)
+    embedding_settings = read_embedding_settings(folder, raw)
+    return Loaded(core, generation_config, str(source), checkpoint, embedding_settings)
 
 
 def read_config(source: str | os.PathLike[str], **address: Any) -> ModelConfig:
