@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from asyncgen.engine.metrics import MetricsSnapshot
     from asyncgen.generation.config import GenerationConfig
     from asyncgen.models.config import ModelConfig
-    from asyncgen.tokenizer import Tokenizer
     from asyncgen.progress import ProgressOption
+    from asyncgen.tokenizer import Tokenizer
     from asyncgen.types import Embedding, Prompt
     from asyncgen.waiting import Waiting
 

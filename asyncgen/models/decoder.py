@@ -429,8 +429,8 @@ class DecoderLM(Prepared):
     ) -> Tensor:
         """Normalised hidden states ``[R, E]`` of some of the tokens of packed rows.
 
-        `project` makes logits of them. Arguments and errors are those of `decode_packed`; ``wanted``
-        is in ascending order.
+        `project` makes logits of them. Arguments and errors are those of `decode_packed`; the
+        numbers of ``wanted`` are in ascending order.
         """
         lookup, _, _, norm, _, _ = self._plan or self._ready()
         limit = self.packed_length

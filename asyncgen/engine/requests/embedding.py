@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from asyncgen.embedding_settings import EmbeddingSettings
 from asyncgen.engine.pooling import HiddenPool
 from asyncgen.engine.requests.params import RequestParams
 from asyncgen.engine.requests.prepare import token_ids
@@ -23,7 +24,6 @@ from asyncgen.types import size_of
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from asyncgen.embedding_settings import EmbeddingSettings
     from asyncgen.engine.requests.admission import Seat
     from asyncgen.engine.requests.request import Sink
     from asyncgen.engine.scheduling.pages import CacheRoom
@@ -66,7 +66,7 @@ def prepare_embedding(
     """
     accepted_at = clock()
     _require_decoder(model)
-    settings: EmbeddingSettings = model.embedding_settings
+    settings: EmbeddingSettings = getattr(model, "embedding_settings", EmbeddingSettings())
     settings.check_dimensions(given.get("dimensions"), model.core.config.hidden_size)
     pooling = _pooling(settings, given.get("pooling"))
     normalize = given.get("normalize")
