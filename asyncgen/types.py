@@ -5,6 +5,7 @@ Nothing here waits or imports torch; every other module may import it.
 
 from __future__ import annotations
 
+from array import array
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -235,9 +236,21 @@ class Embedding:
         """Of all but the vector."""
         return hash(self._rest)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Let it cross to another process as numbers; a tensor would want to share its memory."""
+        numbers = array("f", self.vector.tolist())
+        return _embedding, (self.index, numbers, self.usage, self.timing)
+
     @property
     def _rest(self) -> tuple[int, Usage, Timing]:
         return self.index, self.usage, self.timing
+
+
+def _embedding(index: int, numbers: array[float], usage: Usage, timing: Timing) -> Embedding:
+    """An embedding as it was. Torch is imported late, because it takes long."""
+    import torch
+
+    return Embedding(index, torch.tensor(numbers), usage, timing)
 
 
 @dataclass(frozen=True, slots=True)
