@@ -78,7 +78,7 @@ def test_many_lengths_equal_transformers(family: str) -> None:
     ) as llm:
         for pooling in ("last", "mean", "last"):  # the second time most of it is in pages
             before = llm.metrics().prefix_cache_hits
-            check(llm.embed(TEXTS, pooling=pooling), reference, pooling)  # type: ignore[arg-type]
+            check(llm.embed(TEXTS, pooling=pooling), reference, pooling)
         assert llm.metrics().prefix_cache_hits - before > 100
         raw = llm.embed(TEXTS[5], pooling="mean", normalize=False)
     wanted = expected(reference, TEXTS[5], "mean", normalize=False)
@@ -349,7 +349,7 @@ def test_a_folder_of_sentence_transformers(tmp_path: Path) -> None:
         torch.testing.assert_close(cut, whole[:8] / whole[:8].norm())
         for params in ({"dimensions": 9}, {"prompt_name": "other"}):
             with pytest.raises(InvalidRequestError, match=r"one of"):
-                llm.embed("a fox", **params)  # type: ignore[call-overload]
+                llm.embed("a fox", **params)
 
 
 def settings(folder: Path, config: dict[str, Any] | None = None) -> EmbeddingSettings:

@@ -52,9 +52,9 @@ def test_the_vectors_of_the_library(either: Running) -> None:
     for one, vector in zip(spelled["data"], wanted, strict=True):
         raw = b64decode(one["embedding"])
         assert list(struct.unpack(f"<{len(raw) // 4}f", raw)) == vector.vector.tolist()
-    raw = {"pooling": "mean", "normalize": False}
-    (other,) = ask(either, input=TEXTS[0], **raw)["data"]
-    assert other["embedding"] == embedded(either, TEXTS[:1], **raw)[0].vector.tolist()
+    params: Any = {"pooling": "mean", "normalize": False}
+    (other,) = ask(either, input=TEXTS[0], **params)["data"]
+    assert other["embedding"] == embedded(either, TEXTS[:1], **params)[0].vector.tolist()
     either.wait_idle()
 
 
