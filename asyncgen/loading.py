@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from asyncgen.checkpoint import open_checkpoint
+from asyncgen.embedding_settings import EmbeddingSettings, read_embedding_settings
 from asyncgen.errors import InvalidRequestError, ModelLoadError
 from asyncgen.generation.config import CONFIG_FILE, GenerationConfig
 from asyncgen.generation.config.rules import require
@@ -42,12 +43,14 @@ class Loaded:
         generation_config: Defaults of its generation.
         source: Where it came from.
         checkpoint: Its files.
+        embedding_settings: Defaults of its embeddings.
     """
 
     core: DecoderLM
     generation_config: GenerationConfig
     source: str
     checkpoint: Checkpoint
+    embedding_settings: EmbeddingSettings
 
 
 def load_core(
@@ -99,7 +102,8 @@ def load_core(
         device=chosen,
         progress=progress,
     )
-    return Loaded(core, generation_config, str(source), checkpoint)
+    embedding_settings = read_embedding_settings(folder, raw)
+    return Loaded(core, generation_config, str(source), checkpoint, embedding_settings)
 
 
 def read_config(source: str | os.PathLike[str], **address: Any) -> ModelConfig:

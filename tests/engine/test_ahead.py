@@ -338,7 +338,8 @@ def test_texts_are_as_long_as_before_when_the_tokens_are_here() -> None:
 def test_rows_that_left_are_dropped_with_their_logits() -> None:
     rows = [row_of(name, [1, 2]) for name in "abcd"]
     rows[1].is_last = False
-    step = BegunStep(rows, torch.tensor([[0.0], [2.0], [3.0]]))
+    sampled = [row.state for row in rows if row.is_last]
+    step = BegunStep(rows, torch.tensor([[0.0], [2.0], [3.0]]), sampled)
     assert step.without_ended() is step
     rows[0].state.end()
     rows[2].state.end("failed")
@@ -347,4 +348,4 @@ def test_rows_that_left_are_dropped_with_their_logits() -> None:
     assert left.logits is not None and left.logits.tolist() == [[3.0]]
     rows[1].state.end()
     rows[3].state.end()
-    assert BegunStep(rows, None).without_ended() == BegunStep([], None)
+    assert BegunStep(rows, None, sampled).without_ended() == BegunStep([], None, [])
