@@ -5,8 +5,9 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-_Layer: TypeAlias = tuple[tuple[Tensor, Tensor], int, float]
-"""A layer's keys and values, ``[P * K, page_size, D]`` each; its window or 0; its scale."""
+_Layer: TypeAlias = tuple[tuple[Tensor, Tensor], int, float, int]
+"""A layer's keys and values, ``[P * K, page_size, D]`` each; its window or 0; its scale; which of
+a step's page tables is its own."""
 
 def features() -> dict[str, bool]: ...
 def begin_team(threads: int, /) -> int: ...

@@ -10,8 +10,13 @@ A page is in exactly one of three places:
 Only full pages are ever published under a key, and a full page is never written again. So a write
 never meets a shared page, and nothing is ever copied. ``check_integrity`` proves it.
 
+Layers of a model form groups (``asyncgen.cache.groups``), and a page holds the layers of one of
+them: whoever takes it decides of which. What a request holds in each group is the business of
+``groups``; the pool only knows the groups' windows.
+
 The key of a page is a hash of everything that its content depends on: the salt (model, adapter),
-and every token from the beginning of the request to the end of the page. Keys form a chain, so the
+and every token from the beginning of the request to the end of the page; the groups beside the
+first add their number. Keys form a chain, so the
 next one costs one page of tokens, however long the request is.
 """
 
@@ -19,10 +24,13 @@ from __future__ import annotations
 
 import heapq
 from array import array
+from bisect import bisect_right
 from collections import Counter, OrderedDict
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Protocol
+
+from asyncgen.engine.scheduling.groups import GONE, first_block, group_key, held, most_pages
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -43,19 +51,39 @@ class CacheRoom:
         num_pages: Pages in all.
         page_size: Positions of a page.
         num_spare: Pages beside these that no request gets.
+        windows: Keys that a query sees, itself included, in each group of layers; ``None``: all.
     """
 
     num_pages: int
     page_size: int
     num_spare: int = 0
+    windows: tuple[int | None, ...] = (None,)
 
-    def pages(self, positions: int) -> int:
-        """Pages that a row of so many positions takes."""
+    def blocks(self, positions: int) -> int:
+        """Pages of one table that a row of so many positions takes."""
         return -(-positions // self.page_size)
 
+    def pages(self, positions: int) -> int:
+        """Pages' worth of memory that a row of so many positions takes in a cache that keeps all
+        of them in every layer."""
+        return self.blocks(positions) * len(self.windows)
+
     def positions(self, rows: int) -> int:
-        """Most positions that each of so many rows can have, if no other row has any."""
-        return self.num_pages // rows * self.page_size
+        """Most positions that each of so many such rows can have, if no other row has any."""
+        return self.num_pages // (rows * len(self.windows)) * self.page_size
+
+    def longest_text(self, limit: int) -> int:
+        """Most positions that a row of the shared batch can have, if no other row has any.
+
+        Args:
+            limit: More are of no use.
+        """
+        fits = bisect_right(
+            range(1, self.blocks(limit) + 1),
+            self.num_pages,
+            key=lambda blocks: most_pages(self.windows, self.page_size, blocks * self.page_size),
+        )
+        return min(fits * self.page_size, limit)
 
 
 class OutOfPagesError(Exception):
@@ -66,8 +94,8 @@ class PageHolder(Protocol):
     """What ``check_integrity`` reads of a request."""
 
     @property
-    def pages(self) -> list[int]:
-        """Its page table."""
+    def tables(self) -> Sequence[list[int]]:
+        """Its page tables, one a group of layers."""
 
     @property
     def tokens(self) -> list[int]:
@@ -109,10 +137,18 @@ class PagePool:
     """Pages ``0..num_pages-1`` of equal size, and who holds them.
 
     Attributes:
+        windows: Keys that a query sees, itself included, in each group of layers; ``None``: all.
         reserved_by: Pages set aside for caches outside the pool, by client.
     """
 
-    def __init__(self, num_pages: int, page_size: int, *, sharing: bool = True) -> None:
+    def __init__(
+        self,
+        num_pages: int,
+        page_size: int,
+        *,
+        sharing: bool = True,
+        windows: tuple[int | None, ...] = (None,),
+    ) -> None:
         """Start with all pages free.
 
         Args:
@@ -120,6 +156,8 @@ class PagePool:
             page_size: Tokens of a page, at least 1.
             sharing: Whether pages are published at all; without it every request computes its
                 whole prompt and nothing is kept.
+            windows: Keys that a query sees, itself included, in each group of layers; ``None``:
+                all. By default there is one group, which keeps everything.
 
         Raises:
             ValueError: A size below 1.
@@ -132,6 +170,7 @@ class PagePool:
         self.num_pages = num_pages
         self.page_size = page_size
         self.sharing = sharing
+        self.windows = windows
         # Pages from `_untouched` on were never used: the heap of free ones starts empty, however
         # large the pool, and memory that is only mapped on first use stays unmapped.
         self._untouched = 0
@@ -174,7 +213,7 @@ class PagePool:
         return self._untouched
 
     def pages_for(self, num_tokens: int) -> int:
-        """How many pages so many tokens fill."""
+        """How many pages of one table so many tokens fill."""
         return -(-num_tokens // self.page_size)
 
     def take(self, count: int) -> list[int]:
@@ -284,6 +323,14 @@ class PagePool:
             pages.append(page)
         return pages
 
+    def knows(self, key: bytes) -> bool:
+        """Whether there is a page with this content."""
+        return key in self._page_of
+
+    def num_with_others(self, pages: Iterable[int]) -> int:
+        """How many of these used pages have more than one holder."""
+        return sum(self._holders[page] > 1 for page in pages)
+
     def num_kept_among(self, pages: Iterable[int]) -> int:
         """How many of these would no longer be available once they are shared."""
         kept = self._kept
@@ -327,8 +374,9 @@ class PagePool:
 
         Raises:
             AssertionError: A page is in two places or in none, has more or fewer holders than
-                requests name it, or is shared although it will be written; a table is too short;
-                a key does not belong to the content; reservations do not add up.
+                requests name it, or is shared although it will be written; a table is too short,
+                or lacks a page that is seen; a key does not belong to the content;
+                reservations do not add up.
         """
         states = list(states)
         free = {*self._freed, *range(self._untouched, self.num_pages)}
@@ -338,26 +386,34 @@ class PagePool:
         assert not self._kept.keys() & self._holders.keys(), "a page is both kept and used"
         assert len(free) + len(self._kept) + len(self._holders) == self.num_pages, "a page is lost"
         assert 0 <= self._num_reserved <= len(free), "reserved pages are in use"
-        assert Counter(page for state in states for page in state.pages) == self._holders, (
+        assert Counter(page for state in states for page in held(state.tables)) == self._holders, (
             "holders are not those that name the page"
         )
         assert self._key_of == {page: key for key, page in self._page_of.items()}
         assert self._kept.keys() <= self._key_of.keys(), "a page is kept that cannot be found"
         assert not free & self._key_of.keys(), "a free page can be found"
         for state in states:
-            self._check_table(state)
+            self._check_tables(state)
 
-    def _check_table(self, state: PageHolder) -> None:
-        """Prove that what a request computed is in its table and the rest is its own."""
-        full = state.num_computed // self.page_size
-        assert len(state.pages) * self.page_size >= state.num_computed, "the table is too short"
-        assert len(set(state.pages)) == len(state.pages), "a page is twice in a table"
-        for page in state.pages[full:]:
-            assert self._holders[page] == 1, "a page that will be written is shared"
-            assert page not in self._key_of, "a page that will be written can be found"
-        keys = page_keys(state.tokens[: full * self.page_size], self.page_size, state.salt)
-        for page, key in zip(state.pages, keys, strict=False):
-            assert self._key_of.get(page, key) == key, "a page can be found under a wrong key"
+    def _check_tables(self, state: PageHolder) -> None:
+        """Prove that what a request computed and will see is there, and the rest is its own."""
+        size, computed = self.page_size, state.num_computed
+        full = computed // size
+        pages = held(state.tables)
+        assert len(set(pages)) == len(pages), "a page is twice in the tables of a request"
+        assert len(state.tables) == len(self.windows), "a group has no table"
+        keys = page_keys(state.tokens[: full * size], size, state.salt)
+        for group, (table, window) in enumerate(zip(state.tables, self.windows, strict=True)):
+            assert len(table) * size >= computed, "the table is too short"
+            num_gone = table.count(GONE)
+            assert num_gone <= first_block(window, computed, size), "a page that is seen is gone"
+            assert GONE not in table[num_gone:], "a page is gone behind one that is not"
+            for page in table[full:]:
+                assert self._holders[page] == 1, "a page that will be written is shared"
+                assert page not in self._key_of, "a page that will be written can be found"
+            for page, chained in zip(table, keys, strict=False):
+                key = group_key(chained, group)
+                assert self._key_of.get(page, key) == key, "a page can be found under a wrong key"
 
     @property
     def _num_free(self) -> int:

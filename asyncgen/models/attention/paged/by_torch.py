@@ -63,15 +63,17 @@ class TorchAttention:
         self._group = config.num_attention_heads // config.num_key_value_heads
         self._heads = config.num_attention_heads
         self._scales = config.attention_scales
-        self._windows = [config.window(layer) for layer in range(config.num_hidden_layers)]
-        self._parts: dict[int | None, list[Part]] = {}
-        # By window: what computes all rows of the step at once, where there is such a thing.
-        self._only: dict[int | None, Whole] = {}
+        self._windows = storage.plan.windows
+        self._group_of = [group for group, _ in storage.plan.places()]
+        self._parts: dict[int, list[Part]] = {}
+        # By group of layers: what computes all rows of the step at once, where there is such a
+        # thing; and where its keys and values are written, unless they are copied.
+        self._only: dict[int, Whole] = {}
+        self._slots: list[Tensor] = []
         self._num_tokens = 0
         self._starts: list[int] = []
         self._steps_together = 0
         self._copy_memory = CopyMemory(storage)
-        self._slots: Tensor | None = None
         self.fused = find_fused_kernel(config, storage)
         self._flat = [layer.view(-1, storage.head_dim) for layer in storage.layers]
 
@@ -83,18 +85,18 @@ class TorchAttention:
         for whole in self._only.values():
             if isinstance(whole, CopiedRows):
                 whole.settle()
-        self._only, self._parts = {}, {}
-        placed = place_rows(rows)
-        self._clear_begun(placed)
+        self._only, self._parts, self._slots = {}, {}, []
         with torch.inference_mode(False):
-            for window in set(self._windows):
+            for group, window in enumerate(self._windows):
+                placed = place_rows(rows, group)
+                self._clear_begun(placed)
                 found = self._split(placed, window)
                 if isinstance(found, list):
-                    self._parts[window] = found
+                    self._parts[group] = found
                 else:
-                    self._only[window] = found
-            copied = isinstance(self._only.get(self._windows[0]), CopiedRows)
-            self._slots = None if copied else self._place_keys(placed)
+                    self._only[group] = found
+                if not isinstance(found, CopiedRows):
+                    self._slots.append(self._place_keys(placed))
             self._num_tokens = placed[-1].token + placed[-1].count
             self._out = torch.empty(
                 (self._num_tokens, self._heads * self.storage.head_dim),
@@ -115,21 +117,22 @@ class TorchAttention:
 
     def _advance(self, rows: Sequence[PackedRow]) -> bool:
         """Reuse the last step's layout where each row goes one token further."""
-        # Whether one window's layout can go on does not tell of another's.
-        if len(self._only) != 1 or self._num_tokens != len(rows):
+        # Whether one group's layout can go on does not tell of another's.
+        if len(self._windows) > 1 or not self._only or self._num_tokens != len(rows):
             return False
         (part,) = self._only.values()
         if any(row.count != 1 for row in rows) or not part.advance(rows):
             return False
-        if self._slots is None:  # it writes its keys itself
+        if not self._slots:  # it writes its keys itself
             return True
-        self._slots.add_(1)
+        (slots,) = self._slots
+        slots.add_(1)
         size = self.storage.page_size
         begun = [token for token, row in enumerate(rows) if row.start % size == 0]
         if begun:
             placed = [PlacedRow(token, rows[token].start, 1, rows[token].pages) for token in begun]
             self._clear_begun(placed)
-            self._slots[begun] = self._place_keys(placed)
+            slots[begun] = self._place_keys(placed)
         return True
 
     def _clear_begun(self, rows: list[PlacedRow]) -> None:
@@ -146,14 +149,14 @@ class TorchAttention:
 
     def attend(self, layer: int, heads: Tensor) -> Tensor:
         """See `AttentionContext`."""
-        if self._slots is not None:
-            self._flat[layer].index_put_((self._slots,), heads[:, self._heads :])
+        group = self._group_of[layer]
+        if self._slots:
+            self._flat[layer].index_put_((self._slots[group],), heads[:, self._heads :])
         scale = None if self._scales is None else self._scales[layer]
-        window = self._windows[layer]
-        only = self._only.get(window)
+        only = self._only.get(group)
         if only is not None:
             return only.compute(layer, heads, scale)
-        for part in self._parts[window]:
+        for part in self._parts[group]:
             part.attend(layer, heads, self._out, scale)
         return self._out
 
@@ -175,8 +178,8 @@ class TorchAttention:
         return parts + [Chunks(bucket, storage, window, group) for bucket in bucket_chunks(rows)]
 
     def _are_copied(self, rows: list[PlacedRow]) -> bool:
-        """Whether the rows' keys are copied together; each window would make its copy."""
-        if len(set(self._windows)) > 1 or any(row.count > 1 for row in rows):
+        """Whether the rows' keys are copied together; each group would make its copy."""
+        if len(self._windows) > 1 or any(row.count > 1 for row in rows):
             return False
         if len(rows) > 1 and self._steps_together < STEPS_TOGETHER:
             return False

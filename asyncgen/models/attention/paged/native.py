@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from asyncgen import native
+from asyncgen.models.attention.paged.plan import first_visible
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -46,9 +47,14 @@ class NativeAttention:
         size = config.head_dim
         self._width = config.num_attention_heads * size
         scales = config.attention_scales or [1 / math.sqrt(size)] * config.num_hidden_layers
-        windows = (config.window(layer) or 0 for layer in range(config.num_hidden_layers))
+        groups = [group for group, _ in storage.plan.places()]
+        self._page_size = storage.page_size
+        self._windows = storage.plan.windows
         self.compiled = native.kernels.Attention(
-            list(zip(storage.matrices, windows, scales, strict=True)),
+            [
+                (matrices, self._windows[group] or 0, scale, group)
+                for matrices, scale, group in zip(storage.matrices, scales, groups, strict=True)
+            ],
             num_heads=config.num_attention_heads,
             kv_heads=storage.num_kv_heads,
             head_dim=size,
@@ -74,11 +80,19 @@ class NativeAttention:
         numbers: list[int] = []
         pages: list[int] = []
         token = 0
-        for row in rows:
-            count = row.count
-            numbers += (token, count, row.start, len(pages))
-            pages += row.pages
-            token += count
+        for group, window in enumerate(self._windows):
+            token = 0
+            for row in rows:
+                count, table = row.count, row.more[group - 1] if group else row.pages
+                if window is None:
+                    numbers += (token, count, row.start, len(pages))
+                    pages += table
+                else:
+                    # The kernel finds a page by its number, but looks at none before the window.
+                    first = first_visible(row.start, self._page_size, window)
+                    numbers += (token, count, row.start, len(pages) - first)
+                    pages += table[first:]
+                token += count
         if token != self._num_tokens:
             self._lay_out_results(token)
         self.compiled.lay_out(array("q", numbers), array("q", pages), self._out)
