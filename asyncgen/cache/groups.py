@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from asyncgen.models.config import ModelConfig
 
 
-MOST_UNUSED: Final = 1 / 6
-"""The largest part of the layers' places, in the groups of a kind, that may stay empty."""
+TABLE_COST: Final = 1 / 64
+"""Part of the memory that a group more, whose table every step reads, has to save."""
 
 
 class GroupKind(Enum):
@@ -94,7 +94,7 @@ def plan_groups(config: ModelConfig) -> GroupPlan:
     for layer in range(config.num_hidden_layers):
         layers_of.setdefault(config.window(layer), []).append(layer)
     kinds = sorted(layers_of.items(), key=lambda kind: (kind[0] is not None, kind[0] or 0))
-    depth = _depth([len(layers) for _, layers in kinds])
+    depth = _depth([len(layers) for _, layers in kinds], has_full=None in layers_of)
     groups = [
         CacheGroup(
             GroupKind.FULL if window is None else GroupKind.WINDOW,
@@ -107,17 +107,26 @@ def plan_groups(config: ModelConfig) -> GroupPlan:
     return GroupPlan(depth, tuple(groups))
 
 
-def _depth(counts: Sequence[int]) -> int:
-    """The largest size of a group that leaves little of the pages of each kind unused.
+def _depth(counts: Sequence[int], *, has_full: bool) -> int:
+    """How many layers a group has at most, for kinds of so many layers.
 
-    Large groups are few, and each costs a table a step. With the greatest common divisor nothing
-    would be unused, but it is 1 for 5 layers beside 29.
+    With the greatest common divisor no place would be unused, but it is 1 for 5 layers beside 29,
+    and groups are not free. Of a short text, what is unused in any group counts; of a long one,
+    that in the groups that keep everything, whose layers come first.
     """
-    return next(
-        depth
-        for depth in range(max(counts), 0, -1)
-        if all(-count % depth <= MOST_UNUSED * (count + -count % depth) for count in counts)
-    )
+
+    def cost(depth: int) -> float:
+        unused = [-count % depth for count in counts]
+        short, num_groups = sum(unused) / sum(counts), sum(-(-count // depth) for count in counts)
+        long = unused[0] / counts[0] if has_full else 0.0
+        return short + long + TABLE_COST * num_groups
+
+    return min(range(max(counts), 0, -1), key=cost)
+
+
+def first_block(window: int | None, position: int, page_size: int) -> int:
+    """Number of the first page of a text that the token at a position sees anything of."""
+    return 0 if window is None else max(position + 1 - window, 0) // page_size
 
 
 def most_blocks(count: int, page_size: int) -> int:

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from asyncgen.engine.options import EngineOptions
     from asyncgen.engine.requests.admission import Admission
     from asyncgen.engine.requests.request import Request
-    from asyncgen.engine.scheduling.pages import CacheRoom, PagePool
+    from asyncgen.engine.scheduling.groups import CacheRoom
+    from asyncgen.engine.scheduling.pages import PagePool
     from asyncgen.engine.scheduling.scheduler import Scheduler
     from asyncgen.models.attention.paged.attention import PagedAttention
     from asyncgen.models.graphs import DecodeGraphs, Recorder
@@ -95,8 +96,8 @@ def plan_room(model: Any, options: EngineOptions) -> CacheRoom:
     from asyncgen.cache.groups import plan_groups
     from asyncgen.cache.paged import page_bytes
     from asyncgen.engine.memory import plan_pages
-    from asyncgen.engine.scheduling.groups import most_pages
-    from asyncgen.engine.scheduling.pages import CacheRoom
+    from asyncgen.engine.scheduling.groups import CacheRoom
+    from asyncgen.engine.scheduling.pages import most_pages
 
     size = options.page_size or kind_of(model.device).page_size
     config = model.core.config

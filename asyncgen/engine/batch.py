@@ -16,7 +16,7 @@ from asyncgen.engine.events import EventWriter
 from asyncgen.engine.requests.request import clock, fail
 from asyncgen.engine.sample import Sample
 from asyncgen.engine.sampling.logprobs import named_logprob
-from asyncgen.engine.scheduling.groups import held
+from asyncgen.engine.scheduling.pages import held
 from asyncgen.engine.scheduling.state import RequestStatus
 from asyncgen.errors import InvalidRequestError
 from asyncgen.guard import request_failure

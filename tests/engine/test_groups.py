@@ -11,7 +11,7 @@ import torch
 from asyncgen import native
 from asyncgen.cache.groups import plan_groups
 from asyncgen.cache.paged import page_bytes
-from asyncgen.engine.scheduling.groups import GONE
+from asyncgen.engine.scheduling.pages import GONE
 from asyncgen.modeling import PreTrainedModel
 from tests.engine.batches import Bench, ids_of
 from tests.models.build import random_pair
@@ -61,11 +61,13 @@ class Compared:
 def mix(compared: Compared, page_size: int, seed: int) -> tuple[int, int]:
     """Random requests, cancelled ones among them: tokens compared, and preemptions."""
     rng = random.Random(seed)
+    runs_ahead = seed % 2 == 1
     bench = compared.bench(
-        compared.groups * rng.choice([9, 16]),
+        compared.groups * (rng.choice([36, 64]) // page_size + 1),
         page_size,
         max_running=rng.choice([3, 6]),
         prefill_chunk_size=rng.choice([3, 8, 50]),
+        use_async_batching=runs_ahead,
     )
     prefix = [rng.randrange(3, 97) for _ in range(25)]
     waiting = []
@@ -82,7 +84,7 @@ def mix(compared: Compared, page_size: int, seed: int) -> tuple[int, int]:
                 request.cancel.set()
             added.append((sink, prompt, count, is_cancelled))
         scheduler = bench.batch._scheduler
-        if scheduler.active_requests and rng.random() < 0.06:
+        if scheduler.active_requests and not runs_ahead and rng.random() < 0.06:
             scheduler.preempt(rng.choice(scheduler.running()))
         if bench.engine.has_work:
             bench.step()

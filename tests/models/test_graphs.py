@@ -158,7 +158,9 @@ def test_recorded_steps_equal_each_text_alone(
     assert check(decoded, rows, expected, chooser) > 20
     assert decoded.graphs.failure is None
     assert {size for size, _ in decoded.graphs.sizes} == {1, 2, 4}
-    assert {pages for _, pages in decoded.graphs.sizes} == {3, 12}
+    # Where every layer has a window, a table begins with it and is never longer.
+    wanted = {3} if variant == "mistral" else {3, 12}
+    assert {pages for _, pages in decoded.graphs.sizes} == wanted
 
 
 def test_padding_touches_nobody() -> None:

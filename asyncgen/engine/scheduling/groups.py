@@ -11,10 +11,12 @@ states (a slot a row) have their place here as further rules of what a text hold
 
 from __future__ import annotations
 
-from itertools import zip_longest
-from typing import TYPE_CHECKING, Final
+from bisect import bisect_right
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from asyncgen.cache.groups import most_blocks
+from asyncgen.cache.groups import first_block, most_blocks
+from asyncgen.engine.scheduling.pages import GONE, group_key, most_pages
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,44 +25,47 @@ if TYPE_CHECKING:
     from asyncgen.engine.scheduling.state import RequestState
 
 
-GONE: Final = -1
-"""Stands in a page table for a page behind a window, which was given back."""
+@dataclass(frozen=True, slots=True)
+class CacheRoom:
+    """The memory that an engine has for keys and values.
 
-
-def first_block(window: int | None, position: int, page_size: int) -> int:
-    """Number of the first page that a text holds whose next token has this position."""
-    return 0 if window is None else max(position + 1 - window, 0) // page_size
-
-
-def most_pages(
-    windows: Sequence[int | None], page_size: int, positions: int, chunk: int = 1
-) -> int:
-    """Pages that a text holds at most, in all groups, until it has so many positions.
-
-    Args:
-        windows: Of each group.
+    Attributes:
+        num_pages: Pages in all.
         page_size: Positions of a page.
-        positions: At least 1.
-        chunk: Tokens of it that are computed at once, at least 1.
+        num_spare: Pages beside these that no request gets.
+        windows: Keys that a query sees, itself included, in each group of layers; ``None``: all.
     """
-    blocks, total = -(-positions // page_size), 0
-    for window in windows:
-        seen = blocks if window is None else most_blocks(window - 1 + chunk, page_size)
-        total += min(blocks, seen)
-    return total
 
+    num_pages: int
+    page_size: int
+    num_spare: int = 0
+    windows: tuple[int | None, ...] = (None,)
 
-def group_key(key: bytes, group: int) -> bytes:
-    """Name of the page that a group has for what a key names (see `page_keys`)."""
-    return key + group.to_bytes(2, "big") if group else key
+    def blocks(self, positions: int) -> int:
+        """Pages of one table that a row of so many positions takes."""
+        return -(-positions // self.page_size)
 
+    def pages(self, positions: int) -> int:
+        """Pages' worth of memory that a row of so many positions takes in a cache that keeps all
+        of them in every layer."""
+        return self.blocks(positions) * len(self.windows)
 
-def held(tables: Sequence[Sequence[int]]) -> list[int]:
-    """The pages in some tables, from the beginning of the text to its end."""
-    if len(tables) == 1:
-        return [page for page in tables[0] if page != GONE]
-    blocks = zip_longest(*tables, fillvalue=GONE)
-    return [page for pages in blocks for page in pages if page != GONE]
+    def positions(self, rows: int) -> int:
+        """Most positions that each of so many such rows can have, if no other row has any."""
+        return self.num_pages // (rows * len(self.windows)) * self.page_size
+
+    def longest_text(self, limit: int) -> int:
+        """Most positions that a row of the shared batch can have, if no other row has any.
+
+        Args:
+            limit: More are of no use.
+        """
+        fits = bisect_right(
+            range(1, self.blocks(limit) + 1),
+            self.num_pages,
+            key=lambda blocks: most_pages(self.windows, self.page_size, blocks * self.page_size),
+        )
+        return min(fits * self.page_size, limit)
 
 
 def find_tables(pool: PagePool, keys: Sequence[bytes]) -> tuple[list[list[int]], int]:
@@ -124,9 +129,12 @@ def num_to_start(pool: PagePool, num_known: int, num_tokens: int) -> int:
     size, total = pool.page_size, 0
     blocks = pool.pages_for(num_tokens)
     for window in pool.windows:
-        first = first_block(window, num_known * size, size)
-        most = blocks - first if window is None else min(blocks - first, most_blocks(window, size))
-        total += max(most - (num_known - first), 0)
+        if window is None:
+            total += blocks - num_known
+        else:
+            first = first_block(window, num_known * size, size)
+            most = min(blocks - first, most_blocks(window, size))
+            total += max(most - (num_known - first), 0)
     return total
 
 

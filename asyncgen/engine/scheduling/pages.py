@@ -24,13 +24,12 @@ from __future__ import annotations
 
 import heapq
 from array import array
-from bisect import bisect_right
 from collections import Counter, OrderedDict
-from dataclasses import dataclass
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Protocol
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Final, Protocol
 
-from asyncgen.engine.scheduling.groups import GONE, first_block, group_key, held, most_pages
+from asyncgen.cache.groups import first_block, most_blocks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -39,51 +38,11 @@ if TYPE_CHECKING:
 UNREAD = -1
 """Stands in a request's tokens for one that was sampled but not read from the device yet."""
 
+GONE: Final = -1
+"""Stands in a page table for a page behind a window, which was given back."""
+
 # A collision would show one request the text of another, so this is a cryptographic length.
 _KEY_BYTES = 32
-
-
-@dataclass(frozen=True, slots=True)
-class CacheRoom:
-    """The memory that an engine has for keys and values.
-
-    Attributes:
-        num_pages: Pages in all.
-        page_size: Positions of a page.
-        num_spare: Pages beside these that no request gets.
-        windows: Keys that a query sees, itself included, in each group of layers; ``None``: all.
-    """
-
-    num_pages: int
-    page_size: int
-    num_spare: int = 0
-    windows: tuple[int | None, ...] = (None,)
-
-    def blocks(self, positions: int) -> int:
-        """Pages of one table that a row of so many positions takes."""
-        return -(-positions // self.page_size)
-
-    def pages(self, positions: int) -> int:
-        """Pages' worth of memory that a row of so many positions takes in a cache that keeps all
-        of them in every layer."""
-        return self.blocks(positions) * len(self.windows)
-
-    def positions(self, rows: int) -> int:
-        """Most positions that each of so many such rows can have, if no other row has any."""
-        return self.num_pages // (rows * len(self.windows)) * self.page_size
-
-    def longest_text(self, limit: int) -> int:
-        """Most positions that a row of the shared batch can have, if no other row has any.
-
-        Args:
-            limit: More are of no use.
-        """
-        fits = bisect_right(
-            range(1, self.blocks(limit) + 1),
-            self.num_pages,
-            key=lambda blocks: most_pages(self.windows, self.page_size, blocks * self.page_size),
-        )
-        return min(fits * self.page_size, limit)
 
 
 class OutOfPagesError(Exception):
@@ -435,6 +394,37 @@ class PagePool:
         self.reserved_by[reservation.client] -= reservation.num_pages
         if not self.reserved_by[reservation.client]:
             del self.reserved_by[reservation.client]
+
+
+def most_pages(
+    windows: Sequence[int | None], page_size: int, positions: int, chunk: int = 1
+) -> int:
+    """Pages that a text holds at most, in all groups, until it has so many positions.
+
+    Args:
+        windows: Of each group.
+        page_size: Positions of a page.
+        positions: At least 1.
+        chunk: Tokens of it that are computed at once, at least 1.
+    """
+    blocks, total = -(-positions // page_size), 0
+    for window in windows:
+        seen = blocks if window is None else most_blocks(window - 1 + chunk, page_size)
+        total += min(blocks, seen)
+    return total
+
+
+def group_key(key: bytes, group: int) -> bytes:
+    """Name of the page that a group has for what a key names (see `page_keys`)."""
+    return key + group.to_bytes(2, "big") if group else key
+
+
+def held(tables: Sequence[Sequence[int]]) -> list[int]:
+    """The pages in some tables, from the beginning of the text to its end."""
+    if len(tables) == 1:
+        return [page for page in tables[0] if page != GONE]
+    blocks = zip_longest(*tables, fillvalue=GONE)
+    return [page for pages in blocks for page in pages if page != GONE]
 
 
 def page_keys(tokens: Sequence[int], page_size: int, salt: bytes = b"") -> list[bytes]:

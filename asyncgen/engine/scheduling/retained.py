@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from asyncgen.engine.scheduling.groups import GONE, first_block
+from asyncgen.cache.groups import first_block
+from asyncgen.engine.scheduling.pages import GONE
 from asyncgen.engine.scheduling.state import RequestState
 
 if TYPE_CHECKING:

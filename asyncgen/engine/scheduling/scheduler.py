@@ -26,18 +26,21 @@ from typing import TYPE_CHECKING
 
 from asyncgen.engine.scheduling.clients import ClientShares, lengthen
 from asyncgen.engine.scheduling.groups import (
-    GONE,
     begin_tables,
     extend_tables,
     find_tables,
     give_back,
-    group_key,
-    held,
-    most_pages,
     num_missing,
     num_to_start,
 )
-from asyncgen.engine.scheduling.pages import UNREAD, extend_keys
+from asyncgen.engine.scheduling.pages import (
+    GONE,
+    UNREAD,
+    extend_keys,
+    group_key,
+    held,
+    most_pages,
+)
 from asyncgen.engine.scheduling.retained import RetainedPages
 from asyncgen.engine.scheduling.state import RequestStatus, ScheduledRow, check_new
 from asyncgen.engine.scheduling.waiting import PrefixLeaders, WaitingQueue

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
-from asyncgen.engine.scheduling.groups import held, most_pages
+from asyncgen.engine.scheduling.pages import held, most_pages
 from asyncgen.errors import InvalidRequestError
 
 if TYPE_CHECKING:

@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from asyncgen.engine.scheduling.groups import most_pages
-from asyncgen.engine.scheduling.pages import UNREAD, PagePool, Reservation
+from asyncgen.engine.scheduling.pages import UNREAD, PagePool, Reservation, most_pages
 from asyncgen.engine.scheduling.scheduler import Scheduler
 from asyncgen.engine.scheduling.schedulers import FIFOScheduler, PrefillFirstScheduler
 from asyncgen.engine.scheduling.state import RequestState, RequestStatus, ScheduledRow

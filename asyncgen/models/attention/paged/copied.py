@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from torch.nn.functional import scaled_dot_product_attention
 
-from asyncgen.models.attention.paged.plan import first_visible
+from asyncgen.cache.groups import first_block
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -114,7 +114,7 @@ class CopiedRows:
         self._copy = memory.take(layout)  # [L, 2, R, K, T, D]
         for number, (pages, shift) in enumerate(zip(self._pages, self._shifts, strict=True)):
             self._copy[:, :, number, :, :shift].zero_()
-            first = first_visible(rows[number].start, size, window)
+            first = first_block(window, rows[number].start, size)
             there = storage.data[:, :, pages[first:]].transpose(2, 3)
             self._paged(number, first, len(pages)).copy_(there)
         self._mask: Tensor | None = None
@@ -128,7 +128,7 @@ class CopiedRows:
         if len(rows) != len(self._pages) or column >= self._most:
             return False
         for row, pages, shift in zip(rows, self._pages, self._shifts, strict=True):
-            first = first_visible(row.start, size, self._window)
+            first = first_block(self._window, row.start, size)
             if row.start != column - shift or list(row.pages[first : len(pages)]) != pages[first:]:
                 return False
         for number, (row, pages) in enumerate(zip(rows, self._pages, strict=True)):

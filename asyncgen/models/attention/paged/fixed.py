@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 
-from asyncgen.cache.groups import most_blocks
+from asyncgen.cache.groups import first_block, most_blocks
 from asyncgen.models.attention.paged.fused import Reads, attend_fused
-from asyncgen.models.attention.paged.plan import first_visible, padded
+from asyncgen.models.attention.paged.plan import padded
 from asyncgen.transfer import to_device
 
 if TYPE_CHECKING:
@@ -182,7 +182,7 @@ class FixedRows:
         for row in rows:
             table = row.more[group - 1] if group else row.pages
             page, place = divmod(row.start, size)
-            first = first_visible(row.start, size, window)
+            first = first_block(window, row.start, size)
             cells.append(table[page] * size + place)
             used.append(row.start + 1 - first * size)
             tables.append(list(table[first : page + 1]))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from asyncgen import native
-from asyncgen.models.attention.paged.plan import first_visible
+from asyncgen.cache.groups import first_block
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -89,7 +89,7 @@ class NativeAttention:
                     pages += table
                 else:
                     # The kernel finds a page by its number, but looks at none before the window.
-                    first = first_visible(row.start, self._page_size, window)
+                    first = first_block(window, row.start, self._page_size)
                     numbers += (token, count, row.start, len(pages) - first)
                     pages += table[first:]
                 token += count

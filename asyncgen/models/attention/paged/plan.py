@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from itertools import chain, count, product
 from typing import TYPE_CHECKING, Final, Protocol
 
+from asyncgen.cache.groups import first_block
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
@@ -150,18 +152,13 @@ def place_rows(rows: Sequence[PackedRow], group: int = 0) -> list[PlacedRow]:
     return placed
 
 
-def first_visible(start: int, page_size: int, window: int | None) -> int:
-    """Number of the first page that a query at this position sees anything of."""
-    return 0 if window is None else max(start + 1 - window, 0) // page_size
-
-
 def visible_pages(
     rows: Sequence[PlacedRow], page_size: int, window: int | None
 ) -> tuple[list[int], list[list[int]]]:
     """What the queries of each row can see: number of its first such page, and from there all."""
     firsts, tables = [], []
     for row in rows:
-        first = first_visible(row.start, page_size, window)
+        first = first_block(window, row.start, page_size)
         firsts.append(first)
         tables.append(list(row.pages[first : (row.start + row.count - 1) // page_size + 1]))
     return firsts, tables
