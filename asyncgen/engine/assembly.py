@@ -221,6 +221,7 @@ def _make_batch(
     from asyncgen.cache.paged import PagedStorage
     from asyncgen.engine.batch import Batch
     from asyncgen.engine.batch_runner import BatchRunner
+    from asyncgen.engine.prompt_cost import prompt_cost
     from asyncgen.engine.sampling.sampler import BatchSampler
     from asyncgen.models.attention.paged.attention import PagedAttention
 
@@ -241,6 +242,7 @@ def _make_batch(
         BatchSampler(core.config.vocab_size, model.device),
         tokenizer=tokenizer,
         prefill_chunk=_prefill_chunk(model, options),
+        prompt_cost=prompt_cost(core),
         prefix_caching=options.prefix_caching,
         manual_eviction=options.manual_eviction,
         runs_ahead=kind.runs_ahead if wants_ahead is None else wants_ahead,

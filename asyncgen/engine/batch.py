@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from asyncgen.engine.batch_runner import BatchRunner
     from asyncgen.engine.metrics import EngineMetrics
+    from asyncgen.engine.prompt_cost import PromptCost
     from asyncgen.engine.requests.request import Request
     from asyncgen.engine.sampling.sampler import BatchSampler, Sampled
     from asyncgen.engine.scheduling.scheduler import Scheduler
@@ -60,6 +61,7 @@ class Batch:
         *,
         tokenizer: Tokenizer | None,
         prefill_chunk: int,
+        prompt_cost: PromptCost | None = None,
         prefix_caching: bool = True,
         manual_eviction: bool = False,
         runs_ahead: bool = False,
@@ -74,6 +76,8 @@ class Batch:
             sampler: Picks tokens.
             tokenizer: Turns ids to text; ``None`` where only ids are wanted.
             prefill_chunk: Most prompt tokens of one step, those of all rows together.
+            prompt_cost: Of the model: while others decode, chunks behind a long text are smaller,
+                so that they take no longer. ``None``: they are all alike.
             prefix_caching: Whether requests share the pages of equal beginnings; the samples of
                 one request always do.
             manual_eviction: Whether a sample that ended as it should is left its pages, until
@@ -88,6 +92,8 @@ class Batch:
         self._sampler = sampler
         self._tokenizer = tokenizer
         self._prefill_chunk = prefill_chunk
+        self._prompt_cost = prompt_cost
+        self._depth = 0  # of the longest text whose prompt is being read
         self._prefix_caching = prefix_caching
         self._manual_eviction = manual_eviction
         self._runs_ahead = runs_ahead
@@ -255,8 +261,9 @@ class Batch:
             unread: Tokens that are still to be read; their rows get these first.
         """
         scheduler = self._scheduler
-        budget = self._num_decoding + self._prefill_chunk
+        budget = self._num_decoding + self._prompt_tokens()
         rows = scheduler.schedule_batch(budget, self._most_entries * scheduler.max_running)
+        self._depth = max((row.start + row.count for row in rows if not row.is_last), default=0)
         some_left = bool(scheduler.failed)
         if some_left:
             for state in scheduler.take_failed():
@@ -274,6 +281,12 @@ class Batch:
             elif not sample.has_begun and not self._begin(sample):
                 some_left = True
         return [row for row in rows if row.state.status < _FINISHED] if some_left else rows
+
+    def _prompt_tokens(self) -> int:
+        """Most prompt tokens of the next step."""
+        if self._prompt_cost is None or not self._num_decoding or not self._depth:
+            return self._prefill_chunk
+        return self._prompt_cost.chunk(self._prefill_chunk, self._depth)
 
     def _begin(self, sample: Sample) -> bool:
         """Take up a sample at its first step; ``False`` if its request failed over it."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 import torch
 
+from asyncgen.models.attention.options import AttentionOptions
 from asyncgen.models.attention.paged.chunks import Chunks
 from asyncgen.models.attention.paged.copied import CopiedRows, CopyMemory, are_worth_copying
 from asyncgen.models.attention.paged.fused import FusedRows
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
 
 Whole: TypeAlias = SingleTokens | CopiedRows | FusedRows
 """What may compute all rows of a step at once."""
+
+Kind: TypeAlias = tuple[int, AttentionOptions]
+"""A group of layers, and what the attention of some of them does."""
 
 Part: TypeAlias = Chunks | SingleTokens
 """What may compute some rows of a step."""
@@ -62,13 +66,16 @@ class TorchAttention:
         self.storage = storage
         self._group = config.num_attention_heads // config.num_key_value_heads
         self._heads = config.num_attention_heads
-        self._scales = config.attention_scales
-        self._windows = storage.plan.windows
-        self._group_of = [group for group, _ in storage.plan.places()]
-        self._parts: dict[int, list[Part]] = {}
-        # By group of layers: what computes all rows of the step at once, where there is such a
-        # thing; and where its keys and values are written, unless they are copied.
-        self._only: dict[int, Whole] = {}
+        self._scales = [options.scale for options in config.attention]
+        # For each layer its group, and what its attention does: layers that have both in common
+        # are laid out together.
+        groups = [group for group, _ in storage.plan.places()]
+        kinds = [options.kind for options in config.attention]
+        self._kinds = list(zip(groups, kinds, strict=True))
+        self._parts: dict[Kind, list[Part]] = {}
+        # What computes all rows of the step at once, where there is such a thing; and for each
+        # group where its keys and values are written, unless they are copied.
+        self._only: dict[Kind, Whole] = {}
         self._slots: list[Tensor] = []
         self._num_tokens = 0
         self._starts: list[int] = []
@@ -87,17 +94,18 @@ class TorchAttention:
                 whole.settle()
         self._only, self._parts, self._slots = {}, {}, []
         with torch.inference_mode(False):
-            for group, window in enumerate(self._windows):
-                placed = place_rows(rows, group)
+            places = [place_rows(rows, group) for group in range(len(self.storage.plan.groups))]
+            for placed in places:
                 self._clear_begun(placed)
-                found = self._split(placed, window)
+            for group, options in dict.fromkeys(self._kinds):
+                found = self._split(places[group], options)
                 if isinstance(found, list):
-                    self._parts[group] = found
+                    self._parts[group, options] = found
                 else:
-                    self._only[group] = found
-                if not isinstance(found, CopiedRows):
-                    self._slots.append(self._place_keys(placed))
-            self._num_tokens = placed[-1].token + placed[-1].count
+                    self._only[group, options] = found
+            if not isinstance(self._only.get(self._kinds[0]), CopiedRows):
+                self._slots = [self._place_keys(placed) for placed in places]
+            self._num_tokens = sum(row.count for row in rows)
             self._out = torch.empty(
                 (self._num_tokens, self._heads * self.storage.head_dim),
                 dtype=self.storage.dtype,
@@ -117,8 +125,8 @@ class TorchAttention:
 
     def _advance(self, rows: Sequence[PackedRow]) -> bool:
         """Reuse the last step's layout where each row goes one token further."""
-        # Whether one group's layout can go on does not tell of another's.
-        if len(self._windows) > 1 or not self._only or self._num_tokens != len(rows):
+        # Whether one kind's layout can go on does not tell of another's.
+        if len(self._only) != 1 or self._parts or self._num_tokens != len(rows):
             return False
         (part,) = self._only.values()
         if any(row.count != 1 for row in rows) or not part.advance(rows):
@@ -147,39 +155,40 @@ class TorchAttention:
         """See `AttentionContext`; the step's rows are those that were laid out."""
         assert rows * length == self._num_tokens, "lay out the rows of this step first"
 
-    def attend(self, layer: int, heads: Tensor) -> Tensor:
+    def attend(self, layer: int, heads: Tensor, sinks: Tensor | None = None) -> Tensor:
         """See `AttentionContext`."""
-        group = self._group_of[layer]
+        kind = self._kinds[layer]
         if self._slots:
-            self._flat[layer].index_put_((self._slots[group],), heads[:, self._heads :])
-        scale = None if self._scales is None else self._scales[layer]
-        only = self._only.get(group)
+            self._flat[layer].index_put_((self._slots[kind[0]],), heads[:, self._heads :])
+        scale = self._scales[layer]
+        only = self._only.get(kind)
         if only is not None:
-            return only.compute(layer, heads, scale)
-        for part in self._parts[group]:
-            part.attend(layer, heads, self._out, scale)
+            return only.compute(layer, heads, scale, sinks)
+        for part in self._parts[kind]:
+            part.attend(layer, heads, self._out, scale, sinks)
         return self._out
 
-    def _split(self, rows: list[PlacedRow], window: int | None) -> Whole | list[Part]:
-        """Which kernel computes which rows."""
+    def _split(self, rows: list[PlacedRow], kind: AttentionOptions) -> Whole | list[Part]:
+        """Which kernel computes which rows in layers of a kind."""
         storage, group = self.storage, self._group
-        if self.fused is not None:
-            return FusedRows(rows, storage, window, self.fused)
-        if storage.heads_first and self._are_copied(rows):
-            return CopiedRows(rows, storage, window, group, self._copy_memory)
+        is_usual = kind.is_plain and not kind.is_chunked
+        if self.fused is not None and is_usual:
+            return FusedRows(rows, storage, kind.window, self.fused)
+        if storage.heads_first and is_usual and self._are_copied(rows):
+            return CopiedRows(rows, storage, kind.window, group, self._copy_memory)
         parts: list[Part] = []
         singles = [row for row in rows if row.count == 1] if storage.heads_first else []
         if singles and self._is_worth_it(singles):
-            together = SingleTokens(singles, storage, window, group)
+            together = SingleTokens(singles, storage, kind, group)
             if len(singles) == len(rows):
                 return together
             parts.append(together)
             rows = [row for row in rows if row.count > 1]
-        return parts + [Chunks(bucket, storage, window, group) for bucket in bucket_chunks(rows)]
+        return parts + [Chunks(bucket, storage, kind, group) for bucket in bucket_chunks(rows)]
 
     def _are_copied(self, rows: list[PlacedRow]) -> bool:
-        """Whether the rows' keys are copied together; each group would make its copy."""
-        if len(self._windows) > 1 or any(row.count > 1 for row in rows):
+        """Whether the rows' keys are copied together; each kind would make its copy."""
+        if len(set(self._kinds)) > 1 or any(row.count > 1 for row in rows):
             return False
         if len(rows) > 1 and self._steps_together < STEPS_TOGETHER:
             return False

@@ -110,7 +110,7 @@ class FixedRows:
         self._storage, self._kernel = storage, kernel
         self._scratch = scratch
         self._heads = config.num_attention_heads
-        self._scales = config.attention_scales
+        self._scales = [options.scale for options in config.attention]
         self._group_of = [group for group, _ in storage.plan.places()]
         device, size = storage.device, storage.page_size
         kv_heads = storage.num_kv_heads
@@ -208,7 +208,7 @@ class FixedRows:
             if not self._kernel.reads_pages:
                 inputs.gathered = (self._kinds + inputs.reads.table.flatten()).flatten()
 
-    def attend(self, layer: int, heads: Tensor) -> Tensor:
+    def attend(self, layer: int, heads: Tensor, sinks: Tensor | None = None) -> Tensor:
         """See `AttentionContext`; a part of what is recorded."""
         inputs = self.groups[self._group_of[layer]]
         assert inputs.slots is not None
@@ -218,5 +218,5 @@ class FixedRows:
             copies = pages.flatten(0, 1).index_select(0, inputs.gathered)
             pages = copies.view(2, -1, *pages.shape[3:])
         keys, values = pages.unbind(0)
-        scale = None if self._scales is None else self._scales[layer]
+        scale = self._scales[layer]
         return attend_fused(self._kernel, heads, keys, values, inputs.reads, inputs.window, scale)

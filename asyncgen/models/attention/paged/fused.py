@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from asyncgen.models.attention.options import AttentionOptions
 from asyncgen.models.attention.paged.plan import padded, visible_pages
 from asyncgen.transfer import to_device
 
@@ -134,7 +135,7 @@ class FusedRows:
         counts = [row.count for row in rows]
         # Keys are counted from the first page that is read: the kernel aligns queries with the
         # end of the keys, so that a text may as well begin there.
-        firsts, tables = visible_pages(rows, size, window)
+        firsts, tables = visible_pages(rows, size, AttentionOptions(window=window))
         lengths = [
             row.start + row.count - first * size for row, first in zip(rows, firsts, strict=True)
         ]
@@ -159,8 +160,10 @@ class FusedRows:
         """Whether this serves the next step as well: never."""
         return False
 
-    def compute(self, layer: int, heads: Tensor, scale: float | None) -> Tensor:
-        """All results, ``[N, H * D]``."""
+    def compute(
+        self, layer: int, heads: Tensor, scale: float | None, sinks: Tensor | None = None
+    ) -> Tensor:
+        """All results, ``[N, H * D]``; the layers have no sinks."""
         keys, values = self._storage.layers[layer].unbind(0)
         if not self._kernel.reads_pages:
             keys, values = (

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from asyncgen.cache.paged import PagedStorage
+from asyncgen.models.attention.options import AttentionOptions
 from asyncgen.models.attention.paged.chunks import Chunks
 from asyncgen.models.attention.paged.fixed import FixedRows
 from asyncgen.models.attention.paged.fused import FusedKernel, FusedRows
@@ -241,14 +242,8 @@ def _fault(case: _Case, kernel: FusedKernel, *, fixed: bool) -> str | None:
 
 def _one_layer(config: ModelConfig, window: int | None) -> ModelConfig:
     """The configuration of one layer, with the usual scale and a window within the long texts."""
-    kind = "full_attention" if window is None else "sliding_attention"
-    return replace(
-        config,
-        num_hidden_layers=1,
-        attention_scales=None,
-        sliding_window=None if window is None else min(window, LONGEST_WINDOW),
-        layer_types=(kind,),
-    )
+    window = None if window is None else min(window, LONGEST_WINDOW)
+    return replace(config, num_hidden_layers=1, attention=(AttentionOptions(window=window),))
 
 
 def _make_case(
@@ -297,7 +292,7 @@ def _make_case(
     exact.data.copy_(storage.data)
     expected = torch.empty(token, heads * config.head_dim, device=device)
     for row in rows:
-        chunks = Chunks([row], exact, config.window(0), heads // config.num_key_value_heads)
+        chunks = Chunks([row], exact, config.attention[0].kind, heads // config.num_key_value_heads)
         chunks.attend(0, step.float(), expected, None)
     is_single = all(count == 1 for _, count in spans)
     return _Case(config, storage, rows, step, expected.view(token, heads, -1), is_single)
