@@ -7,14 +7,15 @@ chose it. The router computes in float32, whatever the rows are.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Self
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from asyncgen import native
+from asyncgen.models.family.experts import MOST_EXPERTS
 from asyncgen.models.kernels.linear import Linear
 from asyncgen.models.kernels.native_linear import NativeKernel, NativeStack, widens
 from asyncgen.models.kernels.prepared import Prepared
@@ -23,41 +24,21 @@ from asyncgen.models.kernels.routing import choose
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from asyncgen.models.kernels.routing import Routing
-
-MOST_EXPERTS: Final = 1024
-"""The most experts that our own kernels choose from (``kernels.h``)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Gate:
-    """What an expert lets through of its second half.
-
-    Attributes:
-        kind: ``"silu"``, ``"gelu"``, ``"gelu_tanh"``: that function of the first half, times the
-            second. ``"clamped"`` (gpt-oss): x · sigmoid(alpha · x) of the first half, at most
-            ``limit``, times one more than the second, which lies within ± ``limit``.
-        alpha: See above.
-        limit: See above.
-    """
-
-    kind: str = "silu"
-    alpha: float = 1.702
-    limit: float = 7.0
-
-    def __call__(self, gate: Tensor, up: Tensor) -> Tensor:
-        """What is let through of ``[..., width]`` twice."""
-        if self.kind != "clamped":
-            return PLAIN_GATES[self.kind](gate) * up
-        gate, up = gate.clamp(max=self.limit), up.clamp(-self.limit, self.limit)
-        return (up + 1) * gate * torch.sigmoid(self.alpha * gate)
-
+    from asyncgen.models.family.experts import ExpertsPlan, GatePlan
 
 PLAIN_GATES: Mapping[str, Callable[[Tensor], Tensor]] = {
     "silu": F.silu,
     "gelu": F.gelu,
     "gelu_tanh": lambda gate: F.gelu(gate, approximate="tanh"),
 }
+
+
+def pass_gate(plan: GatePlan, gate: Tensor, up: Tensor) -> Tensor:
+    """What is let through of ``[..., width]`` twice."""
+    if plan.kind != "clamped":
+        return PLAIN_GATES[plan.kind](gate) * up
+    gate, up = gate.clamp(max=plan.limit), up.clamp(-plan.limit, plan.limit)
+    return (up + 1) * gate * torch.sigmoid(plan.alpha * gate)
 
 
 class DenseStack:
@@ -222,53 +203,31 @@ class Experts(Prepared):
         shared_down: Second one.
     """
 
-    def __init__(
-        self,
-        hidden: int,
-        width: int,
-        experts: int,
-        routing: Routing,
-        *,
-        dtype: torch.dtype,
-        gate: Gate = Gate(),
-        bias: bool = False,
-        router_bias: bool = False,
-        corrects: bool = False,
-        shared_width: int = 0,
-        gates_shared: bool = False,
-    ) -> None:
+    def __init__(self, hidden: int, plan: ExpertsPlan, *, dtype: torch.dtype) -> None:
         """Make the parameters, uninitialised, on the current default device.
 
         Args:
             hidden: Size of a row.
-            width: Of an expert.
-            experts: How many.
-            routing: How a token's are chosen.
+            plan: What they are.
             dtype: Of the parameters but the router's.
-            gate: What an expert lets through; the shared one has SiLU.
-            bias: Whether experts have biases.
-            router_bias: Whether the router has.
-            corrects: Whether there is a correction of scores.
-            shared_width: Of the shared expert; 0: there is none.
-            gates_shared: Whether a sigmoid of a logit of its own is a factor on what it gives.
         """
         super().__init__()
-        self.num_experts = experts
-        self.routing = routing
-        self.gate = gate
-        self.gates_shared = gates_shared
-        self.router = Router(hidden, experts + gates_shared, router_bias, dtype=dtype)
-        self.correction = Exact(experts) if corrects else None
-        self.gate_up = Stack(experts, hidden, 2 * width, bias, dtype=dtype, gates=True)
-        self.down = Stack(experts, width, hidden, bias, dtype=dtype)
+        self.plan = plan
+        count, width, shared = plan.experts, plan.width, plan.shared_width
+        self.router = Router(
+            hidden, count + plan.is_shared_gated, plan.has_router_bias, dtype=dtype
+        )
+        self.correction = Exact(count) if plan.is_corrected else None
+        self.gate_up = Stack(count, hidden, 2 * width, plan.has_bias, dtype=dtype, gates=True)
+        self.down = Stack(count, width, hidden, plan.has_bias, dtype=dtype)
         self.shared_gate_up = self.shared_down = None
-        if shared_width:
-            self.shared_gate_up = Linear(hidden, 2 * shared_width, dtype=dtype, gates=True)
-            self.shared_down = Linear(shared_width, hidden, dtype=dtype)
+        if shared:
+            self.shared_gate_up = Linear(hidden, 2 * shared, dtype=dtype, gates=True)
+            self.shared_down = Linear(shared, hidden, dtype=dtype)
 
     def prepare(self) -> None:
         """Gather what `add_to` uses; again after weights were replaced or moved."""
-        gate_up, down = self.gate_up.ready(), self.down.ready()
+        plan, gate_up, down = self.plan, self.gate_up.ready(), self.down.ready()
         router = self.router.ready()
         correction = None
         if self.correction is not None:
@@ -283,13 +242,13 @@ class Experts(Prepared):
                 router.compiled,
                 gate_up.compiled,
                 down.compiled,
-                routing=self.routing.options(correction),
-                gate=self.gate.kind,
-                alpha=self.gate.alpha,
-                limit=self.gate.limit,
+                routing={**asdict(plan.routing), "correction": correction},
+                gate=plan.gate.kind,
+                alpha=plan.gate.alpha,
+                limit=plan.gate.limit,
                 shared_gate_up=shared[0] and shared[0].compiled,
                 shared_down=shared[1] and shared[1].compiled,
-                is_shared_gated=self.gates_shared,
+                is_shared_gated=plan.is_shared_gated,
             )
             self._plan = (compiled.add_to, compiled)
             return
@@ -304,16 +263,19 @@ class Experts(Prepared):
         """Add what the experts make of rows ``x`` ``[N, E]`` to ``stream`` ``[N, E]`` in place."""
         self._ready()[0](stream, x)
 
+    def into(self, x: Tensor, out: Tensor) -> Tensor:
+        """What they make of rows, in ``out`` (returned)."""
+        self.add_to(out.zero_(), x)
+        return out
+
     def forward(self, x: Tensor) -> Tensor:
         """What the experts make of ``[..., E]``, as a new tensor of that shape."""
         rows = x.reshape(-1, x.shape[-1])
-        stream = torch.zeros_like(rows)
-        self.add_to(stream, rows)
-        return stream.view(x.shape)
+        return self.into(rows, torch.empty_like(rows)).view(x.shape)
 
     def _add_plainly(self, stream: Tensor, x: Tensor, correction: Tensor | None) -> None:
         """`add_to` by torch's operators; on CUDA without waiting for the device, in bfloat16."""
-        routing, count = self.routing, self.num_experts
+        routing, count = self.plan.routing, self.plan.experts
         logits = self.router.ready().product(x.to(self.router.dtype))  # [N, X]
         ids, weights = choose(routing, logits[:, :count], correction)  # [N, C]
         sorted_ids, order = ids.flatten().sort(stable=True)  # pairs, by experts
@@ -321,14 +283,14 @@ class Experts(Prepared):
         ends = torch.searchsorted(sorted_ids, every, right=True, out_int32=True)
         rows = x.index_select(0, order // routing.chosen)  # [P, E]
         gate_up = self.gate_up.ready().product(rows, sorted_ids, ends)
-        activated = self.gate(*gate_up.chunk(2, dim=-1))
+        activated = pass_gate(self.plan.gate, *gate_up.chunk(2, dim=-1))
         found = self.down.ready().product(activated, sorted_ids, ends)
         results = torch.empty_like(found).index_copy_(0, order, found)
         results = results.view(x.shape[0], routing.chosen, -1)  # [N, C, E]
         total = (results.to(weights.dtype) * weights[..., None]).sum(1)
         if self.shared_gate_up is not None and self.shared_down is not None:
             shared = self._shared(x)
-            if self.gates_shared:
+            if self.plan.is_shared_gated:
                 shared = shared.to(total.dtype) * logits[:, count:].sigmoid()
             total += shared
         stream.add_(total)

@@ -2,48 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING
 
 import torch
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-
-@dataclass(frozen=True, slots=True)
-class Routing:
-    """A choice of experts by their logits.
-
-    Attributes:
-        chosen: Experts of a token.
-        scoring: What becomes of the logits: ``"softmax"``, over all experts; ``"sigmoid"``, each by
-            itself; ``"sparsemixer"`` (Phi-3.5-MoE): one expert after another, the largest logit,
-            weighed by a softmax over those of the remaining ones that are not far below it.
-        is_normalised: Whether the weights of a token's experts are divided by their sum. With
-            ``"softmax"`` that is a softmax over the chosen logits alone.
-        scale: Factor on the weights.
-        groups: Groups that the experts are divided into, one behind the other
-            (DeepSeek-V2, section 2.2.2).
-        chosen_groups: Only experts of so many best groups are chosen.
-        best_of_group: A group is worth the sum of so many of its best scores: 1 (DeepSeek-V2) or
-            2 (DeepSeek-V3).
-        tolerance: How far below the largest a logit may be, ``"sparsemixer"`` alone: relative to
-            the larger of the largest one and its own size.
-    """
-
-    chosen: int
-    scoring: Literal["softmax", "sigmoid", "sparsemixer"] = "softmax"
-    is_normalised: bool = False
-    scale: float = 1.0
-    groups: int = 1
-    chosen_groups: int = 1
-    best_of_group: int = 1
-    tolerance: float = 0.0
-
-    def options(self, correction: Tensor | None) -> dict[str, Any]:
-        """What a compiled ``Experts`` is told of it."""
-        return {**asdict(self), "correction": correction}
+    from asyncgen.models.family.experts import Routing
 
 
 def choose(routing: Routing, logits: Tensor, correction: Tensor | None) -> tuple[Tensor, Tensor]:
