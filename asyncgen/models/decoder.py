@@ -210,8 +210,8 @@ class DecoderLM(Prepared):
         has_token_types: Whether a token may have a type, whose row of the embedding table is
             added to its own.
         packed_length: Tokens of the longest text that can share a packed step; ``None``: any
-            length. The angles of ``dynamic`` rope change with the longest text in the step, so
-            beyond its original length such a text must run alone.
+            length. The angles of ``dynamic`` and ``longrope`` change with the longest text in the
+            step, so beyond its original length such a text must run alone.
     """
 
     model_type: ClassVar[str] = ""
@@ -244,8 +244,8 @@ class DecoderLM(Prepared):
             self.lm_head.weight = None
         self._make_positions(dtype)
         rope = config.rope
-        is_dynamic = rope.rope_type == "dynamic"
-        self.packed_length = rope.original_max_position_embeddings if is_dynamic else None
+        is_switched = rope.rope_type in ("dynamic", "longrope")
+        self.packed_length = rope.original_max_position_embeddings if is_switched else None
         self._spaces: dict[int, Workspace] = {}
         # In a tuple, or it would become a parameter of this module as well.
         self._head_made_of: tuple[nn.Parameter, ...] = ()

@@ -341,7 +341,9 @@ def why_not(core: Any, kernel: FusedKernel | None) -> str | None:
         kernel: The attention that the device has for it.
     """
     if core.packed_length is not None:
-        return "dynamic rope looks at the positions of every step"
+        return "the angles of its rope change with the positions of every step"
+    if not all(options.is_fusable for options in core.config.attention):
+        return "no fused kernel has the options of its attention"
     if kernel is None:
         return "torch.nn.attention.varlen has no kernel for this device, dtype and page size"
     if not kernel.is_recordable:

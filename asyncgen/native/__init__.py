@@ -35,7 +35,7 @@ PANEL: Final = 32
 TILE_INPUTS: Final = 32
 """Inputs of a weight in bfloat16 come in so many."""
 
-MOST_HEAD_DIM: Final = 256
+MOST_HEAD_DIM: Final = 512
 """The largest heads that attention is computed for."""
 
 

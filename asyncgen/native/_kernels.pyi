@@ -5,8 +5,11 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-_Layer: TypeAlias = tuple[tuple[Tensor, Tensor], int, float]
-"""A layer's keys and values, ``[P * K, page_size, D]`` each; its window or 0; its scale."""
+_Layer: TypeAlias = tuple[
+    tuple[Tensor, Tensor], int, bool, float, float, Sequence[float] | None, bool
+]
+"""A layer's keys and values, ``[P * K, page_size, D]`` each; its window or 0; whether that is a
+chunk; its scale; its soft cap or 0; a slope for each query head; whether it has sinks."""
 
 def features() -> dict[str, bool]: ...
 def begin_team(threads: int, /) -> int: ...
@@ -66,7 +69,7 @@ class Attention:
         uses_tiles: bool,
     ) -> Attention: ...
     def lay_out(self, rows: array[int], pages: array[int], out: Tensor, /) -> None: ...
-    def attend(self, layer: int, heads: Tensor, /) -> Tensor: ...
+    def attend(self, layer: int, heads: Tensor, sinks: Tensor | None = None, /) -> Tensor: ...
 
 _Block: TypeAlias = tuple[Norm, Linear, Norm | None, Linear, Norm, Linear | Experts, Linear | None]
 """Input norm, queries, keys and values, norm of heads, output, second norm, gate and up, down; or

@@ -23,6 +23,9 @@ pytestmark = needs_compiler
 
 HEADS, KV_HEADS, SIZE, PAGE_SIZE, NUM_PAGES = 4, 2, 16, 8, 6
 
+PLAIN = (0, False, 1.0, 0.0, None, False)
+"""Options of a layer that sees all keys."""
+
 
 @pytest.fixture(scope="module", autouse=True)
 def kernels(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
@@ -116,7 +119,7 @@ class Step:
     def __init__(self, kernels: Any) -> None:
         self.memory = torch.zeros(2, NUM_PAGES * KV_HEADS, PAGE_SIZE, SIZE)
         self.attention = kernels.Attention(
-            [(tuple(self.memory), 0, 0.25)],
+            [(tuple(self.memory), 0, False, 0.25, 0.0, None, False)],
             num_heads=HEADS,
             kv_heads=KV_HEADS,
             head_dim=SIZE,
@@ -207,12 +210,35 @@ def test_so_is_one_in_a_chunk_of_many_queries(kernels: Any) -> None:
     torch.testing.assert_close(step.attend()[0], values.flatten())
 
 
+def test_a_layers_options_are_those_of_its_heads(kernels: Any) -> None:
+    sizes = {"num_heads": 4, "kv_heads": 2, "head_dim": 16, "page_size": 8, "uses_tiles": False}
+    pair = torch.zeros(2, 12, 8, 16).unbind(0)
+    for wrong in ((0, True, 1.0, 0.0, None, False), (-1, *PLAIN[1:]), (*PLAIN[:3], -1.0, None, 0)):
+        with pytest.raises(ValueError, match="cannot be computed"):
+            kernels.Attention([(pair, *wrong)], **sizes)
+    with pytest.raises(ValueError, match="3 slopes for 4 heads"):
+        kernels.Attention([(pair, *PLAIN[:4], (1.0, 2.0, 3.0), False)], **sizes)
+    heads, out = torch.zeros(1, 8, 16), torch.empty(1, 64)
+    sinks = torch.zeros(4)
+    for has_sinks, good, bad in ((False, None, sinks), (True, sinks, None)):
+        attention = kernels.Attention([(pair, *PLAIN[:5], has_sinks)], **sizes)
+        attention.lay_out(array("q", [0, 1, 0, 0]), array("q", [0]), out)
+        attention.attend(0, heads, good)
+        with pytest.raises(ValueError, match="this layer has"):
+            attention.attend(0, heads, bad)
+    for wrong in (sinks[:3], sinks.double(), torch.zeros(8)[::2]):
+        with pytest.raises(ValueError, match=r"sinks are|torch\.float64"):
+            attention.attend(0, heads, wrong)
+    with pytest.raises(RuntimeError, match="memory"):
+        attention.attend(0, heads, cut_off(torch.zeros(4)))
+
+
 def test_pages_are_of_the_size_that_is_said(kernels: Any) -> None:
     options = {"num_heads": 4, "kv_heads": 2, "head_dim": 16, "page_size": 8, "uses_tiles": False}
     good = torch.zeros(12, 8, 16)
-    kernels.Attention([((good, good), 0, 1.0)], **options)
+    kernels.Attention([((good, good), *PLAIN)], **options)
     for wrong in (good[:, :, :8], good[:, ::2], good.double(), good[:10]):
         with pytest.raises(ValueError, match=r"pages are|torch\.float64"):
-            kernels.Attention([((good, wrong), 0, 1.0)], **options)
+            kernels.Attention([((good, wrong), *PLAIN)], **options)
     with pytest.raises(ValueError, match="4 heads for 3 key heads"):
         kernels.Attention([], **{**options, "kv_heads": 3})

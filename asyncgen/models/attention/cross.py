@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from asyncgen.cache.encoder_decoder import EncoderDecoderCache
+    from asyncgen.models.attention.options import AttentionOptions
     from asyncgen.models.attention.relative import RelativeBias
     from asyncgen.models.config import ModelConfig
 
@@ -89,7 +90,7 @@ class EncoderAttention:
             mask = mask.masked_fill(self._padding, torch.finfo(mask.dtype).min)
         self._mask = mask
 
-    def attend(self, layer: int, heads: Tensor) -> Tensor:
+    def attend(self, layer: int, heads: Tensor, sinks: Tensor | None = None) -> Tensor:
         """See `AttentionContext`; nothing is stored."""
         config = self._config
         parts = heads.view(self._rows, self._length, 3, config.num_attention_heads, -1)
@@ -194,13 +195,13 @@ class EncoderDecoderAttention(DenseAttention):
             self._cross_masks[key] = hiding(~spread.to(like.device), like.dtype)
         return self._cross_masks[key]
 
-    def _make_mask(self, first: int, window: int | None, like: Tensor) -> Tensor:
+    def _make_mask(self, first: int, kind: AttentionOptions, like: Tensor) -> Tensor:
         bias = self._bias.rows(self._start, self._end)
         if self._length == 1 and self._padding is None:
             return bias
-        hidden = self._hidden(first, window, like)
+        hidden = self._hidden(first, kind, like)
         return bias.masked_fill(hidden, torch.finfo(like.dtype).min)
 
 
 def _scale(config: ModelConfig, layer: int) -> float | None:
-    return None if config.attention_scales is None else config.attention_scales[layer]
+    return config.attention[layer].scale

@@ -13,10 +13,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
+from asyncgen.models.attention.openly import attend_openly, hide_unseen
+
 if TYPE_CHECKING:
     from torch import Tensor
 
     from asyncgen.cache.caches import Cache
+    from asyncgen.models.attention.options import AttentionOptions
     from asyncgen.models.config import ModelConfig
 
 
@@ -33,7 +36,7 @@ class AttentionContext(Protocol):
     def begin(self, rows: int, length: int) -> None:
         """Get ready for a forward pass of ``rows`` times ``length`` tokens, B and S."""
 
-    def attend(self, layer: int, heads: Tensor) -> Tensor:
+    def attend(self, layer: int, heads: Tensor, sinks: Tensor | None = None) -> Tensor:
         """Store this layer's new keys and values, and let the queries attend.
 
         Args:
@@ -41,6 +44,7 @@ class AttentionContext(Protocol):
             heads: ``[N, H + 2K, D]`` with N = B · S tokens, row after row: for each the H query
                 heads, then K keys, then K values; queries and keys are already turned. The
                 model may reuse this memory for the next layer.
+            sinks: ``[H]``, where the layer's options say that there are sinks.
 
         Returns:
             ``[N, H * D]``, contiguous; query heads are grouped by key head, as in checkpoints.
@@ -84,9 +88,13 @@ class DenseAttention:
         self._kv_heads = config.num_key_value_heads
         self._group = self._heads // self._kv_heads
         self._head_dim = config.head_dim
-        self._scales = config.attention_scales
-        windows = [config.window(layer) for layer in range(config.num_hidden_layers)]
+        self._scales = [options.scale for options in config.attention]
+        windows = [options.window for options in config.attention]
         self._windows = windows if any(windows) else None
+        self._options = config.attention
+        self._kinds = [options.kind for options in config.attention]
+        # What one product of the new token and the keys that a cache gives does not compute.
+        self._masked = [not kind.is_fusable for kind in self._kinds]
         hidden = None if attention_mask is None else attention_mask == 0
         self._padding = None if hidden is None or not bool(hidden.any()) else hidden  # [B, T]
         self._weights = collect_attentions
@@ -99,24 +107,25 @@ class DenseAttention:
         self._end = self._start + length
         if rows != self._rows or length != self._length:
             self._rows, self._length, self._bound = rows, length, None
-        self._masks: dict[int | None, Tensor | None] = {}
+        self._masks: dict[AttentionOptions, Tensor | None] = {}
+        self._distances: dict[int, Tensor] = {}
         # The hot path: one new token per row, nothing hidden from it but what a window excludes.
         self._plain = length == 1 and self._padding is None and self._weights is None
 
-    def attend(self, layer: int, heads: Tensor) -> Tensor:
+    def attend(self, layer: int, heads: Tensor, sinks: Tensor | None = None) -> Tensor:
         """See `AttentionContext`."""
         if heads is not self._bound:
             self._bind(heads)
         window = None if self._windows is None else self._windows[layer]
-        scale = None if self._scales is None else self._scales[layer]
         first = 0 if window is None else max(self._start + 1 - window, 0)
         keys, values = self._layers[layer].append(self._pair, first)
-        if not self._plain:
-            return self._attend_masked(heads, keys, values, first, window, scale)
+        if not self._plain or self._masked[layer]:
+            return self._attend_masked(heads, keys, values, first, layer, sinks)
         queries = self._queries
         if queries is None:
             queries = heads[:, : self._heads].reshape(-1, 1, self._group, self._head_dim)
         # One batch entry per key head, so that the output comes out in the order of the heads.
+        scale = self._scales[layer]
         attended = scaled_dot_product_attention(queries, keys, values, scale=scale)
         return attended.view(self._rows, -1)  # from [B * K, 1, G, D]
 
@@ -137,44 +146,69 @@ class DenseAttention:
         keys: Tensor,
         values: Tensor,
         first: int,
-        window: int | None,
-        scale: float | None,
+        layer: int,
+        sinks: Tensor | None,
     ) -> Tensor:
-        """Several tokens per row, or hidden keys."""
+        """Several tokens per row, hidden keys, or options that torch's kernels do not have."""
         rows, length, size = self._rows, self._length, self._head_dim
         queries = heads.view(rows, length, -1, size)[:, :, : self._heads].transpose(1, 2)
         keys = keys.view(rows, self._kv_heads, -1, size)  # [B, K, T, D]
         values = values.view(rows, self._kv_heads, -1, size)
-        if window not in self._masks:
-            self._masks[window] = self._make_mask(first, window, heads)
-        mask = self._masks[window]
-        is_causal = mask is None and length > 1
-        attended = attend(queries, keys, values, mask, scale, self._weights, is_causal=is_causal)
+        options, kind, collect = self._options[layer], self._kinds[layer], self._weights
+        if kind not in self._masks:
+            self._masks[kind] = self._make_mask(first, kind, heads)
+        mask = self._masks[kind]
+        if options.is_plain:
+            causal, scale = mask is None and length > 1, options.scale
+            attended = attend(queries, keys, values, mask, scale, collect, is_causal=causal)
+        else:
+            attended = attend_openly(
+                queries,
+                keys,
+                values,
+                options,
+                mask=mask,
+                distances=None if options.slopes is None else self._away(first, heads),
+                sinks=sinks,
+                collect=collect,
+            )
         return attended.transpose(1, 2).reshape(rows * length, -1)
 
-    def _make_mask(self, first: int, window: int | None, like: Tensor) -> Tensor | None:
-        """What is added to scores, ``[1 or B, 1, S, T]``; ``None``: the kernel's causal mask."""
+    def _make_mask(self, first: int, kind: AttentionOptions, like: Tensor) -> Tensor | None:
+        """What is added to scores, ``[1 or B, 1, S, T]``; ``None``: nothing, or for plain
+        options the kernel's causal mask."""
+        window = kind.window
+        if not kind.is_plain and self._length == 1 and self._padding is None:
+            if not kind.is_chunked:
+                return None
         # A window matters once the last query is beyond it.
         slides = window is not None and self._end > window
         has_plain_mask = self._padding is None and not slides and self._start == 0
-        if has_plain_mask and self._weights is None:
+        if has_plain_mask and self._weights is None and kind.is_plain:
             return None
-        return hiding(self._hidden(first, window, like), like.dtype)
+        return hiding(self._hidden(first, kind, like), like.dtype)
 
-    def _hidden(self, first: int, window: int | None, like: Tensor) -> Tensor:
+    def _hidden(self, first: int, kind: AttentionOptions, like: Tensor) -> Tensor:
         """Which keys are hidden from which queries, bool ``[1 or B, 1, S, T]``."""
         queries = torch.arange(self._start, self._end, device=like.device)[:, None]
         keys = torch.arange(first, self._end, device=like.device)
-        hidden = keys > queries  # [S, T]
-        if window is not None:
-            hidden |= keys <= queries - window
-        hidden = hidden[None, None]
-        if self._padding is not None:
-            padding = self._padding[:, : self._end]
-            missing = self._end - padding.shape[1]
-            padding = torch.nn.functional.pad(padding, (0, missing))[:, None, None, first:]
-            hidden = hidden | padding.to(hidden.device)
-        return hidden
+        if self._padding is None:
+            return hide_unseen(queries, keys, kind)[None, None]
+        padding = self._padding[:, : self._end].to(like.device)
+        padding = torch.nn.functional.pad(padding, (0, self._end - padding.shape[1]))
+        if kind.is_chunked:  # chunks begin with the text, not with what pads it
+            before = padding.cumprod(1).sum(1)[:, None, None, None]
+            queries, keys = queries - before, keys - before  # [B, 1, S, 1], [B, 1, 1, T]
+        hidden = hide_unseen(queries, keys, kind)
+        return hidden.view(-1, 1, *hidden.shape[-2:]) | padding[:, None, None, first:]
+
+    def _away(self, first: int, like: Tensor) -> Tensor:
+        """Positions of keys less those of queries, ``[1, 1, S, T]`` float32."""
+        if first not in self._distances:
+            queries = torch.arange(self._start, self._end, device=like.device)[:, None]
+            keys = torch.arange(first, self._end, device=like.device)
+            self._distances[first] = (keys - queries).float()[None, None]
+        return self._distances[first]
 
 
 def hiding(hidden: Tensor, dtype: torch.dtype) -> Tensor:

@@ -15,9 +15,28 @@ from asyncgen.models.config.values import MOST, MOST_LAYERS, ConfigValues, bad, 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
+    from asyncgen.models.attention.options import AttentionOptions
+
 
 _ROPE_TYPES = ("default", "linear", "dynamic", "llama3", "yarn")
 _DEFAULT_THETA = 10000.0
+
+
+@dataclass(frozen=True, slots=True)
+class QueryScaling:
+    """Queries that grow with the logarithm of their position, so that long texts stay sharp.
+
+    The factor at position p is ``1 + beta * log(1 + floor((p + offset) / length))``.
+
+    Attributes:
+        beta: What the logarithm is multiplied by.
+        length: Positions that share a factor, at least 1.
+        offset: 1 where positions are counted from 1 (Llama 4), 0 otherwise (Ministral).
+    """
+
+    beta: float
+    length: int
+    offset: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +44,8 @@ class RopeConfig:
     """Rotary position embedding, in one spelling for all the ways it is written down.
 
     Attributes:
-        rope_type: ``default``, ``linear``, ``dynamic``, ``llama3`` or ``yarn``.
+        rope_type: ``none``, ``default``, ``linear``, ``dynamic``, ``llama3``, ``yarn`` or
+            ``longrope``.
         theta: Base of the wavelengths, above 0.
         factor: How many times longer the context became, at least 1 in sensible checkpoints.
         original_max_position_embeddings: Context length in tokens before it was stretched.
@@ -37,6 +57,12 @@ class RopeConfig:
         mscale: ``yarn``: numerator's weight in the derived attention factor.
         mscale_all_dim: ``yarn``: denominator's weight in the derived attention factor.
         truncate: ``yarn``: whether the bounds of the ramp are rounded outwards.
+        short_factors: ``longrope``: what divides the frequency of each pair that is turned, while
+            the longest text in sight is not beyond the original length.
+        long_factors: ``longrope``: the same beyond it.
+        turned: Part of a head that is turned, above 0 and at most 1: the first pairs; the others
+            have frequency 0.
+        query_scaling: Factor on the queries by position; ``None``: none.
     """
 
     rope_type: str = "default"
@@ -51,6 +77,10 @@ class RopeConfig:
     mscale: float | None = None
     mscale_all_dim: float | None = None
     truncate: bool = True
+    short_factors: tuple[float, ...] | None = None
+    long_factors: tuple[float, ...] | None = None
+    turned: float = 1.0
+    query_scaling: QueryScaling | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +102,9 @@ class ModelConfig:
         rms_norm_eps: Added to the mean square, or the variance, before the root.
         rope: Rotary position embedding; says nothing where positions are of another kind.
         learned_positions: Whether positions are rows of a table, which ends with the context.
-        attention_scales: Factor on the attention scores of each layer; ``None``: 1 / sqrt(D).
+        attention: What each layer's attention does.
+        ropes: Rotary positions of each layer, where they are not `rope` everywhere; ``None``:
+            they are. Layers that turn alike share an equal one.
         sliding_window: Keys that a query of a sliding layer sees, itself included; ``None``: all.
         layer_types: ``"full_attention"`` or ``"sliding_attention"`` for each layer.
         attention_bias: Whether q, k and v projections have biases.
@@ -99,7 +131,8 @@ class ModelConfig:
     rms_norm_eps: float
     rope: RopeConfig
     learned_positions: bool
-    attention_scales: tuple[float, ...] | None
+    attention: tuple[AttentionOptions, ...]
+    ropes: tuple[RopeConfig, ...] | None
     sliding_window: int | None
     layer_types: tuple[str, ...]
     attention_bias: bool
@@ -149,7 +182,7 @@ class ModelConfig:
 
     def window(self, layer: int) -> int | None:
         """Keys that a query of this layer sees, itself included; ``None``: all of them."""
-        return self.sliding_window if self.layer_types[layer] == "sliding_attention" else None
+        return self.attention[layer].window
 
     def to_dict(self) -> dict[str, object]:
         """The file's content with every default filled in, ready for ``json.dump``."""
@@ -190,7 +223,7 @@ class T5Config(ModelConfig):
 
 
 _NOT_IN_FILE = frozenset(
-    {"raw", "rope", "attention_output_bias", "attention_scales", "learned_positions"}
+    {"raw", "rope", "ropes", "attention", "attention_output_bias", "learned_positions"}
 )
 
 
@@ -232,7 +265,8 @@ class _Reader(ConfigValues):
             rms_norm_eps=self.epsilon(),
             rope=rope,
             learned_positions=family.learned_positions,
-            attention_scales=self.attention_scales(layers, hidden // heads),
+            attention=self.attention(layers, hidden // heads, window, layer_types),
+            ropes=None,
             sliding_window=window,
             layer_types=layer_types,
             attention_bias=bias[self.family.attention_bias],

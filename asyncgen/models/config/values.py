@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from asyncgen.errors import ModelLoadError, UnsupportedModelError, shorten
+from asyncgen.models.attention.options import AttentionOptions
 from asyncgen.models.config.families import FAMILIES
 
 if TYPE_CHECKING:
@@ -121,16 +122,27 @@ class ConfigValues:
         default = 4 * hidden if self.family.learned_positions else None
         return self.count("intermediate_size", default=default)
 
-    def attention_scales(self, layers: int, head_dim: int) -> tuple[float, ...] | None:
+    def attention(
+        self, layers: int, head_dim: int, window: int | None, layer_types: tuple[str, ...]
+    ) -> tuple[AttentionOptions, ...]:
+        """Window and scale of each layer; nothing else is known of today's families."""
+        kinds = (window if kind == "sliding_attention" else None for kind in layer_types)
+        scales = self._scales(layers, head_dim)
+        return tuple(
+            AttentionOptions(window=kind, scale=scale)
+            for kind, scale in zip(kinds, scales, strict=True)
+        )
+
+    def _scales(self, layers: int, head_dim: int) -> tuple[float | None, ...]:
         """Factors where a file departs from one over the root of the head's size."""
         if self.family.relative_positions:
             return (1.0,) * layers
         if not self.family.learned_positions:
-            return None
+            return (None,) * layers
         is_plain = self.flag("scale_attn_weights")
         is_layered = self.flag("scale_attn_by_inverse_layer_idx")
         if is_plain and not is_layered:
-            return None
+            return (None,) * layers
         root = head_dim**-0.5 if is_plain else 1.0
         return tuple(root / (layer + 1 if is_layered else 1) for layer in range(layers))
 

@@ -2,15 +2,17 @@
 
 Su et al., "RoFormer" (2021), section 3.4, with the halves of a head as partners. Scalings:
 *linear* (Chen et al. 2023, section 2.3), *dynamic* NTK-aware base (bloc97 and emozilla, 2023),
-*llama3* (Llama 3.1's frequency bands), *yarn* (Peng et al. 2023, sections 3.2 and 3.4).
+*llama3* (Llama 3.1's frequency bands), *yarn* (Peng et al. 2023, sections 3.2 and 3.4), *longrope*
+(Ding et al. 2024, section 3.2: a searched factor for each pair).
 
-`Rotary` keeps no state that a request could leave behind: *dynamic* angles depend on the largest
-position of the forward pass alone.
+`Rotary` keeps no state that a request could leave behind: the angles of *dynamic* and *longrope*
+depend on the largest position of the forward pass alone.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from asyncgen.models.config import ModelConfig, RopeConfig
+    from asyncgen.models.config import ModelConfig, QueryScaling, RopeConfig
 
 
 _FIRST_TABLE = 512
@@ -36,13 +38,25 @@ def inverse_frequencies(rope: RopeConfig, head_dim: int, length: int | None = No
     Args:
         rope: The scaling and its parameters.
         head_dim: Size of a head, D.
-        length: Tokens in sight; read by ``dynamic`` only, which changes beyond its original length.
+        length: Tokens in sight; read by ``dynamic`` and ``longrope``, which change beyond their
+            original length.
     """
+    turned = round(rope.turned * head_dim)
+    if turned < head_dim:
+        first = inverse_frequencies(replace(rope, turned=1.0), turned, length)
+        return torch.cat((first, first.new_zeros((head_dim - turned) // 2)))
     theta = rope.theta
     if rope.rope_type == "dynamic" and length is not None:
         theta = _dynamic_theta(rope, head_dim, length)
     exponents = torch.arange(0, head_dim, 2, dtype=torch.float32, device="cpu") / head_dim
     plain = 1.0 / (theta**exponents)
+    if rope.rope_type == "none":
+        return torch.zeros_like(plain)
+    if rope.rope_type == "longrope":
+        is_long = length is not None and length > rope.original_max_position_embeddings
+        factors = rope.long_factors if is_long else rope.short_factors
+        assert factors is not None and len(factors) == len(plain)
+        return plain / torch.tensor(factors, device="cpu")
     if rope.rope_type == "linear":
         return plain / rope.factor
     if rope.rope_type == "llama3":
@@ -53,11 +67,20 @@ def inverse_frequencies(rope: RopeConfig, head_dim: int, length: int | None = No
 
 
 def attention_factor(rope: RopeConfig) -> float:
-    """Factor on cos and sin; other than 1 for ``yarn`` only (section 3.4, equation 22)."""
-    if rope.rope_type != "yarn":
+    """Factor on cos and sin of pairs that are turned.
+
+    Other than 1 for ``yarn`` (section 3.4, equation 22) and ``longrope`` (section 3.3) only.
+    """
+    if rope.rope_type not in ("yarn", "longrope"):
         return 1.0
     if rope.attention_factor is not None:
         return rope.attention_factor
+    if rope.rope_type == "longrope":
+        if rope.factor <= 1:
+            return 1.0
+        return math.sqrt(
+            1 + math.log(rope.factor) / math.log(rope.original_max_position_embeddings)
+        )
     if rope.mscale and rope.mscale_all_dim:
         return _temperature(rope.factor, rope.mscale) / _temperature(
             rope.factor, rope.mscale_all_dim
@@ -101,6 +124,13 @@ def _yarn(plain: Tensor, rope: RopeConfig, head_dim: int) -> Tensor:
     return plain / rope.factor * stretched + plain * (1 - stretched)
 
 
+def query_factors(scaling: QueryScaling, positions: Tensor, dtype: torch.dtype) -> Tensor:
+    """Factors on the queries of positions ``[N]``, after they were turned: ``[N, 1, 1]``."""
+    steps = (positions + scaling.offset).div(scaling.length, rounding_mode="floor")
+    factors = 1 + scaling.beta * torch.log1p(steps.to(torch.float32))
+    return factors.to(dtype)[:, None, None]
+
+
 def turner(like: Tensor) -> Callable[[Tensor, Tensor, Tensor], None]:
     """What turns heads seen as halves ``[N, heads, 2, D / 2]`` by `Rotary.rows`, in place.
 
@@ -136,7 +166,8 @@ class Rotary:
         self._rope = config.rope
         self._head_dim = config.head_dim
         self._factor = attention_factor(config.rope)
-        self._dynamic = config.rope.rope_type == "dynamic"
+        self._pairs = round(config.rope.turned * config.head_dim) // 2
+        self._is_switched = config.rope.rope_type in ("dynamic", "longrope")
         self._frequencies = inverse_frequencies(config.rope, config.head_dim)
         self._table: Tensor | None = None
         self._sent: Tensor | None = None
@@ -151,7 +182,7 @@ class Rotary:
         Raises:
             InvalidRequestError: A position is negative.
         """
-        if self._dynamic:
+        if self._is_switched:
             length = int(positions.max()) + 1
             if length > self._rope.original_max_position_embeddings:
                 frequencies = inverse_frequencies(self._rope, self._head_dim, length)
@@ -184,6 +215,9 @@ class Rotary:
     def _compute(self, positions: Tensor, frequencies: Tensor) -> Tensor:
         """Cosines and signed sines, ``[N, 2, 1, 2, D / 2]``, computed in float32."""
         angles = positions.to(torch.float32)[:, None] * frequencies.to(positions.device)
-        cos, sin = angles.cos() * self._factor, angles.sin() * self._factor  # [N, D / 2]
+        cos, sin = angles.cos(), angles.sin()  # [N, D / 2]
+        if self._factor != 1:
+            cos[:, : self._pairs] *= self._factor
+            sin *= self._factor
         rows = torch.stack((cos, cos, -sin, sin), dim=1)
         return rows.view(len(rows), 2, 1, 2, -1).to(self.dtype)

@@ -69,9 +69,8 @@ struct TaskRun {
     Ahead<T> own(step, task, step.values, split), following = after(split);
     engine.score(keys, base, range, task.count, space.scores, own);
     for (std::int64_t query = 0; query < task.count; ++query) {
-      const Range seen = step.seen(step.position(*task.row, task.first + query));
-      weigh(space.scores + query * SPLIT, range, {seen.first - base, seen.end - base}, step.scale,
-            records + query * stride);
+      step.weigh_query(space.scores + query * SPLIT, range, base, *task.row, task.head,
+                       task.first + query, records + query * stride);
     }
     engine.gather(values, base, range, task.count, space.scores, records + SUMS, stride, following);
   }
@@ -87,8 +86,8 @@ struct TaskRun {
       }
     }
     for (std::int64_t query = 0; query < task.count; ++query) {
-      write_result(space.gathered + query * step.record(), step.size,
-                   step.result(*task.row, task.head, task.first + query));
+      step.finish(space.gathered + query * step.record(), *task.row, task.head,
+                  task.first + query);
     }
   }
 
@@ -117,7 +116,7 @@ void merge_row(const Step<T>& step, const Row& row, const Cuts<T>& cuts, float* 
     float* end = all + (parts(seen.end, SPLIT) - cuts.splits.first) * step.record();
     for (float* later = own + step.record(); later < end; later += step.record())
       merge(own, later, step.size);
-    write_result(own, step.size, step.result(row, head, query));
+    step.finish(own, row, head, query);
   }
 }
 

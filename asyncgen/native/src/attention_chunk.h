@@ -36,7 +36,7 @@ struct ChunkSpace {
 
 // A thread's memory for many queries, whichever engine it is that computes.
 struct ThreadMemory {
-  alignas(64) unsigned char bytes[1536 * 1024];
+  alignas(64) unsigned char bytes[2880 * 1024];
 };
 
 inline ThreadMemory& thread_memory() {
@@ -80,8 +80,7 @@ struct ChunkRun {
       });
     }
     for (std::int64_t query = 0; query < task.count; ++query) {
-      write_result(space.gathered + query * stride, step.size,
-                   step.result(*task.row, task.head, task.first + query));
+      step.finish(space.gathered + query * stride, *task.row, task.head, task.first + query);
     }
   }
 
@@ -124,9 +123,8 @@ struct ChunkRun {
     engine.score(tile.first, tile.count, range, space.scores);
     for (std::int64_t query = 0; query < tile.count; ++query) {
       const std::int64_t number = task.first + tile.first + query;
-      const Range own = step.seen(step.position(*task.row, number));
-      weigh(space.scores + query * SCORES, range, {own.first - base, own.end - base}, step.scale,
-            records + query * stride);
+      step.weigh_query(space.scores + query * SCORES, range, base, *task.row, task.head, number,
+                       records + query * stride);
     }
     engine.gather(seen, tile.count, space.scores, records + SUMS, stride);
   }

@@ -8,13 +8,49 @@
 
 namespace {
 
-// One layer's ((keys, values), window, scale).
+// The slopes of a layer's query heads, if it has any.
+bool read_slopes(PyObject* numbers, std::int64_t num_heads, std::vector<float>& slopes) {
+  if (numbers == Py_None) return true;
+  Reference items(PySequence_Fast(numbers, "slopes must be a sequence"));
+  if (!items) return false;
+  const Py_ssize_t count = PySequence_Fast_GET_SIZE(items.get());
+  if (count != num_heads) {
+    PyErr_Format(PyExc_ValueError, "there are %zd slopes for %lld heads", count,
+                 static_cast<long long>(num_heads));
+    return false;
+  }
+  for (Py_ssize_t at = 0; at < count; ++at) {
+    const double slope = PyFloat_AsDouble(PySequence_Fast_GET_ITEM(items.get(), at));
+    if (slope == -1.0 && PyErr_Occurred()) return false;
+    slopes.push_back(static_cast<float>(slope));
+  }
+  return true;
+}
+
+// One layer's ((keys, values), window, is_chunked, scale, cap, slopes, has_sinks).
 bool read_layer(Pages& made, PyObject* item) {
   PyObject *keys, *values;
+  PyObject* slopes;
   long long window;
-  float scale;
-  if (!PyArg_ParseTuple(item, "(OO)Lf", &keys, &values, &window, &scale)) return false;
-  PagedLayer layer{Reference::to(keys), Reference::to(values), nullptr, nullptr, window, scale, {}};
+  int is_chunked, has_sinks;
+  float scale, cap;
+  if (!PyArg_ParseTuple(item, "(OO)LpffOp", &keys, &values, &window, &is_chunked, &scale, &cap,
+                        &slopes, &has_sinks)) {
+    return false;
+  }
+  PagedLayer layer{};
+  layer.keys = Reference::to(keys);
+  layer.values = Reference::to(values);
+  layer.window = window;
+  layer.is_chunked = is_chunked;
+  layer.scale = scale;
+  layer.cap = cap;
+  layer.has_sinks = has_sinks;
+  if (!read_slopes(slopes, made.num_heads, layer.slopes)) return false;
+  if (window < 0 || (is_chunked && window == 0) || !(cap >= 0)) {
+    PyErr_Format(PyExc_ValueError, "window %lld and the cap of a layer cannot be computed", window);
+    return false;
+  }
   for (PyObject* tensor : {keys, values}) {
     View view;
     if (!look_at(tensor, view)) return false;
@@ -24,7 +60,7 @@ bool read_layer(Pages& made, PyObject* item) {
       made.num_pages = view.sizes[0] / made.kv_heads;
     }
     if (!view.has_shape({made.num_pages * made.kv_heads, made.page_size, made.size}) ||
-        view.dtype != made.dtype || !view.is_cpu || !view.is_dense_from(0) || window < 0) {
+        view.dtype != made.dtype || !view.is_cpu || !view.is_dense_from(0)) {
       refuse("pages are", tensor, "[pages * %lld, %lld, %lld] is expected, of one dtype on cpu",
              static_cast<long long>(made.kv_heads), static_cast<long long>(made.page_size),
              static_cast<long long>(made.size));
@@ -100,7 +136,8 @@ bool is_safe(const Pages& pages, const Numbers& rows, const Numbers& table, std:
 #endif
 
 template <typename T>
-Attention<T> step_of(const Pages& pages, const PagedLayer& layer, const char* heads) {
+Attention<T> step_of(const Pages& pages, const PagedLayer& layer, const char* heads,
+                     const float* sinks) {
   return {reinterpret_cast<const T*>(heads),
           reinterpret_cast<T*>(pages.out_at),
           reinterpret_cast<T*>(layer.keys_at),
@@ -114,7 +151,11 @@ Attention<T> step_of(const Pages& pages, const PagedLayer& layer, const char* he
           pages.size,
           pages.page_size,
           layer.window,
-          layer.scale};
+          layer.is_chunked,
+          layer.scale,
+          layer.cap,
+          layer.slopes.empty() ? nullptr : layer.slopes.data(),
+          sinks};
 }
 
 // Divides the work of each layer, and takes the memory that any of them needs.
@@ -122,12 +163,13 @@ void divide_work(Pages& pages) {
   const PagedLayer* like = nullptr;
   std::int64_t needed = 0;
   for (PagedLayer& layer : pages.layers) {
-    if (like != nullptr && like->window == layer.window) {
+    if (like != nullptr && like->window == layer.window &&
+        like->is_chunked == layer.is_chunked) {
       layer.division = like->division;
     } else if (pages.kind == Kind::FLOAT32) {
-      layer.division = divide_f32(step_of<float>(pages, layer, nullptr));
+      layer.division = divide_f32(step_of<float>(pages, layer, nullptr, nullptr));
     } else {
-      layer.division = divide_bf16(step_of<bf16>(pages, layer, nullptr));
+      layer.division = divide_bf16(step_of<bf16>(pages, layer, nullptr, nullptr));
     }
     like = &layer;
     needed = std::max(needed, layer.division.memory);
@@ -170,7 +212,30 @@ PyObject* lay_out(PyObject* self, PyObject* const* args) {
   Py_RETURN_NONE;
 }
 
-PyObject* attend(PyObject* self, PyObject* const* args) {
+// The sinks that a block hands over, if its layer has any.
+bool read_sinks(const Pages& pages, const PagedLayer& layer, PyObject* tensor, View& sinks) {
+  sinks.data = nullptr;
+  if (layer.has_sinks == (tensor != Py_None)) {
+    if (!layer.has_sinks) return true;
+    Kind kind;
+    if (!look_at(tensor, sinks) || !read_kind(sinks.dtype, kind)) return false;
+    if (sinks.has_shape({pages.num_heads}) && kind == Kind::FLOAT32 && sinks.is_cpu &&
+        sinks.is_dense_from(0)) {
+      return true;
+    }
+    refuse("sinks are", tensor, "[%lld] float32 on cpu is expected",
+           static_cast<long long>(pages.num_heads));
+    return false;
+  }
+  PyErr_SetString(PyExc_ValueError, layer.has_sinks ? "this layer has sinks, and none are given"
+                                                    : "this layer has no sinks, and some are given");
+  return false;
+}
+
+PyObject* attend(PyObject* self, PyObject* const* args, Py_ssize_t count) {
+  if (count != 2 && count != 3) {
+    return PyErr_Format(PyExc_TypeError, "2 or 3 arguments expected, got %zd", count);
+  }
   Pages& pages = unbox<Pages>(self);
   const Py_ssize_t number = PyLong_AsSsize_t(args[0]);
   if (number == -1 && PyErr_Occurred()) return nullptr;
@@ -195,9 +260,16 @@ PyObject* attend(PyObject* self, PyObject* const* args) {
 #ifdef ASYNCGEN_CHECK
   if (!lies_within(dense.get(), heads, item_size(pages.kind))) return nullptr;
 #endif
+  const PagedLayer& layer = pages.layers[number];
+  View sinks;
+  if (!read_sinks(pages, layer, count == 3 ? args[2] : Py_None, sinks)) return nullptr;
+#ifdef ASYNCGEN_CHECK
+  if (layer.has_sinks && !lies_within(args[2], sinks, sizeof(float))) return nullptr;
+#endif
+  const float* sinks_at = reinterpret_cast<const float*>(sinks.data);
   pages.is_busy = true;
   const bool is_done =
-      run_unlocked([&]() noexcept { attend_in(pages, pages.layers[number], heads.data); });
+      run_unlocked([&]() noexcept { attend_in(pages, layer, heads.data, sinks_at); });
   pages.is_busy = false;
   return is_done ? Py_NewRef(pages.out.get()) : nullptr;
 }
@@ -206,7 +278,8 @@ PyMethodDef methods[] = {
     METHOD("lay_out", lay_out, 3,
            "lay_out($self, rows, pages, out, /)\n--\n\n"
            "Say what the next step computes, and where its results go."),
-    METHOD("attend", attend, 2, "attend($self, layer, heads, /)\n--\n\nAttend in one layer, and return `out`."),
+    {"attend", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(attend)), METH_FASTCALL,
+     "attend($self, layer, heads, sinks=None, /)\n--\n\nAttend in one layer, and return `out`."},
     {nullptr, nullptr, 0, nullptr},
 };
 
@@ -217,14 +290,15 @@ bool is_free(const Pages& pages) {
   return !pages.is_busy;
 }
 
-void attend_in(Pages& pages, const PagedLayer& layer, const char* heads) noexcept {
+void attend_in(Pages& pages, const PagedLayer& layer, const char* heads,
+               const float* sinks) noexcept {
   float* memory = pages.memory.data();
   if (pages.kind == Kind::FLOAT32) {
-    attend_f32(step_of<float>(pages, layer, heads), layer.division, memory);
+    attend_f32(step_of<float>(pages, layer, heads, sinks), layer.division, memory);
   } else if (pages.uses_tiles) {
-    attend_bf16_amx(step_of<bf16>(pages, layer, heads), layer.division, memory);
+    attend_bf16_amx(step_of<bf16>(pages, layer, heads, sinks), layer.division, memory);
   } else {
-    attend_bf16(step_of<bf16>(pages, layer, heads), layer.division, memory);
+    attend_bf16(step_of<bf16>(pages, layer, heads, sinks), layer.division, memory);
   }
 }
 

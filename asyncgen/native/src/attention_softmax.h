@@ -76,6 +76,44 @@ inline void weigh(float* scores, Range range, Range seen, float scale, float* re
   record[1] = _mm512_reduce_add_ps(sum);
 }
 
+// tanh to an error of 2^-23 of itself: near zero an odd polynomial, fitted to the least relative
+// error; elsewhere by the exponential function, where nothing cancels out.
+inline f32x16 tangent(f32x16 x) {
+  const f32x16 zero = _mm512_setzero_ps(), one = _mm512_set1_ps(1.0f);
+  const f32x16 size = _mm512_max_ps(_mm512_sub_ps(zero, x), x);  // in this order NaN stays
+  const f32x16 square = _mm512_mul_ps(x, x);
+  f32x16 p = _mm512_set1_ps(2.29274e-3f);
+  p = _mm512_fmadd_ps(p, square, _mm512_set1_ps(-8.34395e-3f));
+  p = _mm512_fmadd_ps(p, square, _mm512_set1_ps(2.176892e-2f));
+  p = _mm512_fmadd_ps(p, square, _mm512_set1_ps(-5.395926e-2f));
+  p = _mm512_fmadd_ps(p, square, _mm512_set1_ps(1.3333304e-1f));
+  p = _mm512_fmadd_ps(p, square, _mm512_set1_ps(-3.3333333e-1f));
+  const f32x16 inner = _mm512_fmadd_ps(_mm512_mul_ps(p, square), x, x);
+  const f32x16 e = power_of_two(_mm512_mul_ps(size, _mm512_set1_ps(-2.0f * LOG2_E)));
+  const f32x16 outer = _mm512_div_ps(_mm512_sub_ps(one, e), _mm512_add_ps(one, e));
+  const __mmask16 is_negative = _mm512_cmp_ps_mask(x, zero, _CMP_LT_OQ);
+  const f32x16 turned = _mm512_mask_mov_ps(outer, is_negative, _mm512_sub_ps(zero, outer));
+  const __mmask16 is_near = _mm512_cmp_ps_mask(size, _mm512_set1_ps(0.625f), _CMP_LT_OQ);
+  return _mm512_mask_mov_ps(turned, is_near, inner);
+}
+
+// What comes between the scores of a query and the softmax, where a layer has it: the scale, a soft
+// cap, and a slope by the distance from the query, which is at `own` within the split.
+inline void bend(float* scores, Range range, float scale, float cap, float slope,
+                 std::int64_t own) {
+  alignas(64) static constexpr float LANE[LANES] = {0, 1, 2,  3,  4,  5,  6,  7,
+                                                    8, 9, 10, 11, 12, 13, 14, 15};
+  const f32x16 lane = _mm512_load_ps(LANE), rise = _mm512_set1_ps(slope);
+  const f32x16 inner = _mm512_set1_ps(cap == 0.0f ? scale : scale / cap);
+  const f32x16 outer = _mm512_set1_ps(cap);
+  for (std::int64_t at = range.first; at < range.end; at += LANES) {
+    f32x16 score = _mm512_mul_ps(_mm512_loadu_ps(scores + at), inner);
+    if (cap != 0.0f) score = _mm512_mul_ps(tangent(score), outer);
+    const f32x16 away = _mm512_add_ps(lane, _mm512_set1_ps(static_cast<float>(at - own)));
+    _mm512_storeu_ps(scores + at, _mm512_fmadd_ps(rise, away, score));
+  }
+}
+
 // Adds what a query gathered of later keys.
 inline void merge(float* record, const float* later, std::int64_t size) {
   const float largest = record[0] > later[0] ? record[0] : later[0];
@@ -91,9 +129,19 @@ inline void merge(float* record, const float* later, std::int64_t size) {
   }
 }
 
+// One over the sum of all weights, beside which a sink counts with the weight of its score.
+inline float share(const float* record, const float* sink) {
+  if (sink == nullptr) return 1.0f / record[1];
+  const float score = *sink * LOG2_E, largest = record[0] > score ? record[0] : score;
+  const f32x16 own = power_of_two(_mm512_set1_ps(record[0] - largest));
+  const f32x16 other = power_of_two(_mm512_set1_ps(score - largest));
+  const float kept = _mm512_cvtss_f32(own);
+  return kept / __builtin_fmaf(record[1], kept, _mm512_cvtss_f32(other));
+}
+
 template <typename T>
-void write_result(const float* record, std::int64_t size, T* out) {
-  const f32x16 factor = _mm512_set1_ps(1.0f / record[1]);
+void write_result(const float* record, const float* sink, std::int64_t size, T* out) {
+  const f32x16 factor = _mm512_set1_ps(share(record, sink));
   for (std::int64_t at = 0; at < size; at += LANES) {
     const f32x16 sum = _mm512_loadu_ps(record + SUMS + at);
     store(out + at, first_lanes(size - at), _mm512_mul_ps(sum, factor));

@@ -24,6 +24,7 @@ template <typename T>
 struct Step : Attention<T> {
   using Attention<T>::heads, Attention<T>::out, Attention<T>::pages, Attention<T>::num_heads;
   using Attention<T>::kv_heads, Attention<T>::size, Attention<T>::page_size, Attention<T>::window;
+  using Attention<T>::scale, Attention<T>::cap, Attention<T>::slopes, Attention<T>::sinks;
   std::int64_t most_splits, most_queries;  // see `Division`
 
   std::int64_t record() const { return SUMS + parts(size, BLOCK) * BLOCK; }
@@ -53,8 +54,26 @@ struct Step : Attention<T> {
     return ((page * kv_heads + head) * page_size + position % page_size) * size;
   }
 
+  // The weights of a query's scores of `range` within the split of the keys from `base` on.
+  void weigh_query(float* scores, Range range, std::int64_t base, const Row& row,
+                   std::int64_t head, std::int64_t number, float* record) const {
+    const std::int64_t at = position(row, number);
+    const Range visible = seen(at), own{visible.first - base, visible.end - base};
+    if (cap == 0.0f && slopes == nullptr) return weigh(scores, range, own, scale, record);
+    const float slope = slopes == nullptr ? 0.0f : slopes[head * group() + number % group()];
+    bend(scores, range, scale, cap, slope, at - base);
+    weigh(scores, range, own, 1.0f, record);
+  }
+
+  // Writes what a query gathered of all its keys.
+  void finish(const float* record, const Row& row, std::int64_t head, std::int64_t number) const {
+    const float* sink = sinks == nullptr ? nullptr : sinks + head * group() + number % group();
+    write_result(record, sink, size, result(row, head, number));
+  }
+
   // Keys that a query sees.
   Range seen(std::int64_t position) const {
+    if (this->is_chunked) return {position / window * window, position + 1};
     return {window == 0 ? 0 : most(position + 1 - window, 0), position + 1};
   }
   // Keys that any of some queries of a row sees.

@@ -27,7 +27,7 @@ inline bool is_gate(Use use) { return use >= GATE_SILU; }
 constexpr std::int64_t PANEL = 32;
 
 // The largest head that attention is computed for.
-constexpr std::int64_t MOST_SIZE = 256;
+constexpr std::int64_t MOST_SIZE = 512;
 
 // Numbers of type T by a weight of type W: the same, or one of 16 bits that widens to a float.
 template <typename T, typename W = T>
@@ -176,7 +176,11 @@ struct Attention {
   std::int64_t size;  // of a head, at most MOST_SIZE
   std::int64_t page_size;
   std::int64_t window;  // keys that a query sees, itself included, or 0 for all
+  bool is_chunked;      // whether they are those of its chunk of so many
   float scale;
+  float cap;            // soft cap of the scores, or 0
+  const float* slopes;  // [num_heads] by distance (ALiBi), or null
+  const float* sinks;   // [num_heads] scores without a key, or null
 };
 
 // How a step's work is divided; it changes no result.

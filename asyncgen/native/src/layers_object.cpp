@@ -115,7 +115,7 @@ void run_block(const Block& block, const Rotary& rotary, const Step& step, Pages
   multiply(*block.qkv, step.normed, step.qkv, STORE);
   if (block.heads_norm != nullptr) normalise(*block.heads_norm, step.qkv, step.qkv);
   turn_heads(rotary, step.qkv, pages.num_heads + pages.kv_heads, step.angles);
-  attend_in(pages, layer, step.qkv.data);
+  attend_in(pages, layer, step.qkv.data, nullptr);
   multiply(*block.output, step.attended, step.stream, ADD);
   normalise(*block.post_norm, step.stream, step.normed);
   if (block.experts != nullptr) {
@@ -133,6 +133,9 @@ bool are_of(const Pages& pages, const Layers& layers) {
   const Block& block = layers.blocks[0];
   const std::int64_t turned = pages.num_heads + pages.kv_heads;
   const bool is_normed = block.heads_norm != nullptr;
+  for (const PagedLayer& layer : pages.layers) {
+    if (layer.has_sinks) return false;  // which only their own blocks have
+  }
   return pages.layers.size() == layers.blocks.size() && pages.kind == layers.rotary->kind &&
          pages.token_size() == block.qkv->outputs &&
          pages.num_heads * pages.size == block.output->inputs &&

@@ -148,12 +148,15 @@ class Numbers {
   Py_buffer buffer_{};
 };
 
-// A layer's pages; layers of one window divide a step's work alike.
+// A layer's pages and its attention; layers of one window divide a step's work alike.
 struct PagedLayer {
   Reference keys, values;
   char *keys_at, *values_at;
   std::int64_t window;
-  float scale;
+  bool is_chunked;
+  float scale, cap;
+  bool has_sinks;
+  std::vector<float> slopes;  // of query heads, or none
   Division division;
 };
 
@@ -178,4 +181,7 @@ struct Pages {
 bool is_free(const Pages& pages);
 
 // Attends in one layer for `heads` [tokens, num_heads + 2 * kv_heads, size].
-void attend_in(Pages& pages, const PagedLayer& layer, const char* heads) noexcept;
+//
+// `sinks` are those of the query heads, null where the layer has none.
+void attend_in(Pages& pages, const PagedLayer& layer, const char* heads,
+               const float* sinks) noexcept;

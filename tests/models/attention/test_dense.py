@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import product
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -9,52 +12,64 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from asyncgen.cache.caches import Cache, DynamicCache, StaticCache
+from asyncgen.cache.sliding import SlidingWindowCache
 from asyncgen.models.attention.dense import DenseAttention
+from asyncgen.models.attention.options import AttentionOptions
 from asyncgen.models.config import ModelConfig
 from tests.models.build import random_config
+from tests.models.written_out import sinks_of, some_options, weigh_plainly
 
 D = 8
 
+PLAIN = AttentionOptions()
 
-def config(heads: int, kv_heads: int, window: int | None = None) -> ModelConfig:
-    return ModelConfig.from_hf(
+
+def config(heads: int, kv_heads: int, options: AttentionOptions = PLAIN) -> ModelConfig:
+    made = ModelConfig.from_hf(
         random_config(
-            "mistral",
+            "llama",
             num_attention_heads=heads,
             num_key_value_heads=kv_heads,
             head_dim=D,
             num_hidden_layers=1,
-            sliding_window=window,
         )
     )
+    return replace(made, attention=(options,))
 
 
 def written_out(
-    heads: Tensor, count: int, kv_heads: int, window: int | None, padding: Tensor | None
+    heads: Tensor,
+    count: int,
+    kv_heads: int,
+    options: AttentionOptions,
+    padding: Tensor | None,
 ) -> Tensor:
     """Attention of whole rows ``[B, T, H + 2K, D]``, one query at a time: ``[B, T, H * D]``."""
     queries, keys, values = torch.split(heads, [count, kv_heads, kv_heads], dim=2)
     group = count // kv_heads
     keys, values = (part.repeat_interleave(group, dim=2) for part in (keys, values))
-    scores = torch.einsum("bqhd,bkhd->bhqk", queries, keys) / D**0.5
-    length = heads.shape[1]
-    for query in range(length):
-        for key in range(length):
-            if key > query or (window is not None and key <= query - window):
-                scores[:, :, query, key] = -torch.inf
-    if padding is not None:
-        scores.masked_fill_(padding[:, None, None, :], -torch.inf)
-    weights = scores.softmax(-1).nan_to_num()
+    scores = torch.einsum("bqhd,bkhd->bhqk", queries, keys)
+    rows, length = heads.shape[:2]
+    hidden = torch.zeros(rows, 1, length, length, dtype=torch.bool)
+    for row, query, key in product(range(rows), range(length), range(length)):
+        before = 0 if padding is None else int(padding[row].sum())
+        first = options.first_seen(max(query - before, 0)) + before
+        hidden[row, 0, query, key] = not first <= key <= query
+    behind = torch.arange(length)[:, None] - torch.arange(length)
+    scale = D**-0.5 if options.scale is None else options.scale
+    weights = weigh_plainly(scores, behind, replace(options, scale=scale), hidden).nan_to_num()
     return torch.einsum("bhqk,bkhd->bqhd", weights, values).flatten(2)
 
 
-def in_chunks(attention: DenseAttention, heads: Tensor, sizes: list[int]) -> Tensor:
+def in_chunks(
+    attention: DenseAttention, heads: Tensor, sizes: list[int], sinks: Tensor | None = None
+) -> Tensor:
     """What the context gives for rows that arrive in pieces."""
     rows, start, pieces = heads.shape[0], 0, []
     for size in sizes:
         piece = heads[:, start : start + size].reshape(rows * size, -1, D)
         attention.begin(rows, size)
-        pieces.append(attention.attend(0, piece).view(rows, size, -1))
+        pieces.append(attention.attend(0, piece, sinks).view(rows, size, -1))
         start += size
     return torch.cat(pieces, dim=1)
 
@@ -70,36 +85,42 @@ def pieces_of(total: int) -> st.SearchStrategy[list[int]]:
 @given(
     rows=st.integers(1, 3),
     ratio=st.sampled_from([(4, 4), (4, 2), (6, 2), (3, 1)]),
-    window=st.sampled_from([None, 1, 3, 50]),
+    drawn=st.data(),
     sizes=st.one_of(pieces_of(9), st.sampled_from([[4, 5], [3, 3, 3], [9], [5, 1, 3]])),
     pad=st.booleans(),
-    static=st.booleans(),
+    kind=st.sampled_from(["dynamic", "static", "sliding"]),
+    collects=st.booleans(),
     seed=st.integers(0, 9),
 )
 def test_it_equals_attention_written_out(
     rows: int,
     ratio: tuple[int, int],
-    window: int | None,
+    drawn: st.DataObject,
     sizes: list[int],
     pad: bool,
-    static: bool,
+    kind: str,
+    collects: bool,
     seed: int,
 ) -> None:
     count, kv_heads = ratio
     torch.manual_seed(seed)
-    setup = config(count, kv_heads, window)
+    options = drawn.draw(some_options(count, [3 if kind == "sliding" else None, 1, 3, 50]))
+    setup = config(count, kv_heads, options)
     heads = torch.randn(rows, 9, count + 2 * kv_heads, D)
     mask = None
     if pad:
         mask = torch.ones(rows, 9, dtype=torch.long)
         for row in range(rows):
             mask[row, : row + 1] = 0
-    cache: Cache = (
-        StaticCache(setup, max_batch_size=rows, max_cache_len=9) if static else DynamicCache()
-    )
-    attended = in_chunks(DenseAttention(setup, cache, mask), heads, sizes)
+    cache: Cache = DynamicCache()
+    if kind != "dynamic":
+        made = StaticCache if kind == "static" else SlidingWindowCache
+        cache = made(setup, max_batch_size=rows, max_cache_len=9)
+    weights: list[Tensor] | None = [] if collects else None
+    attention = DenseAttention(setup, cache, mask, collect_attentions=weights)
+    attended = in_chunks(attention, heads, sizes, sinks_of(options, count))
     padding = None if mask is None else mask == 0
-    expected = written_out(heads, count, kv_heads, window, padding)
+    expected = written_out(heads, count, kv_heads, options, padding)
     assert attended.isfinite().all()
     visible = torch.ones(rows, 9, dtype=torch.bool) if padding is None else ~padding
     torch.testing.assert_close(attended[visible], expected[visible], atol=2e-6, rtol=0)
@@ -137,7 +158,7 @@ def test_a_new_context_continues_a_cache() -> None:
 
 @pytest.mark.parametrize("sizes", [[6], [4, 1, 1], [3, 3]])
 def test_weights_are_collected_and_change_nothing(sizes: list[int]) -> None:
-    setup = config(4, 2, window=4)
+    setup = config(4, 2, AttentionOptions(window=4))
     heads = torch.randn(2, 6, 8, D)
     mask = torch.tensor([[0, 1, 1, 1, 1, 1], [1, 1, 1, 1, 1, 1]])
     weights: list[Tensor] = []

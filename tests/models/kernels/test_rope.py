@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 
 from asyncgen.errors import InvalidRequestError
-from asyncgen.models.config import ModelConfig
-from asyncgen.models.kernels.rope import Rotary, attention_factor, inverse_frequencies
+from asyncgen.models.config import ModelConfig, QueryScaling, RopeConfig
+from asyncgen.models.kernels.rope import (
+    Rotary,
+    attention_factor,
+    inverse_frequencies,
+    query_factors,
+)
 from tests.models.build import all_logits, random_config, random_ids, random_pair
 
 LLAMA3 = {
@@ -118,3 +125,69 @@ def test_rows_follow_the_dtype() -> None:
     assert angles.rows(torch.tensor([1]))[0].dtype == torch.float32
     angles.dtype = torch.bfloat16
     assert angles.rows(torch.tensor([1]))[0].dtype == torch.bfloat16
+
+
+LONG = RopeConfig(
+    rope_type="longrope",
+    factor=4.0,
+    original_max_position_embeddings=16,
+    short_factors=(1.0, 1.1, 1.2, 1.5),
+    long_factors=(1.0, 2.0, 3.5, 6.0),
+)
+
+
+@pytest.mark.parametrize("length", [16, 17])
+@pytest.mark.parametrize("given", [None, 1.3])
+def test_longrope_equals_the_reference(length: int, given: float | None) -> None:
+    utils = pytest.importorskip("transformers.modeling_rope_utils")
+    transformers = pytest.importorskip("transformers")
+    scaling = {
+        "rope_type": "longrope",
+        "short_factor": list(LONG.short_factors or ()),
+        "long_factor": list(LONG.long_factors or ()),
+        "factor": 4.0,
+        "original_max_position_embeddings": 16,
+        "rope_theta": 10000.0,
+    }
+    if given is not None:
+        scaling["attention_factor"] = given
+    settings = {**random_config("llama", head_dim=8), "rope_parameters": scaling}
+    settings.pop("model_type")
+    config = transformers.LlamaConfig(**settings)
+    expected, factor = utils.ROPE_INIT_FUNCTIONS["longrope"](config, "cpu", seq_len=length)
+    rope = replace(LONG, attention_factor=given)
+    assert attention_factor(rope) == pytest.approx(factor)
+    torch.testing.assert_close(inverse_frequencies(rope, 8, length), expected)
+
+
+def test_longrope_changes_with_the_longest_text_in_sight() -> None:
+    config = replace(ModelConfig.from_hf(random_config("llama", head_dim=8)), rope=LONG)
+    rotary = Rotary(config, torch.float32)
+    short = rotary.rows(torch.tensor([3, 15]))
+    long = rotary.rows(torch.tensor([3, 16]))
+    again = rotary.rows(torch.tensor([3]))
+    for found, factors in ((short, LONG.short_factors), (long, LONG.long_factors)):
+        angle = 3 / 10000 ** (torch.arange(4) / 4) / torch.tensor(factors)
+        expected = angle.cos() * attention_factor(LONG)
+        torch.testing.assert_close(found[0][0, 0], expected.expand(2, -1))
+    assert torch.equal(again[0][0], short[0][0])
+
+
+def test_what_is_not_turned_is_left_alone() -> None:
+    plain = ModelConfig.from_hf(random_config("llama", head_dim=8))
+    part = RopeConfig(rope_type="yarn", factor=4.0, turned=0.5)
+    for rope in (part, RopeConfig(rope_type="none")):
+        cos, sin = Rotary(replace(plain, rope=rope), torch.float32).rows(torch.tensor([0, 7]))
+        turned = 2 if rope is part else 0
+        assert (cos[..., turned:] == 1).all()
+        assert (sin[..., turned:] == 0).all()
+    whole = inverse_frequencies(replace(part, turned=1.0), 4)
+    assert torch.equal(inverse_frequencies(part, 8)[:2], whole)
+
+
+@pytest.mark.parametrize("offset", [0, 1])
+def test_queries_grow_with_the_logarithm_of_their_position(offset: int) -> None:
+    scaling = QueryScaling(beta=0.1, length=8, offset=offset)
+    found = query_factors(scaling, torch.arange(30), torch.float32)
+    expected = [1 + 0.1 * math.log(1 + (position + offset) // 8) for position in range(30)]
+    torch.testing.assert_close(found, torch.tensor(expected)[:, None, None])

@@ -51,4 +51,4 @@ class PagedAttention:
         # The methods themselves: a step calls `attend` once a layer.
         self.lay_out: Callable[[Sequence[PackedRow]], None] = chosen.lay_out
         self.begin: Callable[[int, int], None] = chosen.begin
-        self.attend: Callable[[int, Tensor], Tensor] = chosen.attend
+        self.attend: Callable[..., Tensor] = chosen.attend

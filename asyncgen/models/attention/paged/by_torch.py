@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from asyncgen.cache.paged import PagedStorage
+    from asyncgen.models.attention.options import AttentionOptions
     from asyncgen.models.attention.paged.plan import PackedRow
     from asyncgen.models.config import ModelConfig
 
@@ -62,11 +63,11 @@ class TorchAttention:
         self.storage = storage
         self._group = config.num_attention_heads // config.num_key_value_heads
         self._heads = config.num_attention_heads
-        self._scales = config.attention_scales
-        self._windows = [config.window(layer) for layer in range(config.num_hidden_layers)]
-        self._parts: dict[int | None, list[Part]] = {}
-        # By window: what computes all rows of the step at once, where there is such a thing.
-        self._only: dict[int | None, Whole] = {}
+        self._scales = [options.scale for options in config.attention]
+        self._kinds = [options.kind for options in config.attention]
+        self._parts: dict[AttentionOptions, list[Part]] = {}
+        # By kind: what computes all rows of the step at once, where there is such a thing.
+        self._only: dict[AttentionOptions, Whole] = {}
         self._num_tokens = 0
         self._starts: list[int] = []
         self._steps_together = 0
@@ -87,13 +88,13 @@ class TorchAttention:
         placed = place_rows(rows)
         self._clear_begun(placed)
         with torch.inference_mode(False):
-            for window in set(self._windows):
-                found = self._split(placed, window)
+            for kind in set(self._kinds):
+                found = self._split(placed, kind)
                 if isinstance(found, list):
-                    self._parts[window] = found
+                    self._parts[kind] = found
                 else:
-                    self._only[window] = found
-            copied = isinstance(self._only.get(self._windows[0]), CopiedRows)
+                    self._only[kind] = found
+            copied = isinstance(self._only.get(self._kinds[0]), CopiedRows)
             self._slots = None if copied else self._place_keys(placed)
             self._num_tokens = placed[-1].token + placed[-1].count
             self._out = torch.empty(
@@ -115,7 +116,7 @@ class TorchAttention:
 
     def _advance(self, rows: Sequence[PackedRow]) -> bool:
         """Reuse the last step's layout where each row goes one token further."""
-        # Whether one window's layout can go on does not tell of another's.
+        # Whether one kind's layout can go on does not tell of another's.
         if len(self._only) != 1 or self._num_tokens != len(rows):
             return False
         (part,) = self._only.values()
@@ -144,39 +145,39 @@ class TorchAttention:
         """See `AttentionContext`; the step's rows are those that were laid out."""
         assert rows * length == self._num_tokens, "lay out the rows of this step first"
 
-    def attend(self, layer: int, heads: Tensor) -> Tensor:
+    def attend(self, layer: int, heads: Tensor, sinks: Tensor | None = None) -> Tensor:
         """See `AttentionContext`."""
         if self._slots is not None:
             self._flat[layer].index_put_((self._slots,), heads[:, self._heads :])
-        scale = None if self._scales is None else self._scales[layer]
-        window = self._windows[layer]
-        only = self._only.get(window)
+        scale = self._scales[layer]
+        kind = self._kinds[layer]
+        only = self._only.get(kind)
         if only is not None:
-            return only.compute(layer, heads, scale)
-        for part in self._parts[window]:
-            part.attend(layer, heads, self._out, scale)
+            return only.compute(layer, heads, scale, sinks)
+        for part in self._parts[kind]:
+            part.attend(layer, heads, self._out, scale, sinks)
         return self._out
 
-    def _split(self, rows: list[PlacedRow], window: int | None) -> Whole | list[Part]:
-        """Which kernel computes which rows."""
+    def _split(self, rows: list[PlacedRow], kind: AttentionOptions) -> Whole | list[Part]:
+        """Which kernel computes which rows in layers of a kind."""
         storage, group = self.storage, self._group
-        if self.fused is not None:
-            return FusedRows(rows, storage, window, self.fused)
-        if storage.heads_first and self._are_copied(rows):
-            return CopiedRows(rows, storage, window, group, self._copy_memory)
+        if self.fused is not None and kind.is_fusable:
+            return FusedRows(rows, storage, kind.window, self.fused)
+        if storage.heads_first and kind.is_fusable and self._are_copied(rows):
+            return CopiedRows(rows, storage, kind.window, group, self._copy_memory)
         parts: list[Part] = []
         singles = [row for row in rows if row.count == 1] if storage.heads_first else []
         if singles and self._is_worth_it(singles):
-            together = SingleTokens(singles, storage, window, group)
+            together = SingleTokens(singles, storage, kind, group)
             if len(singles) == len(rows):
                 return together
             parts.append(together)
             rows = [row for row in rows if row.count > 1]
-        return parts + [Chunks(bucket, storage, window, group) for bucket in bucket_chunks(rows)]
+        return parts + [Chunks(bucket, storage, kind, group) for bucket in bucket_chunks(rows)]
 
     def _are_copied(self, rows: list[PlacedRow]) -> bool:
-        """Whether the rows' keys are copied together; each window would make its copy."""
-        if len(set(self._windows)) > 1 or any(row.count > 1 for row in rows):
+        """Whether the rows' keys are copied together; each kind would make its copy."""
+        if len(set(self._kinds)) > 1 or any(row.count > 1 for row in rows):
             return False
         if len(rows) > 1 and self._steps_together < STEPS_TOGETHER:
             return False

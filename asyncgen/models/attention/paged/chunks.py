@@ -5,12 +5,14 @@ Works on any device; the only path where a faster one for single tokens does not
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from asyncgen.models.attention.dense import hiding
+from asyncgen.models.attention.openly import attend_openly, hide_unseen
 from asyncgen.models.attention.paged.plan import padded, visible_pages
 
 if TYPE_CHECKING:
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from asyncgen.cache.paged import PagedStorage
+    from asyncgen.models.attention.options import AttentionOptions
     from asyncgen.models.attention.paged.plan import PlacedRow
 
 
@@ -31,17 +34,22 @@ class Chunks:
     """
 
     def __init__(
-        self, rows: Sequence[PlacedRow], storage: PagedStorage, window: int | None, group: int
+        self,
+        rows: Sequence[PlacedRow],
+        storage: PagedStorage,
+        options: AttentionOptions,
+        group: int,
     ) -> None:
         """Lay the rows out.
 
         Args:
             rows: All with earlier tokens, or all without.
             storage: Where the pages are.
-            window: Keys that a query sees, itself included; ``None``: all.
+            options: Of the layers that these rows are computed in; their scale is not read.
             group: Query heads for each key head, G.
         """
         self._storage = storage
+        self._options = options
         self._kv_heads = storage.num_kv_heads
         self._group = group
         self._rows = len(rows)
@@ -62,13 +70,21 @@ class Chunks:
         self._targets = self._taken[self._given]
         self._pages: Tensor | None = None
         self._mask: Tensor | None = None
+        self._distances: Tensor | None = None
         queries = torch.tensor([row.start for row in rows])[:, None] + offsets  # positions [B, S]
         if any(row.start for row in rows):
-            self._lay_out_pages(rows, queries, window)
-        elif window is not None and self._length > window:
-            self._mask = self._hide(queries, torch.zeros(1, dtype=torch.int64), window)
+            self._lay_out_pages(rows, queries)
+        elif not options.is_plain or (options.window is not None and self._length > options.window):
+            self._hide(queries, torch.zeros(1, dtype=torch.int64), self._length)
 
-    def attend(self, layer: int, heads: Tensor, out: Tensor, scale: float | None) -> None:
+    def attend(
+        self,
+        layer: int,
+        heads: Tensor,
+        out: Tensor,
+        scale: float | None,
+        sinks: Tensor | None = None,
+    ) -> None:
         """Write the rows' part of ``out`` ``[N, H * D]``; ``heads`` is ``[N, H + 2K, D]``."""
         count = self._kv_heads * self._group
         if self._is_aligned:
@@ -81,6 +97,30 @@ class Chunks:
             keys, values = own[:, :, count:].transpose(1, 2).chunk(2, dim=1)
         else:
             keys, values = self._read(layer)
+        if self._options.is_plain:
+            attended = self._attend_plainly(queries, keys, values, scale)
+        else:
+            attended = attend_openly(
+                queries,
+                keys,
+                values,
+                replace(self._options, scale=scale),
+                mask=self._mask,
+                distances=self._distances,
+                sinks=sinks,
+            )
+        attended = attended.transpose(1, 2)  # [B, S, H, D]
+        if self._is_aligned:
+            part = out[self._first_token : self._first_token + self._tokens]
+            part.view(attended.shape).copy_(attended)
+        else:
+            flat = attended.reshape(self._rows * self._length, -1)
+            out.index_copy_(0, self._targets, flat.index_select(0, self._given))
+
+    def _attend_plainly(
+        self, queries: Tensor, keys: Tensor, values: Tensor, scale: float | None
+    ) -> Tensor:
+        """By torch's kernel, ``[B, H, S, D]``."""
         is_single = self._length == 1
         if is_single:
             # A group of heads as the queries of one: kernels that take masks know no groups.
@@ -95,14 +135,8 @@ class Chunks:
             enable_gqa=self._group > 1 and not is_single,
         )
         if is_single:
-            attended = attended.reshape(self._rows, count, 1, -1)
-        attended = attended.transpose(1, 2)  # [B, S, H, D]
-        if self._is_aligned:
-            part = out[self._first_token : self._first_token + self._tokens]
-            part.view(attended.shape).copy_(attended)
-        else:
-            flat = attended.reshape(self._rows * self._length, -1)
-            out.index_copy_(0, self._targets, flat.index_select(0, self._given))
+            attended = attended.reshape(self._rows, self._kv_heads * self._group, 1, -1)
+        return attended
 
     def _read(self, layer: int) -> tuple[Tensor, Tensor]:
         """The rows' keys and values, copied together: ``[B, K, T, D]`` each."""
@@ -117,33 +151,30 @@ class Chunks:
         pair = flat.index_select(0, pages).view(2, self._rows, -1, self._kv_heads, size)
         return pair[0].transpose(1, 2), pair[1].transpose(1, 2)
 
-    def _lay_out_pages(
-        self, rows: Sequence[PlacedRow], queries: Tensor, window: int | None
-    ) -> None:
+    def _lay_out_pages(self, rows: Sequence[PlacedRow], queries: Tensor) -> None:
         """Which pages the rows read, and what is hidden of them."""
         size, kv_heads = self._storage.page_size, self._kv_heads
-        firsts, visible = visible_pages(rows, size, window)
+        firsts, visible = visible_pages(rows, size, self._options)
         tables = torch.tensor(padded(visible))  # [B, pages]
         pair = torch.arange(2)[:, None, None] * self._storage.num_pages + tables
         if self._storage.heads_first:
             pair = pair[:, :, None] * kv_heads + torch.arange(kv_heads)[:, None]
         self._pages = pair.reshape(-1).to(self._storage.device)
         begin = torch.tensor(firsts) * size
-        self._mask = self._hide(queries, begin, window, tables.shape[1] * size)
+        self._hide(queries, begin, tables.shape[1] * size)
 
-    def _hide(
-        self, queries: Tensor, begin: Tensor, window: int | None, length: int | None = None
-    ) -> Tensor:
-        """What is added to the scores, ``[B, 1, S, T]``.
+    def _hide(self, queries: Tensor, begin: Tensor, length: int) -> None:
+        """Make what is added to the scores, ``[B, 1, S, T]``, and how far keys are away.
 
         Args:
             queries: Their positions, ``[B, S]``.
             begin: Position of the first key, ``[B]`` or ``[1]``.
-            window: Keys that a query sees; ``None``: all.
-            length: Keys; ``None``: as many as queries.
+            length: Keys, T.
         """
-        keys = begin[:, None, None] + torch.arange(length or self._length)  # [B, 1, T]
-        hidden = keys > queries[:, :, None]
-        if window is not None:
-            hidden |= keys <= queries[:, :, None] - window
-        return hiding(hidden, self._storage.dtype)[:, None].to(self._storage.device)
+        storage = self._storage
+        keys = begin[:, None, None] + torch.arange(length)  # [B, 1, T]
+        hidden = hide_unseen(queries[:, :, None], keys, self._options)
+        self._mask = hiding(hidden, storage.dtype)[:, None].to(storage.device)
+        if self._options.slopes is not None:
+            away = (keys - queries[:, :, None]).float()
+            self._distances = away[:, None].to(storage.device)

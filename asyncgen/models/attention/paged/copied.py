@@ -143,8 +143,10 @@ class CopiedRows:
             self._storage.data[:, :, pages[first:]] = new.transpose(2, 3)
             self._unwritten[number] = self._column - shift + 1
 
-    def compute(self, layer: int, heads: Tensor, scale: float | None) -> Tensor:
-        """The rows' results ``[R, H * D]``."""
+    def compute(
+        self, layer: int, heads: Tensor, scale: float | None, sinks: Tensor | None = None
+    ) -> Tensor:
+        """The rows' results ``[R, H * D]``; the layers have no sinks."""
         if heads is not self._known:  # most models use the same memory in every layer and step
             count, size = len(self._pages), heads.shape[2]
             own = heads.view(count, -1, size)

@@ -78,7 +78,7 @@ class FixedRows:
         self._storage, self._kernel = storage, kernel
         self._scratch = scratch
         self._heads = config.num_attention_heads
-        self._scales = config.attention_scales
+        self._scales = [options.scale for options in config.attention]
         self._windows = [config.window(layer) for layer in range(config.num_hidden_layers)]
         device, size = storage.device, storage.page_size
         kv_heads = storage.num_kv_heads
@@ -152,7 +152,7 @@ class FixedRows:
         if not self._kernel.reads_pages:
             self._gathered = (self._kinds + self._table.flatten()).flatten()  # [2 * rows * pages]
 
-    def attend(self, layer: int, heads: Tensor) -> Tensor:
+    def attend(self, layer: int, heads: Tensor, sinks: Tensor | None = None) -> Tensor:
         """See `AttentionContext`; a part of what is recorded."""
         assert self._slots is not None
         self._flat[layer].index_put_((self._slots,), heads[:, self._heads :])
@@ -161,5 +161,5 @@ class FixedRows:
             copies = pages.flatten(0, 1).index_select(0, self._gathered)
             pages = copies.view(2, -1, *pages.shape[3:])
         keys, values = pages.unbind(0)
-        window, scale = self._windows[layer], None if self._scales is None else self._scales[layer]
+        window, scale = self._windows[layer], self._scales[layer]
         return attend_fused(self._kernel, heads, keys, values, self._reads, window, scale)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from asyncgen.models.attention.options import AttentionOptions
 from asyncgen.models.attention.paged.plan import padded, visible_pages
 from asyncgen.transfer import to_device
 
@@ -134,7 +135,9 @@ class FusedRows:
         counts = [row.count for row in rows]
         # Keys are counted from the first page that is read. What lies before a window is read by
         # nobody, but a table of pages has to begin at the beginning.
-        firsts, tables = visible_pages(rows, size, None if kernel.reads_pages else window)
+        firsts, tables = visible_pages(
+            rows, size, AttentionOptions(window=None if kernel.reads_pages else window)
+        )
         lengths = [
             row.start + row.count - first * size for row, first in zip(rows, firsts, strict=True)
         ]
@@ -159,8 +162,10 @@ class FusedRows:
         """Whether this serves the next step as well: never."""
         return False
 
-    def compute(self, layer: int, heads: Tensor, scale: float | None) -> Tensor:
-        """All results, ``[N, H * D]``."""
+    def compute(
+        self, layer: int, heads: Tensor, scale: float | None, sinks: Tensor | None = None
+    ) -> Tensor:
+        """All results, ``[N, H * D]``; the layers have no sinks."""
         keys, values = self._storage.layers[layer].unbind(0)
         if not self._kernel.reads_pages:
             keys, values = (

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from asyncgen.cache.paged import PagedStorage
+    from asyncgen.models.attention.options import AttentionOptions
     from asyncgen.models.attention.paged.plan import PackedRow
     from asyncgen.models.config import ModelConfig
 
@@ -45,10 +46,11 @@ class NativeAttention:
         self._dtype = storage.dtype
         size = config.head_dim
         self._width = config.num_attention_heads * size
-        scales = config.attention_scales or [1 / math.sqrt(size)] * config.num_hidden_layers
-        windows = (config.window(layer) or 0 for layer in range(config.num_hidden_layers))
-        self.compiled = native.kernels.Attention(
-            list(zip(storage.matrices, windows, scales, strict=True)),
+        self._kernel = native.kernels.Attention(
+            [
+                _layer(pair, options, size)
+                for pair, options in zip(storage.matrices, config.attention, strict=True)
+            ],
             num_heads=config.num_attention_heads,
             kv_heads=storage.num_kv_heads,
             head_dim=size,
@@ -56,7 +58,10 @@ class NativeAttention:
             uses_tiles=native.uses_tiles(),
         )
         # See `AttentionContext`. A step calls it as it is, without a Python function around it.
-        self.attend: Callable[[int, Tensor], Tensor] = self.compiled.attend
+        self.attend: Callable[..., Tensor] = self._kernel.attend
+        has_sinks = any(options.has_sinks for options in config.attention)
+        # Sinks come with the heads of their block, one block at a time.
+        self.compiled = None if has_sinks else self._kernel
         self._num_tokens = 0
         self._memory = torch.empty(0, dtype=storage.dtype)
         self._out = self._memory.view(0, self._width)
@@ -81,7 +86,7 @@ class NativeAttention:
             token += count
         if token != self._num_tokens:
             self._lay_out_results(token)
-        self.compiled.lay_out(array("q", numbers), array("q", pages), self._out)
+        self._kernel.lay_out(array("q", numbers), array("q", pages), self._out)
 
     def begin(self, rows: int, length: int) -> None:
         """See `AttentionContext`; the step's rows are those that were laid out."""
@@ -96,3 +101,10 @@ class NativeAttention:
             if self._memory.numel() < count:
                 self._memory = torch.empty(count, dtype=self._dtype)
             self._out = self._memory[:count].view(tokens, self._width)
+
+
+def _layer(pair: tuple[Tensor, Tensor], options: AttentionOptions, size: int) -> tuple[Any, ...]:
+    """A layer as the kernel wants it: its pages, ``[P * K, page_size, D]`` each, and options."""
+    scale = 1 / math.sqrt(size) if options.scale is None else options.scale
+    window, cap = options.window or 0, options.cap or 0.0
+    return pair, window, options.is_chunked, scale, cap, options.slopes, options.has_sinks

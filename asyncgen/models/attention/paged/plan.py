@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from asyncgen.models.attention.options import AttentionOptions
 
 WIDEST_HOLE: Final = 8
 """Unused pages in a row that a block computes over; a block of its own costs about as much."""
@@ -144,12 +145,12 @@ def place_rows(rows: Sequence[PackedRow]) -> list[PlacedRow]:
 
 
 def visible_pages(
-    rows: Sequence[PlacedRow], page_size: int, window: int | None
+    rows: Sequence[PlacedRow], page_size: int, options: AttentionOptions
 ) -> tuple[list[int], list[list[int]]]:
     """What the queries of each row can see: number of its first such page, and from there all."""
     firsts, tables = [], []
     for row in rows:
-        first = 0 if window is None else max(row.start + 1 - window, 0) // page_size
+        first = options.first_seen(row.start) // page_size
         firsts.append(first)
         tables.append(list(row.pages[first : (row.start + row.count - 1) // page_size + 1]))
     return firsts, tables

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 
+from asyncgen.models.attention.openly import hide_unseen, weights_of
 from asyncgen.models.attention.paged.plan import (
     Block,
     bucket_lengths,
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from asyncgen.cache.paged import PagedStorage
+    from asyncgen.models.attention.options import AttentionOptions
     from asyncgen.models.attention.paged.plan import BlockPlan, PackedRow, PlacedRow
 
 
@@ -45,28 +47,33 @@ class SingleTokens:
     """
 
     def __init__(
-        self, rows: Sequence[PlacedRow], storage: PagedStorage, window: int | None, group: int
+        self,
+        rows: Sequence[PlacedRow],
+        storage: PagedStorage,
+        options: AttentionOptions,
+        group: int,
     ) -> None:
         """Lay the rows out for all layers of a step.
 
         Args:
             rows: Rows of one token, at least one.
             storage: Where the pages are.
-            window: Keys that a query sees, itself included; ``None``: all.
+            options: Of the layers that these rows are computed in; their scale is not read.
             group: Query heads for each key head, G.
         """
         self._storage = storage
         self._group = group
         self._heads = group * storage.num_kv_heads
         size = storage.page_size
-        firsts, tables = visible_pages(rows, size, window)
+        self._options = options
+        firsts, tables = visible_pages(rows, size, options)
         tokens = [row.token for row in rows]
         plan = plan_blocks(tables, storage.num_kv_heads, storage.num_pages)
         with torch.inference_mode(False):
             self._lay_out_blocks(plan, tokens)
-            self._lay_out_rows(plan, rows, [first * size for first in firsts], window)
+            self._lay_out_rows(plan, rows, [first * size for first in firsts])
             self._lay_out_results(plan)
-        self._plan, self._tables, self._window = plan, tables, window
+        self._plan, self._tables = plan, tables
         self._starts = [row.start for row in rows]
         self._is_first = tokens == list(range(len(tokens)))
         self._targets = torch.tensor(tokens)
@@ -83,12 +90,15 @@ class SingleTokens:
         """
         if len(rows) != len(self._tables):
             return False
-        size, window = self._storage.page_size, self._window
+        size, has_window = self._storage.page_size, self._options.window is not None
+        first_seen = self._options.first_seen
         begun: list[tuple[int, int]] = []
         for number, (row, start, table) in enumerate(
             zip(rows, self._starts, self._tables, strict=True)
         ):
-            if row.start != start + 1 or (window is not None and row.start >= window):
+            if row.start != start + 1:
+                return False
+            if has_window and first_seen(row.start) != first_seen(start):
                 return False
             known = len(table)
             pages = row.pages if len(row.pages) == known else row.pages[:known]
@@ -102,8 +112,10 @@ class SingleTokens:
         if begun:
             self._begin_pages(rows, begun)
         self._starts = [row.start for row in rows]
-        for _, _, mask, newest in self._buckets:
+        for _, _, mask, newest, distances in self._buckets:
             mask.view(-1).index_fill_(0, newest.add_(1), 0)
+            if distances is not None:
+                distances.sub_(1)
         return True
 
     def _begin_pages(self, rows: Sequence[PackedRow], begun: list[tuple[int, int]]) -> None:
@@ -125,15 +137,24 @@ class SingleTokens:
             self._plan.results[row].append(page)
         self._lay_out_results(self._plan)
 
-    def attend(self, layer: int, heads: Tensor, out: Tensor, scale: float | None) -> None:
+    def attend(
+        self,
+        layer: int,
+        heads: Tensor,
+        out: Tensor,
+        scale: float | None,
+        sinks: Tensor | None = None,
+    ) -> None:
         """Write the rows' part of ``out`` ``[N, H * D]``; ``heads`` is ``[N, H + 2K, D]``."""
-        attended = self.compute(layer, heads, scale)
+        attended = self.compute(layer, heads, scale, sinks)
         if self._is_first:
             out[: len(attended)] = attended
         else:
             out.index_copy_(0, self._targets, attended)
 
-    def compute(self, layer: int, heads: Tensor, scale: float | None) -> Tensor:
+    def compute(
+        self, layer: int, heads: Tensor, scale: float | None, sinks: Tensor | None = None
+    ) -> Tensor:
         """The rows' results ``[R, H * D]``, one after another."""
         size = self._storage.head_dim
         scale = size**-0.5 if scale is None else scale
@@ -143,9 +164,19 @@ class SingleTokens:
         for block, (keys, _) in zip(self._blocks, pairs, strict=True):
             torch.bmm(block.queries, keys.transpose(1, 2), out=block.scores)
         torch.index_select(self._slices, 0, self._to_rows, out=self._gathered)
-        for scores, weights, mask, _ in self._buckets:
-            torch.add(mask, scores, alpha=scale, out=scores)
-            torch.softmax(scores, -1, out=weights)
+        for scores, weights, mask, _, distances in self._buckets:
+            if self._options.is_plain:
+                torch.add(mask, scores, alpha=scale, out=scores)
+                torch.softmax(scores, -1, out=weights)
+                continue
+            weighed = weights_of(
+                scores.float().mul_(scale)[:, :, None],  # [rows, H, 1, T]
+                self._options,
+                mask=mask[:, None],
+                distances=None if distances is None else distances[:, None],
+                sinks=sinks,
+            )
+            weights.copy_(weighed[:, :, 0])
         torch.index_select(self._weights, 0, self._to_pages, out=self._slices)
         for block, (_, values) in zip(self._blocks, pairs, strict=True):
             block.weigh(values)
@@ -201,9 +232,7 @@ class SingleTokens:
             )
             place, result = end, result + count
 
-    def _lay_out_rows(
-        self, plan: BlockPlan, rows: Sequence[PlacedRow], begins: list[int], window: int | None
-    ) -> None:
+    def _lay_out_rows(self, plan: BlockPlan, rows: Sequence[PlacedRow], begins: list[int]) -> None:
         """Which slices are a row's, what is hidden of them, and which results it adds up."""
         storage, group = self._storage, self._group
         size, like = storage.page_size, storage.data
@@ -244,7 +273,7 @@ class SingleTokens:
         scores = torch.split(self._gathered, slices)
         weights = torch.split(self._weights, slices)
         self._buckets = [
-            (part.view(shape), weight.view(shape), *self._hide(rows, begins, bucket, shape, window))
+            (part.view(shape), weight.view(shape), *self._hide(rows, begins, bucket, shape))
             for part, weight, bucket, shape in zip(scores, weights, buckets, shapes, strict=True)
         ]
 
@@ -260,19 +289,18 @@ class SingleTokens:
         begins: list[int],
         bucket: list[int],
         shape: tuple[int, int, int],
-        window: int | None,
-    ) -> tuple[Tensor, Tensor]:
-        """What is added to the scores of a bucket, ``[rows, 1, T]``; and where a row's newest
-        token is in it, ``[rows]``, all dimensions seen as one."""
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """What is added to the scores of a bucket, ``[rows, 1, T]``; where a row's newest token
+        is in it, ``[rows]``, all dimensions seen as one; and where there are slopes, how far keys
+        are away, ``[rows, 1, T]``."""
         begin = torch.tensor([begins[row] for row in bucket])[:, None, None]
         query = torch.tensor([rows[row].start for row in bucket])[:, None, None]
         keys = begin + torch.arange(shape[2])
-        hidden = keys > query
-        if window is not None:
-            hidden |= keys <= query - window
+        hidden = hide_unseen(query, keys, self._options)
+        away = None if self._options.slopes is None else (keys - query).float()
         mask = self._storage.data.new_zeros(hidden.shape)
         newest = (query - begin).flatten() + torch.arange(len(bucket)) * shape[2]
-        return mask.masked_fill_(hidden, -torch.inf), newest
+        return mask.masked_fill_(hidden, -torch.inf), newest, away
 
 
 class _Pages:

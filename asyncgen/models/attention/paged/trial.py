@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from asyncgen.cache.paged import PagedStorage
+from asyncgen.models.attention.options import AttentionOptions
 from asyncgen.models.attention.paged.chunks import Chunks
 from asyncgen.models.attention.paged.fixed import FixedRows
 from asyncgen.models.attention.paged.fused import FusedKernel, FusedRows
@@ -71,6 +72,16 @@ def find_fused_kernel(config: ModelConfig, storage: PagedStorage) -> FusedKernel
         return None
     if storage.dtype not in (torch.float16, torch.bfloat16):
         _log.info("attention runs unfused: torch has no fused kernel for %s", storage.dtype)
+        return None
+    left_out = [layer for layer, each in enumerate(config.attention) if not each.is_fusable]
+    if left_out:
+        _log.info(
+            "attention runs unfused in %d of %d layers: torch's fused kernels have no soft caps, "
+            "sinks, slopes or chunked windows",
+            len(left_out),
+            config.num_hidden_layers,
+        )
+    if len(left_out) == config.num_hidden_layers:
         return None
     try:
         from torch.nn.attention.varlen import varlen_attn
@@ -187,7 +198,7 @@ class _Trial:
         singles = [(first - 1, 1), (4, 1), (second - 1, 1)]
         chunks = [(second - 40, 40), (0, 70), (storage.page_size - 1, 2)]
         generator = torch.Generator(storage.device).manual_seed(0)
-        windows = {config.window(layer) for layer in range(config.num_hidden_layers)}
+        windows = {each.window for each in config.attention if each.is_fusable}
         self._cases = [
             _make_case(_one_layer(config, window), storage, spans, generator)
             for window in windows
@@ -241,14 +252,8 @@ def _fault(case: _Case, kernel: FusedKernel, *, fixed: bool) -> str | None:
 
 def _one_layer(config: ModelConfig, window: int | None) -> ModelConfig:
     """The configuration of one layer, with the usual scale and a window within the long texts."""
-    kind = "full_attention" if window is None else "sliding_attention"
-    return replace(
-        config,
-        num_hidden_layers=1,
-        attention_scales=None,
-        sliding_window=None if window is None else min(window, LONGEST_WINDOW),
-        layer_types=(kind,),
-    )
+    window = None if window is None else min(window, LONGEST_WINDOW)
+    return replace(config, num_hidden_layers=1, attention=(AttentionOptions(window=window),))
 
 
 def _make_case(
@@ -297,7 +302,7 @@ def _make_case(
     exact.data.copy_(storage.data)
     expected = torch.empty(token, heads * config.head_dim, device=device)
     for row in rows:
-        chunks = Chunks([row], exact, config.window(0), heads // config.num_key_value_heads)
+        chunks = Chunks([row], exact, config.attention[0].kind, heads // config.num_key_value_heads)
         chunks.attend(0, step.float(), expected, None)
     is_single = all(count == 1 for _, count in spans)
     return _Case(config, storage, rows, step, expected.view(token, heads, -1), is_single)

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from asyncgen.cache.paged import PagedStorage
+from asyncgen.models.attention.options import AttentionOptions
 from asyncgen.models.attention.paged.by_torch import TorchAttention
 from asyncgen.models.attention.paged.chunks import Chunks
 from asyncgen.models.attention.paged.singles import SingleTokens
@@ -35,6 +36,6 @@ def test_single_tokens_and_chunks_are_computed_apart() -> None:
     ids = torch.zeros(20, dtype=torch.int64)
     chunk, token = Row(ids, [0, 1, 2], 2, 18), Row(ids, [3, 4, 5], 19, 1)
     attention.lay_out([token, chunk])
-    assert [type(part) for part in attention._parts[None]] == [SingleTokens, Chunks]
+    assert [type(part) for part in attention._parts[AttentionOptions()]] == [SingleTokens, Chunks]
     attention.lay_out([token])
-    assert None in attention._only and not attention._parts, "no padded batch"
+    assert AttentionOptions() in attention._only and not attention._parts, "no padded batch"

@@ -13,7 +13,7 @@ from asyncgen.models.attention.paged.chunks import Chunks
 from asyncgen.models.attention.paged.plan import PlacedRow
 from asyncgen.models.config import ModelConfig
 from tests.models.build import random_config
-from tests.models.written_out import attend_plainly
+from tests.models.written_out import attend_plainly, sinks_of, some_options
 
 D = 8
 
@@ -24,7 +24,7 @@ D = 8
     equal=st.booleans(),
     fresh=st.booleans(),
     group=st.sampled_from([1, 3]),
-    window=st.sampled_from([None, 1, 6, 30]),
+    drawn=st.data(),
     heads_first=st.booleans(),
     seed=st.integers(0, 10**6),
 )
@@ -33,11 +33,13 @@ def test_it_equals_plain_products(
     equal: bool,
     fresh: bool,
     group: int,
-    window: int | None,
+    drawn: st.DataObject,
     heads_first: bool,
     seed: int,
 ) -> None:
     torch.manual_seed(seed)
+    options = drawn.draw(some_options(2 * group, [None, 1, 6, 30]))
+    sinks = sinks_of(options, 2 * group)
     config = ModelConfig.from_hf(
         random_config("llama", num_attention_heads=2 * group, num_key_value_heads=2)
     )
@@ -59,9 +61,9 @@ def test_it_equals_plain_products(
             page = storage.layers[0][:, cell // 4]
             (page[:, :, cell % 4] if heads_first else page[:, cell % 4]).copy_(pair[at])
     out = torch.empty(token, 2 * group * D)
-    Chunks(rows, storage, window, group).attend(0, heads, out, None)
+    Chunks(rows, storage, options.kind, group).attend(0, heads, out, options.scale, sinks)
     for row in rows:
         end = row.token + row.count
         queries = heads[row.token : end, : 2 * group]
-        expected = attend_plainly(row, storage, window, group, queries)
+        expected = attend_plainly(row, storage, options, group, queries)
         torch.testing.assert_close(out[row.token : end], expected, atol=1e-5, rtol=0)

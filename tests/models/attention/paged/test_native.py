@@ -13,6 +13,7 @@ from torch import Tensor
 
 from asyncgen import native
 from asyncgen.cache.paged import PagedStorage
+from asyncgen.models.attention.options import AttentionOptions, alibi_slopes
 from asyncgen.models.attention.paged.native import NativeAttention
 from asyncgen.models.config import ModelConfig
 from tests.models.build import random_config
@@ -44,6 +45,10 @@ class Shape:
         size: D.
         page_size: Keys in a page.
         window: Keys that a query sees, or ``None``.
+        is_chunked: Whether those are of its chunk.
+        cap: Soft cap, or ``None``.
+        has_slopes: Whether distances count.
+        has_sinks: Whether there are scores without a key.
     """
 
     kernel: str
@@ -52,6 +57,25 @@ class Shape:
     size: int = 64
     page_size: int = 16
     window: int | None = None
+    is_chunked: bool = False
+    cap: float | None = None
+    has_slopes: bool = False
+    has_sinks: bool = False
+
+    @property
+    def options(self) -> AttentionOptions:
+        return AttentionOptions(
+            window=self.window,
+            cap=self.cap,
+            has_sinks=self.has_sinks,
+            slopes=alibi_slopes(self.num_heads) if self.has_slopes else None,
+            is_chunked=self.is_chunked and self.window is not None,
+        )
+
+    @property
+    def sinks(self) -> Tensor | None:
+        """Large and small ones."""
+        return torch.linspace(-3, 4, self.num_heads) if self.has_sinks else None
 
     @property
     def dtype(self) -> torch.dtype:
@@ -88,14 +112,13 @@ class Pool:
 
     def __init__(self, shape: Shape, num_pages: int, seed: int = 0) -> None:
         raw = random_config(
-            "mistral" if shape.window else "llama",
+            "llama",
             num_attention_heads=shape.num_heads,
             num_key_value_heads=shape.kv_heads,
             head_dim=shape.size,
             num_hidden_layers=1,
-            sliding_window=shape.window if shape.window else ...,
         )
-        config = ModelConfig.from_hf(raw)
+        config = replace(ModelConfig.from_hf(raw), attention=(shape.options,))
         self.shape = shape
         self.storage = PagedStorage(config, num_pages, shape.page_size, dtype=shape.dtype)
         self.storage.data.fill_(torch.nan)
@@ -116,7 +139,7 @@ class Pool:
         """Results of each row, ``[count, H * D]``."""
         heads = torch.cat([row.text.heads[row.start : row.start + row.count] for row in rows])
         self.attention.lay_out(rows)
-        results = self.attention.attend(0, heads).clone()
+        results = self.attention.attend(0, heads, self.shape.sinks).clone()
         return list(torch.split(results, [row.count for row in rows]))
 
     def run(self, texts: list[Text], chooser: random.Random, most: int) -> list[Tensor]:
@@ -151,10 +174,19 @@ def plainly(shape: Shape, heads: Tensor, first: int = 0) -> Tensor:
     positions = torch.arange(len(heads))
     behind = positions[first:, None] - positions
     hidden = behind < 0
-    if shape.window is not None:
-        hidden |= behind >= shape.window
+    options = shape.options
+    firsts = torch.tensor([options.first_seen(at) for at in range(first, len(heads))])
+    hidden |= positions < firsts[:, None]
     scores = queries @ keys.transpose(1, 2) / shape.size**0.5
-    weights = scores.masked_fill(hidden, -torch.inf).softmax(-1)
+    if options.cap is not None:
+        scores = options.cap * (scores / options.cap).tanh()
+    if options.slopes is not None:
+        scores = scores - torch.tensor(options.slopes).double()[:, None, None] * behind
+    scores = scores.masked_fill(hidden, -torch.inf)
+    if shape.sinks is not None:
+        sinks = shape.sinks.double()[:, None, None].expand(-1, len(firsts), 1)
+        scores = torch.cat((scores, sinks), -1)
+    weights = scores.softmax(-1)[..., : len(heads)]
     return (weights @ values).transpose(0, 1).flatten(1)
 
 
@@ -170,9 +202,13 @@ shapes = st.builds(
     kernel=st.sampled_from(kernel_names() or [""]),
     kv_heads=st.sampled_from([1, 2, 3]),
     group=st.integers(1, 8),
-    size=st.sampled_from([2, 8, 16, 32, 48, 64, 70, 80, 96, 128, 250, 256]),
+    size=st.sampled_from([2, 8, 16, 32, 48, 64, 70, 80, 96, 128, 250, 256, 320, 512]),
     page_size=st.sampled_from([1, 7, 16, 32, 48, 64]),
     window=st.sampled_from([None, None, 1, 5, 40, 300]),
+    is_chunked=st.sampled_from([False, False, True]),
+    cap=st.sampled_from([None, None, 0.5, 30.0]),
+    has_slopes=st.sampled_from([False, False, True]),
+    has_sinks=st.sampled_from([False, False, True]),
 )
 
 
@@ -327,5 +363,5 @@ def test_it_serves_pages_in_its_own_layout(dtype: torch.dtype) -> None:
     assert NativeAttention.serves(PagedStorage(config, 1, 4, dtype=dtype))
     assert not NativeAttention.serves(PagedStorage(config, 1, 4, heads_first=False))
     assert not NativeAttention.serves(PagedStorage(config, 1, 4, dtype=torch.float16))
-    large = ModelConfig.from_hf(random_config("llama", head_dim=272))
+    large = ModelConfig.from_hf(random_config("llama", head_dim=528))
     assert not NativeAttention.serves(PagedStorage(large, 1, 4, dtype=dtype))

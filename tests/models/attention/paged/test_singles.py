@@ -10,11 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asyncgen.cache.paged import PagedStorage
+from asyncgen.models.attention.options import AttentionOptions
 from asyncgen.models.attention.paged.plan import PlacedRow
 from asyncgen.models.attention.paged.singles import SingleTokens
 from asyncgen.models.config import ModelConfig
 from tests.models.build import random_config
-from tests.models.written_out import attend_plainly
+from tests.models.written_out import attend_plainly, sinks_of, some_options
 
 D = 8
 
@@ -33,7 +34,7 @@ def storage_of(kv_heads: int, num_pages: int, page_size: int) -> PagedStorage:
     kv_heads=st.sampled_from([1, 2, 3]),
     group=st.sampled_from([1, 2, 3, 4, 7]),
     page_size=st.sampled_from([1, 4, 16]),
-    window=st.sampled_from([None, 1, 5, 40]),
+    drawn=st.data(),
     spread=st.sampled_from([1, 3, 40]),
     seed=st.integers(0, 10**6),
 )
@@ -43,11 +44,13 @@ def test_it_equals_plain_products(
     kv_heads: int,
     group: int,
     page_size: int,
-    window: int | None,
+    drawn: st.DataObject,
     spread: int,
     seed: int,
 ) -> None:
     torch.manual_seed(seed)
+    options = drawn.draw(some_options(group * kv_heads, [None, 1, 5, 40]))
+    sinks = sinks_of(options, group * kv_heads)
     tables = [start // page_size + 1 for start in starts]
     total = (sum(tables) + prefix) * spread
     storage = storage_of(kv_heads, total, page_size)
@@ -63,11 +66,11 @@ def test_it_equals_plain_products(
         rows.append(PlacedRow(2 * number, start, 1, table))
     heads = torch.randn(2 * len(rows), (group + 2) * kv_heads, D)
     out = torch.zeros(2 * len(rows), group * kv_heads * D)
-    SingleTokens(rows, storage, window, group).attend(0, heads, out, None)
+    SingleTokens(rows, storage, options.kind, group).attend(0, heads, out, options.scale, sinks)
     assert (out[1::2] == 0).all()
     for row in rows:
         queries = heads[row.token : row.token + 1, : group * kv_heads]
-        expected = attend_plainly(row, storage, window, group, queries)[0]
+        expected = attend_plainly(row, storage, options, group, queries)[0]
         torch.testing.assert_close(out[row.token], expected, atol=1e-5, rtol=0)
 
 
@@ -77,7 +80,7 @@ def test_it_equals_plain_products(
     ids=["no further", "other pages", "next page"],
 )
 def test_it_goes_on_only_with_the_same_rows(start: int, pages: list[int]) -> None:
-    part = SingleTokens([PlacedRow(0, 5, 1, [1, 0])], storage_of(2, 4, 4), None, 1)
+    part = SingleTokens([PlacedRow(0, 5, 1, [1, 0])], storage_of(2, 4, 4), AttentionOptions(), 1)
     assert not part.advance([PlacedRow(0, start, 1, pages)])
     assert not part.advance([])
     assert part.advance([PlacedRow(0, 6, 1, [1, 0, 3])])
@@ -89,20 +92,22 @@ def test_it_goes_on_only_with_the_same_rows(start: int, pages: list[int]) -> Non
     starts=st.lists(st.integers(0, 20), min_size=2, max_size=7),
     shared=st.integers(0, 3),
     group=st.sampled_from([1, 3]),
-    window=st.sampled_from([None, 25]),
+    drawn=st.data(),
     seed=st.integers(0, 10**6),
 )
 def test_rows_that_begin_pages_go_on_in_the_same_layout(
-    starts: list[int], shared: int, group: int, window: int | None, seed: int
+    starts: list[int], shared: int, group: int, drawn: st.DataObject, seed: int
 ) -> None:
-    begin_pages(starts, shared, group, window, seed)
+    begin_pages(starts, shared, group, drawn.draw(some_options(2 * group, [None, 8, 25])), seed)
 
 
 def test_a_layout_has_room_for_pages_that_are_begun() -> None:
-    assert begin_pages([0, 5, 9], 0, 1, None, 0)
+    assert begin_pages([0, 5, 9], 0, 1, AttentionOptions(), 0)
 
 
-def begin_pages(starts: list[int], shared: int, group: int, window: int | None, seed: int) -> int:
+def begin_pages(
+    starts: list[int], shared: int, group: int, options: AttentionOptions, seed: int
+) -> int:
     """Compare twelve steps with plain attention; how many pages were begun in a layout."""
     torch.manual_seed(seed)
     size, kv_heads = 4, 2
@@ -127,13 +132,13 @@ def begin_pages(starts: list[int], shared: int, group: int, window: int | None, 
                 storage.data[:, :, table[-1]].normal_()
             rows.append(PlacedRow(number, place, 1, table))
         if part is None or not part.advance(rows):
-            part = SingleTokens(rows, storage, window, group)
+            part = SingleTokens(rows, storage, options.kind, group)
         else:
             begun += sum(row.start % size == 0 for row in rows)
         heads = torch.randn(len(rows), (group + 2) * kv_heads, D)
-        found = part.compute(0, heads, None)
+        found = part.compute(0, heads, options.scale, sinks_of(options, 2 * group))
         for row, one in zip(rows, found, strict=True):
             queries = heads[row.token : row.token + 1, : group * kv_heads]
-            expected = attend_plainly(row, storage, window, group, queries)[0]
+            expected = attend_plainly(row, storage, options, group, queries)[0]
             torch.testing.assert_close(one, expected, atol=1e-5, rtol=0)
     return begun
