@@ -8,7 +8,7 @@ from asyncgen.errors import UnsupportedModelError
 from asyncgen.hub import resolve
 from asyncgen.load_options import TokenizerOptions, shows, tokenizer_arguments
 from asyncgen.modeling import PreTrainedModel
-from asyncgen.models.arch.registry import MODELS
+from asyncgen.models.arch.registry import FAMILIES
 from asyncgen.seq2seq import Seq2SeqModel
 from asyncgen.tokenizer import Tokenizer
 
@@ -75,13 +75,13 @@ CLASSES: dict[str, type[PreTrainedModel]] = {
         Seq2SeqModel if kind.has_encoder else PreTrainedModel,
         model_type=kind.model_type,
     )
-    for kind in MODELS.values()
+    for kind in FAMILIES.values()
 }
 """The models, by the name of the class."""
 
 TOKENIZERS: dict[str, type[PreTrainedTokenizerFast]] = {
     name: _class(name, PreTrainedTokenizerFast, names=kind.tokenizer_names)
-    for kind in MODELS.values()
+    for kind in FAMILIES.values()
     for name in kind.tokenizer_names
 }
 """The tokenizers likewise."""

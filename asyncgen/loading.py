@@ -12,9 +12,9 @@ from asyncgen.errors import InvalidRequestError, ModelLoadError
 from asyncgen.generation.config import CONFIG_FILE, GenerationConfig
 from asyncgen.generation.config.rules import require
 from asyncgen.hub import read_json, resolve
-from asyncgen.models.arch.registry import MODELS
 from asyncgen.models.config import ModelConfig
 from asyncgen.models.config.stored import check_sizes
+from asyncgen.models.core import make_core
 from asyncgen.progress import progress_option
 from asyncgen.weights import load_weights, resolve_dtype
 
@@ -82,13 +82,11 @@ def load_core(
     check_sizes(config, {name: tensor.shape for name, tensor in checkpoint.tensors.items()})
     kind = resolve_dtype(dtype, raw, checkpoint)
     with torch.device("meta"):
-        core = MODELS[config.model_type](config, dtype=kind)
+        core = make_core(config, dtype=kind)
     load_weights(
         core,
-        checkpoint.below(core.stack_prefix),
+        checkpoint.below(_stack_prefix(config)),
         device=chosen,
-        # Some checkpoints store a tied head all the same.
-        ignored=(r"^lm_head\.weight$",) if config.tie_word_embeddings else (),
         progress=progress,
     )
     return Loaded(core, generation_config, str(source), checkpoint)
@@ -106,6 +104,12 @@ def read_config(source: str | os.PathLike[str], **address: Any) -> ModelConfig:
         UnsupportedModelError: Its ``model_type`` has no implementation.
     """
     return ModelConfig.from_hf(_read_file(resolve(source, weights=False, **address)))
+
+
+def _stack_prefix(config: ModelConfig) -> str:
+    """First part of the names of all stored weights but the head's, with its dot."""
+    stack, dot, _ = config.names["embed_tokens"].partition(".")
+    return stack + dot if dot else ""
 
 
 def _read_file(folder: Path) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from asyncgen.generation.outputs import CausalLMOutputWithPast
 from asyncgen.hub import checked_folder, write_text
 from asyncgen.load_options import ModelOptions, model_arguments, shows
 from asyncgen.loading import Loaded, load_core
-from asyncgen.models.arch.registry import MODELS
+from asyncgen.models.arch.registry import FAMILIES
 from asyncgen.models.attention.dense import DenseAttention
 from asyncgen.models.config.live import CALL_DEFAULTS, LiveConfig
 from asyncgen.models.embeddings import (
@@ -130,7 +130,7 @@ class PreTrainedModel(GenerationMixin, ContinuousMixin, nn.Module):
         """
         model = cls(loaded.core, loaded.generation_config, loaded.source)
         ids = torch.zeros(1, 1, dtype=torch.int64)
-        decoder = {"decoder_input_ids": ids} if loaded.core.has_encoder else {}
+        decoder = {"decoder_input_ids": ids} if loaded.core.family.has_encoder else {}
         logits = model(input_ids=ids, use_cache=False, return_dict=True, **decoder).logits
         if bool(logits.isnan().any()):
             # Without one, the dtype is too narrow for this token: others may well be served.
@@ -168,7 +168,7 @@ class PreTrainedModel(GenerationMixin, ContinuousMixin, nn.Module):
             own = f"of type {cls.model_type!r}"
             if cls.model_type is None:
                 own = "with an encoder" if cls.has_encoder else "without an encoder"
-            right = MODELS[config.model_type].class_name
+            right = FAMILIES[config.model_type].class_name
             raise UnsupportedModelError(
                 f"`{cls.__name__}` loads models {own}, and this one is "
                 f"{config.model_type!r}; load it with `{right}`, or with an Auto class"
@@ -366,7 +366,9 @@ class PreTrainedModel(GenerationMixin, ContinuousMixin, nn.Module):
         shard_bytes(max_shard_size)
         if not is_main_process:
             return
-        content = self.config.to_file(str(self.dtype).removeprefix("torch."), self.core.class_name)
+        content = self.config.to_file(
+            str(self.dtype).removeprefix("torch."), self.core.family.class_name
+        )
         self.generation_config.validate(strict=True)
         folder = checked_folder(save_directory)
         save_weights(self.core, folder, max_shard_size)
@@ -450,7 +452,7 @@ class PreTrainedModel(GenerationMixin, ContinuousMixin, nn.Module):
     def _types(self, token_type_ids: Tensor, embeddings: Tensor) -> Tensor:
         """What types add to embeddings ``[B, S, E]``, ``[1 or B, S, E]``."""
         batch, length, _ = embeddings.shape
-        if not self.core.has_token_types:
+        if not self.core.family.has_token_types:
             name = self.core.model_type
             allowed = f"a {name} model has no types of tokens; leave it out"
             raise InvalidRequestError("token_type_ids", tuple(token_type_ids.shape), allowed)

@@ -86,7 +86,7 @@ def load_model(
         local_files_only=local_files_only,
         subfolder=subfolder,
     )
-    return CLASSES[loaded.core.class_name].from_loaded(loaded)
+    return CLASSES[loaded.core.family.class_name].from_loaded(loaded)
 
 
 def load_tokenizer(

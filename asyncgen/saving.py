@@ -160,6 +160,9 @@ def _tensors(model: Savable, shard: Sequence[_Piece]) -> Iterator[Tensor]:
         if piece.rule is not rule:
             rule, parts = piece.rule, {}
             whole = _parameter(model, rule.target)
+            if rule.order is not None:
+                back = torch.argsort(torch.tensor(rule.order, device=whole.device))
+                whole = whole.reshape(len(back), -1)[back].view_as(whole)
             rows = [shape[-1] if rule.transposed else shape[0] for shape in rule.shapes]
             parts = dict(zip(rule.sources, torch.split(whole, rows), strict=True))
             del whole

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from asyncgen.cache.caches import Cache
-    from asyncgen.models.arch.t5 import T5
+    from asyncgen.models.two_stacks import T5
 
 
 class Encoder:

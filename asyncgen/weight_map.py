@@ -22,12 +22,15 @@ class WeightRule:
         sources: Names in the checkpoint.
         shapes: Shape of each source as it is stored.
         transposed: Whether the sources are stored as ``[in, out]`` and joined as ``[out, in]``.
+        order: Which row of the joined sources each row of the parameter is; ``None``: the same.
+            Where there are as many as elements, elements are meant.
     """
 
     target: str
     sources: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]
     transposed: bool = False
+    order: tuple[int, ...] | None = None
 
 
 def module_rules(
@@ -38,6 +41,7 @@ def module_rules(
     *,
     bias: bool = False,
     transposed: bool = False,
+    order: tuple[int, ...] | None = None,
 ) -> list[WeightRule]:
     """The rules of a module: its weight, and its bias if it has one.
 
@@ -48,14 +52,15 @@ def module_rules(
         columns: Their inputs; ``None``: the weight is a vector, as that of a norm.
         bias: Whether they have biases.
         transposed: Whether their matrices are stored as ``[in, out]``.
+        order: See `WeightRule`.
     """
     vectors = tuple((count,) for count in rows)
     shapes: tuple[tuple[int, ...], ...] = vectors
     if columns is not None:
         shapes = tuple((columns, count) if transposed else (count, columns) for count in rows)
     weights = tuple(f"{source}.weight" for source in sources)
-    rules = [WeightRule(f"{target}.weight", weights, shapes, transposed)]
+    rules = [WeightRule(f"{target}.weight", weights, shapes, transposed, order)]
     if bias:
         biases = tuple(f"{source}.bias" for source in sources)
-        rules.append(WeightRule(f"{target}.bias", biases, vectors))
+        rules.append(WeightRule(f"{target}.bias", biases, vectors, order=order))
     return rules

@@ -148,7 +148,8 @@ def load_weights(
             for rule in group:
                 sources = [stored[source] for source in rule.sources]
                 kind = kinds[rule.target]
-                tensor = reader.join(sources, kind, transposed=rule.transposed).to(device)
+                tensor = reader.join(sources, kind, transposed=rule.transposed)
+                tensor = in_order(tensor, rule.order).to(device)
                 name = rule.target.rpartition(".")[2]
                 setattr(module, name, nn.Parameter(tensor, requires_grad=False))
                 # Else this name would keep the original alive while `prepare` makes its copy.
@@ -338,6 +339,13 @@ class _Reader:
         if path not in self._files:
             self._files[path] = path.open("rb", buffering=0)
         return self._files[path]
+
+
+def in_order(tensor: torch.Tensor, order: Sequence[int] | None) -> torch.Tensor:
+    """The rows, or elements, of a tensor in another order; see `WeightRule`."""
+    if order is None:
+        return tensor
+    return tensor.reshape(len(order), -1)[torch.tensor(order)].view_as(tensor)
 
 
 def _by_module(rules: Sequence[WeightRule]) -> list[tuple[str, list[WeightRule]]]:

@@ -13,7 +13,7 @@ import torch
 import asyncgen
 from asyncgen.errors import InvalidRequestError, UnsupportedModelError
 from asyncgen.faces import CLASSES, TOKENIZERS
-from asyncgen.models.arch.registry import MODELS
+from asyncgen.models.arch.registry import FAMILIES as DECLARED
 from tests.doubles.checkpoints import save_checkpoint
 from tests.doubles.tokenizers import save_tokenizer
 from tests.test_saving import FAMILIES, tokens
@@ -36,15 +36,15 @@ OPTIONS: dict[str, Any] = {
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A checkpoint of every family."""
     top = tmp_path_factory.mktemp("families")
-    for model_type in MODELS:
+    for model_type in FAMILIES:
         save_checkpoint(top / model_type, **FAMILIES[model_type])
         save_tokenizer(top / model_type, "byte_level")
-    return {model_type: top / model_type for model_type in MODELS}
+    return {model_type: top / model_type for model_type in FAMILIES}
 
 
-@pytest.mark.parametrize("model_type", MODELS)
+@pytest.mark.parametrize("model_type", FAMILIES)
 def test_a_class_loads_its_family(model_type: str, folders: dict[str, Path]) -> None:
-    kind = MODELS[model_type]
+    kind = DECLARED[model_type]
     own: Any = getattr(asyncgen, kind.class_name)
     model = own.from_pretrained(folders[model_type], torch_dtype=torch.float32, **OPTIONS)
     assert type(model) is own and isinstance(model, asyncgen.PreTrainedModel)
@@ -63,16 +63,16 @@ def test_a_class_loads_its_family(model_type: str, folders: dict[str, Path]) -> 
     assert tokens(model) == tokens(theirs.eval())
 
 
-@pytest.mark.parametrize("model_type", MODELS)
+@pytest.mark.parametrize("model_type", FAMILIES)
 def test_another_family_is_refused_by_both_names(
     model_type: str, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("asyncgen.loading.load_weights", None)  # nothing is read
     for other, folder in folders.items():
         if other != model_type:
-            right = f"{MODELS[model_type].class_name}.*'{other}'.*{MODELS[other].class_name}"
+            right = f"{DECLARED[model_type].class_name}.*'{other}'.*{DECLARED[other].class_name}"
             with pytest.raises(UnsupportedModelError, match=right):
-                CLASSES[MODELS[model_type].class_name].from_pretrained(folder)
+                CLASSES[DECLARED[model_type].class_name].from_pretrained(folder)
 
 
 def test_what_a_class_is_given_is_checked(folders: dict[str, Path]) -> None:

@@ -10,8 +10,8 @@ import torch
 import asyncgen
 from asyncgen.errors import InvalidRequestError, UnsupportedModelError
 from asyncgen.llm import AsyncLLM
-from asyncgen.models.arch.registry import MODELS
 from asyncgen.models.config import ModelConfig
+from asyncgen.models.core import make_core
 from asyncgen.seq2seq import Seq2SeqModel
 from tests.doubles.checkpoints import save_checkpoint
 from tests.doubles.engine import no_thread_left
@@ -45,7 +45,7 @@ def model() -> Seq2SeqModel:
             "decoder_start_token_id": EOS + 1,
         }
     )
-    core = MODELS["t5"](config, dtype=torch.float32)
+    core = make_core(config, dtype=torch.float32)
     generator = torch.Generator().manual_seed(0)
     for parameter in core.parameters():
         parameter.copy_(torch.randn(parameter.shape, generator=generator))

@@ -14,8 +14,8 @@ from safetensors.torch import save_file
 
 from asyncgen.checkpoint import open_checkpoint
 from asyncgen.errors import InvalidRequestError, ModelLoadError
-from asyncgen.models.arch.registry import MODELS
 from asyncgen.models.config import ModelConfig
+from asyncgen.models.core import make_core
 from asyncgen.models.kernels.native_linear import widens
 from asyncgen.weights import check_fit, load_weights, resolve_dtype
 from tests.doubles.checkpoints import CONFIG, random_weights, save_checkpoint, save_tensors
@@ -34,7 +34,7 @@ def build(dtype: torch.dtype = torch.float32, **config: Any) -> DecoderLM:
     """A model on the meta device."""
     settings = {**CONFIG, **config}
     with torch.device("meta"):
-        return MODELS[settings["model_type"]](ModelConfig.from_hf(settings), dtype=dtype)
+        return make_core(ModelConfig.from_hf(settings), dtype=dtype)
 
 
 def load(folder: Path, dtype: torch.dtype = torch.float32, **config: Any) -> DecoderLM:

@@ -1,36 +1,36 @@
-"""The decoder that most architectures share: pre-normalised blocks, gated feed-forward.
+"""The decoder that families share: embeddings, blocks by their plans, norm and head.
 
 A model computes over tokens, not rows: a step's B · S tokens are laid out one after another as
 ``[N, E]``, and the attention context alone knows which row each belongs to. So padded rows and
 packed rows run the same code. Models know nothing of batching, caches, sampling or text.
-
-Results are written into the memory of a `Workspace` that all layers share: at batch 1 a step is
-bound by the number of operator calls, and memory that stays needs no new views.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from asyncgen.errors import InvalidRequestError
-from asyncgen.models.kernels.blocks import compile_layers, compiled_block
+from asyncgen.models.arch.registry import FAMILIES
+from asyncgen.models.block import DecoderLayer, Workspace
+from asyncgen.models.kernels.blocks import compile_layers
 from asyncgen.models.kernels.linear import Embedding, Linear
-from asyncgen.models.kernels.norm import LayerNorm, RMSNorm, make_scaler
+from asyncgen.models.kernels.norm import Norm
 from asyncgen.models.kernels.prepared import Prepared
 from asyncgen.models.kernels.products import is_laid_out_anew
-from asyncgen.models.kernels.rope import Rotary, turner
-from asyncgen.weight_map import WeightRule, module_rules
+from asyncgen.models.kernels.rope import Rotary
+from asyncgen.models.weight_rules import weight_rules
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Sequence
 
     from asyncgen.models.attention.dense import AttentionContext
-    from asyncgen.models.config import ModelConfig
-    from asyncgen.models.kernels.blocks import Block
+    from asyncgen.models.config import ModelConfig, RopeConfig
+    from asyncgen.models.family.declaration import Family
+    from asyncgen.weight_map import WeightRule
 
 
 KEPT_TOKENS: Final = 16
@@ -42,153 +42,11 @@ HEAD_COPY_SHARE: Final = 0.15
 The copy exists beside the table, and loading may take 1.2 times the checkpoint in all.
 """
 
+_FREQUENCIES: Final = r"\.rotary_emb\.inv_freq$"
+"""Angles that early checkpoints stored with every layer."""
+
 HEAD_COPY_BYTES: Final = 8 << 20
 """A tied head also gets its own copy if it is no larger than this."""
-
-ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
-    "silu": torch._C._nn.silu_,
-    "swish": torch._C._nn.silu_,
-    "gelu": F.gelu,
-    "gelu_new": lambda gate: F.gelu(gate, approximate="tanh"),
-    "gelu_pytorch_tanh": lambda gate: F.gelu(gate, approximate="tanh"),
-    "relu": torch.relu_,
-}
-
-
-class Workspace:
-    """Memory for the intermediate results of N tokens, and the views that layers need of it."""
-
-    __slots__ = ("activated", "gate", "gate_up", "heads", "normed", "qkv", "turned", "up")
-
-    def __init__(self, config: ModelConfig, tokens: int, like: Tensor) -> None:
-        """Allocate for ``tokens`` tokens, in the dtype and on the device of ``like``."""
-        size, width = config.head_dim, config.intermediate_size
-        heads = config.num_attention_heads + 2 * config.num_key_value_heads
-        self.normed = like.new_empty(tokens, config.hidden_size)
-        self.qkv = like.new_empty(tokens, heads * size)
-        self.gate_up = like.new_empty(tokens, 2 * width)
-        self.activated = like.new_empty(tokens, width)
-        self.heads = self.qkv.view(tokens, heads, size)
-        self.turned = _halves(self.heads, heads - config.num_key_value_heads)
-        self.gate, self.up = torch.split(self.gate_up, width, dim=-1)
-
-
-def _halves(heads: Tensor, count: int) -> Tensor:
-    """The first ``count`` of ``[N, H + 2K, D]`` as pairs of halves, ``[N, count, 2, D / 2]``."""
-    tokens, every, size = heads.shape
-    return heads.view(tokens, every, 2, size // 2)[:, :count]
-
-
-class DecoderLayer(Prepared):
-    """One block: attention, then feed-forward, each normalised before and added to the stream."""
-
-    def __init__(self, config: ModelConfig, index: int, *, qk_norm: bool, dtype: torch.dtype):
-        """Make the parameters.
-
-        Args:
-            config: The model's.
-            index: Which layer this is.
-            qk_norm: Whether queries and keys are normalised per head before they are turned.
-            dtype: Of the parameters.
-        """
-        super().__init__()
-        self.index = index
-        self.num_turned = config.num_attention_heads + config.num_key_value_heads
-        self.num_heads = config.num_attention_heads
-        self.head_dim = config.head_dim
-        self.width = config.intermediate_size
-        self.eps = config.rms_norm_eps
-        hidden, queries = config.hidden_size, config.num_attention_heads * config.head_dim
-        values = config.num_key_value_heads * config.head_dim
-        self.input_norm = RMSNorm(hidden, self.eps, dtype=dtype)
-        self.qkv = Linear(hidden, queries + 2 * values, config.attention_bias, dtype=dtype)
-        self.q_norm = RMSNorm(self.head_dim, self.eps, dtype=dtype) if qk_norm else None
-        self.k_norm = RMSNorm(self.head_dim, self.eps, dtype=dtype) if qk_norm else None
-        self.output = Linear(queries, hidden, config.attention_output_bias, dtype=dtype)
-        self.post_norm = RMSNorm(hidden, self.eps, dtype=dtype)
-        gates = ACTIVATIONS[config.hidden_act] is ACTIVATIONS["silu"]
-        self.gate_up = Linear(hidden, 2 * self.width, config.mlp_bias, dtype=dtype, gates=gates)
-        self.down = Linear(self.width, hidden, config.mlp_bias, dtype=dtype)
-        self.activate = ACTIVATIONS[config.hidden_act]
-
-    def prepare(self) -> None:
-        """Gather what `run` uses; again after weights were replaced or moved."""
-        scaler = None
-        if self.q_norm is not None and self.k_norm is not None:
-            size = self.head_dim
-            # Queries and keys lie side by side, so their norms are one with a weight per head.
-            weights = (
-                self.q_norm.weight.expand(self.num_heads, size),
-                self.k_norm.weight.expand(self.num_turned - self.num_heads, size),
-            )
-            scaler = make_scaler(torch.cat(weights).detach(), size, self.eps)
-        gate_up = self.gate_up.ready()
-        self._plan = (
-            self.input_norm.scaler.into,
-            self.qkv.ready().into,
-            scaler,
-            turner(self.input_norm.weight),
-            self.output.ready().add_to,
-            self.post_norm.scaler.into,
-            gate_up.is_gated,
-            gate_up.into,
-            self.down.ready().add_to,
-        )
-
-    def compiled(self) -> Block | None:
-        """Its parts, where all of them are our kernels'."""
-        heads_norm = self._ready()[2]
-        return compiled_block(
-            self.input_norm.scaler,
-            self.qkv.ready(),
-            heads_norm,
-            self.output.ready(),
-            self.post_norm.scaler,
-            self.gate_up.ready(),
-            self.down.ready(),
-        )
-
-    def run(
-        self,
-        x: Tensor,
-        cos: Tensor,
-        sin: Tensor,
-        attention: AttentionContext,
-        space: Workspace,
-    ) -> None:
-        """Add this block's output to the stream ``x`` ``[N, E]`` in place.
-
-        Args:
-            x: The residual stream.
-            cos: Cosines of the tokens' positions, ``[N, 1, 2, D / 2]``.
-            sin: Signed sines, ``[N, 1, 2, D / 2]``.
-            attention: Does the attention.
-            space: Memory for N tokens.
-        """
-        plan = self._plan or self._ready()
-        input_norm, qkv_into, scaler, turn, add_output, post_norm, *feed_forward = plan
-        qkv = qkv_into(input_norm(x, space.normed), space.qkv)
-        if qkv is space.qkv:
-            heads, turned = space.heads, space.turned
-        else:
-            heads = qkv.view(qkv.shape[0], -1, self.head_dim)  # [N, H + 2K, D]
-            turned = _halves(heads, self.num_turned)
-        if scaler is not None:
-            unturned = heads[:, : self.num_turned]
-            scaler.into(unturned, unturned)
-        turn(turned, cos, sin)
-        add_output(x, attention.attend(self.index, heads))
-        normed = post_norm(x, space.normed)
-        is_gated, gate_up_into, add_down = feed_forward
-        if is_gated:
-            add_down(x, gate_up_into(normed, space.activated))
-            return
-        gate_up = gate_up_into(normed, space.gate_up)
-        if gate_up is space.gate_up:
-            gate, up = space.gate, space.up
-        else:
-            gate, up = torch.split(gate_up, self.width, dim=-1)
-        add_down(x, torch.mul(self.activate(gate), up, out=space.activated))
 
 
 class DecoderLM(Prepared):
@@ -199,30 +57,10 @@ class DecoderLM(Prepared):
 
     Attributes:
         config: The network's description.
-        model_type: Name of the architecture in ``config.json``.
-        class_name: What people know the whole model by.
-        tokenizer_names: What they know its tokenizer by, where it is the family's own.
-        has_encoder: Whether there is an encoder as well.
-        stack_prefix: First part of the names of all stored weights but the head's.
-        table_name: What follows it in the name of the embedding table.
-        unneeded: Regular expressions of names that its checkpoints carry in vain.
-        qk_norm: Whether queries and keys are normalised per head.
-        has_token_types: Whether a token may have a type, whose row of the embedding table is
-            added to its own.
         packed_length: Tokens of the longest text that can share a packed step; ``None``: any
             length. The angles of ``dynamic`` and ``longrope`` change with the longest text in the
             step, so beyond its original length such a text must run alone.
     """
-
-    model_type: ClassVar[str] = ""
-    class_name: ClassVar[str] = ""
-    tokenizer_names: ClassVar[tuple[str, ...]] = ()
-    has_encoder: ClassVar[bool] = False
-    stack_prefix: ClassVar[str] = "model."
-    table_name: ClassVar[str] = "embed_tokens"
-    unneeded: ClassVar[tuple[str, ...]] = (r"\.rotary_emb\.inv_freq$",)
-    qk_norm: ClassVar[bool] = False
-    has_token_types: ClassVar[bool] = False
 
     def __init__(self, config: ModelConfig, *, dtype: torch.dtype | None = None) -> None:
         """Make the parameters, uninitialised, on the current default device (``meta`` too).
@@ -239,16 +77,26 @@ class DecoderLM(Prepared):
             self._make_layer(index, dtype) for index in range(config.num_hidden_layers)
         )
         self.norm = self._make_norm(dtype)
-        self.lm_head = Linear(config.hidden_size, config.vocab_size, dtype=dtype)
+        has_bias = config.stream.has_head_bias
+        self.lm_head = Linear(config.hidden_size, config.vocab_size, has_bias, dtype=dtype)
         if config.tie_word_embeddings:
             self.lm_head.weight = None
         self._make_positions(dtype)
-        rope = config.rope
-        is_switched = rope.rope_type in ("dynamic", "longrope")
-        self.packed_length = rope.original_max_position_embeddings if is_switched else None
+        ropes = config.ropes or (config.rope,)
+        lengths = [
+            rope.original_max_position_embeddings
+            for rope in ropes
+            if rope.rope_type in ("dynamic", "longrope")
+        ]
+        self.packed_length = min(lengths, default=None)
         self._spaces: dict[int, Workspace] = {}
         # In a tuple, or it would become a parameter of this module as well.
         self._head_made_of: tuple[nn.Parameter, ...] = ()
+
+    @property
+    def family(self) -> Family:
+        """What its architecture declares."""
+        return FAMILIES[self.config.model_type]
 
     @property
     def vocab_size(self) -> int:
@@ -272,7 +120,7 @@ class DecoderLM(Prepared):
         large matrices exist twice at once. A tied head that was made of this table is kept.
         """
         for module in self.modules():
-            if isinstance(module, (Linear, Embedding, RMSNorm, LayerNorm)):
+            if isinstance(module, (Linear, Embedding, Norm)):
                 module.prepare()
         layers: list[Any] = list(self.layers)
         for layer in layers:
@@ -285,7 +133,7 @@ class DecoderLM(Prepared):
             self._placing(),
             tuple(layer.run for layer in layers),
             self.norm.scaler.into,
-            self.lm_head.ready().product,
+            self._head(),
             compile_layers(layers, self.dtype),
         )
 
@@ -437,71 +285,90 @@ class DecoderLM(Prepared):
 
     def ignored_weights(self) -> tuple[str, ...]:
         """Regular expressions of names that checkpoints carry and the model does not need."""
+        unneeded = (_FREQUENCIES, *self.family.unneeded)
         is_tied = self.config.tie_word_embeddings
-        return (*self.unneeded, r"^lm_head\.weight$") if is_tied else self.unneeded
+        head = self.config.names["lm_head"].replace(".", r"\.")
+        return (*unneeded, rf"^{head}\.weight$") if is_tied else unneeded
 
     def weight_map(self) -> tuple[WeightRule, ...]:
         """What each parameter is made of, in the order of computation."""
-        config = self.config
-        table = [config.vocab_size], config.hidden_size
-        rules = module_rules("embed_tokens", [self.stack_prefix + self.table_name], *table)
-        rules += self._stack_rules()
-        if not config.tie_word_embeddings:
-            rules += module_rules("lm_head", ["lm_head"], *table)
-        return tuple(rules)
-
-    def _stack_rules(self) -> list[WeightRule]:
-        """What lies between the embedding table and the output head is made of."""
-        depth = self.config.num_hidden_layers
-        rules = [rule for index in range(depth) for rule in self._layer_rules(index)]
-        return rules + module_rules("norm", ["model.norm"], [self.config.hidden_size])
-
-    def _layer_rules(self, index: int) -> list[WeightRule]:
-        config = self.config
-        hidden, width, size = config.hidden_size, config.intermediate_size, config.head_dim
-        queries, values = config.num_attention_heads * size, config.num_key_value_heads * size
-        rules: list[WeightRule] = []
-
-        def add(
-            ours: str, theirs: str, rows: list[int], columns: int | None = None, bias: bool = False
-        ) -> None:
-            sources = [f"model.layers.{index}.{name}" for name in theirs.split()]
-            rules.extend(module_rules(f"layers.{index}.{ours}", sources, rows, columns, bias=bias))
-
-        add("input_norm", "input_layernorm", [hidden])
-        qkv = "self_attn.q_proj self_attn.k_proj self_attn.v_proj"
-        add("qkv", qkv, [queries, values, values], hidden, config.attention_bias)
-        if self.qk_norm:
-            add("q_norm", "self_attn.q_norm", [size])
-            add("k_norm", "self_attn.k_norm", [size])
-        add("output", "self_attn.o_proj", [hidden], queries, config.attention_output_bias)
-        add("post_norm", "post_attention_layernorm", [hidden])
-        add("gate_up", "mlp.gate_proj mlp.up_proj", [width, width], hidden, config.mlp_bias)
-        add("down", "mlp.down_proj", [hidden], width, config.mlp_bias)
-        return rules
+        return weight_rules(self.config, self.family)
 
     def _make_layer(self, index: int, dtype: torch.dtype) -> nn.Module:
-        return DecoderLayer(self.config, index, qk_norm=self.qk_norm, dtype=dtype)
+        return DecoderLayer(self.config, index, rope=self._rope_of(index), dtype=dtype)
 
-    def _make_norm(self, dtype: torch.dtype) -> RMSNorm | LayerNorm:
-        return RMSNorm(self.config.hidden_size, self.config.rms_norm_eps, dtype=dtype)
+    def _make_norm(self, dtype: torch.dtype) -> Norm:
+        config = self.config
+        plan = config.blocks[-1].norm
+        return Norm(config.hidden_size, config.rms_norm_eps, plan, dtype=dtype)
+
+    def _ropes(self) -> list[RopeConfig]:
+        """The ropes that differ from each other, and turn at all."""
+        ropes = dict.fromkeys(self.config.ropes or (self.config.rope,))
+        return [rope for rope in ropes if rope.rope_type != "none"]
+
+    def _rope_of(self, index: int) -> int | None:
+        """Which of them turns a layer."""
+        rope = self.config.ropes[index] if self.config.ropes else self.config.rope
+        return None if rope.rope_type == "none" else self._ropes().index(rope)
 
     def _make_positions(self, dtype: torch.dtype) -> None:
-        """Make what tells positions apart."""
-        self._rotary = Rotary(self.config, dtype)
+        """Make what tells positions apart, and what else is done with embeddings."""
+        config, hidden = self.config, self.config.hidden_size
+        self._rotaries = [
+            Rotary(replace(config, rope=rope, ropes=None), dtype) for rope in self._ropes()
+        ]
+        if config.stream.positions == "table":
+            assert config.position_limit is not None
+            places = config.position_limit + config.stream.position_offset
+            self.embed_positions = Embedding(places, hidden, dtype=dtype)
+        if "embed_norm" in config.names:
+            self.embed_norm = Norm(hidden, config.rms_norm_eps, config.blocks[0].norm, dtype=dtype)
 
     def _make_space(self, tokens: int, like: Tensor) -> Any:
         """Memory that the layers share for so many tokens."""
         return Workspace(self.config, tokens, like)
 
-    def _placing(self) -> Callable[[Tensor, Tensor], tuple[Tensor, ...]]:
-        """What is done with the positions ``[N]`` of the stream ``[N, E]``.
+    def _placing(self) -> Callable[[Tensor, Tensor], Sequence[tuple[Tensor, ...]]]:
+        """What is done with the stream ``[N, E]`` and its positions ``[N]`` before the layers.
 
-        Its results are the arguments of each layer's `run` between the stream and the attention.
+        Its result is what each layer's `run` gets beside the stream.
         """
-        rotary = self._rotary
-        rotary.dtype = self.dtype
-        return lambda _, positions: rotary.rows(positions)
+        stream_plan = self.config.stream
+        # In the dtype of the stream, as families with such a factor were trained.
+        scale = float(torch.tensor(stream_plan.embedding_scale, dtype=self.dtype))
+        offset = stream_plan.position_offset
+        lookup = self.embed_positions.lookup if stream_plan.positions == "table" else None
+        norm = self.embed_norm.scaler.into if "embed_norm" in self.config.names else None
+        for rotary in self._rotaries:
+            rotary.dtype = self.dtype
+        turns = [rotary.rows for rotary in self._rotaries]
+
+        def place(stream: Tensor, positions: Tensor) -> Sequence[tuple[Tensor, ...]]:
+            if scale != 1:
+                stream.mul_(scale)
+            if lookup is not None:
+                stream.add_(lookup(positions + offset if offset else positions))
+            if norm is not None:
+                stream.copy_(norm(stream, stream))
+            return [rows(positions) for rows in turns]
+
+        return place
+
+    def _head(self) -> Callable[[Tensor], Tensor]:
+        """Logits ``[N, V]`` of normalised rows ``[N, E]``."""
+        product = self.lm_head.ready().product
+        scale, cap = self.config.stream.logit_scale, self.config.stream.logit_cap
+        if scale == 1 and cap is None:
+            return product
+
+        def logits(rows: Tensor) -> Tensor:
+            found = product(rows)
+            if scale != 1:
+                found = found.mul_(scale)
+            return found if cap is None else found.div_(cap).tanh_().mul_(cap)
+
+        return logits
 
     def _tie_head(self) -> None:
         """Let the head compute with the embedding table, on a copy of its own if that is small."""
@@ -537,7 +404,7 @@ class DecoderLM(Prepared):
         attention.begin(batch, tokens // batch)
         pages = attention.compiled
         if compiled is not None and pages is not None and collect is None and depth is None:
-            compiled.run(stream, *placed, pages)
+            compiled.run(stream, *placed[0], pages)
             return
         # Taken out while in use, so that calls from two threads never share one.
         space = self._spaces.pop(tokens, None)
@@ -548,6 +415,6 @@ class DecoderLM(Prepared):
         for run in layers if depth is None else layers[:depth]:
             if collect is not None:
                 collect.append(stream.view(batch, -1, stream.shape[1]).clone())
-            run(stream, *placed, attention, space)
+            run(stream, placed, attention, space)
         if tokens <= KEPT_TOKENS:
             self._spaces[tokens] = space

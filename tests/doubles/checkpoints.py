@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from safetensors.torch import save_file
 
-from asyncgen.models.arch.registry import MODELS
 from asyncgen.models.config import ModelConfig
+from asyncgen.models.core import make_core
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -53,7 +53,7 @@ def save_checkpoint(
 def random_weights(config: dict[str, Any], dtype: torch.dtype) -> dict[str, torch.Tensor]:
     """Make every tensor that a model of this config needs."""
     with torch.device("meta"):
-        core = MODELS[config["model_type"]](ModelConfig.from_hf(config))
+        core = make_core(ModelConfig.from_hf(config))
     generator = torch.Generator().manual_seed(0)
     return {
         source: torch.empty(shape).uniform_(-0.2, 0.2, generator=generator).to(dtype)

@@ -15,8 +15,8 @@ from tokenizers import Tokenizer as Backend
 
 from asyncgen.generation.config.modes import GenerationMode
 from asyncgen.generation.strategies import STRATEGIES
-from asyncgen.models.arch.registry import MODELS
 from asyncgen.models.config import ModelConfig
+from asyncgen.models.core import make_core
 from asyncgen.pretrained import PreTrainedModel
 from asyncgen.tokenizer import Tokenizer
 from tests.doubles.models import EOS, PAD, VOCABULARY, byte_tokenizer
@@ -47,7 +47,7 @@ def tiny_model(seed: int = 0, **shape: Any) -> PreTrainedModel:
     """A random model for `byte_tokenizer`; a new object every time."""
     raw = {**_SHAPE, **shape}
     with torch.device("meta"):
-        rules = MODELS[raw["model_type"]](ModelConfig.from_hf(raw)).weight_map()
+        rules = make_core(ModelConfig.from_hf(raw)).weight_map()
     generator = torch.Generator().manual_seed(seed)
     state = {}
     for rule in rules:

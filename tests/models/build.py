@@ -8,9 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from asyncgen.cache.caches import Cache, DynamicCache
-from asyncgen.models.arch.registry import MODELS
 from asyncgen.models.attention.dense import DenseAttention
 from asyncgen.models.config import ModelConfig
+from asyncgen.models.core import make_core
+from asyncgen.weights import in_order
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -68,7 +69,7 @@ def load_from_state_dict(core: DecoderLM, state_dict: Mapping[str, Tensor]) -> N
         if rule.transposed:
             sources = [source.t() for source in sources]
         module_name, _, name = rule.target.rpartition(".")
-        tensor = torch.cat(sources).to(core.dtype).clone()
+        tensor = in_order(torch.cat(sources), rule.order).to(core.dtype).clone()
         parameter = nn.Parameter(tensor, requires_grad=False)
         setattr(core.get_submodule(module_name), name, parameter)
     core.prepare()
@@ -78,7 +79,7 @@ def our_model(raw: Mapping[str, Any], state_dict: Mapping[str, Tensor]) -> Decod
     """Our model of a configuration, with given weights, built as a loader builds it."""
     config = ModelConfig.from_hf(raw)
     with torch.device("meta"):
-        core = MODELS[config.model_type](config, dtype=torch.float32)
+        core = make_core(config, dtype=torch.float32)
     load_from_state_dict(core, state_dict)
     return core
 
@@ -111,7 +112,7 @@ def random_model(
         spread: Standard deviation of the weights of products.
     """
     config = ModelConfig.from_hf(raw)
-    core = MODELS[config.model_type](config, dtype=dtype)
+    core = make_core(config, dtype=dtype)
     generator = torch.Generator().manual_seed(seed)
     for name, parameter in core.named_parameters():
         center = 1.0 if "norm" in name and name.endswith("weight") else 0.0

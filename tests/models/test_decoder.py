@@ -12,9 +12,9 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from asyncgen.cache.caches import DynamicCache, StaticCache
-from asyncgen.models.arch.registry import MODELS
 from asyncgen.models.attention.dense import DenseAttention
 from asyncgen.models.config import ModelConfig
+from asyncgen.models.core import make_core
 from tests.models.build import (
     all_logits,
     load_from_state_dict,
@@ -221,7 +221,7 @@ def test_the_weight_map_names_every_parameter_and_every_stored_weight() -> None:
         reference, _ = random_pair(model_type, attention_bias=True, mlp_bias=True)
         config = ModelConfig.from_hf(random_config(model_type, attention_bias=True, mlp_bias=True))
         with torch.device("meta"):
-            core = MODELS[model_type](config)
+            core = make_core(config)
         rules = core.weight_map()
         ours = {name: tuple(value.shape) for name, value in core.named_parameters()}
         assert {rule.target for rule in rules} == set(ours)

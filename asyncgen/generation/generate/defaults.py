@@ -80,7 +80,7 @@ def resolve_config(
         raise InvalidRequestError("prefill_chunk_size", config.prefill_chunk_size, allowed)
     known = _MODEL_KWARGS | own_names
     known |= _ENCODER_KWARGS if model.config.is_encoder_decoder else _DECODER_KWARGS
-    if getattr(model.core, "has_token_types", False):
+    if getattr(getattr(model.core, "family", None), "has_token_types", False):
         known |= {"token_type_ids"}
     unknown = sorted(rest.keys() - known)
     if "decoder_inputs_embeds" in unknown:

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
     from asyncgen.cache.caches import Cache
     from asyncgen.generation.strategies.step import EncoderInput, Plan
-    from asyncgen.models.arch.t5 import T5
     from asyncgen.models.attention.cross import Encoded
+    from asyncgen.models.two_stacks import T5
 
 
 class ModelCaller:

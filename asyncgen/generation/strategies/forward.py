@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from asyncgen.cache.caches import Cache
     from asyncgen.generation.strategies.record import Record
     from asyncgen.generation.strategies.step import EncoderInput, Plan
-    from asyncgen.models.arch.t5 import T5
     from asyncgen.models.attention.dense import AttentionContext
     from asyncgen.models.decoder import DecoderLM
+    from asyncgen.models.two_stacks import T5
 
 
 class Forward:

@@ -1,16 +1,15 @@
-"""Llama 1 to 3 and everything that shares their layout.
-
-What sets it apart is in its configuration; the block is the shared one.
-"""
+"""Llama 1 to 3 and everything that shares their layout."""
 
 from __future__ import annotations
 
-from asyncgen.models.decoder import DecoderLM
+from asyncgen.models.family.declaration import Family, flag
 
-
-class Llama(DecoderLM):
-    """A decoder with rotary positions, grouped-query attention and a gated feed-forward block."""
-
-    model_type = "llama"
-    class_name = "LlamaForCausalLM"
-    tokenizer_names = ("LlamaTokenizer", "LlamaTokenizerFast")
+FAMILY = Family(
+    "llama",
+    "LlamaForCausalLM",
+    ("LlamaTokenizer", "LlamaTokenizerFast"),
+    qkv_bias=flag("attention_bias"),
+    output_bias=flag("attention_bias"),
+    up_bias=flag("mlp_bias"),
+    down_bias=flag("mlp_bias"),
+)

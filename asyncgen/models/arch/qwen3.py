@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from asyncgen.models.decoder import DecoderLM
+from asyncgen.models.arch.qwen2 import QWEN, slides, window
+from asyncgen.models.family.declaration import Family, flag
+from asyncgen.models.family.plan import HeadNormPlan
 
-
-class Qwen3(DecoderLM):
-    """Llama's block with a norm on every query and key head before they are turned."""
-
-    model_type = "qwen3"
-    class_name = "Qwen3ForCausalLM"
-    qk_norm = True
+FAMILY = Family(
+    "qwen3",
+    "Qwen3ForCausalLM",
+    defaults={**QWEN, "head_dim": 128},
+    head_norm=HeadNormPlan(),
+    qkv_bias=flag("attention_bias"),
+    output_bias=flag("attention_bias"),
+    window=window,
+    slides=slides,
+    has_layer_types=True,
+)

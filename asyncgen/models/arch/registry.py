@@ -1,20 +1,103 @@
-"""Which class implements which ``model_type``: a new architecture is one more line here."""
+"""The families that there are, by ``model_type``: another one is one more name here."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from asyncgen.models.arch.gpt2 import GPT2
-from asyncgen.models.arch.llama import Llama
-from asyncgen.models.arch.mistral import Mistral
-from asyncgen.models.arch.qwen2 import Qwen2
-from asyncgen.models.arch.qwen3 import Qwen3
-from asyncgen.models.arch.t5 import T5
+from asyncgen.models.arch import (
+    arcee,
+    biogpt,
+    bloom,
+    codegen,
+    cohere,
+    cohere2,
+    cwm,
+    ernie4_5,
+    exaone4,
+    falcon,
+    gemma,
+    gemma2,
+    gemma3_text,
+    glm,
+    glm4,
+    gpt2,
+    gpt_bigcode,
+    gpt_neo,
+    gpt_neox,
+    gptj,
+    granite,
+    helium,
+    hunyuan_v1_dense,
+    jais2,
+    llama,
+    ministral,
+    mistral,
+    nemotron,
+    olmo,
+    olmo2,
+    olmo3,
+    opt,
+    persimmon,
+    phi,
+    phi3,
+    qwen2,
+    qwen3,
+    seed_oss,
+    smollm3,
+    stablelm,
+    starcoder2,
+    t5,
+    vaultgemma,
+)
 
 if TYPE_CHECKING:
-    from asyncgen.models.decoder import DecoderLM
+    from asyncgen.models.family.declaration import Family
 
+_MODULES = (
+    arcee,
+    biogpt,
+    bloom,
+    codegen,
+    cohere,
+    cohere2,
+    cwm,
+    ernie4_5,
+    exaone4,
+    falcon,
+    gemma,
+    gemma2,
+    gemma3_text,
+    glm,
+    glm4,
+    gpt2,
+    gpt_bigcode,
+    gpt_neo,
+    gpt_neox,
+    gptj,
+    granite,
+    helium,
+    hunyuan_v1_dense,
+    jais2,
+    llama,
+    ministral,
+    mistral,
+    nemotron,
+    olmo,
+    olmo2,
+    olmo3,
+    opt,
+    persimmon,
+    phi,
+    phi3,
+    qwen2,
+    qwen3,
+    seed_oss,
+    smollm3,
+    stablelm,
+    starcoder2,
+    t5,
+    vaultgemma,
+)
 
-MODELS: dict[str, type[DecoderLM]] = {
-    model.model_type: model for model in (Llama, Mistral, Qwen2, Qwen3, GPT2, T5)
-}
+FAMILIES: dict[str, Family] = {module.FAMILY.model_type: module.FAMILY for module in _MODULES}
+"""What each ``model_type`` is."""

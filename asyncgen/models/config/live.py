@@ -10,7 +10,7 @@ import json
 from typing import TYPE_CHECKING, Any, Self
 
 from asyncgen.errors import InvalidRequestError
-from asyncgen.models.config.families import FAMILIES
+from asyncgen.models.arch.registry import FAMILIES
 from asyncgen.models.config.model_config import ModelConfig
 
 if TYPE_CHECKING:
@@ -19,24 +19,8 @@ if TYPE_CHECKING:
 FREE = frozenset({"bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id"})
 """What a file says of tokens; no weight depends on it."""
 
-_BUILT_FROM = frozenset(
-    {
-        "add_cross_attention",
-        "feed_forward_proj",
-        "max_window_layers",
-        "num_decoder_layers",
-        "num_layers",
-        "partial_rotary_factor",
-        "quantization_config",
-        "rope_parameters",
-        "rope_scaling",
-        "scale_attn_by_inverse_layer_idx",
-        "scale_attn_weights",
-        "torch_dtype",
-        "use_sliding_window",
-    }
-)
-"""Keys of the file that are read while a network is built, beside the fields."""
+_BUILT_FROM = frozenset({"partial_rotary_factor", "quantization_config", "torch_dtype"})
+"""Keys of the file that are looked at beside those that a network was built from."""
 
 CALL_DEFAULTS = {
     "use_cache": True,
@@ -83,7 +67,9 @@ class LiveConfig(ModelConfig):
         vars(self).update(
             _built=built,
             _stored=copy.deepcopy({**built.raw, **tokens}),
-            _fixed=(_BUILT_FROM | {*spellings} | {*dir(built)}) - FREE - CALL_DEFAULTS.keys(),
+            _fixed=(_BUILT_FROM | built.built_from | {*spellings, *dir(built)})
+            - FREE
+            - CALL_DEFAULTS.keys(),
         )
 
     def __getattr__(self, name: str) -> Any:

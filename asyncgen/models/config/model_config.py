@@ -6,81 +6,24 @@ no tensors and imports no torch.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, ClassVar
 
-from asyncgen.models.config.values import MOST, MOST_LAYERS, ConfigValues, bad, number, present
+from asyncgen.errors import UnsupportedModelError, shorten
+from asyncgen.models.arch.registry import FAMILIES
+from asyncgen.models.attention.options import AttentionOptions
+from asyncgen.models.family.declaration import Family, settled
+from asyncgen.models.family.plan import BlockPlan, StreamPlan
+from asyncgen.models.family.rope import RopeConfig, rope_values
+from asyncgen.models.family.values import MOST_LAYERS, ConfigValues
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Mapping
 
-    from asyncgen.models.attention.options import AttentionOptions
-
-
-_ROPE_TYPES = ("default", "linear", "dynamic", "llama3", "yarn")
-_DEFAULT_THETA = 10000.0
+    from asyncgen.models.family.values import Kinds
 
 
-@dataclass(frozen=True, slots=True)
-class QueryScaling:
-    """Queries that grow with the logarithm of their position, so that long texts stay sharp.
-
-    The factor at position p is ``1 + beta * log(1 + floor((p + offset) / length))``.
-
-    Attributes:
-        beta: What the logarithm is multiplied by.
-        length: Positions that share a factor, at least 1.
-        offset: 1 where positions are counted from 1 (Llama 4), 0 otherwise (Ministral).
-    """
-
-    beta: float
-    length: int
-    offset: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class RopeConfig:
-    """Rotary position embedding, in one spelling for all the ways it is written down.
-
-    Attributes:
-        rope_type: ``none``, ``default``, ``linear``, ``dynamic``, ``llama3``, ``yarn`` or
-            ``longrope``.
-        theta: Base of the wavelengths, above 0.
-        factor: How many times longer the context became, at least 1 in sensible checkpoints.
-        original_max_position_embeddings: Context length in tokens before it was stretched.
-        low_freq_factor: ``llama3``: wavelengths above original / low are stretched in full.
-        high_freq_factor: ``llama3``: wavelengths below original / high are left alone.
-        beta_fast: ``yarn``: rotations within the original context above which nothing changes.
-        beta_slow: ``yarn``: rotations below which the wavelength is stretched in full.
-        attention_factor: ``yarn``: factor on cos and sin; ``None`` derives it from the rest.
-        mscale: ``yarn``: numerator's weight in the derived attention factor.
-        mscale_all_dim: ``yarn``: denominator's weight in the derived attention factor.
-        truncate: ``yarn``: whether the bounds of the ramp are rounded outwards.
-        short_factors: ``longrope``: what divides the frequency of each pair that is turned, while
-            the longest text in sight is not beyond the original length.
-        long_factors: ``longrope``: the same beyond it.
-        turned: Part of a head that is turned, above 0 and at most 1: the first pairs; the others
-            have frequency 0.
-        query_scaling: Factor on the queries by position; ``None``: none.
-    """
-
-    rope_type: str = "default"
-    theta: float = _DEFAULT_THETA
-    factor: float = 1.0
-    original_max_position_embeddings: int = 2048
-    low_freq_factor: float = 1.0
-    high_freq_factor: float = 4.0
-    beta_fast: float = 32.0
-    beta_slow: float = 1.0
-    attention_factor: float | None = None
-    mscale: float | None = None
-    mscale_all_dim: float | None = None
-    truncate: bool = True
-    short_factors: tuple[float, ...] | None = None
-    long_factors: tuple[float, ...] | None = None
-    turned: float = 1.0
-    query_scaling: QueryScaling | None = None
+_FULL = "full_attention"
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,22 +44,21 @@ class ModelConfig:
         max_position_embeddings: Context length in tokens; ``None`` where nothing limits it.
         rms_norm_eps: Added to the mean square, or the variance, before the root.
         rope: Rotary position embedding; says nothing where positions are of another kind.
-        learned_positions: Whether positions are rows of a table, which ends with the context.
         attention: What each layer's attention does.
         ropes: Rotary positions of each layer, where they are not `rope` everywhere; ``None``:
             they are. Layers that turn alike share an equal one.
         sliding_window: Keys that a query of a sliding layer sees, itself included; ``None``: all.
         layer_types: ``"full_attention"`` or ``"sliding_attention"`` for each layer.
-        attention_bias: Whether q, k and v projections have biases.
-        attention_output_bias: Whether the attention's output projection has a bias.
-        mlp_bias: Whether the feed-forward projections have biases.
+        blocks: What each block computes.
+        stream: What is done before the first block and after the last.
+        names: What the files call each module, see `Family`.
         tie_word_embeddings: Whether the output head is the embedding table.
-        hidden_act: Activation of the feed-forward block.
         bos_token_id: First token of a text.
         eos_token_id: Token or tokens that end a text.
         pad_token_id: Filler for shorter rows of a batch.
         dtype: Name of the dtype the checkpoint asks for, such as ``"bfloat16"``.
         raw: The file as it was.
+        built_from: Keys of the file, in either spelling, that the network was built from.
     """
 
     model_type: str
@@ -130,21 +72,20 @@ class ModelConfig:
     max_position_embeddings: int | None
     rms_norm_eps: float
     rope: RopeConfig
-    learned_positions: bool
-    attention: tuple[AttentionOptions, ...]
+    attention: tuple[AttentionOptions, ...] = field(repr=False)
     ropes: tuple[RopeConfig, ...] | None
     sliding_window: int | None
     layer_types: tuple[str, ...]
-    attention_bias: bool
-    attention_output_bias: bool
-    mlp_bias: bool
+    blocks: tuple[BlockPlan, ...] = field(repr=False)
+    stream: StreamPlan
+    names: Mapping[str, str] = field(repr=False)
     tie_word_embeddings: bool
-    hidden_act: str
     bos_token_id: int | None
     eos_token_id: int | list[int] | None
     pad_token_id: int | None
     dtype: str | None
     raw: Mapping[str, object] = field(repr=False, compare=False)
+    built_from: frozenset[str] = field(default=frozenset(), repr=False, compare=False, kw_only=True)
 
     @classmethod
     def from_hf(cls, raw: Mapping[str, object]) -> ModelConfig:
@@ -157,7 +98,13 @@ class ModelConfig:
             UnsupportedModelError: The ``model_type`` has no implementation.
             ModelLoadError: A value is missing, of the wrong kind, or not supported.
         """
-        return _Reader(raw).read()
+        model_type = raw.get("model_type")
+        if not isinstance(model_type, str) or model_type not in FAMILIES:
+            stated = "has no `model_type`" if model_type is None else f"says {shorten(model_type)}"
+            raise UnsupportedModelError(
+                f"config.json {stated}: supported are {', '.join(sorted(FAMILIES))}"
+            )
+        return _read(raw, FAMILIES[model_type])
 
     def fitted_to(self, stored: Collection[str]) -> ModelConfig:
         """The description that goes with a checkpoint's weights.
@@ -173,7 +120,22 @@ class ModelConfig:
     @property
     def position_limit(self) -> int | None:
         """Positions that the network has at all; ``None`` where it goes on beyond its context."""
-        return self.max_position_embeddings if self.learned_positions else None
+        return self.max_position_embeddings if self.stream.positions == "table" else None
+
+    @property
+    def attention_bias(self) -> bool:
+        """Whether queries, keys and values have biases."""
+        return self.blocks[0].has_qkv_bias
+
+    @property
+    def mlp_bias(self) -> bool:
+        """Whether the feed-forward projections have biases."""
+        return self.blocks[0].has_up_bias
+
+    @property
+    def hidden_act(self) -> str:
+        """Activation of the feed-forward block."""
+        return self.blocks[0].activation
 
     @property
     def rope_theta(self) -> float:
@@ -187,7 +149,7 @@ class ModelConfig:
     def to_dict(self) -> dict[str, object]:
         """The file's content with every default filled in, ready for ``json.dump``."""
         names = (field.name for field in fields(self) if field.name not in _NOT_IN_FILE)
-        return {**self.raw, **{name: _plain(getattr(self, name)) for name in names}}
+        return {**self.raw, **{name: _plain(getattr(self, name)) for name in (*names, *_OF_BLOCKS)}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,131 +185,146 @@ class T5Config(ModelConfig):
 
 
 _NOT_IN_FILE = frozenset(
-    {"raw", "rope", "ropes", "attention", "attention_output_bias", "learned_positions"}
+    {"raw", "rope", "ropes", "attention", "blocks", "stream", "names", "built_from"}
 )
+
+_OF_BLOCKS = ("attention_bias", "hidden_act", "mlp_bias")
 
 
 def _plain(value: object) -> object:
     return list(value) if isinstance(value, tuple) else value
 
 
-class _Reader(ConfigValues):
-    """Takes one foreign dictionary apart."""
-
-    def read(self) -> ModelConfig:
-        if self.flag("add_cross_attention"):
-            raise self.bad("add_cross_attention", True, "this type is supported as a decoder alone")
-        heads = self.count("num_attention_heads")
-        kv_heads = self.kv_heads(heads)
-        if heads % kv_heads:
-            raise self.bad("num_key_value_heads", kv_heads, f"must divide the {heads} query heads")
-        hidden = self.count("hidden_size")
-        layers = self.num_layers()
-        family = self.family
-        relative = family.relative_positions
-        positions = None if relative else self.count("max_position_embeddings")
-        window, layer_types = self.windows(layers)
-        bias = {"key": self.flag("attention_bias"), "always": True, "never": False}
-        head_dim = self.head_dim(hidden, heads)
-        rope = RopeConfig() if positions is None else _read_rope(self.raw, positions)
-        if rope.rope_type == "dynamic" and head_dim < 4:
-            raise self.bad("head_dim", head_dim, "must be at least 4 for rope type 'dynamic'")
-        config = ModelConfig(
-            model_type=self.model_type,
-            vocab_size=self.count("vocab_size"),
-            hidden_size=hidden,
-            intermediate_size=self.width(hidden),
-            num_hidden_layers=layers,
-            num_attention_heads=heads,
-            num_key_value_heads=kv_heads,
-            head_dim=head_dim,
-            max_position_embeddings=positions,
-            rms_norm_eps=self.epsilon(),
-            rope=rope,
-            learned_positions=family.learned_positions,
-            attention=self.attention(layers, hidden // heads, window, layer_types),
-            ropes=None,
-            sliding_window=window,
-            layer_types=layer_types,
-            attention_bias=bias[self.family.attention_bias],
-            attention_output_bias=self.family.output_bias and self.flag("attention_bias"),
-            mlp_bias=self.family.mlp_bias and self.flag("mlp_bias"),
-            tie_word_embeddings=self.flag("tie_word_embeddings"),
-            hidden_act=self.activation(),
-            bos_token_id=self.token("bos_token_id"),
-            eos_token_id=self.tokens("eos_token_id"),
-            pad_token_id=self.token("pad_token_id"),
-            dtype=self.dtype(),
-            raw=dict(self.file),
-        )
-        return self.extend(config) if relative else config
-
-    def extend(self, decoder: ModelConfig) -> T5Config:
-        """Add what the encoder and relative positions need."""
-        is_tied = self.flag("tie_word_embeddings")
-        is_scaled = self.file.get("scale_decoder_outputs", is_tied)
-        if not isinstance(is_scaled, bool):
-            raise self.bad("scale_decoder_outputs", is_scaled, "must be true or false")
-        known = {field.name: getattr(decoder, field.name) for field in fields(decoder)}
-        return T5Config(
-            **known,
-            num_encoder_layers=self.count("num_layers", most=MOST_LAYERS),
-            relative_attention_num_buckets=self.buckets(),
-            relative_attention_max_distance=self.count("relative_attention_max_distance"),
-            is_gated_act=self.feed_forward()[0],
-            scale_decoder_outputs=is_scaled,
-            decoder_start_token_id=self.token("decoder_start_token_id"),
-        )
-
-
-def _read_rope(raw: Mapping[str, object], positions: int) -> RopeConfig:
-    """Read ``rope_scaling`` (older files) or ``rope_parameters``, nested or beside the rest."""
-    key = "rope_scaling" if raw.get("rope_scaling") else "rope_parameters"
-    stated = raw.get(key) or {}
-    if not isinstance(stated, Mapping):
-        raise bad(key, stated, "must be an object with a rope_type")
-    rope_type = stated.get("rope_type", stated.get("type", "default"))
-    if rope_type not in _ROPE_TYPES or any(isinstance(part, Mapping) for part in stated.values()):
-        raise bad(f"{key}.rope_type", rope_type, f"supported are {', '.join(_ROPE_TYPES)}")
-    for source in (stated, raw):
-        if source.get("partial_rotary_factor") not in (None, 1, 1.0):
-            value = source["partial_rotary_factor"]
-            raise bad("partial_rotary_factor", value, "only whole heads can be turned (1.0)")
-    theta = number({**raw, **present(stated)}, "rope_theta", _DEFAULT_THETA)
-    if theta <= 0:
-        raise bad("rope_theta", theta, "must be above 0")
-    if rope_type == "default":
-        return RopeConfig(theta=theta, original_max_position_embeddings=positions)
-    original = positions
-    if rope_type in ("llama3", "yarn"):
-        # The others are defined by max_position_embeddings, whatever else is written.
-        found = {**raw, **present(stated)}.get("original_max_position_embeddings")
-        name = "original_max_position_embeddings"
-        original = int(number({name: found}, name, positions))
-        if not 1 <= original <= MOST:
-            raise bad(f"{key}.{name}", original, f"must be a whole number from 1 to {MOST}")
-    required = ["factor"]
-    if rope_type == "llama3":
-        required += ["low_freq_factor", "high_freq_factor"]
-    for name in required:
-        if stated.get(name) is None:
-            raise bad(f"{key}.{name}", None, f"rope type {rope_type!r} needs a number")
-    others = ("rope_type", "theta", "original_max_position_embeddings", "truncate")
-    numbers = [field.name for field in fields(RopeConfig) if field.name not in others]
-    given = {name: number(stated, name, 0.0) for name in numbers if stated.get(name) is not None}
-    for name, value in given.items():
-        if value <= 0 and not (value == 0 and name.startswith("mscale")):
-            raise bad(f"{key}.{name}", value, "must be above 0")
-    rope = RopeConfig(
-        rope_type=str(rope_type),
-        theta=theta,
-        original_max_position_embeddings=original,
-        truncate=stated.get("truncate") is not False,
-        **given,
+def _read(raw: Mapping[str, object], family: Family) -> ModelConfig:
+    """Take one file apart by the declaration of its family."""
+    values = ConfigValues(
+        raw, defaults=family.defaults, spellings=family.spellings, unread=family.unread
     )
-    if rope_type == "llama3" and rope.low_freq_factor >= rope.high_freq_factor:
-        low, high = rope.low_freq_factor, rope.high_freq_factor
-        raise bad(f"{key}.low_freq_factor", low, f"must be below high_freq_factor ({high})")
-    if rope_type == "yarn" and theta <= 1:
-        raise bad("rope_theta", theta, "must be above 1 for rope type 'yarn'")
-    return rope
+    values.require("add_cross_attention", False)
+    for key, supported in family.only.items():
+        values.require(key, supported)
+    heads = values.count("num_attention_heads")
+    kv_heads = settled(family.kv_heads, values) or values.kv_heads(heads)
+    if heads % kv_heads:
+        raise values.bad("num_key_value_heads", kv_heads, f"must divide the {heads} query heads")
+    hidden = values.count("hidden_size")
+    layers = settled(family.layers, values)
+    if layers is None:
+        layers = values.count("num_hidden_layers", most=MOST_LAYERS)
+    positions = settled(family.positions, values)
+    is_turned = positions == "rotary"
+    has_length = positions not in ("buckets", "none")
+    length = values.count("max_position_embeddings") if has_length else None
+    head_dim = values.head_dim(hidden, heads, is_turned=is_turned)
+    window = settled(family.window, values)
+    expected = tuple(
+        "sliding_attention" if window is not None and family.slides(values, layer) else _FULL
+        for layer in range(layers)
+    )
+    kinds = values.layer_types(window, expected, fixed=not family.has_layer_types)
+    rope, ropes = RopeConfig(rope_type="none"), None
+    if is_turned:
+        assert length is not None
+        rope, ropes = rope_values(
+            values,
+            kinds,
+            positions=length,
+            turned=settled(family.turned, values),
+            by_kind=family.ropes_by_kind,
+            has_rope=lambda layer, kind: family.has_rope(values, layer, kind),
+        )
+    if rope.rope_type == "dynamic" and head_dim < 4:
+        raise values.bad("head_dim", head_dim, "must be at least 4 for rope type 'dynamic'")
+    config = ModelConfig(
+        model_type=values.model_type,
+        vocab_size=values.count("vocab_size"),
+        hidden_size=hidden,
+        intermediate_size=settled(family.width, values),
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=kv_heads,
+        head_dim=head_dim,
+        max_position_embeddings=length,
+        rms_norm_eps=values.epsilon(),
+        rope=rope,
+        ropes=ropes,
+        attention=_attention(values, family, kinds, window),
+        blocks=(_block(values, family),) * layers,
+        stream=StreamPlan(
+            embedding_scale=settled(family.embedding_scale, values),
+            positions=positions,
+            position_offset=family.position_offset,
+            has_head_bias=family.has_head_bias,
+            logit_scale=settled(family.logit_scale, values),
+            logit_cap=settled(family.logit_cap, values),
+        ),
+        names=settled(family.names, values),
+        sliding_window=window,
+        layer_types=kinds,
+        tie_word_embeddings=values.flag("tie_word_embeddings"),
+        bos_token_id=values.token("bos_token_id"),
+        eos_token_id=values.tokens("eos_token_id"),
+        pad_token_id=values.token("pad_token_id"),
+        dtype=values.dtype(),
+        raw=dict(raw),
+    )
+    if positions == "buckets":
+        config = _with_encoder(config, values)
+    spelled = {family.spellings.get(key, key) for key in values.read}
+    return replace(config, built_from=frozenset(values.read | spelled))
+
+
+def _block(values: ConfigValues, family: Family) -> BlockPlan:
+    """What every block computes."""
+    return BlockPlan(
+        norm=settled(family.norm, values),
+        has_qkv_bias=settled(family.qkv_bias, values),
+        has_output_bias=settled(family.output_bias, values),
+        has_up_bias=settled(family.up_bias, values),
+        has_down_bias=settled(family.down_bias, values),
+        head_norm=settled(family.head_norm, values),
+        qkv_groups=settled(family.qkv_groups, values),
+        qkv_order=family.qkv_order,
+        is_interleaved=family.is_interleaved,
+        activation=settled(family.activation, values),
+        is_gated=settled(family.is_gated, values),
+        is_parallel=settled(family.is_parallel, values),
+        residual_scale=settled(family.residual_scale, values),
+    )
+
+
+def _attention(
+    values: ConfigValues, family: Family, kinds: Kinds, window: int | None
+) -> tuple[AttentionOptions, ...]:
+    """What each layer's attention does."""
+    scale = settled(family.attention_scale, values)
+    scales = scale if isinstance(scale, tuple) else (scale,) * len(kinds)
+    cap, slopes = settled(family.attention_cap, values), settled(family.slopes, values)
+    return tuple(
+        AttentionOptions(None if kind == _FULL else window, each, cap, slopes=slopes)
+        for kind, each in zip(kinds, scales, strict=True)
+    )
+
+
+def _with_encoder(decoder: ModelConfig, values: ConfigValues) -> T5Config:
+    """Add what the encoder and relative positions need."""
+    is_tied = values.flag("tie_word_embeddings")
+    is_scaled = values.file.get("scale_decoder_outputs", is_tied)
+    if not isinstance(is_scaled, bool):
+        raise values.bad("scale_decoder_outputs", is_scaled, "must be true or false")
+    distance = values.count("relative_attention_max_distance")
+    key = "relative_attention_num_buckets"
+    buckets = values.count(key)
+    if buckets < 4 or buckets // 2 >= distance:
+        allowed = "must be at least 4 and less than twice the greatest distance"
+        raise values.bad(key, buckets, allowed)
+    known = {field.name: getattr(decoder, field.name) for field in fields(decoder)}
+    return T5Config(
+        **known,
+        num_encoder_layers=values.count("num_layers", most=MOST_LAYERS),
+        relative_attention_num_buckets=buckets,
+        relative_attention_max_distance=distance,
+        is_gated_act=decoder.blocks[0].is_gated,
+        scale_decoder_outputs=is_scaled,
+        decoder_start_token_id=values.token("decoder_start_token_id"),
+    )

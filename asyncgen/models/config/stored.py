@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from asyncgen.models.config.families import FAMILIES
-from asyncgen.models.config.values import bad
+from asyncgen.models.arch.registry import FAMILIES
+from asyncgen.models.family.values import bad
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

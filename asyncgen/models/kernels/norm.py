@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from asyncgen import native
+from asyncgen.models.family.plan import NormPlan
 from asyncgen.models.kernels.prepared import Prepared
 
 if TYPE_CHECKING:
@@ -23,24 +24,53 @@ if TYPE_CHECKING:
 class Norm(Prepared):
     """Scales rows by their own spread, then by a weight per feature.
 
+    By their root mean square: Zhang and Sennrich, "Root Mean Square Layer Normalization" (2019),
+    equation 4, with ``eps`` added to the mean square; the norm is taken in float32 whatever the
+    dtype. By mean and variance: Ba, Kiros and Hinton, "Layer Normalization" (2016), equation 3,
+    with ``eps`` added to the variance.
+
     Attributes:
-        weight: ``[features]``.
-        features: Their number.
+        weight: ``[features]``, or ``[heads, features]``; ``None``: all ones.
+        bias: Of the same shape; ``None``: all zeros.
+        features: Size of what is normalised.
         eps: Added to the square of the spread.
+        plan: Which norm it is.
     """
 
-    weight: nn.Parameter
+    weight: nn.Parameter | None
+    bias: nn.Parameter | None
 
-    def __init__(self, features: int, eps: float, *, dtype: torch.dtype | None = None) -> None:
-        """Make the parameters, uninitialised, on the current default device."""
+    def __init__(
+        self,
+        features: int,
+        eps: float,
+        plan: NormPlan = NormPlan(),  # noqa: B008
+        *,
+        heads: int | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        """Make the parameters, uninitialised, on the current default device.
+
+        Args:
+            features: Size of what is normalised.
+            eps: Added to the square of the spread.
+            plan: Which norm it is.
+            heads: How many heads have weights of their own.
+            dtype: Of the parameters.
+        """
         super().__init__()
         self.eps = eps
         self.features = features
-        self.weight = nn.Parameter(torch.empty(features, dtype=dtype), requires_grad=False)
+        self.plan = plan
+        shape = (features,) if heads is None else (heads, features)
+        for name, is_there in (("weight", plan.has_weight), ("bias", plan.has_bias)):
+            empty = torch.empty(shape, dtype=dtype) if is_there else None
+            made = None if empty is None else nn.Parameter(empty, requires_grad=False)
+            self.register_parameter(name, made)
 
     def prepare(self) -> None:
         """Derive what `scaler` computes with; call it again when the weight has changed."""
-        if not self.weight.is_meta:
+        if self.weight is None or not self.weight.is_meta:
             self._plan = self._make_scaler()
 
     @property
@@ -51,57 +81,43 @@ class Norm(Prepared):
         scaler: NativeScaler | Scaler | Centring = self._plan
         return scaler
 
+    def scale(self) -> Tensor | None:
+        """The factors: the weight, and what files leave out of it, in float32 then."""
+        if self.weight is None:
+            return None
+        weight = self.weight.detach()
+        if not self.plan.plus:
+            return weight
+        return weight.to(torch.promote_types(weight.dtype, torch.float32)) + self.plan.plus
+
     def forward(self, x: Tensor) -> Tensor:
         """Normalise ``[..., features]`` into a new tensor."""
         rows = x.reshape(-1, self.features)
         return self.scaler.into(rows, torch.empty_like(rows)).view(x.shape)
 
     def _make_scaler(self) -> NativeScaler | Scaler | Centring:
-        raise NotImplementedError
+        weight = self.scale()
+        if self.plan.kind == "layer":
+            bias = None if self.bias is None else self.bias.detach()
+            return Centring(weight, bias, self.eps, self.features)
+        assert self.weight is not None and weight is not None, "such a norm has a weight"
+        return make_scaler(weight, self.features, self.eps, self.weight.dtype)
 
 
-class RMSNorm(Norm):
-    """Scales rows to a root mean square of one, then by a weight per feature.
-
-    Zhang and Sennrich, "Root Mean Square Layer Normalization" (2019), equation 4, with ``eps``
-    added to the mean square. The norm is taken in float32 whatever the dtype.
-    """
-
-    def _make_scaler(self) -> NativeScaler | Scaler:
-        return make_scaler(self.weight.detach(), self.features, self.eps)
-
-
-class LayerNorm(Norm):
-    """Scales rows to mean zero and variance one, then by a weight and a bias per feature.
-
-    Ba, Kiros and Hinton, "Layer Normalization" (2016), equation 3, with ``eps`` added to the
-    variance.
-
-    Attributes:
-        bias: ``[features]``.
-    """
-
-    bias: nn.Parameter
-
-    def __init__(self, features: int, eps: float, *, dtype: torch.dtype | None = None) -> None:
-        """Make weight and bias, uninitialised, on the current default device."""
-        super().__init__(features, eps, dtype=dtype)
-        self.bias = nn.Parameter(torch.empty(features, dtype=dtype), requires_grad=False)
-
-    def _make_scaler(self) -> Centring:
-        return Centring(self.weight.detach(), self.bias.detach(), self.eps)
-
-
-def make_scaler(weight: Tensor, features: int, eps: float) -> NativeScaler | Scaler:
-    """The arithmetic of one `RMSNorm`, also for several weights side by side.
+def make_scaler(
+    weight: Tensor, features: int, eps: float, dtype: torch.dtype | None = None
+) -> NativeScaler | Scaler:
+    """The arithmetic of one norm by the root mean square, also for several weights side by side.
 
     Args:
         weight: ``[features]``, or ``[heads, features]`` for rows ``[N, heads, features]``.
         features: Size of what is normalised.
         eps: Added to the mean square.
+        dtype: Of the rows; ``None``: the weight's.
     """
-    fits = weight.device.type == "cpu" and native.supports(weight.dtype)
-    return (NativeScaler if fits else Scaler)(weight, features, eps)
+    dtype = dtype or weight.dtype
+    fits = weight.device.type == "cpu" and native.supports(dtype)
+    return (NativeScaler if fits else Scaler)(weight, features, eps, dtype)
 
 
 class NativeScaler:
@@ -114,11 +130,11 @@ class NativeScaler:
 
     __slots__ = ("compiled", "into")
 
-    def __init__(self, weight: Tensor, features: int, eps: float) -> None:
+    def __init__(self, weight: Tensor, features: int, eps: float, dtype: torch.dtype) -> None:
         """See `make_scaler`."""
         assert native.kernels is not None
         rows = weight.float().contiguous().view(-1, features)
-        self.compiled = native.kernels.Norm(rows, eps=eps, dtype=weight.dtype)
+        self.compiled = native.kernels.Norm(rows, eps=eps, dtype=dtype)
         # A step calls it as it is, without a Python function around it.
         self.into: Callable[[Tensor, Tensor], Tensor] = self.compiled.into
 
@@ -128,16 +144,16 @@ class Scaler:
 
     __slots__ = ("_features", "_floor", "_reduced", "_shrink", "_weight")
 
-    def __init__(self, weight: Tensor, features: int, eps: float) -> None:
+    def __init__(self, weight: Tensor, features: int, eps: float, dtype: torch.dtype) -> None:
         """Fold what can be folded; see `make_scaler`."""
         self._features = features
-        self._reduced = weight.dtype not in (torch.float32, torch.float64)
+        self._reduced = dtype not in (torch.float32, torch.float64)
         root = math.sqrt(features)
         # In float32 the factor sqrt(n) goes into the weight; in a shorter dtype that would round
         # the weight a second time, so there it goes into the divisor.
         self._weight = weight if self._reduced else weight * root
         floor = math.sqrt(eps if self._reduced else eps * features)
-        kind = torch.float32 if self._reduced else weight.dtype
+        kind = torch.float32 if self._reduced else dtype
         self._floor = torch.tensor(floor, dtype=kind, device=weight.device)
         self._shrink = torch.tensor(1 / root, dtype=kind, device=weight.device)
 
@@ -159,15 +175,21 @@ class Scaler:
 
 
 class Centring:
-    """The arithmetic of one `LayerNorm`."""
+    """The arithmetic of one norm by mean and variance."""
 
     __slots__ = ("_bias", "_eps", "_shape", "_weight")
 
-    def __init__(self, weight: Tensor, bias: Tensor, eps: float) -> None:
-        """Keep weight and bias ``[features]``."""
+    def __init__(
+        self, weight: Tensor | None, bias: Tensor | None, eps: float, features: int
+    ) -> None:
+        """Keep weight and bias, each ``[features]``, ``[heads, features]`` or ``None``."""
         self._weight, self._bias, self._eps = weight, bias, eps
-        self._shape = tuple(weight.shape)
+        self._shape = (features,)
 
     def into(self, x: Tensor, out: Tensor) -> Tensor:
         """Normalise the rows of ``x`` into a new tensor; torch has no kernel that takes ``out``."""
-        return torch.layer_norm(x, self._shape, self._weight, self._bias, self._eps)
+        weight, bias = self._weight, self._bias
+        if weight is None or weight.dim() == 1:
+            return torch.layer_norm(x, self._shape, weight, bias, self._eps)
+        normed = torch.layer_norm(x, self._shape, None, None, self._eps).mul_(weight)
+        return normed if bias is None else normed.add_(bias)

@@ -9,8 +9,6 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from asyncgen.errors import ContextLengthError, ModelLoadError
-from asyncgen.models.arch.gpt2 import GPT2
-from asyncgen.models.arch.registry import MODELS
 from asyncgen.models.config import ModelConfig
 from asyncgen.pretrained import load_model
 from tests.models.build import all_logits, random_ids, random_pair
@@ -30,10 +28,6 @@ def saved(folder: Path, **overrides: Any) -> Any:
     model = transformers.GPT2LMHeadModel(config).eval()
     model.save_pretrained(folder)
     return model
-
-
-def test_it_is_registered_under_its_type() -> None:
-    assert MODELS["gpt2"] is GPT2
 
 
 @pytest.mark.parametrize("scaled", [False, True])

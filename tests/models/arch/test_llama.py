@@ -5,13 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from asyncgen.models.arch.llama import Llama
-from asyncgen.models.arch.registry import MODELS
 from tests.models.build import all_logits, random_ids, random_pair
-
-
-def test_it_is_registered_under_its_type() -> None:
-    assert MODELS["llama"] is Llama
 
 
 @pytest.mark.parametrize("attention_bias", [False, True])

@@ -5,13 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from asyncgen.models.arch.mistral import Mistral
-from asyncgen.models.arch.registry import MODELS
 from tests.models.build import all_logits, random_ids, random_pair
-
-
-def test_it_is_registered_under_its_type() -> None:
-    assert MODELS["mistral"] is Mistral
 
 
 @pytest.mark.parametrize("window", [1, 4, 12, 13, None])

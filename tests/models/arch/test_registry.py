@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+
 import pytest
 
 from asyncgen.errors import UnsupportedModelError
-from asyncgen.models.arch.registry import MODELS
+from asyncgen.models.arch.registry import FAMILIES
 from asyncgen.models.config import ModelConfig
 
 
 def test_every_entry_can_be_configured_and_bears_its_name() -> None:
-    for name, model in MODELS.items():
+    for name, model in FAMILIES.items():
         assert model.model_type == name
-        assert model.__module__ == f"asyncgen.models.arch.{name}"
+        assert import_module(f"asyncgen.models.arch.{name}").FAMILY is model
         assert ModelConfig.from_hf({"model_type": name}).model_type == name
 
 
@@ -20,4 +22,4 @@ def test_nothing_can_be_configured_that_has_no_entry() -> None:
     with pytest.raises(UnsupportedModelError) as caught:
         ModelConfig.from_hf({"model_type": "other"})
     listed = str(caught.value).rpartition("supported are ")[2].split(", ")
-    assert sorted(listed) == sorted(MODELS)
+    assert sorted(listed) == sorted(FAMILIES)

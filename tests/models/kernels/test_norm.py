@@ -7,7 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asyncgen.models.kernels.norm import LayerNorm, RMSNorm, Scaler
+from asyncgen.models.family.plan import NormPlan
+from asyncgen.models.kernels.norm import Norm, Scaler
 
 
 def formula(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
@@ -27,7 +28,7 @@ def test_it_equals_the_formula(
     rows: int, features: int, scale: float, eps: float, seed: int
 ) -> None:
     torch.manual_seed(seed)
-    norm = RMSNorm(features, eps, dtype=torch.float32)
+    norm = Norm(features, eps, dtype=torch.float32)
     norm.weight.copy_(torch.randn(features))
     x = torch.randn(rows, features) * scale
     expected = formula(x, norm.weight, eps).float()
@@ -38,7 +39,7 @@ def test_it_equals_the_formula(
 @pytest.mark.parametrize("rows", [1, 3])
 def test_short_dtypes_round_only_at_the_end(dtype: torch.dtype, rows: int) -> None:
     torch.manual_seed(0)
-    norm = RMSNorm(576, 1e-5, dtype=dtype)
+    norm = Norm(576, 1e-5, dtype=dtype)
     norm.weight.copy_(torch.randn(576))
     x = torch.randn(rows, 576).to(dtype)
     expected = formula(x, norm.weight, 1e-5)
@@ -48,7 +49,7 @@ def test_short_dtypes_round_only_at_the_end(dtype: torch.dtype, rows: int) -> No
 
 
 def test_it_works_in_place() -> None:
-    norm = RMSNorm(8, 1e-5, dtype=torch.float32)
+    norm = Norm(8, 1e-5, dtype=torch.float32)
     norm.weight.fill_(1)
     x = torch.randn(2, 8)
     expected = norm(x)
@@ -58,14 +59,14 @@ def test_it_works_in_place() -> None:
 
 def test_weights_side_by_side_equal_one_norm_each() -> None:
     x, weights = torch.randn(2, 3, 8), torch.randn(3, 8)
-    together = Scaler(weights, 8, 1e-5).into(x, torch.empty_like(x))
+    together = Scaler(weights, 8, 1e-5, torch.float32).into(x, torch.empty_like(x))
     for head in range(3):
-        alone = Scaler(weights[head], 8, 1e-5).into(x[:, head], torch.empty(2, 8))
+        alone = Scaler(weights[head], 8, 1e-5, torch.float32).into(x[:, head], torch.empty(2, 8))
         torch.testing.assert_close(together[:, head], alone, rtol=1e-6, atol=1e-6)
 
 
 def test_a_new_weight_counts_once_it_is_prepared() -> None:
-    norm = RMSNorm(8, 1e-5, dtype=torch.float32)
+    norm = Norm(8, 1e-5, dtype=torch.float32)
     norm.weight.fill_(1)
     x = torch.randn(1, 8)
     before = norm(x)
@@ -75,7 +76,7 @@ def test_a_new_weight_counts_once_it_is_prepared() -> None:
 
 
 def test_it_follows_a_change_of_dtype() -> None:
-    norm = RMSNorm(8, 1e-5, dtype=torch.float32)
+    norm = Norm(8, 1e-5, dtype=torch.float32)
     norm.prepare()
     norm.to(torch.bfloat16)
     assert norm(torch.ones(1, 8, dtype=torch.bfloat16)).dtype == torch.bfloat16
@@ -84,7 +85,7 @@ def test_it_follows_a_change_of_dtype() -> None:
 @pytest.mark.parametrize("prepared", [False, True])
 def test_a_norm_by_layer_equals_its_formula(prepared: bool) -> None:
     torch.manual_seed(0)
-    norm = LayerNorm(24, 1e-3, dtype=torch.float32)
+    norm = Norm(24, 1e-3, NormPlan("layer", has_bias=True), dtype=torch.float32)
     norm.weight.copy_(torch.randn(24))
     norm.bias.copy_(torch.randn(24))
     if prepared:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from asyncgen.errors import ModelLoadError, UnsupportedModelError
-from asyncgen.models.config.values import ConfigValues, bad, number, present
+from asyncgen.models.family.values import ConfigValues, bad, number, present
 
 
 def test_spellings_and_defaults_are_the_familys() -> None:

@@ -1,0 +1,203 @@
+"""What a model family is: how its ``config.json`` is read, its weights named, its blocks built.
+
+A family is one `Family`, declared in a file of ``arch/``. A setting is either the same for all its
+models, or a function of the file's values. This module imports no torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias, TypeVar
+
+from asyncgen.models.family.plan import HeadNormPlan, NormPlan
+from asyncgen.models.family.values import ConfigValues
+
+T = TypeVar("T")
+Setting: TypeAlias = T | Callable[[ConfigValues], T]
+"""A constant, or what the file's values make of it."""
+
+RMS = NormPlan()
+"""By the root mean square."""
+
+RMS_PLUS_ONE = NormPlan(plus=1.0)
+"""The same; files store the distance of the weight to one."""
+
+LAYER = NormPlan("layer", has_bias=True)
+"""By mean and variance."""
+
+LLAMA_NAMES: Mapping[str, str] = {
+    "embed_tokens": "model.embed_tokens",
+    "layers": "model.layers",
+    "norm": "model.norm",
+    "lm_head": "lm_head",
+    "input_norm": "input_layernorm",
+    "qkv": "self_attn.q_proj self_attn.k_proj self_attn.v_proj",
+    "q_norm": "self_attn.q_norm",
+    "k_norm": "self_attn.k_norm",
+    "output": "self_attn.o_proj",
+    "post_norm": "post_attention_layernorm",
+    "gate_up": "mlp.gate_proj mlp.up_proj",
+    "down": "mlp.down_proj",
+}
+"""Names of Llama's weights, which most have kept."""
+
+SMALL: Mapping[str, object] = {
+    "vocab_size": 32000,
+    "hidden_size": 4096,
+    "intermediate_size": 11008,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "max_position_embeddings": 2048,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+"""Llama's sizes, which many give for missing keys."""
+
+
+def without(table: Mapping[str, T], *keys: str) -> Mapping[str, T]:
+    """A table but for some keys."""
+    return {key: value for key, value in table.items() if key not in keys}
+
+
+def flag(key: str) -> Callable[[ConfigValues], bool]:
+    """A setting that a key of the file switches on or off."""
+    return lambda values: values.flag(key)
+
+
+def slides_but_every(key: str) -> Callable[[ConfigValues, int], bool]:
+    """Layers that slide: all but each n-th, with the number n under a key."""
+    return lambda values, layer: (layer + 1) % values.count(key) != 0
+
+
+def _activation(values: ConfigValues) -> str:
+    return values.activation()
+
+
+def _width(values: ConfigValues) -> int:
+    return values.count("intermediate_size")
+
+
+def _no_layer(values: ConfigValues, layer: int) -> bool:
+    return False
+
+
+def _every_layer(values: ConfigValues, layer: int, kind: str) -> bool:
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """A model family. What it does not say is as in Llama.
+
+    Attributes:
+        model_type: Its name in ``config.json``.
+        class_name: What people know the whole model by.
+        tokenizer_names: What they know its tokenizer by, where it is the family's own.
+        has_encoder: Whether there is an encoder as well.
+        text_of: Key of the part of ``config.json`` that describes the text model, where images or
+            sounds have parts of their own.
+
+        names: What the files call each module. Those of a block stand behind the name of
+            ``layers`` and a number; several names are joined; ``*`` is each query or key head. A
+            norm that is not named is not there.
+        unneeded: Regular expressions of names that checkpoints carry in vain.
+        is_transposed: Whether matrices are stored as ``[in, out]``.
+        qkv_groups: See `BlockPlan`.
+        qkv_order: See `BlockPlan`.
+
+        defaults: Values of missing keys.
+        spellings: Names that the type has for keys of the others; either is read.
+        unread: Keys of the others that the type does not have.
+        only: Keys with the one value that is supported; whatever else the file says is refused.
+        layers: Number of layers.
+        kv_heads: Key and value heads; ``None``: what ``num_key_value_heads`` says.
+        width: Width of the feed-forward block.
+
+        positions: See `StreamPlan`.
+        position_offset: See `StreamPlan`.
+        turned: Part of a head that is turned; ``None``: all of it, and nothing else is supported.
+        is_interleaved: See `BlockPlan`.
+        has_rope: Whether a layer of this number and kind turns at all.
+        ropes_by_kind: Whether layers that slide may turn in another way, see `rope_values`.
+
+        norm: Of the stream.
+        head_norm: Of queries and keys.
+        qkv_bias: See `BlockPlan`.
+        output_bias: See `BlockPlan`.
+        up_bias: See `BlockPlan`.
+        down_bias: See `BlockPlan`.
+        activation: Name of the activation.
+        is_gated: Whether what is activated is a gate.
+        is_parallel: Whether both parts of a block see the same stream.
+
+        window: Keys that a query of a sliding layer sees; ``None``: no layer slides.
+        slides: Which layers slide where the file does not say it.
+        has_layer_types: Whether the file may say it.
+        attention_scale: Factor on the scores of all layers or of each; ``None``: 1 / sqrt(D).
+        attention_cap: Soft cap of the scores.
+        slopes: Slopes of ALiBi, one a query head.
+
+        embedding_scale: See `StreamPlan`.
+        residual_scale: See `BlockPlan`.
+        has_head_bias: See `StreamPlan`.
+        logit_scale: See `StreamPlan`.
+        logit_cap: See `StreamPlan`.
+        has_token_types: Whether a token may have a type, whose row of the embedding table is added.
+    """
+
+    model_type: str
+    class_name: str
+    tokenizer_names: tuple[str, ...] = ()
+    has_encoder: bool = False
+    text_of: str | None = None
+
+    names: Setting[Mapping[str, str]] = field(default_factory=lambda: LLAMA_NAMES)
+    unneeded: tuple[str, ...] = ()
+    is_transposed: bool = False
+    qkv_groups: Setting[int] = 1
+    qkv_order: str = "qkv"
+
+    defaults: Mapping[str, object] = field(default_factory=lambda: SMALL)
+    spellings: Mapping[str, str] = field(default_factory=dict)
+    unread: frozenset[str] = frozenset()
+    only: Mapping[str, object] = field(default_factory=dict)
+    layers: Setting[int | None] = None
+    kv_heads: Setting[int | None] = None
+    width: Setting[int] = _width
+
+    positions: Setting[Literal["rotary", "table", "sinusoids", "buckets", "none"]] = "rotary"
+    position_offset: int = 0
+    turned: Setting[float | None] = None
+    is_interleaved: bool = False
+    has_rope: Callable[[ConfigValues, int, str], bool] = _every_layer
+    ropes_by_kind: bool = False
+
+    norm: Setting[NormPlan] = RMS
+    head_norm: Setting[HeadNormPlan | None] = None
+    qkv_bias: Setting[bool] = False
+    output_bias: Setting[bool] = False
+    up_bias: Setting[bool] = False
+    down_bias: Setting[bool] = False
+    activation: Setting[str] = _activation
+    is_gated: Setting[bool] = True
+    is_parallel: Setting[bool] = False
+
+    window: Setting[int | None] = None
+    slides: Callable[[ConfigValues, int], bool] = _no_layer
+    has_layer_types: bool = False
+    attention_scale: Setting[float | tuple[float, ...] | None] = None
+    attention_cap: Setting[float | None] = None
+    slopes: Setting[tuple[float, ...] | None] = None
+
+    embedding_scale: Setting[float] = 1.0
+    residual_scale: Setting[float] = 1.0
+    has_head_bias: bool = False
+    logit_scale: Setting[float] = 1.0
+    logit_cap: Setting[float | None] = None
+    has_token_types: bool = False
+
+
+def settled(setting: Setting[T], values: ConfigValues) -> T:
+    """What a setting is for a file."""
+    return setting(values) if callable(setting) else setting

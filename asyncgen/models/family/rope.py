@@ -1,0 +1,197 @@
+"""Rotary positions, as a ``config.json`` writes them down in several ways. Imports no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING
+
+from asyncgen.models.family.values import MOST, bad, number, present
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from asyncgen.models.family.values import ConfigValues, Kinds
+
+
+_BESIDE = ("rope_theta", "original_max_position_embeddings")
+"""What may also stand outside of a rope's parameters."""
+
+_ROPE_TYPES = ("default", "linear", "dynamic", "llama3", "yarn")
+_DEFAULT_THETA = 10000.0
+
+
+@dataclass(frozen=True, slots=True)
+class QueryScaling:
+    """Queries that grow with the logarithm of their position, so that long texts stay sharp.
+
+    The factor at position p is ``1 + beta * log(1 + floor((p + offset) / length))``.
+
+    Attributes:
+        beta: What the logarithm is multiplied by.
+        length: Positions that share a factor, at least 1.
+        offset: 1 where positions are counted from 1 (Llama 4), 0 otherwise (Ministral).
+    """
+
+    beta: float
+    length: int
+    offset: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RopeConfig:
+    """Rotary position embedding, in one spelling for all the ways it is written down.
+
+    Attributes:
+        rope_type: ``none``, ``default``, ``linear``, ``dynamic``, ``llama3``, ``yarn`` or
+            ``longrope``.
+        theta: Base of the wavelengths, above 0.
+        factor: How many times longer the context became, at least 1 in sensible checkpoints.
+        original_max_position_embeddings: Context length in tokens before it was stretched.
+        low_freq_factor: ``llama3``: wavelengths above original / low are stretched in full.
+        high_freq_factor: ``llama3``: wavelengths below original / high are left alone.
+        beta_fast: ``yarn``: rotations within the original context above which nothing changes.
+        beta_slow: ``yarn``: rotations below which the wavelength is stretched in full.
+        attention_factor: ``yarn``: factor on cos and sin; ``None`` derives it from the rest.
+        mscale: ``yarn``: numerator's weight in the derived attention factor.
+        mscale_all_dim: ``yarn``: denominator's weight in the derived attention factor.
+        truncate: ``yarn``: whether the bounds of the ramp are rounded outwards.
+        short_factors: ``longrope``: what divides the frequency of each pair that is turned, while
+            the longest text in sight is not beyond the original length.
+        long_factors: ``longrope``: the same beyond it.
+        turned: Part of a head that is turned, above 0 and at most 1: the first pairs; the others
+            have frequency 0.
+        query_scaling: Factor on the queries by position; ``None``: none.
+    """
+
+    rope_type: str = "default"
+    theta: float = _DEFAULT_THETA
+    factor: float = 1.0
+    original_max_position_embeddings: int = 2048
+    low_freq_factor: float = 1.0
+    high_freq_factor: float = 4.0
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    attention_factor: float | None = None
+    mscale: float | None = None
+    mscale_all_dim: float | None = None
+    truncate: bool = True
+    short_factors: tuple[float, ...] | None = None
+    long_factors: tuple[float, ...] | None = None
+    turned: float = 1.0
+    query_scaling: QueryScaling | None = None
+
+
+def rope_values(
+    values: ConfigValues,
+    kinds: Kinds,
+    *,
+    positions: int,
+    turned: float | None,
+    by_kind: bool,
+    has_rope: Callable[[int, str], bool],
+) -> tuple[RopeConfig, tuple[RopeConfig, ...] | None]:
+    """Read ``rope_scaling`` (older files) or ``rope_parameters``, nested or beside the rest.
+
+    Args:
+        values: The file's values.
+        kinds: Kind of each layer.
+        positions: Context length.
+        turned: Part of a head that is turned; ``None``: all of it, and nothing else is supported.
+        by_kind: Whether there may be parameters for each kind of layer. Where the file does not
+            give those of layers that slide, their theta is ``rope_local_base_freq``, unscaled.
+        has_rope: Whether a layer of this number and kind turns at all.
+
+    Returns:
+        The rope of layers that do not slide, and that of each layer where they differ.
+    """
+    key = "rope_scaling" if values.value("rope_scaling") else "rope_parameters"
+    stated = values.value(key) or {}
+    if not isinstance(stated, Mapping):
+        raise bad(key, stated, "must be an object with a rope_type")
+    nested = {kind: stated[kind] for kind in set(kinds) if isinstance(stated.get(kind), Mapping)}
+    if turned is None:
+        for source in (stated, values.raw):
+            if source.get("partial_rotary_factor") not in (None, 1, 1.0):
+                value = source["partial_rotary_factor"]
+                raise bad("partial_rotary_factor", value, "only whole heads can be turned (1.0)")
+    if not (by_kind and nested):
+        nested = {"full_attention": stated}
+    top = {name: values.value(name) for name in _BESIDE}
+    read = {
+        kind: replace(_rope(part, key, top, positions), turned=turned or 1.0)
+        for kind, part in nested.items()
+    }
+    rope = read.get("full_attention") or next(iter(read.values()))
+    if by_kind and "sliding_attention" not in read:
+        theta = values.positive("rope_local_base_freq", rope.theta)
+        plain = RopeConfig(theta=theta, original_max_position_embeddings=positions)
+        read["sliding_attention"] = replace(plain, turned=rope.turned)
+    each = tuple(
+        read.get(kind, rope) if has_rope(layer, kind) else RopeConfig(rope_type="none")
+        for layer, kind in enumerate(kinds)
+    )
+    if len(set(each)) == 1:
+        return each[0], None
+    return rope, each
+
+
+def part_that_turns(values: ConfigValues) -> float:
+    """What ``partial_rotary_factor`` says, beside the rope's parameters or among them."""
+    for key in ("rope_parameters", "rope_scaling"):
+        stated = values.value(key)
+        if isinstance(stated, Mapping) and stated.get("partial_rotary_factor") is not None:
+            found = number(stated, "partial_rotary_factor", 1.0)
+            break
+    else:
+        found = values.number("partial_rotary_factor", 1.0)
+    if not 0 < found <= 1:
+        raise bad("partial_rotary_factor", found, "must be above 0 and at most 1")
+    return found
+
+
+def _rope(
+    stated: Mapping[str, object], key: str, raw: Mapping[str, object], positions: int
+) -> RopeConfig:
+    """One rope; ``raw`` holds what may also stand beside it."""
+    rope_type = stated.get("rope_type", stated.get("type", "default"))
+    if rope_type not in _ROPE_TYPES or any(isinstance(part, Mapping) for part in stated.values()):
+        raise bad(f"{key}.rope_type", rope_type, f"supported are {', '.join(_ROPE_TYPES)}")
+    theta = number({**raw, **present(stated)}, "rope_theta", _DEFAULT_THETA)
+    if theta <= 0:
+        raise bad("rope_theta", theta, "must be above 0")
+    if rope_type == "default":
+        return RopeConfig(theta=theta, original_max_position_embeddings=positions)
+    original = positions
+    if rope_type in ("llama3", "yarn"):
+        # The others are defined by max_position_embeddings, whatever else is written.
+        found = {**raw, **present(stated)}.get("original_max_position_embeddings")
+        name = "original_max_position_embeddings"
+        original = int(number({name: found}, name, positions))
+        if not 1 <= original <= MOST:
+            raise bad(f"{key}.{name}", original, f"must be a whole number from 1 to {MOST}")
+    required = ["factor"]
+    if rope_type == "llama3":
+        required += ["low_freq_factor", "high_freq_factor"]
+    for name in required:
+        if stated.get(name) is None:
+            raise bad(f"{key}.{name}", None, f"rope type {rope_type!r} needs a number")
+    others = ("rope_type", "theta", "original_max_position_embeddings", "truncate")
+    numbers = [field.name for field in fields(RopeConfig) if field.name not in others]
+    given = {name: number(stated, name, 0.0) for name in numbers if stated.get(name) is not None}
+    for name, value in given.items():
+        if value <= 0 and not (value == 0 and name.startswith("mscale")):
+            raise bad(f"{key}.{name}", value, "must be above 0")
+    rope = RopeConfig(
+        rope_type=str(rope_type),
+        theta=theta,
+        original_max_position_embeddings=original,
+        truncate=stated.get("truncate") is not False,
+        **given,
+    )
+    if rope_type == "llama3" and rope.low_freq_factor >= rope.high_freq_factor:
+        low, high = rope.low_freq_factor, rope.high_freq_factor
+        raise bad(f"{key}.low_freq_factor", low, f"must be below high_freq_factor ({high})")
+    if rope_type == "yarn" and theta <= 1:
+        raise bad("rope_theta", theta, "must be above 1 for rope type 'yarn'")
+    return rope

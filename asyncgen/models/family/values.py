@@ -1,0 +1,264 @@
+"""The values of a foreign ``config.json``, checked one by one; every complaint names the key.
+
+Knows nothing of the families, nor of what the values are put together to.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeAlias
+
+from asyncgen.errors import ModelLoadError, shorten
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+
+Kinds: TypeAlias = tuple[str, ...]
+"""``"full_attention"`` or ``"sliding_attention"`` for each layer."""
+
+HIDDEN_ACTS = (
+    "silu",
+    "swish",
+    "gelu",
+    "gelu_new",
+    "gelu_fast",
+    "gelu_pytorch_tanh",
+    "relu",
+    "relu2",
+)
+"""Activations that there are."""
+
+_DTYPES = ("float32", "float16", "bfloat16", "float64")
+
+_HUGE = 1e300
+
+MOST = 2**31 - 1
+"""Greatest whole number that makes sense anywhere in a file."""
+
+MOST_LAYERS = 10_000
+"""Layers of a stack, far beyond any that exists: each is an object, however small."""
+
+
+class ConfigValues:
+    """Takes one foreign dictionary apart; every complaint names the key.
+
+    Attributes:
+        model_type: What the file says that it describes.
+        file: The dictionary as it is.
+        raw: Its keys that this type has, in our spelling.
+        read: The keys that were asked for, in our spelling.
+    """
+
+    def __init__(
+        self,
+        raw: Mapping[str, object],
+        *,
+        defaults: Mapping[str, object],
+        spellings: Mapping[str, str],
+        unread: Collection[str] = (),
+    ) -> None:
+        """Take the file.
+
+        Args:
+            raw: The parsed file.
+            defaults: Values of missing keys.
+            spellings: Names that this type has for keys of the others; either is read.
+            unread: Keys of the others that this type does not have.
+        """
+        self.model_type = str(raw.get("model_type"))
+        self.file = raw
+        self.raw = {key: value for key, value in raw.items() if key not in unread}
+        for ours, theirs in spellings.items():
+            if theirs in raw:
+                self.raw[ours] = raw[theirs]
+        self.read: set[str] = set()
+        self._defaults = defaults
+        self._spellings = spellings
+
+    def value(self, key: str) -> object:
+        """What stands under a key, else the family's default."""
+        self.read.add(key)
+        found = self.raw.get(key)
+        return self._defaults.get(key) if found is None else found
+
+    def stated(self, key: str) -> object:
+        """What stands under a key, null included; the family's default only where it is missing."""
+        self.read.add(key)
+        return self.raw[key] if key in self.raw else self._defaults.get(key)
+
+    def bad(self, key: str, value: object, allowed: str) -> ModelLoadError:
+        """A complaint about a key, in the spelling of the file."""
+        return bad(self.spelling(key), value, allowed)
+
+    def spelling(self, key: str) -> str:
+        """What the file calls a key."""
+        theirs = self._spellings.get(key, key)
+        return theirs if theirs in self.file else key
+
+    def require(self, key: str, *allowed: object) -> None:
+        """Refuse every value of a key that is none of these; null and missing are well."""
+        value = self.value(key)
+        if value is not None and not any(
+            type(value) is type(each) and value == each for each in allowed
+        ):
+            listed = " or ".join(repr(each) for each in allowed)
+            raise self.bad(key, value, f"supported is {listed}")
+
+    def number(self, key: str, default: float = 0.0) -> float:
+        """A finite number."""
+        name = self.spelling(key)
+        return number({name: self.value(key)}, name, default)
+
+    def positive(self, key: str, default: float = 0.0) -> float:
+        """A finite number above 0."""
+        value = self.number(key, default)
+        if value <= 0:
+            raise self.bad(key, value, "must be above 0")
+        return value
+
+    def positive_or_none(self, key: str) -> float | None:
+        """A finite number above 0; null means that there is none."""
+        return None if self.stated(key) is None else self.positive(key)
+
+    def epsilon(self) -> float:
+        """What keeps the root of a norm from nothing."""
+        value = self.number("rms_norm_eps", 1e-6)
+        if value < 0:
+            raise self.bad("rms_norm_eps", value, "must not be below 0")
+        return value
+
+    def count(self, key: str, *, default: int | None = None, most: int = MOST) -> int:
+        """An integer of at least 1."""
+        value = self.value(key)
+        value = default if value is None else value
+        if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
+            raise self.bad(key, value, f"must be a whole number of at least 1, {most} at most")
+        return value
+
+    def count_or_none(self, key: str) -> int | None:
+        """An integer of at least 1; null means that there is none."""
+        return None if self.stated(key) is None else self.count(key)
+
+    def kv_heads(self, heads: int) -> int:
+        """Key and value heads."""
+        # Null means one per query head; only a missing key has a default of its own.
+        if self.stated("num_key_value_heads") is None:
+            return heads
+        return self.count("num_key_value_heads")
+
+    def flag(self, key: str) -> bool:
+        """True or false."""
+        value = self.value(key)
+        if value is None:
+            return False
+        if not isinstance(value, bool):
+            raise self.bad(key, value, "must be true or false")
+        return value
+
+    def choice(self, key: str, allowed: Sequence[str], default: str) -> str:
+        """One of several names."""
+        self.read.add(key)
+        value = self.raw.get(key, self._defaults.get(key, default))
+        if not isinstance(value, str) or value not in allowed:
+            raise self.bad(key, value, f"supported are {', '.join(allowed)}")
+        return value
+
+    def activation(self, default: str = "silu") -> str:
+        """The activation of the feed-forward block."""
+        return self.choice("hidden_act", HIDDEN_ACTS, default)
+
+    def token(self, key: str) -> int | None:
+        """A token id, or none."""
+        # A key that is present and null means "there is none", unlike a key that is missing.
+        value = self.stated(key)
+        if value is None:
+            return None
+        if not _is_token(value):
+            raise self.bad(key, value, "must be a token id or null")
+        assert isinstance(value, int)
+        return value
+
+    def tokens(self, key: str) -> int | list[int] | None:
+        """A token id or several, or none."""
+        value = self.stated(key)
+        if isinstance(value, (list, tuple)):
+            if not value or not all(map(_is_token, value)):
+                raise self.bad(key, value, "must be a token id, a list of them, or null")
+            return list(value)
+        return self.token(key)
+
+    def head_dim(self, hidden: int, heads: int, *, is_turned: bool) -> int:
+        """Size of a head."""
+        if self.value("head_dim") is None and hidden % heads:
+            raise self.bad(
+                "hidden_size", hidden, f"must be a multiple of num_attention_heads ({heads})"
+            )
+        size = self.count("head_dim", default=hidden // heads)
+        if size % 2 and is_turned:
+            raise self.bad("head_dim", size, "rotary embeddings turn pairs, so it must be even")
+        return size
+
+    def layer_types(self, window: int | None, expected: tuple[str, ...], *, fixed: bool) -> Kinds:
+        """Kind of each layer.
+
+        Args:
+            window: Keys that a sliding layer sees; ``None``: there can be none.
+            expected: What they are where the file does not say it.
+            fixed: Whether they can be nothing else.
+        """
+        stated = self.value("layer_types")
+        if stated is None:
+            return expected
+        allowed = ("full_attention", "sliding_attention")
+        if (
+            not isinstance(stated, (list, tuple))
+            or len(stated) != len(expected)
+            or any(kind not in allowed for kind in stated)
+        ):
+            count = len(expected)
+            raise self.bad(
+                "layer_types", stated, f"must list one of {', '.join(allowed)} for {count} layers"
+            )
+        if fixed and tuple(stated) != expected:
+            raise self.bad("layer_types", stated, f"{self.model_type} layers are all {expected[0]}")
+        if window is None and "sliding_attention" in stated:
+            raise self.bad(
+                "layer_types", list(stated), "has sliding layers, but no sliding_window is in use"
+            )
+        return tuple(stated)
+
+    def dtype(self) -> str | None:
+        """Name of the dtype of the weights, if the file says it."""
+        key = "dtype" if self.raw.get("dtype") is not None else "torch_dtype"
+        value = self.raw.get(key)
+        if value is None or value == "auto":
+            return None
+        name = value.removeprefix("torch.") if isinstance(value, str) else None
+        if name not in _DTYPES:
+            raise self.bad(key, value, f"supported are {', '.join(_DTYPES)}")
+        return name
+
+
+def present(source: Mapping[str, object]) -> dict[str, object]:
+    """What is not null."""
+    return {key: value for key, value in source.items() if value is not None}
+
+
+def number(source: Mapping[str, object], key: str, default: float) -> float:
+    """A finite number of a dictionary."""
+    value = source.get(key)
+    if value is None:
+        return default
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= _HUGE:
+        return float(value)
+    raise bad(key, value, "must be a finite number")
+
+
+def _is_token(value: object) -> bool:
+    """Whether this is a whole number that a tensor of ids can hold; some files say -1."""
+    return type(value) is int and abs(value) <= MOST
+
+
+def bad(key: str, value: object, allowed: str) -> ModelLoadError:
+    """A complaint about a key of ``config.json``."""
+    return ModelLoadError(f"config.json: `{key}` is {shorten(value)}: {allowed}")

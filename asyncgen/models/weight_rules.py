@@ -1,0 +1,170 @@
+"""What each parameter of a decoder is made of: the names of a family's files, settled.
+
+Interleaved and partly turned heads become halves here: rows of queries and keys are put in another
+order, the same for both, which changes no product of theirs.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from asyncgen.weight_map import WeightRule, module_rules
+
+if TYPE_CHECKING:
+    from asyncgen.models.config import ModelConfig
+    from asyncgen.models.family.declaration import Family
+    from asyncgen.models.family.plan import NormPlan
+
+
+def weight_rules(config: ModelConfig, family: Family) -> tuple[WeightRule, ...]:
+    """The rules of all parameters, in the order of computation.
+
+    Args:
+        config: The network.
+        family: Its family.
+    """
+    names, hidden, norm = config.names, config.hidden_size, config.blocks[0].norm
+    table = [config.vocab_size], hidden
+    rules = module_rules("embed_tokens", [names["embed_tokens"]], *table)
+    if config.stream.positions == "table":
+        assert config.position_limit is not None
+        places = config.position_limit + config.stream.position_offset
+        rules += module_rules("embed_positions", [names["embed_positions"]], [places], hidden)
+    if "embed_norm" in names:
+        rules += _norm_rules("embed_norm", [names["embed_norm"]], (hidden,), norm)
+    for index in range(config.num_hidden_layers):
+        rules += _layer_rules(config, family, index)
+    if "norm" in names:
+        rules += _norm_rules("norm", [names["norm"]], (hidden,), norm)
+    if not config.tie_word_embeddings:
+        rules += module_rules(
+            "lm_head", [names["lm_head"]], *table, bias=config.stream.has_head_bias
+        )
+    return tuple(rules)
+
+
+def head_order(config: ModelConfig, index: int) -> tuple[int, ...] | None:
+    """Which feature of a head, as files store it, each of ours is; ``None``: the same."""
+    rope = config.ropes[index] if config.ropes else config.rope
+    size = config.head_dim
+    if rope.rope_type == "none":
+        return None
+    turned = round(rope.turned * size)
+    if turned == size and not config.blocks[index].is_interleaved:
+        return None
+    rest = (size - turned) // 2
+    if config.blocks[index].is_interleaved:
+        first, second = range(0, turned, 2), range(1, turned, 2)
+    else:
+        first, second = range(turned // 2), range(turned // 2, turned)
+    return (*first, *range(turned, turned + rest), *second, *range(turned + rest, size))
+
+
+@lru_cache(maxsize=8)
+def qkv_order(
+    heads: int, kv_heads: int, size: int, groups: int, parts: str, order: tuple[int, ...] | None
+) -> tuple[int, ...] | None:
+    """Which row of the files' queries, keys and values each of ours is; ``None``: the same.
+
+    Args:
+        heads: Query heads.
+        kv_heads: Key and value heads.
+        size: Of a head.
+        groups: See `BlockPlan`.
+        parts: See `BlockPlan`.
+        order: Of the features of a head of queries or keys.
+    """
+    counts = {"q": heads, "k": kv_heads, "v": kv_heads}
+    inside = {"q": order, "k": order, "v": None}
+    share = sum(counts.values()) // groups * size
+    rows: list[int] = []
+    for part in "qkv":
+        count = counts[part] // groups
+        ahead = sum(counts[other] // groups for other in parts[: parts.index(part)])
+        for head in range(counts[part]):
+            start = head // count * share + (ahead + head % count) * size
+            rows += [start + feature for feature in inside[part] or range(size)]
+    return None if rows == list(range(len(rows))) else tuple(rows)
+
+
+def _layer_rules(config: ModelConfig, family: Family, index: int) -> list[WeightRule]:
+    plan, names = config.blocks[index], config.names
+    hidden, width, size = config.hidden_size, config.intermediate_size, config.head_dim
+    heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
+    queries, values = heads * size, kv_heads * size
+    rules: list[WeightRule] = []
+    order = head_order(config, index)
+
+    def sources(ours: str) -> list[str]:
+        return [f"{names['layers']}.{index}.{name}" for name in names[ours].split()]
+
+    def norm(ours: str) -> None:
+        if ours in names:
+            rules.extend(_norm_rules(f"layers.{index}.{ours}", sources(ours), (hidden,), plan.norm))
+
+    def product(
+        ours: str, rows: list[int], columns: int, bias: bool, order: tuple[int, ...] | None = None
+    ) -> None:
+        stored = sources(ours)
+        rows = rows if len(stored) > 1 else [sum(rows)]
+        target, across = f"layers.{index}.{ours}", family.is_transposed
+        rules.extend(
+            module_rules(target, stored, rows, columns, bias=bias, transposed=across, order=order)
+        )
+
+    norm("input_norm")
+    grouping = plan.qkv_groups, plan.qkv_order
+    moved = qkv_order(heads, kv_heads, size, *grouping, order)
+    product("qkv", [queries, values, values], hidden, plan.has_qkv_bias, moved)
+    if plan.head_norm is not None:
+        for ours, count in (("q_norm", heads), ("k_norm", kv_heads)):
+            rules += _head_norm_rules(config, f"layers.{index}.{ours}", sources(ours), count, order)
+    product("output", [hidden], queries, plan.has_output_bias)
+    norm("output_norm")
+    norm("post_norm")
+    if plan.is_gated:
+        product("gate_up", [width, width], hidden, plan.has_up_bias)
+    else:
+        product("up", [width], hidden, plan.has_up_bias)
+    product("down", [hidden], width, plan.has_down_bias)
+    norm("down_norm")
+    return rules
+
+
+def _head_norm_rules(
+    config: ModelConfig, target: str, sources: list[str], count: int, order: tuple[int, ...] | None
+) -> list[WeightRule]:
+    """The rules of the norm of so many heads."""
+    head_norm, size = config.blocks[0].head_norm, config.head_dim
+    assert head_norm is not None
+    if head_norm.span == "head":
+        return _norm_rules(target, sources, (size,), head_norm.norm, order)
+    every = None
+    if order is not None:
+        every = tuple(head * size + feature for head in range(count) for feature in order)
+    if "*" in sources[0]:
+        single = [sources[0].replace("*", str(head)) for head in range(count)]
+        return _norm_rules(target, single, (size,), head_norm.norm, every)
+    shape = (count * size,) if head_norm.span == "width" else (count, size)
+    return _norm_rules(target, sources, shape, head_norm.norm, every)
+
+
+def _norm_rules(
+    target: str,
+    sources: list[str],
+    shape: tuple[int, ...],
+    norm: NormPlan,
+    order: tuple[int, ...] | None = None,
+) -> list[WeightRule]:
+    kinds = [("weight", norm.has_weight), ("bias", norm.has_bias)]
+    return [
+        WeightRule(
+            f"{target}.{kind}",
+            tuple(f"{name}.{kind}" for name in sources),
+            (shape,) * len(sources),
+            order=order,
+        )
+        for kind, is_there in kinds
+        if is_there
+    ]

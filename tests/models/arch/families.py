@@ -1,0 +1,127 @@
+"""A tiny checkpoint of every family, made by the reference: the table that parity is shown on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+COMMON: dict[str, Any] = {
+    "vocab_size": 96,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 64,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": None,
+}
+_GPT2 = {
+    "n_embd": 32,
+    "n_layer": 3,
+    "n_head": 4,
+    "n_positions": 64,
+    **dict.fromkeys(
+        (
+            "hidden_size",
+            "intermediate_size",
+            "num_hidden_layers",
+            "num_attention_heads",
+            "num_key_value_heads",
+            "max_position_embeddings",
+        ),
+        ...,
+    ),
+}
+_NO_GROUPS = {"num_key_value_heads": ...}
+_WINDOW = {"sliding_window": 6}
+
+FAMILIES: dict[str, dict[str, Any]] = {
+    "arcee": {"head_dim": 8},
+    "biogpt": _NO_GROUPS,
+    "bloom": {**_GPT2, "n_embd": ..., "n_positions": ..., "hidden_size": 32},
+    "codegen": {**_GPT2, "rotary_dim": 4},
+    "cohere": {},
+    "cohere2": {"head_dim": 8, **_WINDOW},
+    "cwm": {"head_dim": 8, **_WINDOW},
+    "ernie4_5": {"head_dim": 8},
+    "exaone4": _WINDOW,
+    "falcon": {"num_key_value_heads": ..., "num_kv_heads": 1},
+    "gemma": {"head_dim": 12},
+    "gemma2": {"head_dim": 12, "query_pre_attn_scalar": 20, **_WINDOW},
+    "gemma3_text": {"head_dim": 12, "num_hidden_layers": 6, **_WINDOW},
+    "glm": {"head_dim": 8},
+    "glm4": {"head_dim": 8},
+    "gpt2": _GPT2,
+    "gpt_bigcode": _GPT2,
+    "gpt_neo": {
+        **_NO_GROUPS,
+        "num_hidden_layers": ...,
+        "num_attention_heads": ...,
+        "num_layers": 4,
+        "num_heads": 4,
+        "window_size": 6,
+        "attention_types": [[["global", "local"], 2]],
+    },
+    "gpt_neox": _NO_GROUPS,
+    "gptj": {**_GPT2, "rotary_dim": 4},
+    "granite": {
+        "embedding_multiplier": 12.0,
+        "logits_scaling": 8.0,
+        "residual_multiplier": 0.22,
+        "attention_multiplier": 0.015625,
+    },
+    "helium": {"head_dim": 8},
+    "hunyuan_v1_dense": {"head_dim": 8},
+    "jais2": {"head_dim": 8},
+    "llama": {},
+    "ministral": {
+        "head_dim": 8,
+        "layer_types": ["sliding_attention", "full_attention"] * 2,
+        **_WINDOW,
+    },
+    "mistral": {"head_dim": 8, **_WINDOW},
+    "nemotron": {"head_dim": 8},
+    "olmo": {},
+    "olmo2": {},
+    "olmo3": _WINDOW,
+    "opt": {**_NO_GROUPS, "intermediate_size": ..., "ffn_dim": 48, "word_embed_proj_dim": 32},
+    "persimmon": _NO_GROUPS,
+    "phi": {},
+    "phi3": {},
+    "qwen2": {},
+    "qwen3": {"head_dim": 8},
+    "seed_oss": {"head_dim": 8},
+    "smollm3": {},
+    "stablelm": {},
+    "starcoder2": {},
+    "vaultgemma": {"head_dim": 12, "query_pre_attn_scalar": 20, **_WINDOW},
+}
+"""What sets the tiny configuration of each family apart from `COMMON`; ``...`` leaves a key out."""
+
+VARIANTS: dict[str, list[dict[str, Any]]] = {}
+"""Switches of each family's configuration, thrown."""
+
+
+def make(family: str, folder: Path, seed: int = 0, **overrides: Any) -> Any:
+    """Save a checkpoint of a family with random weights; return the reference's model."""
+    import transformers
+
+    given = {**COMMON, **FAMILIES[family], **overrides}
+    settings = {key: value for key, value in given.items() if value is not ...}
+    config = transformers.AutoConfig.for_model(family, **settings)
+    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            noise = torch.randn(parameter.shape, generator=generator)
+            # Norms stay around what they are made with: one, or nothing where one is added.
+            is_factor = parameter.dim() == 1 and name.endswith("weight")
+            parameter.copy_(parameter + 0.1 * noise if is_factor else 0.15 * noise)
+    model.save_pretrained(folder)
+    return model
