@@ -72,7 +72,9 @@ class ExpertsPlan:
             (DeepSeek-V3, section 2.1.2).
         shared_width: Of the expert that every token passes through as well; 0: there is none.
         is_shared_gated: Whether the sigmoid of a logit of its own is a factor on what that gives.
-        takes_turns: Whether files store the gate's outputs and those that it lets through in turn.
+        has_row_of_corrections: Whether files store corrections as a matrix of one row.
+        takes_turns: Whether files store the gate's outputs and those that it lets through in
+            turn, and all matrices as ``[in, out]``.
     """
 
     experts: int
@@ -84,4 +86,5 @@ class ExpertsPlan:
     is_corrected: bool = False
     shared_width: int = 0
     is_shared_gated: bool = False
+    has_row_of_corrections: bool = False
     takes_turns: bool = False
