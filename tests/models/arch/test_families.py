@@ -10,6 +10,7 @@ import torch
 
 import asyncgen
 from asyncgen.models.arch.registry import FAMILIES as DECLARED
+from tests.doubles.tokenizers import save_tokenizer
 from tests.models.arch.families import FAMILIES, VARIANTS, make
 
 if TYPE_CHECKING:
@@ -42,9 +43,14 @@ def compare(family: str, folder: Path, **overrides: Any) -> None:
     together = ours.generate(padded, attention_mask=mask, pad_token_id=0, **options)
     assert together[:, widest:].tolist() == answers
 
+    tokenizer = asyncgen.load_tokenizer(save_tokenizer(folder, "byte_level"))
+
     async def shared() -> list[list[int]]:
-        async with asyncgen.AsyncLLM(ours, page_size=7) as llm:
-            calls = [llm.generate(row, max_new_tokens=LENGTH, do_sample=False) for row in ROWS]
+        async with asyncgen.AsyncLLM(ours, tokenizer=tokenizer, page_size=7) as llm:
+            calls = [
+                llm.generate(row, max_new_tokens=LENGTH, do_sample=False)
+                for row in ROWS
+            ]
             return [list(answer.token_ids) for answer in await asyncio.gather(*calls)]
 
     assert asyncio.run(shared()) == answers
