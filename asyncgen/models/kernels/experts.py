@@ -180,6 +180,12 @@ class Router(Linear):
         """Whether the weight may come as a file has it: always, it is not narrowed."""
         return stored.is_floating_point
 
+    def prepare(self) -> None:
+        """See `Linear.prepare`."""
+        if self.bias is not None and self.bias.dtype != self.dtype:
+            self.bias = nn.Parameter(self.bias.detach().to(self.dtype), requires_grad=False)
+        super().prepare()
+
     def _apply(self, fn: Any, recurse: bool = True) -> Self:
         super()._apply(fn, recurse)
         wide = torch.promote_types(self.dtype, torch.float32)
