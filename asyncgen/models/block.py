@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from asyncgen.models.kernels.blocks import compiled_block
@@ -43,6 +43,37 @@ ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "relu": torch.relu_,
     "relu2": lambda x: torch.relu_(x).square_(),
 }
+
+
+class Xielu(nn.Module):
+    """A square and a line above zero, an exponential below, of a learned shape each.
+
+    Huang and Schlag, "Deriving Activation Functions Using Integration" (2024), section 3.
+
+    Attributes:
+        alpha_p: Before ``softplus``, what the square is multiplied by, ``[1]``.
+        alpha_n: Before ``softplus``, what the exponential is multiplied by beyond beta, ``[1]``.
+        beta: Slope at zero, a scalar.
+        eps: Greatest argument of the exponential, a scalar.
+    """
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        """Make the parameters, uninitialised."""
+        super().__init__()
+        for name, shape in XIELU_PARAMETERS.items():
+            parameter = nn.Parameter(torch.empty(shape, dtype=dtype), requires_grad=False)
+            self.register_parameter(name, parameter)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The activation of each element."""
+        above = F.softplus(self.alpha_p)
+        below = self.beta + F.softplus(self.alpha_n)
+        bent = (torch.expm1(torch.minimum(x, self.eps)) - x) * below
+        return torch.where(x > 0, above * x * x, bent) + self.beta * x
+
+
+XIELU_PARAMETERS = {"alpha_p": (1,), "alpha_n": (1,), "beta": (), "eps": ()}
+"""Shapes by name."""
 
 
 class Workspace:
@@ -130,12 +161,13 @@ class DecoderLayer(Prepared):
         self.output = Linear(queries, hidden, plan.has_output_bias, dtype=dtype)
         self.output_norm = norm("output_norm")
         self.post_norm = norm("post_norm")
-        self.sinks = Exact(self.num_heads) if config.attention[index].has_sinks else None
-        self.activate = ACTIVATIONS[plan.activation]
         self.down_norm = norm("down_norm")
+        self.sinks = Exact(self.num_heads) if config.attention[index].has_sinks else None
         if plan.experts is not None:
             self.experts = Experts(hidden, plan.experts, dtype=dtype)
             return
+        self.shape = Xielu(dtype) if plan.activation == "xielu" else None
+        self.activate = self.shape or ACTIVATIONS[plan.activation]
         if plan.is_gated:
             gates = self.activate is ACTIVATIONS["silu"]
             twice, bias = 2 * self.width, plan.has_up_bias
@@ -198,7 +230,7 @@ class DecoderLayer(Prepared):
     def run(
         self,
         x: Tensor,
-        placed: Sequence[tuple[Tensor, Tensor]],
+        placed: Sequence[tuple[Tensor, ...]],
         attention: AttentionContext,
         space: Workspace,
     ) -> None:
@@ -207,7 +239,8 @@ class DecoderLayer(Prepared):
         Args:
             x: The residual stream.
             placed: For each of the model's ropes cosines and signed sines of the tokens'
-                positions, ``[N, 1, 2, D / 2]`` each.
+                positions, ``[N, 1, 2, D / 2]`` each, and, where queries are scaled, factors
+                ``[N, 1, 1]``.
             attention: Does the attention.
             space: Memory for N tokens.
         """
@@ -223,7 +256,10 @@ class DecoderLayer(Prepared):
         if before is not None:
             before(heads)
         if self.rope is not None:
-            space.turn(turned, *placed[self.rope])
+            cosines, sines, *factors = placed[self.rope]
+            space.turn(turned, cosines, sines)
+            if factors:
+                heads[:, : self.num_heads].mul_(factors[0])
         if after is not None:
             after(heads)
         if self.plan.is_parallel:

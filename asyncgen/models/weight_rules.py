@@ -9,6 +9,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from asyncgen.models.block import XIELU_PARAMETERS
 from asyncgen.models.expert_rules import expert_rules
 from asyncgen.weight_map import WeightRule, module_rules
 
@@ -133,6 +134,11 @@ def _layer_rules(config: ModelConfig, family: Family, index: int) -> list[Weight
         product("gate_up", [width, width], hidden, plan.has_up_bias)
     else:
         product("up", [width], hidden, plan.has_up_bias)
+    if "shape" in names:
+        rules += [
+            WeightRule(f"layers.{index}.shape.{kind}", (f"{sources('shape')[0]}.{kind}",), (shape,))
+            for kind, shape in XIELU_PARAMETERS.items()
+        ]
     product("down", [hidden], width, plan.has_down_bias)
     return rules
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from asyncgen.models.arch import (
+    apertus,
     arcee,
     biogpt,
     bloom,
@@ -37,8 +38,10 @@ from asyncgen.models.arch import (
     jais2,
     llama,
     ministral,
+    ministral3,
     mistral,
     mixtral,
+    mpt,
     nemotron,
     olmo,
     olmo2,
@@ -59,12 +62,14 @@ from asyncgen.models.arch import (
     starcoder2,
     t5,
     vaultgemma,
+    xglm,
 )
 
 if TYPE_CHECKING:
     from asyncgen.models.family.declaration import Family
 
 _MODULES = (
+    apertus,
     arcee,
     biogpt,
     bloom,
@@ -97,8 +102,10 @@ _MODULES = (
     jais2,
     llama,
     ministral,
+    ministral3,
     mistral,
     mixtral,
+    mpt,
     nemotron,
     olmo,
     olmo2,
@@ -119,6 +126,7 @@ _MODULES = (
     starcoder2,
     t5,
     vaultgemma,
+    xglm,
 )
 
 FAMILIES: dict[str, Family] = {module.FAMILY.model_type: module.FAMILY for module in _MODULES}

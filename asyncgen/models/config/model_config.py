@@ -232,6 +232,7 @@ def _read(raw: Mapping[str, object], family: Family) -> ModelConfig:
             positions=length,
             turned=settled(family.turned, values),
             by_kind=family.ropes_by_kind,
+            scales_queries=family.scales_queries,
             has_rope=lambda layer, kind: family.has_rope(values, layer, kind),
         )
     if rope.rope_type == "dynamic" and head_dim < 4:

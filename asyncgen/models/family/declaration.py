@@ -102,8 +102,6 @@ class Family:
         class_name: What people know the whole model by.
         tokenizer_names: What they know its tokenizer by, where it is the family's own.
         has_encoder: Whether there is an encoder as well.
-        text_of: Key of the part of ``config.json`` that describes the text model, where images or
-            sounds have parts of their own.
 
         names: What the files call each module. Those of a block stand behind the name of
             ``layers`` and a number; several names are joined; ``*`` is each query or key head, or
@@ -128,6 +126,7 @@ class Family:
         is_interleaved: See `BlockPlan`.
         has_rope: Whether a layer of this number and kind turns at all.
         ropes_by_kind: Whether layers that slide may turn in another way, see `rope_values`.
+        scales_queries: Whether queries may grow with their position, see `QueryScaling`.
 
         norm: Of the stream.
         head_norm: Of queries and keys.
@@ -160,7 +159,6 @@ class Family:
     class_name: str
     tokenizer_names: tuple[str, ...] = ()
     has_encoder: bool = False
-    text_of: str | None = None
 
     names: Setting[Mapping[str, str]] = field(default_factory=lambda: LLAMA_NAMES)
     unneeded: tuple[str, ...] = ()
@@ -182,6 +180,7 @@ class Family:
     is_interleaved: bool = False
     has_rope: Callable[[ConfigValues, int, str], bool] = _every_layer
     ropes_by_kind: bool = False
+    scales_queries: bool = False
 
     norm: Setting[NormPlan] = RMS
     head_norm: Setting[HeadNormPlan | None] = None

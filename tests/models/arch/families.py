@@ -54,6 +54,7 @@ _GROUPED = {
 
 FAMILIES: dict[str, dict[str, Any]] = {
     "arcee": {"head_dim": 8},
+    "apertus": {"head_dim": 8},
     "biogpt": _NO_GROUPS,
     "bloom": {**_GPT2, "n_embd": ..., "n_positions": ..., "hidden_size": 32},
     "codegen": {**_GPT2, "rotary_dim": 4},
@@ -108,8 +109,27 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "layer_types": ["sliding_attention", "full_attention"] * 2,
         **_WINDOW,
     },
+    "ministral3": {
+        "head_dim": 8,
+        "rope_parameters": {
+            "rope_type": "yarn",
+            "rope_theta": 10000.0,
+            "factor": 4.0,
+            "original_max_position_embeddings": 16,
+            "llama_4_scaling_beta": 0.1,
+            "mscale": 1.0,
+            "mscale_all_dim": 1.0,
+        },
+    },
     "mistral": {"head_dim": 8, **_WINDOW},
     "mixtral": _LOCAL,
+    "mpt": {
+        **_GPT2,
+        **dict.fromkeys(("n_embd", "n_layer", "n_head", "n_positions"), ...),
+        "d_model": 32,
+        "n_heads": 4,
+        "n_layers": 3,
+    },
     "nemotron": {"head_dim": 8},
     "olmo": {},
     "olmo2": {},
@@ -129,6 +149,14 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "stablelm": {},
     "starcoder2": {},
     "vaultgemma": {"head_dim": 12, "query_pre_attn_scalar": 20, **_WINDOW},
+    "xglm": {
+        **_GPT2,
+        **dict.fromkeys(("n_embd", "n_layer", "n_head", "n_positions"), ...),
+        "d_model": 32,
+        "num_layers": 3,
+        "attention_heads": 4,
+        "ffn_dim": 48,
+    },
 }
 """What sets the tiny configuration of each family apart from `COMMON`; ``...`` leaves a key out."""
 
