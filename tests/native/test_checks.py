@@ -66,7 +66,7 @@ def test_a_gated_product_is_not_added() -> None:
 
 def test_weights_are_of_the_size_that_is_said(kernels: Any) -> None:
     options: dict[str, Any] = {"inputs": 32, "outputs": 40, "is_gated": False, "uses_tiles": False}
-    options["dtype"] = torch.float32
+    options |= {"dtype": torch.float32, "matrices": 1}
     weight = torch.zeros(64 * 32)
     kernels.Linear(weight, torch.zeros(64), **options)
     for wrong in (weight[:-1], weight[::2], weight.double()):

@@ -40,6 +40,17 @@ _GPT2 = {
 }
 _NO_GROUPS = {"num_key_value_heads": ...}
 _WINDOW = {"sliding_window": 6}
+_EXPERTS = {"num_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
+_LOCAL = {"num_local_experts": 5, "num_experts_per_tok": 2}
+_GROUPED = {
+    "n_routed_experts": 6,
+    "n_shared_experts": 2,
+    "num_experts_per_tok": 2,
+    "n_group": 3,
+    "topk_group": 2,
+    "first_k_dense_replace": 1,
+    "moe_intermediate_size": 16,
+}
 
 FAMILIES: dict[str, dict[str, Any]] = {
     "arcee": {"head_dim": 8},
@@ -50,7 +61,9 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "cohere": {},
     "cohere2": {"head_dim": 8, **_WINDOW},
     "cwm": {"head_dim": 8, **_WINDOW},
+    "dots1": {"head_dim": 8, "routed_scaling_factor": 1.5, **_GROUPED},
     "ernie4_5": {"head_dim": 8},
+    "ernie4_5_moe": {"head_dim": 8, "moe_intermediate_size": 16, "moe_num_experts": 6, "moe_k": 2},
     "exaone4": _WINDOW,
     "falcon": {"num_key_value_heads": ..., "num_kv_heads": 1},
     "gemma": {"head_dim": 12},
@@ -58,6 +71,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "gemma3_text": {"head_dim": 12, "num_hidden_layers": 6, **_WINDOW},
     "glm": {"head_dim": 8},
     "glm4": {"head_dim": 8},
+    "glm4_moe": {"head_dim": 8, "use_qk_norm": True, **_GROUPED},
     "gpt2": _GPT2,
     "gpt_bigcode": _GPT2,
     "gpt_neo": {
@@ -70,6 +84,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "attention_types": [[["global", "local"], 2]],
     },
     "gpt_neox": _NO_GROUPS,
+    "gpt_oss": {"head_dim": 8, "num_local_experts": 5, "num_experts_per_tok": 2, **_WINDOW},
     "gptj": {**_GPT2, "rotary_dim": 4},
     "granite": {
         "embedding_multiplier": 12.0,
@@ -77,8 +92,16 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "residual_multiplier": 0.22,
         "attention_multiplier": 0.015625,
     },
+    "granitemoe": {
+        "embedding_multiplier": 12.0,
+        "logits_scaling": 8.0,
+        "residual_multiplier": 0.22,
+        "attention_multiplier": 0.015625,
+        **_LOCAL,
+    },
     "helium": {"head_dim": 8},
     "hunyuan_v1_dense": {"head_dim": 8},
+    "hunyuan_v1_moe": {"head_dim": 8, "num_experts": 5, "moe_topk": 2},
     "jais2": {"head_dim": 8},
     "llama": {},
     "ministral": {
@@ -99,6 +122,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
         },
     },
     "mistral": {"head_dim": 8, **_WINDOW},
+    "mixtral": _LOCAL,
     "mpt": {
         **_GPT2,
         **dict.fromkeys(("n_embd", "n_layer", "n_head", "n_positions"), ...),
@@ -110,12 +134,16 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "olmo": {},
     "olmo2": {},
     "olmo3": _WINDOW,
+    "olmoe": _EXPERTS,
     "opt": {**_NO_GROUPS, "intermediate_size": ..., "ffn_dim": 48, "word_embed_proj_dim": 32},
     "persimmon": _NO_GROUPS,
     "phi": {},
     "phi3": {},
+    "phimoe": _LOCAL,
     "qwen2": {},
+    "qwen2_moe": {**_EXPERTS, "shared_expert_intermediate_size": 24, "mlp_only_layers": [1]},
     "qwen3": {"head_dim": 8},
+    "qwen3_moe": {**_LOCAL, "head_dim": 8, "moe_intermediate_size": 16, "norm_topk_prob": True},
     "seed_oss": {"head_dim": 8},
     "smollm3": {},
     "stablelm": {},
