@@ -21,7 +21,7 @@ from asyncgen.models.kernels.linear import Embedding, Linear
 from asyncgen.models.kernels.norm import Norm
 from asyncgen.models.kernels.prepared import Prepared
 from asyncgen.models.kernels.products import is_laid_out_anew
-from asyncgen.models.kernels.rope import Rotary
+from asyncgen.models.kernels.rope import Rotary, query_factors, sinusoids
 from asyncgen.models.weight_rules import weight_rules
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ class DecoderLM(Prepared):
             tuple(layer.run for layer in layers),
             self.norm.scaler.into,
             self._head(),
-            compile_layers(layers, self.dtype),
+            compile_layers(layers, self.dtype) if self._is_plain() else None,
         )
 
     def prepare_head(self, *, own_copy: bool) -> None:
@@ -220,7 +220,8 @@ class DecoderLM(Prepared):
     def project(self, hidden: Tensor) -> Tensor:
         """Logits ``[..., V]`` of normalised hidden states ``[..., E]``, in the model's dtype."""
         product = self._ready()[4]
-        return product(hidden.reshape(-1, hidden.shape[-1])).view(*hidden.shape[:-1], -1)
+        logits = product(hidden.reshape(-1, hidden.shape[-1]))
+        return logits.view(*hidden.shape[:-1], logits.shape[-1])
 
     def decode(self, input_ids: Tensor, positions: Tensor, attention: AttentionContext) -> Tensor:
         """Logits ``[B, V]`` after the last of ids ``[B, S]``; the hot path, without checks.
@@ -259,22 +260,41 @@ class DecoderLM(Prepared):
         Raises:
             InvalidRequestError: A position is beyond `packed_length`.
         """
-        lookup, _, _, norm, product, _ = self._plan or self._ready()
+        product = (self._plan or self._ready())[4]
+        # The head is outside of inference mode: users' processors may write to what they are given.
+        return product(
+            self.hidden_packed(input_ids, positions, last, attention, is_recorded=is_recorded)
+        )
+
+    def hidden_packed(
+        self,
+        input_ids: Tensor,
+        positions: Tensor,
+        wanted: Tensor,
+        attention: AttentionContext,
+        *,
+        is_recorded: bool = False,
+    ) -> Tensor:
+        """Normalised hidden states ``[R, E]`` of some of the tokens of packed rows.
+
+        `project` makes logits of them. Arguments and errors are those of `decode_packed`; the
+        numbers of ``wanted`` are in ascending order.
+        """
+        lookup, _, _, norm, _, _ = self._plan or self._ready()
         limit = self.packed_length
         if limit is not None and int(positions.max()) >= limit:
             raise InvalidRequestError(
                 "positions", int(positions.max()), f"packed rows end at {limit} tokens"
             )
-        # What autograd does for each operator, to no use, is a tenth of a short step's time. The
-        # head is outside: users' processors may write to what they are given. A recording costs
-        # no time for autograd, and its tensors must be such as can be written to from outside.
+        # What autograd does for each operator, to no use, is a tenth of a short step's time. A
+        # recording costs no time for autograd, and its tensors must be such as can be written to
+        # from outside.
         with torch.inference_mode(not is_recorded):
             stream = lookup(input_ids)  # [N, E]
             self._run(stream, positions, 1, attention, None)
-            if last.shape[0] != stream.shape[0]:
-                stream = stream.index_select(0, last)
-            normed = norm(stream, stream)
-        return product(normed)
+            if wanted.shape[0] != stream.shape[0]:
+                stream = stream.index_select(0, wanted)
+            return norm(stream, stream)
 
     def take_workspace(self, tokens: int) -> object:
         """Give away the memory that steps of so many tokens have used, for the next to get other.
@@ -301,6 +321,10 @@ class DecoderLM(Prepared):
         config = self.config
         plan = config.blocks[-1].norm
         return Norm(config.hidden_size, config.rms_norm_eps, plan, dtype=dtype)
+
+    def _is_plain(self) -> bool:
+        """Whether blocks that are compiled turn all heads as these do."""
+        return all(rope.query_scaling is None for rope in self._ropes())
 
     def _ropes(self) -> list[RopeConfig]:
         """The ropes that differ from each other, and turn at all."""
@@ -338,11 +362,20 @@ class DecoderLM(Prepared):
         # In the dtype of the stream, as families with such a factor were trained.
         scale = float(torch.tensor(stream_plan.embedding_scale, dtype=self.dtype))
         offset = stream_plan.position_offset
-        lookup = self.embed_positions.lookup if stream_plan.positions == "table" else None
+        lookup: Callable[[Tensor], Tensor] | None = None
+        if stream_plan.positions == "table":
+            lookup = self.embed_positions.lookup
+        elif stream_plan.positions == "sinusoids":
+            lookup = sinusoids(self.config.hidden_size, self.dtype)
         norm = self.embed_norm.scaler.into if "embed_norm" in self.config.names else None
         for rotary in self._rotaries:
             rotary.dtype = self.dtype
         turns = [rotary.rows for rotary in self._rotaries]
+        scalings = [
+            (number, rope.query_scaling)
+            for number, rope in enumerate(self._ropes())
+            if rope.query_scaling is not None
+        ]
 
         def place(stream: Tensor, positions: Tensor) -> Sequence[tuple[Tensor, ...]]:
             if scale != 1:
@@ -351,7 +384,10 @@ class DecoderLM(Prepared):
                 stream.add_(lookup(positions + offset if offset else positions))
             if norm is not None:
                 stream.copy_(norm(stream, stream))
-            return [rows(positions) for rows in turns]
+            placed = [rows(positions) for rows in turns]
+            for number, scaling in scalings:
+                placed[number] = (*placed[number], query_factors(scaling, positions, self.dtype))
+            return placed
 
         return place
 

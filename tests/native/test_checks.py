@@ -23,7 +23,7 @@ pytestmark = needs_compiler
 
 HEADS, KV_HEADS, SIZE, PAGE_SIZE, NUM_PAGES = 4, 2, 16, 8, 6
 
-PLAIN = (0, False, 1.0, 0.0, None, False)
+PLAIN = (0, False, 1.0, 0.0, None, False, 0)
 """Options of a layer that sees all keys."""
 
 
@@ -66,7 +66,7 @@ def test_a_gated_product_is_not_added() -> None:
 
 def test_weights_are_of_the_size_that_is_said(kernels: Any) -> None:
     options: dict[str, Any] = {"inputs": 32, "outputs": 40, "is_gated": False, "uses_tiles": False}
-    options["dtype"] = torch.float32
+    options |= {"dtype": torch.float32, "matrices": 1}
     weight = torch.zeros(64 * 32)
     kernels.Linear(weight, torch.zeros(64), **options)
     for wrong in (weight[:-1], weight[::2], weight.double()):
@@ -119,7 +119,7 @@ class Step:
     def __init__(self, kernels: Any) -> None:
         self.memory = torch.zeros(2, NUM_PAGES * KV_HEADS, PAGE_SIZE, SIZE)
         self.attention = kernels.Attention(
-            [(tuple(self.memory), 0, False, 0.25, 0.0, None, False)],
+            [(tuple(self.memory), 0, False, 0.25, 0.0, None, False, 0)],
             num_heads=HEADS,
             kv_heads=KV_HEADS,
             head_dim=SIZE,
@@ -213,15 +213,15 @@ def test_so_is_one_in_a_chunk_of_many_queries(kernels: Any) -> None:
 def test_a_layers_options_are_those_of_its_heads(kernels: Any) -> None:
     sizes = {"num_heads": 4, "kv_heads": 2, "head_dim": 16, "page_size": 8, "uses_tiles": False}
     pair = torch.zeros(2, 12, 8, 16).unbind(0)
-    for wrong in ((0, True, 1.0, 0.0, None, False), (-1, *PLAIN[1:]), (*PLAIN[:3], -1.0, None, 0)):
+    for wrong in ((0, True, *PLAIN[2:]), (-1, *PLAIN[1:]), (*PLAIN[:3], -1.0, *PLAIN[4:])):
         with pytest.raises(ValueError, match="cannot be computed"):
             kernels.Attention([(pair, *wrong)], **sizes)
     with pytest.raises(ValueError, match="3 slopes for 4 heads"):
-        kernels.Attention([(pair, *PLAIN[:4], (1.0, 2.0, 3.0), False)], **sizes)
+        kernels.Attention([(pair, *PLAIN[:4], (1.0, 2.0, 3.0), False, 0)], **sizes)
     heads, out = torch.zeros(1, 8, 16), torch.empty(1, 64)
     sinks = torch.zeros(4)
     for has_sinks, good, bad in ((False, None, sinks), (True, sinks, None)):
-        attention = kernels.Attention([(pair, *PLAIN[:5], has_sinks)], **sizes)
+        attention = kernels.Attention([(pair, *PLAIN[:5], has_sinks, 0)], **sizes)
         attention.lay_out(array("q", [0, 1, 0, 0]), array("q", [0]), out)
         attention.attend(0, heads, good)
         with pytest.raises(ValueError, match="this layer has"):

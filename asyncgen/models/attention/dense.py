@@ -14,7 +14,7 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from asyncgen.models.attention.openly import attend_openly, hide_unseen
-from asyncgen.models.attention.options import number_kinds
+from asyncgen.models.attention.options import numbered
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -93,7 +93,7 @@ class DenseAttention:
         windows = [options.window for options in config.attention]
         self._windows = windows if any(windows) else None
         self._options = config.attention
-        self._kinds, self._kind_of = number_kinds(config.attention)
+        self._kinds, self._kind_of = numbered([each.kind for each in config.attention])
         # What one product of the new token and the keys that a cache gives does not compute.
         self._masked = [not options.is_fusable for options in config.attention]
         hidden = None if attention_mask is None else attention_mask == 0

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import inf, isfinite
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from asyncgen.errors import InvalidRequestError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+Kind = TypeVar("Kind")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +86,8 @@ class AttentionOptions:
         return max(position + 1 - self.window, 0)
 
 
-def number_kinds(layers: Sequence[AttentionOptions]) -> tuple[list[AttentionOptions], list[int]]:
-    """The kinds of some layers, each once, and for each layer the number of its own."""
-    kinds = [options.kind for options in layers]
+def numbered(kinds: Sequence[Kind]) -> tuple[list[Kind], list[int]]:
+    """The kinds that layers are of, each once, and for each layer the number of its own."""
     distinct = list(dict.fromkeys(kinds))
     return distinct, [distinct.index(kind) for kind in kinds]
 

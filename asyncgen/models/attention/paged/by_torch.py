@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 import torch
 
-from asyncgen.models.attention.options import number_kinds
+from asyncgen.models.attention.options import numbered
 from asyncgen.models.attention.paged.chunks import Chunks
 from asyncgen.models.attention.paged.copied import CopiedRows, CopyMemory, are_worth_copying
 from asyncgen.models.attention.paged.fused import FusedRows
@@ -65,16 +65,20 @@ class TorchAttention:
         self._group = config.num_attention_heads // config.num_key_value_heads
         self._heads = config.num_attention_heads
         self._scales = [options.scale for options in config.attention]
-        self._kinds, self._kind_of = number_kinds(config.attention)
-        # By the number of a kind, here and below.
+        # For each layer its group, and what its attention does: layers that have both in common
+        # are laid out together, by their number among the kinds.
+        groups = [group for group, _ in storage.plan.places()]
+        kinds = [options.kind for options in config.attention]
+        self._kinds, self._kind_of = numbered(list(zip(groups, kinds, strict=True)))
         self._parts: dict[int, list[Part]] = {}
-        # What computes all rows of the step at once, where there is such a thing.
+        # What computes all rows of the step at once, where there is such a thing; and for each
+        # group where its keys and values are written, unless they are copied.
         self._only: dict[int, Whole] = {}
+        self._slots: list[Tensor] = []
         self._num_tokens = 0
         self._starts: list[int] = []
         self._steps_together = 0
         self._copy_memory = CopyMemory(storage)
-        self._slots: Tensor | None = None
         self.fused = find_fused_kernel(config, storage)
         self._flat = [layer.view(-1, storage.head_dim) for layer in storage.layers]
 
@@ -86,19 +90,20 @@ class TorchAttention:
         for whole in self._only.values():
             if isinstance(whole, CopiedRows):
                 whole.settle()
-        self._only, self._parts = {}, {}
-        placed = place_rows(rows)
-        self._clear_begun(placed)
+        self._only, self._parts, self._slots = {}, {}, []
         with torch.inference_mode(False):
-            for number, kind in enumerate(self._kinds):
-                found = self._split(placed, kind)
+            places = [place_rows(rows, group) for group in range(len(self.storage.plan.groups))]
+            for placed in places:
+                self._clear_begun(placed)
+            for number, (group, options) in enumerate(self._kinds):
+                found = self._split(places[group], options)
                 if isinstance(found, list):
                     self._parts[number] = found
                 else:
                     self._only[number] = found
-            copied = isinstance(self._only.get(0), CopiedRows)
-            self._slots = None if copied else self._place_keys(placed)
-            self._num_tokens = placed[-1].token + placed[-1].count
+            if not isinstance(self._only.get(0), CopiedRows):
+                self._slots = [self._place_keys(placed) for placed in places]
+            self._num_tokens = sum(row.count for row in rows)
             self._out = torch.empty(
                 (self._num_tokens, self._heads * self.storage.head_dim),
                 dtype=self.storage.dtype,
@@ -119,20 +124,21 @@ class TorchAttention:
     def _advance(self, rows: Sequence[PackedRow]) -> bool:
         """Reuse the last step's layout where each row goes one token further."""
         # Whether one kind's layout can go on does not tell of another's.
-        if len(self._only) != 1 or self._num_tokens != len(rows):
+        if len(self._only) != 1 or self._parts or self._num_tokens != len(rows):
             return False
         (part,) = self._only.values()
         if any(row.count != 1 for row in rows) or not part.advance(rows):
             return False
-        if self._slots is None:  # it writes its keys itself
+        if not self._slots:  # it writes its keys itself
             return True
-        self._slots.add_(1)
+        (slots,) = self._slots
+        slots.add_(1)
         size = self.storage.page_size
         begun = [token for token, row in enumerate(rows) if row.start % size == 0]
         if begun:
             placed = [PlacedRow(token, rows[token].start, 1, rows[token].pages) for token in begun]
             self._clear_begun(placed)
-            self._slots[begun] = self._place_keys(placed)
+            slots[begun] = self._place_keys(placed)
         return True
 
     def _clear_begun(self, rows: list[PlacedRow]) -> None:
@@ -149,10 +155,11 @@ class TorchAttention:
 
     def attend(self, layer: int, heads: Tensor, sinks: Tensor | None = None) -> Tensor:
         """See `AttentionContext`."""
-        if self._slots is not None:
-            self._flat[layer].index_put_((self._slots,), heads[:, self._heads :])
-        scale = self._scales[layer]
         kind = self._kind_of[layer]
+        if self._slots:
+            slots = self._slots[self._kinds[kind][0]]
+            self._flat[layer].index_put_((slots,), heads[:, self._heads :])
+        scale = self._scales[layer]
         only = self._only.get(kind)
         if only is not None:
             return only.compute(layer, heads, scale, sinks)

@@ -33,6 +33,7 @@ class Row:
     start: int
     count: int
     pages: list[int]
+    more: tuple[list[int], ...] = ()
 
 
 class Texts:
