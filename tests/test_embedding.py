@@ -24,6 +24,8 @@ from asyncgen.modeling import PreTrainedModel
 from tests.doubles.checkpoints import save_checkpoint
 from tests.doubles.engine import in_thread, no_thread_left
 from tests.doubles.models import PATIENCE, Gate, TableModel, byte_tokenizer
+from tests.models.arch.families import FAMILIES as DECLARED
+from tests.models.arch.families import make as make_family
 from tests.models.build import random_config, random_model, random_pair
 from tests.test_shared_batch import settled
 
@@ -345,3 +347,14 @@ def test_settings(tmp_path: Path) -> None:
         with pytest.raises(ModelLoadError, match=name):
             settings(tmp_path)
         (tmp_path / name).unlink()
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("family", sorted(DECLARED))
+def test_every_family_equals_transformers(family: str, tmp_path: Path) -> None:
+    reference = make_family(family, tmp_path)
+    options: dict[str, Any] = {"page_size": 7, "prefill_chunk_size": 20, "dtype": "float32"}
+    with LLM(tmp_path, tokenizer=byte_tokenizer(), **options) as llm:
+        check(llm.embed(TEXTS, pooling="last"), reference, "last")
+        check(llm.embed(TEXTS, pooling="mean"), reference, "mean")
