@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import logging
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,6 +17,7 @@ from asyncgen.hub import read_json, resolve
 from asyncgen.models.config import ModelConfig
 from asyncgen.models.config.stored import check_sizes
 from asyncgen.models.core import make_core
+from asyncgen.models.family.text_part import text_config, text_tensors
 from asyncgen.progress import progress_option
 from asyncgen.weights import load_weights, resolve_dtype
 
@@ -27,6 +29,9 @@ if TYPE_CHECKING:
     from asyncgen.checkpoint import Checkpoint
     from asyncgen.models.decoder import DecoderLM
     from asyncgen.progress import ProgressOption
+
+
+_log = logging.getLogger("asyncgen.models")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +80,17 @@ def load_core(
     require("progress", progress, progress_option)
     chosen = _check_device(device)
     folder = resolve(source, progress=progress, **address)
-    raw = _read_file(folder)
+    stored = _read_file(folder)
+    text = text_config(stored)
+    raw = stored if text is None else text
     config = ModelConfig.from_hf(raw)
     if check is not None:
         check(config)
     generation_config = _read_generation_config(folder, config)
     checkpoint = open_checkpoint(folder)
+    if text is not None:
+        checkpoint = replace(checkpoint, tensors=text_tensors(checkpoint.tensors))
+        _log.warning("%s is a `%s`: its text model alone is loaded", folder, stored["model_type"])
     config = config.fitted_to(checkpoint.tensors.keys())
     check_sizes(config, {name: tensor.shape for name, tensor in checkpoint.tensors.items()})
     kind = resolve_dtype(dtype, raw, checkpoint)
@@ -107,7 +117,8 @@ def read_config(source: str | os.PathLike[str], **address: Any) -> ModelConfig:
         ModelLoadError: There is none, or it cannot be read.
         UnsupportedModelError: Its ``model_type`` has no implementation.
     """
-    return ModelConfig.from_hf(_read_file(resolve(source, weights=False, **address)))
+    raw = _read_file(resolve(source, weights=False, **address))
+    return ModelConfig.from_hf(text_config(raw) or raw)
 
 
 def _stack_prefix(config: ModelConfig) -> str:

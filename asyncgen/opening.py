@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from asyncgen.engine.lane.assistants import Assistants
     from asyncgen.engine.metrics import EngineMetrics
     from asyncgen.engine.requests.admission import Admission
-    from asyncgen.engine.scheduling.pages import CacheRoom
+    from asyncgen.engine.scheduling.groups import CacheRoom
     from asyncgen.pretrained import PreTrainedModel
     from asyncgen.progress import ProgressOption
     from asyncgen.tokenizer import Tokenizer

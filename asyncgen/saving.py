@@ -163,11 +163,19 @@ def _tensors(model: Savable, shard: Sequence[_Piece]) -> Iterator[Tensor]:
             if rule.order is not None:
                 back = torch.argsort(torch.tensor(rule.order, device=whole.device))
                 whole = whole.reshape(len(back), -1)[back].view_as(whole)
-            rows = [shape[-1] if rule.transposed else shape[0] for shape in rule.shapes]
+            first, across = rule.shapes[0], rule.transposed
+            if len(rule.sources) == 1:  # such a tensor may hold several matrices
+                whole = (
+                    whole.reshape(*first[:-2], first[-1], first[-2])
+                    if across
+                    else whole.reshape(first)
+                )
+            rows = [shape[-1] if across else shape[0] for shape in rule.shapes]
+            rows = rows if len(rows) > 1 else [len(whole)]
             parts = dict(zip(rule.sources, torch.split(whole, rows), strict=True))
             del whole
         part = parts.pop(piece.name)
-        yield (part.t() if piece.rule.transposed else part).to("cpu", model.dtype).contiguous()
+        yield (part.mT if piece.rule.transposed else part).to("cpu", model.dtype).contiguous()
 
 
 def _parameter(model: Savable, target: str) -> Tensor:

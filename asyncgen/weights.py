@@ -296,7 +296,7 @@ class _Reader:
         """Read tensors one behind the other into one, along the first axis."""
         if transposed:
             whole = [self.join([source], dtype) for source in sources]
-            return torch.cat([matrix.t() for matrix in whole]).contiguous()
+            return torch.cat([matrix.mT for matrix in whole]).contiguous()
         first = sources[0].shape
         shape = (sum(source.shape[0] for source in sources), *first[1:]) if first else first
         joined = passing(tuple(shape), dtype)

@@ -16,6 +16,7 @@ from asyncgen.engine.events import EventWriter
 from asyncgen.engine.requests.request import clock, fail
 from asyncgen.engine.sample import Sample
 from asyncgen.engine.sampling.logprobs import named_logprob
+from asyncgen.engine.scheduling.pages import held
 from asyncgen.engine.scheduling.state import RequestStatus
 from asyncgen.errors import InvalidRequestError, InvalidScoresError
 from asyncgen.guard import request_failure
@@ -41,6 +42,9 @@ if TYPE_CHECKING:
 
 _FINISHED = RequestStatus.FINISHED
 """From here on, a sample has ended."""
+
+_NO_END = 1 << 40
+"""Positions that no text has."""
 
 
 class Batch:
@@ -101,8 +105,11 @@ class Batch:
         self._events: dict[Request, EventWriter] = {}  # of those that have had a step
         self._pools: dict[RequestState, HiddenPool] = {}  # of samples that become vectors
         self._num_decoding = 0
-        # Attention has no budget of its own: each row reads no more than the pool holds.
-        self._most_entries = scheduler.cache.num_pages * scheduler.cache.page_size
+        # Attention has no budget of its own: each row reads no more than the pool holds, or,
+        # where windows give pages back, no more than there is.
+        pool = scheduler.cache
+        is_whole = all(window is None for window in pool.windows)
+        self._most_entries = pool.num_pages * pool.page_size if is_whole else _NO_END
 
     def warm(self) -> None:
         """Do what would make the first steps slow; on the thread that computes."""
@@ -351,7 +358,7 @@ class Batch:
             if bool(torch.isnan(logits[number]).any())  # before any processor saw it
         }
         for sample in poisoned:
-            self._scheduler.cache.withdraw(sample.pages)
+            self._scheduler.cache.withdraw(held(sample.tables))
         return [row for row in rows if row.state not in poisoned]
 
     def _settle(self, samples: list[Sample], sampled: Sampled) -> None:

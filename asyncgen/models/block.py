@@ -9,10 +9,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from asyncgen.models.kernels.blocks import compiled_block
+from asyncgen.models.kernels.experts import Exact, Experts
 from asyncgen.models.kernels.linear import Linear
 from asyncgen.models.kernels.norm import Norm, make_scaler
 from asyncgen.models.kernels.prepared import Prepared
@@ -42,6 +43,37 @@ ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "relu": torch.relu_,
     "relu2": lambda x: torch.relu_(x).square_(),
 }
+
+
+class Xielu(nn.Module):
+    """A square and a line above zero, an exponential below, of a learned shape each.
+
+    Huang and Schlag, "Deriving Activation Functions Using Integration" (2024), section 3.
+
+    Attributes:
+        alpha_p: Before ``softplus``, what the square is multiplied by, ``[1]``.
+        alpha_n: Before ``softplus``, what the exponential is multiplied by beyond beta, ``[1]``.
+        beta: Slope at zero, a scalar.
+        eps: Greatest argument of the exponential, a scalar.
+    """
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        """Make the parameters, uninitialised."""
+        super().__init__()
+        for name, shape in XIELU_PARAMETERS.items():
+            parameter = nn.Parameter(torch.empty(shape, dtype=dtype), requires_grad=False)
+            self.register_parameter(name, parameter)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The activation of each element."""
+        above = F.softplus(self.alpha_p)
+        below = self.beta + F.softplus(self.alpha_n)
+        bent = (torch.expm1(torch.minimum(x, self.eps)) - x) * below
+        return torch.where(x > 0, above * x * x, bent) + self.beta * x
+
+
+XIELU_PARAMETERS = {"alpha_p": (1,), "alpha_n": (1,), "beta": (), "eps": ()}
+"""Shapes by name."""
 
 
 class Workspace:
@@ -129,7 +161,13 @@ class DecoderLayer(Prepared):
         self.output = Linear(queries, hidden, plan.has_output_bias, dtype=dtype)
         self.output_norm = norm("output_norm")
         self.post_norm = norm("post_norm")
-        self.activate = ACTIVATIONS[plan.activation]
+        self.down_norm = norm("down_norm")
+        self.sinks = Exact(self.num_heads) if config.attention[index].has_sinks else None
+        if plan.experts is not None:
+            self.experts = Experts(hidden, plan.experts, dtype=dtype)
+            return
+        self.shape = Xielu(dtype) if plan.activation == "xielu" else None
+        self.activate = self.shape or ACTIVATIONS[plan.activation]
         if plan.is_gated:
             gates = self.activate is ACTIVATIONS["silu"]
             twice, bias = 2 * self.width, plan.has_up_bias
@@ -137,7 +175,6 @@ class DecoderLayer(Prepared):
         else:
             self.up = Linear(hidden, self.width, plan.has_up_bias, dtype=dtype)
         self.down = Linear(self.width, hidden, plan.has_down_bias, dtype=dtype)
-        self.down_norm = norm("down_norm")
 
     def _head_norm(self, count: int, dtype: torch.dtype) -> Norm | None:
         """The norm of so many heads."""
@@ -151,7 +188,7 @@ class DecoderLayer(Prepared):
 
     def prepare(self) -> None:
         """Gather what `run` uses; again after weights were replaced or moved."""
-        up = (self.gate_up if self.plan.is_gated else self.up).ready()
+        sinks = None if self.sinks is None else self.sinks.weight.detach().float()
         head_norm = self.plan.head_norm
         normalise = None if head_norm is None else self._head_normaliser()
         is_after = head_norm is not None and head_norm.is_after_rope
@@ -160,11 +197,10 @@ class DecoderLayer(Prepared):
             self.qkv.ready().into,
             None if is_after else normalise,
             normalise if is_after else None,
+            sinks,
             self._adder(self.output.ready(), self.output_norm),
             _into(self.post_norm),
-            up.is_gated,
-            up.into,
-            self._adder(self.down.ready(), self.down_norm),
+            self._feed_forward(),
         )
 
     def compiled(self) -> Block | None:
@@ -172,7 +208,7 @@ class DecoderLayer(Prepared):
         plan, head_norm = self.plan, self.plan.head_norm
         is_serial = not plan.is_parallel and plan.residual_scale == 1 and self.rope == 0
         is_plain = self.output_norm is None and self.down_norm is None
-        if not (is_serial and is_plain and plan.is_gated):
+        if not (is_serial and is_plain and (plan.is_gated or plan.experts is not None)):
             return None
         if self.input_norm is None or self.post_norm is None:
             return None
@@ -187,14 +223,14 @@ class DecoderLayer(Prepared):
             heads_scaler,
             self.output.ready(),
             self.post_norm.scaler,
-            self.gate_up.ready(),
-            self.down.ready(),
+            self.experts if plan.experts is not None else self.gate_up.ready(),
+            None if plan.experts is not None else self.down.ready(),
         )
 
     def run(
         self,
         x: Tensor,
-        placed: Sequence[tuple[Tensor, Tensor]],
+        placed: Sequence[tuple[Tensor, ...]],
         attention: AttentionContext,
         space: Workspace,
     ) -> None:
@@ -203,12 +239,13 @@ class DecoderLayer(Prepared):
         Args:
             x: The residual stream.
             placed: For each of the model's ropes cosines and signed sines of the tokens'
-                positions, ``[N, 1, 2, D / 2]`` each.
+                positions, ``[N, 1, 2, D / 2]`` each, and, where queries are scaled, factors
+                ``[N, 1, 1]``.
             attention: Does the attention.
             space: Memory for N tokens.
         """
         plan = self._plan or self._ready()
-        input_norm, qkv_into, before, after, add_output, post_norm, *feed_forward = plan
+        input_norm, qkv_into, before, after, sinks, add_output, post_norm, feed_forward = plan
         normed = x if input_norm is None else input_norm(x, space.normed)
         qkv = qkv_into(normed, space.qkv)
         if qkv is space.qkv:
@@ -219,43 +256,47 @@ class DecoderLayer(Prepared):
         if before is not None:
             before(heads)
         if self.rope is not None:
-            space.turn(turned, *placed[self.rope])
+            cosines, sines, *factors = placed[self.rope]
+            space.turn(turned, cosines, sines)
+            if factors:
+                heads[:, : self.num_heads].mul_(factors[0])
         if after is not None:
             after(heads)
         if self.plan.is_parallel:
             if post_norm is not None:
                 normed = post_norm(x, torch.empty_like(x))
-            add_output(x, attention.attend(self.index, heads), space)
+            add_output(x, attention.attend(self.index, heads, sinks), space)
         else:
-            add_output(x, attention.attend(self.index, heads), space)
+            add_output(x, attention.attend(self.index, heads, sinks), space)
             normed = x if post_norm is None else post_norm(x, space.normed)
-        self._feed_forward(x, normed, space, *feed_forward)
+        feed_forward(x, normed, space)
 
-    def _feed_forward(
-        self,
-        x: Tensor,
-        normed: Tensor,
-        space: Workspace,
-        is_gated: bool,
-        up_into: Callable[[Tensor, Tensor], Tensor],
-        add_down: Callable[[Tensor, Tensor, Workspace], None],
-    ) -> None:
-        """Add the second part's output to the stream; ``is_gated``: the kernel applies the gate."""
-        if is_gated:
-            add_down(x, up_into(normed, space.activated), space)
-            return
-        wide = up_into(normed, space.wide)
-        if not self.plan.is_gated:
-            add_down(x, self.activate(wide), space)
-            return
-        if wide is space.wide:
-            gate, up = space.gate, space.up
-        else:
-            gate, up = torch.split(wide, self.width, dim=-1)
-        add_down(x, torch.mul(self.activate(gate), up, out=space.activated), space)
+    def _feed_forward(self) -> Callable[[Tensor, Tensor, Workspace], None]:
+        """What adds the second part's output, of the normalised stream, to the stream."""
+        if self.plan.experts is not None:
+            self.experts.prepare()
+            return self._adder(self.experts, self.down_norm)
+        up = (self.gate_up if self.plan.is_gated else self.up).ready()
+        up_into, add_down = up.into, self._adder(self.down.ready(), self.down_norm)
+        if up.is_gated:
+            return lambda x, normed, space: add_down(x, up_into(normed, space.activated), space)
+        is_gated, activate, width = self.plan.is_gated, self.activate, self.width
+
+        def add(x: Tensor, normed: Tensor, space: Workspace) -> None:
+            wide = up_into(normed, space.wide)
+            if not is_gated:
+                add_down(x, activate(wide), space)
+                return
+            if wide is space.wide:
+                gate, up = space.gate, space.up
+            else:
+                gate, up = torch.split(wide, width, dim=-1)
+            add_down(x, torch.mul(activate(gate), up, out=space.activated), space)
+
+        return add
 
     def _adder(
-        self, kernel: Kernel, norm: Norm | None
+        self, kernel: Kernel | Experts, norm: Norm | None
     ) -> Callable[[Tensor, Tensor, Workspace], None]:
         """What adds a product to the stream, normalised and scaled as the plan says."""
         scale = self.plan.residual_scale

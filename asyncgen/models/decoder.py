@@ -21,7 +21,7 @@ from asyncgen.models.kernels.linear import Embedding, Linear
 from asyncgen.models.kernels.norm import Norm
 from asyncgen.models.kernels.prepared import Prepared
 from asyncgen.models.kernels.products import is_laid_out_anew
-from asyncgen.models.kernels.rope import Rotary
+from asyncgen.models.kernels.rope import Rotary, query_factors, sinusoids
 from asyncgen.models.weight_rules import weight_rules
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ class DecoderLM(Prepared):
             tuple(layer.run for layer in layers),
             self.norm.scaler.into,
             self._head(),
-            compile_layers(layers, self.dtype),
+            compile_layers(layers, self.dtype) if self._is_plain() else None,
         )
 
     def prepare_head(self, *, own_copy: bool) -> None:
@@ -322,6 +322,10 @@ class DecoderLM(Prepared):
         plan = config.blocks[-1].norm
         return Norm(config.hidden_size, config.rms_norm_eps, plan, dtype=dtype)
 
+    def _is_plain(self) -> bool:
+        """Whether blocks that are compiled turn all heads as these do."""
+        return all(rope.query_scaling is None for rope in self._ropes())
+
     def _ropes(self) -> list[RopeConfig]:
         """The ropes that differ from each other, and turn at all."""
         ropes = dict.fromkeys(self.config.ropes or (self.config.rope,))
@@ -358,11 +362,20 @@ class DecoderLM(Prepared):
         # In the dtype of the stream, as families with such a factor were trained.
         scale = float(torch.tensor(stream_plan.embedding_scale, dtype=self.dtype))
         offset = stream_plan.position_offset
-        lookup = self.embed_positions.lookup if stream_plan.positions == "table" else None
+        lookup: Callable[[Tensor], Tensor] | None = None
+        if stream_plan.positions == "table":
+            lookup = self.embed_positions.lookup
+        elif stream_plan.positions == "sinusoids":
+            lookup = sinusoids(self.config.hidden_size, self.dtype)
         norm = self.embed_norm.scaler.into if "embed_norm" in self.config.names else None
         for rotary in self._rotaries:
             rotary.dtype = self.dtype
         turns = [rotary.rows for rotary in self._rotaries]
+        scalings = [
+            (number, rope.query_scaling)
+            for number, rope in enumerate(self._ropes())
+            if rope.query_scaling is not None
+        ]
 
         def place(stream: Tensor, positions: Tensor) -> Sequence[tuple[Tensor, ...]]:
             if scale != 1:
@@ -371,7 +384,10 @@ class DecoderLM(Prepared):
                 stream.add_(lookup(positions + offset if offset else positions))
             if norm is not None:
                 stream.copy_(norm(stream, stream))
-            return [rows(positions) for rows in turns]
+            placed = [rows(positions) for rows in turns]
+            for number, scaling in scalings:
+                placed[number] = (*placed[number], query_factors(scaling, positions, self.dtype))
+            return placed
 
         return place
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from asyncgen.models.block import XIELU_PARAMETERS
+from asyncgen.models.expert_rules import expert_rules
 from asyncgen.weight_map import WeightRule, module_rules
 
 if TYPE_CHECKING:
@@ -121,14 +123,23 @@ def _layer_rules(config: ModelConfig, family: Family, index: int) -> list[Weight
         for ours, count in (("q_norm", heads), ("k_norm", kv_heads)):
             rules += _head_norm_rules(config, f"layers.{index}.{ours}", sources(ours), count, order)
     product("output", [hidden], queries, plan.has_output_bias)
-    norm("output_norm")
-    norm("post_norm")
+    for ours in ("output_norm", "post_norm", "down_norm"):
+        norm(ours)
+    if config.attention[index].has_sinks:
+        sinks = tuple(sources("sinks"))
+        rules.append(WeightRule(f"layers.{index}.sinks.weight", sinks, ((heads,),)))
+    if plan.experts is not None:
+        return rules + expert_rules(config, index, plan.experts)
     if plan.is_gated:
         product("gate_up", [width, width], hidden, plan.has_up_bias)
     else:
         product("up", [width], hidden, plan.has_up_bias)
+    if "shape" in names:
+        rules += [
+            WeightRule(f"layers.{index}.shape.{kind}", (f"{sources('shape')[0]}.{kind}",), (shape,))
+            for kind, shape in XIELU_PARAMETERS.items()
+        ]
     product("down", [hidden], width, plan.has_down_bias)
-    norm("down_norm")
     return rules
 
 

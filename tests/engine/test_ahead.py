@@ -262,7 +262,8 @@ def test_recorded_steps_that_run_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     """A real network, with recordings that ask nothing of the host."""
     # A tape records what torch computes, as an accelerator does.
     monkeypatch.setattr(native, "kernels", None)
-    core = random_model(random_config("mistral", sliding_window=7), seed=3)
+    windows = {"use_sliding_window": True, "sliding_window": 7, "max_window_layers": 1}
+    core = random_model(random_config("qwen2", **windows), seed=3)
     results = []
     for recorded in (False, True):
         model = PreTrainedModel(core, MODEL.generation_config, "random")

@@ -67,7 +67,7 @@ def load_from_state_dict(core: DecoderLM, state_dict: Mapping[str, Tensor]) -> N
         sources = [state_dict[name] for name in rule.sources]
         assert [tuple(source.shape) for source in sources] == list(rule.shapes)
         if rule.transposed:
-            sources = [source.t() for source in sources]
+            sources = [source.mT for source in sources]
         module_name, _, name = rule.target.rpartition(".")
         tensor = in_order(torch.cat(sources), rule.order).to(core.dtype).clone()
         parameter = nn.Parameter(tensor, requires_grad=False)

@@ -66,7 +66,7 @@ def test_a_gated_product_is_not_added() -> None:
 
 def test_weights_are_of_the_size_that_is_said(kernels: Any) -> None:
     options: dict[str, Any] = {"inputs": 32, "outputs": 40, "is_gated": False, "uses_tiles": False}
-    options["dtype"] = torch.float32
+    options |= {"dtype": torch.float32, "matrices": 1}
     weight = torch.zeros(64 * 32)
     kernels.Linear(weight, torch.zeros(64), **options)
     for wrong in (weight[:-1], weight[::2], weight.double()):
@@ -226,9 +226,9 @@ def test_a_layers_options_are_those_of_its_heads(kernels: Any) -> None:
         attention.attend(0, heads, good)
         with pytest.raises(ValueError, match="this layer has"):
             attention.attend(0, heads, bad)
-    for wrong in (sinks[:3], sinks.double(), torch.zeros(8)[::2]):
+    for other in (sinks[:3], sinks.double(), torch.zeros(8)[::2]):
         with pytest.raises(ValueError, match=r"sinks are|torch\.float64"):
-            attention.attend(0, heads, wrong)
+            attention.attend(0, heads, other)
     with pytest.raises(RuntimeError, match="memory"):
         attention.attend(0, heads, cut_off(torch.zeros(4)))
 

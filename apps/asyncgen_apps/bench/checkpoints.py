@@ -1,4 +1,4 @@
-"""Llama checkpoints with random weights, made on the spot, so that a benchmark needs no download.
+"""Checkpoints of Llama and Qwen3-MoE with random weights, made on the spot without a download.
 
 Writes what any loader of Hugging Face folders reads; knows no benchmark.
 """
@@ -22,6 +22,9 @@ CONTEXT = 2048
 FAINT = 1 / 32
 """What is left of the output of a layer that adds little."""
 
+OUTPUTS = (".o_proj.weight", ".down_proj.weight")
+"""Endings of the names of what a layer adds to the stream."""
+
 DRAFTING = {
     "num_assistant_tokens": 5,
     "num_assistant_tokens_schedule": "constant",
@@ -33,17 +36,19 @@ SPACE = "Ġ"
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Sizes of a Llama model.
+    """Sizes of a Llama model, or with experts of a Qwen3-MoE.
 
     Attributes:
         hidden: Width E of the residual stream.
         layers: Number of decoder layers.
         heads: Query heads H.
         kv_heads: Key and value heads K.
-        ffn: Width of the feed-forward layer.
+        ffn: Width of the feed-forward layer, or of each expert.
         vocab: Vocabulary size V, at least 512.
         tied: Whether the output head is the embedding table.
         context: Tokens of the longest text.
+        experts: Experts of a layer; 0: there are none.
+        chosen: Experts of a token.
     """
 
     hidden: int
@@ -54,6 +59,8 @@ class Shape:
     vocab: int
     tied: bool = True
     context: int = CONTEXT
+    experts: int = 0
+    chosen: int = 0
 
     @property
     def head_dim(self) -> int:
@@ -70,9 +77,16 @@ class Shape:
                 heads = self.heads if name == "q_proj" else self.kv_heads
                 yield f"{attention}.{name}.weight", (heads * self.head_dim, self.hidden)
             yield f"{attention}.o_proj.weight", (self.hidden, self.heads * self.head_dim)
-            yield f"{mlp}.gate_proj.weight", (self.ffn, self.hidden)
-            yield f"{mlp}.up_proj.weight", (self.ffn, self.hidden)
-            yield f"{mlp}.down_proj.weight", (self.hidden, self.ffn)
+            feeds = [mlp]
+            if self.experts:
+                for name in ("q_norm", "k_norm"):
+                    yield f"{attention}.{name}.weight", (self.head_dim,)
+                yield f"{mlp}.gate.weight", (self.experts, self.hidden)
+                feeds = [f"{mlp}.experts.{number}" for number in range(self.experts)]
+            for feed in feeds:
+                yield f"{feed}.gate_proj.weight", (self.ffn, self.hidden)
+                yield f"{feed}.up_proj.weight", (self.ffn, self.hidden)
+                yield f"{feed}.down_proj.weight", (self.hidden, self.ffn)
             yield f"{prefix}.input_layernorm.weight", (self.hidden,)
             yield f"{prefix}.post_attention_layernorm.weight", (self.hidden,)
         yield "model.norm.weight", (self.hidden,)
@@ -84,11 +98,27 @@ class Shape:
         """Number of weights."""
         return sum(math.prod(shape) for _, shape in self.tensors())
 
+    @property
+    def num_active(self) -> int:
+        """Number of weights that a token is computed with."""
+        idle = max(self.experts - self.chosen, 0)
+        return self.num_parameters - self.layers * idle * 3 * self.ffn * self.hidden
+
 
 SHAPES = {
     "5m": Shape(hidden=256, layers=6, heads=8, kv_heads=4, ffn=688, vocab=4096),
     "135m": Shape(hidden=576, layers=30, heads=9, kv_heads=3, ffn=1536, vocab=49152),
     "0.5b": Shape(hidden=896, layers=24, heads=14, kv_heads=2, ffn=4864, vocab=151936),
+    "moe": Shape(
+        hidden=512,
+        layers=24,
+        heads=8,
+        kv_heads=4,
+        ffn=256,
+        vocab=32768,
+        experts=64,
+        chosen=8,
+    ),
 }
 
 MADE = {
@@ -131,8 +161,9 @@ def write_checkpoint(
     write_description(folder, shape, dtype, seed)
     weights = _weights(shape, dtype, seed)
     for layer in range(shape.layers if loud_layers is None else loud_layers, shape.layers):
-        for output in ("self_attn.o_proj", "mlp.down_proj"):
-            weights[f"model.layers.{layer}.{output}.weight"].mul_(FAINT)
+        for name, weight in weights.items():
+            if name.startswith(f"model.layers.{layer}.") and name.endswith(OUTPUTS):
+                weight.mul_(FAINT)
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
 
 
@@ -151,6 +182,15 @@ def write_description(folder: Path, shape: Shape, dtype: str, seed: int = 0) -> 
 
 def _config(shape: Shape, dtype: str) -> dict[str, object]:
     """Describe the model as Hugging Face folders do."""
+    experts: dict[str, object] = {
+        "architectures": ["Qwen3MoeForCausalLM"],
+        "model_type": "qwen3_moe",
+        "head_dim": shape.head_dim,
+        "moe_intermediate_size": shape.ffn,
+        "num_experts": shape.experts,
+        "num_experts_per_tok": shape.chosen,
+        "norm_topk_prob": True,
+    }
     return {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
@@ -169,6 +209,7 @@ def _config(shape: Shape, dtype: str) -> dict[str, object]:
         "bos_token_id": None,
         "eos_token_id": None,
         "pad_token_id": 0,
+        **(experts if shape.experts else {}),
     }
 
 

@@ -21,6 +21,7 @@ class Shape(StrEnum):
 
     SMALL = "5m"
     MEDIUM = "135m"
+    MOE = "moe"
     DEMO = "demo"
 
 
@@ -29,6 +30,7 @@ class ConcurrencyShape(StrEnum):
 
     SMALL = "5m"
     MEDIUM = "135m"
+    MOE = "moe"
     LARGE = "1b"
     LARGER = "8b"
     DEMO = "demo"
@@ -53,6 +55,7 @@ class MadeShape(StrEnum):
 
     SMALL = "5m"
     MEDIUM = "135m"
+    MOE = "moe"
 
 
 class Server(StrEnum):

@@ -44,7 +44,7 @@ class AttentionContext(Protocol):
             heads: ``[N, H + 2K, D]`` with N = B · S tokens, row after row: for each the H query
                 heads, then K keys, then K values; queries and keys are already turned. The
                 model may reuse this memory for the next layer.
-            sinks: ``[H]``, where the layer's options say that there are sinks.
+            sinks: ``[H]`` float32, where the layer's options say that there are sinks.
 
         Returns:
             ``[N, H * D]``, contiguous; query heads are grouped by key head, as in checkpoints.
@@ -94,7 +94,7 @@ class DenseAttention:
         self._options = config.attention
         self._kinds = [options.kind for options in config.attention]
         # What one product of the new token and the keys that a cache gives does not compute.
-        self._masked = [not kind.is_plain or kind.is_chunked for kind in self._kinds]
+        self._masked = [not kind.is_fusable for kind in self._kinds]
         hidden = None if attention_mask is None else attention_mask == 0
         self._padding = None if hidden is None or not bool(hidden.any()) else hidden  # [B, T]
         self._weights = collect_attentions

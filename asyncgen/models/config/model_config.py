@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 from asyncgen.errors import UnsupportedModelError, shorten
 from asyncgen.models.arch.registry import FAMILIES
 from asyncgen.models.attention.options import AttentionOptions
+from asyncgen.models.expert_rules import stacked_if_stored
 from asyncgen.models.family.declaration import Family, settled
 from asyncgen.models.family.plan import BlockPlan, StreamPlan
 from asyncgen.models.family.rope import RopeConfig, rope_values
@@ -112,7 +113,7 @@ class ModelConfig:
         Args:
             stored: Names of the tensors that are stored.
         """
-        return self
+        return stacked_if_stored(self, stored)
 
     is_encoder_decoder: ClassVar[bool] = False
     """Whether there is an encoder as well."""
@@ -231,6 +232,7 @@ def _read(raw: Mapping[str, object], family: Family) -> ModelConfig:
             positions=length,
             turned=settled(family.turned, values),
             by_kind=family.ropes_by_kind,
+            scales_queries=family.scales_queries,
             has_rope=lambda layer, kind: family.has_rope(values, layer, kind),
         )
     if rope.rope_type == "dynamic" and head_dim < 4:
@@ -249,12 +251,12 @@ def _read(raw: Mapping[str, object], family: Family) -> ModelConfig:
         rope=rope,
         ropes=ropes,
         attention=_attention(values, family, kinds, window),
-        blocks=(_block(values, family),) * layers,
+        blocks=_blocks(values, family, layers),
         stream=StreamPlan(
             embedding_scale=settled(family.embedding_scale, values),
             positions=positions,
             position_offset=family.position_offset,
-            has_head_bias=family.has_head_bias,
+            has_head_bias=settled(family.has_head_bias, values),
             logit_scale=settled(family.logit_scale, values),
             logit_cap=settled(family.logit_cap, values),
         ),
@@ -274,9 +276,9 @@ def _read(raw: Mapping[str, object], family: Family) -> ModelConfig:
     return replace(config, built_from=frozenset(values.read | spelled))
 
 
-def _block(values: ConfigValues, family: Family) -> BlockPlan:
-    """What every block computes."""
-    return BlockPlan(
+def _blocks(values: ConfigValues, family: Family, layers: int) -> tuple[BlockPlan, ...]:
+    """What each block computes; blocks differ in their feed-forward alone."""
+    block = BlockPlan(
         norm=settled(family.norm, values),
         has_qkv_bias=settled(family.qkv_bias, values),
         has_output_bias=settled(family.output_bias, values),
@@ -291,6 +293,9 @@ def _block(values: ConfigValues, family: Family) -> BlockPlan:
         is_parallel=settled(family.is_parallel, values),
         residual_scale=settled(family.residual_scale, values),
     )
+    experts = [family.experts(values, layer) for layer in range(layers)]
+    with_experts = {plan: replace(block, experts=plan) for plan in set(experts)}
+    return tuple(with_experts[plan] for plan in experts)
 
 
 def _attention(
@@ -301,7 +306,9 @@ def _attention(
     scales = scale if isinstance(scale, tuple) else (scale,) * len(kinds)
     cap, slopes = settled(family.attention_cap, values), settled(family.slopes, values)
     return tuple(
-        AttentionOptions(None if kind == _FULL else window, each, cap, slopes=slopes)
+        AttentionOptions(
+            None if kind == _FULL else window, each, cap, family.has_sinks, slopes=slopes
+        )
         for kind, each in zip(kinds, scales, strict=True)
     )
 

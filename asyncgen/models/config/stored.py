@@ -46,6 +46,9 @@ def check_sizes(config: ModelConfig, shapes: Mapping[str, tuple[int, ...]]) -> N
     # A tensor without elements may claim any length.
     longest = max((max(shape) for shape in shapes.values() if shape and 0 not in shape), default=0)
     sizes = {field: getattr(config, field, 0) for field in _SIZES}
+    experts = [block.experts for block in config.blocks if block.experts is not None]
+    if len(experts) == len(config.blocks):
+        sizes["intermediate_size"] = max(plan.width for plan in experts)
     for field, size in sizes.items():
         if size > longest:
             raise bad(_key(config, field), size, _too_long(longest))

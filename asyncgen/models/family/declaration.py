@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
 
 from asyncgen.models.family.plan import HeadNormPlan, NormPlan
 from asyncgen.models.family.values import ConfigValues
+
+if TYPE_CHECKING:
+    from asyncgen.models.family.experts import ExpertsPlan
 
 T = TypeVar("T")
 Setting: TypeAlias = T | Callable[[ConfigValues], T]
@@ -82,6 +85,10 @@ def _no_layer(values: ConfigValues, layer: int) -> bool:
     return False
 
 
+def _no_experts(values: ConfigValues, layer: int) -> ExpertsPlan | None:
+    return None
+
+
 def _every_layer(values: ConfigValues, layer: int, kind: str) -> bool:
     return True
 
@@ -95,11 +102,10 @@ class Family:
         class_name: What people know the whole model by.
         tokenizer_names: What they know its tokenizer by, where it is the family's own.
         has_encoder: Whether there is an encoder as well.
-        text_of: Key of the part of ``config.json`` that describes the text model, where images or
-            sounds have parts of their own.
 
         names: What the files call each module. Those of a block stand behind the name of
-            ``layers`` and a number; several names are joined; ``*`` is each query or key head. A
+            ``layers`` and a number; several names are joined; ``*`` is each query or key head, or
+            each expert; experts of one tensor are named in full. A
             norm that is not named is not there.
         unneeded: Regular expressions of names that checkpoints carry in vain.
         is_transposed: Whether matrices are stored as ``[in, out]``.
@@ -120,6 +126,7 @@ class Family:
         is_interleaved: See `BlockPlan`.
         has_rope: Whether a layer of this number and kind turns at all.
         ropes_by_kind: Whether layers that slide may turn in another way, see `rope_values`.
+        scales_queries: Whether queries may grow with their position, see `QueryScaling`.
 
         norm: Of the stream.
         head_norm: Of queries and keys.
@@ -129,6 +136,7 @@ class Family:
         down_bias: See `BlockPlan`.
         activation: Name of the activation.
         is_gated: Whether what is activated is a gate.
+        experts: The experts of a layer of this number; ``None``: its feed-forward has none.
         is_parallel: Whether both parts of a block see the same stream.
 
         window: Keys that a query of a sliding layer sees; ``None``: no layer slides.
@@ -136,6 +144,7 @@ class Family:
         has_layer_types: Whether the file may say it.
         attention_scale: Factor on the scores of all layers or of each; ``None``: 1 / sqrt(D).
         attention_cap: Soft cap of the scores.
+        has_sinks: Whether each query head has a learned score without a key.
         slopes: Slopes of ALiBi, one a query head.
 
         embedding_scale: See `StreamPlan`.
@@ -150,7 +159,6 @@ class Family:
     class_name: str
     tokenizer_names: tuple[str, ...] = ()
     has_encoder: bool = False
-    text_of: str | None = None
 
     names: Setting[Mapping[str, str]] = field(default_factory=lambda: LLAMA_NAMES)
     unneeded: tuple[str, ...] = ()
@@ -172,6 +180,7 @@ class Family:
     is_interleaved: bool = False
     has_rope: Callable[[ConfigValues, int, str], bool] = _every_layer
     ropes_by_kind: bool = False
+    scales_queries: bool = False
 
     norm: Setting[NormPlan] = RMS
     head_norm: Setting[HeadNormPlan | None] = None
@@ -181,6 +190,7 @@ class Family:
     down_bias: Setting[bool] = False
     activation: Setting[str] = _activation
     is_gated: Setting[bool] = True
+    experts: Callable[[ConfigValues, int], ExpertsPlan | None] = _no_experts
     is_parallel: Setting[bool] = False
 
     window: Setting[int | None] = None
@@ -188,11 +198,12 @@ class Family:
     has_layer_types: bool = False
     attention_scale: Setting[float | tuple[float, ...] | None] = None
     attention_cap: Setting[float | None] = None
+    has_sinks: bool = False
     slopes: Setting[tuple[float, ...] | None] = None
 
     embedding_scale: Setting[float] = 1.0
     residual_scale: Setting[float] = 1.0
-    has_head_bias: bool = False
+    has_head_bias: Setting[bool] = False
     logit_scale: Setting[float] = 1.0
     logit_cap: Setting[float | None] = None
     has_token_types: bool = False

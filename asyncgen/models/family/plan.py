@@ -7,7 +7,10 @@ modules from them and asks no further. This module imports nothing.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from asyncgen.models.family.experts import ExpertsPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +63,8 @@ class BlockPlan:
         is_interleaved: Whether neighbours are turned together, and not a first and a second half.
         activation: Name of the activation.
         is_gated: Whether what is activated is a gate.
+        experts: The feed-forward, where it is one of experts; activation, gate and biases of it
+            are in there then.
         is_parallel: Whether both parts see the stream as it was before the block.
         residual_scale: Factor on what each part adds to the stream.
     """
@@ -75,6 +80,7 @@ class BlockPlan:
     is_interleaved: bool = False
     activation: str = "silu"
     is_gated: bool = True
+    experts: ExpertsPlan | None = None
     is_parallel: bool = False
     residual_scale: float = 1.0
 

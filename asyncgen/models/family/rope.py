@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _BESIDE = ("rope_theta", "original_max_position_embeddings")
 """What may also stand outside of a rope's parameters."""
 
-_ROPE_TYPES = ("default", "linear", "dynamic", "llama3", "yarn")
+_ROPE_TYPES = ("default", "linear", "dynamic", "llama3", "yarn", "longrope")
 _DEFAULT_THETA = 10000.0
 
 
@@ -89,6 +89,7 @@ def rope_values(
     positions: int,
     turned: float | None,
     by_kind: bool,
+    scales_queries: bool,
     has_rope: Callable[[int, str], bool],
 ) -> tuple[RopeConfig, tuple[RopeConfig, ...] | None]:
     """Read ``rope_scaling`` (older files) or ``rope_parameters``, nested or beside the rest.
@@ -100,6 +101,7 @@ def rope_values(
         turned: Part of a head that is turned; ``None``: all of it, and nothing else is supported.
         by_kind: Whether there may be parameters for each kind of layer. Where the file does not
             give those of layers that slide, their theta is ``rope_local_base_freq``, unscaled.
+        scales_queries: Whether ``llama_4_scaling_beta`` is read.
         has_rope: Whether a layer of this number and kind turns at all.
 
     Returns:
@@ -118,10 +120,11 @@ def rope_values(
     if not (by_kind and nested):
         nested = {"full_attention": stated}
     top = {name: values.value(name) for name in _BESIDE}
-    read = {
-        kind: replace(_rope(part, key, top, positions), turned=turned or 1.0)
-        for kind, part in nested.items()
-    }
+    read = {}
+    for kind, part in nested.items():
+        rope = _rope(part, key, top, positions)
+        scaling = _query_scaling(part, key, rope) if scales_queries else None
+        read[kind] = replace(rope, turned=turned or 1.0, query_scaling=scaling)
     rope = read.get("full_attention") or next(iter(read.values()))
     if by_kind and "sliding_attention" not in read:
         theta = values.positive("rope_local_base_freq", rope.theta)
@@ -155,6 +158,8 @@ def _rope(
 ) -> RopeConfig:
     """One rope; ``raw`` holds what may also stand beside it."""
     rope_type = stated.get("rope_type", stated.get("type", "default"))
+    # Phi 3's first release of it called it "su".
+    rope_type = "longrope" if rope_type == "su" else rope_type
     if rope_type not in _ROPE_TYPES or any(isinstance(part, Mapping) for part in stated.values()):
         raise bad(f"{key}.rope_type", rope_type, f"supported are {', '.join(_ROPE_TYPES)}")
     theta = number({**raw, **present(stated)}, "rope_theta", _DEFAULT_THETA)
@@ -163,20 +168,23 @@ def _rope(
     if rope_type == "default":
         return RopeConfig(theta=theta, original_max_position_embeddings=positions)
     original = positions
-    if rope_type in ("llama3", "yarn"):
+    if rope_type in ("llama3", "yarn", "longrope"):
         # The others are defined by max_position_embeddings, whatever else is written.
         found = {**raw, **present(stated)}.get("original_max_position_embeddings")
         name = "original_max_position_embeddings"
         original = int(number({name: found}, name, positions))
         if not 1 <= original <= MOST:
             raise bad(f"{key}.{name}", original, f"must be a whole number from 1 to {MOST}")
+    if rope_type == "longrope":
+        return _longrope(stated, key, theta, original, positions)
     required = ["factor"]
     if rope_type == "llama3":
         required += ["low_freq_factor", "high_freq_factor"]
     for name in required:
         if stated.get(name) is None:
             raise bad(f"{key}.{name}", None, f"rope type {rope_type!r} needs a number")
-    others = ("rope_type", "theta", "original_max_position_embeddings", "truncate")
+    others = ("rope_type", "theta", "original_max_position_embeddings", "truncate", "turned")
+    others += ("short_factors", "long_factors", "query_scaling")
     numbers = [field.name for field in fields(RopeConfig) if field.name not in others]
     given = {name: number(stated, name, 0.0) for name in numbers if stated.get(name) is not None}
     for name, value in given.items():
@@ -195,3 +203,40 @@ def _rope(
     if rope_type == "yarn" and theta <= 1:
         raise bad("rope_theta", theta, "must be above 1 for rope type 'yarn'")
     return rope
+
+
+def _longrope(
+    stated: Mapping[str, object], key: str, theta: float, original: int, positions: int
+) -> RopeConfig:
+    """One of type ``longrope``; its stretch is that of the context where no factor says it."""
+    factors = []
+    for name in ("short_factor", "long_factor"):
+        found = stated.get(name)
+        if not isinstance(found, (list, tuple)) or not found:
+            raise bad(f"{key}.{name}", found, "must list a number above 0 for each pair of a head")
+        read = tuple(number({name: each}, name, 0.0) for each in found)
+        if min(read) <= 0:
+            raise bad(f"{key}.{name}", min(read), "must be above 0")
+        factors.append(read)
+    given = present({name: stated.get(name) for name in ("factor", "attention_factor")})
+    numbers = {name: number(given, name, 0.0) for name in given}
+    for name, value in numbers.items():
+        if value <= 0:
+            raise bad(f"{key}.{name}", value, "must be above 0")
+    return RopeConfig(
+        rope_type="longrope",
+        theta=theta,
+        original_max_position_embeddings=original,
+        short_factors=factors[0],
+        long_factors=factors[1],
+        **{"factor": positions / original, **numbers},
+    )
+
+
+def _query_scaling(stated: Mapping[str, object], key: str, rope: RopeConfig) -> QueryScaling | None:
+    """Factors on the queries by position, where the file asks for them."""
+    name = "llama_4_scaling_beta"
+    beta = number(stated, name, 0.0)
+    if beta < 0:
+        raise bad(f"{key}.{name}", beta, "must not be below 0")
+    return QueryScaling(beta, rope.original_max_position_embeddings) if beta else None

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from asyncgen import native
+from asyncgen.models.kernels.experts import Experts
 from asyncgen.models.kernels.native_linear import NativeKernel
 from asyncgen.models.kernels.norm import NativeScaler
 
@@ -26,19 +27,22 @@ def compiled_block(*parts: object) -> Block | None:
 
     Args:
         *parts: Norm, product of queries, keys and values, norm of heads or ``None``, output
-            product, norm, gated product, product down.
+            product, norm, gated product, product down; or experts and ``None`` in the place of the
+            last two.
 
     Returns:
         ``None`` where one is not ours, or the feed-forward is not gated by it.
     """
-    compiled = []
-    for part in parts:
-        if part is not None and not isinstance(part, NativeKernel | NativeScaler):
-            return None
-        compiled.append(None if part is None else part.compiled)
     gate_up = parts[5]
-    is_gated = isinstance(gate_up, NativeKernel) and gate_up.is_gated
-    return tuple(compiled) if is_gated else None
+    if isinstance(gate_up, Experts):
+        if gate_up.compiled is None:
+            return None
+    elif not (isinstance(gate_up, NativeKernel) and gate_up.is_gated):
+        return None
+    ours = NativeKernel | NativeScaler | Experts
+    if not all(part is None or isinstance(part, ours) for part in parts):
+        return None
+    return tuple(part.compiled if isinstance(part, ours) else None for part in parts)
 
 
 def compile_layers(layers: Sequence[Any], dtype: torch.dtype) -> Any | None:

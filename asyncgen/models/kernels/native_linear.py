@@ -15,7 +15,7 @@ from asyncgen.native import PANEL, TILE_INPUTS
 from asyncgen.native.memory import empty
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from torch import Tensor
 
@@ -77,7 +77,7 @@ class NativeKernel:
         self._outputs, self._inputs = weight.shape
         self._dtype = dtype = dtype or weight.dtype
         self.is_gated = is_gated
-        self._weight = _lay_out(weight, is_gated, in_tiles=dtype == torch.bfloat16)
+        self._weight = _lay_out([weight], is_gated, in_tiles=dtype == torch.bfloat16)
         # [panels, 2, 16]
         self._bias = None if bias is None else torch.stack(_halves(bias.float(), is_gated), 1)
         self.compiled = compiled = native.kernels.Linear(
@@ -88,6 +88,7 @@ class NativeKernel:
             outputs=self._outputs,
             is_gated=is_gated,
             uses_tiles=native.uses_tiles(),
+            matrices=1,
         )
         # See `Kernel`. A step calls them as they are, without a Python function around each.
         self.into: Callable[[Tensor, Tensor], Tensor] = compiled.into
@@ -110,6 +111,79 @@ class NativeKernel:
         if bias is not None:
             bias = _whole(bias, self._outputs, self.is_gated)
         return NativeKernel, (self.dense(), bias, self.is_gated, self._dtype)
+
+
+class NativeStack:
+    """Several weights ``[out, in]`` in panels, for rows that are each multiplied by one of them.
+
+    Attributes:
+        compiled: The kernel itself, for a compiled ``Experts``.
+    """
+
+    __slots__ = (
+        "_bias",
+        "_dtype",
+        "_inputs",
+        "_is_gated",
+        "_matrices",
+        "_outputs",
+        "_weight",
+        "compiled",
+    )
+
+    def __init__(
+        self,
+        weight: Tensor,
+        bias: Tensor | None,
+        matrices: int,
+        is_gated: bool = False,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        """Lay weights out; the caller may drop the original afterwards.
+
+        Args:
+            weight: One below the other, ``[matrices * out, in]``.
+            bias: ``[matrices * out]``, or ``None``.
+            matrices: How many.
+            is_gated: As that of `NativeKernel`, of each of them.
+            dtype: Likewise.
+        """
+        assert native.kernels is not None
+        self._dtype = dtype = dtype or weight.dtype
+        self._inputs, self._is_gated, self._matrices = weight.shape[1], is_gated, matrices
+        self._outputs = len(weight) // matrices
+        parts = torch.split(weight, self._outputs)
+        self._weight = _lay_out(parts, is_gated, in_tiles=dtype == torch.bfloat16)
+        self._bias = None
+        if bias is not None:
+            biases = torch.split(bias.float(), self._outputs)
+            # [matrices * panels, 2, 16]
+            self._bias = torch.cat([torch.stack(_halves(one, is_gated), 1) for one in biases])
+        self.compiled = native.kernels.Linear(
+            self._weight,
+            self._bias,
+            dtype=dtype,
+            inputs=self._inputs,
+            outputs=self._outputs,
+            is_gated=is_gated,
+            uses_tiles=native.uses_tiles(),
+            matrices=matrices,
+        )
+
+    def dense(self) -> Tensor:
+        """The weights as they came, ``[matrices * out, in]``."""
+        parts = _take_apart(self._weight, self._inputs).chunk(self._matrices)
+        return torch.cat([_whole(part, self._outputs, self._is_gated) for part in parts])
+
+    def __reduce__(
+        self,
+    ) -> tuple[type[NativeStack], tuple[Tensor, Tensor | None, int, bool, torch.dtype]]:
+        """Copy and pickle by way of the ordinary layout, as the others do."""
+        bias = self._bias
+        if bias is not None:
+            parts = bias.chunk(self._matrices)
+            bias = torch.cat([_whole(part, self._outputs, self._is_gated) for part in parts])
+        return NativeStack, (self.dense(), bias, self._matrices, self._is_gated, self._dtype)
 
 
 def _halves(rows: Tensor, is_gated: bool) -> tuple[Tensor, Tensor]:
@@ -139,25 +213,33 @@ def _filled(rows: Tensor, multiple: int) -> Tensor:
     return pad(rows, (0, 0) * (rows.dim() - 1) + (0, missing)) if missing else rows
 
 
-def _lay_out(weight: Tensor, is_gated: bool, *, in_tiles: bool) -> Tensor:
+def _lay_out(matrices: Sequence[Tensor], is_gated: bool, *, in_tiles: bool) -> Tensor:
     """Panels of ``[out, in]``: by inputs, or by tiles of 16 pairs of inputs and 16 outputs.
 
-    The last tiles are filled up with zeros.
+    Those of one matrix follow those of another, of the same size. The last tiles are filled up
+    with zeros.
     """
-    halves = _halves(weight, is_gated)
-    count, inputs = len(halves[0]), weight.shape[1]
-    if not in_tiles:
-        panels = empty((count, inputs, PANEL), weight.dtype)
-        for number, half in enumerate(halves):
-            _by_halves(panels)[:, number] = half
-        return panels
-    tiles, pairs = -(-inputs // TILE_INPUTS), TILE_INPUTS // 2
-    panels = empty((count, tiles, 2, pairs, HALF, 2), weight.dtype)
-    for number, half in enumerate(halves):
-        if inputs % TILE_INPUTS:
-            half = pad(half, (0, tiles * TILE_INPUTS - inputs))
-        panels[:, :, number] = half.view(count, HALF, tiles, pairs, 2).permute(0, 2, 3, 1, 4)
+    outputs, inputs = matrices[0].shape
+    count = -(-outputs // 2 // HALF) if is_gated else -(-outputs // PANEL)
+    shape: tuple[int, ...] = (inputs, PANEL)
+    if in_tiles:
+        shape = (-(-inputs // TILE_INPUTS), 2, TILE_INPUTS // 2, HALF, 2)
+    panels = empty((len(matrices) * count, *shape), matrices[0].dtype)
+    for place, matrix in zip(torch.split(panels, count), matrices, strict=True):
+        for number, half in enumerate(_halves(matrix, is_gated)):
+            _fill(place, number, half)
     return panels
+
+
+def _fill(panels: Tensor, number: int, half: Tensor) -> None:
+    """Write the first or second half ``[panels, 16, in]`` of each of a matrix's panels."""
+    if panels.dim() == 3:
+        _by_halves(panels)[:, number] = half
+        return
+    count, tiles, _, pairs = panels.shape[:4]
+    if half.shape[2] % TILE_INPUTS:
+        half = pad(half, (0, tiles * TILE_INPUTS - half.shape[2]))
+    panels[:, :, number] = half.view(count, HALF, tiles, pairs, 2).permute(0, 2, 3, 1, 4)
 
 
 def _by_halves(panels: Tensor) -> Tensor:

@@ -131,6 +131,27 @@ def query_factors(scaling: QueryScaling, positions: Tensor, dtype: torch.dtype) 
     return factors.to(dtype)[:, None, None]
 
 
+def sinusoids(width: int, dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
+    """What gives sines and, behind them, cosines of positions ``[N]``, as ``[N, width]``.
+
+    Vaswani et al., "Attention Is All You Need" (2017), section 3.5, with wavelengths that end at
+    10,000, and the two halves one behind the other.
+
+    Args:
+        width: Features, an even number.
+        dtype: Of the rows.
+    """
+    half = width // 2
+    step = math.log(10000) / (half - 1)
+    frequencies = torch.exp(torch.arange(half, dtype=torch.float32, device="cpu") * -step)
+
+    def rows(positions: Tensor) -> Tensor:
+        angles = positions.to(torch.float32)[:, None] * frequencies.to(positions.device)
+        return torch.cat((angles.sin(), angles.cos()), dim=1).to(dtype)
+
+    return rows
+
+
 def turner(like: Tensor) -> Callable[[Tensor, Tensor, Tensor], None]:
     """What turns heads seen as halves ``[N, heads, 2, D / 2]`` by `Rotary.rows`, in place.
 

@@ -16,7 +16,7 @@ from torch import nn
 
 from asyncgen import native
 from asyncgen.models.kernels.linear import Linear
-from asyncgen.models.kernels.native_linear import NativeKernel
+from asyncgen.models.kernels.native_linear import NativeKernel, NativeStack
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -55,4 +55,6 @@ def _claims(core: object) -> bool:
     if native.kernels is None or native.kernels.has_team() or not isinstance(core, nn.Module):
         return False
     layers = [module for module in core.modules() if isinstance(module, Linear)]
-    return bool(layers) and all(isinstance(layer.kernel, NativeKernel) for layer in layers)
+    return bool(layers) and all(
+        isinstance(layer.kernel, NativeKernel | NativeStack) for layer in layers
+    )

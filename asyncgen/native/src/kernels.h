@@ -15,8 +15,13 @@ struct f16 {                 // of IEEE 754; weights alone come in it
 enum Use : std::int64_t {
   STORE = 0,     // out = product
   ADD = 1,       // out += product
-  GATE_SILU = 2  // out = silu(product of even halves of a panel) * product of odd ones
+  // out = act(product of even halves of a panel) * product of odd ones, and act is
+  GATE_SILU = 2,
+  GATE_GELU = 3,
+  GATE_GELU_TANH = 4,
+  GATE_CLAMPED = 5  // x * sigmoid(alpha * x) of both clamped, times one more than the odd ones
 };
+inline bool is_gate(Use use) { return use >= GATE_SILU; }
 
 // Outputs of a panel: weights lie in panels, and within a panel by inputs.
 constexpr std::int64_t PANEL = 32;
@@ -31,9 +36,10 @@ struct Product {
   std::int64_t x_stride, rows, inputs, outputs;
   const W* weight;    // in panels
   const float* bias;  // [panels * PANEL] or null
-  T* out;             // [rows, outputs], half as many for GATE_SILU
+  T* out;             // [rows, outputs], half as many for a gate
   std::int64_t out_stride;
   Use use;
+  float alpha, limit;  // of GATE_CLAMPED
 };
 
 void linear_f32(const Product<float>& product) noexcept;
@@ -41,6 +47,87 @@ void linear_f32(const Product<float, bf16>& product) noexcept;
 void linear_f32(const Product<float, f16>& product) noexcept;
 void linear_bf16(const Product<bf16>& product) noexcept;
 void linear_bf16_amx(const Product<bf16>& product) noexcept;
+
+// Rows that lie together and are multiplied by the same matrix of several.
+struct Group {
+  std::int64_t matrix, first, rows;
+  std::int64_t piece;  // of the work of all groups, its first
+};
+
+// Products of groups of rows, each by a matrix of its own; all matrices are of one size.
+template <typename T, typename W = T>
+struct Grouped {
+  Product<T, W> all;         // of all rows, and the first matrix
+  std::int64_t matrix_size;  // numbers from one matrix to the next
+  const Group* groups;
+  std::int64_t num_groups, num_pieces;
+};
+
+// The work of some rows by one matrix is cut into so many pieces.
+std::int64_t pieces_of(std::int64_t rows, std::int64_t outputs);
+
+void linear_f32(const Grouped<float>& products) noexcept;
+void linear_f32(const Grouped<float, bf16>& products) noexcept;
+void linear_f32(const Grouped<float, f16>& products) noexcept;
+void linear_bf16(const Grouped<bf16>& products) noexcept;
+void linear_bf16_amx(const Grouped<bf16>& products) noexcept;
+
+// The most experts that there is a choice of.
+constexpr std::int64_t MOST_EXPERTS = 1024;
+
+// How the experts of a token are chosen, and what each weighs.
+enum class Scoring {
+  SOFTMAX,
+  SIGMOID,
+  SPARSEMIXER  // two experts: each the largest of those that are not far below it
+};
+struct Routing {
+  Scoring scoring;
+  std::int64_t experts, chosen;
+  // Only experts of the best groups are chosen; a group is worth the sum of so many of its best.
+  std::int64_t groups, chosen_groups, best_of_group;
+  bool is_normalised;       // weights of a token's experts sum up to `scale`
+  float scale, tolerance;   // the latter of SPARSEMIXER
+  const float* correction;  // [experts] added to scores for the choice alone, or null
+};
+
+// Experts `ids` and their `weights`, [rows, chosen] each, of logits [rows, experts ...]. Logits of
+// which one is not a number give weights that are not.
+void choose_experts(const Routing& routing, const float* logits, std::int64_t stride,
+                    std::int64_t rows, std::int32_t* ids, float* weights) noexcept;
+
+// Rows of x at those places of `out` [pairs, features] that `places` [rows, chosen] tells.
+template <typename T>
+struct Spread {
+  const T* x;
+  std::int64_t x_stride, rows, chosen, features;
+  const std::int32_t* places;
+  T* out;
+};
+
+void spread_f32(const Spread<float>& spread) noexcept;
+void spread_bf16(const Spread<bf16>& spread) noexcept;
+
+// Adds to each row of a stream the weighted sum of what its experts gave, in their order, and what
+// an expert of all gave, if there is one.
+template <typename T>
+struct Mixture {
+  T* stream;
+  std::int64_t stride, rows, chosen, features;
+  const T* results;  // [pairs, features]
+  const std::int32_t* places;
+  const float* weights;  // [rows, chosen]
+  const T* shared;       // [rows, features] or null
+  const float* gates;    // logits of what lets those through, `gate_stride` apart, or null
+  std::int64_t gate_stride;
+};
+
+void mix_f32(const Mixture<float>& mixture) noexcept;
+void mix_bf16(const Mixture<bf16>& mixture) noexcept;
+
+// Rows in float32.
+void widen_rows(const bf16* x, std::int64_t stride, std::int64_t rows, std::int64_t features,
+                float* out) noexcept;
 
 // Root-mean-square norm of `groups` times `features` values of each row, with a weight for each of
 // them; `out` may be `x`.

@@ -1,42 +1,19 @@
 // `Layers`: the blocks of a decoder in one call, without Python between them. They compute what the
 // types that they are made of compute one by one.
 
-#include <cstdlib>
+#include <algorithm>
 #include <exception>
-#include <memory>
 
 #include "parts.h"
 #include "team.h"
 
 namespace {
 
-// Memory of the last call is kept for the next, up to so many bytes.
-constexpr std::size_t MOST_KEPT = 8 << 20;
-
-// What lies in a call's memory begins on a cache line.
-constexpr std::size_t LINE = 64;
-
-// One pre-normalised block: attention, then a gated feed-forward.
+// One pre-normalised block: attention, then a gated feed-forward, or experts.
 struct Block {
   Norm *input_norm, *heads_norm, *post_norm;  // `heads_norm` may be null
-  Linear *qkv, *output, *gate_up, *down;
-};
-
-struct Free {
-  void operator()(char* memory) const { std::free(memory); }
-};
-
-struct Memory {
-  std::unique_ptr<char, Free> data;
-  std::size_t size = 0;
-
-  bool hold(std::size_t bytes) {
-    if (bytes <= size) return true;
-    size = (bytes + LINE - 1) / LINE * LINE;
-    data.reset(static_cast<char*>(std::aligned_alloc(LINE, size)));
-    if (data == nullptr) size = 0;
-    return data != nullptr;
-  }
+  Linear *qkv, *output, *gate_up, *down;      // the last two are null if there are experts
+  Experts* experts;
 };
 
 struct Layers {
@@ -47,6 +24,14 @@ struct Layers {
   Memory memory;       // taken out while in use
 };
 
+// A gated product and one down, or experts and nothing.
+bool read_feed_forward(PyObject* first, PyObject* down, Block& block) {
+  block.gate_up = block.down = nullptr;
+  block.experts = nullptr;
+  if (down == Py_None) return (block.experts = unbox_as<Experts>(first)) != nullptr;
+  return (block.gate_up = unbox_as<Linear>(first)) && (block.down = unbox_as<Linear>(down));
+}
+
 bool read_block(PyObject* item, Block& block) {
   PyObject *norm, *qkv, *heads, *output, *post, *gate_up, *down;
   if (!PyArg_ParseTuple(item, "OOOOOOO", &norm, &qkv, &heads, &output, &post, &gate_up, &down)) {
@@ -56,7 +41,7 @@ bool read_block(PyObject* item, Block& block) {
   return (block.input_norm = unbox_as<Norm>(norm)) && (block.qkv = unbox_as<Linear>(qkv)) &&
          (heads == Py_None || (block.heads_norm = unbox_as<Norm>(heads))) &&
          (block.output = unbox_as<Linear>(output)) && (block.post_norm = unbox_as<Norm>(post)) &&
-         (block.gate_up = unbox_as<Linear>(gate_up)) && (block.down = unbox_as<Linear>(down));
+         read_feed_forward(gate_up, down, block);
 }
 
 // Whether a block's parts fit together, and to the first block.
@@ -66,17 +51,22 @@ bool fits(const Block& block, const Layers& layers) {
     return norm.kind == kind && norm.groups == 1 && norm.features == layers.width;
   };
   const auto is_linear = [&](const Linear& linear, std::int64_t inputs) {
-    return linear.kind == kind && linear.inputs == inputs;
+    return linear.kind == kind && linear.inputs == inputs && linear.matrices == 1;
+  };
+  const auto is_feed_forward = [&] {
+    if (block.experts != nullptr) {
+      return block.experts->gate_up->kind == kind && block.experts->gate_up->inputs == layers.width;
+    }
+    return is_linear(*block.gate_up, layers.width) && block.gate_up->is_gated &&
+           is_linear(*block.down, block.gate_up->outputs / 2) && !block.down->is_gated &&
+           block.down->outputs == layers.width;
   };
   return is_norm(*block.input_norm) && is_norm(*block.post_norm) &&
          is_linear(*block.qkv, layers.width) && !block.qkv->is_gated &&
          block.qkv->outputs == layers.blocks[0].qkv->outputs &&
          (block.heads_norm == nullptr || block.heads_norm->kind == kind) &&
          is_linear(*block.output, layers.blocks[0].output->inputs) && !block.output->is_gated &&
-         block.output->outputs == layers.width && is_linear(*block.gate_up, layers.width) &&
-         block.gate_up->is_gated && block.gate_up->outputs == layers.blocks[0].gate_up->outputs &&
-         is_linear(*block.down, block.gate_up->outputs / 2) && !block.down->is_gated &&
-         block.down->outputs == layers.width;
+         block.output->outputs == layers.width && is_feed_forward();
 }
 
 PyObject* make(PyTypeObject* type, PyObject* args, PyObject* keywords) {
@@ -114,8 +104,9 @@ PyObject* make(PyTypeObject* type, PyObject* args, PyObject* keywords) {
 
 // A step: the stream that blocks add to, and memory for what lies between.
 struct Step {
-  Rows stream, normed, qkv, attended, activated;
+  Rows stream, normed, qkv, attended;
   Angles angles;
+  char* memory;  // of the feed-forward
 };
 
 void run_block(const Block& block, const Rotary& rotary, const Step& step, Pages& pages,
@@ -127,8 +118,14 @@ void run_block(const Block& block, const Rotary& rotary, const Step& step, Pages
   attend_in(pages, layer, step.qkv.data, nullptr);
   multiply(*block.output, step.attended, step.stream, ADD);
   normalise(*block.post_norm, step.stream, step.normed);
-  multiply(*block.gate_up, step.normed, step.activated, GATE_SILU);
-  multiply(*block.down, step.activated, step.stream, ADD);
+  if (block.experts != nullptr) {
+    mix_experts(*block.experts, step.normed, step.stream, step.memory);
+    return;
+  }
+  const std::int64_t width = block.down->inputs;
+  const Rows activated(step.memory, width, step.normed.count);
+  multiply(*block.gate_up, step.normed, activated, GATE_SILU);
+  multiply(*block.down, activated, step.stream, ADD);
 }
 
 // Whether a step's pages are those of these blocks.
@@ -169,20 +166,25 @@ PyObject* run(PyObject* self, PyObject* const* args) {
   if (!lies_within(args[0], stream, item_size(layers.rotary->kind))) return nullptr;
 #endif
   const std::int64_t item = item_size(layers.rotary->kind);
-  const std::int64_t qkv = pages->token_size(), gated = layers.blocks[0].down->inputs;
+  const std::int64_t qkv = pages->token_size();
   const auto bytes = [&](std::int64_t width) {
-    return (static_cast<std::size_t>(tokens * width * item) + LINE - 1) / LINE * LINE;
+    return Memory::rounded(static_cast<std::size_t>(tokens * width * item));
   };
+  std::size_t most = 0;  // of all feed-forwards
+  for (const Block& block : layers.blocks) {
+    most = std::max(most, block.experts != nullptr ? memory_for(*block.experts, tokens)
+                                                   : bytes(block.down->inputs));
+  }
   Memory memory = std::exchange(layers.memory, {});
-  if (!memory.hold(bytes(layers.width) + bytes(qkv) + bytes(gated))) return PyErr_NoMemory();
-  char* const normed_at = memory.data.get();
+  if (!memory.hold(bytes(layers.width) + bytes(qkv) + most)) return PyErr_NoMemory();
+  char* const normed_at = memory.data();
   char* const qkv_at = normed_at + bytes(layers.width);
   const Step step{Rows(stream),
                   Rows(normed_at, layers.width, tokens),
                   Rows(qkv_at, qkv, tokens),
                   Rows(pages->out_at, pages->num_heads * pages->size, tokens),
-                  Rows(qkv_at + bytes(qkv), gated, tokens),
-                  angles};
+                  angles,
+                  qkv_at + bytes(qkv)};
   pages->is_busy = true;
   const bool is_done = run_unlocked([&]() noexcept {
     rouse_team();
@@ -191,7 +193,7 @@ PyObject* run(PyObject* self, PyObject* const* args) {
     }
   });
   pages->is_busy = false;
-  if (memory.size <= MOST_KEPT) layers.memory = std::move(memory);
+  if (memory.is_small()) layers.memory = std::move(memory);
   if (!is_done) return nullptr;
   Py_RETURN_NONE;
 }

@@ -148,28 +148,34 @@ void block_vectors(const Product<bf16>& product, std::int64_t first, std::int64_
   use_rows(product, sums[0], sums[1], first, ROWS, 1, panel);
 }
 
-}  // namespace
+template <typename Work>
+void multiply_amx(const Work& work) {
+  for_panels<RowTiles>(work, [&](RowTiles& tiles, const Product<bf16>& product, std::int64_t first,
+                                 std::int64_t count, std::int64_t panel) {
+    for (std::int64_t begin = 0; begin < count; begin += 2 * TILE_ROWS) {
+      const std::int64_t left = count - begin;
+      const std::int64_t size = left < 2 * TILE_ROWS ? left : 2 * TILE_ROWS;
+      tiles.shape(size);
+      if (size > TILE_ROWS) {
+        block_amx<true>(product, first + begin, size, panel);
+      } else {
+        block_amx<false>(product, first + begin, size, panel);
+      }
+    }
+  });
+}
 
-void linear_bf16_amx(const Product<bf16>& product) noexcept {
-  for_panels<RowTiles>(
-      product.rows, product.outputs,
-      [&](RowTiles& tiles, std::int64_t first, std::int64_t count, std::int64_t panel) {
-        for (std::int64_t begin = 0; begin < count; begin += 2 * TILE_ROWS) {
-          const std::int64_t left = count - begin;
-          const std::int64_t size = left < 2 * TILE_ROWS ? left : 2 * TILE_ROWS;
-          tiles.shape(size);
-          if (size > TILE_ROWS) {
-            block_amx<true>(product, first + begin, size, panel);
-          } else {
-            block_amx<false>(product, first + begin, size, panel);
-          }
-        }
+template <typename Work>
+void multiply(const Work& work) {
+  for_blocks<MOST_ROWS>(
+      work, [&](auto size, const Product<bf16>& product, std::int64_t first, std::int64_t panel) {
+        block_vectors<size>(product, first, panel);
       });
 }
 
-void linear_bf16(const Product<bf16>& product) noexcept {
-  for_blocks<MOST_ROWS>(product.rows, product.outputs,
-                        [&](auto size, std::int64_t first, std::int64_t panel) {
-                          block_vectors<size>(product, first, panel);
-                        });
-}
+}  // namespace
+
+void linear_bf16_amx(const Product<bf16>& product) noexcept { multiply_amx(product); }
+void linear_bf16_amx(const Grouped<bf16>& products) noexcept { multiply_amx(products); }
+void linear_bf16(const Product<bf16>& product) noexcept { multiply(product); }
+void linear_bf16(const Grouped<bf16>& products) noexcept { multiply(products); }

@@ -56,15 +56,21 @@ void block(const Product<float, W>& product, std::int64_t first, std::int64_t pa
   }
 }
 
-template <typename W>
-void multiply(const Product<float, W>& product) {
-  for_blocks<MOST_ROWS>(
-      product.rows, product.outputs,
-      [&](auto size, std::int64_t first, std::int64_t panel) { block<size>(product, first, panel); });
+template <typename Work>
+void multiply(const Work& work) {
+  for_blocks<MOST_ROWS>(work, [&](auto size, const auto& product, std::int64_t first,
+                                  std::int64_t panel) { block<size>(product, first, panel); });
 }
 
 }  // namespace
 
+std::int64_t pieces_of(std::int64_t rows, std::int64_t outputs) {
+  return chunks_of(rows) * panels_of(outputs);
+}
+
 void linear_f32(const Product<float>& product) noexcept { multiply(product); }
 void linear_f32(const Product<float, bf16>& product) noexcept { multiply(product); }
 void linear_f32(const Product<float, f16>& product) noexcept { multiply(product); }
+void linear_f32(const Grouped<float>& products) noexcept { multiply(products); }
+void linear_f32(const Grouped<float, bf16>& products) noexcept { multiply(products); }
+void linear_f32(const Grouped<float, f16>& products) noexcept { multiply(products); }

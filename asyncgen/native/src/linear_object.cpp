@@ -28,13 +28,14 @@ bool read_stored(PyObject* dtype, const Linear& linear, Stored& stored) {
 }
 
 PyObject* make(PyTypeObject* type, PyObject* args, PyObject* keywords) {
-  static const char* names[] = {"weight",   "bias",       "dtype", "inputs", "outputs",
-                                "is_gated", "uses_tiles", nullptr};
+  static const char* names[] = {"weight",   "bias",       "dtype",    "inputs", "outputs",
+                                "is_gated", "uses_tiles", "matrices", nullptr};
   PyObject *weight, *bias, *dtype;
-  long long inputs, outputs;
+  long long inputs, outputs, matrices;
   int is_gated, uses_tiles;
-  if (!PyArg_ParseTupleAndKeywords(args, keywords, "OO$OLLpp", const_cast<char**>(names), &weight,
-                                   &bias, &dtype, &inputs, &outputs, &is_gated, &uses_tiles)) {
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "OO$OLLppL", const_cast<char**>(names), &weight,
+                                   &bias, &dtype, &inputs, &outputs, &is_gated, &uses_tiles,
+                                   &matrices)) {
     return nullptr;
   }
   Linear made{};
@@ -47,19 +48,19 @@ PyObject* make(PyTypeObject* type, PyObject* args, PyObject* keywords) {
   const std::int64_t filled = (outputs + PANEL - 1) / PANEL * PANEL;
   const std::int64_t wide =
       made.kind == Kind::FLOAT32 ? inputs : (inputs + PANEL - 1) / PANEL * PANEL;
-  if (!view.is_cpu || !view.is_dense_from(0) || elements(view) != filled * wide || inputs < 1 ||
-      outputs < 1 || (is_gated && outputs % 2 != 0)) {
+  if (inputs < 1 || outputs < 1 || matrices < 1 || !view.is_cpu || !view.is_dense_from(0) ||
+      elements(view) != matrices * filled * wide || (is_gated && outputs % 2 != 0)) {
     return refuse("the weight is", weight, "%lld inputs and %lld outputs need panels of %lld numbers",
-                  inputs, outputs, static_cast<long long>(filled * wide));
+                  inputs, outputs, static_cast<long long>(matrices * filled * wide));
   }
   made.weight_at = view.data;
   if (bias != Py_None) {
     Kind kind;
     if (!look_at(bias, view) || !read_kind(view.dtype, kind)) return nullptr;
     if (!view.is_cpu || kind != Kind::FLOAT32 || !view.is_dense_from(0) ||
-        elements(view) != filled) {
+        elements(view) != matrices * filled) {
       return refuse("the bias is", bias, "%lld numbers in float32 are needed",
-                    static_cast<long long>(filled));
+                    static_cast<long long>(matrices * filled));
     }
     made.bias_at = view.as<float>();
   }
@@ -69,6 +70,8 @@ PyObject* make(PyTypeObject* type, PyObject* args, PyObject* keywords) {
   made.uses_tiles = uses_tiles;
   made.inputs = inputs;
   made.outputs = outputs;
+  made.matrices = matrices;
+  made.matrix_size = filled * wide;
   return box(type, std::move(made));
 }
 
@@ -83,7 +86,18 @@ Product<T, W> product_of(const Linear& linear, const Rows& x, const Rows& out, U
           linear.bias_at,
           reinterpret_cast<T*>(out.data),
           out.stride,
-          use};
+          use,
+          0.0f,
+          0.0f};
+}
+
+template <typename T, typename W = T>
+Grouped<T, W> grouped(const Linear& linear, const Rows& x, const Rows& out, const Gate& gate,
+                      const Groups& groups) {
+  Product<T, W> all = product_of<T, W>(linear, x, out, gate.use);
+  all.alpha = gate.alpha;
+  all.limit = gate.limit;
+  return {all, linear.matrix_size, groups.groups, groups.count, groups.pieces};
 }
 
 #ifdef ASYNCGEN_CHECK
@@ -100,6 +114,10 @@ bool is_safe(const Linear& linear, PyObject* x, const View& from, PyObject* out,
 
 bool multiply_tensors(const Linear& linear, PyObject* rows, PyObject* out, Use use) {
   View x, to;
+  if (linear.matrices != 1) {
+    PyErr_SetString(PyExc_ValueError, "rows are multiplied by one matrix, not by several");
+    return false;
+  }
   if (!look_at(rows, x)) return false;
   if (x.dims != 2 || x.sizes[1] != linear.inputs || x.dtype != linear.dtype || !x.is_cpu) {
     refuse("rows are", rows, "this weight takes [N, %lld] %S on cpu",
@@ -164,8 +182,23 @@ void multiply(const Linear& linear, const Rows& x, const Rows& out, Use use) noe
   }
 }
 
+void multiply(const Linear& linear, const Rows& x, const Rows& out, const Gate& gate,
+              const Groups& groups) noexcept {
+  if (linear.stored == Stored::BFLOAT16) {
+    linear_f32(grouped<float, bf16>(linear, x, out, gate, groups));
+  } else if (linear.stored == Stored::FLOAT16) {
+    linear_f32(grouped<float, f16>(linear, x, out, gate, groups));
+  } else if (linear.kind == Kind::FLOAT32) {
+    linear_f32(grouped<float>(linear, x, out, gate, groups));
+  } else if (linear.uses_tiles) {
+    linear_bf16_amx(grouped<bf16>(linear, x, out, gate, groups));
+  } else {
+    linear_bf16(grouped<bf16>(linear, x, out, gate, groups));
+  }
+}
+
 bool add_linear(PyObject* module) {
   return add_type<Linear>(module, "asyncgen.native._kernels.Linear", make, methods,
-                          "Linear(weight, bias, *, dtype, inputs, outputs, is_gated, uses_tiles)\n"
-                          "--\n\nA weight in panels, and its bias.");
+                          "Linear(weight, bias, *, dtype, inputs, outputs, is_gated, uses_tiles,\n"
+                          "matrices)\n--\n\nA weight in panels, and its bias.");
 }

@@ -152,4 +152,5 @@ PyObject* with_arguments(PyObject* self, PyObject* const* args, Py_ssize_t count
 bool add_linear(PyObject* module);
 bool add_rows(PyObject* module);
 bool add_attention(PyObject* module);
+bool add_experts(PyObject* module);
 bool add_layers(PyObject* module);

@@ -1,6 +1,8 @@
 // What layers are made of, as C++ sees it: the Python types of this module hold these.
 #pragma once
 
+#include <cstdlib>
+#include <memory>
 #include <vector>
 
 #include "kernels.h"
@@ -19,7 +21,7 @@ struct Rows {
 // What a weight's numbers are: those of its rows, or of 16 bits for rows in float32.
 enum class Stored { AS_ROWS, BFLOAT16, FLOAT16 };
 
-// A weight in panels, and its bias.
+// A weight in panels, and its bias; or several of one size, one behind the other.
 struct Linear {
   Reference weight, bias;  // kept as long as their addresses are used
   const void* weight_at;
@@ -28,10 +30,69 @@ struct Linear {
   Kind kind;
   Stored stored;
   bool is_gated, uses_tiles;
-  std::int64_t inputs, outputs;
+  std::int64_t inputs, outputs, matrices;
+  std::int64_t matrix_size;  // numbers of a matrix in panels
 };
 
 void multiply(const Linear& linear, const Rows& x, const Rows& out, Use use) noexcept;
+
+// What multiplies the groups of some rows, each by the matrix that it names.
+struct Groups {
+  const Group* groups;
+  std::int64_t count, pieces;
+};
+struct Gate {
+  Use use;
+  float alpha, limit;
+};
+void multiply(const Linear& linear, const Rows& x, const Rows& out, const Gate& gate,
+              const Groups& groups) noexcept;
+
+// Memory for what lies between, kept from call to call.
+class Memory {
+ public:
+  // Makes room for so many bytes; false if there are not so many.
+  bool hold(std::size_t bytes) {
+    if (bytes <= size_) return true;
+    size_ = rounded(bytes);
+    data_.reset(static_cast<char*>(std::aligned_alloc(LINE, size_)));
+    if (data_ == nullptr) size_ = 0;
+    return data_ != nullptr;
+  }
+  char* data() const { return data_.get(); }
+
+  // Whether it is little enough to be kept.
+  bool is_small() const { return size_ <= MOST_KEPT; }
+
+  // Bytes up to the next cache line.
+  static std::size_t rounded(std::size_t bytes) { return (bytes + LINE - 1) / LINE * LINE; }
+
+ private:
+  static constexpr std::size_t LINE = 64, MOST_KEPT = 8 << 20;
+  struct Free {
+    void operator()(char* memory) const { std::free(memory); }
+  };
+
+  std::unique_ptr<char, Free> data_;
+  std::size_t size_ = 0;
+};
+
+// A feed-forward of which each token uses a few of many, as a router chooses.
+struct Experts {
+  Reference parts;
+  Linear *router, *gate_up, *down;        // the router's are in float32, and its last output
+  Linear *shared_gate_up, *shared_down;   // may be the gate of these, which may be null
+  bool is_shared_gated;
+  Gate gate;
+  Routing routing;
+  Memory memory;  // taken out while in use
+};
+
+// Bytes that `mix_experts` needs for so many rows.
+std::size_t memory_for(const Experts& experts, std::int64_t rows);
+
+// Adds to the stream what the experts of each row make of it.
+void mix_experts(const Experts& experts, const Rows& x, const Rows& stream, char* memory) noexcept;
 
 // A root-mean-square norm.
 struct Norm {
@@ -87,7 +148,8 @@ class Numbers {
   Py_buffer buffer_{};
 };
 
-// A layer's pages and its attention; layers of one window divide a step's work alike.
+// A layer's pages and its attention, and which of the step's page tables is its own; layers of one
+// window divide a step's work alike.
 struct PagedLayer {
   Reference keys, values;
   char *keys_at, *values_at;
@@ -96,6 +158,7 @@ struct PagedLayer {
   float scale, cap;
   bool has_sinks;
   std::vector<float> slopes;  // of query heads, or none
+  std::int64_t table;
   Division division;
 };
 
@@ -105,8 +168,8 @@ struct Pages {
   PyObject* dtype;
   Kind kind;
   bool uses_tiles;
-  std::int64_t num_pages, num_heads, kv_heads, size, page_size;
-  Numbers rows, pages;
+  std::int64_t num_pages, num_heads, kv_heads, size, page_size, num_tables;
+  Numbers rows, pages;  // of each table all rows, one table after another
   Reference out;
   char* out_at;
   std::int64_t num_tokens;

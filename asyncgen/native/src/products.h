@@ -8,6 +8,21 @@
 // At most so many rows are multiplied by one panel after another, while they stay in the cache.
 constexpr std::int64_t CHUNK_ROWS = 256;
 
+// What a gate lets through.
+template <typename T, typename W>
+inline f32x16 through_gate(const Product<T, W>& product, f32x16 gate, f32x16 value) {
+  if (product.use == GATE_SILU) return _mm512_mul_ps(silu(gate), value);
+  if (product.use == GATE_GELU) return _mm512_mul_ps(gelu(gate), value);
+  if (product.use == GATE_GELU_TANH) return _mm512_mul_ps(gelu_tanh(gate), value);
+  // The second operand comes back where one is not a number.
+  const f32x16 most = _mm512_set1_ps(product.limit), least = _mm512_set1_ps(-product.limit);
+  gate = _mm512_min_ps(most, gate);
+  value = _mm512_max_ps(least, _mm512_min_ps(most, value));
+  const f32x16 passed = _mm512_mul_ps(
+      gate, sigmoid(_mm512_mul_ps(_mm512_set1_ps(product.alpha), gate)));
+  return _mm512_mul_ps(_mm512_add_ps(value, _mm512_set1_ps(1.0f)), passed);
+}
+
 // Two halves of a panel's outputs for one row. A result never depends on how many rows there are:
 // each is one sum, in the order of the inputs.
 template <typename T, typename W>
@@ -20,9 +35,9 @@ inline void use_result(const Product<T, W>& product, f32x16 low, f32x16 high, st
     low = _mm512_add_ps(low, _mm512_loadu_ps(product.bias + column));
     high = _mm512_add_ps(high, _mm512_loadu_ps(product.bias + column + LANES));
   }
-  if (product.use == GATE_SILU) {
+  if (is_gate(product.use)) {
     const __mmask16 lanes = first_lanes(outputs / 2 - column / 2);
-    store(out + column / 2, lanes, _mm512_mul_ps(silu(low), high));
+    store(out + column / 2, lanes, through_gate(product, low, high));
     return;
   }
   const __mmask16 first = first_lanes(outputs - column);
@@ -35,34 +50,80 @@ inline void use_result(const Product<T, W>& product, f32x16 low, f32x16 high, st
   store(out + column + LANES, second, high);
 }
 
-// Calls `compute(state, first row, rows, panel)` for all panels and chunks of rows; each thread that
-// does has a state of its own meanwhile.
-template <typename State, typename Compute>
-inline void for_panels(std::int64_t rows, std::int64_t outputs, Compute compute) {
-  const std::int64_t panels = (outputs + PANEL - 1) / PANEL;
-  const std::int64_t chunks = (rows + CHUNK_ROWS - 1) / CHUNK_ROWS;
-  for_pieces(chunks * panels, [&](Pieces& pieces) {
+inline std::int64_t panels_of(std::int64_t outputs) { return (outputs + PANEL - 1) / PANEL; }
+inline std::int64_t chunks_of(std::int64_t rows) { return (rows + CHUNK_ROWS - 1) / CHUNK_ROWS; }
+
+// Calls `compute(first row, rows, panel)` for a piece of the work of so many rows and panels.
+template <typename Compute>
+inline void for_chunk(std::int64_t rows, std::int64_t panels, std::int64_t piece, Compute compute) {
+  const std::int64_t chunks = chunks_of(rows), chunk = piece / panels;
+  const std::int64_t first = rows * chunk / chunks, next = rows * (chunk + 1) / chunks;
+  compute(first, next - first, piece % panels);
+}
+
+// Calls `compute(state, product, first row, rows, panel)` for all panels and chunks of rows; each
+// thread that does has a state of its own meanwhile.
+template <typename State, typename T, typename W, typename Compute>
+inline void for_panels(const Product<T, W>& product, Compute compute) {
+  const std::int64_t panels = panels_of(product.outputs);
+  for_pieces(chunks_of(product.rows) * panels, [&](Pieces& pieces) {
     State state;
     for (std::int64_t piece; pieces.next(piece);) {
-      const std::int64_t chunk = piece / panels, panel = piece % panels;
-      const std::int64_t first = rows * chunk / chunks, next = rows * (chunk + 1) / chunks;
-      compute(state, first, next - first, panel);
+      for_chunk(product.rows, panels, piece,
+                [&](std::int64_t first, std::int64_t rows, std::int64_t panel) {
+                  compute(state, product, first, rows, panel);
+                });
+    }
+  });
+}
+
+// A group's product, as if it were the only one.
+template <typename T, typename W>
+inline Product<T, W> product_of_group(const Grouped<T, W>& products, const Group& group) {
+  Product<T, W> product = products.all;
+  product.x += group.first * product.x_stride;
+  product.rows = group.rows;
+  product.weight += group.matrix * products.matrix_size;
+  if (product.bias != nullptr) product.bias += group.matrix * panels_of(product.outputs) * PANEL;
+  product.out += group.first * product.out_stride;
+  return product;
+}
+
+// The same for all groups.
+template <typename State, typename T, typename W, typename Compute>
+inline void for_panels(const Grouped<T, W>& products, Compute compute) {
+  const std::int64_t panels = panels_of(products.all.outputs);
+  for_pieces(products.num_pieces, [&](Pieces& pieces) {
+    State state;
+    std::int64_t number = 0;  // of the group that the last piece was of
+    for (std::int64_t piece; pieces.next(piece);) {
+      while (products.groups[number].piece > piece) --number;
+      while (number + 1 < products.num_groups && products.groups[number + 1].piece <= piece) {
+        ++number;
+      }
+      const Group& group = products.groups[number];
+      const Product<T, W> product = product_of_group(products, group);
+      for_chunk(group.rows, panels, piece - group.piece,
+                [&](std::int64_t first, std::int64_t rows, std::int64_t panel) {
+                  compute(state, product, first, rows, panel);
+                });
     }
   });
 }
 
 // The same for products that keep the sums of at most MOST rows in registers: calls
-// `compute(count, first row, panel)` with a count that is known when it is compiled.
-template <int MOST, typename Compute>
-inline void for_blocks(std::int64_t rows, std::int64_t outputs, Compute compute) {
+// `compute(count, product, first row, panel)` with a count that is known when it is compiled.
+template <int MOST, typename Work, typename Compute>
+inline void for_blocks(const Work& work, Compute compute) {
   struct Nothing {};
-  for_panels<Nothing>(
-      rows, outputs, [&](Nothing&, std::int64_t first, std::int64_t count, std::int64_t panel) {
-        // Blocks of nearly the same size: a block of one row would wait for its own sums.
-        const std::int64_t blocks = (count + MOST - 1) / MOST;
-        for (std::int64_t number = 0; number < blocks; ++number) {
-          const std::int64_t begin = count * number / blocks, end = count * (number + 1) / blocks;
-          with_count<MOST>(end - begin, [&](auto size) { compute(size, first + begin, panel); });
-        }
-      });
+  for_panels<Nothing>(work, [&](Nothing&, const auto& product, std::int64_t first,
+                                std::int64_t count, std::int64_t panel) {
+    // Blocks of nearly the same size: a block of one row would wait for its own sums.
+    const std::int64_t blocks = (count + MOST - 1) / MOST;
+    for (std::int64_t number = 0; number < blocks; ++number) {
+      const std::int64_t begin = count * number / blocks, end = count * (number + 1) / blocks;
+      with_count<MOST>(end - begin,
+                       [&](auto size) { compute(size, product, first + begin, panel); });
+    }
+  });
 }

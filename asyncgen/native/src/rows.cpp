@@ -5,20 +5,6 @@
 
 namespace {
 
-// Elements of a piece: so few are done sooner by one thread than handed out.
-constexpr std::int64_t ELEMENTS = 1 << 14;
-
-// Calls `compute(row)` for all rows of so many elements.
-template <typename Compute>
-void for_rows(std::int64_t rows, std::int64_t elements, Compute compute) {
-  const std::int64_t pieces = rows * elements / ELEMENTS + 1;
-  for_each_piece(pieces, [&](std::int64_t piece) {
-    for (std::int64_t row = rows * piece / pieces; row < rows * (piece + 1) / pieces; ++row) {
-      compute(row);
-    }
-  });
-}
-
 // x / sqrt(mean(x^2) + eps) * weight, for one row.
 template <typename T>
 void normalise(const T* x, T* out, const float* weight, std::int64_t features, float eps) {

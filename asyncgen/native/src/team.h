@@ -78,3 +78,17 @@ inline void for_each_piece(std::int64_t count, const Function& function) {
     for (std::int64_t piece; pieces.next(piece);) function(piece);
   });
 }
+
+// Elements of a piece: so few are done sooner by one thread than handed out.
+constexpr std::int64_t PIECE_ELEMENTS = 1 << 14;
+
+// Calls `function(row)` for all rows of so many elements.
+template <typename Function>
+inline void for_rows(std::int64_t rows, std::int64_t elements, const Function& function) {
+  const std::int64_t pieces = rows * elements / PIECE_ELEMENTS + 1;
+  for_each_piece(pieces, [&](std::int64_t piece) {
+    for (std::int64_t row = rows * piece / pieces; row < rows * (piece + 1) / pieces; ++row) {
+      function(row);
+    }
+  });
+}

@@ -72,9 +72,41 @@ inline f32x16 exponential(f32x16 x) {
   return _mm512_mask_mov_ps(capped, is_high, _mm512_set1_ps(__builtin_inff()));
 }
 
+inline f32x16 negated(f32x16 x) { return _mm512_sub_ps(_mm512_setzero_ps(), x); }
+
 inline f32x16 silu(f32x16 x) {
-  const f32x16 minus = _mm512_sub_ps(_mm512_setzero_ps(), x);
-  return _mm512_div_ps(x, _mm512_add_ps(_mm512_set1_ps(1.0f), exponential(minus)));
+  return _mm512_div_ps(x, _mm512_add_ps(_mm512_set1_ps(1.0f), exponential(negated(x))));
+}
+
+inline f32x16 sigmoid(f32x16 x) {
+  const f32x16 one = _mm512_set1_ps(1.0f);
+  return _mm512_div_ps(one, _mm512_add_ps(one, exponential(negated(x))));
+}
+
+// x times the normal distribution up to x: Hendrycks and Gimpel, "Gaussian Error Linear Units"
+// (2016), with 7.1.26 of Abramowitz and Stegun for the error function, off by at most 1.5e-7.
+inline f32x16 gelu(f32x16 x) {
+  const f32x16 one = _mm512_set1_ps(1.0f);
+  const f32x16 size = _mm512_mul_ps(_mm512_max_ps(negated(x), x), _mm512_set1_ps(0.70710678f));
+  const f32x16 t = _mm512_div_ps(one, _mm512_fmadd_ps(_mm512_set1_ps(0.3275911f), size, one));
+  f32x16 p = _mm512_set1_ps(1.061405429f);
+  p = _mm512_fmadd_ps(p, t, _mm512_set1_ps(-1.453152027f));
+  p = _mm512_fmadd_ps(p, t, _mm512_set1_ps(1.421413741f));
+  p = _mm512_fmadd_ps(p, t, _mm512_set1_ps(-0.284496736f));
+  p = _mm512_fmadd_ps(p, t, _mm512_set1_ps(0.254829592f));
+  const f32x16 half_t = _mm512_mul_ps(t, _mm512_set1_ps(0.5f));
+  const f32x16 tail = _mm512_mul_ps(
+      _mm512_mul_ps(p, half_t), exponential(negated(_mm512_mul_ps(size, size))));
+  const __mmask16 is_low = _mm512_cmp_ps_mask(x, _mm512_setzero_ps(), _CMP_LT_OQ);
+  return _mm512_mul_ps(x, _mm512_mask_mov_ps(_mm512_sub_ps(one, tail), is_low, tail));
+}
+
+// Its approximation by tanh, of the same authors: x sigmoid(2 sqrt(2 / pi) (x + 0.044715 x^3)).
+inline f32x16 gelu_tanh(f32x16 x) {
+  const f32x16 square = _mm512_mul_ps(x, x);
+  const f32x16 factor =
+      _mm512_fmadd_ps(square, _mm512_set1_ps(0.0713548163f), _mm512_set1_ps(1.5957691216f));
+  return _mm512_mul_ps(x, sigmoid(_mm512_mul_ps(x, factor)));
 }
 
 // Calls `use` with a count of LEAST to MOST that is known when it is compiled.

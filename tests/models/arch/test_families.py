@@ -47,10 +47,7 @@ def compare(family: str, folder: Path, **overrides: Any) -> None:
 
     async def shared() -> list[list[int]]:
         async with asyncgen.AsyncLLM(ours, tokenizer=tokenizer, page_size=7) as llm:
-            calls = [
-                llm.generate(row, max_new_tokens=LENGTH, do_sample=False)
-                for row in ROWS
-            ]
+            calls = [llm.generate(row, max_new_tokens=LENGTH, do_sample=False) for row in ROWS]
             return [list(answer.token_ids) for answer in await asyncio.gather(*calls)]
 
     assert asyncio.run(shared()) == answers

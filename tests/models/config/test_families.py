@@ -16,9 +16,14 @@ def test_an_empty_file_means_what_it_means_to_the_reference(model_type: str) -> 
     ours = ModelConfig.from_hf({"model_type": model_type})
     names = ["vocab_size", "hidden_size", "num_attention_heads", "eos_token_id", "pad_token_id"]
     if model_type != "t5":
-        names += ["num_hidden_layers", "max_position_embeddings", "bos_token_id"]
+        names += ["num_hidden_layers", "bos_token_id", "tie_word_embeddings"]
     for name in names:
-        assert getattr(ours, name) == getattr(theirs, name), name
+        assert getattr(ours, name) == getattr(theirs, name, None), name
+    for name in ("max_position_embeddings", "num_key_value_heads", "head_dim", "hidden_act"):
+        if model_type != "t5" and getattr(theirs, name, None) is not None:
+            assert getattr(ours, name) == getattr(theirs, name), name
+    kinds = getattr(theirs, "layer_types", None)
+    assert kinds is None or tuple(kinds) == ours.layer_types
 
 
 @pytest.mark.parametrize("name", ["relu", "gated-gelu", "gated-silu", "gelu_new", "gelu"])

@@ -149,6 +149,7 @@ inline __m512 _mm512_sub_ps(__m512 a, __m512 b) { return a - b; }
 inline __m512 _mm512_mul_ps(__m512 a, __m512 b) { return a * b; }
 inline __m512 _mm512_div_ps(__m512 a, __m512 b) { return a / b; }
 inline __m512 _mm512_max_ps(__m512 a, __m512 b) { return a > b ? a : b; }
+inline __m512 _mm512_min_ps(__m512 a, __m512 b) { return a < b ? a : b; }
 inline __m512 _mm512_fmadd_ps(__m512 a, __m512 b, __m512 c) {
   for (unsigned lane = 0; lane < 16; ++lane) c[lane] = __builtin_fmaf(a[lane], b[lane], c[lane]);
   return c;

@@ -111,7 +111,7 @@ def token_bytes(shape: Shape, dtype: str) -> int:
     table counts.
     """
     table = 0 if shape.tied else shape.vocab * shape.hidden
-    return (shape.num_parameters - table) * ITEM_BYTES[dtype]
+    return (shape.num_active - table) * ITEM_BYTES[dtype]
 
 
 def cache_bytes(shape: Shape, dtype: str, rows: Sequence[Row]) -> int:

@@ -1,0 +1,109 @@
+"""Feed-forwards of experts as the files describe them. Imports no torch."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from asyncgen.models.family.declaration import LLAMA_NAMES
+from asyncgen.models.family.experts import MOST_EXPERTS, ExpertsPlan, Routing
+from asyncgen.models.family.values import MOST_LAYERS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from asyncgen.models.family.values import ConfigValues
+
+EXPERT_NAMES: Mapping[str, str] = {
+    **LLAMA_NAMES,
+    "router": "mlp.gate",
+    "experts_gate_up": "mlp.experts.*.gate_proj mlp.experts.*.up_proj",
+    "experts_down": "mlp.experts.*.down_proj",
+    "correction": "mlp.gate.e_score_correction_bias",
+    "shared_gate_up": "mlp.shared_experts.gate_proj mlp.shared_experts.up_proj",
+    "shared_down": "mlp.shared_experts.down_proj",
+}
+"""Names of Qwen's, OLMo's and DeepSeek's weights: ``*`` is each expert."""
+
+MIXTRAL_NAMES: Mapping[str, str] = {
+    **LLAMA_NAMES,
+    "router": "block_sparse_moe.gate",
+    "experts_gate_up": "block_sparse_moe.experts.*.w1 block_sparse_moe.experts.*.w3",
+    "experts_down": "block_sparse_moe.experts.*.w2",
+}
+"""Names of Mixtral's weights."""
+
+
+def experts_plan(
+    values: ConfigValues, *, width: str = "moe_intermediate_size", **routing: Any
+) -> ExpertsPlan:
+    """Read ``num_experts``, ``num_experts_per_tok`` and the width of an expert.
+
+    Args:
+        values: The file's values.
+        width: Key of the width.
+        **routing: What else there is to `Routing`.
+    """
+    experts = values.count("num_experts", most=MOST_EXPERTS)
+    plan = Routing(values.count("num_experts_per_tok"), **routing)
+    allowed = experts // plan.groups * plan.chosen_groups
+    if plan.chosen > allowed:
+        key = "num_experts_per_tok"
+        raise values.bad(key, plan.chosen, f"only {allowed} experts can be chosen")
+    return ExpertsPlan(experts, values.count(width), plan)
+
+
+def grouped_plan(values: ConfigValues) -> ExpertsPlan:
+    """DeepSeek-V3's: groups, a sigmoid, a correction of scores, shared experts."""
+    experts = values.count("num_experts", most=MOST_EXPERTS)
+    groups = values.count("n_group", default=1)
+    chosen_groups = values.count("topk_group", default=groups)
+    if experts % groups:
+        raise values.bad("n_group", groups, f"must divide the {experts} experts")
+    if chosen_groups > groups:
+        raise values.bad("topk_group", chosen_groups, f"there are {groups} groups")
+    plan = experts_plan(
+        values,
+        scoring="sigmoid",
+        is_normalised=values.flag("norm_topk_prob"),
+        scale=values.positive("routed_scaling_factor", 1.0),
+        groups=groups,
+        chosen_groups=chosen_groups,
+        best_of_group=2,
+    )
+    return replace(plan, is_corrected=True, shared_width=shared_width(values, "n_shared_experts"))
+
+
+def shared_width(values: ConfigValues, key: str) -> int:
+    """Width of all shared experts together; their number stands under a key."""
+    value = values.value(key)
+    shared = 0 if value in (None, 0) else values.count(key, most=MOST_EXPERTS)
+    return shared * values.count("moe_intermediate_size")
+
+
+def dense_before(
+    plan: Callable[[ConfigValues], ExpertsPlan], key: str = "first_k_dense_replace"
+) -> Callable[[ConfigValues, int], ExpertsPlan | None]:
+    """Experts in every layer from one on, whose number stands under a key."""
+
+    def experts(values: ConfigValues, layer: int) -> ExpertsPlan | None:
+        value = values.value(key)
+        first = 0 if value in (None, 0) else values.count(key, most=MOST_LAYERS)
+        return plan(values) if layer >= first else None
+
+    return experts
+
+
+def sparse_steps(
+    plan: Callable[[ConfigValues], ExpertsPlan],
+) -> Callable[[ConfigValues, int], ExpertsPlan | None]:
+    """Qwen's: experts in each n-th layer, but not in those that a list names."""
+
+    def experts(values: ConfigValues, layer: int) -> ExpertsPlan | None:
+        step = values.count("decoder_sparse_step", default=1)
+        dense = values.value("mlp_only_layers") or []
+        if not isinstance(dense, (list, tuple)) or any(type(one) is not int for one in dense):
+            raise values.bad("mlp_only_layers", dense, "must be a list of layers")
+        return None if layer in dense or (layer + 1) % step else plan(values)
+
+    return experts

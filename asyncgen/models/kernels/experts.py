@@ -1,0 +1,312 @@
+"""A mixture of experts: a feed-forward of which each token uses a few of many.
+
+Shazeer and others, "Outrageously Large Neural Networks" (2017), with a gated feed-forward in each
+expert. A step's tokens are grouped by expert, so that a weight is read once however many tokens
+chose it. The router computes in float32, whatever the rows are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Self
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from asyncgen import native
+from asyncgen.models.family.experts import MOST_EXPERTS
+from asyncgen.models.kernels.linear import Linear
+from asyncgen.models.kernels.native_linear import NativeKernel, NativeStack, widens
+from asyncgen.models.kernels.prepared import Prepared
+from asyncgen.models.kernels.routing import choose
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from asyncgen.models.family.experts import ExpertsPlan, GatePlan
+
+PLAIN_GATES: Mapping[str, Callable[[Tensor], Tensor]] = {
+    "silu": F.silu,
+    "gelu": F.gelu,
+    "gelu_tanh": lambda gate: F.gelu(gate, approximate="tanh"),
+}
+
+
+def pass_gate(plan: GatePlan, gate: Tensor, up: Tensor) -> Tensor:
+    """What is let through of ``[..., width]`` twice."""
+    if plan.kind != "clamped":
+        return PLAIN_GATES[plan.kind](gate) * up
+    gate, up = gate.clamp(max=plan.limit), up.clamp(-plan.limit, plan.limit)
+    return (up + 1) * gate * torch.sigmoid(plan.alpha * gate)
+
+
+class DenseStack:
+    """Several weights ``[out, in]`` as torch multiplies by them, and their biases.
+
+    Attributes:
+        weight: ``[matrices, out, in]``.
+        bias: ``[matrices, out]``, or ``None``.
+    """
+
+    __slots__ = ("bias", "weight")
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, matrices: int) -> None:
+        """Share the weights ``[matrices * out, in]`` and biases with their owner."""
+        self.weight = weight.view(matrices, -1, weight.shape[1])
+        self.bias = None if bias is None else bias.view(matrices, -1)
+
+    def product(self, x: Tensor, ids: Tensor, ends: Tensor) -> Tensor:
+        """Rows ``[P, in]``, each by the weight of its expert, as ``[P, out]``.
+
+        Args:
+            x: The rows, those of the first expert before those of the second.
+            ids: Each row's expert, ``[P]``, int64.
+            ends: Where each expert's rows end, ``[matrices]``, int32.
+        """
+        if x.is_cuda and x.dtype == torch.bfloat16 and _fits_grouped(self.weight):
+            found = torch._grouped_mm(x, self.weight.transpose(1, 2), offs=ends)
+        else:
+            found = x.new_empty(x.shape[0], self.weight.shape[1])
+            first = 0
+            for matrix, end in zip(self.weight, ends.tolist(), strict=True):
+                if end > first:
+                    torch.mm(x[first:end], matrix.t(), out=found[first:end])
+                first = end
+        return found if self.bias is None else found.add_(self.bias.index_select(0, ids))
+
+    def dense(self) -> Tensor:
+        """The weights, ``[matrices * out, in]``."""
+        return self.weight.flatten(0, 1)
+
+
+def _fits_grouped(weight: Tensor) -> bool:
+    """Whether CUDA's grouped product takes weights ``[matrices, out, in]``: lines of 16 bytes."""
+    is_aligned = all(size * weight.itemsize % 16 == 0 for size in weight.shape[1:])
+    return is_aligned and torch.cuda.get_device_capability(weight.device) >= (8, 0)
+
+
+class Stack(Linear):
+    """The weights ``[out, in]`` of one projection of all experts, one below the other.
+
+    Attributes:
+        weight: ``[matrices * out, in]`` (a file may have ``[matrices, out, in]``), or ``None`` once
+            prepared.
+        bias: ``[matrices * out]`` (or ``[matrices, out]``), or ``None``.
+    """
+
+    def __init__(
+        self,
+        matrices: int,
+        in_features: int,
+        out_features: int,
+        bias: bool = False,
+        *,
+        dtype: torch.dtype,
+        gates: bool = False,
+    ) -> None:
+        """Make the parameters, uninitialised, on the current default device.
+
+        Args:
+            matrices: How many experts.
+            in_features: Size of an input row.
+            out_features: Size of an output row.
+            bias: Whether each has a bias.
+            dtype: Of all parameters, rows and products.
+            gates: Whether the outputs are those of a gate and, behind them, what it lets through.
+        """
+        super().__init__(in_features, matrices * out_features, bias, dtype=dtype, gates=gates)
+        self.matrices = matrices
+
+    def prepare(self) -> None:
+        """See `Linear.prepare`."""
+        if self.weight is None or self.weight.is_meta:
+            return
+        weight = self.weight.detach().view(-1, self.in_features)
+        self.weight = None
+        bias = self._bias()
+        is_here = weight.device.type == "cpu"
+        if not (is_here and widens(weight.dtype, self.dtype)):
+            weight = weight.to(self.dtype)
+        made: Any
+        if is_here and native.supports(self.dtype) and self.matrices <= MOST_EXPERTS:
+            made = NativeStack(weight, bias, self.matrices, self.gates, self.dtype)
+        else:
+            made = DenseStack(weight.contiguous(), bias, self.matrices)
+        self.kernel = made
+
+    def ready(self) -> Any:
+        """The prepared weights; plain ones where `prepare` was not called yet."""
+        if self.weight is not None:
+            weight = self.weight.detach().view(-1, self.in_features)
+            return DenseStack(weight.to(self.dtype), self._bias(), self.matrices)
+        return self.kernel
+
+    def _bias(self) -> Tensor | None:
+        return None if self.bias is None else self.bias.detach().flatten()
+
+
+class Exact(nn.Module):
+    """A vector that keeps the dtype of its file, float32 as a rule: a choice may hang by a bit.
+
+    Attributes:
+        weight: ``[features]``.
+    """
+
+    weight: nn.Parameter
+
+    def __init__(self, features: int) -> None:
+        """Make the vector, uninitialised, on the current default device."""
+        super().__init__()
+        empty = torch.empty(features, dtype=torch.float32)
+        self.weight = nn.Parameter(empty, requires_grad=False)
+
+    def keeps(self, stored: torch.dtype) -> bool:
+        """It does, whatever a file has."""
+        return stored.is_floating_point
+
+
+class Router(Linear):
+    """The product that gives the logits of experts, in float32 or more."""
+
+    def __init__(
+        self, in_features: int, experts: int, bias: bool = False, *, dtype: torch.dtype
+    ) -> None:
+        """Make the parameters; ``dtype`` is that of the model."""
+        wide = torch.promote_types(dtype, torch.float32)
+        super().__init__(in_features, experts, bias, dtype=wide)
+
+    def keeps(self, stored: torch.dtype) -> bool:
+        """Whether the weight may come as a file has it: always, it is not narrowed."""
+        return stored.is_floating_point
+
+    def prepare(self) -> None:
+        """See `Linear.prepare`."""
+        if self.bias is not None and self.bias.dtype != self.dtype:
+            self.bias = nn.Parameter(self.bias.detach().to(self.dtype), requires_grad=False)
+        super().prepare()
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Self:
+        super()._apply(fn, recurse)
+        wide = torch.promote_types(self.dtype, torch.float32)
+        if wide != self.dtype:
+            self.weight = nn.Parameter(self.dense_weight().to(wide), requires_grad=False)
+            self.dtype = wide
+            self.prepare()
+        return self
+
+
+class Experts(Prepared):
+    """A feed-forward of experts, and of what every token passes through beside them.
+
+    Attributes:
+        router: Logits of the experts; behind them, where there is one, that of the gate of the
+            shared expert.
+        correction: What is added to scores for the choice, or ``None``.
+        gate_up: First projection of all experts, a gate's and, behind it, what it lets through.
+        down: Second projection of all experts.
+        shared_gate_up: First projection of the shared expert, or ``None``.
+        shared_down: Second one.
+    """
+
+    def __init__(self, hidden: int, plan: ExpertsPlan, *, dtype: torch.dtype) -> None:
+        """Make the parameters, uninitialised, on the current default device.
+
+        Args:
+            hidden: Size of a row.
+            plan: What they are.
+            dtype: Of the parameters but the router's.
+        """
+        super().__init__()
+        self.plan = plan
+        count, width, shared = plan.experts, plan.width, plan.shared_width
+        self.router = Router(
+            hidden, count + plan.is_shared_gated, plan.has_router_bias, dtype=dtype
+        )
+        self.correction = Exact(count) if plan.is_corrected else None
+        self.gate_up = Stack(count, hidden, 2 * width, plan.has_bias, dtype=dtype, gates=True)
+        self.down = Stack(count, width, hidden, plan.has_bias, dtype=dtype)
+        self.shared_gate_up = self.shared_down = None
+        if shared:
+            self.shared_gate_up = Linear(hidden, 2 * shared, dtype=dtype, gates=True)
+            self.shared_down = Linear(shared, hidden, dtype=dtype)
+
+    def prepare(self) -> None:
+        """Gather what `add_to` uses; again after weights were replaced or moved."""
+        plan, gate_up, down = self.plan, self.gate_up.ready(), self.down.ready()
+        router = self.router.ready()
+        correction = None
+        if self.correction is not None:
+            correction = self.correction.weight.detach().to(self.router.dtype).flatten()
+        if isinstance(gate_up, NativeStack) and isinstance(down, NativeStack):
+            assert native.kernels is not None and isinstance(router, NativeKernel)
+            shared: list[Any] = [
+                None if one is None else one.ready()
+                for one in (self.shared_gate_up, self.shared_down)
+            ]
+            compiled = native.kernels.Experts(
+                router.compiled,
+                gate_up.compiled,
+                down.compiled,
+                routing={**asdict(plan.routing), "correction": correction},
+                gate=plan.gate.kind,
+                alpha=plan.gate.alpha,
+                limit=plan.gate.limit,
+                shared_gate_up=shared[0] and shared[0].compiled,
+                shared_down=shared[1] and shared[1].compiled,
+                is_shared_gated=plan.is_shared_gated,
+            )
+            self._plan = (compiled.add_to, compiled)
+            return
+        self._plan = (lambda stream, x: self._add_plainly(stream, x, correction), None)
+
+    @property
+    def compiled(self) -> Any | None:
+        """The kernel, where all of it is ours."""
+        return self._ready()[1]
+
+    def add_to(self, stream: Tensor, x: Tensor) -> None:
+        """Add what the experts make of rows ``x`` ``[N, E]`` to ``stream`` ``[N, E]`` in place."""
+        self._ready()[0](stream, x)
+
+    def into(self, x: Tensor, out: Tensor) -> Tensor:
+        """What they make of rows, in ``out`` (returned)."""
+        self.add_to(out.zero_(), x)
+        return out
+
+    def forward(self, x: Tensor) -> Tensor:
+        """What the experts make of ``[..., E]``, as a new tensor of that shape."""
+        rows = x.reshape(-1, x.shape[-1])
+        return self.into(rows, torch.empty_like(rows)).view(x.shape)
+
+    def _add_plainly(self, stream: Tensor, x: Tensor, correction: Tensor | None) -> None:
+        """`add_to` by torch's operators; on CUDA without waiting for the device, in bfloat16."""
+        routing, count = self.plan.routing, self.plan.experts
+        logits = self.router.ready().product(x.to(self.router.dtype))  # [N, X]
+        ids, weights = choose(routing, logits[:, :count], correction)  # [N, C]
+        sorted_ids, order = ids.flatten().sort(stable=True)  # pairs, by experts
+        every = torch.arange(count, device=x.device)
+        ends = torch.searchsorted(sorted_ids, every, right=True, out_int32=True)
+        rows = x.index_select(0, order // routing.chosen)  # [P, E]
+        gate_up = self.gate_up.ready().product(rows, sorted_ids, ends)
+        activated = pass_gate(self.plan.gate, *gate_up.chunk(2, dim=-1))
+        found = self.down.ready().product(activated, sorted_ids, ends)
+        results = torch.empty_like(found).index_copy_(0, order, found)
+        results = results.view(x.shape[0], routing.chosen, -1)  # [N, C, E]
+        total = (results.to(weights.dtype) * weights[..., None]).sum(1)
+        if self.shared_gate_up is not None and self.shared_down is not None:
+            shared = self._shared(x)
+            if self.plan.is_shared_gated:
+                shared = shared.to(total.dtype) * logits[:, count:].sigmoid()
+            total += shared
+        stream.add_(total)
+
+    def _shared(self, x: Tensor) -> Tensor:
+        """What the shared expert makes of rows ``[N, E]``."""
+        assert self.shared_gate_up is not None and self.shared_down is not None
+        kernel = self.shared_gate_up.ready()
+        activated = kernel.product(x)
+        if not kernel.is_gated:
+            gate, up = activated.chunk(2, dim=-1)
+            activated = F.silu(gate) * up
+        return self.shared_down.ready().product(activated)

@@ -1,0 +1,155 @@
+"""Families with experts: switches of their routers, both layouts of files, both precisions."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import asyncgen
+from asyncgen import native
+from asyncgen.errors import ModelLoadError
+from tests.models.arch.families import make
+from tests.models.arch.test_families import compare
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytest.importorskip("transformers")
+
+IDS = torch.tensor([[5, 17, 3, 44, 9, 21, 80, 7, 8, 11]])
+
+VARIANTS: list[tuple[str, dict[str, Any]]] = [
+    ("mixtral", {"num_experts_per_tok": 1}),
+    ("mixtral", {"num_experts_per_tok": 5, "hidden_act": "gelu"}),
+    ("mixtral", {"sliding_window": 6, "tie_word_embeddings": True}),
+    ("qwen2_moe", {"decoder_sparse_step": 2, "norm_topk_prob": True}),
+    ("qwen2_moe", {"qkv_bias": False, "mlp_only_layers": []}),
+    ("qwen2_moe", {"use_sliding_window": True, "sliding_window": 6, "max_window_layers": 2}),
+    ("qwen3_moe", {"norm_topk_prob": False, "mlp_only_layers": [0, 2]}),
+    ("qwen3_moe", {"attention_bias": True, "decoder_sparse_step": 2}),
+    ("qwen3_moe", {"head_dim": 16, "num_experts_per_tok": 3}),
+    ("olmoe", {"norm_topk_prob": True}),
+    ("olmoe", {"attention_bias": True, "num_key_value_heads": 4}),
+    ("olmoe", {"num_experts_per_tok": 4, "tie_word_embeddings": True}),
+    ("granitemoe", {"attention_bias": True}),
+    ("granitemoe", {"num_experts_per_tok": 4, "tie_word_embeddings": True}),
+    ("granitemoe", {"residual_multiplier": 1.0, "num_local_experts": 17}),
+    ("phimoe", {"attention_bias": True, "lm_head_bias": True}),
+    ("phimoe", {"router_jitter_noise": 0.2}),
+    ("phimoe", {"sliding_window": 6, "num_local_experts": 2}),
+    ("ernie4_5_moe", {"moe_layer_start_index": 0, "moe_layer_interval": 2}),
+    ("ernie4_5_moe", {"moe_num_shared_experts": 0, "moe_layer_end_index": 2}),
+    ("ernie4_5_moe", {"moe_k": 1, "tie_word_embeddings": False}),
+    ("dots1", {"norm_topk_prob": True, "first_k_dense_replace": 0}),
+    ("dots1", {"attention_bias": True, "n_group": 1, "topk_group": 1}),
+    ("dots1", {"n_shared_experts": 1, "topk_group": 1, "num_experts_per_tok": 1}),
+    ("glm4_moe", {"use_qk_norm": False, "attention_bias": True}),
+    ("glm4_moe", {"norm_topk_prob": False, "routed_scaling_factor": 2.5}),
+    ("glm4_moe", {"n_group": 6, "topk_group": 3, "first_k_dense_replace": 3}),
+    ("hunyuan_v1_moe", {"moe_topk": 1}),
+    ("hunyuan_v1_moe", {"attention_bias": True}),
+    ("hunyuan_v1_moe", {"num_experts": 9, "moe_topk": 4}),
+    ("gpt_oss", {"num_experts_per_tok": 1, "swiglu_limit": 0.3}),
+    ("gpt_oss", {"swiglu_alpha": 1.0, "attention_bias": False}),
+    ("gpt_oss", {"layer_types": ["full_attention"] * 4}),
+]
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(("family", "overrides"), VARIANTS)
+def test_switches_of_experts(family: str, overrides: dict[str, Any], tmp_path: Path) -> None:
+    compare(family, tmp_path, **overrides)
+
+
+FEW = {"num_hidden_layers": 2}
+
+
+@pytest.mark.parametrize("family", ["mixtral", "qwen3_moe"])
+def test_one_tensor_of_all_experts_is_read_as_well(family: str, tmp_path: Path) -> None:
+    make(family, tmp_path, **FEW)
+    expected = asyncgen.load_model(tmp_path, dtype="float32")(IDS).logits
+    stored = load_file(tmp_path / "model.safetensors")
+    parts: dict[str, list[tuple[int, torch.Tensor]]] = {}
+    for name in [name for name in stored if ".experts." in name]:
+        prefix, _, rest = name.partition(".experts.")
+        number, _, kind = rest.partition(".")
+        parts.setdefault(f"{prefix}.experts.{kind}", []).append((int(number), stored.pop(name)))
+    stacks = {
+        name: torch.stack([tensor for _, tensor in sorted(each, key=lambda one: one[0])])
+        for name, each in parts.items()
+    }
+    gate, up, down = (
+        ("w1", "w3", "w2") if family == "mixtral" else ("gate_proj", "up_proj", "down_proj")
+    )
+    for name, tensor in stacks.items():
+        prefix, kind = name.removesuffix(".weight").rsplit(".", 1)
+        if kind == gate:
+            other = stacks[f"{prefix}.{up}.weight"]
+            stored[f"{prefix}.gate_up_proj"] = torch.cat((tensor, other), 1)
+        elif kind == down:
+            stored[f"{prefix}.down_proj"] = tensor
+    save_file(stored, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    model = asyncgen.load_model(tmp_path, dtype="float32")
+    assert torch.equal(model(IDS).logits, expected)
+    model.save_pretrained(tmp_path / "again")
+    again = asyncgen.load_model(tmp_path / "again", dtype="float32")
+    assert torch.equal(again(IDS).logits, expected)
+
+
+@pytest.mark.parametrize("family", ["qwen2_moe", "granitemoe", "gpt_oss", "ernie4_5_moe"])
+def test_what_is_saved_is_what_was_read(family: str, tmp_path: Path) -> None:
+    make(family, tmp_path, **FEW, **({"moe_layer_start_index": 0} if "ernie" in family else {}))
+    model = asyncgen.load_model(tmp_path, dtype="float32")
+    model.save_pretrained(tmp_path / "again")
+    stored = load_file(tmp_path / "model.safetensors")
+    again = load_file(tmp_path / "again" / "model.safetensors")
+    assert {*stored} == {*again}
+    for name, tensor in stored.items():
+        assert torch.equal(again[name], tensor), name
+
+
+@pytest.mark.parametrize("family", ["qwen2_moe", "gpt_oss"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_torchs_kernels_compute_the_same(
+    family: str, dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make(family, tmp_path, **FEW)
+    expected = asyncgen.load_model(tmp_path, dtype="float32")(IDS).logits
+    near = 1e-4 if dtype == "float32" else 0.1 * float(expected.abs().max())
+    ours = asyncgen.load_model(tmp_path, dtype=dtype)(IDS).logits
+    torch.testing.assert_close(ours.float(), expected, atol=near, rtol=0)
+    monkeypatch.setattr(native, "kernels", None)
+    found = asyncgen.load_model(tmp_path, dtype=dtype)(IDS).logits
+    torch.testing.assert_close(found.float(), expected, atol=near, rtol=0)
+
+
+@pytest.mark.skipif(native.kernels is None, reason="our own kernels do not run here")
+@pytest.mark.parametrize("family", ["mixtral", "qwen2_moe"])
+def test_all_blocks_are_one_call(family: str, tmp_path: Path) -> None:
+    make(family, tmp_path, **FEW)
+    core = asyncgen.load_model(tmp_path, dtype="float32").core
+    core.prepare()
+    assert core._plan[-1] is not None
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "allowed"),
+    [
+        ("num_experts_per_tok", 6, "only 5 experts can be chosen"),
+        ("num_experts_per_tok", 0, "must be a whole number of at least 1"),
+        ("num_experts", 4096, "1024 at most"),
+        ("mlp_only_layers", "all", "must be a list of layers"),
+    ],
+)
+def test_what_cannot_be_is_refused_by_name(
+    key: str, value: object, allowed: str, tmp_path: Path
+) -> None:
+    make("qwen2_moe", tmp_path, **FEW)
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), key: value}))
+    with pytest.raises(ModelLoadError, match=rf"`{key}` is .*{allowed}"):
+        asyncgen.load_model(tmp_path)
