@@ -36,6 +36,7 @@ from asyncgen.pretrained import (
 )
 from asyncgen.types import (
     Completion as Completion,
+    Embedding as Embedding,
     TokenEvent as TokenEvent,
 )
 from streamers import (
@@ -74,6 +75,7 @@ from asyncgen.cache.offloaded import (
     OffloadedStaticCache as OffloadedStaticCache,
 )
 from asyncgen.cache.sink import SinkCache as SinkCache
+from asyncgen.embedding import EmbedParams as EmbedParams
 from asyncgen.engine.metrics import (
     HistogramSnapshot as HistogramSnapshot,
     MetricsSnapshot as MetricsSnapshot,

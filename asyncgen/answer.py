@@ -12,7 +12,7 @@ import threading
 from collections import deque
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import anyio
 
@@ -25,7 +25,7 @@ from asyncgen.sample_builder import SampleBuilder
 from asyncgen.types import Completion, Timing, TokenEvent, Usage, counted, length_of, size_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from asyncgen.engine.loop import DecodeThread
     from asyncgen.engine.requests.admission import Admission, Seat
@@ -36,8 +36,38 @@ if TYPE_CHECKING:
     from asyncgen.waiting import Inbox, Waiting
 
 
+def _prepare(
+    opened: Opened,
+    prompt: Prompt,
+    params: Mapping[str, Any],
+    cancel: CancelCriteria,
+    sink: Inbox,
+    place: Seat,
+) -> Request:
+    """Runs on a worker thread. Imported late, because it brings torch."""
+    from asyncgen.engine.requests.prepare import prepare_request
+
+    return prepare_request(
+        opened.model,
+        opened.tokenizer,
+        prompt,
+        params,
+        cancel=cancel,
+        sink=sink,
+        room=opened.room,
+        place=place,
+        fingerprint=opened.fingerprint,
+    )
+
+
 class Answer:
-    """A request from its parameters to its result; read once, by one task or thread."""
+    """A request from its parameters to its result; read once, by one task or thread.
+
+    Attributes:
+        prepare: Makes the request, on a worker thread; knows nothing of the answer.
+    """
+
+    prepare: ClassVar[Callable[..., Request]] = staticmethod(_prepare)
 
     def __init__(
         self,
@@ -199,7 +229,8 @@ class Answer:
             opened = await self._waiting.loaded(self._thread)
             place = self._admission.enter(self._params.get("client"))
             prompt, params = self._prompt, self._params
-            prepare = partial(_prepare, opened, prompt, params, self._cancel, self._mailbox, place)
+            given = opened, prompt, params, self._cancel, self._mailbox, place
+            prepare = partial(type(self).prepare, *given)
             # A method may have to be fetched from the hub first, which takes what it takes.
             is_here = not isinstance(params.get("custom_generate"), str | os.PathLike)
             length = length_of(prompt)
@@ -360,27 +391,3 @@ class Answer:
 def _no_end(failure: Exception) -> RuntimeError:
     """What is raised for an exception that would end the reader's loop as if all were well."""
     return RuntimeError(f"the request raised {failure!r}")
-
-
-def _prepare(
-    opened: Opened,
-    prompt: Prompt,
-    params: Mapping[str, Any],
-    cancel: CancelCriteria,
-    sink: Inbox,
-    place: Seat,
-) -> Request:
-    """Runs on a worker thread. Imported late, because it brings torch."""
-    from asyncgen.engine.requests.prepare import prepare_request
-
-    return prepare_request(
-        opened.model,
-        opened.tokenizer,
-        prompt,
-        params,
-        cancel=cancel,
-        sink=sink,
-        room=opened.room,
-        place=place,
-        fingerprint=opened.fingerprint,
-    )

@@ -128,6 +128,8 @@ class UnsupportedModelError(ModelLoadError):
 class InvalidScoresError(AsyncgenError, FloatingPointError):
     """No token can be picked: the scores have a wrong shape, hold NaN, or ban everything.
 
+    Or a text has no embedding: its hidden states hold NaN.
+
     Attributes:
         processor: Name of the logits processor that is to blame; None where it is the model, or
             several processors together.

@@ -4,8 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
+from asyncgen.embedding import (
+    EmbeddingAnswer,
+    check_embed_params,
+    check_text,
+    embed_all,
+    embed_one,
+)
 from asyncgen.engine.loop import DecodeThread
 from asyncgen.engine.options import refuse_unknown, spells_out
 from asyncgen.engine.requests.admission import Admission
@@ -14,19 +21,22 @@ from asyncgen.errors import EngineClosedError
 from asyncgen.generation.config.checks import check_names
 from asyncgen.opening import LLMOptions, ModelSource, Opened, open_engine
 from asyncgen.preparing import PreparingThreads
+from asyncgen.together import is_prompts
 from asyncgen.types import check_prompt, length_of
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from typing import TypeVar, Unpack
 
     from asyncgen.answer import Answer
+    from asyncgen.embedding import EmbeddingPrompt
     from asyncgen.engine.metrics import MetricsSnapshot
     from asyncgen.generation.config import GenerationConfig
     from asyncgen.models.config import ModelConfig
+    from asyncgen.progress import ProgressOption
     from asyncgen.tokenizer import Tokenizer
-    from asyncgen.types import Prompt
+    from asyncgen.types import Embedding, Prompt
     from asyncgen.waiting import Waiting
 
     AnswerT = TypeVar("AnswerT", bound=Answer)
@@ -64,8 +74,8 @@ class Face:
                 and lists of prompts that take longer than a second; ``False``: nothing; or what is
                 called on the thread that works with what is done, how much of it and how much in
                 all: ``"downloading"`` and ``"loading weights"`` in bytes, ``"prefill"`` in tokens
-                for a prompt of more than one chunk, ``"answering prompts"`` in prompts. It must be
-                quick.
+                for a prompt of more than one chunk, ``"answering prompts"`` in prompts,
+                ``"embedding texts"`` in texts. It must be quick.
             prefill_chunk_size: Most prompt tokens of one step, at least 1; ``None`` for 256, on
                 CUDA 2048. A running stream waits for one chunk of another's prompt at most.
             scheduler: Who goes first: ``"fifo"`` (running streams before new prompts),
@@ -114,6 +124,29 @@ class Face:
         check_prompt(prompt)
         check_names(params)
         return kind(self._thread, self._admission, self._preparing, prompt, params, waiting)
+
+    async def _embed(
+        self,
+        prompt: EmbeddingPrompt | Sequence[EmbeddingPrompt],
+        params: Mapping[str, Any],
+        waiting: Waiting,
+        progress: ProgressOption,
+    ) -> Embedding | list[Embedding]:
+        """Embed a text, or a list of texts."""
+        self._thread.require_open()
+        check_embed_params(params)
+
+        def start(one: EmbeddingPrompt) -> EmbeddingAnswer:
+            return EmbeddingAnswer(
+                self._thread, self._admission, self._preparing, one, params, waiting
+            )
+
+        if is_prompts(cast("Prompt", prompt)):
+            texts = cast("Sequence[EmbeddingPrompt]", prompt)
+            return await embed_all(texts, start, at_once=2 * self._max_running, progress=progress)
+        text = cast("EmbeddingPrompt", prompt)
+        check_text(text)
+        return await embed_one(start(text))
 
     async def _count_tokens(
         self, prompt: Prompt, variables: dict[str, Any] | None, waiting: Waiting

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 
 _IN_VAIN = [
-    "*/*.json",
+    "[!0-9]*/*.json",  # what is numbered says how texts are embedded
     "*/*.safetensors",
     "consolidated*.safetensors",
     "adapter_model.safetensors",

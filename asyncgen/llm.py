@@ -21,9 +21,10 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Unpack
 
+    from asyncgen.embedding import EmbeddingPrompt, EmbedParams
     from asyncgen.engine.metrics import MetricsSnapshot
     from asyncgen.engine.requests.stream_params import StreamParams
-    from asyncgen.types import Prompt
+    from asyncgen.types import Embedding, Prompt
 
 __all__ = ["LLM", "AsyncLLM", "Completion", "SyncTextStream", "TextStream"]
 
@@ -134,6 +135,43 @@ class AsyncLLM(Face):
             OverloadedError: Too many texts hang, and this one is long.
         """
         return await self._count_tokens(prompt, chat_template_kwargs, InLoop())
+
+    @overload
+    async def embed(  # type: ignore[overload-overlap]  # a text is no list of texts
+        self, prompt: EmbeddingPrompt, **params: Unpack[EmbedParams]
+    ) -> Embedding: ...
+
+    @overload
+    async def embed(
+        self, prompt: Sequence[EmbeddingPrompt], **params: Unpack[EmbedParams]
+    ) -> list[Embedding]: ...
+
+    async def embed(
+        self, prompt: EmbeddingPrompt | Sequence[EmbeddingPrompt], **params: Unpack[EmbedParams]
+    ) -> Embedding | list[Embedding]:
+        """Turn a text, or a list of texts, into vectors, in the steps that streams share.
+
+        A vector is made of the hidden states after the model's final norm. Any decoder has them;
+        how good they are at telling texts apart is a matter of what it was trained for.
+
+        Args:
+            prompt: A text or a list of token ids; or a list of such.
+            **params: See :class:`~asyncgen.EmbedParams`; ``None`` means not given.
+
+        Returns:
+            An embedding; for a list a list of these, in its order.
+
+        Raises:
+            InvalidRequestError: A parameter or a text that cannot be served, or a model without
+                embeddings: one that has an encoder, or is not of this library.
+            ContextLengthError: A text does not fit the context, or the memory of the engine.
+            OverloadedError: The queue is full, or too many texts hang.
+            InvalidScoresError: The hidden states hold NaN or infinities.
+            TimeoutError: ``max_time`` is over.
+            AsyncgenError: As in :meth:`stream`. If one of a list fails, the others are cancelled;
+                a note on the error says which it was.
+        """
+        return await self._embed(prompt, params, InLoop(), progress=False)
 
     async def measure(self) -> MetricsSnapshot:
         """Return what :meth:`metrics` does, for code that may get an engine of another process.
@@ -258,3 +296,22 @@ class LLM(Face):
     ) -> int:
         """Count the tokens of a prompt, as a stream would; as :meth:`AsyncLLM.count_tokens`."""
         return run_blocking(self._count_tokens(prompt, chat_template_kwargs, InThread()))
+
+    @overload
+    def embed(  # type: ignore[overload-overlap]
+        self, prompt: EmbeddingPrompt, **params: Unpack[EmbedParams]
+    ) -> Embedding: ...
+
+    @overload
+    def embed(
+        self, prompt: Sequence[EmbeddingPrompt], **params: Unpack[EmbedParams]
+    ) -> list[Embedding]: ...
+
+    def embed(
+        self, prompt: EmbeddingPrompt | Sequence[EmbeddingPrompt], **params: Unpack[EmbedParams]
+    ) -> Embedding | list[Embedding]:
+        """Turn a text, or a list of texts, into vectors; as :meth:`AsyncLLM.embed`.
+
+        Where a list takes a while, a bar on the terminal counts its texts.
+        """
+        return run_blocking(self._embed(prompt, params, InThread(), progress=self._progress))

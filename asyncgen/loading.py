@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import logging
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from asyncgen.checkpoint import open_checkpoint
+from asyncgen.embedding_settings import EmbeddingSettings, read_embedding_settings
 from asyncgen.errors import InvalidRequestError, ModelLoadError
 from asyncgen.generation.config import CONFIG_FILE, GenerationConfig
 from asyncgen.generation.config.rules import require
@@ -15,6 +17,7 @@ from asyncgen.hub import read_json, resolve
 from asyncgen.models.config import ModelConfig
 from asyncgen.models.config.stored import check_sizes
 from asyncgen.models.core import make_core
+from asyncgen.models.family.text_part import text_config, text_tensors
 from asyncgen.progress import progress_option
 from asyncgen.weights import load_weights, resolve_dtype
 
@@ -28,6 +31,9 @@ if TYPE_CHECKING:
     from asyncgen.progress import ProgressOption
 
 
+_log = logging.getLogger("asyncgen.models")
+
+
 @dataclass(frozen=True, slots=True)
 class Loaded:
     """What was loaded.
@@ -37,12 +43,14 @@ class Loaded:
         generation_config: Defaults of its generation.
         source: Where it came from.
         checkpoint: Its files.
+        embedding_settings: Defaults of its embeddings.
     """
 
     core: DecoderLM
     generation_config: GenerationConfig
     source: str
     checkpoint: Checkpoint
+    embedding_settings: EmbeddingSettings
 
 
 def load_core(
@@ -72,12 +80,17 @@ def load_core(
     require("progress", progress, progress_option)
     chosen = _check_device(device)
     folder = resolve(source, progress=progress, **address)
-    raw = _read_file(folder)
+    stored = _read_file(folder)
+    text = text_config(stored)
+    raw = stored if text is None else text
     config = ModelConfig.from_hf(raw)
     if check is not None:
         check(config)
     generation_config = _read_generation_config(folder, config)
     checkpoint = open_checkpoint(folder)
+    if text is not None:
+        checkpoint = replace(checkpoint, tensors=text_tensors(checkpoint.tensors))
+        _log.warning("%s is a `%s`: its text model alone is loaded", folder, stored["model_type"])
     config = config.fitted_to(checkpoint.tensors.keys())
     check_sizes(config, {name: tensor.shape for name, tensor in checkpoint.tensors.items()})
     kind = resolve_dtype(dtype, raw, checkpoint)
@@ -89,7 +102,8 @@ def load_core(
         device=chosen,
         progress=progress,
     )
-    return Loaded(core, generation_config, str(source), checkpoint)
+    embedding_settings = read_embedding_settings(folder, raw)
+    return Loaded(core, generation_config, str(source), checkpoint, embedding_settings)
 
 
 def read_config(source: str | os.PathLike[str], **address: Any) -> ModelConfig:
@@ -103,7 +117,8 @@ def read_config(source: str | os.PathLike[str], **address: Any) -> ModelConfig:
         ModelLoadError: There is none, or it cannot be read.
         UnsupportedModelError: Its ``model_type`` has no implementation.
     """
-    return ModelConfig.from_hf(_read_file(resolve(source, weights=False, **address)))
+    raw = _read_file(resolve(source, weights=False, **address))
+    return ModelConfig.from_hf(text_config(raw) or raw)
 
 
 def _stack_prefix(config: ModelConfig) -> str:

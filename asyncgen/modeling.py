@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from asyncgen.cache.caches import Cache, DynamicCache
+from asyncgen.embedding_settings import EmbeddingSettings
 from asyncgen.engine.attached import require_unattached
 from asyncgen.engine.sync.mixin import ContinuousMixin
 from asyncgen.errors import InvalidRequestError, ModelLoadError, UnsupportedModelError
@@ -62,6 +63,7 @@ class PreTrainedModel(GenerationMixin, ContinuousMixin, nn.Module):
             own can be set; what the network was built from is read-only.
         generation_config: Defaults of :meth:`generate`.
         name_or_path: Where the model came from.
+        embedding_settings: How its hidden states become the vector of a text.
         model_type: The family of this class; ``None`` for no certain one.
         has_encoder: Whether models of this class have an encoder.
     """
@@ -90,6 +92,7 @@ class PreTrainedModel(GenerationMixin, ContinuousMixin, nn.Module):
             generation_config = GenerationConfig.from_model_config(core.config)
         self.generation_config = generation_config
         self.name_or_path = name_or_path
+        self.embedding_settings = EmbeddingSettings()
         super().train(False)
 
     @classmethod
@@ -129,6 +132,7 @@ class PreTrainedModel(GenerationMixin, ContinuousMixin, nn.Module):
             ModelLoadError: A weight that every token meets is NaN.
         """
         model = cls(loaded.core, loaded.generation_config, loaded.source)
+        model.embedding_settings = loaded.embedding_settings
         ids = torch.zeros(1, 1, dtype=torch.int64)
         decoder = {"decoder_input_ids": ids} if loaded.core.family.has_encoder else {}
         logits = model(input_ids=ids, use_cache=False, return_dict=True, **decoder).logits

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from asyncgen.engine.lane.assistants import Assistants
     from asyncgen.engine.metrics import EngineMetrics
     from asyncgen.engine.requests.admission import Admission
-    from asyncgen.engine.scheduling.pages import CacheRoom
+    from asyncgen.engine.scheduling.groups import CacheRoom
     from asyncgen.pretrained import PreTrainedModel
     from asyncgen.progress import ProgressOption
     from asyncgen.tokenizer import Tokenizer
@@ -64,7 +64,7 @@ class LLMOptions(SharedOptions, total=False):
     prompts that take longer than a second; ``False``: nothing; or what is called on the thread that
     works with what is done, how much of it and how much in all: ``"downloading"`` and ``"loading
     weights"`` in bytes, ``"prefill"`` in tokens for a prompt of more than one chunk, ``"answering
-    prompts"`` in prompts. It must be quick.
+    prompts"`` in prompts, ``"embedding texts"`` in texts. It must be quick.
     """
     prefix_caching: bool
     """Keep the keys and values of prompts and answers while there is space, so that a request that

@@ -6,8 +6,9 @@ import queue
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import TYPE_CHECKING, TypeGuard
 
 from asyncgen.errors import OverloadedError
 from asyncgen.preparing import MOST_AT_ONCE
@@ -17,7 +18,7 @@ from asyncgen.waiting import READER_PACE, InThread
 from streamers import ThreadMailbox, get_interruptibly
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from concurrent.futures import Future
 
     from asyncgen.progress import ProgressOption
@@ -59,7 +60,8 @@ def answer_all(
             cancelled.
     """
     for place, prompt in enumerate(prompts):
-        _noted(place, check_prompt, prompt)
+        with noted(place):
+            check_prompt(prompt)
     ended: queue.SimpleQueue[int] = queue.SimpleQueue()
     found: dict[int, Completion] = {}
     running: dict[int, tuple[SyncTextStream, Future[SyncTextStream]]] = {}
@@ -84,7 +86,8 @@ def answer_all(
                     continue
                 stream, begun = running.pop(place)
                 try:
-                    found[place] = _noted(place, _read, stream, begun)
+                    with noted(place):
+                        found[place] = _read(stream, begun)
                 except OverloadedError:
                     if not running:
                         raise
@@ -111,10 +114,11 @@ def _read(stream: SyncTextStream, begun: Future[SyncTextStream]) -> Completion:
     return stream.result
 
 
-def _noted(place: int, call: Callable[..., Any], *args: object) -> Any:
-    """Call a function; what it raises says which prompt it was for."""
+@contextmanager
+def noted(place: int) -> Iterator[None]:
+    """What the block raises says which prompt it was for."""
     try:
-        return call(*args)
+        yield
     except Exception as error:
         error.add_note(f"it is prompt {place} of the list (from 0)")
         raise

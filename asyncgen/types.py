@@ -5,12 +5,16 @@ Nothing here waits or imports torch; every other module may import it.
 
 from __future__ import annotations
 
+from array import array
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from asyncgen.errors import InvalidRequestError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 FinishReason: TypeAlias = Literal["stop", "length", "time", "cancelled", "aborted", "error"]
 """Why a sample ended: ``stop`` (end-of-sequence token, stop string or a user's criterion),
@@ -22,6 +26,9 @@ Message: TypeAlias = Mapping[str, Any]
 
 Prompt: TypeAlias = str | Sequence[Message] | Sequence[int]
 """A text, a list of chat messages, or a list of token ids."""
+
+Pooling: TypeAlias = Literal["last", "mean"]
+"""Which hidden states make the vector of a text: the last token's, or the mean of all tokens'."""
 
 _ENOUGH = 2**16
 """Characters from which on a prompt is long, whatever else it has."""
@@ -201,6 +208,49 @@ class Sample:
     finish_reason: FinishReason
     stop_reason: int | str | None = None
     logprobs: tuple[TokenLogprob, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Embedding:
+    """A text as a vector.
+
+    Attributes:
+        index: Place of the text in the list that was given, from 0.
+        vector: Its components, float32 ``[D]`` on the CPU.
+        usage: Token counts; none were generated.
+        timing: Where the time went; there is no first token.
+    """
+
+    index: int
+    vector: Tensor
+    usage: Usage
+    timing: Timing
+
+    def __eq__(self, other: object) -> bool:
+        """Whether everything is the same, bit for bit."""
+        if not isinstance(other, Embedding):
+            return NotImplemented
+        return self._rest == other._rest and self.vector.equal(other.vector)
+
+    def __hash__(self) -> int:
+        """Of all but the vector."""
+        return hash(self._rest)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Let it cross to another process as numbers; a tensor would want to share its memory."""
+        numbers = array("f", self.vector.tolist())
+        return _embedding, (self.index, numbers, self.usage, self.timing)
+
+    @property
+    def _rest(self) -> tuple[int, Usage, Timing]:
+        return self.index, self.usage, self.timing
+
+
+def _embedding(index: int, numbers: array[float], usage: Usage, timing: Timing) -> Embedding:
+    """An embedding as it was. Torch is imported late, because it takes long."""
+    import torch
+
+    return Embedding(index, torch.tensor(numbers), usage, timing)
 
 
 @dataclass(frozen=True, slots=True)

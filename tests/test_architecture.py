@@ -14,6 +14,7 @@ LAYERS = (
     ("streamers",),
     (
         "asyncgen.errors",
+        "asyncgen.embedding_settings",
         "asyncgen.guard",
         "asyncgen.types",
         "asyncgen.progress",
@@ -63,6 +64,7 @@ LAYERS = (
         "asyncgen.sample_builder",
         "asyncgen.waiting",
         "asyncgen.answer",
+        "asyncgen.embedding",
         "asyncgen.stream",
         "asyncgen.together",
         "asyncgen.face",

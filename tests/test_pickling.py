@@ -12,6 +12,7 @@ import pickle
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import torch
 
 import asyncgen
 from asyncgen import (
@@ -21,6 +22,7 @@ from asyncgen import (
     Completion,
     ContextLengthError,
     DefaultLengthWarning,
+    Embedding,
     EngineClosedError,
     EngineDiedError,
     GenerationConfig,
@@ -80,6 +82,7 @@ VALUES: list[Any] = [
     TokenEvent(0, (1,), "a", (ENTRY,), 0.5, "stop", "x", USAGE, TIMING),
     Sample(0, "a", (1,), "stop", "x", (ENTRY,)),
     Completion((Sample(0, "a", (1,), "stop"), Sample(1, "b", (2,), "length")), USAGE, TIMING),
+    Embedding(3, torch.tensor([0.5, -0.25]), USAGE, TIMING),
     HistogramSnapshot((1.0, 2.0), (0, 3, 1), 7.5),
     figures(),
     GenerationOutput("r-1", [1], [2, 3], [-0.5], "no", RequestStatus.FINISHED, timestamps=[1.0]),

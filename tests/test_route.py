@@ -35,6 +35,7 @@ SINCE = {
     "waiting": "which a task or a thread waits for",
     "sample_builder": "what a stream keeps of a sample, once a part of it",
     "sample_text": "the text of a sample, that may have begun elsewhere",
+    "engine/scheduling/groups": "layers hold as much of a text as they see",
 }
 """What made the way longer since it was first counted, and why."""
 

@@ -458,7 +458,7 @@ def test_a_text_that_takes_for_ever_fails(monkeypatch: pytest.MonkeyPatch) -> No
     hang = Hang()
     with make(TableModel(), prepare_seconds=0.05) as llm:
         llm.generate(PROMPT, max_new_tokens=1)
-        monkeypatch.setattr("asyncgen.answer._prepare", lambda *_: hang())
+        monkeypatch.setattr("asyncgen.answer.Answer.prepare", lambda *_: hang())
         with pytest.raises(InvalidRequestError, match="not tokenized within 0.05 s"):
             llm.generate(PROMPT)
         assert llm.metrics().threads_abandoned == 1

@@ -10,11 +10,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol, Self, Unpack
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Sequence
     from types import TracebackType
 
     from asyncgen import (
         Completion,
+        Embedding,
+        EmbedParams,
         GenerationConfig,
         MetricsSnapshot,
         Prompt,
@@ -123,6 +125,15 @@ class Engine(Protocol):
 
         Raises:
             AsyncgenError: As a stream raises it.
+        """
+
+    async def embed(
+        self, prompt: Sequence[str | Sequence[int]], **params: Unpack[EmbedParams]
+    ) -> list[Embedding]:
+        """Turn texts, or lists of token ids, into vectors.
+
+        Raises:
+            AsyncgenError: No engine is there, or something cannot be embedded.
         """
 
     async def measure(self) -> MetricsSnapshot:

@@ -22,7 +22,7 @@ name after the prefix                        kind       what it is
 ``time_to_first_token_seconds``              histogram  acceptance to first token
 ``inter_token_latency_seconds``              histogram  between two steps that gave tokens
 ``request_queue_time_seconds``               histogram  acceptance to first turn
-``request_prefill_time_seconds``             histogram  first turn to first token
+``request_prefill_time_seconds``             histogram  first turn to first token, or vector
 ``request_decode_time_seconds``              histogram  first to last token
 ``e2e_request_latency_seconds``              histogram  acceptance to end
 ``request_prompt_tokens``                    histogram  prompt length of ended requests
@@ -70,14 +70,17 @@ COUNTERS = {
     "prefix_cache_queries": ("prefix_cache_queries", "Prompt tokens looked up among kept pages."),
     "prefix_cache_hits": ("prefix_cache_hits", "Prompt tokens found among kept pages."),
     "num_preemptions": ("preemptions", "Running requests that lost their pages."),
-    "prompt_tokens": ("prompt_tokens", "Prompt tokens of requests that got a token."),
+    "prompt_tokens": ("prompt_tokens", "Prompt tokens of requests that got a token or a vector."),
     "generation_tokens": ("generation_tokens", "Tokens generated."),
 }
 HISTOGRAMS = {
     "time_to_first_token_seconds": ("time_to_first_token", "From acceptance to the first token."),
     "inter_token_latency_seconds": ("inter_token_latency", "Between two steps that gave tokens."),
     "request_queue_time_seconds": ("queue_time", "From acceptance to the first turn."),
-    "request_prefill_time_seconds": ("prefill_time", "From the first turn to the first token."),
+    "request_prefill_time_seconds": (
+        "prefill_time",
+        "From the first turn to a token or vector.",
+    ),
     "request_decode_time_seconds": ("decode_time", "From the first to the last token."),
     "e2e_request_latency_seconds": ("e2e_latency", "From acceptance to the end."),
     "request_prompt_tokens": ("request_prompt_tokens", "Prompt length of ended requests."),

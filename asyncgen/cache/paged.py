@@ -1,5 +1,6 @@
 """Keys and values in pages: one piece of memory for every layer and all requests.
 
+A page holds the layers of one group (`groups`); which group that is, is settled when it is taken.
 It knows pages by their numbers alone; who holds which page is the business of the engine's pool.
 """
 
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from asyncgen.cache.groups import plan_groups
 from asyncgen.errors import InvalidRequestError
 from asyncgen.transfer import to_device
 
@@ -25,7 +27,7 @@ _ALONE = 2**15 - 1
 
 
 def page_bytes(config: ModelConfig, page_size: int, dtype: torch.dtype) -> int:
-    """Bytes of one page over all layers.
+    """Bytes of one page: of all layers of a group, and of the model where it has one group.
 
     Args:
         config: The model's.
@@ -33,7 +35,7 @@ def page_bytes(config: ModelConfig, page_size: int, dtype: torch.dtype) -> int:
         dtype: Of keys and values.
     """
     per_token = 2 * config.num_key_value_heads * config.head_dim * dtype.itemsize
-    return config.num_hidden_layers * page_size * per_token
+    return plan_groups(config).depth * page_size * per_token
 
 
 class PagedStorage:
@@ -49,16 +51,17 @@ class PagedStorage:
         dtype: Of keys and values.
         num_pages: How many there are, P.
         page_size: Tokens in each, at least 1.
-        num_layers: Layers of the model.
+        plan: The groups of the model's layers.
         num_kv_heads: Key and value heads, K.
         head_dim: Size of a head, D.
         heads_first: Whether a page is ``[K, page_size, D]`` (CPU: each head's keys lie together,
             so that a run of pages is a batch of matrices) or ``[page_size, K, D]`` (elsewhere, as
             `torch.nn.attention.varlen.varlen_attn` reads it).
-        data: ``[layers, 2, P, …page]``, keys and values.
-        layers: The same by layer, ``[2, P, …page]``.
-        matrices: Keys and values by layer with the first two dimensions joined, on a CPU
-            ``[P * K, page_size, D]`` each.
+        data: ``[depth, 2, P, …page]``, keys and values of the layers of a group.
+        layers: The same by layer of the model, ``[2, P, …page]``; layers of several groups may
+            be the same memory, in which each group has pages of its own.
+        matrices: Keys and values by layer of the model with the first two dimensions joined, on a
+            CPU ``[P * K, page_size, D]`` each.
     """
 
     def __init__(
@@ -91,7 +94,7 @@ class PagedStorage:
         self.dtype = dtype
         self.num_pages = num_pages
         self.page_size = page_size
-        self.num_layers = config.num_hidden_layers
+        self.plan = plan_groups(config)
         self.num_kv_heads = config.num_key_value_heads
         self.head_dim = config.head_dim
         self.heads_first = self.device.type == "cpu" if heads_first is None else heads_first
@@ -100,9 +103,10 @@ class PagedStorage:
         # Memory made in inference mode could not be written to outside of it later on.
         with torch.inference_mode(False):
             self.data = torch.empty(
-                (self.num_layers, 2, num_pages, *page), dtype=dtype, device=self.device
+                (self.plan.depth, 2, num_pages, *page), dtype=dtype, device=self.device
             )
-            self.layers: tuple[Tensor, ...] = self.data.unbind(0)
+            places = self.data.unbind(0)
+            self.layers: tuple[Tensor, ...] = tuple(places[at] for _, at in self.plan.places())
             flat = [layer.view(2, -1, *page[1:]) for layer in self.layers]
             self.matrices = [(pair[0], pair[1]) for pair in flat]
             # Keys and values of some layers each, `[n, P, …page]`: of a page so many that one

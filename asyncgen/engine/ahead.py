@@ -88,12 +88,14 @@ class BegunStep:
 
     Attributes:
         rows: The rows.
-        logits: Of those that came to their ends, ``[R, V]``; ``None`` where asking failed, for the
+        logits: Of those that are to be sampled, ``[R, V]``; ``None`` where asking failed, for the
             step to be run as any other.
+        sampled: Whose logits they are, in order.
     """
 
     rows: list[ScheduledRow]
     logits: Tensor | None
+    sampled: list[RequestState]
 
     def without_ended(self) -> BegunStep:
         """The step without the rows that have ended."""
@@ -101,9 +103,10 @@ class BegunStep:
         if all(here):
             return self
         rows = [row for row, stays in zip(self.rows, here, strict=True) if stays]
-        logits = self.logits
+        logits, sampled = self.logits, self.sampled
+        kept = [
+            number for number, state in enumerate(sampled) if state.status < RequestStatus.FINISHED
+        ]
         if logits is not None:
-            ended = [stays for row, stays in zip(self.rows, here, strict=True) if row.is_last]
-            kept = [number for number, stays in enumerate(ended) if stays]
             logits = logits.index_select(0, to_device(torch.tensor(kept).long(), logits.device))
-        return BegunStep(rows, logits)
+        return BegunStep(rows, logits, [sampled[number] for number in kept])

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from asyncgen.engine.options import EngineOptions
     from asyncgen.engine.requests.admission import Admission
     from asyncgen.engine.requests.request import Request
-    from asyncgen.engine.scheduling.pages import CacheRoom, PagePool
+    from asyncgen.engine.scheduling.groups import CacheRoom
+    from asyncgen.engine.scheduling.pages import PagePool
     from asyncgen.engine.scheduling.scheduler import Scheduler
     from asyncgen.models.attention.paged.attention import PagedAttention
     from asyncgen.models.graphs import DecodeGraphs, Recorder
@@ -92,23 +93,31 @@ def plan_room(model: Any, options: EngineOptions) -> CacheRoom:
         InvalidRequestError: The budget pays for no page, or is more than the device has; graphs
             were asked for and the device has none.
     """
+    from asyncgen.cache.groups import plan_groups
     from asyncgen.cache.paged import page_bytes
     from asyncgen.engine.memory import plan_pages
-    from asyncgen.engine.scheduling.pages import CacheRoom
+    from asyncgen.engine.scheduling.groups import CacheRoom
+    from asyncgen.engine.scheduling.pages import most_pages
 
     size = options.page_size or kind_of(model.device).page_size
     config = model.core.config
     positions = getattr(config, "max_position_embeddings", None)
     spare = int(_records(model, options))
+    windows = plan_groups(config).windows
+    wanted = None
+    if positions:
+        a_row = most_pages(windows, size, positions, _prefill_chunk(model, options))
+        wanted = options.max_running * a_row + spare
     num_pages = plan_pages(
         options.kv_cache_memory,
         page_bytes=page_bytes(config, size, model.dtype),
-        wanted=options.max_running * -(-positions // size) + spare if positions else None,
+        wanted=wanted,
         device=model.device,
+        least=len(windows),
     )
-    # One that is the only one is needed more urgently.
-    spare = min(spare, num_pages - 1)
-    return CacheRoom(num_pages - spare, size, spare)
+    # One that a text cannot do without is needed more urgently.
+    spare = min(spare, num_pages - len(windows))
+    return CacheRoom(num_pages - spare, size, spare, windows)
 
 
 def _records(model: Any, options: EngineOptions) -> bool:
@@ -151,7 +160,9 @@ def assemble(
     if room is not None:
         from asyncgen.engine.scheduling.pages import PagePool
 
-        pool = PagePool(room.num_pages, room.page_size, sharing=options.page_sharing)
+        pool = PagePool(
+            room.num_pages, room.page_size, sharing=options.page_sharing, windows=room.windows
+        )
         if callable(getattr(model.core, "decode_packed", None)):
             batch = _make_batch(model, tokenizer, options, room, pool, metrics, progress)
     start_alone = _runs(model, tokenizer, options, assistants, is_closing, metrics)
@@ -210,6 +221,7 @@ def _make_batch(
     from asyncgen.cache.paged import PagedStorage
     from asyncgen.engine.batch import Batch
     from asyncgen.engine.batch_runner import BatchRunner
+    from asyncgen.engine.prompt_cost import prompt_cost
     from asyncgen.engine.sampling.sampler import BatchSampler
     from asyncgen.models.attention.paged.attention import PagedAttention
 
@@ -230,6 +242,7 @@ def _make_batch(
         BatchSampler(core.config.vocab_size, model.device),
         tokenizer=tokenizer,
         prefill_chunk=_prefill_chunk(model, options),
+        prompt_cost=prompt_cost(core),
         prefix_caching=options.prefix_caching,
         manual_eviction=options.manual_eviction,
         runs_ahead=kind.runs_ahead if wants_ahead is None else wants_ahead,
@@ -256,7 +269,8 @@ def _make_graphs(
     make_recorder = kind_of(model.device).recorder
     assert make_recorder is not None
     positions = getattr(core.config, "max_position_embeddings", None)
-    most = room.num_pages if positions is None else min(room.pages(positions), room.num_pages)
+    most = room.num_pages if positions is None else min(room.blocks(positions), room.num_pages)
+    most = attention.storage.plan.blocks_seen(most, room.page_size)
     return DecodeGraphs(
         core,
         attention.storage,

@@ -16,8 +16,9 @@ from asyncgen.engine.events import EventWriter
 from asyncgen.engine.requests.request import clock, fail
 from asyncgen.engine.sample import Sample
 from asyncgen.engine.sampling.logprobs import named_logprob
+from asyncgen.engine.scheduling.pages import held
 from asyncgen.engine.scheduling.state import RequestStatus
-from asyncgen.errors import InvalidRequestError
+from asyncgen.errors import InvalidRequestError, InvalidScoresError
 from asyncgen.guard import request_failure
 from asyncgen.progress import tell
 from streamers import LoopBell
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
     from asyncgen.engine.batch_runner import BatchRunner
     from asyncgen.engine.metrics import EngineMetrics
+    from asyncgen.engine.pooling import HiddenPool
+    from asyncgen.engine.prompt_cost import PromptCost
     from asyncgen.engine.requests.request import Request
     from asyncgen.engine.sampling.sampler import BatchSampler, Sampled
     from asyncgen.engine.scheduling.scheduler import Scheduler
@@ -39,6 +42,9 @@ if TYPE_CHECKING:
 
 _FINISHED = RequestStatus.FINISHED
 """From here on, a sample has ended."""
+
+_NO_END = 1 << 40
+"""Positions that no text has."""
 
 
 class Batch:
@@ -56,6 +62,7 @@ class Batch:
         *,
         tokenizer: Tokenizer | None,
         prefill_chunk: int,
+        prompt_cost: PromptCost | None = None,
         prefix_caching: bool = True,
         manual_eviction: bool = False,
         runs_ahead: bool = False,
@@ -70,6 +77,8 @@ class Batch:
             sampler: Picks tokens.
             tokenizer: Turns ids to text; ``None`` where only ids are wanted.
             prefill_chunk: Most prompt tokens of one step, those of all rows together.
+            prompt_cost: Of the model: while others decode, chunks behind a long text are smaller,
+                so that they take no longer. ``None``: they are all alike.
             prefix_caching: Whether requests share the pages of equal beginnings; the samples of
                 one request always do.
             manual_eviction: Whether a sample that ended as it should is left its pages, until
@@ -84,6 +93,8 @@ class Batch:
         self._sampler = sampler
         self._tokenizer = tokenizer
         self._prefill_chunk = prefill_chunk
+        self._prompt_cost = prompt_cost
+        self._depth = 0  # of the longest text whose prompt is being read
         self._prefix_caching = prefix_caching
         self._manual_eviction = manual_eviction
         self._runs_ahead = runs_ahead
@@ -92,9 +103,13 @@ class Batch:
         self._progress = progress
         self.requests: dict[Request, dict[Sample, None]] = {}
         self._events: dict[Request, EventWriter] = {}  # of those that have had a step
+        self._pools: dict[RequestState, HiddenPool] = {}  # of samples that become vectors
         self._num_decoding = 0
-        # Attention has no budget of its own: each row reads no more than the pool holds.
-        self._most_entries = scheduler.cache.num_pages * scheduler.cache.page_size
+        # Attention has no budget of its own: each row reads no more than the pool holds, or,
+        # where windows give pages back, no more than there is.
+        pool = scheduler.cache
+        is_whole = all(window is None for window in pool.windows)
+        self._most_entries = pool.num_pages * pool.page_size if is_whole else _NO_END
 
     def warm(self) -> None:
         """Do what would make the first steps slow; on the thread that computes."""
@@ -117,13 +132,17 @@ class Batch:
 
     def add(self, request: Request) -> None:
         """Queue a request."""
-        salt = _salt(request) if self._prefix_caching else request.id.encode()
+        pool = request.pool
+        is_shared = self._prefix_caching and (pool is None or pool.shares_pages)
+        salt = _salt(request) if is_shared else request.id.encode()
         samples = self.requests[request] = {}
         try:
             for index in filter(request.goes_on, range(request.params.num_samples)):
                 sample = Sample(request, index, salt=salt)
                 self._scheduler.add_waiting_request(sample)
                 samples[sample] = None
+                if pool is not None:
+                    self._pools[sample] = pool
             if not samples:
                 self._events_of(request)  # tells how each has ended
                 self._forget(request)
@@ -166,6 +185,7 @@ class Batch:
         """Tell every request that the engine is dead."""
         requests, self.requests = self.requests, {}
         self._events.clear()
+        self._pools.clear()
         self._begun = None
         for request in requests:
             fail(request, error, self._metrics)
@@ -186,8 +206,10 @@ class Batch:
             rows, logits = begun.rows, begun.logits
         else:
             rows, logits = self._forward(scheduled)
-        # Of the rows that came to the end of what they have, the next token is sampled.
-        samples = [cast("Sample", row.state) for row in rows if row.is_last]
+        # Of the rows that came to the end of what they have, the next token is sampled, or what
+        # was pooled on the way becomes a vector.
+        samples = self._ended(rows, are_pooled=False)
+        pooled = self._ended(rows, are_pooled=True) if self._pools else ()
         if samples:
             sampled = self._sample(rows, samples, logits)
             if sampled.failures:
@@ -197,7 +219,18 @@ class Batch:
             self._tell_prefill(rows, self._progress)
         if samples:
             self._settle(samples, sampled)
+        if pooled:
+            self._settle_pooled(pooled)
         return scheduled
+
+    def _ended(self, rows: Sequence[ScheduledRow], *, are_pooled: bool) -> list[Sample]:
+        """The rows that came to the end of what they have, with a pool or without one."""
+        pools = self._pools
+        return [
+            cast("Sample", row.state)
+            for row in rows
+            if row.is_last and (row.state in pools) is are_pooled
+        ]
 
     def _tell_prefill(
         self, rows: Sequence[ScheduledRow], progress: Callable[[str, int, int], object]
@@ -235,11 +268,12 @@ class Batch:
         rows = self._schedule(unread)
         if not rows:
             return None
+        sampled: list[RequestState] = [*self._ended(rows, are_pooled=False)]
         try:
-            return BegunStep(rows, self._runner.logits(rows, unread))
+            return BegunStep(rows, self._runner.logits(rows, unread, self._pools), sampled)
         except BaseException as error:
             request_failure(error)  # whose it is shows when it is run again, in its turn
-            return BegunStep(rows, None)
+            return BegunStep(rows, None, sampled)
 
     def _schedule(self, unread: UnreadTokens | None = None) -> list[ScheduledRow]:
         """The rows of a step, without those that were interrupted meanwhile.
@@ -248,8 +282,9 @@ class Batch:
             unread: Tokens that are still to be read; their rows get these first.
         """
         scheduler = self._scheduler
-        budget = self._num_decoding + self._prefill_chunk
+        budget = self._num_decoding + self._prompt_tokens()
         rows = scheduler.schedule_batch(budget, self._most_entries * scheduler.max_running)
+        self._depth = max((row.start + row.count for row in rows if not row.is_last), default=0)
         some_left = bool(scheduler.failed)
         if some_left:
             for state in scheduler.take_failed():
@@ -267,6 +302,12 @@ class Batch:
             elif not sample.has_begun and not self._begin(sample):
                 some_left = True
         return [row for row in rows if row.state.status < _FINISHED] if some_left else rows
+
+    def _prompt_tokens(self) -> int:
+        """Most prompt tokens of the next step."""
+        if self._prompt_cost is None or not self._num_decoding or not self._depth:
+            return self._prefill_chunk
+        return self._prompt_cost.chunk(self._prefill_chunk, self._depth)
 
     def _begin(self, sample: Sample) -> bool:
         """Take up a sample at its first step; ``False`` if its request failed over it."""
@@ -288,7 +329,7 @@ class Batch:
     def _forward(self, rows: list[ScheduledRow]) -> tuple[list[ScheduledRow], Tensor]:
         """Rows that could be computed, and the logits of those that came to their end."""
         try:
-            return rows, self._runner.logits(rows)
+            return rows, self._runner.logits(rows, pools=self._pools)
         except BaseException as error:
             if len(rows) == 1:
                 self._fail(cast("Sample", rows[0].state).request, error)
@@ -300,7 +341,7 @@ class Batch:
             if row.state.status >= _FINISHED:
                 continue
             try:
-                found.append((row, self._runner.logits([row])))
+                found.append((row, self._runner.logits([row], pools=self._pools)))
             except BaseException as error:
                 self._fail(cast("Sample", row.state).request, error)
         found = [(row, logits) for row, logits in found if row.state.status < _FINISHED]
@@ -317,7 +358,7 @@ class Batch:
             if bool(torch.isnan(logits[number]).any())  # before any processor saw it
         }
         for sample in poisoned:
-            self._scheduler.cache.withdraw(sample.pages)
+            self._scheduler.cache.withdraw(held(sample.tables))
         return [row for row in rows if row.state not in poisoned]
 
     def _settle(self, samples: list[Sample], sampled: Sampled) -> None:
@@ -353,6 +394,25 @@ class Batch:
             if not events.any_live:
                 self._forget(sample.request)
 
+    def _settle_pooled(self, samples: Sequence[Sample]) -> None:
+        """Make vectors of what was pooled, and tell the readers."""
+        with LoopBell.together():
+            for sample in samples:
+                if sample.status >= _FINISHED:
+                    continue
+                request, pool = sample.request, self._pools[sample]
+                try:
+                    pool.finish()
+                    if self._metrics is not None:
+                        self._metrics.embedded(request, clock())
+                    self._events[request].settle(sample.index, (), "stop")
+                except BaseException as error:
+                    if isinstance(error, InvalidScoresError):
+                        self._scheduler.cache.withdraw(sample.pages)
+                    self._fail(request, error)
+                else:
+                    self._forget(request)
+
     def _count_decoding(self, sample: Sample) -> None:
         """Take note that a sample has its first token, or will have it before the next step."""
         self._num_decoding += not sample.decodes
@@ -383,6 +443,9 @@ class Batch:
 
     def _end_sample(self, sample: Sample, *, evict: bool = True) -> None:
         self._num_decoding -= sample.decodes
+        pool = self._pools.pop(sample, None)
+        if pool is not None and not pool.shares_pages:
+            self._scheduler.cache.withdraw(sample.pages)  # nobody else could find them
         del self.requests[sample.request][sample]
         self._scheduler.finish_request(sample.request_id, evict_from_cache=evict)
 

@@ -1,6 +1,7 @@
 """One forward pass over all rows of a step: scheduled tokens in, logits of the finished rows out.
 
-It knows tokens and pages; not whose they are, nor what is done with the logits.
+Of texts that become vectors, hidden states go to their pools instead. It knows tokens and pages;
+not whose they are, nor what is done with the logits.
 """
 
 from __future__ import annotations
@@ -16,12 +17,13 @@ from asyncgen.models.kernels.threads import claim_thread
 from asyncgen.transfer import to_device
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from torch import Tensor
 
     from asyncgen.engine.ahead import UnreadTokens
-    from asyncgen.engine.scheduling.state import ScheduledRow
+    from asyncgen.engine.pooling import HiddenPool
+    from asyncgen.engine.scheduling.state import RequestState, ScheduledRow
     from asyncgen.models.attention.dense import AttentionContext
     from asyncgen.models.attention.paged.attention import PagedAttention
     from asyncgen.models.config import ModelConfig
@@ -37,6 +39,14 @@ class PackedDecoder(Protocol):
         self, input_ids: Tensor, positions: Tensor, last: Tensor, attention: AttentionContext
     ) -> Tensor:
         """Logits ``[R, V]`` of the places ``last`` ``[R]`` among packed ids ``[N]``."""
+
+    def hidden_packed(
+        self, input_ids: Tensor, positions: Tensor, wanted: Tensor, attention: AttentionContext
+    ) -> Tensor:
+        """Normalised hidden states ``[R, E]`` of the places ``wanted`` ``[R]``."""
+
+    def project(self, hidden: Tensor) -> Tensor:
+        """Logits ``[R, V]`` of normalised hidden states ``[R, E]``."""
 
 
 class BatchRunner:
@@ -68,15 +78,22 @@ class BatchRunner:
             self._graphs.warm()
 
     @torch.no_grad()
-    def logits(self, rows: Sequence[ScheduledRow], unread: UnreadTokens | None = None) -> Tensor:
+    def logits(
+        self,
+        rows: Sequence[ScheduledRow],
+        unread: UnreadTokens | None = None,
+        pools: Mapping[RequestState, HiddenPool] | None = None,
+    ) -> Tensor:
         """Compute the tokens of all rows and store their keys and values.
 
         Args:
             rows: At least one; each says which of its tokens to run, and where its pages are.
             unread: The tokens that stand as ``UNREAD`` in the rows' texts.
+            pools: Of the rows whose hidden states are wanted, and no logits: what takes them in.
 
         Returns:
-            Raw logits ``[R, V]`` after the last token of each row that came to its end, in order.
+            Raw logits ``[R, V]`` after the last token of each row that came to its end and has no
+            pool, in order.
 
         Raises:
             Exception: Whatever the model raised; the pages may have been written to, and running
@@ -84,7 +101,9 @@ class BatchRunner:
         """
         ids: list[int] = []
         positions: list[int] = []
-        last: list[int] = []
+        last: list[int] = []  # and, between them, what pools want: places in ascending order
+        fed: list[tuple[HiddenPool, slice]] = []
+        sampled: list[int] = []
         for row in rows:
             start, count, tokens = row.start, row.count, row.state.tokens
             if count == 1:
@@ -93,30 +112,43 @@ class BatchRunner:
             else:
                 ids += tokens[start : start + count]
                 positions += range(start, start + count)
-            if row.is_last:
+            if pools and (pool := pools.get(row.state)) is not None:
+                taken = pool.wanted(start, start + count, is_last=row.is_last)
+                first = len(ids) - count - start  # where the text would begin
+                fed.append((pool, slice(len(last), len(last) + len(taken))))
+                last += [first + position for position in taken]
+            elif row.is_last:
+                sampled.append(len(last))
                 last.append(len(ids) - 1)
         insert = None if unread is None else unread.inserter(rows, ids)
         if insert is not None:
             ids = [max(token, 0) for token in ids]
-        if self._graphs is not None and all(row.count == 1 and row.is_last for row in rows):
-            recorded = self._graphs.logits(rows, ids, insert)
+        graphs = None if fed else self._graphs
+        if graphs is not None and all(row.count == 1 and row.is_last for row in rows):
+            recorded = graphs.logits(rows, ids, insert)
             if recorded is not None:
                 return recorded
         self._attention.lay_out(rows)
         # One tensor, and so one copy to the device.
-        numbers = array("q", ids + positions + last)
+        numbers = array("q", ids + positions + last + (sampled if fed else []))
         packed = torch.frombuffer(numbers, dtype=torch.int64)
         if self._device.type != "cpu":
             packed = to_device(packed, self._device)
-        end = 2 * len(ids)
+        end, behind = 2 * len(ids), 2 * len(ids) + len(last)
         if insert is not None:
             insert(packed[: len(ids)])
         neighbours = self._neighbours
         if neighbours is not None:
             lower_threads(neighbours.count())
-        logits = self._core.decode_packed(
-            packed[: len(ids)], packed[len(ids) : end], packed[end:], self._attention
-        )
+        step = packed[: len(ids)], packed[len(ids) : end], packed[end:behind], self._attention
+        if fed:
+            hidden = self._core.hidden_packed(*step)
+            logits = self._core.project(hidden.index_select(0, packed[behind:]))
+            for pool, part in fed:
+                if part.stop > part.start:
+                    pool.add(hidden[part])
+        else:
+            logits = self._core.decode_packed(*step)
         if neighbours is not None:
             neighbours.note(len(ids))
         return logits

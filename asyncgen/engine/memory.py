@@ -29,6 +29,7 @@ def plan_pages(
     page_bytes: int,
     wanted: int | None,
     device: torch.device,
+    least: int = 1,
     memory: Callable[[torch.device], tuple[int, int]] | None = None,
 ) -> int:
     """Number of pages that a budget pays for.
@@ -40,13 +41,14 @@ def plan_pages(
         page_bytes: Keys and values of one page, all layers.
         wanted: Pages with which nothing would ever wait for memory; ``None`` if there is no end.
         device: Where the pages will be.
+        least: Pages that the shortest text takes: one for each group of layers.
         memory: Bytes that a device has free, and has in all; ``device_memory``.
 
     Returns:
-        At least 1; the pages never take more than the budget.
+        At least ``least``; the pages never take more than the budget.
 
     Raises:
-        InvalidRequestError: The budget pays for no page, or is more than the device has.
+        InvalidRequestError: The budget pays for fewer, or is more than the device has.
     """
     free, total = (memory or device_memory)(device)
     if budget is None:
@@ -59,8 +61,10 @@ def plan_pages(
         pages, shown = room // page_bytes, budget
         if room > total:
             raise InvalidRequestError("kv_cache_memory", budget, f"the device has {total} bytes")
-    if pages < 1:
+    if pages < least:
         raise InvalidRequestError(
-            "kv_cache_memory", shown, f"one page of keys and values takes {page_bytes} bytes"
+            "kv_cache_memory",
+            shown,
+            f"one page of keys and values takes {least * page_bytes} bytes",
         )
     return pages

@@ -98,14 +98,14 @@ class MetricsSnapshot:
         prefix_cache_queries: Prompt tokens that were looked up among the kept pages.
         prefix_cache_hits: Those that were found, and so not computed.
         preemptions: How often a running request lost its pages and went back to the queue.
-        prompt_tokens: Prompt tokens of requests that got their first token.
+        prompt_tokens: Prompt tokens of requests that got their first token, or their embedding.
         generation_tokens: Tokens generated.
         finished: Requests that ended, by finish reason; one that raised is ``"error"``.
         time_to_first_token: Seconds from acceptance to the first token.
         inter_token_latency: Seconds between two steps that gave a request tokens. A step that
             settles several at once (an accepted draft, several samples) counts once.
         queue_time: Seconds from acceptance to the first turn.
-        prefill_time: Seconds from the first turn to the first token.
+        prefill_time: Seconds from the first turn to the first token, or to the embedding.
         decode_time: Seconds from the first to the last token of a request that ended.
         e2e_latency: Seconds from acceptance to the end.
         request_prompt_tokens: Prompt length of requests that ended.
@@ -227,6 +227,12 @@ class EngineMetrics:
                 self.prefill_time.observe(now - request.started_at)
         elif now > request.last_token_at:
             self.inter_token_latency.observe(now - request.last_token_at)
+
+    def embedded(self, request: Measured, now: float) -> None:
+        """A request has its embedding; told before its end."""
+        self.prompt_tokens += len(request.prompt_ids)
+        if request.started_at is not None:
+            self.prefill_time.observe(now - request.started_at)
 
     def request_finished(self, request: Measured, reason: str, now: float) -> None:
         """A request has ended."""

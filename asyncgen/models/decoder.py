@@ -220,7 +220,8 @@ class DecoderLM(Prepared):
     def project(self, hidden: Tensor) -> Tensor:
         """Logits ``[..., V]`` of normalised hidden states ``[..., E]``, in the model's dtype."""
         product = self._ready()[4]
-        return product(hidden.reshape(-1, hidden.shape[-1])).view(*hidden.shape[:-1], -1)
+        logits = product(hidden.reshape(-1, hidden.shape[-1]))
+        return logits.view(*hidden.shape[:-1], logits.shape[-1])
 
     def decode(self, input_ids: Tensor, positions: Tensor, attention: AttentionContext) -> Tensor:
         """Logits ``[B, V]`` after the last of ids ``[B, S]``; the hot path, without checks.
@@ -259,22 +260,41 @@ class DecoderLM(Prepared):
         Raises:
             InvalidRequestError: A position is beyond `packed_length`.
         """
-        lookup, _, _, norm, product, _ = self._plan or self._ready()
+        product = (self._plan or self._ready())[4]
+        # The head is outside of inference mode: users' processors may write to what they are given.
+        return product(
+            self.hidden_packed(input_ids, positions, last, attention, is_recorded=is_recorded)
+        )
+
+    def hidden_packed(
+        self,
+        input_ids: Tensor,
+        positions: Tensor,
+        wanted: Tensor,
+        attention: AttentionContext,
+        *,
+        is_recorded: bool = False,
+    ) -> Tensor:
+        """Normalised hidden states ``[R, E]`` of some of the tokens of packed rows.
+
+        `project` makes logits of them. Arguments and errors are those of `decode_packed`; the
+        numbers of ``wanted`` are in ascending order.
+        """
+        lookup, _, _, norm, _, _ = self._plan or self._ready()
         limit = self.packed_length
         if limit is not None and int(positions.max()) >= limit:
             raise InvalidRequestError(
                 "positions", int(positions.max()), f"packed rows end at {limit} tokens"
             )
-        # What autograd does for each operator, to no use, is a tenth of a short step's time. The
-        # head is outside: users' processors may write to what they are given. A recording costs
-        # no time for autograd, and its tensors must be such as can be written to from outside.
+        # What autograd does for each operator, to no use, is a tenth of a short step's time. A
+        # recording costs no time for autograd, and its tensors must be such as can be written to
+        # from outside.
         with torch.inference_mode(not is_recorded):
             stream = lookup(input_ids)  # [N, E]
             self._run(stream, positions, 1, attention, None)
-            if last.shape[0] != stream.shape[0]:
-                stream = stream.index_select(0, last)
-            normed = norm(stream, stream)
-        return product(normed)
+            if wanted.shape[0] != stream.shape[0]:
+                stream = stream.index_select(0, wanted)
+            return norm(stream, stream)
 
     def take_workspace(self, tokens: int) -> object:
         """Give away the memory that steps of so many tokens have used, for the next to get other.

@@ -11,6 +11,7 @@ What records is a parameter: all but the few lines of `CudaRecorder` is the same
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 from collections import Counter
 from contextlib import suppress
@@ -209,6 +210,7 @@ class DecodeGraphs:
         self._scratch = scratch
         self._after = after
         page_bytes = storage.data[0, :, 0].nbytes
+        self._most_seen = storage.plan.blocks_seen(sys.maxsize, storage.page_size)
         self._most_pages = None if kernel.reads_pages else most_gathered // page_bytes
         self._recorded: dict[tuple[int, int], _Recorded] = {}
         self._too_large: set[tuple[int, int]] = set()
@@ -249,13 +251,18 @@ class DecodeGraphs:
         """
         size = self._storage.page_size
         count = _fitting(self._rows, len(rows))
-        pages = _fitting(self._pages, max(row.start for row in rows) // size + 1)
+        blocks = max(row.start for row in rows) // size + 1
+        pages = _fitting(self._pages, min(blocks, self._most_seen))
         if count is None or pages is None:
             return None
         recorded = self._find(count, pages)
         if recorded is None:
             return None
-        begun = [row.begun_page(size) for row in place_rows(rows)]
+        begun = [
+            row.begun_page(size)
+            for group in range(len(self._storage.plan.groups))
+            for row in place_rows(rows, group)
+        ]
         self._storage.clear([page for page in begun if page is not None])
         recorded.fixed.place(rows, ids)
         if insert is not None:
@@ -342,10 +349,10 @@ def why_not(core: Any, kernel: FusedKernel | None) -> str | None:
     """
     if core.packed_length is not None:
         return "the angles of its rope change with the positions of every step"
-    if not all(options.is_fusable for options in core.config.attention):
-        return "no fused kernel has the options of its attention"
     if kernel is None:
         return "torch.nn.attention.varlen has no kernel for this device, dtype and page size"
+    if not all(kernel.serves(options) for options in core.config.attention):
+        return "no fused kernel has the options of its attention"
     if not kernel.is_recordable:
         return "torch.nn.attention.varlen computes no rows of fixed memory on this device"
     return None

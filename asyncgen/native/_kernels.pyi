@@ -6,10 +6,11 @@ import torch
 from torch import Tensor
 
 _Layer: TypeAlias = tuple[
-    tuple[Tensor, Tensor], int, bool, float, float, Sequence[float] | None, bool
+    tuple[Tensor, Tensor], int, bool, float, float, Sequence[float] | None, bool, int
 ]
 """A layer's keys and values, ``[P * K, page_size, D]`` each; its window or 0; whether that is a
-chunk; its scale; its soft cap or 0; a slope for each query head; whether it has sinks."""
+chunk; its scale; its soft cap or 0; a slope for each query head; whether it has sinks; which of a
+step's page tables is its own."""
 
 def features() -> dict[str, bool]: ...
 def begin_team(threads: int, /) -> int: ...

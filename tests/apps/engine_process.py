@@ -27,6 +27,7 @@ import anyio.to_thread
 from asyncgen import (
     AsyncLLM,
     Completion,
+    Embedding,
     EngineDiedError,
     GenerationConfig,
     InvalidRequestError,
@@ -40,7 +41,7 @@ from asyncgen.sample_builder import SampleBuilder
 from streamers import Mailbox, Reader
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator, Iterator, Sequence
     from types import TracebackType
 
     from asyncgen import Prompt
@@ -54,7 +55,7 @@ class Order:
     """What the parent wants; ``number`` names the answer to it."""
 
     number: int
-    kind: Literal["stream", "cancel", "leave", "count", "measure"]
+    kind: Literal["stream", "cancel", "leave", "count", "embed", "measure"]
     given: tuple[Any, ...] = ()
 
 
@@ -192,18 +193,23 @@ class EngineProcess:
         found: MetricsSnapshot = await self._ask("measure")
         return found
 
-    async def _ask(self, kind: Literal["count", "measure"], *given: Any) -> Any:
+    async def embed(self, prompt: Sequence[str | Sequence[int]], **params: Any) -> list[Embedding]:
+        found: list[Embedding] = await self._ask("embed", prompt, params)
+        return found
+
+    async def _ask(self, kind: Literal["count", "embed", "measure"], *given: Any) -> Any:
         number, mailbox = self.order(kind, *given)
         try:
             await mailbox.wait()
             (item,) = mailbox.drain()
         finally:
             self.forget(number)
+            self.send(Order(number, "leave"))
         if isinstance(item, Exception):
             raise item
         return item
 
-    def order(self, kind: Literal["stream", "count", "measure"], *given: Any) -> Any:
+    def order(self, kind: Literal["stream", "count", "embed", "measure"], *given: Any) -> Any:
         """Give an order; return its number, and where what comes of it arrives."""
         number, mailbox = next(self._numbers), Mailbox[Any]()
         with self._lock:
@@ -433,7 +439,7 @@ class _Child:
                 stream = self.streams.get(order.number)
                 if order.kind == "stream":
                     group.start_soon(self._stream, order)
-                elif order.kind in ("count", "measure"):
+                elif order.kind in ("count", "embed", "measure"):
                     group.start_soon(self._answer, order)
                 elif stream is not None and order.kind == "cancel":
                     stream.cancel()
@@ -449,9 +455,18 @@ class _Child:
         return found
 
     async def _answer(self, order: Order) -> None:
+        with anyio.CancelScope() as scope:
+            self.streams[order.number] = _Left(scope)
+            await self._answer_now(order)
+        self.streams.pop(order.number, None)
+
+    async def _answer_now(self, order: Order) -> None:
         try:
             if order.kind == "measure":
                 self._tell(order, await self.llm.measure())
+            elif order.kind == "embed":
+                texts, params = order.given
+                self._tell(order, await self.llm.embed(texts, **params))
             else:
                 prompt, variables = order.given
                 count = await self.llm.count_tokens(prompt, chat_template_kwargs=variables)
@@ -485,6 +500,16 @@ class _Child:
             self.news = anyio.Event()
             news, self.outbox = self.outbox, []
             self.pipe.send(Batch(news, self.llm.healthy, self.llm.degraded))
+
+
+@dataclass
+class _Left:
+    """What is asked for once, and cancelled by who asked for it."""
+
+    scope: anyio.CancelScope
+
+    async def aclose(self) -> None:
+        self.scope.cancel()
 
 
 def _portable(error: Exception) -> Exception:

@@ -18,7 +18,7 @@ from tests.device.context import Finding
 from tests.engine.batches import Bench
 from tests.engine.making import sample_of
 from tests.models.build import random_config, random_model
-from tests.models.packing import alone, make_rows, packed, run
+from tests.models.packing import alone, make_rows, num_groups, packed, run
 
 if TYPE_CHECKING:
     from asyncgen.engine.assembly import DeviceKind
@@ -77,7 +77,12 @@ def kind(context: Context) -> DeviceKind:
 
 def _storage(core: DecoderLM, context: Context, pages: int = 40) -> PagedStorage:
     return PagedStorage(
-        core.config, pages, PAGE, device=context.device, dtype=core.dtype, heads_first=False
+        core.config,
+        pages * num_groups(core),
+        PAGE,
+        device=context.device,
+        dtype=core.dtype,
+        heads_first=False,
     )
 
 
@@ -101,11 +106,13 @@ def _packed(
 ) -> tuple[list[torch.Tensor], str]:
     """Logits of texts in random mixes of chunks and single tokens, and by what kernel."""
     attention = PagedAttention(core.config, _storage(core, context))
-    rows = make_rows(list(lengths), PAGE, random.Random(3).sample(range(40), 40))
+    groups = num_groups(core)
+    pages = random.Random(3).sample(range(40 * groups), 40 * groups)
+    rows = make_rows(list(lengths), PAGE, pages, 0, groups)
     for row in rows:
         row.ids = row.ids.to(context.device)
     # Long pieces: a pass a token would take a while.
-    found = run(core, attention, rows, random.Random(5), most=400)
+    found = run(core, attention, rows, random.Random(5), most=400, forgets=True)
     return found, _kernel_name(attention.fused)
 
 

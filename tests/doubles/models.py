@@ -140,15 +140,21 @@ class TableCore:
         is_recorded: bool = False,
     ) -> torch.Tensor:
         """Logits ``[R, V]`` of packed rows: one pass for the hook, one entry a row in the log."""
+        return self.project(self.hidden_packed(input_ids, positions, last, attention))
+
+    def hidden_packed(
+        self, input_ids: torch.Tensor, positions: torch.Tensor, wanted: torch.Tensor, attention: Any
+    ) -> torch.Tensor:
+        """Ids and positions ``[R, 2]`` of some tokens; logged as `decode_packed` is."""
         self.num_packed += 1
-        for part in _rows(positions.tolist(), set(last.tolist())):
+        for part in _rows(positions.tolist(), set(wanted.tolist())):
             self.forwards.append((1, part.stop - part.start))
         if self.hook is not None:
             self.hook(input_ids[None], positions[None])
         self.threads.add(threading.current_thread().name)
         attention.begin(1, input_ids.numel())
         attention.attend(0, torch.zeros(input_ids.numel(), 3, self.config.head_dim))
-        return self.logits(input_ids[last], positions[last])
+        return torch.stack((input_ids[wanted], positions[wanted]), dim=-1).float()
 
     @property
     def packed_length(self) -> int | None:

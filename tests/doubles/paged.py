@@ -1,18 +1,19 @@
 """A model of pages without tensors, and the loop that drives a scheduler with it.
 
-What it writes for a token depends on everything before, like keys and values do, and it reads all
-that it wrote through the page table. So a wrong page, a stale one or one that was overwritten
-changes the tokens.
+What it writes for a token depends on what the token sees, like keys and values do, and it reads all
+of that through the page tables, one a group of layers. So a wrong page, a stale one or one that was
+overwritten changes the tokens.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from asyncgen.engine.scheduling.state import RequestState
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from asyncgen.engine.scheduling.scheduler import Scheduler
     from asyncgen.engine.scheduling.state import ScheduledRow
@@ -33,43 +34,74 @@ def _read_out(written: Sequence[int]) -> int:
     return (total >> 7) % VOCAB
 
 
-def alone(prompt: Sequence[int], count: int) -> list[int]:
+def _seen(position: int, window: int | None) -> range:
+    """Positions that a token sees, itself included."""
+    return range(0 if window is None else max(position + 1 - window, 0), position + 1)
+
+
+def _value(read: Callable[[int], int], position: int, window: int | None, token: int) -> int:
+    """What is written for a token: of the first and the last that it sees before itself."""
+    before = _seen(position, window)[:-1]
+    if not before:
+        return _mix(0, token)
+    last = read(before[-1])
+    return _mix(last if window is None else _mix(last, read(before[0])), token)
+
+
+def alone(prompt: Sequence[int], count: int, windows: Sequence[int | None] = (None,)) -> list[int]:
     """What the model generates for a prompt with nobody else there."""
-    written: list[int] = []
-    for token in prompt:
-        written.append(_mix(written[-1] if written else 0, token))
-    generated: list[int] = []
-    while len(generated) < count:
-        generated.append(_read_out(written))
-        written.append(_mix(written[-1], generated[-1]))
-    return generated
+    tokens, written = list(prompt), [list[int]() for _ in windows]
+    while True:
+        for own, window in zip(written, windows, strict=True):
+            for position in range(len(own), len(tokens)):
+                own.append(_value(own.__getitem__, position, window, tokens[position]))
+        if len(tokens) >= len(prompt) + count:
+            return tokens[len(prompt) :]
+        end = len(tokens) - 1
+        read = (
+            own[at]
+            for own, window in zip(written, windows, strict=True)
+            for at in _seen(end, window)
+        )
+        tokens.append(_read_out(list(read)))
 
 
 class PagedModel:
     """Writes and reads pages."""
 
-    def __init__(self, num_pages: int, page_size: int) -> None:
+    def __init__(
+        self, num_pages: int, page_size: int, windows: Sequence[int | None] = (None,)
+    ) -> None:
         self.page_size = page_size
+        self.windows = windows
         self.slots = [[-1] * page_size for _ in range(num_pages)]
         self.num_computed = 0
 
     def run(self, rows: Sequence[ScheduledRow]) -> list[int]:
         """Compute all rows, all writes before all reads; one next token for each row."""
         for row in rows:
-            for position in range(row.start, row.start + row.count):
-                before = self._slots(row.pages, position - 1)
-                page, slot = divmod(position, self.page_size)
-                self.slots[row.pages[page]][slot] = _mix(before, row.state.tokens[position])
+            for table, window in zip((row.pages, *row.more), self.windows, strict=True):
+                read = partial(self._slot, table)
+                for position in range(row.start, row.start + row.count):
+                    value = _value(read, position, window, row.state.tokens[position])
+                    page, slot = divmod(position, self.page_size)
+                    assert table[page] >= 0
+                    self.slots[table[page]][slot] = value
             self.num_computed += row.count
+        return [_read_out(self._read(row)) for row in rows]
+
+    def _read(self, row: ScheduledRow) -> list[int]:
+        """All that the last token of a row sees."""
+        end = row.start + row.count - 1
         return [
-            _read_out([self._slots(row.pages, number) for number in range(row.start + row.count)])
-            for row in rows
+            self._slot(table, at)
+            for table, window in zip((row.pages, *row.more), self.windows, strict=True)
+            for at in _seen(end, window)
         ]
 
-    def _slots(self, pages: list[int], position: int) -> int:
-        if position < 0:
-            return 0
+    def _slot(self, pages: list[int], position: int) -> int:
         page, slot = divmod(position, self.page_size)
+        assert pages[page] >= 0, "a page that is seen is gone"
         return self.slots[pages[page]][slot]
 
 
@@ -81,7 +113,7 @@ class Loop:
     ) -> None:
         pool = scheduler.cache
         self.scheduler = scheduler
-        self.model = PagedModel(pool.num_pages, pool.page_size)
+        self.model = PagedModel(pool.num_pages, pool.page_size, pool.windows)
         self.token_budget = token_budget
         self.cache_budget = cache_budget
         self.steps = 0
@@ -154,6 +186,6 @@ class Loop:
             end = row.start + row.count
             assert row.count >= 1
             assert row.start == row.state.num_computed
-            assert len(row.pages) * page_size >= end
+            assert all(len(table) * page_size >= end for table in (row.pages, *row.more))
             assert row.is_last == (end == len(row.state.tokens))
             assert self.scheduler.active_requests[row.state.request_id] is row.state

@@ -10,6 +10,8 @@ from torch import Tensor
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from torch.nn.attention.varlen import AuxRequest
+
 __all__ = ["before_pages", "varlen_attn", "with_unwritten_rows"]
 
 
@@ -22,13 +24,14 @@ def varlen_attn(
     max_q: int,
     max_k: int,
     *,
+    return_aux: AuxRequest | None = None,
     scale: float | None = None,
     window_size: tuple[int, int] = (-1, -1),
     enable_gqa: bool = False,
     seqused_k: Tensor | None = None,
     block_table: Tensor | None = None,
     num_splits: int | None = None,
-) -> Tensor:
+) -> Any:
     """What the function is documented to do, in float32; FlashAttention 2 wants ``cu_seq_k``."""
     assert cu_seq_q.dtype == torch.int32 and window_size[1] == 0
     if cu_seq_k is None:
@@ -50,20 +53,28 @@ def varlen_attn(
         # Without a look at any number, so that it can be recorded. A row may have no query.
         rows = torch.bucketize(torch.arange(len(query)), cu_seq_q[1:], right=True)
         few = (query[:, None], keys[rows], values[rows], lengths[rows])
-        return _attend(*few, scale, window_size[0])[:, 0]
+        results, sums = _attend(*few, scale, window_size[0])
+        return _with_sums(results[:, 0], sums[:, 0], return_aux)
     found = []
     for row, (begin, end) in enumerate(zip(cu_seq_q.tolist(), cu_seq_q[1:].tolist(), strict=False)):
         own = slice(row, row + 1)
         assert end - begin <= max_q and int(lengths[row]) <= max_k
         few = (query[None, begin:end], keys[own], values[own], lengths[own])
-        found.append(_attend(*few, scale, window_size[0])[0])
-    return torch.cat(found)
+        found.append(_attend(*few, scale, window_size[0]))
+    results = torch.cat([part[0] for part, _ in found])
+    return _with_sums(results, torch.cat([part[0] for _, part in found]), return_aux)
+
+
+def _with_sums(results: Tensor, sums: Tensor, request: AuxRequest | None) -> Any:
+    """The results, and the logarithms of sums ``[H, N]`` where they are asked for."""
+    return (results, sums.t()) if request is not None and request.lse else results
 
 
 def _attend(
     query: Tensor, keys: Tensor, values: Tensor, lengths: Tensor, scale: float | None, before: int
-) -> Tensor:
-    """Queries ``[B, S, H, D]`` over keys ``[B, T, K, D]``, of which so many are in use."""
+) -> tuple[Tensor, Tensor]:
+    """Queries ``[B, S, H, D]`` over keys ``[B, T, K, D]``, of which so many are in use; and the
+    logarithms of the sums of exponentials, ``[B, S, H]``."""
     group = query.shape[2] // keys.shape[2]
     exact = [part.float().transpose(1, 2) for part in (query, keys, values)]
     exact[1:] = [part.repeat_interleave(group, 1) for part in exact[1:]]
@@ -73,11 +84,12 @@ def _attend(
     hidden = distance < 0
     if before >= 0:
         hidden = hidden | (distance > before)
-    weights = scores.masked_fill(hidden[:, None], -torch.inf).softmax(-1)
+    scores = scores.masked_fill(hidden[:, None], -torch.inf)
+    weights = scores.softmax(-1)
     # Behind the keys in use there may be anything.
     unused = torch.arange(keys.shape[1]) >= lengths[:, None]
     attended = weights @ exact[2].masked_fill(unused[:, None, :, None], 0.0)
-    return attended.transpose(1, 2).to(query.dtype)
+    return attended.transpose(1, 2).to(query.dtype), scores.logsumexp(-1).transpose(1, 2)
 
 
 def before_pages(
@@ -97,7 +109,8 @@ def before_pages(
     grouped = query.shape[1] != key.shape[1]
     lengths = (cu_seq_q, cu_seq_k, max_q, max_k)
     options: Any = {"scale": scale, "window_size": window_size, "enable_gqa": grouped}
-    return varlen_attn(query, key, value, *lengths, **options)
+    found: Tensor = varlen_attn(query, key, value, *lengths, **options)
+    return found
 
 
 def with_unwritten_rows(*, always: bool = False) -> Callable[..., Tensor]:
@@ -126,7 +139,7 @@ def with_unwritten_rows(*, always: bool = False) -> Callable[..., Tensor]:
         block_table: Tensor | None = None,
         num_splits: int | None = None,
     ) -> Tensor:
-        found = varlen_attn(
+        found: Tensor = varlen_attn(
             query,
             key,
             value,

@@ -262,7 +262,8 @@ def test_recorded_steps_that_run_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     """A real network, with recordings that ask nothing of the host."""
     # A tape records what torch computes, as an accelerator does.
     monkeypatch.setattr(native, "kernels", None)
-    core = random_model(random_config("mistral", sliding_window=7), seed=3)
+    windows = {"use_sliding_window": True, "sliding_window": 7, "max_window_layers": 1}
+    core = random_model(random_config("qwen2", **windows), seed=3)
     results = []
     for recorded in (False, True):
         model = PreTrainedModel(core, MODEL.generation_config, "random")
@@ -338,7 +339,8 @@ def test_texts_are_as_long_as_before_when_the_tokens_are_here() -> None:
 def test_rows_that_left_are_dropped_with_their_logits() -> None:
     rows = [row_of(name, [1, 2]) for name in "abcd"]
     rows[1].is_last = False
-    step = BegunStep(rows, torch.tensor([[0.0], [2.0], [3.0]]))
+    sampled = [row.state for row in rows if row.is_last]
+    step = BegunStep(rows, torch.tensor([[0.0], [2.0], [3.0]]), sampled)
     assert step.without_ended() is step
     rows[0].state.end()
     rows[2].state.end("failed")
@@ -347,4 +349,4 @@ def test_rows_that_left_are_dropped_with_their_logits() -> None:
     assert left.logits is not None and left.logits.tolist() == [[3.0]]
     rows[1].state.end()
     rows[3].state.end()
-    assert BegunStep(rows, None).without_ended() == BegunStep([], None)
+    assert BegunStep(rows, None, sampled).without_ended() == BegunStep([], None, [])

@@ -12,7 +12,7 @@ from asyncgen.cache.paged import PagedStorage
 from asyncgen.engine import assembly
 from asyncgen.engine.assembly import assemble, plan_room
 from asyncgen.engine.options import EngineOptions
-from asyncgen.engine.scheduling.pages import CacheRoom
+from asyncgen.engine.scheduling.groups import CacheRoom
 from asyncgen.engine.scheduling.schedulers import FIFOScheduler, PrefillFirstScheduler
 from asyncgen.errors import InvalidRequestError
 from asyncgen.models.attention.paged.attention import PagedAttention

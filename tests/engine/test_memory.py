@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncgen.engine.memory import plan_pages
-from asyncgen.engine.scheduling.pages import CacheRoom
+from asyncgen.engine.scheduling.groups import CacheRoom
 from asyncgen.errors import InvalidRequestError
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")

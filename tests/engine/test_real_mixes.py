@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
+from asyncgen.cache.groups import plan_groups
 from asyncgen.cache.paged import page_bytes
 from asyncgen.engine.sampling.draws import gumbel_noise, mix64
 from asyncgen.generation.logits.base import LogitsProcessorList
@@ -32,6 +33,11 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "llama": {},
     "mistral": {"sliding_window": 8},
     "qwen2": {},
+    "qwen2-mixed": {
+        "use_sliding_window": True,
+        "sliding_window": 7,
+        "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+    },
     "qwen3": {},
     "gpt2": {"n_positions": 64, "n_embd": 48, "n_layer": 3, "n_head": 6},
 }
@@ -56,7 +62,8 @@ class Mix:
         self.model, self.rng = model, random.Random(seed)
         config = model.core.config
         self.vocab_size = config.vocab_size
-        self.position_bytes = page_bytes(config, 1, model.dtype)
+        self.num_groups = len(plan_groups(config).groups)
+        self.position_bytes = page_bytes(config, 1, model.dtype) * self.num_groups
         self.prefixes = [self._ids(self.rng.randint(4, 20)) for _ in range(2)]
 
     def _ids(self, count: int) -> list[int]:
@@ -78,7 +85,7 @@ class Mix:
         rng = self.rng
         bench = self._bench(
             pages=rng.choice([20, 40]),
-            page_size=4,
+            page_size=rng.choice([4, 7]) if self.num_groups > 1 else 4,
             max_running=rng.choice([2, 4, 8]),
             prefill_chunk_size=rng.choice([1, 3, 8, 100]),
             scheduler=rng.choice(["fifo", "prefill_first"]),
@@ -161,7 +168,8 @@ class Mix:
 
 def family(name: str) -> PreTrainedModel:
     """A small model of an architecture."""
-    return PreTrainedModel(random_model(random_config(name, **FAMILIES[name])))
+    model_type = name.partition("-")[0]
+    return PreTrainedModel(random_model(random_config(model_type, **FAMILIES[name])))
 
 
 def run_many(model: PreTrainedModel, seeds: range) -> None:

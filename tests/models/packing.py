@@ -5,12 +5,13 @@ Needs no test runner.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 from torch import Tensor
 
+from asyncgen.cache.groups import plan_groups
 from asyncgen.models.attention.paged.attention import PagedAttention
 from asyncgen.models.attention.paged.by_torch import TorchAttention
 from tests.models.build import all_logits, random_config, random_ids, random_model
@@ -18,9 +19,10 @@ from tests.models.build import all_logits, random_config, random_ids, random_mod
 if TYPE_CHECKING:
     import random
 
+    from asyncgen.cache.paged import PagedStorage
     from asyncgen.models.decoder import DecoderLM
 
-__all__ = ["VARIANTS", "Row", "alone", "make_rows", "model", "packed", "run"]
+__all__ = ["VARIANTS", "Row", "alone", "make_rows", "model", "num_groups", "packed", "run"]
 
 Attention: TypeAlias = PagedAttention | TorchAttention
 
@@ -46,6 +48,16 @@ class Row:
     pages: list[int]
     start: int = 0
     count: int = 0
+    more: list[list[int]] = field(default_factory=list)
+
+    def forget(self, storage: PagedStorage) -> None:
+        """Give back what no later token sees, and let the worst be written there."""
+        for table, window in zip((self.pages, *self.more), storage.plan.windows, strict=True):
+            if window is not None:
+                for number in range(max(self.start + 1 - window, 0) // storage.page_size):
+                    if table[number] >= 0:
+                        storage.data[:, :, table[number]] = torch.nan
+                        table[number] = -1
 
 
 def model(variant: str, dtype: torch.dtype = torch.float32, **more: int) -> DecoderLM:
@@ -74,8 +86,13 @@ def run(
     rows: list[Row],
     chooser: random.Random,
     most: int = 9,
+    *,
+    forgets: bool = False,
 ) -> list[Tensor]:
-    """Bring all rows to their ends in random mixes of chunks and single tokens."""
+    """Bring all rows to their ends in random mixes of chunks and single tokens.
+
+    With ``forgets``, pages behind a window are taken away.
+    """
     found: list[list[Tensor]] = [[] for _ in rows]
     while True:
         left = [n for n, row in enumerate(rows) if row.start < len(row.ids)]
@@ -84,6 +101,8 @@ def run(
         chosen = chooser.sample(left, chooser.randint(1, len(left)))
         for number in chosen:
             row = rows[number]
+            if forgets:
+                row.forget(attention.storage)
             room = len(row.ids) - row.start
             row.count = 1 if chooser.random() < 0.6 else chooser.randint(1, min(room, most))
         for number, logits in zip(
@@ -93,12 +112,19 @@ def run(
             rows[number].start += rows[number].count
 
 
-def make_rows(lengths: list[int], page_size: int, pages: list[int], seed: int = 0) -> list[Row]:
-    """Texts of these lengths, each on the next pages of a list."""
-    rows, taken = [], 0
+def num_groups(core: DecoderLM) -> int:
+    """How many page tables a text has."""
+    return len(plan_groups(core.config).groups)
+
+
+def make_rows(
+    lengths: list[int], page_size: int, pages: list[int], seed: int = 0, groups: int = 1
+) -> list[Row]:
+    """Texts of these lengths, each on the next pages of a list, for each group of layers."""
+    rows, left = [], iter(pages)
     for number, length in enumerate(lengths):
         need = -(-length // page_size)
         ids = random_ids(1, length, seed + number)[0]
-        rows.append(Row(ids, pages[taken : taken + need]))
-        taken += need
+        first, *more = ([next(left) for _ in range(need)] for _ in range(groups))
+        rows.append(Row(ids, first, more=more))
     return rows

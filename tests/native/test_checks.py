@@ -226,9 +226,9 @@ def test_a_layers_options_are_those_of_its_heads(kernels: Any) -> None:
         attention.attend(0, heads, good)
         with pytest.raises(ValueError, match="this layer has"):
             attention.attend(0, heads, bad)
-    for wrong in (sinks[:3], sinks.double(), torch.zeros(8)[::2]):
+    for other in (sinks[:3], sinks.double(), torch.zeros(8)[::2]):
         with pytest.raises(ValueError, match=r"sinks are|torch\.float64"):
-            attention.attend(0, heads, wrong)
+            attention.attend(0, heads, other)
     with pytest.raises(RuntimeError, match="memory"):
         attention.attend(0, heads, cut_off(torch.zeros(4)))
 

@@ -1,47 +1,27 @@
-"""Answers one request for a completion: runs its streams, writes the reply, watches the client.
-
-It is a Starlette response, because only a response has both ends of the connection: whichever
-server runs the application, and whether the reply streams or not, the client's leaving is seen
-here, at once, and leaves the streams, which cancels them also in the middle of a prompt.
-"""
+"""Answers one request for a completion: runs its streams and writes the reply."""
 
 from __future__ import annotations
 
-import logging
-import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-import anyio
-from starlette.responses import Response
-
 from asyncgen import Usage
-from asyncgen_apps.clients import ANYBODY
 from asyncgen_apps.openai_http.bodies import check_whole, whole
-from asyncgen_apps.openai_http.failures import ApiError, from_exception
 from asyncgen_apps.openai_http.job import Job
-from asyncgen_apps.openai_http.reply import MARK, Reply, Template, event_line
+from asyncgen_apps.openai_http.reply import MARK, Template, event_line
 from asyncgen_apps.openai_http.shapes import counts_object
-from asyncgen_apps.websocket.params import NO_PRIORITY
+from asyncgen_apps.openai_http.watched import Watched
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
 
-    from starlette.types import Receive, Scope, Send
-
     from asyncgen import TokenEvent
     from asyncgen_apps.engine import Engine
     from asyncgen_apps.openai_http.gate import Gate
+    from asyncgen_apps.openai_http.reply import Reply
     from asyncgen_apps.openai_http.settings import ServerSettings
     from asyncgen_apps.openai_http.shapes import Shape
     from asyncgen_apps.openai_http.translate import Plan
-
-
-_log = logging.getLogger("asyncgen.http")
-
-PATIENCE = 1.0
-"""Seconds a stream waits for its first token before its head goes out. Until then a failure has
-a status of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +37,7 @@ class StreamWishes:
     continuous_usage: bool = False
 
 
-class Answer(Response):
+class Answer(Watched):
     """The reply to one request, computed while it is sent."""
 
     def __init__(
@@ -79,69 +59,27 @@ class Answer(Response):
             shape: How to lay it out.
             stream: Stream, with these wishes; ``None`` replies in one piece.
         """
-        super().__init__()
+        super().__init__(
+            gate,
+            settings,
+            streams=stream is not None,
+            prioritises=any("priority" in part.params for part in plan.parts),
+            names=plan.names,
+        )
         self._llm = llm
-        self._gate = gate
-        self._settings = settings
         self._plan = plan
         self._shape = shape
         self._wishes = stream
-        self._aborted: ApiError | None = None
         self._prompt_tokens = 0
         self._tokens = plan.num_given
-        self._client = ANYBODY
 
-    def abort(self, error: ApiError) -> None:
-        """End now, and tell the client why."""
-        self._aborted = error
-        self._scope.cancel()
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Run and reply."""
-        self._scope = anyio.CancelScope()  # here: it may have been made on a worker thread
-        reply = Reply(send)
-        began = time.monotonic()
-        self._client = scope.get("state", {}).get("client", ANYBODY)
-        try:
-            self._check_priority()
-            with self._gate.admit(self):
-                async with anyio.create_task_group() as group:
-                    # In a task of its own: waking one costs by the depth of its calls, and this
-                    # one stands below a dozen of the framework's. Here, where little happens, the
-                    # client is watched.
-                    group.start_soon(self._work, reply, group.cancel_scope)
-                    await self._watch(receive, reply, group.cancel_scope)
-        except ApiError as refused:
-            await reply.fail(refused)
-        if not reply.is_finished:
-            _log.info("client left after %.3f s", time.monotonic() - began)
-
-    def _check_priority(self) -> None:
-        """Refuse what only some clients may say."""
-        may = self._settings.allow_priority or self._client.may_prioritise
-        if not may and any("priority" in part.params for part in self._plan.parts):
-            raise ApiError(400, NO_PRIORITY, param="priority", code="unsupported_parameter")
-
-    async def _work(self, reply: Reply, running: anyio.CancelScope) -> None:
-        """Answer, or say why not; then stop watching the client."""
-        with self._scope:
-            await self._answer(reply)
-        if self._aborted is not None:
-            await reply.fail(self._aborted)
-        running.cancel()
-
-    async def _answer(self, reply: Reply) -> None:
-        """Run the streams and write what they give; every failure is told."""
-        try:
-            async with Job(self._llm, self._plan.parts, self._client) as job:
-                if self._wishes is None:
-                    await reply.whole(await whole(job, self._shape))
-                else:
-                    await self._stream(job, reply, self._wishes)
-        except OSError:
-            return  # nobody listens any more
-        except Exception as error:
-            await reply.fail(from_exception(error, self._plan.names))
+    async def compute(self, reply: Reply) -> None:
+        """Run the streams and write what they give."""
+        async with Job(self._llm, self._plan.parts, self._client) as job:
+            if self._wishes is None:
+                await reply.whole(await whole(job, self._shape))
+            else:
+                await self._stream(job, reply, self._wishes)
 
     async def _stream(self, job: Job, reply: Reply, wishes: StreamWishes) -> None:
         """Write events as they come, then the counts and the end."""
@@ -193,32 +131,6 @@ class Answer(Response):
 
     def _usage_so_far(self) -> dict[str, object]:
         return counts_object(Usage(self._prompt_tokens, self._tokens))
-
-    async def _watch(self, receive: Receive, reply: Reply, running: anyio.CancelScope) -> None:
-        """Leave when the client leaves or reads no more; tell it in a long silence that we live."""
-        settings = self._settings
-        streams = self._wishes is not None
-        while True:
-            early = streams and not reply.is_streaming
-            with anyio.move_on_after(PATIENCE if early else settings.ping_seconds):
-                message = await receive()
-                if message["type"] == "http.disconnect":
-                    running.cancel()
-                    return
-                continue
-            silent = time.monotonic() - reply.sent_at
-            if reply.is_sending:  # also in the last write: a place must not be held for ever
-                if silent > settings.stall_seconds:
-                    _log.warning("a client has read nothing for %.0f s: given up", silent)
-                    running.cancel()
-                    return
-                continue
-            if not streams or reply.is_finished:
-                continue
-            if early:
-                await reply.begin()
-            if early or silent >= settings.ping_seconds:
-                await reply.ping()
 
 
 async def _count_prompts(llm: Engine, plan: Plan) -> int:

@@ -19,6 +19,7 @@ from asyncgen_apps.clients import Keys, Proxies
 from asyncgen_apps.doors import CheckHost
 from asyncgen_apps.metrics import exposition
 from asyncgen_apps.openai_http.bodies import CHAT_PATH, TEXT_PATH
+from asyncgen_apps.openai_http.embeddings import EMBED_PATH
 from asyncgen_apps.openai_http.failures import SERVER, ApiError, from_exception, from_validation
 from asyncgen_apps.openai_http.gate import Gate
 from asyncgen_apps.openai_http.middleware import (
@@ -30,7 +31,7 @@ from asyncgen_apps.openai_http.middleware import (
 )
 from asyncgen_apps.openai_http.reference import PAGE_HEADERS, reference_page
 from asyncgen_apps.openai_http.routes import Service, api_routes, short_ways
-from asyncgen_apps.openai_http.schema import MAX_PROMPTS
+from asyncgen_apps.openai_http.schema import MAX_INPUTS, MAX_PROMPTS
 from asyncgen_apps.sizes import MOST_BODY, longest_request
 
 if TYPE_CHECKING:
@@ -108,6 +109,7 @@ def _body_limits(llm: Engine, settings: ServerSettings) -> Mapping[str, int]:
         "": MOST_BODY,
         CHAT_PATH: longest_request(llm, MOST_BODY),
         TEXT_PATH: longest_request(llm, MOST_BODY, prompts=MAX_PROMPTS),
+        EMBED_PATH: longest_request(llm, MOST_BODY, prompts=MAX_INPUTS),
     }
 
 

@@ -15,7 +15,7 @@ from asyncgen import EngineClosedError, OverloadedError
 from asyncgen_apps.openai_http.failures import ApiError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Sequence
     from types import TracebackType
     from typing import Unpack
 
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
     from asyncgen import (
         Completion,
+        Embedding,
+        EmbedParams,
         GenerationConfig,
         MetricsSnapshot,
         Prompt,
@@ -85,6 +87,12 @@ class GatedModel:
     ) -> int:
         """Count the tokens of a prompt."""
         return await self._llm.count_tokens(prompt, chat_template_kwargs=chat_template_kwargs)
+
+    async def embed(
+        self, prompt: Sequence[str | Sequence[int]], **params: Unpack[EmbedParams]
+    ) -> list[Embedding]:
+        """Turn texts into vectors."""
+        return await self._llm.embed(prompt, **params)
 
     async def measure(self) -> MetricsSnapshot:
         """What the engine counts."""

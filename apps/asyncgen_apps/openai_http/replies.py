@@ -140,6 +140,30 @@ class TextCompletion(BaseModel):
     usage: Usage
 
 
+class EmbeddingUsage(BaseModel):
+    """Token counts."""
+
+    prompt_tokens: int
+    total_tokens: int
+
+
+class EmbeddingItem(BaseModel):
+    """The vector of one text."""
+
+    object: Literal["embedding"]
+    index: int
+    embedding: list[float] | str
+
+
+class EmbeddingList(BaseModel):
+    """Reply of ``POST /v1/embeddings``."""
+
+    object: Literal["list"]
+    data: list[EmbeddingItem]
+    model: str
+    usage: EmbeddingUsage
+
+
 def _error(description: str) -> dict[str, Any]:
     return {"model": ErrorReply, "description": description}
 

@@ -10,7 +10,7 @@ import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from starlette.types import Send
 
@@ -97,6 +97,23 @@ class Reply:
         self.is_finished = True
         await self._send({"type": "http.response.start", "status": status, "headers": head})
         await self._send({"type": "http.response.body", "body": body})
+
+    async def parts(self, parts: Sequence[bytes]) -> None:
+        """Send one JSON object in several writes, and end.
+
+        Args:
+            parts: Its bytes; one reply may have many megabytes.
+        """
+        length = str(sum(map(len, parts))).encode()
+        head = [(b"content-type", b"application/json"), (b"content-length", length)]
+        self.is_finished = True
+        await self._send({"type": "http.response.start", "status": 200, "headers": head})
+        for number, part in enumerate(parts, 1):
+            self.is_sending = True
+            self.sent_at = time.monotonic()
+            more = number < len(parts)
+            await self._send({"type": "http.response.body", "body": part, "more_body": more})
+            self.is_sending = False
 
     async def begin(self) -> None:
         """Send the head of a stream, once."""

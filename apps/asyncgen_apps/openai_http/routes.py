@@ -16,17 +16,20 @@ from fastapi import APIRouter, Request, Response
 from asyncgen import EngineClosedError
 from asyncgen_apps.openai_http.answer import Answer, StreamWishes
 from asyncgen_apps.openai_http.bodies import BODIES, require_model, understood
+from asyncgen_apps.openai_http.embeddings import EMBED_PATH, EmbeddingsAnswer
 from asyncgen_apps.openai_http.failures import LONG, ApiError
 from asyncgen_apps.openai_http.replies import (
     ERRORS,
     ChatCompletion,
+    EmbeddingList,
     Model,
     ModelList,
     TextCompletion,
 )
-from asyncgen_apps.openai_http.schema import (  # noqa: TC001 - FastAPI reads annotations
+from asyncgen_apps.openai_http.schema import (
     ChatCompletionRequest,
     CompletionRequest,
+    EmbeddingRequest,
 )
 
 if TYPE_CHECKING:
@@ -34,10 +37,12 @@ if TYPE_CHECKING:
     from asyncgen_apps.openai_http.gate import Gate
     from asyncgen_apps.openai_http.middleware import Answers
     from asyncgen_apps.openai_http.settings import ServerSettings
+    from asyncgen_apps.openai_http.watched import Watched
 
 
 _LONGEST = (
     ("prompt", "max_position_embeddings", "the context holds {} tokens", LONG),
+    ("input", "max_position_embeddings", "the context holds {} tokens", LONG),
     ("messages", "max_position_embeddings", "the context holds {}, and each takes one", LONG),
     ("logit_bias", "vocab_size", "the vocabulary holds {}", None),
 )
@@ -77,7 +82,7 @@ class Service:
         for field_name, bound, why, code in _LONGEST:
             most = getattr(config, bound, None)
             given = content.get(field_name) if isinstance(content, dict) else None
-            if field_name == "prompt" and not _are_ids(given):
+            if field_name in ("prompt", "input") and not _are_ids(given):
                 continue
             if isinstance(most, int) and isinstance(given, list | dict) and len(given) > most:
                 message = f"`{field_name}` has {len(given)} entries: {why.format(most)}; send fewer"
@@ -99,19 +104,32 @@ class Service:
         planned, shape = understood(body, request_id)
         return Answer(self.llm, self.gate, self.settings, planned, shape, wishes)
 
+    def embed(self, body: EmbeddingRequest) -> EmbeddingsAnswer:
+        """Plan the reply to a request for embeddings.
+
+        Raises:
+            ApiError: It cannot be answered.
+        """
+        self.require_model(body.model)
+        return EmbeddingsAnswer(self.llm, self.gate, self.settings, body)
+
 
 def short_ways(service: Service) -> Answers:
     """What answers bodies that need not go through the routes, by path."""
 
     def answer(
-        kind: type[ChatCompletionRequest] | type[CompletionRequest],
+        kind: type[ChatCompletionRequest] | type[CompletionRequest] | type[EmbeddingRequest],
         content: object,
         request_id: str,
-    ) -> Answer:
+    ) -> Watched:
         service.refuse_beyond(content)
-        return service.answer(kind.model_validate(content), request_id)
+        body = kind.model_validate(content)
+        if isinstance(body, EmbeddingRequest):
+            return service.embed(body)
+        return service.answer(body, request_id)
 
-    return {path: partial(answer, kind) for path, kind in BODIES.items()}
+    kinds = {**BODIES, EMBED_PATH: EmbeddingRequest}
+    return {path: partial(answer, kind) for path, kind in kinds.items()}
 
 
 def api_routes(service: Service) -> APIRouter:
@@ -139,6 +157,11 @@ def api_routes(service: Service) -> APIRouter:
     async def create_completion(body: CompletionRequest, request: Request) -> Response:
         """Continue a text."""
         return service.answer(body, request.state.request_id)
+
+    @router.post("/embeddings", response_model=EmbeddingList)
+    async def create_embeddings(body: EmbeddingRequest) -> Response:
+        """Turn texts into vectors."""
+        return service.embed(body)
 
     return router
 

@@ -1,4 +1,4 @@
-"""What the two completion routes take: every field with its type, and nothing else.
+"""What the routes take: every field with its type, and nothing else.
 
 Only shapes are checked here, so that the documents at ``/openapi.json`` say what is accepted;
 values are checked by the engine, which knows the model. Knows no engine and no HTTP.
@@ -53,6 +53,8 @@ NEUTRAL: dict[str, tuple[object, ...]] = {
 
 MAX_CHOICES = MOST_SAMPLES
 MAX_PROMPTS = 1024
+MAX_INPUTS = 2048
+"""Most texts of one request for embeddings, as in the API."""
 MAX_IDS = 2**18
 """Most token ids in one list: as many as the largest vocabularies have."""
 MAX_SEQUENCES = 2**15
@@ -309,3 +311,33 @@ class CompletionRequest(RequestFields):
         | Annotated[list[TokenIds], Field(fail_fast=True, min_length=1, max_length=MAX_PROMPTS)]
     ) = Field(description="A text, a list of token ids, or several of one kind.")
     logprobs: Integer | None = Field(None, description="Alternatives of each token.")
+
+
+class EmbeddingRequest(Strict):
+    """Body of ``POST /v1/embeddings``."""
+
+    model: Text = Field(description="Id of a model of `/v1/models`.")
+    input: (
+        Text
+        | Annotated[TokenIds, Field(min_length=1)]
+        | Annotated[list[Text], Field(fail_fast=True, min_length=1, max_length=MAX_INPUTS)]
+        | Annotated[list[TokenIds], Field(fail_fast=True, min_length=1, max_length=MAX_INPUTS)]
+    ) = Field(description="A text, a list of token ids, or several of one kind.")
+    encoding_format: Literal["float", "base64"] | None = Field(
+        None, description="Numbers, or little-endian float32 in base64."
+    )
+    dimensions: Integer | None = Field(
+        None, description="Components to keep, for a model that was trained to have them cut."
+    )
+    user: Text | None = Field(None, description="Taken, and not used.")
+    pooling: Literal["last", "mean"] | None = Field(
+        None, description="Which hidden states make the vector; not given: as the model says."
+    )
+    normalize: Boolean | None = Field(
+        None, description="Divide by the length; not given: as the model says."
+    )
+    prompt_name: Text | None = Field(
+        None, description="Which of the model's own prompts stands before a text."
+    )
+    priority: Integer | None = None
+    cache_salt: Text | None = None

@@ -245,12 +245,24 @@ def _conversation(request: ChatCompletionRequest) -> list[dict[str, Any]]:
 
 def _prompts(request: CompletionRequest) -> list[Prompt]:
     """The prompts one by one, none of them empty."""
-    given = request.prompt
+    return one_by_one("prompt", request.prompt)
+
+
+def one_by_one(field: str, given: Any) -> list[Prompt]:
+    """The prompts of a field that takes one or several; none of them is empty.
+
+    Args:
+        field: Its name.
+        given: A text, token ids, or a list of either.
+
+    Raises:
+        ApiError: Names the one that is empty.
+    """
     several = isinstance(given, list) and not isinstance(given[0], int)
     prompts = cast("list[Prompt]", given if several else [given])
     for number, prompt in enumerate(prompts):
         if not prompt:
-            name = f"prompt[{number}]" if several else "prompt"
+            name = f"{field}[{number}]" if several else field
             raise ApiError(400, f"`{name}` is empty: give at least one token", param=name)
     return prompts
 

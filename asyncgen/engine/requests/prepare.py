@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from asyncgen.engine.requests.admission import Seat
-    from asyncgen.engine.scheduling.pages import CacheRoom
+    from asyncgen.engine.scheduling.groups import CacheRoom
     from asyncgen.generation.generate.plan import GenerativeModel
     from asyncgen.generation.logits.base import Guidance, LogitsProcessorList
     from asyncgen.generation.stopping.cancel import CancelCriteria
@@ -233,8 +233,12 @@ def _make_room(
     rows = num_rows(params) if alone is not None else 1
     # An encoder's output is kept for each row as keys and values, as long as what it read.
     encoded = len(prompt_ids) if has_encoder else 0
-    fit_room(params, 1 if has_encoder else len(prompt_ids), room.positions(rows) - encoded)
     assert params.config.max_length is not None
+    if alone is None:
+        most = room.longest_text(max(params.config.max_length, len(prompt_ids)))
+    else:
+        most = room.positions(rows) - encoded
+    fit_room(params, 1 if has_encoder else len(prompt_ids), most)
     return rows * room.pages(params.config.max_length + encoded)
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from asyncgen.engine.metrics import EngineMetrics
+    from asyncgen.engine.pooling import HiddenPool
     from asyncgen.engine.requests.admission import Seat
     from asyncgen.engine.requests.params import RequestParams
     from asyncgen.engine.sample_text import GivenTokens
@@ -59,6 +60,7 @@ class Request:
         place: Its seat in the engine; ``None`` where requests are not counted.
         fingerprint: Of the engine; ``None`` where nothing is promised.
         given: What each sample had generated before; empty where nothing was.
+        pool: What its hidden states go to, if it asks for a vector and for no token.
         id: Short name for logs, and in the batch.
         started_at: Clock of the engine at its first turn, in seconds; ``None`` before.
         first_token_at: Clock at its first token; ``None`` before.
@@ -85,6 +87,7 @@ class Request:
     place: Seat | None = None
     fingerprint: str | None = None
     given: tuple[GivenTokens, ...] = ()
+    pool: HiddenPool | None = None
     id: str = field(default_factory=lambda: f"req-{next(_numbers)}")
     started_at: float | None = None
     first_token_at: float | None = None

@@ -292,7 +292,7 @@ class ClientShares:
 
     def _own_pages(self, state: RequestState) -> int:
         """Pages of a request, without those that others held when it came."""
-        return len(state.pages) - state.num_shared
+        return state.allocated_blocks - state.num_shared
 
 
 def lengthen(rows: Sequence[ScheduledRow], num_tokens: int, num_entries: int) -> None:
@@ -309,7 +309,8 @@ def lengthen(rows: Sequence[ScheduledRow], num_tokens: int, num_entries: int) ->
             continue
         total = len(state.tokens)
         limit = (state.prefill_chunk_size or total) - row.count
-        room = min(num_tokens, num_entries, limit, total - row.start - row.count)
+        left = min(total, state.room) - row.start - row.count
+        room = min(num_tokens, num_entries, limit, left)
         if room > 0:
             row.count += room
             num_tokens -= room

@@ -10,8 +10,13 @@ A page is in exactly one of three places:
 Only full pages are ever published under a key, and a full page is never written again. So a write
 never meets a shared page, and nothing is ever copied. ``check_integrity`` proves it.
 
+Layers of a model form groups (``asyncgen.cache.groups``), and a page holds the layers of one of
+them: whoever takes it decides of which. What a request holds in each group is the business of
+``groups``; the pool only knows the groups' windows.
+
 The key of a page is a hash of everything that its content depends on: the salt (model, adapter),
-and every token from the beginning of the request to the end of the page. Keys form a chain, so the
+and every token from the beginning of the request to the end of the page; the groups beside the
+first add their number. Keys form a chain, so the
 next one costs one page of tokens, however long the request is.
 """
 
@@ -20,9 +25,11 @@ from __future__ import annotations
 import heapq
 from array import array
 from collections import Counter, OrderedDict
-from dataclasses import dataclass
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Protocol
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Final, Protocol
+
+from asyncgen.cache.groups import first_block, most_blocks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -31,31 +38,11 @@ if TYPE_CHECKING:
 UNREAD = -1
 """Stands in a request's tokens for one that was sampled but not read from the device yet."""
 
+GONE: Final = -1
+"""Stands in a page table for a page behind a window, which was given back."""
+
 # A collision would show one request the text of another, so this is a cryptographic length.
 _KEY_BYTES = 32
-
-
-@dataclass(frozen=True, slots=True)
-class CacheRoom:
-    """The memory that an engine has for keys and values.
-
-    Attributes:
-        num_pages: Pages in all.
-        page_size: Positions of a page.
-        num_spare: Pages beside these that no request gets.
-    """
-
-    num_pages: int
-    page_size: int
-    num_spare: int = 0
-
-    def pages(self, positions: int) -> int:
-        """Pages that a row of so many positions takes."""
-        return -(-positions // self.page_size)
-
-    def positions(self, rows: int) -> int:
-        """Most positions that each of so many rows can have, if no other row has any."""
-        return self.num_pages // rows * self.page_size
 
 
 class OutOfPagesError(Exception):
@@ -66,8 +53,8 @@ class PageHolder(Protocol):
     """What ``check_integrity`` reads of a request."""
 
     @property
-    def pages(self) -> list[int]:
-        """Its page table."""
+    def tables(self) -> Sequence[list[int]]:
+        """Its page tables, one a group of layers."""
 
     @property
     def tokens(self) -> list[int]:
@@ -109,10 +96,18 @@ class PagePool:
     """Pages ``0..num_pages-1`` of equal size, and who holds them.
 
     Attributes:
+        windows: Keys that a query sees, itself included, in each group of layers; ``None``: all.
         reserved_by: Pages set aside for caches outside the pool, by client.
     """
 
-    def __init__(self, num_pages: int, page_size: int, *, sharing: bool = True) -> None:
+    def __init__(
+        self,
+        num_pages: int,
+        page_size: int,
+        *,
+        sharing: bool = True,
+        windows: tuple[int | None, ...] = (None,),
+    ) -> None:
         """Start with all pages free.
 
         Args:
@@ -120,6 +115,8 @@ class PagePool:
             page_size: Tokens of a page, at least 1.
             sharing: Whether pages are published at all; without it every request computes its
                 whole prompt and nothing is kept.
+            windows: Keys that a query sees, itself included, in each group of layers; ``None``:
+                all. By default there is one group, which keeps everything.
 
         Raises:
             ValueError: A size below 1.
@@ -132,6 +129,7 @@ class PagePool:
         self.num_pages = num_pages
         self.page_size = page_size
         self.sharing = sharing
+        self.windows = windows
         # Pages from `_untouched` on were never used: the heap of free ones starts empty, however
         # large the pool, and memory that is only mapped on first use stays unmapped.
         self._untouched = 0
@@ -174,7 +172,7 @@ class PagePool:
         return self._untouched
 
     def pages_for(self, num_tokens: int) -> int:
-        """How many pages so many tokens fill."""
+        """How many pages of one table so many tokens fill."""
         return -(-num_tokens // self.page_size)
 
     def take(self, count: int) -> list[int]:
@@ -284,6 +282,14 @@ class PagePool:
             pages.append(page)
         return pages
 
+    def knows(self, key: bytes) -> bool:
+        """Whether there is a page with this content."""
+        return key in self._page_of
+
+    def num_with_others(self, pages: Iterable[int]) -> int:
+        """How many of these used pages have more than one holder."""
+        return sum(self._holders[page] > 1 for page in pages)
+
     def num_kept_among(self, pages: Iterable[int]) -> int:
         """How many of these would no longer be available once they are shared."""
         kept = self._kept
@@ -327,8 +333,9 @@ class PagePool:
 
         Raises:
             AssertionError: A page is in two places or in none, has more or fewer holders than
-                requests name it, or is shared although it will be written; a table is too short;
-                a key does not belong to the content; reservations do not add up.
+                requests name it, or is shared although it will be written; a table is too short,
+                or lacks a page that is seen; a key does not belong to the content;
+                reservations do not add up.
         """
         states = list(states)
         free = {*self._freed, *range(self._untouched, self.num_pages)}
@@ -338,26 +345,34 @@ class PagePool:
         assert not self._kept.keys() & self._holders.keys(), "a page is both kept and used"
         assert len(free) + len(self._kept) + len(self._holders) == self.num_pages, "a page is lost"
         assert 0 <= self._num_reserved <= len(free), "reserved pages are in use"
-        assert Counter(page for state in states for page in state.pages) == self._holders, (
+        assert Counter(page for state in states for page in held(state.tables)) == self._holders, (
             "holders are not those that name the page"
         )
         assert self._key_of == {page: key for key, page in self._page_of.items()}
         assert self._kept.keys() <= self._key_of.keys(), "a page is kept that cannot be found"
         assert not free & self._key_of.keys(), "a free page can be found"
         for state in states:
-            self._check_table(state)
+            self._check_tables(state)
 
-    def _check_table(self, state: PageHolder) -> None:
-        """Prove that what a request computed is in its table and the rest is its own."""
-        full = state.num_computed // self.page_size
-        assert len(state.pages) * self.page_size >= state.num_computed, "the table is too short"
-        assert len(set(state.pages)) == len(state.pages), "a page is twice in a table"
-        for page in state.pages[full:]:
-            assert self._holders[page] == 1, "a page that will be written is shared"
-            assert page not in self._key_of, "a page that will be written can be found"
-        keys = page_keys(state.tokens[: full * self.page_size], self.page_size, state.salt)
-        for page, key in zip(state.pages, keys, strict=False):
-            assert self._key_of.get(page, key) == key, "a page can be found under a wrong key"
+    def _check_tables(self, state: PageHolder) -> None:
+        """Prove that what a request computed and will see is there, and the rest is its own."""
+        size, computed = self.page_size, state.num_computed
+        full = computed // size
+        pages = held(state.tables)
+        assert len(set(pages)) == len(pages), "a page is twice in the tables of a request"
+        assert len(state.tables) == len(self.windows), "a group has no table"
+        keys = page_keys(state.tokens[: full * size], size, state.salt)
+        for group, (table, window) in enumerate(zip(state.tables, self.windows, strict=True)):
+            assert len(table) * size >= computed, "the table is too short"
+            num_gone = table.count(GONE)
+            assert num_gone <= first_block(window, computed, size), "a page that is seen is gone"
+            assert GONE not in table[num_gone:], "a page is gone behind one that is not"
+            for page in table[full:]:
+                assert self._holders[page] == 1, "a page that will be written is shared"
+                assert page not in self._key_of, "a page that will be written can be found"
+            for page, chained in zip(table, keys, strict=False):
+                key = group_key(chained, group)
+                assert self._key_of.get(page, key) == key, "a page can be found under a wrong key"
 
     @property
     def _num_free(self) -> int:
@@ -379,6 +394,37 @@ class PagePool:
         self.reserved_by[reservation.client] -= reservation.num_pages
         if not self.reserved_by[reservation.client]:
             del self.reserved_by[reservation.client]
+
+
+def most_pages(
+    windows: Sequence[int | None], page_size: int, positions: int, chunk: int = 1
+) -> int:
+    """Pages that a text holds at most, in all groups, until it has so many positions.
+
+    Args:
+        windows: Of each group.
+        page_size: Positions of a page.
+        positions: At least 1.
+        chunk: Tokens of it that are computed at once, at least 1.
+    """
+    blocks, total = -(-positions // page_size), 0
+    for window in windows:
+        seen = blocks if window is None else most_blocks(window - 1 + chunk, page_size)
+        total += min(blocks, seen)
+    return total
+
+
+def group_key(key: bytes, group: int) -> bytes:
+    """Name of the page that a group has for what a key names (see `page_keys`)."""
+    return key + group.to_bytes(2, "big") if group else key
+
+
+def held(tables: Sequence[Sequence[int]]) -> list[int]:
+    """The pages in some tables, from the beginning of the text to its end."""
+    if len(tables) == 1:
+        return [page for page in tables[0] if page != GONE]
+    blocks = zip_longest(*tables, fillvalue=GONE)
+    return [page for pages in blocks for page in pages if page != GONE]
 
 
 def page_keys(tokens: Sequence[int], page_size: int, salt: bytes = b"") -> list[bytes]:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from asyncgen.cache.groups import first_block
+from asyncgen.engine.scheduling.pages import GONE
 from asyncgen.engine.scheduling.state import RequestState
 
 if TYPE_CHECKING:
@@ -40,6 +42,8 @@ class RetainedPages:
             salt=state.salt,
             tokens=state.tokens,
             pages=state.pages,
+            more=state.more,
+            num_gone=state.num_gone,
             num_computed=state.num_computed,
         )
 
@@ -60,26 +64,36 @@ class RetainedPages:
         self.evict(next(iter(self.states)))
         return True
 
-    def known(self, state: RequestState) -> tuple[list[int], int]:
+    def known(self, state: RequestState) -> tuple[list[list[int]], int]:
         """What a new request could take over from the finished one of its id.
 
         Args:
             state: The new request; at least its last token is left to compute.
 
         Returns:
-            Pages that hold its beginning, to be shared before the finished one is evicted, and how
-            many tokens of it they hold. The last page may be half full only if it may be written.
+            What its tables begin with, to be shared before the finished one is evicted, and how
+            many tokens of it they hold. The last pages may be half full only if they may be
+            written.
         """
+        pool = self._pool
+        size, nothing = pool.page_size, ([[] for _ in pool.windows], 0)
         old = self.states.get(state.request_id)
         if old is None or old.salt != state.salt:
-            return [], 0
-        pool = self._pool
+            return nothing
         common = _num_common(old.tokens[: old.num_computed], state.tokens[:-1])
-        num_pages = pool.pages_for(common)
-        if common % pool.page_size and not pool.is_private(old.pages[num_pages - 1]):
-            num_pages -= 1
-            common = num_pages * pool.page_size
-        return old.pages[:num_pages], common
+        blocks = pool.pages_for(common)
+        if common % size and not all(
+            table[blocks - 1] != GONE and pool.is_private(table[blocks - 1]) for table in old.tables
+        ):
+            blocks -= 1
+            common = blocks * size
+        tables = []
+        for table, window in zip(old.tables, pool.windows, strict=True):
+            first = first_block(window, common, size)
+            if GONE in table[first:blocks]:
+                return nothing
+            tables.append([*[GONE] * first, *table[first:blocks]])
+        return tables, common
 
 
 def _num_common(first: Sequence[int], second: Sequence[int]) -> int:

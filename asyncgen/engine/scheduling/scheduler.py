@@ -25,7 +25,22 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from asyncgen.engine.scheduling.clients import ClientShares, lengthen
-from asyncgen.engine.scheduling.pages import UNREAD, extend_keys
+from asyncgen.engine.scheduling.groups import (
+    begin_tables,
+    extend_tables,
+    find_tables,
+    give_back,
+    num_missing,
+    num_to_start,
+)
+from asyncgen.engine.scheduling.pages import (
+    GONE,
+    UNREAD,
+    extend_keys,
+    group_key,
+    held,
+    most_pages,
+)
 from asyncgen.engine.scheduling.retained import RetainedPages
 from asyncgen.engine.scheduling.state import RequestStatus, ScheduledRow, check_new
 from asyncgen.engine.scheduling.waiting import PrefixLeaders, WaitingQueue
@@ -320,7 +335,6 @@ class Scheduler(ABC):
         self._steps += 1
         if self._queue.aside:
             self._leaders.recall_the_impatient(self._steps)
-        page_size = self.cache.page_size
         max_running = min(self.max_running, token_budget)
         is_shared = self._are_clients_several
         most = self._share_out(token_budget, max_running) if is_shared else None
@@ -355,16 +369,20 @@ class Scheduler(ABC):
             if count <= 0:
                 continue
             end = start + count
-            pages = state.pages
-            if end > len(pages) * page_size and not self._grow(state, end):
-                admitting = False
-                continue
+            if end > state.room:
+                end = self._grow(state, start, end)
+                if end <= start:
+                    admitting = False
+                    continue
+                count = end - start
             if state.status is not _DECODING:
                 state.status = _PREFILLING if end == num_tokens else _PREFILLING_SPLIT
                 state.last_chunk = self._steps
                 if most is not None and state.client in most:
                     most[state.client] -= count
-            rows.append(ScheduledRow(state, start, count, pages, end == num_tokens))
+            rows.append(
+                ScheduledRow(state, start, count, state.pages, end == num_tokens, state.more)
+            )
             token_budget -= count
             cache_budget -= end
         if preemptions != self.num_preemptions:
@@ -483,16 +501,17 @@ class Scheduler(ABC):
             return True
         pool = self.cache
         while True:
-            known, num_known = self._known(state)
+            tables, num_known = self._known(state)
+            blocks = pool.pages_for(num_known)
             if state.waits_for_prefix:
                 # Each request computes at least its last token, because it needs the logits.
                 usable = (len(state.tokens) - 1) // pool.page_size
-                awaited = self._leaders.awaited_key(state.page_keys[len(known) : usable])
+                awaited = self._leaders.awaited_key(state.page_keys[blocks:usable])
                 if awaited is not None:
                     self._queue.set_aside(state, awaited)
                     return True
-            fresh = pool.pages_for(len(state.tokens)) - len(known)
-            needed = fresh + pool.num_kept_among(known)
+            known = held(tables)
+            needed = num_to_start(pool, blocks, len(state.tokens)) + pool.num_kept_among(known)
             if self.held_back:
                 needed += self._shares.left_to_others(state.client, self.held_back)
             if needed <= pool.num_available:
@@ -504,13 +523,15 @@ class Scheduler(ABC):
         if state.request_id in self._retained.states:
             self._retained.evict(state.request_id)
             state.num_shared = 0
-        self._start(state, known + pool.take(fresh), num_known)
+        self._start(state, begin_tables(pool, tables, num_known, len(state.tokens)), num_known)
         return True
 
-    def _start(self, state: RequestState, pages: list[int], num_known: int) -> None:
+    def _start(self, state: RequestState, tables: list[list[int]], num_known: int) -> None:
         """Let an admitted request run, with its pages, so many of its tokens being known."""
         state.begin()
-        state.pages = pages
+        state.pages, *state.more = tables
+        state.room = min(map(len, tables)) * self.cache.page_size
+        state.num_gone = sum(table.count(GONE) for table in tables)
         state.num_computed = state.num_cached = num_known
         state.num_published = num_known // self.cache.page_size
         state.status = _SPLIT_PENDING_REMAINDER
@@ -528,29 +549,40 @@ class Scheduler(ABC):
             self._junior_rank = state.rank
         self.active_requests[state.request_id] = state
 
-    def _known(self, state: RequestState) -> tuple[list[int], int]:
-        """Pages that hold the beginning of a request, and how many tokens of it they hold."""
+    def _known(self, state: RequestState) -> tuple[list[list[int]], int]:
+        """What the tables of a request may begin with, and how many of its tokens that holds."""
         pool, page_size = self.cache, self.cache.page_size
-        pages: list[int] = []
+        tables: list[list[int]] = [[] for _ in pool.windows]
+        blocks = 0
         if pool.sharing:
             usable = (len(state.tokens) - 1) // page_size
             extend_keys(state.page_keys, state.tokens, page_size, state.salt, usable)
-            pages = pool.lookup(state.page_keys[:usable])
+            tables, blocks = find_tables(pool, state.page_keys[:usable])
         if state.request_id in self._retained.states:
             retained, num_retained = self._retained.known(state)
-            if num_retained > len(pages) * page_size:
+            if num_retained > blocks * page_size:
                 return retained, num_retained
-        return pages, len(pages) * page_size
+        return tables, blocks * page_size
 
-    def _grow(self, state: RequestState, num_tokens: int) -> bool:
-        """Give a running request pages for so many tokens, at the cost of the youngest if need be.
+    def _grow(self, state: RequestState, start: int, end: int) -> int:
+        """Give a running request pages for its next tokens, at the cost of the youngest if need be.
+
+        Args:
+            state: The request; what is behind its windows is given back.
+            start: Position of the next token.
+            end: The position behind those that shall be computed.
 
         Returns:
-            Whether it has them; if not, it waits for its seniors, or it outgrew the pool.
+            How far it may go: ``end``, less where pages are few, or ``start`` if it waits for its
+            seniors or outgrew the pool.
         """
         pool = self.cache
-        count = pool.pages_for(num_tokens) - len(state.pages)
-        while pool.num_available < count:
+        give_back(pool, state)
+        blocks, least = pool.pages_for(end), pool.pages_for(start + 1)
+        while num_missing(state, blocks) > pool.num_available:
+            if blocks > least:
+                blocks -= 1
+                continue
             if self._retained.evict_oldest():
                 continue
             seniors = self.running()
@@ -558,14 +590,14 @@ class Scheduler(ABC):
             if junior is not state:
                 self.preempt(junior)
                 continue
-            if pool.pages_for(num_tokens) > pool.num_pages:
+            if most_pages(pool.windows, pool.page_size, start + 1) > pool.num_pages:
                 self._remove(state.request_id)
                 state.end(f"the cache of {pool.num_pages} pages holds no more of its tokens")
                 self._release(state)
                 self.failed.append(state)
-            return False
-        state.pages += pool.take(count)
-        return True
+            return start
+        extend_tables(pool, state, blocks)
+        return min(end, state.room)
 
     def _publish(self, state: RequestState) -> None:
         """Let others find the pages of a request that became full."""
@@ -578,8 +610,11 @@ class Scheduler(ABC):
         while full > first and UNREAD in tokens[(full - 1) * page_size : full * page_size]:
             full -= 1
         extend_keys(state.page_keys, tokens, page_size, state.salt, full)
+        tables = state.tables
         for number in range(first, full):
             key = state.page_keys[number]
-            pool.publish(state.pages[number], key)
+            for group, table in enumerate(tables):
+                if table[number] != GONE:
+                    pool.publish(table[number], group_key(key, group))
             self._leaders.settle(state, key)
         state.num_published = full

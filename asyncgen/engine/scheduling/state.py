@@ -12,9 +12,12 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
+from asyncgen.engine.scheduling.pages import held, most_pages
 from asyncgen.errors import InvalidRequestError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from asyncgen.engine.scheduling.pages import PagePool
 
 _log = logging.getLogger("asyncgen.engine")
@@ -94,7 +97,11 @@ class RequestState:
         cancelled: Whether it shall end.
         created_time: When it was made, in seconds of ``time.perf_counter``.
         lifespan: When it left the queue and when it ended, likewise; -1 for what did not happen.
-        pages: Its page table, one page for each ``page_size`` tokens; empty while it waits.
+        pages: Its page table in the first group of layers, one page for each ``page_size``
+            tokens; empty while it waits.
+        more: Its page tables in the other groups.
+        room: How many tokens all of its tables have pages for.
+        num_gone: How many pages, in all tables, it has given back behind windows.
         num_computed: How many of ``tokens`` have their keys and values in the pages.
         num_cached: How many of these were found in pages when it was last admitted.
         num_shared: How many of its pages other requests held by then.
@@ -128,6 +135,9 @@ class RequestState:
     created_time: float = field(default_factory=_clock)
     lifespan: tuple[float, float] = _NEVER
     pages: list[int] = field(default_factory=list)
+    more: list[list[int]] = field(default_factory=list)
+    room: int = 0
+    num_gone: int = 0
     num_computed: int = 0
     num_cached: int = 0
     num_shared: int = 0
@@ -166,7 +176,12 @@ class RequestState:
     @property
     def allocated_blocks(self) -> int:
         """How many pages it holds."""
-        return len(self.pages)
+        return sum(map(len, self.tables)) - self.num_gone
+
+    @property
+    def tables(self) -> list[list[int]]:
+        """Its page tables, one a group of layers; the tables themselves in a new list."""
+        return [self.pages, *self.more]
 
     @property
     def position_offset(self) -> int:
@@ -223,13 +238,14 @@ class RequestState:
             self.lifespan = (_clock(), self.lifespan[1])
 
     def drop_pages(self) -> list[int]:
-        """Empty its page table.
+        """Empty its page tables.
 
         Returns:
-            What was in it, for the caller to release.
+            What was in them, for the caller to release.
         """
-        pages, self.pages = self.pages, []
-        self.num_computed = self.num_published = 0
+        pages = held(self.tables)
+        self.pages, self.more = [], []
+        self.num_computed = self.num_published = self.room = self.num_gone = 0
         return pages
 
     def log_end_of_request(self) -> None:
@@ -294,9 +310,10 @@ class ScheduledRow:
         state: The request.
         start: Position of the first token to run.
         count: How many tokens to run, at least 1.
-        pages: Its page table; covers at least ``start + count`` tokens. The request's own list:
-            it grows later and must not be changed.
+        pages: Its page table in the first group of layers; covers at least ``start + count``
+            tokens. The request's own list: it grows later and must not be changed.
         is_last: Whether these are all the tokens it has, so that the next one is to be sampled.
+        more: Its tables in the other groups, likewise.
     """
 
     state: RequestState
@@ -304,6 +321,7 @@ class ScheduledRow:
     count: int
     pages: list[int]
     is_last: bool
+    more: Sequence[list[int]] = ()
 
 
 def check_new(state: RequestState, pool: PagePool) -> None:
@@ -324,7 +342,7 @@ def check_new(state: RequestState, pool: PagePool) -> None:
         )
     # The key of the last token is never computed.
     left = max((state.max_new_tokens or 1) - state.generated_len(), 1)
-    needed = pool.pages_for(len(state.tokens) + left - 1)
+    needed = most_pages(pool.windows, pool.page_size, len(state.tokens) + left - 1)
     if needed > pool.num_pages:
         raise InvalidRequestError(
             "max_new_tokens" if state.max_new_tokens else "initial_tokens",

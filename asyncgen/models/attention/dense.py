@@ -44,7 +44,7 @@ class AttentionContext(Protocol):
             heads: ``[N, H + 2K, D]`` with N = B · S tokens, row after row: for each the H query
                 heads, then K keys, then K values; queries and keys are already turned. The
                 model may reuse this memory for the next layer.
-            sinks: ``[H]``, where the layer's options say that there are sinks.
+            sinks: ``[H]`` float32, where the layer's options say that there are sinks.
 
         Returns:
             ``[N, H * D]``, contiguous; query heads are grouped by key head, as in checkpoints.

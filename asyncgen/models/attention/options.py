@@ -8,6 +8,7 @@ softmax counts a sink among the scores, which has no value. This module imports 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import inf, isfinite
 
 from asyncgen.errors import InvalidRequestError
 
@@ -16,9 +17,9 @@ from asyncgen.errors import InvalidRequestError
 class AttentionOptions:
     """One layer's attention. Options that are off are ``None`` or ``False``.
 
-    The sinks themselves are a parameter of the block, ``[H]``, which hands them over with its heads
-    (`AttentionContext.attend`). Values narrower than keys are stored with zeros behind them: what
-    is gathered of them has the same zeros there.
+    The sinks themselves are a parameter of the block, ``[H]`` in float32, which hands them over
+    with its heads (`AttentionContext.attend`). Values narrower than keys are stored with zeros
+    behind them: what is gathered of them has the same zeros there.
 
     Attributes:
         window: Keys that a query sees at most, itself included; ``None``: all.
@@ -42,11 +43,17 @@ class AttentionOptions:
 
     def __post_init__(self) -> None:
         """Refuse what no path computes."""
+        if self.scale is not None and not (self.scale and isfinite(self.scale)):
+            raise InvalidRequestError(
+                "scale", self.scale, "must be a finite number, not 0, or None"
+            )
+        if self.slopes is not None and not all(map(isfinite, self.slopes)):
+            raise InvalidRequestError("slopes", self.slopes, "must be finite numbers")
         if self.window is not None and self.window < 1:
             raise InvalidRequestError("window", self.window, "must be at least 1, or None")
         if self.is_chunked and self.window is None:
             raise InvalidRequestError("is_chunked", True, "needs a window, the size of a chunk")
-        if self.cap is not None and not self.cap > 0:
+        if self.cap is not None and not 0 < self.cap < inf:
             raise InvalidRequestError("cap", self.cap, "must be above 0, or None")
 
     @property

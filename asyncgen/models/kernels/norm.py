@@ -63,6 +63,7 @@ class Norm(Prepared):
         self.features = features
         self.plan = plan
         shape = (features,) if heads is None else (heads, features)
+        self._shape = shape
         for name, is_there in (("weight", plan.has_weight), ("bias", plan.has_bias)):
             empty = torch.empty(shape, dtype=dtype) if is_there else None
             made = None if empty is None else nn.Parameter(empty, requires_grad=False)
@@ -85,7 +86,7 @@ class Norm(Prepared):
         """The factors: the weight, and what files leave out of it, in float32 then."""
         if self.weight is None:
             return None
-        weight = self.weight.detach()
+        weight = self.weight.detach().view(self._shape)  # files may have it in pieces
         if not self.plan.plus:
             return weight
         return weight.to(torch.promote_types(weight.dtype, torch.float32)) + self.plan.plus
@@ -98,7 +99,7 @@ class Norm(Prepared):
     def _make_scaler(self) -> NativeScaler | Scaler | Centring:
         weight = self.scale()
         if self.plan.kind == "layer":
-            bias = None if self.bias is None else self.bias.detach()
+            bias = None if self.bias is None else self.bias.detach().view(self._shape)
             return Centring(weight, bias, self.eps, self.features)
         assert self.weight is not None and weight is not None, "such a norm has a weight"
         return make_scaler(weight, self.features, self.eps, self.weight.dtype)

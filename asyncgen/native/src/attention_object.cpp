@@ -8,6 +8,9 @@
 
 namespace {
 
+// More than a model has layers.
+constexpr Py_ssize_t MOST_TABLES = 1 << 16;
+
 // The slopes of a layer's query heads, if it has any.
 bool read_slopes(PyObject* numbers, std::int64_t num_heads, std::vector<float>& slopes) {
   if (numbers == Py_None) return true;
@@ -27,17 +30,24 @@ bool read_slopes(PyObject* numbers, std::int64_t num_heads, std::vector<float>& 
   return true;
 }
 
-// One layer's ((keys, values), window, is_chunked, scale, cap, slopes, has_sinks).
+// One layer's ((keys, values), window, is_chunked, scale, cap, slopes, has_sinks,
+// table).
 bool read_layer(Pages& made, PyObject* item) {
   PyObject *keys, *values;
   PyObject* slopes;
   long long window;
   int is_chunked, has_sinks;
   float scale, cap;
-  if (!PyArg_ParseTuple(item, "(OO)LpffOp", &keys, &values, &window, &is_chunked, &scale, &cap,
-                        &slopes, &has_sinks)) {
+  Py_ssize_t table;
+  if (!PyArg_ParseTuple(item, "(OO)LpffOpn", &keys, &values, &window, &is_chunked, &scale, &cap,
+                        &slopes, &has_sinks, &table)) {
     return false;
   }
+  if (table < 0 || table >= MOST_TABLES) {
+    PyErr_Format(PyExc_ValueError, "table is %zd and may be 0 to %zd", table, MOST_TABLES - 1);
+    return false;
+  }
+  made.num_tables = std::max<std::int64_t>(made.num_tables, table + 1);
   PagedLayer layer{};
   layer.keys = Reference::to(keys);
   layer.values = Reference::to(values);
@@ -46,6 +56,7 @@ bool read_layer(Pages& made, PyObject* item) {
   layer.scale = scale;
   layer.cap = cap;
   layer.has_sinks = has_sinks;
+  layer.table = table;
   if (!read_slopes(slopes, made.num_heads, layer.slopes)) return false;
   if (window < 0 || (is_chunked && window == 0) || !(cap >= 0)) {
     PyErr_Format(PyExc_ValueError, "window %lld and the cap of a layer cannot be computed", window);
@@ -93,6 +104,7 @@ PyObject* make(PyTypeObject* type, PyObject* args, PyObject* keywords) {
   if (!items) return nullptr;
   try {
     Pages made{};
+    made.num_tables = 1;
     made.num_heads = num_heads;
     made.kv_heads = kv_heads;
     made.size = size;
@@ -114,37 +126,43 @@ bool wrong(const char* what, std::int64_t row, std::int64_t number) {
   return false;
 }
 
-// Whether the rows are those of a step and every page that they name exists.
-bool is_safe(const Pages& pages, const Numbers& rows, const Numbers& table, std::int64_t tokens) {
-  const Row* row = reinterpret_cast<const Row*>(rows.data());
+// Whether a layer's rows are those of a step and every page that it sees exists.
+bool is_safe(const Pages& pages, const PagedLayer& layer, const Numbers& rows, const Numbers& table,
+             std::int64_t tokens) {
+  const std::int64_t num_rows = rows.count() / 4 / pages.num_tables;
+  const Row* row = reinterpret_cast<const Row*>(rows.data()) + layer.table * num_rows;
   std::int64_t token = 0;
-  for (std::int64_t number = 0; number < rows.count() / 4; ++number, ++row) {
+  for (std::int64_t number = 0; number < num_rows; ++number, ++row) {
     if (row->token != token) return wrong("it does not begin where the last one ends,", number, token);
     if (row->count < 1) return wrong("tokens are", number, row->count);
     if (row->start < 0) return wrong("it starts at", number, row->start);
     const std::int64_t end = (row->start + row->count - 1) / pages.page_size + 1;
-    if (row->pages < 0 || row->pages + end > table.count())
+    const std::int64_t seen =
+        layer.window == 0 ? 0 : std::max<std::int64_t>(row->start + 1 - layer.window, 0);
+    const std::int64_t first = seen / pages.page_size;
+    if (row->pages + first < 0 || row->pages + end > table.count())
       return wrong("its page table is too short for", number, end);
-    for (std::int64_t at = 0; at < end; ++at) {
+    for (std::int64_t at = first; at < end; ++at) {
       const std::int64_t page = table.data()[row->pages + at];
       if (page < 0 || page >= pages.num_pages) return wrong("there is no page", number, page);
     }
     token += row->count;
   }
-  return token == tokens || wrong("tokens in all are", rows.count() / 4, token);
+  return token == tokens || wrong("tokens in all are", num_rows, token);
 }
 #endif
 
 template <typename T>
 Attention<T> step_of(const Pages& pages, const PagedLayer& layer, const char* heads,
                      const float* sinks) {
+  const std::int64_t num_rows = pages.rows.count() / 4 / pages.num_tables;
   return {reinterpret_cast<const T*>(heads),
           reinterpret_cast<T*>(pages.out_at),
           reinterpret_cast<T*>(layer.keys_at),
           reinterpret_cast<T*>(layer.values_at),
-          reinterpret_cast<const Row*>(pages.rows.data()),
+          reinterpret_cast<const Row*>(pages.rows.data()) + layer.table * num_rows,
           pages.pages.data(),
-          pages.rows.count() / 4,
+          num_rows,
           pages.num_pages,
           pages.num_heads,
           pages.kv_heads,
@@ -182,8 +200,10 @@ PyObject* lay_out(PyObject* self, PyObject* const* args) {
   Numbers rows, table;
   View out;
   if (!rows.read(args[0]) || !table.read(args[1]) || !look_at(args[2], out)) return nullptr;
-  if (rows.count() % 4 != 0) {
-    return PyErr_Format(PyExc_ValueError, "rows are four numbers each, not %lld in all",
+  if (rows.count() % (4 * pages.num_tables) != 0) {
+    return PyErr_Format(PyExc_ValueError,
+                        "rows are four numbers each in each of %lld tables, not %lld in all",
+                        static_cast<long long>(pages.num_tables),
                         static_cast<long long>(rows.count()));
   }
   if (out.dims != 2 || out.sizes[1] != pages.num_heads * pages.size || out.dtype != pages.dtype ||
@@ -193,10 +213,10 @@ PyObject* lay_out(PyObject* self, PyObject* const* args) {
   }
   if (!is_free(pages)) return nullptr;
 #ifdef ASYNCGEN_CHECK
-  if (!is_safe(pages, rows, table, out.sizes[0]) ||
-      !lies_within(args[2], out, item_size(pages.kind))) {
-    return nullptr;
+  for (const PagedLayer& layer : pages.layers) {
+    if (!is_safe(pages, layer, rows, table, out.sizes[0])) return nullptr;
   }
+  if (!lies_within(args[2], out, item_size(pages.kind))) return nullptr;
 #endif
   pages.rows = std::move(rows);
   pages.pages = std::move(table);
@@ -277,7 +297,8 @@ PyObject* attend(PyObject* self, PyObject* const* args, Py_ssize_t count) {
 PyMethodDef methods[] = {
     METHOD("lay_out", lay_out, 3,
            "lay_out($self, rows, pages, out, /)\n--\n\n"
-           "Say what the next step computes, and where its results go."),
+           "Say what the next step computes, the rows of one page table after another, and where its "
+           "results go."),
     {"attend", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(attend)), METH_FASTCALL,
      "attend($self, layer, heads, sinks=None, /)\n--\n\nAttend in one layer, and return `out`."},
     {nullptr, nullptr, 0, nullptr},

@@ -99,7 +99,7 @@ inline f32x16 tangent(f32x16 x) {
 
 // What comes between the scores of a query and the softmax, where a layer has it: the scale, a soft
 // cap, and a slope by the distance from the query, which is at `own` within the split.
-inline void bend(float* scores, Range range, float scale, float cap, float slope,
+[[gnu::noinline]] static void bend(float* scores, Range range, float scale, float cap, float slope,
                  std::int64_t own) {
   alignas(64) static constexpr float LANE[LANES] = {0, 1, 2,  3,  4,  5,  6,  7,
                                                     8, 9, 10, 11, 12, 13, 14, 15};

@@ -59,10 +59,12 @@ struct Step : Attention<T> {
                    std::int64_t head, std::int64_t number, float* record) const {
     const std::int64_t at = position(row, number);
     const Range visible = seen(at), own{visible.first - base, visible.end - base};
-    if (cap == 0.0f && slopes == nullptr) return weigh(scores, range, own, scale, record);
-    const float slope = slopes == nullptr ? 0.0f : slopes[head * group() + number % group()];
-    bend(scores, range, scale, cap, slope, at - base);
-    weigh(scores, range, own, 1.0f, record);
+    const bool is_bent = cap != 0.0f || slopes != nullptr;
+    if (is_bent) {
+      const float slope = slopes == nullptr ? 0.0f : slopes[head * group() + number % group()];
+      bend(scores, range, scale, cap, slope, at - base);
+    }
+    weigh(scores, range, own, is_bent ? 1.0f : scale, record);
   }
 
   // Writes what a query gathered of all its keys.

@@ -148,7 +148,8 @@ class Numbers {
   Py_buffer buffer_{};
 };
 
-// A layer's pages and its attention; layers of one window divide a step's work alike.
+// A layer's pages and its attention, and which of the step's page tables is its own; layers of one
+// window divide a step's work alike.
 struct PagedLayer {
   Reference keys, values;
   char *keys_at, *values_at;
@@ -157,6 +158,7 @@ struct PagedLayer {
   float scale, cap;
   bool has_sinks;
   std::vector<float> slopes;  // of query heads, or none
+  std::int64_t table;
   Division division;
 };
 
@@ -166,8 +168,8 @@ struct Pages {
   PyObject* dtype;
   Kind kind;
   bool uses_tiles;
-  std::int64_t num_pages, num_heads, kv_heads, size, page_size;
-  Numbers rows, pages;
+  std::int64_t num_pages, num_heads, kv_heads, size, page_size, num_tables;
+  Numbers rows, pages;  // of each table all rows, one table after another
   Reference out;
   char* out_at;
   std::int64_t num_tokens;

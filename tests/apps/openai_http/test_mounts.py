@@ -51,7 +51,7 @@ def test_the_page_is_of_this_engine(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("method", "path", "status"),
     [
-        ("POST", "/v1/embeddings", 404),
+        ("POST", "/v1/images", 404),
         ("GET", "/v1/models/demo/x", 404),
         ("DELETE", "/v1/models/demo", 405),
         ("GET", "/v1/chat/completions", 405),

@@ -20,6 +20,10 @@ class Holder:
     num_computed: int = 0
     salt: bytes = b""
 
+    @property
+    def tables(self) -> list[list[int]]:
+        return [self.pages]
+
 
 def hold(pool: PagePool, tokens: list[int]) -> Holder:
     """Do what a request does: find what is known, take the rest, compute and publish all of it."""

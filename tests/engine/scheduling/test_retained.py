@@ -37,15 +37,15 @@ def test_what_is_common_is_known(tokens: list[int], num_pages: int, common: int)
     old = finished(pool, [1, 2, 3, 4, 5, 6, 7])
     pool.withdraw(old.pages[2:])
     retained.keep(old)
-    assert retained.known(RequestState("x", tokens)) == (old.pages[:num_pages], common)
+    assert retained.known(RequestState("x", tokens)) == ([old.pages[:num_pages]], common)
 
 
 def test_only_the_same_id_and_salt_count() -> None:
     pool = PagePool(8, 2)
     retained = RetainedPages(pool)
     retained.keep(finished(pool, [1, 2, 3]))
-    assert retained.known(RequestState("y", [1, 2, 3])) == ([], 0)
-    assert retained.known(RequestState("x", [1, 2, 3], salt=b"other")) == ([], 0)
+    assert retained.known(RequestState("y", [1, 2, 3])) == ([[]], 0)
+    assert retained.known(RequestState("x", [1, 2, 3], salt=b"other")) == ([[]], 0)
 
 
 def test_eviction_gives_pages_back() -> None:

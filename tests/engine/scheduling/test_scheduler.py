@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from asyncgen.engine.scheduling.pages import UNREAD, PagePool, Reservation
+from asyncgen.engine.scheduling.pages import UNREAD, PagePool, Reservation, most_pages
 from asyncgen.engine.scheduling.scheduler import Scheduler
 from asyncgen.engine.scheduling.schedulers import FIFOScheduler, PrefillFirstScheduler
 from asyncgen.engine.scheduling.state import RequestState, RequestStatus, ScheduledRow
@@ -61,6 +61,7 @@ class Mix(RuleBasedStateMachine):
         token_budget=st.sampled_from([1, 3, 8, 100]),
         cache_budget=st.sampled_from([5, 30, 1 << 40]),
         max_running=st.integers(1, 6),
+        windows=st.sampled_from([(None,), (None, 3), (4,), (None, 2, 2, 7), (1, 5)]),
     )
     def open(
         self,
@@ -71,8 +72,10 @@ class Mix(RuleBasedStateMachine):
         token_budget: int,
         cache_budget: int,
         max_running: int,
+        windows: tuple[int | None, ...],
     ) -> None:
-        scheduler = order(PagePool(num_pages, page_size, sharing=sharing))
+        num_pages *= len(windows)
+        scheduler = order(PagePool(num_pages, page_size, sharing=sharing, windows=windows))
         scheduler.max_running = max_running
         scheduler.ageing = 4
         self.loop = Loop(scheduler, token_budget=token_budget, cache_budget=cache_budget)
@@ -88,7 +91,8 @@ class Mix(RuleBasedStateMachine):
         assert self.loop is not None
         prompt = [3] * beginning + rest
         pool = self.loop.scheduler.cache
-        if pool.pages_for(len(prompt) + count - 1) > pool.num_pages:
+        needed = most_pages(pool.windows, pool.page_size, len(prompt) + count - 1)
+        if needed > pool.num_pages:
             with pytest.raises(InvalidRequestError, match="give the cache more memory"):
                 self.loop.add(prompt, count, priority=priority, client=client)
         else:
@@ -138,7 +142,7 @@ class Mix(RuleBasedStateMachine):
         pool = self.loop.scheduler.cache
         assert (pool.num_used, pool.num_reserved, pool.num_available) == (0, 0, pool.num_pages)
         for state in self.states:
-            expected = alone(state.initial_tokens, state.max_new_tokens or 0)
+            expected = alone(state.initial_tokens, state.max_new_tokens or 0, pool.windows)
             assert state.status is RequestStatus.FINISHED
             assert state.generated_tokens == expected[: state.generated_len()]
             assert state.cancelled or state.generated_len() == state.max_new_tokens

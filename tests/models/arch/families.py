@@ -160,7 +160,162 @@ FAMILIES: dict[str, dict[str, Any]] = {
 }
 """What sets the tiny configuration of each family apart from `COMMON`; ``...`` leaves a key out."""
 
-VARIANTS: dict[str, list[dict[str, Any]]] = {}
+_LLAMA3 = {
+    "rope_parameters": {
+        "rope_type": "llama3",
+        "rope_theta": 10000.0,
+        "factor": 4.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 16,
+    }
+}
+_BIASES = {"attention_bias": True, "mlp_bias": True}
+_MIXED = {"layer_types": ["full_attention", "sliding_attention"] * 2}
+_TIED = {"tie_word_embeddings": True}
+_UNTIED = {"tie_word_embeddings": False}
+_ONE = {"num_key_value_heads": 1}
+_ALL = {"num_key_value_heads": 4}
+
+
+def _turned(part: float, **more: Any) -> dict[str, Any]:
+    return {"rope_parameters": {"rope_theta": 10000.0, "partial_rotary_factor": part, **more}}
+
+
+def _longrope(pairs: int, **more: Any) -> dict[str, Any]:
+    short = [1.0 + 0.1 * pair for pair in range(pairs)]
+    scaling = {"rope_type": "longrope", "short_factor": short}
+    scaling |= {"long_factor": [2 * each for each in short], "rope_theta": 10000.0, **more}
+    return {"rope_parameters": scaling, "original_max_position_embeddings": 16}
+
+
+VARIANTS: dict[str, list[dict[str, Any]]] = {
+    "apertus": [_BIASES, {**_TIED, **_ONE}, _LLAMA3],
+    "arcee": [_BIASES, {**_TIED, "hidden_act": "silu"}, _LLAMA3],
+    "biogpt": [{"scale_embedding": False}, _UNTIED, {"hidden_act": "relu"}],
+    "bloom": [{"n_head": 8}, {"n_layer": 1}, {"hidden_size": 48, "n_head": 6}, _UNTIED],
+    "codegen": [{"rotary_dim": 8}, {"n_inner": 40}, {"n_embd": 64, "n_head": 8}],
+    "cohere": [
+        {"use_qk_norm": True},
+        {"attention_bias": True, **_UNTIED},
+        {"logit_scale": 2.0},
+        _ONE,
+    ],
+    "cohere2": [_MIXED, {"attention_bias": True}, {"logit_scale": 2.0, **_UNTIED}, _ONE],
+    "cwm": [_MIXED, _ALL, {"sliding_window": 3}],
+    "ernie4_5": [{"use_bias": True}, _UNTIED, _ONE],
+    "exaone4": [{"sliding_window": None, "sliding_window_pattern": None}, _MIXED, _LLAMA3],
+    "falcon": [
+        {"alibi": True},
+        {"parallel_attn": False, "bias": True},
+        {"multi_query": False, "alibi": True, "parallel_attn": False},
+        {"new_decoder_architecture": True, "num_kv_heads": 2},
+        {"new_decoder_architecture": True, "num_ln_in_parallel_attn": 1, "num_kv_heads": 2},
+    ],
+    "gemma": [{"attention_bias": True}, {"head_dim": 8, **_ONE}, {"hidden_act": "gelu"}],
+    "gemma2": [
+        {"attn_logit_softcapping": 2.0, "final_logit_softcapping": 1.5},
+        {"attn_logit_softcapping": None, "final_logit_softcapping": None},
+        _MIXED,
+        {"attention_bias": True, "query_pre_attn_scalar": 4},
+    ],
+    "gemma3_text": [
+        {"attn_logit_softcapping": 2.0, "final_logit_softcapping": 1.5},
+        {"layer_types": ["full_attention", "sliding_attention"] * 3},
+        {
+            "rope_parameters": {
+                "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 5000.0},
+            }
+        },
+        {"attention_bias": True, "query_pre_attn_scalar": 4},
+    ],
+    "glm": [{"attention_bias": False}, _turned(0.25), _turned(1.0), _TIED],
+    "glm4": [{"attention_bias": False}, _turned(0.25), _ALL],
+    "gpt2": [
+        {"scale_attn_weights": False},
+        {"scale_attn_by_inverse_layer_idx": True},
+        {"activation_function": "relu", **_UNTIED},
+    ],
+    "gpt_bigcode": [{"multi_query": False}, {"n_inner": 40}, {"activation_function": "gelu"}],
+    "gpt_neo": [
+        {"attention_types": [[["local"], 4]]},
+        {"intermediate_size": None},
+        {"window_size": 3, **_UNTIED},
+    ],
+    "gpt_neox": [
+        {"use_parallel_residual": False},
+        {"attention_bias": False},
+        _turned(1.0),
+        {"hidden_act": "gelu_new", **_TIED},
+    ],
+    "gptj": [{"rotary_dim": None}, {"rotary_dim": 2}, {"n_inner": 40}],
+    "granite": [_BIASES, {"residual_multiplier": 1.0, **_TIED}, {"logits_scaling": 0.5}, _LLAMA3],
+    "helium": [_BIASES, _TIED, _ONE],
+    "hunyuan_v1_dense": [{"attention_bias": True}, _TIED, _ONE],
+    "jais2": [{"attention_bias": False}, {"mlp_bias": False}, {"hidden_act": "gelu"}],
+    "llama": [_BIASES, _TIED, _LLAMA3, _ONE],
+    "ministral": [{"layer_types": ["full_attention"] * 4}, _TIED, _ALL],
+    "ministral3": [
+        {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}},
+        _WINDOW,
+        _TIED,
+    ],
+    "mistral": [{"sliding_window": None}, _TIED, _LLAMA3],
+    "mpt": [{"n_heads": 8}, {"d_model": 48, "n_heads": 6}, {"expansion_ratio": 2, **_UNTIED}],
+    "nemotron": [_BIASES, _turned(1.0), {"hidden_act": "gelu", **_TIED}],
+    "olmo": [{"attention_bias": True}, _TIED, _ONE],
+    "olmo2": [{"attention_bias": True}, _TIED, _ONE, _LLAMA3],
+    "olmo3": [
+        _MIXED,
+        {"attention_bias": True, **_ONE},
+        {
+            "rope_parameters": {
+                "full_attention": {**_LLAMA3["rope_parameters"]},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+            }
+        },
+    ],
+    "opt": [
+        {"enable_bias": False},
+        {"layer_norm_elementwise_affine": False},
+        {"activation_function": "gelu", **_UNTIED},
+    ],
+    "persimmon": [{"qk_layernorm": False}, _turned(1.0), {"hidden_act": "gelu"}],
+    "phi": [{"qk_layernorm": True}, _turned(1.0), _turned(0.25), _ALL],
+    "phi3": [
+        _WINDOW,
+        _turned(0.5),
+        _longrope(4, partial_rotary_factor=1.0),
+        _longrope(2, partial_rotary_factor=0.5),
+        _TIED,
+    ],
+    "qwen2": [
+        {"use_sliding_window": True, "max_window_layers": 2, **_WINDOW},
+        _TIED,
+        {"use_sliding_window": True, **_MIXED, **_WINDOW},
+    ],
+    "qwen3": [
+        {"attention_bias": True},
+        _TIED,
+        {"use_sliding_window": True, **_MIXED, **_WINDOW},
+    ],
+    "seed_oss": [{"attention_bias": False}, {"attention_out_bias": True, "mlp_bias": True}, _TIED],
+    "smollm3": [
+        {"no_rope_layers": [1, 0, 0, 1]},
+        {"no_rope_layer_interval": 2, **_BIASES},
+        {"use_sliding_window": True, **_WINDOW},
+    ],
+    "stablelm": [
+        {"qk_layernorm": True},
+        {"use_parallel_residual": True, "qk_layernorm": True},
+        {"use_qkv_bias": True, **_TIED},
+        _turned(1.0),
+    ],
+    "starcoder2": [{"use_bias": False}, _WINDOW, _UNTIED],
+    "vaultgemma": [_MIXED, {"attn_logit_softcapping": None}, {"final_logit_softcapping": None}],
+    "xglm": [{"scale_embedding": False}, {"activation_function": "relu"}, _UNTIED],
+}
 """Switches of each family's configuration, thrown."""
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import random
 from dataclasses import dataclass, replace
+from inspect import signature
 from typing import Any
 
 import pytest
@@ -91,8 +92,8 @@ def run_packed(attention: Any, config: ModelConfig, texts: list[Text], seed: int
             for number, row, one in zip(chosen, rows, split, strict=True):
                 right = wanted[number][layer][row.start : row.start + row.count]
                 rough = row.heads.dtype == torch.bfloat16
-                bounds = {"atol": 0.02, "rtol": 0.02} if rough else {"atol": 5e-6, "rtol": 1e-5}
-                torch.testing.assert_close(one.double(), right, **bounds)
+                atol, rtol = (0.02, 0.02) if rough else (5e-6, 1e-5)
+                torch.testing.assert_close(one.double(), right, atol=atol, rtol=rtol)
         for row in rows:
             row.start += row.count
 
@@ -170,9 +171,41 @@ def test_what_no_fused_kernel_has_is_computed_by_torch(
     assert "options" in str(why_not(Core, attention.fused))
 
 
+@pytest.mark.parametrize("is_wrong", [False, True])
+def test_sinks_are_applied_to_what_a_fused_kernel_tells(
+    is_wrong: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def function(*args: Any, return_aux: Any = None, **options: Any) -> Any:
+        found = varlen_attn(*args, return_aux=return_aux, **options)
+        return found if return_aux is None else (found[0], found[1] * 1.2)
+
+    if is_wrong:
+        function.__signature__ = signature(varlen_attn)  # type: ignore[attr-defined]
+    monkeypatch.setattr(
+        "torch.nn.attention.varlen.varlen_attn", function if is_wrong else varlen_attn
+    )
+    config = config_of(FAMILIES["gpt_oss"])
+    storage = PagedStorage(config, 40, 7, dtype=torch.bfloat16, heads_first=False)
+    storage.data.zero_()
+    with caplog.at_level(logging.INFO, "asyncgen.models"):
+        attention = TorchAttention(config, storage)
+    if is_wrong:
+        assert attention.fused is None and "no fused sinks: row" in caplog.messages[0]
+    else:
+        assert attention.fused is not None and attention.fused.is_recordable
+        assert all(attention.fused.serves(options) for options in config.attention)
+    run_packed(attention, config, texts_of([33, 5, 18], 7, torch.bfloat16, 0), 0)
+
+
 @pytest.mark.parametrize(
     ("options", "name"),
-    [({"window": 0}, "window"), ({"is_chunked": True}, "is_chunked"), ({"cap": 0.0}, "cap")],
+    [
+        ({"window": 0}, "window"),
+        ({"is_chunked": True}, "is_chunked"),
+        ({"cap": 0.0}, "cap"),
+        ({"scale": 0.0}, "scale"),
+        ({"slopes": (1.0, float("nan"))}, "slopes"),
+    ],
 )
 def test_what_no_path_computes_is_refused(options: dict[str, Any], name: str) -> None:
     with pytest.raises(InvalidRequestError, match=name):

@@ -170,8 +170,8 @@ def test_an_unknown_model_type_lists_those_supported() -> None:
         ("llama", {"rope_theta": 0}, r"`rope_theta` is 0\.0: must be above 0"),
         (
             "llama",
-            {"rope_scaling": {"rope_type": "longrope"}},
-            r"`rope_scaling\.rope_type` is 'longrope': supported are default",
+            {"rope_scaling": {"rope_type": "other"}},
+            r"`rope_scaling\.rope_type` is 'other': supported are default",
         ),
         ("llama", {"rope_scaling": {"type": "linear"}}, r"`rope_scaling\.factor` is None"),
         (

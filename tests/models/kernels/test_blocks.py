@@ -12,7 +12,7 @@ from asyncgen import native
 from asyncgen.cache.paged import PagedStorage
 from asyncgen.models.attention.paged.attention import PagedAttention
 from tests.models.build import random_config, random_model
-from tests.models.packing import VARIANTS, make_rows, packed
+from tests.models.packing import VARIANTS, make_rows, num_groups, packed
 
 pytestmark = pytest.mark.skipif(native.kernels is None, reason="our own kernels do not run here")
 
@@ -30,10 +30,11 @@ def test_one_call_computes_what_the_operators_compute(variant: str, dtype: torch
     found = []
     for plan in ((*others, compiled), (*others, None)):
         core._plan = plan
-        storage = PagedStorage(core.config, 20, 8, dtype=dtype)
+        groups = num_groups(core)
+        storage = PagedStorage(core.config, 20 * groups, 8, dtype=dtype)
         attention, rows = (
             PagedAttention(core.config, storage),
-            make_rows([40, 1, 9], 8, list(range(20))),
+            make_rows([40, 1, 9], 8, list(range(20 * groups)), 0, groups),
         )
         for count in (1, 5):  # one token each, then several
             for row in rows:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 import torch
 
+from asyncgen.models.attention.options import AttentionOptions
 from asyncgen.models.attention.paged.chunks import Chunks
 from asyncgen.models.attention.paged.copied import CopiedRows, CopyMemory, are_worth_copying
 from asyncgen.models.attention.paged.fused import FusedRows
@@ -24,13 +25,15 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from asyncgen.cache.paged import PagedStorage
-    from asyncgen.models.attention.options import AttentionOptions
     from asyncgen.models.attention.paged.plan import PackedRow
     from asyncgen.models.config import ModelConfig
 
 
 Whole: TypeAlias = SingleTokens | CopiedRows | FusedRows
 """What may compute all rows of a step at once."""
+
+Kind: TypeAlias = tuple[int, AttentionOptions]
+"""A group of layers, and what the attention of some of them does."""
 
 Part: TypeAlias = Chunks | SingleTokens
 """What may compute some rows of a step."""
@@ -64,15 +67,20 @@ class TorchAttention:
         self._group = config.num_attention_heads // config.num_key_value_heads
         self._heads = config.num_attention_heads
         self._scales = [options.scale for options in config.attention]
-        self._kinds = [options.kind for options in config.attention]
-        self._parts: dict[AttentionOptions, list[Part]] = {}
-        # By kind: what computes all rows of the step at once, where there is such a thing.
-        self._only: dict[AttentionOptions, Whole] = {}
+        # For each layer its group, and what its attention does: layers that have both in common
+        # are laid out together.
+        groups = [group for group, _ in storage.plan.places()]
+        kinds = [options.kind for options in config.attention]
+        self._kinds = list(zip(groups, kinds, strict=True))
+        self._parts: dict[Kind, list[Part]] = {}
+        # What computes all rows of the step at once, where there is such a thing; and for each
+        # group where its keys and values are written, unless they are copied.
+        self._only: dict[Kind, Whole] = {}
+        self._slots: list[Tensor] = []
         self._num_tokens = 0
         self._starts: list[int] = []
         self._steps_together = 0
         self._copy_memory = CopyMemory(storage)
-        self._slots: Tensor | None = None
         self.fused = find_fused_kernel(config, storage)
         self._flat = [layer.view(-1, storage.head_dim) for layer in storage.layers]
 
@@ -84,19 +92,20 @@ class TorchAttention:
         for whole in self._only.values():
             if isinstance(whole, CopiedRows):
                 whole.settle()
-        self._only, self._parts = {}, {}
-        placed = place_rows(rows)
-        self._clear_begun(placed)
+        self._only, self._parts, self._slots = {}, {}, []
         with torch.inference_mode(False):
-            for kind in set(self._kinds):
-                found = self._split(placed, kind)
+            places = [place_rows(rows, group) for group in range(len(self.storage.plan.groups))]
+            for placed in places:
+                self._clear_begun(placed)
+            for group, options in dict.fromkeys(self._kinds):
+                found = self._split(places[group], options)
                 if isinstance(found, list):
-                    self._parts[kind] = found
+                    self._parts[group, options] = found
                 else:
-                    self._only[kind] = found
-            copied = isinstance(self._only.get(self._kinds[0]), CopiedRows)
-            self._slots = None if copied else self._place_keys(placed)
-            self._num_tokens = placed[-1].token + placed[-1].count
+                    self._only[group, options] = found
+            if not isinstance(self._only.get(self._kinds[0]), CopiedRows):
+                self._slots = [self._place_keys(placed) for placed in places]
+            self._num_tokens = sum(row.count for row in rows)
             self._out = torch.empty(
                 (self._num_tokens, self._heads * self.storage.head_dim),
                 dtype=self.storage.dtype,
@@ -117,20 +126,21 @@ class TorchAttention:
     def _advance(self, rows: Sequence[PackedRow]) -> bool:
         """Reuse the last step's layout where each row goes one token further."""
         # Whether one kind's layout can go on does not tell of another's.
-        if len(self._only) != 1 or self._num_tokens != len(rows):
+        if len(self._only) != 1 or self._parts or self._num_tokens != len(rows):
             return False
         (part,) = self._only.values()
         if any(row.count != 1 for row in rows) or not part.advance(rows):
             return False
-        if self._slots is None:  # it writes its keys itself
+        if not self._slots:  # it writes its keys itself
             return True
-        self._slots.add_(1)
+        (slots,) = self._slots
+        slots.add_(1)
         size = self.storage.page_size
         begun = [token for token, row in enumerate(rows) if row.start % size == 0]
         if begun:
             placed = [PlacedRow(token, rows[token].start, 1, rows[token].pages) for token in begun]
             self._clear_begun(placed)
-            self._slots[begun] = self._place_keys(placed)
+            slots[begun] = self._place_keys(placed)
         return True
 
     def _clear_begun(self, rows: list[PlacedRow]) -> None:
@@ -147,10 +157,10 @@ class TorchAttention:
 
     def attend(self, layer: int, heads: Tensor, sinks: Tensor | None = None) -> Tensor:
         """See `AttentionContext`."""
-        if self._slots is not None:
-            self._flat[layer].index_put_((self._slots,), heads[:, self._heads :])
-        scale = self._scales[layer]
         kind = self._kinds[layer]
+        if self._slots:
+            self._flat[layer].index_put_((self._slots[kind[0]],), heads[:, self._heads :])
+        scale = self._scales[layer]
         only = self._only.get(kind)
         if only is not None:
             return only.compute(layer, heads, scale, sinks)
@@ -161,7 +171,7 @@ class TorchAttention:
     def _split(self, rows: list[PlacedRow], kind: AttentionOptions) -> Whole | list[Part]:
         """Which kernel computes which rows in layers of a kind."""
         storage, group = self.storage, self._group
-        if self.fused is not None and kind.is_fusable:
+        if self.fused is not None and self.fused.serves(kind):
             return FusedRows(rows, storage, kind.window, self.fused)
         if storage.heads_first and kind.is_fusable and self._are_copied(rows):
             return CopiedRows(rows, storage, kind.window, group, self._copy_memory)

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Final
 
 from torch.nn.functional import scaled_dot_product_attention
 
+from asyncgen.cache.groups import first_block
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -99,19 +101,22 @@ class CopiedRows:
         self._kv_heads, self._heads = storage.num_kv_heads, storage.num_kv_heads * group
         self._known: Tensor | None = None
         self._column = longest = max(row.start for row in rows)  # of the newest tokens
-        self._most = min(longest + 1 + SPARE_TOKENS, MOST_COPIED)
+        # No page is given back behind a window before what was appended is written to it.
+        spare = SPARE_TOKENS if window is None else min(SPARE_TOKENS, window - 1)
+        self._most = min(longest + 1 + spare, MOST_COPIED)
         # Rows of a text's length begin in the first column, shorter ones so many columns later.
         self._shifts = [longest - row.start for row in rows]
         self._unwritten = [row.start for row in rows]
         self._pages = [list(row.pages[: row.start // size + 1]) for row in rows]
         # The last page of a row may end beyond the last column that is used.
         width = self._most + size
-        layout = (storage.num_layers, 2, len(rows), self._kv_heads, width, storage.head_dim)
+        layout = (len(storage.data), 2, len(rows), self._kv_heads, width, storage.head_dim)
         self._copy = memory.take(layout)  # [L, 2, R, K, T, D]
         for number, (pages, shift) in enumerate(zip(self._pages, self._shifts, strict=True)):
             self._copy[:, :, number, :, :shift].zero_()
-            there = storage.data[:, :, pages].transpose(2, 3)
-            self._paged(number, 0, len(pages)).copy_(there)
+            first = first_block(window, rows[number].start, size)
+            there = storage.data[:, :, pages[first:]].transpose(2, 3)
+            self._paged(number, first, len(pages)).copy_(there)
         self._mask: Tensor | None = None
         if any(self._shifts):
             self._mask = _hide_beginnings(self._shifts, width, storage.data)
@@ -123,7 +128,8 @@ class CopiedRows:
         if len(rows) != len(self._pages) or column >= self._most:
             return False
         for row, pages, shift in zip(rows, self._pages, self._shifts, strict=True):
-            if row.start != column - shift or list(row.pages[: len(pages)]) != pages:
+            first = first_block(self._window, row.start, size)
+            if row.start != column - shift or list(row.pages[first : len(pages)]) != pages[first:]:
                 return False
         for number, (row, pages) in enumerate(zip(rows, self._pages, strict=True)):
             known = len(pages)

@@ -7,7 +7,7 @@ finds out.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate, chain
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +37,8 @@ class FusedKernel:
             FlashAttention 2 asks for both, FlashAttention 3 and 4 refuse both.
         options: What else it is told at every call.
         is_recordable: Whether it computes rows of fixed memory (`paged_fixed`) as well.
+        sums_request: What asks it for the logarithms of the sums of exponentials as well;
+            ``None``: it is not known to tell them right.
     """
 
     function: Callable[..., Any]
@@ -44,6 +46,13 @@ class FusedKernel:
     wants_key_ends: bool = True
     options: Mapping[str, Any] = field(default_factory=dict)
     is_recordable: bool = True
+    sums_request: Any | None = None
+
+    def serves(self, options: AttentionOptions) -> bool:
+        """Whether it computes layers with these options; sinks are applied to its results."""
+        if options.has_sinks and self.sums_request is None:
+            return False
+        return replace(options, has_sinks=False).is_fusable
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +85,7 @@ def attend_fused(
     reads: Reads,
     window: int | None,
     scale: float | None,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     """Attend by the kernel.
 
@@ -88,13 +98,16 @@ def attend_fused(
         reads: Who reads how much.
         window: Keys that a query sees, itself included; ``None``: all.
         scale: Of the scores; ``None``: the usual one.
+        sinks: ``[H]``; only where the kernel tells sums.
 
     Returns:
         ``[N, H * D]``.
     """
-    pages: dict[str, Tensor] = {}
+    more: dict[str, Any] = {}
     if kernel.reads_pages:
-        pages = {"seqused_k": reads.used, "block_table": reads.table}
+        more = {"seqused_k": reads.used, "block_table": reads.table}
+    if sinks is not None:
+        more["return_aux"] = kernel.sums_request
     attended = kernel.function(
         heads[:, : heads.shape[1] - 2 * keys.shape[-2]],
         keys,
@@ -106,10 +119,15 @@ def attend_fused(
         scale=scale,
         # Keys that a query sees before and behind itself; -1 for all.
         window_size=(-1 if window is None else window - 1, 0),
-        **pages,
+        **more,
         **kernel.options,
     )
-    return attended.reshape(heads.shape[0], -1)
+    if sinks is None:
+        return attended.reshape(heads.shape[0], -1)
+    # Beside a sum s of exponentials, a sink t leaves s / (s + exp t) of what they weigh.
+    results, sums = attended  # [N, H, D], [H, N]
+    left = torch.sigmoid(sums.transpose(0, 1) - sinks)
+    return (results * left[:, :, None]).to(results.dtype).reshape(heads.shape[0], -1)
 
 
 class FusedRows:
@@ -133,11 +151,9 @@ class FusedRows:
         self._storage, self._kernel, self._window = storage, kernel, window
         size = storage.page_size
         counts = [row.count for row in rows]
-        # Keys are counted from the first page that is read. What lies before a window is read by
-        # nobody, but a table of pages has to begin at the beginning.
-        firsts, tables = visible_pages(
-            rows, size, AttentionOptions(window=None if kernel.reads_pages else window)
-        )
+        # Keys are counted from the first page that is read: the kernel aligns queries with the
+        # end of the keys, so that a text may as well begin there.
+        firsts, tables = visible_pages(rows, size, AttentionOptions(window=window))
         lengths = [
             row.start + row.count - first * size for row, first in zip(rows, firsts, strict=True)
         ]
@@ -165,13 +181,15 @@ class FusedRows:
     def compute(
         self, layer: int, heads: Tensor, scale: float | None, sinks: Tensor | None = None
     ) -> Tensor:
-        """All results, ``[N, H * D]``; the layers have no sinks."""
+        """All results, ``[N, H * D]``."""
         keys, values = self._storage.layers[layer].unbind(0)
         if not self._kernel.reads_pages:
             keys, values = (
                 pages.flatten(0, 1).index_select(0, self._cells) for pages in (keys, values)
             )
-        return attend_fused(self._kernel, heads, keys, values, self._reads, self._window, scale)
+        return attend_fused(
+            self._kernel, heads, keys, values, self._reads, self._window, scale, sinks
+        )
 
     def _send(self, lists: list[list[int]]) -> list[Tensor]:
         """Lists of numbers to the device, in one transfer, as int32."""

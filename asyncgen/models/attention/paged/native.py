@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from asyncgen import native
+from asyncgen.cache.groups import first_block
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -46,10 +47,15 @@ class NativeAttention:
         self._dtype = storage.dtype
         size = config.head_dim
         self._width = config.num_attention_heads * size
+        self._page_size = storage.page_size
+        self._windows = storage.plan.windows
+        groups = [group for group, _ in storage.plan.places()]
         self._kernel = native.kernels.Attention(
             [
-                _layer(pair, options, size)
-                for pair, options in zip(storage.matrices, config.attention, strict=True)
+                _layer(pair, options, size, group)
+                for pair, options, group in zip(
+                    storage.matrices, config.attention, groups, strict=True
+                )
             ],
             num_heads=config.num_attention_heads,
             kv_heads=storage.num_kv_heads,
@@ -79,11 +85,19 @@ class NativeAttention:
         numbers: list[int] = []
         pages: list[int] = []
         token = 0
-        for row in rows:
-            count = row.count
-            numbers += (token, count, row.start, len(pages))
-            pages += row.pages
-            token += count
+        for group, window in enumerate(self._windows):
+            token = 0
+            for row in rows:
+                count, table = row.count, row.more[group - 1] if group else row.pages
+                if window is None:
+                    numbers += (token, count, row.start, len(pages))
+                    pages += table
+                else:
+                    # The kernel finds a page by its number, but looks at none before the window.
+                    first = first_block(window, row.start, self._page_size)
+                    numbers += (token, count, row.start, len(pages) - first)
+                    pages += table[first:]
+                token += count
         if token != self._num_tokens:
             self._lay_out_results(token)
         self._kernel.lay_out(array("q", numbers), array("q", pages), self._out)
@@ -103,8 +117,12 @@ class NativeAttention:
             self._out = self._memory[:count].view(tokens, self._width)
 
 
-def _layer(pair: tuple[Tensor, Tensor], options: AttentionOptions, size: int) -> tuple[Any, ...]:
-    """A layer as the kernel wants it: its pages, ``[P * K, page_size, D]`` each, and options."""
+def _layer(
+    pair: tuple[Tensor, Tensor], options: AttentionOptions, size: int, group: int
+) -> tuple[Any, ...]:
+    """A layer as the kernel wants it: its pages, ``[P * K, page_size, D]`` each, its options, and
+    the group whose table of pages it reads."""
     scale = 1 / math.sqrt(size) if options.scale is None else options.scale
     window, cap = options.window or 0, options.cap or 0.0
-    return pair, window, options.is_chunked, scale, cap, options.slopes, options.has_sinks
+    has_sinks = options.has_sinks
+    return pair, window, options.is_chunked, scale, cap, options.slopes, has_sinks, group

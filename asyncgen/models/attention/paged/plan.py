@@ -47,8 +47,10 @@ class PackedRow(Protocol):
     Attributes:
         start: Position of the first token that is computed now.
         count: Tokens that are computed now, at least 1.
-        pages: Page table: the pages of positions 0 to ``start + count - 1``, in order; there may
-            be more.
+        pages: Page table of the first group of layers: the pages of positions 0 to
+            ``start + count - 1``, in order; there may be more. Of what no token sees that is
+            computed now, any number stands there.
+        more: Those of the other groups, in order.
     """
 
     @property
@@ -57,6 +59,8 @@ class PackedRow(Protocol):
     def count(self) -> int: ...
     @property
     def pages(self) -> Sequence[int]: ...
+    @property
+    def more(self) -> Sequence[Sequence[int]]: ...
 
 
 @dataclass(slots=True)
@@ -68,12 +72,14 @@ class PlacedRow:
         start: Position of that token in its text.
         count: Tokens that are computed now.
         pages: Page table.
+        more: Those of other groups, where the row is for several.
     """
 
     token: int
     start: int
     count: int
     pages: Sequence[int]
+    more: Sequence[Sequence[int]] = ()
 
     def begun_page(self, page_size: int) -> int | None:
         """The page that this step begins and does not fill, if there is one."""
@@ -135,11 +141,12 @@ class BlockPlan:
         return None
 
 
-def place_rows(rows: Sequence[PackedRow]) -> list[PlacedRow]:
-    """Number the tokens of the rows, in the order of the rows."""
+def place_rows(rows: Sequence[PackedRow], group: int = 0) -> list[PlacedRow]:
+    """Number the tokens of the rows, in the order of the rows, for one group of layers."""
     placed, token = [], 0
     for row in rows:
-        placed.append(PlacedRow(token, row.start, row.count, row.pages))
+        pages = row.more[group - 1] if group else row.pages
+        placed.append(PlacedRow(token, row.start, row.count, pages))
         token += row.count
     return placed
 

@@ -51,6 +51,9 @@ result is the mean of a thousand values, next to nothing, and any error would be
 GARBAGE: Final = 1000.0
 """Stands behind the keys in use: finite, as it always is there, and impossible to overlook."""
 
+SINKS: Final = (4.0, 12.0)
+"""Least and greatest sink: around the logarithms of the sums that such scores have."""
+
 IMPLEMENTATIONS: Final = {9: "FA3", 10: "FA4"}
 """What may be installed to read pages, by the major compute capability that it is made for."""
 
@@ -73,16 +76,6 @@ def find_fused_kernel(config: ModelConfig, storage: PagedStorage) -> FusedKernel
     if storage.dtype not in (torch.float16, torch.bfloat16):
         _log.info("attention runs unfused: torch has no fused kernel for %s", storage.dtype)
         return None
-    left_out = [layer for layer, each in enumerate(config.attention) if not each.is_fusable]
-    if left_out:
-        _log.info(
-            "attention runs unfused in %d of %d layers: torch's fused kernels have no soft caps, "
-            "sinks, slopes or chunked windows",
-            len(left_out),
-            config.num_hidden_layers,
-        )
-    if len(left_out) == config.num_hidden_layers:
-        return None
     try:
         from torch.nn.attention.varlen import varlen_attn
     except ImportError as error:
@@ -101,7 +94,18 @@ def find_fused_kernel(config: ModelConfig, storage: PagedStorage) -> FusedKernel
         found = _find_for_pages(trial, replace(kernel, reads_pages=True, options=options))
     else:
         _log.info("attention reads no pages in place: this torch takes no table of pages")
-    return found or trial.accept(kernel, "over keys copied together")
+    found = found or trial.accept(kernel, "over keys copied together")
+    if found is not None and any(options.has_sinks for options in config.attention):
+        found = trial.try_sinks(found)
+    left_out = 0 if found is None else sum(not found.serves(each) for each in config.attention)
+    if left_out:
+        _log.info(
+            "attention runs unfused in %d of %d layers, for their soft caps, sinks, slopes or "
+            "chunked windows",
+            left_out,
+            config.num_hidden_layers,
+        )
+    return None if left_out == config.num_hidden_layers else found
 
 
 def _find_for_pages(trial: _Trial, kernel: FusedKernel) -> FusedKernel | None:
@@ -151,6 +155,7 @@ class _Case:
         heads: What the layer reads, ``[N, H + 2K, D]``.
         expected: What the plain way makes of it, float32 ``[N, H, D]``.
         is_single: Whether all rows are of one token, so that the step could be recorded.
+        sinks: Of the layer, ``[H]``, if it has any.
     """
 
     config: ModelConfig
@@ -159,11 +164,12 @@ class _Case:
     heads: Tensor
     expected: Tensor
     is_single: bool
+    sinks: Tensor | None
 
     def compute(self, kernel: FusedKernel) -> Tensor:
         """The result ``[N, H * D]`` of the rows as they come."""
         rows = FusedRows(self.rows, self.storage, self.config.window(0), kernel)
-        return rows.compute(0, self.heads, None)
+        return rows.compute(0, self.heads, None, self.sinks)
 
     def compute_fixed(self, kernel: FusedKernel) -> Tensor:
         """The same of memory that stays, with a row of padding, and room for another page."""
@@ -179,7 +185,7 @@ class _Case:
         fixed.place(self.rows, [0] * count)
         fixed.begin(count + 1, 1)
         padded = torch.cat((self.heads, torch.zeros_like(self.heads[:1])))
-        return fixed.attend(0, padded)[:count]
+        return fixed.attend(0, padded, self.sinks)[:count]
 
 
 class _Trial:
@@ -198,12 +204,19 @@ class _Trial:
         singles = [(first - 1, 1), (4, 1), (second - 1, 1)]
         chunks = [(second - 40, 40), (0, 70), (storage.page_size - 1, 2)]
         generator = torch.Generator(storage.device).manual_seed(0)
-        windows = {each.window for each in config.attention if each.is_fusable}
-        self._cases = [
-            _make_case(_one_layer(config, window), storage, spans, generator)
-            for window in windows
-            for spans in (singles, singles + chunks)
-        ]
+        kinds = {each.kind for each in config.attention}
+        plain = {replace(kind, has_sinks=False) for kind in kinds}
+        plain = {kind for kind in plain if kind.is_fusable} or {AttentionOptions()}
+
+        def cases(options: AttentionOptions) -> list[_Case]:
+            layer = _one_layer(config, options)
+            steps = (singles, singles + chunks)
+            return [_make_case(layer, storage, spans, generator) for spans in steps]
+
+        self._cases = [case for kind in plain for case in cases(kind)]
+        with_sinks = (kind for kind in kinds if kind.has_sinks)
+        with_sinks = (kind for kind in with_sinks if replace(kind, has_sinks=False) in plain)
+        self._sink_cases = [case for kind in with_sinks for case in cases(kind)]
 
     def accept(self, kernel: FusedKernel, name: str) -> FusedKernel | None:
         """Compare a kernel with the plain way.
@@ -226,6 +239,23 @@ class _Trial:
                 _log.info("attention %s cannot be recorded: %s", name, reason)
                 return replace(kernel, is_recordable=False)
         return kernel
+
+    def try_sinks(self, kernel: FusedKernel) -> FusedKernel:
+        """The same kernel, which is asked for sums if its results with sinks are right."""
+        try:
+            from torch.nn.attention.varlen import AuxRequest
+        except ImportError as error:
+            _log.info("attention has no fused sinks: %s", error)
+            return kernel
+        asked = replace(kernel, sums_request=AuxRequest(lse=True))
+        for case in self._sink_cases:
+            reason = _fault(case, asked, fixed=False)
+            if reason is None and case.is_single and kernel.is_recordable:
+                reason = _fault(case, asked, fixed=True)
+            if reason is not None:
+                _log.info("attention has no fused sinks: %s", reason)
+                return kernel
+        return asked if self._sink_cases else kernel
 
 
 def _fault(case: _Case, kernel: FusedKernel, *, fixed: bool) -> str | None:
@@ -250,10 +280,12 @@ def _fault(case: _Case, kernel: FusedKernel, *, fixed: bool) -> str | None:
     return f"row {row} ({seen}) deviates by {100 * deviation:.1f} %"
 
 
-def _one_layer(config: ModelConfig, window: int | None) -> ModelConfig:
+def _one_layer(config: ModelConfig, options: AttentionOptions) -> ModelConfig:
     """The configuration of one layer, with the usual scale and a window within the long texts."""
-    window = None if window is None else min(window, LONGEST_WINDOW)
-    return replace(config, num_hidden_layers=1, attention=(AttentionOptions(window=window),))
+    window = None if options.window is None else min(options.window, LONGEST_WINDOW)
+    return replace(
+        config, num_hidden_layers=1, attention=(replace(options.kind, window=window),), ropes=None
+    )
 
 
 def _make_case(
@@ -301,11 +333,13 @@ def _make_case(
     step = torch.cat((queries, keys, values), dim=1)
     exact.data.copy_(storage.data)
     expected = torch.empty(token, heads * config.head_dim, device=device)
+    has_sinks = config.attention[0].has_sinks
+    sinks = torch.linspace(*SINKS, heads, device=device) if has_sinks else None
     for row in rows:
         chunks = Chunks([row], exact, config.attention[0].kind, heads // config.num_key_value_heads)
-        chunks.attend(0, step.float(), expected, None)
+        chunks.attend(0, step.float(), expected, None, sinks)
     is_single = all(count == 1 for _, count in spans)
-    return _Case(config, storage, rows, step, expected.view(token, heads, -1), is_single)
+    return _Case(config, storage, rows, step, expected.view(token, heads, -1), is_single, sinks)
 
 
 def _first_line(error: BaseException) -> str:

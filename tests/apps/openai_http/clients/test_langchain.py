@@ -1,11 +1,12 @@
-"""LangChain's ``ChatOpenAI`` runs unmodified."""
+"""LangChain's ``ChatOpenAI`` and ``OpenAIEmbeddings`` run unmodified."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import anyio
 import pytest
-from langchain_openai import ChatOpenAI
+from langchain_openai import ChatOpenAI, OpenAIEmbeddings
 
 from tests.apps.openai_http.running import reference
 
@@ -28,3 +29,13 @@ def test_langchain(demo: Running) -> None:
     assert whole.usage_metadata["output_tokens"] > 0
     logged = chat.bind(logprobs=True).invoke(STORY)
     assert logged.response_metadata["logprobs"]["content"]
+
+
+def test_langchain_embeddings(demo: Running) -> None:
+    embeddings = OpenAIEmbeddings(
+        base_url=demo.url, api_key="none", model="demo", check_embedding_ctx_length=False
+    )
+    texts = ["Once upon a time", "A fox"]
+    wanted = [one.vector.tolist() for one in anyio.run(lambda: demo.llm.embed(texts))]
+    assert embeddings.embed_documents(texts) == wanted
+    assert embeddings.embed_query(texts[1]) == wanted[1]

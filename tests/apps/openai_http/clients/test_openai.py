@@ -291,3 +291,16 @@ def test_an_error_after_the_beginning() -> None:
                     pass
     assert told.value.code == "shutting_down"
     assert json.dumps(told.value.body)
+
+
+def test_embeddings(client: OpenAI, demo: Running) -> None:
+    texts = ["Once upon a time", "A fox"]
+    plain = client.embeddings.create(model="demo", input=texts, encoding_format="float")
+    packed = client.embeddings.create(model="demo", input=texts)  # by itself it asks for base64
+    assert [one.embedding for one in packed.data] == [one.embedding for one in plain.data]
+    (wanted,) = anyio.run(lambda: demo.llm.embed(texts[:1]))
+    assert plain.data[0].embedding == wanted.vector.tolist()
+    assert plain.usage.total_tokens == plain.usage.prompt_tokens > 0
+    with pytest.raises(BadRequestError) as refused:
+        client.embeddings.create(model="demo", input="a", dimensions=8)
+    assert refused.value.param == "dimensions"

@@ -5,6 +5,8 @@ Each test bears the name of the client's own.
 
 from __future__ import annotations
 
+from array import array
+from base64 import b64decode
 from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -255,6 +257,24 @@ def test_an_error_after_the_beginning() -> None:
             got += reply.read()
     *_, told = Reply(200, {}, got).events()
     assert told["error"]["code"] == "shutting_down"
+
+
+def vectors(got: Reply) -> list[list[float]]:
+    """The vectors of a reply, however they are spelled."""
+    given = [one["embedding"] for one in got.json()["data"]]
+    return [one if isinstance(one, list) else array("f", b64decode(one)).tolist() for one in given]
+
+
+def test_embeddings(either: Running) -> None:
+    *good, refused = [send(either, sent) for sent in recorded("openai")["test_embeddings"]]
+    plain, packed = map(vectors, good)
+    assert plain == packed and len(plain) == 2
+    assert refused.status == 400 and refused.error["param"] == "dimensions"
+
+
+def test_langchain_embeddings(either: Running) -> None:
+    both, one = map(vectors, replies(either, "langchain", "test_langchain_embeddings"))
+    assert both[1:] == one
 
 
 def test_langchain(either: Running) -> None:

@@ -19,7 +19,7 @@ from asyncgen.models.attention.dense import DenseAttention
 from asyncgen.models.attention.paged.attention import PagedAttention
 from asyncgen.models.attention.paged.native import NativeAttention
 from tests.models.build import random_config, random_ids, random_model
-from tests.models.packing import VARIANTS, Row, alone, make_rows, model, packed, run
+from tests.models.packing import VARIANTS, Row, alone, make_rows, model, num_groups, packed, run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -62,11 +62,13 @@ def test_any_mix_equals_each_text_alone(
 ) -> None:
     core = model(variant)
     chooser = random.Random(seed)
-    storage = PagedStorage(core.config, 100, page_size, heads_first=heads_first)
+    groups = num_groups(core)
+    most = 100 * groups
+    storage = PagedStorage(core.config, most, page_size, heads_first=heads_first)
     storage.data.fill_(torch.nan)  # the worst that fresh memory can hold
-    pages = chooser.sample(range(100), 100) if scattered else list(range(100))
-    rows = make_rows(lengths, page_size, pages, seed)
-    results = run(core, PagedAttention(core.config, storage), rows, chooser)
+    pages = chooser.sample(range(most), most) if scattered else list(range(most))
+    rows = make_rows(lengths, page_size, pages, seed, groups)
+    results = run(core, PagedAttention(core.config, storage), rows, chooser, forgets=True)
     for row, result in zip(rows, results, strict=True):
         close(result, alone(core, row.ids))
 
@@ -84,28 +86,28 @@ def test_rows_that_share_pages_equal_each_text_alone(
 ) -> None:
     core, size = model(variant), 4
     chooser = random.Random(seed)
-    storage = PagedStorage(core.config, 120, size)
+    groups = num_groups(core)
+    storage = PagedStorage(core.config, 120 * groups, size)
     storage.data.fill_(torch.nan)
     attention = PagedAttention(core.config, storage)
-    pages = chooser.sample(range(120), 120)
+    pages = iter(chooser.sample(range(120 * groups), 120 * groups))
+
+    def taken(count: int) -> list[list[int]]:
+        """So many pages for each group of layers."""
+        return [[next(pages) for _ in range(count)] for _ in range(groups)]
+
     common = random_ids(1, (prefix + half) * size, seed)[0]
-    shared, pages = pages[: prefix + half], pages[prefix + half :]
+    shared = taken(prefix + half)
     if len(common):
         # Two sets of readers: all share the prefix, every second one also what follows.
-        packed(core, attention, [Row(common, shared, 0, len(common))])
+        packed(core, attention, [Row(common, shared[0], 0, len(common), shared[1:])])
     rows = []
     for number, length in enumerate(lengths):
         count = prefix + half * (number % 2)
         own = random_ids(1, length, seed + number + 1)[0]
         need = -(-length // size)
-        rows.append(
-            Row(
-                torch.cat([common[: count * size], own]),
-                shared[:count] + pages[:need],
-                count * size,
-            )
-        )
-        pages = pages[need:]
+        first, *more = (old[:count] + new for old, new in zip(shared, taken(need), strict=True))
+        rows.append(Row(torch.cat([common[: count * size], own]), first, count * size, 0, more))
     begins = [row.start for row in rows]
     results = run(core, attention, rows, chooser, most=4)
     for row, begin, result in zip(rows, begins, results, strict=True):
@@ -126,8 +128,12 @@ def greedy(core: DecoderLM, attention: PagedAttention, rows: list[Row], steps: i
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_greedy_tokens_are_those_of_a_dense_cache(variant: str) -> None:
     core, size = model(variant), 8
-    storage = PagedStorage(core.config, 40, size)
-    rows = [Row(random_ids(1, n, n)[0], list(range(i, 40, 5))) for i, n in enumerate([3, 9, 16, 1])]
+    groups = num_groups(core)
+    storage = PagedStorage(core.config, 40 * groups, size)
+    rows = []
+    for number, length in enumerate([3, 9, 16, 1]):
+        first, *more = (list(range(40 * at + number, 40 * at + 40, 5)) for at in range(groups))
+        rows.append(Row(random_ids(1, length, length)[0], first, more=more))
     found = greedy(core, PagedAttention(core.config, storage), rows, 20)
     for number, length in enumerate([3, 9, 16, 1]):
         ids = random_ids(1, length, length)

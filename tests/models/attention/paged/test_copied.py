@@ -34,6 +34,7 @@ class Row:
     start: int
     count: int
     pages: list[int]
+    more: tuple[list[int], ...] = ()
 
 
 class Texts:
@@ -199,16 +200,16 @@ def test_a_step_goes_on_where_the_last_one_ended() -> None:
     attention = TorchAttention(core.config, storage)
     pages = [3, 1, 4]
     attention.lay_out([Row(5, 1, pages)])
-    part = attention._only[AttentionOptions()]
+    part = attention._only[0, AttentionOptions()]
     assert isinstance(part, CopiedRows)
     attention.lay_out([Row(6, 1, pages)])
-    assert attention._only[AttentionOptions()] is part
+    assert attention._only[0, AttentionOptions()] is part
     attention.lay_out([Row(7, 1, pages)])
     attention.lay_out([Row(8, 1, pages)])  # the next page
-    assert attention._only[AttentionOptions()] is part
+    assert attention._only[0, AttentionOptions()] is part
     for other in (Row(10, 1, pages), Row(6, 1, pages), Row(7, 1, [3, 2, 4])):
         attention.lay_out([other])
-        assert attention._only[AttentionOptions()] is not part
+        assert attention._only[0, AttentionOptions()] is not part
 
 
 def test_what_is_left_of_a_page_is_no_nan_to_others() -> None:
@@ -230,6 +231,6 @@ def test_a_long_text_is_not_copied() -> None:
     attention = TorchAttention(core.config, storage)
     pages = list(range(storage.num_pages))
     attention.lay_out([Row(MOST_COPIED - 1, 1, pages)])
-    assert isinstance(attention._only[AttentionOptions()], CopiedRows)
+    assert isinstance(attention._only[0, AttentionOptions()], CopiedRows)
     attention.lay_out([Row(MOST_COPIED, 1, pages)])
-    assert not isinstance(attention._only[AttentionOptions()], CopiedRows)
+    assert not isinstance(attention._only[0, AttentionOptions()], CopiedRows)

@@ -12,7 +12,7 @@ from asyncgen.models.attention.paged.attention import PagedAttention
 from asyncgen.models.attention.paged.fused import FusedKernel
 from tests.doubles.varlen import varlen_attn
 from tests.models.attention.paged.test_attention import close
-from tests.models.packing import VARIANTS, alone, make_rows, model, run
+from tests.models.packing import VARIANTS, alone, make_rows, model, num_groups, run
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -25,9 +25,12 @@ def test_fused_rows_equal_each_text_alone(
         "asyncgen.models.attention.paged.by_torch.find_fused_kernel", lambda *_: kernel
     )
     core = model(variant)
-    storage = PagedStorage(core.config, 60, 8, heads_first=False)
-    rows = make_rows([30, 1, 17, 40], 8, random.Random(3).sample(range(60), 60))
-    results = run(core, PagedAttention(core.config, storage), rows, random.Random(5))
+    groups = num_groups(core)
+    most = 60 * groups
+    storage = PagedStorage(core.config, most, 8, heads_first=False)
+    rows = make_rows([30, 1, 17, 40], 8, random.Random(3).sample(range(most), most), 0, groups)
+    attention = PagedAttention(core.config, storage)
+    results = run(core, attention, rows, random.Random(5), forgets=True)
     for row, result in zip(rows, results, strict=True):
         close(result, alone(core, row.ids))
 
@@ -47,11 +50,14 @@ def test_a_cuda_device_gives_what_a_cpu_gives(
     core = model(variant, max_position_embeddings=512)
     expected = [alone(core, row.ids) for row in make_rows(lengths, page_size, list(range(60)))]
     core = core.to("cuda", torch.bfloat16)
-    storage = PagedStorage(core.config, 60, page_size, device="cuda", dtype=torch.bfloat16)
-    rows = make_rows(lengths, page_size, random.Random(3).sample(range(60), 60))
+    groups = num_groups(core)
+    most = 60 * groups
+    storage = PagedStorage(core.config, most, page_size, device="cuda", dtype=torch.bfloat16)
+    rows = make_rows(lengths, page_size, random.Random(3).sample(range(most), most), 0, groups)
     for row in rows:
         row.ids = row.ids.cuda()
-    results = run(core, PagedAttention(core.config, storage), rows, random.Random(5), most=100)
+    attention = PagedAttention(core.config, storage)
+    results = run(core, attention, rows, random.Random(5), most=100, forgets=True)
     for result, wanted in zip(results, expected, strict=True):
         deviation = (result.float().cpu() - wanted).abs().max().item()
         assert deviation < 0.15 * wanted.std().item()

@@ -102,6 +102,8 @@ class Row:
     start: int
     count: int
 
+    more = ()
+
     @property
     def pages(self) -> list[int]:
         return self.text.pages

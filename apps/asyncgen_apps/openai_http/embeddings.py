@@ -1,0 +1,93 @@
+"""Answers one request for embeddings: one vector a text, in one piece."""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from base64 import b64encode
+from typing import TYPE_CHECKING, Any
+
+import anyio.lowlevel
+
+from asyncgen import AsyncgenError
+from asyncgen_apps.openai_http.failures import from_exception
+from asyncgen_apps.openai_http.reply import encode
+from asyncgen_apps.openai_http.translate import one_by_one
+from asyncgen_apps.openai_http.watched import Watched
+
+if TYPE_CHECKING:
+    from asyncgen import Embedding
+    from asyncgen_apps.engine import Engine
+    from asyncgen_apps.openai_http.gate import Gate
+    from asyncgen_apps.openai_http.reply import Reply
+    from asyncgen_apps.openai_http.schema import EmbeddingRequest
+    from asyncgen_apps.openai_http.settings import ServerSettings
+
+
+EMBED_PATH = "/v1/embeddings"
+PARAMETERS = ("pooling", "normalize", "dimensions", "prompt_name", "priority", "cache_salt")
+NAMES = {"prompt": "input"}
+"""What the client calls a parameter of the engine."""
+
+
+class EmbeddingsAnswer(Watched):
+    """The reply to one request, computed while it is sent."""
+
+    def __init__(
+        self, llm: Engine, gate: Gate, settings: ServerSettings, body: EmbeddingRequest
+    ) -> None:
+        """Describe the reply; nothing runs before it is called.
+
+        Args:
+            llm: The engine.
+            gate: Lets it in.
+            settings: For the times of patience.
+            body: What is asked for.
+
+        Raises:
+            ApiError: A text is empty.
+        """
+        given = {name: getattr(body, name) for name in PARAMETERS}
+        self._params = {name: value for name, value in given.items() if value is not None}
+        super().__init__(
+            gate, settings, streams=False, prioritises="priority" in self._params, names=NAMES
+        )
+        self._llm = llm
+        self._model = body.model
+        self._texts: Any = one_by_one("input", body.input)
+        self._spell = _base64 if body.encoding_format == "base64" else _numbers
+
+    async def compute(self, reply: Reply) -> None:
+        """Embed the texts and write their vectors."""
+        params: Any = self._client.marked(self._params)
+        try:
+            found = await self._llm.embed(self._texts, **params)
+        except AsyncgenError as error:
+            told = from_exception(error, NAMES)
+            if len(self._texts) > 1:  # the engine has noted which one it was
+                told.message = "; ".join([told.message, *getattr(error, "__notes__", ())])
+            raise told from error
+        parts = [b'{"object":"list","data":[']
+        for one in found:
+            parts.append(("," * (one.index > 0) + self._item(one)).encode())
+            await anyio.lowlevel.checkpoint()  # thousands of numbers each; streams go on between
+        tokens = sum(one.usage.prompt_tokens for one in found)
+        usage = {"prompt_tokens": tokens, "total_tokens": tokens}
+        rest = encode({"model": self._model, "usage": usage})
+        await reply.parts([*parts, f"],{rest[1:]}".encode()])
+
+    def _item(self, one: Embedding) -> str:
+        spelled = self._spell(one)
+        return f'{{"object":"embedding","index":{one.index},"embedding":{spelled}}}'
+
+
+def _numbers(one: Embedding) -> str:
+    return encode(one.vector.tolist())
+
+
+def _base64(one: Embedding) -> str:
+    """Little-endian float32, as the API has it."""
+    numbers = array("f", one.vector.tolist())
+    if sys.byteorder == "big":
+        numbers.byteswap()
+    return f'"{b64encode(numbers).decode()}"'

@@ -1,0 +1,95 @@
+"""From the hidden states of a text to one vector: the mean of all of them, or the last one.
+
+The states are those after the final norm. They come in chunks, beside the rows of others, and are
+taken in as they come: nothing is kept but a sum.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from asyncgen.errors import InvalidScoresError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from asyncgen.types import Pooling
+
+_LEAST_NORM = 1e-12
+"""A vector that is shorter is left so short, and not divided by nothing."""
+
+
+class HiddenPool:
+    """The pooled hidden states of one text.
+
+    Attributes:
+        vector: What they have come to, float32 ``[D]`` on the CPU; ``None`` before `finish`.
+    """
+
+    def __init__(
+        self, pooling: Pooling, *, normalize: bool = True, dimensions: int | None = None
+    ) -> None:
+        """Begin before the first token.
+
+        Args:
+            pooling: ``"last"`` or ``"mean"``.
+            normalize: Whether to divide the vector by its Euclidean length.
+            dimensions: How many of the first components stay; ``None``: all.
+        """
+        self.vector: Tensor | None = None
+        self._takes_all = pooling == "mean"
+        self._normalize = normalize
+        self._dimensions = dimensions
+        self._count = 0
+        self._sum: Tensor | None = None
+
+    @property
+    def shares_pages(self) -> bool:
+        """Whether tokens may be left uncomputed whose keys and values are in pages already."""
+        return not self._takes_all
+
+    def wanted(self, start: int, end: int, *, is_last: bool) -> range:
+        """The positions of a chunk whose hidden states are to be added.
+
+        What was added before a preemption counts, so tokens that are computed again are left out.
+
+        Args:
+            start: Position of the first token of the chunk.
+            end: Position behind its last one.
+            is_last: Whether the text ends there.
+        """
+        if not self._takes_all:
+            return range(end - 1, end) if is_last else range(end, end)
+        assert start <= self._count, "the hidden states before this chunk were never there"
+        return range(max(start, self._count), end)
+
+    def add(self, hidden: Tensor) -> None:
+        """Take in the hidden states of the positions that were `wanted`, in their order.
+
+        Args:
+            hidden: ``[T, E]`` of any floating dtype; not kept.
+        """
+        # In float64, in which the order of the sum does not show in a vector of float32.
+        part = hidden.double().sum(0) if self._takes_all else hidden[-1].double()
+        self._sum = part if self._sum is None else self._sum + part
+        self._count += hidden.shape[0]
+
+    def finish(self) -> None:
+        """Make the vector.
+
+        Raises:
+            InvalidScoresError: It holds NaN or infinities.
+        """
+        assert self._sum is not None, "no hidden state was added"
+        pooled = (self._sum / self._count)[: self._dimensions].cpu()
+        if not bool(torch.isfinite(pooled).all()):
+            raise InvalidScoresError(
+                None,
+                "the hidden states of this text hold NaN or infinities, so it has no embedding; "
+                'compute in a wider dtype (`dtype="float32"`)',
+            )
+        if self._normalize:
+            pooled = pooled / max(float(pooled.norm()), _LEAST_NORM)
+        self.vector = pooled.float()

@@ -1,0 +1,191 @@
+"""The pages of a request in all groups of layers together. Plain Python over integers.
+
+Every group has a page table of its own, and all of them take from one pool. A group with a window
+holds the pages that later tokens see, and no others: behind the window, ``GONE`` stands in its
+table, and a request whose beginning is known needs of it the last window only. A group without a
+window has no page that is gone. All tables name the same positions under the same number.
+
+Groups of what an encoder read (a table that is taken whole and shared by all samples) and of
+states (a slot a row) have their place here as further rules of what a text holds and gives back.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from asyncgen.cache.groups import first_block, most_blocks
+from asyncgen.engine.scheduling.pages import GONE, group_key, most_pages
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from asyncgen.engine.scheduling.pages import PagePool
+    from asyncgen.engine.scheduling.state import RequestState
+
+
+@dataclass(frozen=True, slots=True)
+class CacheRoom:
+    """The memory that an engine has for keys and values.
+
+    Attributes:
+        num_pages: Pages in all.
+        page_size: Positions of a page.
+        num_spare: Pages beside these that no request gets.
+        windows: Keys that a query sees, itself included, in each group of layers; ``None``: all.
+    """
+
+    num_pages: int
+    page_size: int
+    num_spare: int = 0
+    windows: tuple[int | None, ...] = (None,)
+
+    def blocks(self, positions: int) -> int:
+        """Pages of one table that a row of so many positions takes."""
+        return -(-positions // self.page_size)
+
+    def pages(self, positions: int) -> int:
+        """Pages' worth of memory that a row of so many positions takes in a cache that keeps all
+        of them in every layer."""
+        return self.blocks(positions) * len(self.windows)
+
+    def positions(self, rows: int) -> int:
+        """Most positions that each of so many such rows can have, if no other row has any."""
+        return self.num_pages // (rows * len(self.windows)) * self.page_size
+
+    def longest_text(self, limit: int) -> int:
+        """Most positions that a row of the shared batch can have, if no other row has any.
+
+        Args:
+            limit: More are of no use.
+        """
+        fits = bisect_right(
+            range(1, self.blocks(limit) + 1),
+            self.num_pages,
+            key=lambda blocks: most_pages(self.windows, self.page_size, blocks * self.page_size),
+        )
+        return min(fits * self.page_size, limit)
+
+
+def find_tables(pool: PagePool, keys: Sequence[bytes]) -> tuple[list[list[int]], int]:
+    """Look for the longest beginning of a request that can be gone on from.
+
+    Args:
+        pool: Whose pages.
+        keys: Keys of the request's first pages, in order.
+
+    Returns:
+        What its tables begin with, one a group, and how many pages' worth of tokens they stand
+        for. ``share`` what they hold before anything else is taken.
+    """
+    windows = pool.windows
+    if len(windows) == 1 and windows[0] is None:
+        pages = pool.lookup(keys)
+        return [pages], len(pages)
+    count = len(keys)
+    for group, window in enumerate(windows):
+        if window is None:
+            count = len(pool.lookup(group_key(key, group) for key in keys[:count]))
+    longest = -1
+    while longest != count:  # what one window lacks may leave another one short
+        longest = count
+        for group, window in enumerate(windows):
+            if window is not None:
+                count = _with_window(pool, keys, count, group, window)
+    tables = []
+    for group, window in enumerate(windows):
+        first = first_block(window, count * pool.page_size, pool.page_size)
+        pages = pool.lookup(group_key(key, group) for key in keys[first:count])
+        tables.append([*[GONE] * first, *pages])
+    return tables, count
+
+
+def _with_window(pool: PagePool, keys: Sequence[bytes], count: int, group: int, window: int) -> int:
+    """The most pages, ``count`` or fewer, behind which all that a window sees is known."""
+    while count:
+        first = first_block(window, count * pool.page_size, pool.page_size)
+        unknown = (
+            number
+            for number in range(count - 1, first - 1, -1)
+            if not pool.knows(group_key(keys[number], group))
+        )
+        gap = next(unknown, None)
+        if gap is None:
+            return count
+        count = gap  # any more than that would see the same gap
+    return 0
+
+
+def num_to_start(pool: PagePool, num_known: int, num_tokens: int) -> int:
+    """Pages that must be available beside what is known for a request to run to the end of its
+    tokens, a few at a time.
+
+    Args:
+        pool: Whose pages.
+        num_known: Pages' worth of its tokens that are known.
+        num_tokens: How many tokens it has.
+    """
+    size, total = pool.page_size, 0
+    blocks = pool.pages_for(num_tokens)
+    for window in pool.windows:
+        if window is None:
+            total += blocks - num_known
+        else:
+            first = first_block(window, num_known * size, size)
+            most = min(blocks - first, most_blocks(window, size))
+            total += max(most - (num_known - first), 0)
+    return total
+
+
+def begin_tables(
+    pool: PagePool, tables: list[list[int]], num_known: int, num_tokens: int
+) -> list[list[int]]:
+    """Take what an admitted request begins with, beside what it shares.
+
+    Groups that keep everything get pages for all of its tokens, so that it does not stop half way;
+    the others for its next token, and more with every chunk.
+
+    Args:
+        pool: Whose pages.
+        tables: What is known, for each group; extended in place.
+        num_known: Tokens that are known.
+        num_tokens: How many tokens it has.
+    """
+    every, next_one = pool.pages_for(num_tokens), pool.pages_for(num_known + 1)
+    for table, window in zip(tables, pool.windows, strict=True):
+        table += pool.take((every if window is None else next_one) - len(table))
+    return tables
+
+
+def give_back(pool: PagePool, state: RequestState) -> None:
+    """Release the pages of a request that no token sees any more which is still to compute."""
+    size = pool.page_size
+    for window, table in zip(pool.windows, state.tables, strict=True):
+        if window is None:
+            continue
+        first = min(first_block(window, state.num_computed, size), len(table))
+        begin = first
+        while begin and table[begin - 1] != GONE:
+            begin -= 1
+        if begin == first:
+            continue
+        pages = table[begin:first]
+        found = max(min(state.num_cached // size, first) - begin, 0)
+        state.num_shared -= min(pool.num_with_others(pages[:found]), state.num_shared)
+        pool.release(pages)
+        table[begin:first] = [GONE] * len(pages)
+        state.num_gone += len(pages)
+
+
+def num_missing(state: RequestState, blocks: int) -> int:
+    """Pages that a request lacks to have so many in every table."""
+    return sum(max(blocks - len(table), 0) for table in state.tables)
+
+
+def extend_tables(pool: PagePool, state: RequestState, blocks: int) -> None:
+    """Take pages so that every table of a request has so many."""
+    for table in state.tables:
+        if len(table) < blocks:
+            table += pool.take(blocks - len(table))
+    state.room = min(map(len, state.tables)) * pool.page_size

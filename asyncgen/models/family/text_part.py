@@ -1,0 +1,46 @@
+"""The text model of a checkpoint that also sees or hears: it is loaded as if it stood alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypeVar
+
+T = TypeVar("T")
+
+AROUND_TEXT = ("aya_vision", "gemma3", "llava", "llava_next", "mistral3")
+"""Model types around a text model which, given text alone, compute what that computes."""
+
+_BESIDE = ("bos_token_id", "eos_token_id", "pad_token_id", "tie_word_embeddings")
+"""Keys that count where they stand outside of the text model's."""
+
+
+def text_config(raw: Mapping[str, object]) -> Mapping[str, object] | None:
+    """The part of a ``config.json`` that describes the text model; ``None``: there is no other.
+
+    Args:
+        raw: The parsed file.
+    """
+    text = raw.get("text_config")
+    if raw.get("model_type") not in AROUND_TEXT or not isinstance(text, Mapping):
+        return None
+    outside = {key: raw[key] for key in _BESIDE if key in raw}
+    dtypes = {key: raw[key] for key in ("dtype", "torch_dtype") if raw.get(key)}
+    own = "gemma3_text" if raw["model_type"] == "gemma3" else "mistral"
+    return {"model_type": own, **text, **outside, **dtypes}
+
+
+def text_tensors(tensors: Mapping[str, T]) -> dict[str, T]:
+    """The text model's tensors, under the names that they have where it stands alone.
+
+    Args:
+        tensors: All of the checkpoint's, by name; in either of the two orders of the names.
+    """
+    found: dict[str, T] = {}
+    for name, tensor in tensors.items():
+        if name.startswith("language_model."):
+            found[name.removeprefix("language_model.")] = tensor
+        elif name.startswith("model.language_model."):
+            found[name.replace("model.language_model.", "model.", 1)] = tensor
+        elif name.startswith("lm_head."):
+            found[name] = tensor
+    return found
