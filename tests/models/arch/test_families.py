@@ -26,18 +26,25 @@ LENGTH = 24
 ROWS = [[5, 17, 3, 44, 9, 21, 80], [7, 8], [11, 64, 2, 90, 33, 12, 6, 28, 71, 15, 50]]
 
 
-# Blocks of our kernels alone run in one call.
+# Blocks of our kernels alone run in one call; in the others our products take turns with torch.
 IN_ONE_CALL = {
     "cwm",
+    "dots1",
     "ernie4_5",
+    "ernie4_5_moe",
     "glm",
+    "glm4_moe",
+    "gpt_oss",
     "helium",
     "llama",
     "ministral",
     "mistral",
+    "mixtral",
     "phi3",
     "qwen2",
+    "qwen2_moe",
     "qwen3",
+    "qwen3_moe",
     "seed_oss",
 }
 
@@ -111,9 +118,13 @@ def served_by(model: asyncgen.PreTrainedModel) -> str:
         pytest.skip("our kernels are not compiled")
     if model.core.runs_in_one_call:
         return "one call"
-    layers = [layer for layer in model.core.layers.modules() if isinstance(layer, Linear)]
-    is_ours = all(isinstance(layer.ready(), NativeKernel) for layer in layers)
-    return "our products" if layers and is_ours else "torch"
+    products = [
+        product
+        for name, product in model.core.layers.named_modules()
+        if isinstance(product, Linear) and name.endswith(("qkv", "output", "up", "down"))
+    ]
+    is_ours = all(isinstance(product.ready(), NativeKernel) for product in products)
+    return "our products" if products and is_ours else "torch"
 
 
 @pytest.mark.soak
