@@ -12,7 +12,7 @@ import asyncgen
 from asyncgen import native
 from asyncgen.models.arch.registry import FAMILIES as DECLARED
 from asyncgen.models.kernels.linear import Linear
-from asyncgen.models.kernels.native_linear import NativeKernel
+from asyncgen.models.kernels.native_linear import NativeKernel, NativeStack
 from tests.doubles.tokenizers import save_tokenizer
 from tests.models.arch.families import FAMILIES, VARIANTS, make
 
@@ -78,8 +78,8 @@ def compare(
     widest = max(map(len, ROWS))
     padded = torch.tensor([[0] * (widest - len(row)) + row for row in ROWS])
     mask = torch.tensor([[0] * (widest - len(row)) + [1] * len(row) for row in ROWS])
-    options = {"max_new_tokens": LENGTH, "do_sample": False, "eos_token_id": None}
-    together = ours.generate(padded, attention_mask=mask, pad_token_id=0, **options)
+    options: dict[str, Any] = {"max_new_tokens": LENGTH, "do_sample": False, "eos_token_id": None}
+    together: Any = ours.generate(padded, attention_mask=mask, pad_token_id=0, **options)
     answers = together[:, widest:].tolist()
     for row, answer in zip(ROWS, answers, strict=True):
         assert len(answer) == LENGTH
@@ -118,12 +118,9 @@ def served_by(model: asyncgen.PreTrainedModel) -> str:
         pytest.skip("our kernels are not compiled")
     if model.core.runs_in_one_call:
         return "one call"
-    products = [
-        product
-        for name, product in model.core.layers.named_modules()
-        if isinstance(product, Linear) and name.endswith(("qkv", "output", "up", "down"))
-    ]
-    is_ours = all(isinstance(product.ready(), NativeKernel) for product in products)
+    products = [each for each in model.core.layers.modules() if isinstance(each, Linear)]
+    ours = NativeKernel, NativeStack
+    is_ours = all(isinstance(product.ready(), ours) for product in products)
     return "our products" if products and is_ours else "torch"
 
 
