@@ -63,8 +63,7 @@ def experts_plan(
         raise values.bad(key, plan.chosen, f"only {allowed} experts can be chosen")
     act = values.activation()
     if act not in _GATES:
-        allowed = ", ".join(_GATES)
-        raise values.bad("hidden_act", act, f"supported are, for experts, {allowed}")
+        raise values.bad("hidden_act", act, f"experts have one of {', '.join(_GATES)}")
     return ExpertsPlan(experts, values.count(width), plan, GatePlan(_GATES[act]))
 
 

@@ -156,6 +156,7 @@ def test_all_blocks_are_one_call(family: str, tmp_path: Path) -> None:
         ("num_experts_per_tok", 0, "must be a whole number of at least 1"),
         ("num_experts", 4096, "1024 at most"),
         ("mlp_only_layers", "all", "must be a list of layers"),
+        ("hidden_act", "relu", "experts have one of silu"),
     ],
 )
 def test_what_cannot_be_is_refused_by_name(
