@@ -113,6 +113,11 @@ class DecoderLM(Prepared):
         """Where the model computes."""
         return self.embed_tokens.weight.device
 
+    @property
+    def runs_in_one_call(self) -> bool:
+        """Whether all blocks are computed by one call of our kernels, over their pages."""
+        return self._ready()[5] is not None
+
     def prepare(self) -> None:
         """Lay out every weight for its kernel; idempotent, and again after weights were replaced.
 

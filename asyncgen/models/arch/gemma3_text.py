@@ -24,7 +24,7 @@ FAMILY = Family(
     names=GEMMA2_NAMES,
     defaults=GEMMA3,
     spellings=GEMMA2_SPELLINGS,
-    only={"use_bidirectional_attention": False},
+    only={"use_bidirectional_attention": False, "attn_logit_softcapping": None},
     ropes_by_kind=True,
     norm=RMS_PLUS_ONE,
     head_norm=HeadNormPlan(RMS_PLUS_ONE),
@@ -34,7 +34,6 @@ FAMILY = Family(
     slides=slides_but_every("sliding_window_pattern"),
     has_layer_types=True,
     attention_scale=score_scale,
-    attention_cap=lambda values: values.positive_or_none("attn_logit_softcapping"),
     embedding_scale=lambda values: values.count("hidden_size") ** 0.5,
     logit_cap=lambda values: values.positive_or_none("final_logit_softcapping"),
 )

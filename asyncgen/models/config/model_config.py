@@ -14,7 +14,7 @@ from asyncgen.models.arch.registry import FAMILIES
 from asyncgen.models.attention.options import AttentionOptions
 from asyncgen.models.expert_rules import stacked_if_stored
 from asyncgen.models.family.declaration import Family, settled
-from asyncgen.models.family.plan import BlockPlan, StreamPlan
+from asyncgen.models.family.plan import BlockPlan, Positions, StreamPlan
 from asyncgen.models.family.rope import RopeConfig, rope_values
 from asyncgen.models.family.values import MOST_LAYERS, ConfigValues
 
@@ -212,7 +212,7 @@ def _read(raw: Mapping[str, object], family: Family) -> ModelConfig:
     layers = settled(family.layers, values)
     if layers is None:
         layers = values.count("num_hidden_layers", most=MOST_LAYERS)
-    positions = settled(family.positions, values)
+    positions: Positions = settled(family.positions, values)
     is_turned = positions == "rotary"
     has_length = positions not in ("buckets", "none")
     length = values.count("max_position_embeddings") if has_length else None

@@ -184,7 +184,7 @@ def _turned(part: float, **more: Any) -> dict[str, Any]:
 
 def _longrope(pairs: int, **more: Any) -> dict[str, Any]:
     short = [1.0 + 0.1 * pair for pair in range(pairs)]
-    scaling = {"rope_type": "longrope", "short_factor": short}
+    scaling: dict[str, Any] = {"rope_type": "longrope", "short_factor": short}
     scaling |= {"long_factor": [2 * each for each in short], "rope_theta": 10000.0, **more}
     return {"rope_parameters": scaling, "original_max_position_embeddings": 16}
 
@@ -204,11 +204,11 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
     "cohere2": [_MIXED, {"attention_bias": True}, {"logit_scale": 2.0, **_UNTIED}, _ONE],
     "cwm": [_MIXED, _ALL, {"sliding_window": 3}],
     "ernie4_5": [{"use_bias": True}, _UNTIED, _ONE],
-    "exaone4": [{"sliding_window": None, "sliding_window_pattern": None}, _MIXED, _LLAMA3],
+    "exaone4": [{"sliding_window": None, "layer_types": ["full_attention"] * 4}, _MIXED, _LLAMA3],
     "falcon": [
         {"alibi": True},
         {"parallel_attn": False, "bias": True},
-        {"multi_query": False, "alibi": True, "parallel_attn": False},
+        {"multi_query": False, "num_kv_heads": 4, "alibi": True, "parallel_attn": False},
         {"new_decoder_architecture": True, "num_kv_heads": 2},
         {"new_decoder_architecture": True, "num_ln_in_parallel_attn": 1, "num_kv_heads": 2},
     ],
@@ -220,7 +220,7 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
         {"attention_bias": True, "query_pre_attn_scalar": 4},
     ],
     "gemma3_text": [
-        {"attn_logit_softcapping": 2.0, "final_logit_softcapping": 1.5},
+        {"final_logit_softcapping": 1.5},
         {"layer_types": ["full_attention", "sliding_attention"] * 3},
         {
             "rope_parameters": {
@@ -249,7 +249,7 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
         _turned(1.0),
         {"hidden_act": "gelu_new", **_TIED},
     ],
-    "gptj": [{"rotary_dim": None}, {"rotary_dim": 2}, {"n_inner": 40}],
+    "gptj": [{"rotary_dim": 8}, {"rotary_dim": 2}, {"n_inner": 40}],
     "granite": [_BIASES, {"residual_multiplier": 1.0, **_TIED}, {"logits_scaling": 0.5}, _LLAMA3],
     "helium": [_BIASES, _TIED, _ONE],
     "hunyuan_v1_dense": [{"attention_bias": True}, _TIED, _ONE],
@@ -257,12 +257,12 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
     "llama": [_BIASES, _TIED, _LLAMA3, _ONE],
     "ministral": [{"layer_types": ["full_attention"] * 4}, _TIED, _ALL],
     "ministral3": [
-        {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}},
+        _ONE,
         _WINDOW,
         _TIED,
     ],
     "mistral": [{"sliding_window": None}, _TIED, _LLAMA3],
-    "mpt": [{"n_heads": 8}, {"d_model": 48, "n_heads": 6}, {"expansion_ratio": 2, **_UNTIED}],
+    "mpt": [{"n_heads": 8}, {"d_model": 48, "n_heads": 6}, {"n_layers": 1, **_UNTIED}],
     "nemotron": [_BIASES, _turned(1.0), {"hidden_act": "gelu", **_TIED}],
     "olmo": [{"attention_bias": True}, _TIED, _ONE],
     "olmo2": [{"attention_bias": True}, _TIED, _ONE, _LLAMA3],

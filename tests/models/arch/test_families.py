@@ -9,11 +9,15 @@ import pytest
 import torch
 
 import asyncgen
+from asyncgen import native
 from asyncgen.models.arch.registry import FAMILIES as DECLARED
+from asyncgen.models.kernels.linear import Linear
+from asyncgen.models.kernels.native_linear import NativeKernel, NativeStack
 from tests.doubles.tokenizers import save_tokenizer
 from tests.models.arch.families import FAMILIES, VARIANTS, make
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 transformers = pytest.importorskip("transformers")
@@ -22,8 +26,47 @@ LENGTH = 24
 ROWS = [[5, 17, 3, 44, 9, 21, 80], [7, 8], [11, 64, 2, 90, 33, 12, 6, 28, 71, 15, 50]]
 
 
-def compare(family: str, folder: Path, **overrides: Any) -> None:
-    """Compare logits, ids of a left-padded batch, and ids from the shared batch."""
+# Blocks of our kernels alone run in one call; in the others our products take turns with torch.
+IN_ONE_CALL = {
+    "cwm",
+    "dots1",
+    "ernie4_5",
+    "ernie4_5_moe",
+    "glm",
+    "glm4_moe",
+    "gpt_oss",
+    "helium",
+    "llama",
+    "ministral",
+    "mistral",
+    "mixtral",
+    "phi3",
+    "qwen2",
+    "qwen2_moe",
+    "qwen3",
+    "qwen3_moe",
+    "seed_oss",
+}
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Matrices are tiny: more threads would wait for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> asyncgen.Tokenizer:
+    return asyncgen.load_tokenizer(save_tokenizer(tmp_path_factory.mktemp("text"), "byte_level"))
+
+
+def compare(
+    family: str, folder: Path, tokenizer: asyncgen.Tokenizer, **overrides: Any
+) -> asyncgen.PreTrainedModel:
+    """Compare logits, ids of a left-padded batch, and ids from the shared batch; return ours."""
     theirs = make(family, folder, **overrides)
     ours = asyncgen.load_model(folder, dtype="float32")
     generator = torch.Generator().manual_seed(1)
@@ -35,15 +78,14 @@ def compare(family: str, folder: Path, **overrides: Any) -> None:
     widest = max(map(len, ROWS))
     padded = torch.tensor([[0] * (widest - len(row)) + row for row in ROWS])
     mask = torch.tensor([[0] * (widest - len(row)) + [1] * len(row) for row in ROWS])
-    options = {"max_new_tokens": LENGTH, "do_sample": False, "eos_token_id": None}
-    answers = []
-    for row in ROWS:  # its own padded batches are not always those of single rows
-        alone = theirs.generate(torch.tensor([row]), pad_token_id=0, **options)
-        answers.append(alone[0, len(row) :].tolist())
-    together = ours.generate(padded, attention_mask=mask, pad_token_id=0, **options)
-    assert together[:, widest:].tolist() == answers
-
-    tokenizer = asyncgen.load_tokenizer(save_tokenizer(folder, "byte_level"))
+    options: dict[str, Any] = {"max_new_tokens": LENGTH, "do_sample": False, "eos_token_id": None}
+    together: Any = ours.generate(padded, attention_mask=mask, pad_token_id=0, **options)
+    answers = together[:, widest:].tolist()
+    for row, answer in zip(ROWS, answers, strict=True):
+        assert len(answer) == LENGTH
+        with torch.no_grad():  # one row at a time: its padded batches are not always those rows
+            best = theirs(torch.tensor([row + answer])).logits[0].argmax(dim=-1).tolist()
+        assert best[len(row) - 1 : -1] == answer
 
     async def shared() -> list[list[int]]:
         async with asyncgen.AsyncLLM(ours, tokenizer=tokenizer, page_size=7) as llm:
@@ -51,6 +93,7 @@ def compare(family: str, folder: Path, **overrides: Any) -> None:
             return [list(answer.token_ids) for answer in await asyncio.gather(*calls)]
 
     assert asyncio.run(shared()) == answers
+    return ours
 
 
 def test_every_family_is_in_the_table() -> None:
@@ -58,8 +101,27 @@ def test_every_family_is_in_the_table() -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_family_equals_the_reference(family: str, tmp_path: Path) -> None:
-    compare(family, tmp_path)
+def test_a_family_equals_the_reference(
+    family: str, tmp_path: Path, tokenizer: asyncgen.Tokenizer
+) -> None:
+    ours = compare(family, tmp_path, tokenizer)
+    assert served_by(ours) == ("one call" if family in IN_ONE_CALL else "our products")
+    ours.save_pretrained(tmp_path / "again")
+    again = asyncgen.load_model(tmp_path / "again", dtype="float32")
+    ids = torch.tensor(ROWS[:1])
+    assert torch.equal(again(ids).logits, ours(ids).logits)
+
+
+def served_by(model: asyncgen.PreTrainedModel) -> str:
+    """Which kernels compute a model's blocks on this machine, as the table above states it."""
+    if not native.supports(torch.float32):
+        pytest.skip("our kernels are not compiled")
+    if model.core.runs_in_one_call:
+        return "one call"
+    products = [each for each in model.core.layers.modules() if isinstance(each, Linear)]
+    ours = NativeKernel, NativeStack
+    is_ours = all(isinstance(product.ready(), ours) for product in products)
+    return "our products" if products and is_ours else "torch"
 
 
 @pytest.mark.soak
@@ -67,5 +129,7 @@ def test_a_family_equals_the_reference(family: str, tmp_path: Path) -> None:
     ("family", "overrides"),
     [(family, each) for family, several in VARIANTS.items() for each in several],
 )
-def test_its_switches_do_too(family: str, overrides: dict[str, Any], tmp_path: Path) -> None:
-    compare(family, tmp_path, **overrides)
+def test_its_switches_do_too(
+    family: str, overrides: dict[str, Any], tmp_path: Path, tokenizer: asyncgen.Tokenizer
+) -> None:
+    compare(family, tmp_path, tokenizer, **overrides)
