@@ -209,9 +209,10 @@ def publish(pool: PagePool, state: RequestState) -> list[bytes]:
     state.num_published = full
     if not pool.sharing:
         return []
-    extend_keys(state.page_keys, tokens, size, state.salt, full)
+    keys = state.page_keys
+    extend_keys(keys, tokens, size, state.salt, full)
     for number in range(first, full):
         for group, table in enumerate(state.tables):
             if table[number] != GONE:
-                pool.publish(table[number], group_key(state.page_keys[number], group))
-    return state.page_keys[first:full]
+                pool.publish(table[number], group_key(keys[number], group))
+    return keys[first:full]
