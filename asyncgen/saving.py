@@ -57,7 +57,12 @@ class _Piece:
     name: str
     shape: tuple[int, ...]
     rule: WeightRule
-    num_bytes: int
+    dtype: torch.dtype
+
+    @property
+    def num_bytes(self) -> int:
+        """Its size in the file."""
+        return math.prod(self.shape) * self.dtype.itemsize
 
 
 def save_weights(model: Savable, folder: Path, max_shard_size: int | str) -> None:
@@ -76,7 +81,7 @@ def save_weights(model: Savable, folder: Path, max_shard_size: int | str) -> Non
         OSError: The folder cannot be written to.
     """
     pieces = [
-        _Piece(name, shape, rule, math.prod(shape) * model.dtype.itemsize)
+        _Piece(name, shape, rule, _dtype(model, rule.target))
         for rule in model.weight_map()
         for name, shape in zip(rule.sources, rule.shapes, strict=True)
     ]
@@ -140,7 +145,7 @@ def _write_shard(file: Path, model: Savable, shard: Sequence[_Piece]) -> None:
     for piece in shard:
         begin, end = end, end + piece.num_bytes
         header[piece.name] = {
-            "dtype": _KINDS[model.dtype],
+            "dtype": _KINDS[piece.dtype],
             "shape": list(piece.shape),
             "data_offsets": [begin, end],
         }
@@ -178,7 +183,14 @@ def _tensors(model: Savable, shard: Sequence[_Piece]) -> Iterator[Tensor]:
             del pieces
             del whole
         part = parts.pop(piece.name)
-        yield (part.mT if piece.rule.transposed else part).to("cpu", model.dtype).contiguous()
+        yield (part.mT if piece.rule.transposed else part).to("cpu", piece.dtype).contiguous()
+
+
+def _dtype(model: Savable, target: str) -> torch.dtype:
+    """What a parameter is saved in: the model's dtype, unless its module says another."""
+    module = model.get_submodule(target.rpartition(".")[0])
+    kind: torch.dtype = getattr(module, "saved_dtype", model.dtype)
+    return kind
 
 
 def _parameter(model: Savable, target: str) -> Tensor:

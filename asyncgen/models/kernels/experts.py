@@ -161,6 +161,11 @@ class Exact(nn.Module):
         empty = torch.empty(features, dtype=torch.float32)
         self.weight = nn.Parameter(empty, requires_grad=False)
 
+    @property
+    def saved_dtype(self) -> torch.dtype:
+        """What it is saved in."""
+        return self.weight.dtype
+
     def keeps(self, stored: torch.dtype) -> bool:
         """It does, whatever a file has."""
         return stored.is_floating_point

@@ -112,6 +112,19 @@ def test_what_is_saved_is_what_was_read(family: str, tmp_path: Path) -> None:
         assert torch.equal(again[name], tensor), name
 
 
+def test_corrections_of_scores_stay_exact(tmp_path: Path) -> None:
+    make("dots1", tmp_path, **FEW)
+    name = "model.layers.1.mlp.gate.e_score_correction_bias"
+    stored = load_file(tmp_path / "model.safetensors")
+    stored[name] = torch.tensor([0.1234567, 0.1234568, 0.0, 0.1, 0.2, 0.3])
+    save_file(stored, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    model = asyncgen.load_model(tmp_path, dtype="bfloat16")
+    model.save_pretrained(tmp_path / "again")
+    again = load_file(tmp_path / "again" / "model.safetensors")
+    assert torch.equal(again[name], stored[name])
+    assert again["model.norm.weight"].dtype == torch.bfloat16
+
+
 @pytest.mark.parametrize("family", ["qwen2_moe", "gpt_oss"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_torchs_kernels_compute_the_same(
