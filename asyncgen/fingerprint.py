@@ -69,8 +69,10 @@ def fingerprint_of(model: PreTrainedModel, tokenizer: Tokenizer | None) -> str |
         found.update(backend.to_str().encode())
     found.update(_bytes(_logits(model)))
     for name, weight in model.core.named_parameters():
-        if name.startswith("embed_") and weight.dim() == 2:  # a norm of embeddings is none
-            for sums in _sums(weight.detach(), model.dtype):
+        if name.startswith("embed_"):
+            # Those of a norm behind the table have one dimension.
+            table = weight.detach().reshape(-1, weight.shape[-1])
+            for sums in _sums(table, model.dtype):
                 found.update(_bytes(sums))
     return found.hexdigest()[:_SHOWN]
 

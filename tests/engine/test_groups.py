@@ -19,13 +19,22 @@ from tests.models.build import random_pair
 if TYPE_CHECKING:
     from tests.doubles.sinks import RecordingSink
 
-MIXED = ["sliding_attention", "full_attention", "sliding_attention"]
+SLIDING, FULL = "sliding_attention", "full_attention"
 
 SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
     "mistral": ("mistral", {"sliding_window": 9}),
+    "gemma3": (
+        "gemma3_text",
+        {
+            "num_hidden_layers": 6,
+            "sliding_window": 8,
+            "query_pre_attn_scalar": 8,
+            "layer_types": [SLIDING] * 5 + [FULL],
+        },
+    ),
     "mixed": (
         "qwen2",
-        {"use_sliding_window": True, "sliding_window": 6, "layer_types": MIXED},
+        {"use_sliding_window": True, "sliding_window": 6, "layer_types": [SLIDING, FULL, SLIDING]},
     ),
 }
 

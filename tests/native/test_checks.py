@@ -23,7 +23,7 @@ pytestmark = needs_compiler
 
 HEADS, KV_HEADS, SIZE, PAGE_SIZE, NUM_PAGES = 4, 2, 16, 8, 6
 
-PLAIN = (0, False, 1.0, 0.0, None, False)
+PLAIN = (0, False, 1.0, 0.0, None, False, 0)
 """Options of a layer that sees all keys."""
 
 
@@ -119,7 +119,7 @@ class Step:
     def __init__(self, kernels: Any) -> None:
         self.memory = torch.zeros(2, NUM_PAGES * KV_HEADS, PAGE_SIZE, SIZE)
         self.attention = kernels.Attention(
-            [(tuple(self.memory), 0, False, 0.25, 0.0, None, False)],
+            [(tuple(self.memory), 0, False, 0.25, 0.0, None, False, 0)],
             num_heads=HEADS,
             kv_heads=KV_HEADS,
             head_dim=SIZE,
@@ -170,6 +170,26 @@ def test_rows_of_a_step_are_checked(
         Step(kernels).lay_out(rows, pages)
 
 
+def test_layers_read_tables_of_their_own(kernels: Any) -> None:
+    memory = torch.zeros(2, NUM_PAGES * KV_HEADS, PAGE_SIZE, SIZE)
+    window = (4, *PLAIN[1:6], 1)
+    sizes = {"num_heads": HEADS, "kv_heads": KV_HEADS, "head_dim": SIZE, "page_size": PAGE_SIZE}
+    layers = [(tuple(memory), *PLAIN), (tuple(memory), *window)]
+    attention = kernels.Attention(layers, **sizes, uses_tiles=False)
+    heads, out = torch.randn(1, HEADS + 2 * KV_HEADS, SIZE), torch.empty(1, HEADS * SIZE)
+    start = 2 * PAGE_SIZE + 3  # the second table has the last page only: what the window sees
+    rows = array("q", [0, 1, start, 0, 0, 1, start, 3 - 2])
+    attention.lay_out(rows, array("q", [3, 1, 4, 5]), out)
+    for layer, page in enumerate((4, 5)):
+        attention.attend(layer, heads)
+        keys = memory[0].view(NUM_PAGES, KV_HEADS, PAGE_SIZE, SIZE)
+        torch.testing.assert_close(keys[page, :, 3], heads[0, HEADS : HEADS + KV_HEADS])
+    with pytest.raises(RuntimeError, match="there is no page"):
+        attention.lay_out(rows, array("q", [3, 1, 4, -1]), out)
+    with pytest.raises(ValueError, match="in each of 2 tables, not 4 in all"):
+        attention.lay_out(rows[:4], array("q", [3, 1, 4]), out)
+
+
 def test_what_is_laid_out_and_what_is_attended_to_are_one_step(kernels: Any) -> None:
     step = Step(kernels)
     with pytest.raises(ValueError, match="heads are"):
@@ -213,15 +233,18 @@ def test_so_is_one_in_a_chunk_of_many_queries(kernels: Any) -> None:
 def test_a_layers_options_are_those_of_its_heads(kernels: Any) -> None:
     sizes = {"num_heads": 4, "kv_heads": 2, "head_dim": 16, "page_size": 8, "uses_tiles": False}
     pair = torch.zeros(2, 12, 8, 16).unbind(0)
-    for wrong in ((0, True, 1.0, 0.0, None, False), (-1, *PLAIN[1:]), (*PLAIN[:3], -1.0, None, 0)):
+    chunked, capped = (0, True, *PLAIN[2:]), (*PLAIN[:3], -1.0, *PLAIN[4:])
+    for wrong in (chunked, (-1, *PLAIN[1:]), capped):
         with pytest.raises(ValueError, match="cannot be computed"):
             kernels.Attention([(pair, *wrong)], **sizes)
     with pytest.raises(ValueError, match="3 slopes for 4 heads"):
-        kernels.Attention([(pair, *PLAIN[:4], (1.0, 2.0, 3.0), False)], **sizes)
+        kernels.Attention([(pair, *PLAIN[:4], (1.0, 2.0, 3.0), False, 0)], **sizes)
+    with pytest.raises(ValueError, match="table is -1"):
+        kernels.Attention([(pair, *PLAIN[:6], -1)], **sizes)
     heads, out = torch.zeros(1, 8, 16), torch.empty(1, 64)
     sinks = torch.zeros(4)
     for has_sinks, good, bad in ((False, None, sinks), (True, sinks, None)):
-        attention = kernels.Attention([(pair, *PLAIN[:5], has_sinks)], **sizes)
+        attention = kernels.Attention([(pair, *PLAIN[:5], has_sinks, 0)], **sizes)
         attention.lay_out(array("q", [0, 1, 0, 0]), array("q", [0]), out)
         attention.attend(0, heads, good)
         with pytest.raises(ValueError, match="this layer has"):

@@ -76,7 +76,8 @@ class RetainedPages:
             written.
         """
         pool = self._pool
-        size, nothing = pool.page_size, ([[] for _ in pool.windows], 0)
+        size = pool.page_size
+        nothing: tuple[list[list[int]], int] = ([[] for _ in pool.windows], 0)
         old = self.states.get(state.request_id)
         if old is None or old.salt != state.salt:
             return nothing

@@ -14,6 +14,7 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from asyncgen.models.attention.openly import attend_openly, hide_unseen
+from asyncgen.models.attention.options import numbered
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -92,9 +93,9 @@ class DenseAttention:
         windows = [options.window for options in config.attention]
         self._windows = windows if any(windows) else None
         self._options = config.attention
-        self._kinds = [options.kind for options in config.attention]
+        self._kinds, self._kind_of = numbered([each.kind for each in config.attention])
         # What one product of the new token and the keys that a cache gives does not compute.
-        self._masked = [not kind.is_fusable for kind in self._kinds]
+        self._masked = [not options.is_fusable for options in config.attention]
         hidden = None if attention_mask is None else attention_mask == 0
         self._padding = None if hidden is None or not bool(hidden.any()) else hidden  # [B, T]
         self._weights = collect_attentions
@@ -107,7 +108,7 @@ class DenseAttention:
         self._end = self._start + length
         if rows != self._rows or length != self._length:
             self._rows, self._length, self._bound = rows, length, None
-        self._masks: dict[AttentionOptions, Tensor | None] = {}
+        self._masks: dict[int, Tensor | None] = {}  # by the number of a kind
         self._distances: dict[int, Tensor] = {}
         # The hot path: one new token per row, nothing hidden from it but what a window excludes.
         self._plain = length == 1 and self._padding is None and self._weights is None
@@ -154,9 +155,9 @@ class DenseAttention:
         queries = heads.view(rows, length, -1, size)[:, :, : self._heads].transpose(1, 2)
         keys = keys.view(rows, self._kv_heads, -1, size)  # [B, K, T, D]
         values = values.view(rows, self._kv_heads, -1, size)
-        options, kind, collect = self._options[layer], self._kinds[layer], self._weights
+        options, kind, collect = self._options[layer], self._kind_of[layer], self._weights
         if kind not in self._masks:
-            self._masks[kind] = self._make_mask(first, kind, heads)
+            self._masks[kind] = self._make_mask(first, self._kinds[kind], heads)
         mask = self._masks[kind]
         if options.is_plain:
             causal, scale = mask is None and length > 1, options.scale

@@ -9,8 +9,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import inf, isfinite
+from typing import TYPE_CHECKING, TypeVar
 
 from asyncgen.errors import InvalidRequestError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+Kind = TypeVar("Kind")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +84,12 @@ class AttentionOptions:
         if self.is_chunked:
             return position // self.window * self.window
         return max(position + 1 - self.window, 0)
+
+
+def numbered(kinds: Sequence[Kind]) -> tuple[list[Kind], list[int]]:
+    """The kinds that layers are of, each once, and for each layer the number of its own."""
+    distinct = list(dict.fromkeys(kinds))
+    return distinct, [distinct.index(kind) for kind in kinds]
 
 
 def alibi_slopes(heads: int) -> tuple[float, ...]:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, ClassVar
 from asyncgen.errors import UnsupportedModelError, shorten
 from asyncgen.models.arch.registry import FAMILIES
 from asyncgen.models.attention.options import AttentionOptions
-from asyncgen.models.expert_rules import stacked_if_stored
 from asyncgen.models.family.declaration import Family, settled
+from asyncgen.models.family.experts import stacked_if_stored
 from asyncgen.models.family.plan import BlockPlan, Positions, StreamPlan
 from asyncgen.models.family.rope import RopeConfig, rope_values
 from asyncgen.models.family.values import MOST_LAYERS, ConfigValues
@@ -113,7 +113,9 @@ class ModelConfig:
         Args:
             stored: Names of the tensors that are stored.
         """
-        return stacked_if_stored(self, stored)
+        layers = [layer for layer, plan in enumerate(self.blocks) if plan.experts is not None]
+        names = stacked_if_stored(self.names, layers, stored)
+        return self if names is self.names else replace(self, names=names)
 
     is_encoder_decoder: ClassVar[bool] = False
     """Whether there is an encoder as well."""

@@ -62,10 +62,12 @@ def expected(heads: Tensor, options: AttentionOptions) -> Tensor:
 
 @dataclass
 class Text:
-    """A text on its way: its heads in each layer ``[L, T, H + 2K, D]``, and its pages."""
+    """A text on its way: its heads in each layer ``[L, T, H + 2K, D]``, and its pages, those of
+    layers that are in another group apart."""
 
     heads: Tensor
     pages: list[int]
+    more: list[list[int]]
     start: int = 0
     count: int = 0
 
@@ -100,11 +102,12 @@ def run_packed(attention: Any, config: ModelConfig, texts: list[Text], seed: int
 
 def texts_of(lengths: list[int], size: int, dtype: torch.dtype, seed: int) -> list[Text]:
     generator = torch.Generator().manual_seed(seed)
-    free = random.Random(seed).sample(range(40), 40)
+    free = random.Random(seed).sample(range(80), 80)
     texts = []
     for length in lengths:
         heads = torch.randn(2, length, HEADS + 2 * KV_HEADS, D, generator=generator).to(dtype)
-        texts.append(Text(heads, [free.pop() for _ in range(-(-length // size))]))
+        own, other = ([free.pop() for _ in range(-(-length // size))] for _ in range(2))
+        texts.append(Text(heads, own, [other]))
     return texts
 
 
@@ -120,7 +123,7 @@ def test_rows_in_any_mix_equal_the_formula(
     config = config_of(FAMILIES[family])
     kind = TorchAttention if kernels == "torch" else PagedAttention
     for seed in range(3):
-        storage = PagedStorage(config, 40, 7, dtype=dtype, heads_first=heads_first)
+        storage = PagedStorage(config, 80, 7, dtype=dtype, heads_first=heads_first)
         storage.data.fill_(torch.nan)
         texts = texts_of([33, 5, 18], 7, dtype, seed)
         run_packed(kind(config, storage), config, texts, seed)
@@ -154,7 +157,7 @@ def test_what_no_fused_kernel_has_is_computed_by_torch(
 ) -> None:
     monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", varlen_attn)
     config = config_of(FAMILIES["llama4"])
-    storage = PagedStorage(config, 40, 7, dtype=torch.bfloat16, heads_first=False)
+    storage = PagedStorage(config, 80, 7, dtype=torch.bfloat16, heads_first=False)
     storage.data.zero_()
     with caplog.at_level(logging.INFO, "asyncgen.models"):
         attention = TorchAttention(config, storage)
@@ -185,7 +188,7 @@ def test_sinks_are_applied_to_what_a_fused_kernel_tells(
         "torch.nn.attention.varlen.varlen_attn", function if is_wrong else varlen_attn
     )
     config = config_of(FAMILIES["gpt_oss"])
-    storage = PagedStorage(config, 40, 7, dtype=torch.bfloat16, heads_first=False)
+    storage = PagedStorage(config, 80, 7, dtype=torch.bfloat16, heads_first=False)
     storage.data.zero_()
     with caplog.at_level(logging.INFO, "asyncgen.models"):
         attention = TorchAttention(config, storage)
@@ -223,7 +226,7 @@ def test_zeros_behind_narrow_values_stay_zeros() -> None:
     config = config_of(FAMILIES["gemma2"])
     text = texts_of([20], 7, torch.float32, 0)[0]
     text.heads[:, :, HEADS + KV_HEADS :, 10:] = 0
-    storage = PagedStorage(config, 40, 7)
+    storage = PagedStorage(config, 80, 7)
     storage.data.zero_()
     attention = PagedAttention(config, storage)
     text.count = 20

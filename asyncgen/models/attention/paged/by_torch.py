@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 import torch
 
-from asyncgen.models.attention.options import AttentionOptions
+from asyncgen.models.attention.options import numbered
 from asyncgen.models.attention.paged.chunks import Chunks
 from asyncgen.models.attention.paged.copied import CopiedRows, CopyMemory, are_worth_copying
 from asyncgen.models.attention.paged.fused import FusedRows
@@ -25,15 +25,13 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from asyncgen.cache.paged import PagedStorage
+    from asyncgen.models.attention.options import AttentionOptions
     from asyncgen.models.attention.paged.plan import PackedRow
     from asyncgen.models.config import ModelConfig
 
 
 Whole: TypeAlias = SingleTokens | CopiedRows | FusedRows
 """What may compute all rows of a step at once."""
-
-Kind: TypeAlias = tuple[int, AttentionOptions]
-"""A group of layers, and what the attention of some of them does."""
 
 Part: TypeAlias = Chunks | SingleTokens
 """What may compute some rows of a step."""
@@ -68,14 +66,14 @@ class TorchAttention:
         self._heads = config.num_attention_heads
         self._scales = [options.scale for options in config.attention]
         # For each layer its group, and what its attention does: layers that have both in common
-        # are laid out together.
+        # are laid out together, by their number among the kinds.
         groups = [group for group, _ in storage.plan.places()]
         kinds = [options.kind for options in config.attention]
-        self._kinds = list(zip(groups, kinds, strict=True))
-        self._parts: dict[Kind, list[Part]] = {}
+        self._kinds, self._kind_of = numbered(list(zip(groups, kinds, strict=True)))
+        self._parts: dict[int, list[Part]] = {}
         # What computes all rows of the step at once, where there is such a thing; and for each
         # group where its keys and values are written, unless they are copied.
-        self._only: dict[Kind, Whole] = {}
+        self._only: dict[int, Whole] = {}
         self._slots: list[Tensor] = []
         self._num_tokens = 0
         self._starts: list[int] = []
@@ -97,13 +95,13 @@ class TorchAttention:
             places = [place_rows(rows, group) for group in range(len(self.storage.plan.groups))]
             for placed in places:
                 self._clear_begun(placed)
-            for group, options in dict.fromkeys(self._kinds):
+            for number, (group, options) in enumerate(self._kinds):
                 found = self._split(places[group], options)
                 if isinstance(found, list):
-                    self._parts[group, options] = found
+                    self._parts[number] = found
                 else:
-                    self._only[group, options] = found
-            if not isinstance(self._only.get(self._kinds[0]), CopiedRows):
+                    self._only[number] = found
+            if not isinstance(self._only.get(0), CopiedRows):
                 self._slots = [self._place_keys(placed) for placed in places]
             self._num_tokens = sum(row.count for row in rows)
             self._out = torch.empty(
@@ -157,9 +155,10 @@ class TorchAttention:
 
     def attend(self, layer: int, heads: Tensor, sinks: Tensor | None = None) -> Tensor:
         """See `AttentionContext`."""
-        kind = self._kinds[layer]
+        kind = self._kind_of[layer]
         if self._slots:
-            self._flat[layer].index_put_((self._slots[kind[0]],), heads[:, self._heads :])
+            slots = self._slots[self._kinds[kind][0]]
+            self._flat[layer].index_put_((slots,), heads[:, self._heads :])
         scale = self._scales[layer]
         only = self._only.get(kind)
         if only is not None:
@@ -187,7 +186,7 @@ class TorchAttention:
 
     def _are_copied(self, rows: list[PlacedRow]) -> bool:
         """Whether the rows' keys are copied together; each kind would make its copy."""
-        if len(set(self._kinds)) > 1 or any(row.count > 1 for row in rows):
+        if len(self._kinds) > 1 or any(row.count > 1 for row in rows):
             return False
         if len(rows) > 1 and self._steps_together < STEPS_TOGETHER:
             return False

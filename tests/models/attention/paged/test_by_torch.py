@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from asyncgen.cache.paged import PagedStorage
-from asyncgen.models.attention.options import AttentionOptions
 from asyncgen.models.attention.paged.by_torch import TorchAttention
 from asyncgen.models.attention.paged.chunks import Chunks
 from asyncgen.models.attention.paged.singles import SingleTokens
@@ -36,7 +35,6 @@ def test_single_tokens_and_chunks_are_computed_apart() -> None:
     ids = torch.zeros(20, dtype=torch.int64)
     chunk, token = Row(ids, [0, 1, 2], 2, 18), Row(ids, [3, 4, 5], 19, 1)
     attention.lay_out([token, chunk])
-    kind = (0, AttentionOptions())
-    assert [type(part) for part in attention._parts[kind]] == [SingleTokens, Chunks]
+    assert [type(part) for part in attention._parts[0]] == [SingleTokens, Chunks]
     attention.lay_out([token])
-    assert kind in attention._only and not attention._parts, "no padded batch"
+    assert 0 in attention._only and not attention._parts, "no padded batch"

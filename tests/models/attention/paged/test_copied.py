@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asyncgen.cache.paged import PagedStorage
-from asyncgen.models.attention.options import AttentionOptions
 from asyncgen.models.attention.paged.by_torch import STEPS_TOGETHER, TorchAttention
 from asyncgen.models.attention.paged.copied import (
     MOST_COPIED,
@@ -200,16 +199,16 @@ def test_a_step_goes_on_where_the_last_one_ended() -> None:
     attention = TorchAttention(core.config, storage)
     pages = [3, 1, 4]
     attention.lay_out([Row(5, 1, pages)])
-    part = attention._only[0, AttentionOptions()]
+    part = attention._only[0]
     assert isinstance(part, CopiedRows)
     attention.lay_out([Row(6, 1, pages)])
-    assert attention._only[0, AttentionOptions()] is part
+    assert attention._only[0] is part
     attention.lay_out([Row(7, 1, pages)])
     attention.lay_out([Row(8, 1, pages)])  # the next page
-    assert attention._only[0, AttentionOptions()] is part
+    assert attention._only[0] is part
     for other in (Row(10, 1, pages), Row(6, 1, pages), Row(7, 1, [3, 2, 4])):
         attention.lay_out([other])
-        assert attention._only[0, AttentionOptions()] is not part
+        assert attention._only[0] is not part
 
 
 def test_what_is_left_of_a_page_is_no_nan_to_others() -> None:
@@ -231,6 +230,6 @@ def test_a_long_text_is_not_copied() -> None:
     attention = TorchAttention(core.config, storage)
     pages = list(range(storage.num_pages))
     attention.lay_out([Row(MOST_COPIED - 1, 1, pages)])
-    assert isinstance(attention._only[0, AttentionOptions()], CopiedRows)
+    assert isinstance(attention._only[0], CopiedRows)
     attention.lay_out([Row(MOST_COPIED, 1, pages)])
-    assert not isinstance(attention._only[0, AttentionOptions()], CopiedRows)
+    assert not isinstance(attention._only[0], CopiedRows)
