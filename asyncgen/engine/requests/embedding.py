@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from asyncgen.engine.requests.admission import Seat
     from asyncgen.engine.requests.request import Sink
-    from asyncgen.engine.scheduling.pages import CacheRoom
+    from asyncgen.engine.scheduling.groups import CacheRoom
     from asyncgen.generation.stopping.cancel import CancelCriteria
     from asyncgen.tokenizer import Tokenizer
     from asyncgen.types import Pooling, Prompt
