@@ -13,7 +13,6 @@ from asyncgen.errors import UnsupportedModelError, shorten
 from asyncgen.models.arch.registry import FAMILIES
 from asyncgen.models.attention.options import AttentionOptions
 from asyncgen.models.family.declaration import Family, settled
-from asyncgen.models.family.experts import stacked_if_stored
 from asyncgen.models.family.plan import BlockPlan, Positions, StreamPlan
 from asyncgen.models.family.rope import RopeConfig, rope_values
 from asyncgen.models.family.values import MOST_LAYERS, ConfigValues

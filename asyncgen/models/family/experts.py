@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+from typing import Final, Literal
 
 MOST_EXPERTS: Final = 1024
 """The most experts that there is a choice of (``kernels.h``)."""
@@ -91,21 +88,3 @@ class ExpertsPlan:
     is_shared_gated: bool = False
     has_row_of_corrections: bool = False
     takes_turns: bool = False
-
-
-def stacked_if_stored(
-    names: Mapping[str, str], layers: Sequence[int], stored: Collection[str]
-) -> Mapping[str, str]:
-    """The names of a file that has one tensor of all experts, where it does.
-
-    Args:
-        names: Those of a family whose files have a tensor an expert.
-        layers: The layers that have experts.
-        stored: Names of the tensors that are stored.
-    """
-    if not layers or "*" not in names.get("experts_down", ""):
-        return names
-    prefix = names["experts_down"].partition(".*.")[0]
-    stacks = {"experts_gate_up": f"{prefix}.gate_up_proj", "experts_down": f"{prefix}.down_proj"}
-    name = f"{names['layers']}.{layers[0]}.{stacks['experts_down']}"
-    return {**names, **stacks} if name in stored else names
