@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from asyncgen.engine.requests.admission import Seat
     from asyncgen.engine.requests.request import Sink
-    from asyncgen.engine.scheduling.pages import CacheRoom
+    from asyncgen.engine.scheduling.groups import CacheRoom
     from asyncgen.generation.stopping.cancel import CancelCriteria
     from asyncgen.tokenizer import Tokenizer
     from asyncgen.types import Pooling, Prompt
@@ -132,7 +132,10 @@ def _check_length(model: Any, room: CacheRoom | None, prompt: Prompt, length: in
     limits = [
         (getattr(model.config, "max_position_embeddings", None), "the context holds {}"),
         (model.core.packed_length, "with `dynamic` rope a text has at most {}"),
-        (None if room is None else room.positions(1), "the memory for keys and values holds {}"),
+        (
+            None if room is None else room.longest_text(length),
+            "the memory for keys and values holds {}",
+        ),
     ]
     for limit, why in limits:
         if limit is not None and length > limit:

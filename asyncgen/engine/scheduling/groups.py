@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from asyncgen.cache.groups import first_block, most_blocks
-from asyncgen.engine.scheduling.pages import GONE, group_key, most_pages
+from asyncgen.engine.scheduling.pages import GONE, group_key, held, most_pages
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -189,3 +189,13 @@ def extend_tables(pool: PagePool, state: RequestState, blocks: int) -> None:
         if len(table) < blocks:
             table += pool.take(blocks - len(table))
     state.room = min(map(len, state.tables)) * pool.page_size
+
+
+def withdraw(pool: PagePool, state: RequestState) -> None:
+    """Let no request find what this one computed, pages that it has given back included."""
+    pool.withdraw(held(state.tables))
+    if state.num_gone:
+        for group, table in enumerate(state.tables):
+            keys = state.page_keys[: table.count(GONE)]
+            for key in keys:
+                pool.withdraw(pool.lookup([group_key(key, group)]))
