@@ -457,7 +457,7 @@ class PreTrainedModel(GenerationMixin, ContinuousMixin, nn.Module):
         """What types add to embeddings ``[B, S, E]``, ``[1 or B, S, E]``."""
         batch, length, _ = embeddings.shape
         if not self.core.family.has_token_types:
-            name = self.core.model_type
+            name = self.core.family.model_type
             allowed = f"a {name} model has no types of tokens; leave it out"
             raise InvalidRequestError("token_type_ids", tuple(token_type_ids.shape), allowed)
         if token_type_ids.shape not in ((batch, length), (1, length)):

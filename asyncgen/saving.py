@@ -175,9 +175,12 @@ def _tensors(model: Savable, shard: Sequence[_Piece]) -> Iterator[Tensor]:
                     if across
                     else whole.reshape(first)
                 )
-            rows = [shape[-1] if across else shape[0] for shape in rule.shapes]
-            rows = rows if len(rows) > 1 else [len(whole)]
-            parts = dict(zip(rule.sources, torch.split(whole, rows), strict=True))
+            pieces: Sequence[Tensor] = (whole,)
+            if len(rule.sources) > 1:
+                rows = [shape[-1] if across else shape[0] for shape in rule.shapes]
+                pieces = torch.split(whole, rows)
+            parts = dict(zip(rule.sources, pieces, strict=True))
+            del pieces
             del whole
         part = parts.pop(piece.name)
         yield (part.mT if piece.rule.transposed else part).to("cpu", piece.dtype).contiguous()

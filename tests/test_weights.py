@@ -259,7 +259,8 @@ def test_index_decides_between_two_copies(tmp_path: Path) -> None:
         weight_map["model.norm.weight"] = f"{chosen}.safetensors"
         weight_map.setdefault("lm_head.weight", "z.safetensors")
         write_index(tmp_path, weight_map)
-        assert torch.equal(load(tmp_path).norm.weight, expected["model.norm.weight"])
+        loaded = load(tmp_path).norm.weight
+        assert loaded is not None and torch.equal(loaded, expected["model.norm.weight"])
 
 
 def test_check_fit_says_nothing_when_all_is_well(tmp_path: Path) -> None:

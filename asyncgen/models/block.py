@@ -57,6 +57,11 @@ class Xielu(nn.Module):
         eps: Greatest argument of the exponential, a scalar.
     """
 
+    alpha_p: Tensor
+    alpha_n: Tensor
+    beta: Tensor
+    eps: Tensor
+
     def __init__(self, dtype: torch.dtype) -> None:
         """Make the parameters, uninitialised."""
         super().__init__()

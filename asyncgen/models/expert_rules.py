@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from asyncgen.weight_map import WeightRule, module_rules
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-
     from asyncgen.models.config import ModelConfig
     from asyncgen.models.family.experts import ExpertsPlan
 
@@ -55,23 +52,6 @@ def expert_rules(config: ModelConfig, index: int, plan: ExpertsPlan) -> list[Wei
         )
         rules += module_rules(f"{target}.shared_down", sources("shared_down"), [hidden], shared)
     return rules
-
-
-def stacked_if_stored(config: ModelConfig, stored: Collection[str]) -> ModelConfig:
-    """The network with the names of a file that has one tensor of all experts.
-
-    Args:
-        config: The network, of a family whose files have a tensor an expert.
-        stored: Names of the tensors that are stored.
-    """
-    names = config.names
-    if "*" not in names.get("experts_down", ""):
-        return config
-    prefix = names["experts_down"].partition(".*.")[0]
-    stacks = {"experts_gate_up": f"{prefix}.gate_up_proj", "experts_down": f"{prefix}.down_proj"}
-    layers = [number for number, plan in enumerate(config.blocks) if plan.experts is not None]
-    name = f"{names['layers']}.{layers[0]}.{stacks['experts_down']}" if layers else ""
-    return replace(config, names={**names, **stacks}) if name in stored else config
 
 
 def _stacked(

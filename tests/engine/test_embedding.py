@@ -98,6 +98,7 @@ def test_any_mix_with_preemption_equals_transformers(
         torch.testing.assert_close(request.pool.vector, wanted, atol=1e-5, rtol=0)
     for prompt, sink in streams:
         found = model.generate(torch.tensor([prompt]), max_new_tokens=40, do_sample=False)
+        assert isinstance(found, torch.Tensor)
         assert ids_of(sink) == found[0, len(prompt) :].tolist()
     bench.require_empty()
 

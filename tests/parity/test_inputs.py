@@ -122,7 +122,7 @@ def check_inputs(seed: int, folder: Path) -> None:
         call["input_ids"] = ids
     if choice.random() < 0.5:
         call["position_ids"] = torch.randint(0, 30, ids.shape)
-    if ours.core.has_token_types and choice.random() < 0.7:
+    if ours.core.family.has_token_types and choice.random() < 0.7:
         call["token_type_ids"] = torch.randint(0, 60, ids.shape)
     if choice.random() < 0.3:
         call["cache_implementation"] = "static"

@@ -16,7 +16,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from asyncgen.cache.groups import first_block, most_blocks
-from asyncgen.engine.scheduling.pages import GONE, group_key, held, most_pages
+from asyncgen.engine.scheduling.pages import (
+    GONE,
+    UNREAD,
+    extend_keys,
+    group_key,
+    held,
+    most_pages,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -189,6 +196,27 @@ def extend_tables(pool: PagePool, state: RequestState, blocks: int) -> None:
         if len(table) < blocks:
             table += pool.take(blocks - len(table))
     state.room = min(map(len, state.tables)) * pool.page_size
+
+
+def publish(pool: PagePool, state: RequestState) -> list[bytes]:
+    """Let others find the pages of a request that became full; returns what names them."""
+    size = pool.page_size
+    first, full = state.num_published, state.num_computed // size
+    if full <= first:
+        return []
+    tokens = state.tokens
+    while pool.sharing and full > first and UNREAD in tokens[(full - 1) * size : full * size]:
+        full -= 1
+    state.num_published = full
+    if not pool.sharing:
+        return []
+    keys = state.page_keys
+    extend_keys(keys, tokens, size, state.salt, full)
+    for number in range(first, full):
+        for group, table in enumerate(state.tables):
+            if table[number] != GONE:
+                pool.publish(table[number], group_key(keys[number], group))
+    return keys[first:full]
 
 
 def withdraw(pool: PagePool, state: RequestState) -> None:

@@ -32,12 +32,11 @@ from asyncgen.engine.scheduling.groups import (
     give_back,
     num_missing,
     num_to_start,
+    publish,
 )
 from asyncgen.engine.scheduling.pages import (
     GONE,
-    UNREAD,
     extend_keys,
-    group_key,
     held,
     most_pages,
 )
@@ -176,7 +175,8 @@ class Scheduler(ABC):
                 continue
             state.num_computed = end = row.start + row.count
             if end >= (state.num_published + 1) * page_size:
-                self._publish(state)
+                for key in publish(self.cache, state):
+                    self._leaders.settle(state, key)
             if state.status is not _DECODING:
                 state.status = _DECODING if row.is_last else _SPLIT_PENDING_REMAINDER
 
@@ -598,23 +598,3 @@ class Scheduler(ABC):
             return start
         extend_tables(pool, state, blocks)
         return min(end, state.room)
-
-    def _publish(self, state: RequestState) -> None:
-        """Let others find the pages of a request that became full."""
-        pool, page_size = self.cache, self.cache.page_size
-        first, full = state.num_published, state.num_computed // page_size
-        if not pool.sharing:
-            state.num_published = full
-            return
-        tokens = state.tokens
-        while full > first and UNREAD in tokens[(full - 1) * page_size : full * page_size]:
-            full -= 1
-        extend_keys(state.page_keys, tokens, page_size, state.salt, full)
-        tables = state.tables
-        for number in range(first, full):
-            key = state.page_keys[number]
-            for group, table in enumerate(tables):
-                if table[number] != GONE:
-                    pool.publish(table[number], group_key(key, group))
-            self._leaders.settle(state, key)
-        state.num_published = full

@@ -10,6 +10,7 @@ from asyncgen.models.family.declaration import LAYER, SMALL, Family, flag
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from asyncgen.models.family.plan import Positions
     from asyncgen.models.family.values import ConfigValues
 
 _NAMES = {
@@ -51,6 +52,10 @@ def _slopes(values: ConfigValues) -> tuple[float, ...] | None:
     return tuple(slope * scale for slope in alibi_slopes(heads))
 
 
+def _positions(values: ConfigValues) -> Positions:
+    return "none" if values.flag("alibi") else "rotary"
+
+
 FAMILY = Family(
     "falcon",
     "FalconForCausalLM",
@@ -80,7 +85,7 @@ FAMILY = Family(
     ),
     kv_heads=_kv_heads,
     width=lambda values: values.count("intermediate_size", default=4 * values.count("hidden_size")),
-    positions=lambda values: "none" if values.flag("alibi") else "rotary",
+    positions=_positions,
     norm=LAYER,
     qkv_bias=flag("bias"),
     output_bias=flag("bias"),

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, ClassVar
 from asyncgen.errors import UnsupportedModelError, shorten
 from asyncgen.models.arch.registry import FAMILIES
 from asyncgen.models.attention.options import AttentionOptions
-from asyncgen.models.expert_rules import stacked_if_stored
 from asyncgen.models.family.declaration import Family, settled
-from asyncgen.models.family.plan import BlockPlan, StreamPlan
+from asyncgen.models.family.plan import BlockPlan, Positions, StreamPlan
 from asyncgen.models.family.rope import RopeConfig, rope_values
 from asyncgen.models.family.values import MOST_LAYERS, ConfigValues
 
@@ -108,12 +107,21 @@ class ModelConfig:
         return _read(raw, FAMILIES[model_type])
 
     def fitted_to(self, stored: Collection[str]) -> ModelConfig:
-        """The description that goes with a checkpoint's weights.
+        """The description with the names of a checkpoint that has one tensor of all experts.
 
         Args:
             stored: Names of the tensors that are stored.
         """
-        return stacked_if_stored(self, stored)
+        names = self.names
+        experts = [number for number, plan in enumerate(self.blocks) if plan.experts is not None]
+        if not experts or "*" not in names.get("experts_down", ""):
+            return self
+        prefix = names["experts_down"].partition(".*.")[0]
+        down = f"{prefix}.down_proj"
+        if f"{names['layers']}.{experts[0]}.{down}" not in stored:
+            return self
+        stacked = {"experts_gate_up": f"{prefix}.gate_up_proj", "experts_down": down}
+        return replace(self, names={**names, **stacked})
 
     is_encoder_decoder: ClassVar[bool] = False
     """Whether there is an encoder as well."""
@@ -212,7 +220,7 @@ def _read(raw: Mapping[str, object], family: Family) -> ModelConfig:
     layers = settled(family.layers, values)
     if layers is None:
         layers = values.count("num_hidden_layers", most=MOST_LAYERS)
-    positions = settled(family.positions, values)
+    positions: Positions = settled(family.positions, values)
     is_turned = positions == "rotary"
     has_length = positions not in ("buckets", "none")
     length = values.count("max_position_embeddings") if has_length else None

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
-from asyncgen.models.family.plan import HeadNormPlan, NormPlan
+from asyncgen.models.family.plan import HeadNormPlan, NormPlan, Positions
 from asyncgen.models.family.values import ConfigValues
 
 if TYPE_CHECKING:
@@ -174,7 +174,7 @@ class Family:
     kv_heads: Setting[int | None] = None
     width: Setting[int] = _width
 
-    positions: Setting[Literal["rotary", "table", "sinusoids", "buckets", "none"]] = "rotary"
+    positions: Setting[Positions] = "rotary"
     position_offset: int = 0
     turned: Setting[float | None] = None
     is_interleaved: bool = False

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from asyncgen.models.family.declaration import LLAMA_NAMES
-from asyncgen.models.family.experts import MOST_EXPERTS, ExpertsPlan, Routing
+from asyncgen.models.family.experts import MOST_EXPERTS, ExpertsPlan, GatePlan, Routing
 from asyncgen.models.family.values import MOST_LAYERS
 
 if TYPE_CHECKING:
@@ -34,6 +34,17 @@ MIXTRAL_NAMES: Mapping[str, str] = {
 """Names of Mixtral's weights."""
 
 
+_GATES: Mapping[str, Literal["silu", "gelu", "gelu_tanh"]] = {
+    "silu": "silu",
+    "swish": "silu",
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+}
+"""What an expert's gate is, by its activation."""
+
+
 def experts_plan(
     values: ConfigValues, *, width: str = "moe_intermediate_size", **routing: Any
 ) -> ExpertsPlan:
@@ -50,7 +61,10 @@ def experts_plan(
     if plan.chosen > allowed:
         key = "num_experts_per_tok"
         raise values.bad(key, plan.chosen, f"only {allowed} experts can be chosen")
-    return ExpertsPlan(experts, values.count(width), plan)
+    act = values.activation()
+    if act not in _GATES:
+        raise values.bad("hidden_act", act, f"experts have one of {', '.join(_GATES)}")
+    return ExpertsPlan(experts, values.count(width), plan, GatePlan(_GATES[act]))
 
 
 def grouped_plan(values: ConfigValues) -> ExpertsPlan:

@@ -65,7 +65,7 @@ class ExpertsPlan:
         experts: How many there are.
         width: Of each.
         routing: How a token's are chosen.
-        gate: What an expert lets through; the shared one has SiLU.
+        gate: What each expert lets through, the shared one too (which is never ``"clamped"``).
         has_bias: Whether experts have biases.
         has_router_bias: Whether the router has.
         is_corrected: Whether scores are corrected for the choice, but not for the weights

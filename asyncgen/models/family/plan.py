@@ -7,10 +7,14 @@ modules from them and asks no further. This module imports nothing.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 if TYPE_CHECKING:
     from asyncgen.models.family.experts import ExpertsPlan
+
+
+Positions: TypeAlias = Literal["rotary", "table", "sinusoids", "buckets", "none"]
+"""See `StreamPlan`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +104,7 @@ class StreamPlan:
     """
 
     embedding_scale: float = 1.0
-    positions: Literal["rotary", "table", "sinusoids", "buckets", "none"] = "rotary"
+    positions: Positions = "rotary"
     position_offset: int = 0
     has_head_bias: bool = False
     logit_scale: float = 1.0

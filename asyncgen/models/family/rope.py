@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from asyncgen.models.family.values import MOST, bad, number, present
 
@@ -18,6 +18,18 @@ _BESIDE = ("rope_theta", "original_max_position_embeddings")
 """What may also stand outside of a rope's parameters."""
 
 _ROPE_TYPES = ("default", "linear", "dynamic", "llama3", "yarn", "longrope")
+_NUMBERS = (
+    "factor",
+    "low_freq_factor",
+    "high_freq_factor",
+    "beta_fast",
+    "beta_slow",
+    "attention_factor",
+    "mscale",
+    "mscale_all_dim",
+)
+"""Parameters that are read as they are written."""
+
 _DEFAULT_THETA = 10000.0
 
 
@@ -183,10 +195,9 @@ def _rope(
     for name in required:
         if stated.get(name) is None:
             raise bad(f"{key}.{name}", None, f"rope type {rope_type!r} needs a number")
-    others = ("rope_type", "theta", "original_max_position_embeddings", "truncate", "turned")
-    others += ("short_factors", "long_factors", "query_scaling")
-    numbers = [field.name for field in fields(RopeConfig) if field.name not in others]
-    given = {name: number(stated, name, 0.0) for name in numbers if stated.get(name) is not None}
+    given: dict[str, Any] = {
+        name: number(stated, name, 0.0) for name in _NUMBERS if stated.get(name) is not None
+    }
     for name, value in given.items():
         if value <= 0 and not (value == 0 and name.startswith("mscale")):
             raise bad(f"{key}.{name}", value, "must be above 0")
@@ -219,7 +230,7 @@ def _longrope(
             raise bad(f"{key}.{name}", min(read), "must be above 0")
         factors.append(read)
     given = present({name: stated.get(name) for name in ("factor", "attention_factor")})
-    numbers = {name: number(given, name, 0.0) for name in given}
+    numbers: dict[str, Any] = {name: number(given, name, 0.0) for name in given}
     for name, value in numbers.items():
         if value <= 0:
             raise bad(f"{key}.{name}", value, "must be above 0")

@@ -83,7 +83,7 @@ class DenseStack:
 def _fits_grouped(weight: Tensor) -> bool:
     """Whether CUDA's grouped product takes weights ``[matrices, out, in]``: lines of 16 bytes."""
     is_aligned = all(size * weight.itemsize % 16 == 0 for size in weight.shape[1:])
-    return is_aligned and torch.cuda.get_device_capability(weight.device) >= (8, 0)
+    return is_aligned and torch.cuda.get_device_capability(weight.device) >= (9, 0)
 
 
 class Stack(Linear):
@@ -312,6 +312,5 @@ class Experts(Prepared):
         kernel = self.shared_gate_up.ready()
         activated = kernel.product(x)
         if not kernel.is_gated:
-            gate, up = activated.chunk(2, dim=-1)
-            activated = F.silu(gate) * up
+            activated = pass_gate(self.plan.gate, *activated.chunk(2, dim=-1))
         return self.shared_down.ready().product(activated)

@@ -199,7 +199,8 @@ bool fits(const Experts& made) {
   const bool is_routed = router.kind == Kind::FLOAT32 && !router.is_gated &&
                          router.matrices == 1 && router.inputs == gate_up.inputs &&
                          router.outputs == gate_up.matrices + made.is_shared_gated;
-  const bool is_shared = shared != nullptr && shared_down != nullptr;
+  const bool is_shared =
+      shared != nullptr && shared_down != nullptr && made.gate.use != GATE_CLAMPED;
   return is_routed && is_pair(gate_up, down) && down.matrices == gate_up.matrices &&
          (is_shared ? is_pair(*shared, *shared_down) && shared->matrices == 1 &&
                           shared_down->matrices == 1
@@ -310,7 +311,7 @@ void mix_experts(const Experts& experts, const Rows& x, const Rows& stream,
            count_pieces(space.groups, count, features));
   if (experts.shared_down != nullptr) {
     const Rows shared(space.shared_activated, experts.shared_down->inputs, rows);
-    multiply(*experts.shared_gate_up, x, shared, GATE_SILU);
+    multiply(*experts.shared_gate_up, x, shared, experts.gate.use);
     multiply(*experts.shared_down, shared, Rows(space.shared, features, rows), STORE);
   }
   if (is_wide) {

@@ -105,7 +105,7 @@ def test_every_step_asks_the_hook(pair: Any, number: int) -> None:
 def test_the_hook_is_told_embeddings_types_and_what_a_cache_holds(pair: Any) -> None:
     theirs, ours, _, seen = pair
     call: dict[str, Any] = NEW | {"attention_mask": MASK, "inputs_embeds": embedded(theirs, IDS)}
-    if ours.core.has_token_types:
+    if ours.core.family.has_token_types:
         call["token_type_ids"] = torch.randint(0, 60, (2, 5))
     both(theirs, ours, lambda model: model.generate(**call, **INSIDE))
 

@@ -184,7 +184,7 @@ def _turned(part: float, **more: Any) -> dict[str, Any]:
 
 def _longrope(pairs: int, **more: Any) -> dict[str, Any]:
     short = [1.0 + 0.1 * pair for pair in range(pairs)]
-    scaling = {"rope_type": "longrope", "short_factor": short}
+    scaling: dict[str, Any] = {"rope_type": "longrope", "short_factor": short}
     scaling |= {"long_factor": [2 * each for each in short], "rope_theta": 10000.0, **more}
     return {"rope_parameters": scaling, "original_max_position_embeddings": 16}
 

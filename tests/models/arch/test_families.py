@@ -12,7 +12,7 @@ import asyncgen
 from asyncgen import native
 from asyncgen.models.arch.registry import FAMILIES as DECLARED
 from asyncgen.models.kernels.linear import Linear
-from asyncgen.models.kernels.native_linear import NativeKernel
+from asyncgen.models.kernels.native_linear import NativeKernel, NativeStack
 from tests.doubles.tokenizers import save_tokenizer
 from tests.models.arch.families import FAMILIES, VARIANTS, make
 
@@ -26,18 +26,25 @@ LENGTH = 24
 ROWS = [[5, 17, 3, 44, 9, 21, 80], [7, 8], [11, 64, 2, 90, 33, 12, 6, 28, 71, 15, 50]]
 
 
-# Blocks of our kernels alone run in one call.
+# Blocks of our kernels alone run in one call; in the others our products take turns with torch.
 IN_ONE_CALL = {
     "cwm",
+    "dots1",
     "ernie4_5",
+    "ernie4_5_moe",
     "glm",
+    "glm4_moe",
+    "gpt_oss",
     "helium",
     "llama",
     "ministral",
     "mistral",
+    "mixtral",
     "phi3",
     "qwen2",
+    "qwen2_moe",
     "qwen3",
+    "qwen3_moe",
     "seed_oss",
 }
 
@@ -71,8 +78,8 @@ def compare(
     widest = max(map(len, ROWS))
     padded = torch.tensor([[0] * (widest - len(row)) + row for row in ROWS])
     mask = torch.tensor([[0] * (widest - len(row)) + [1] * len(row) for row in ROWS])
-    options = {"max_new_tokens": LENGTH, "do_sample": False, "eos_token_id": None}
-    together = ours.generate(padded, attention_mask=mask, pad_token_id=0, **options)
+    options: dict[str, Any] = {"max_new_tokens": LENGTH, "do_sample": False, "eos_token_id": None}
+    together: Any = ours.generate(padded, attention_mask=mask, pad_token_id=0, **options)
     answers = together[:, widest:].tolist()
     for row, answer in zip(ROWS, answers, strict=True):
         assert len(answer) == LENGTH
@@ -111,9 +118,10 @@ def served_by(model: asyncgen.PreTrainedModel) -> str:
         pytest.skip("our kernels are not compiled")
     if model.core.runs_in_one_call:
         return "one call"
-    layers = [layer for layer in model.core.layers.modules() if isinstance(layer, Linear)]
-    is_ours = all(isinstance(layer.ready(), NativeKernel) for layer in layers)
-    return "our products" if layers and is_ours else "torch"
+    products = [each for each in model.core.layers.modules() if isinstance(each, Linear)]
+    ours = NativeKernel, NativeStack
+    is_ours = all(isinstance(product.ready(), ours) for product in products)
+    return "our products" if products and is_ours else "torch"
 
 
 @pytest.mark.soak

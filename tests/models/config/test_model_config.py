@@ -146,7 +146,7 @@ def test_what_is_written_reads_back_alike(model_type: str) -> None:
 
 
 def test_an_unknown_model_type_lists_those_supported() -> None:
-    with pytest.raises(UnsupportedModelError, match=r"'gpt9'.*llama, .*mistral, .*qwen2, qwen3"):
+    with pytest.raises(UnsupportedModelError, match=r"'gpt9'.*llama, .*mistral, .*qwen2, .*qwen3"):
         ModelConfig.from_hf({"model_type": "gpt9"})
     with pytest.raises(UnsupportedModelError, match="no `model_type`"):
         ModelConfig.from_hf({})

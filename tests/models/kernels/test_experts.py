@@ -145,7 +145,7 @@ def plainly(experts: Experts, x: Tensor) -> Tensor:
             total += weight * fed(row, *pairs[number], partial(pass_gate, plan.gate))
         if shared is not None:
             passed = logits[count].sigmoid() if plan.is_shared_gated else 1
-            total += fed(row, *shared, lambda gate, up: F.silu(gate) * up) * passed
+            total += fed(row, *shared, partial(pass_gate, plan.gate)) * passed
         rows.append(total)
     return torch.stack(rows)
 
@@ -181,7 +181,9 @@ def test_every_gate_with_biases(gate: GatePlan, dtype: torch.dtype, kernels: str
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("gates_shared", [False, True])
 def test_a_shared_expert(gates_shared: bool, dtype: torch.dtype, kernels: str) -> None:
-    experts = made(Routing(2), dtype=dtype, shared_width=56, is_shared_gated=gates_shared)
+    gate = GatePlan("gelu" if gates_shared else "silu")
+    options: dict[str, Any] = {"shared_width": 56, "is_shared_gated": gates_shared}
+    experts = made(Routing(2), dtype=dtype, gate=gate, **options)
     for rows in (1, 7):
         check(experts, rows, dtype)
 
