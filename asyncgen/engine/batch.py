@@ -16,7 +16,7 @@ from asyncgen.engine.events import EventWriter
 from asyncgen.engine.requests.request import clock, fail
 from asyncgen.engine.sample import Sample
 from asyncgen.engine.sampling.logprobs import named_logprob
-from asyncgen.engine.scheduling.pages import held
+from asyncgen.engine.scheduling.groups import withdraw
 from asyncgen.engine.scheduling.state import RequestStatus
 from asyncgen.errors import InvalidRequestError, InvalidScoresError
 from asyncgen.guard import request_failure
@@ -358,7 +358,7 @@ class Batch:
             if bool(torch.isnan(logits[number]).any())  # before any processor saw it
         }
         for sample in poisoned:
-            self._scheduler.cache.withdraw(held(sample.tables))
+            withdraw(self._scheduler.cache, sample)
         return [row for row in rows if row.state not in poisoned]
 
     def _settle(self, samples: list[Sample], sampled: Sampled) -> None:
@@ -408,7 +408,7 @@ class Batch:
                     self._events[request].settle(sample.index, (), "stop")
                 except BaseException as error:
                     if isinstance(error, InvalidScoresError):
-                        self._scheduler.cache.withdraw(sample.pages)
+                        withdraw(self._scheduler.cache, sample)
                     self._fail(request, error)
                 else:
                     self._forget(request)
@@ -445,7 +445,7 @@ class Batch:
         self._num_decoding -= sample.decodes
         pool = self._pools.pop(sample, None)
         if pool is not None and not pool.shares_pages:
-            self._scheduler.cache.withdraw(sample.pages)  # nobody else could find them
+            withdraw(self._scheduler.cache, sample)  # nobody else could find them
         del self.requests[sample.request][sample]
         self._scheduler.finish_request(sample.request_id, evict_from_cache=evict)
 

@@ -132,7 +132,10 @@ def _check_length(model: Any, room: CacheRoom | None, prompt: Prompt, length: in
     limits = [
         (getattr(model.config, "max_position_embeddings", None), "the context holds {}"),
         (model.core.packed_length, "with `dynamic` rope a text has at most {}"),
-        (None if room is None else room.positions(1), "the memory for keys and values holds {}"),
+        (
+            None if room is None else room.longest_text(length),
+            "the memory for keys and values holds {}",
+        ),
     ]
     for limit, why in limits:
         if limit is not None and length > limit:

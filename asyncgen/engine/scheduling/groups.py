@@ -21,6 +21,7 @@ from asyncgen.engine.scheduling.pages import (
     UNREAD,
     extend_keys,
     group_key,
+    held,
     most_pages,
 )
 
@@ -216,3 +217,13 @@ def publish(pool: PagePool, state: RequestState) -> list[bytes]:
             if table[number] != GONE:
                 pool.publish(table[number], group_key(keys[number], group))
     return keys[first:full]
+
+
+def withdraw(pool: PagePool, state: RequestState) -> None:
+    """Let no request find what this one computed, pages that it has given back included."""
+    pool.withdraw(held(state.tables))
+    if state.num_gone:
+        for group, table in enumerate(state.tables):
+            keys = state.page_keys[: table.count(GONE)]
+            for key in keys:
+                pool.withdraw(pool.lookup([group_key(key, group)]))

@@ -112,9 +112,16 @@ class ModelConfig:
         Args:
             stored: Names of the tensors that are stored.
         """
-        layers = [layer for layer, plan in enumerate(self.blocks) if plan.experts is not None]
-        names = stacked_if_stored(self.names, layers, stored)
-        return self if names is self.names else replace(self, names=names)
+        names = self.names
+        experts = [layer for layer, plan in enumerate(self.blocks) if plan.experts is not None]
+        if not experts or "*" not in names.get("experts_down", ""):
+            return self
+        prefix = names["experts_down"].partition(".*.")[0]
+        down = f"{prefix}.down_proj"
+        if f"{names['layers']}.{experts[0]}.{down}" not in stored:
+            return self
+        stacked = {"experts_gate_up": f"{prefix}.gate_up_proj", "experts_down": down}
+        return replace(self, names={**names, **stacked})
 
     is_encoder_decoder: ClassVar[bool] = False
     """Whether there is an encoder as well."""

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asyncgen.cache.groups import first_block, plan_groups
-from asyncgen.engine.scheduling.groups import CacheRoom, find_tables
+from asyncgen.engine.scheduling.groups import CacheRoom, find_tables, withdraw
 from asyncgen.engine.scheduling.pages import (
     GONE,
     PagePool,
@@ -93,6 +93,21 @@ def test_the_longest_beginning_that_can_be_gone_on_from(
     for group, (table, window) in enumerate(zip(tables, windows, strict=True)):
         first = first_block(window, count * page_size, page_size)
         assert table == [GONE] * first + [pages[group, n] for n in range(first, count)]
+
+
+def test_what_is_withdrawn_is_found_by_nobody() -> None:
+    pool = PagePool(40, 2, windows=(None, 4))
+    scheduler = FIFOScheduler(pool)
+    state = RequestState("x", list(range(14)), max_new_tokens=3)
+    scheduler.add_waiting_request(state)
+    for _ in range(3):
+        scheduler.computed(scheduler.schedule_batch(4, 1 << 40))
+    assert state.num_gone == 2 and pool.num_kept == 2
+    assert find_tables(pool, state.page_keys)[1] == 6
+    withdraw(pool, state)
+    assert pool.num_kept == 0 and find_tables(pool, state.page_keys)[1] == 0
+    assert not any(pool.knows(group_key(key, 1)) for key in state.page_keys)
+    scheduler.check_integrity()
 
 
 def test_held_pages_come_from_the_beginning_to_the_end() -> None:
