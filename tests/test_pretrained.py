@@ -60,9 +60,7 @@ def test_bad_dtype_and_device(tmp_path: Path) -> None:
 def test_unsupported_model_type(tmp_path: Path) -> None:
     save_checkpoint(tmp_path)
     (tmp_path / "config.json").write_text('{"model_type": "mamba"}')
-    with pytest.raises(
-        UnsupportedModelError, match="'mamba': supported are apertus, .*gpt2, .*llama"
-    ):
+    with pytest.raises(UnsupportedModelError, match="'mamba': supported .*gpt2, .*llama"):
         load_model(tmp_path)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -23,12 +23,17 @@ pytestmark = pytest.mark.skipif(
 )
 
 SIZES = {"hidden_size": 96, "head_dim": 32, "intermediate_size": 160, "num_attention_heads": 3}
+EXPERTS = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 40}
+MIXTURES: dict[str, tuple[str, dict[str, Any]]] = {
+    "qwen3_moe": ("qwen3_moe", {"num_local_experts": ..., **EXPERTS}),
+    "qwen2_moe": ("qwen2_moe", {**EXPERTS, "shared_expert_intermediate_size": 56}),
+}
 LENGTHS = [70, 3, 300, 41, 1, 128]
 
 
 def made(variant: str, dtype: torch.dtype) -> DecoderLM:
     """A model of sizes that the kernels have in either dtype."""
-    model_type, overrides = VARIANTS[variant]
+    model_type, overrides = {**VARIANTS, **MIXTURES}[variant]
     sizes = SIZES | {"num_key_value_heads": 1, "max_position_embeddings": 512}
     more = {name: value for name, value in sizes.items() if overrides.get(name) is not ...}
     config = random_config(model_type, **(overrides | more))
@@ -48,7 +53,7 @@ def texts() -> list[Row]:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("variant", ["llama", "mistral", "qwen3", "gpt2"])
+@pytest.mark.parametrize("variant", ["llama", "mistral", "qwen3", "gpt2", *MIXTURES])
 def test_logits_do_not_depend_on_company_or_chunks(variant: str, dtype: torch.dtype) -> None:
     core = made(variant, dtype)
     alone: list[Tensor] = []

@@ -11,11 +11,10 @@ from asyncgen.models.arch.registry import FAMILIES
 from asyncgen.models.config import ModelConfig
 
 
-def test_every_entry_can_be_configured_and_bears_its_name() -> None:
+def test_every_entry_bears_the_name_of_its_file() -> None:
     for name, model in FAMILIES.items():
         assert model.model_type == name
         assert import_module(f"asyncgen.models.arch.{name}").FAMILY is model
-        assert ModelConfig.from_hf({"model_type": name}).model_type == name
 
 
 def test_nothing_can_be_configured_that_has_no_entry() -> None:
