@@ -9,15 +9,12 @@ import pytest
 from asyncgen.errors import UnsupportedModelError
 from asyncgen.models.arch.registry import FAMILIES
 from asyncgen.models.config import ModelConfig
-from tests.models.config.test_families import UNSAID
 
 
-def test_every_entry_can_be_configured_and_bears_its_name() -> None:
+def test_every_entry_bears_the_name_of_its_file() -> None:
     for name, model in FAMILIES.items():
         assert model.model_type == name
         assert import_module(f"asyncgen.models.arch.{name}").FAMILY is model
-        file = {"model_type": name, **UNSAID.get(name, {})}
-        assert ModelConfig.from_hf(file).model_type == name
 
 
 def test_nothing_can_be_configured_that_has_no_entry() -> None:
