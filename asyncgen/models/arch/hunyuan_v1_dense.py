@@ -14,6 +14,7 @@ FAMILY = Family(
         "k_norm": "self_attn.key_layernorm",
     },
     defaults={**SMALL, "vocab_size": 290943, "rms_norm_eps": 1e-5, "pad_token_id": 0},
+    has_rope_alpha=True,
     head_norm=HeadNormPlan(is_after_rope=True),
     qkv_bias=flag("attention_bias"),
     output_bias=flag("attention_bias"),

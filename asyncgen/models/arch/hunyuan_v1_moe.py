@@ -39,6 +39,7 @@ FAMILY = Family(
         "num_experts_per_tok": 1,
     },
     spellings={"num_experts_per_tok": "moe_topk"},
+    has_rope_alpha=True,
     head_norm=HeadNormPlan(is_after_rope=True),
     qkv_bias=flag("attention_bias"),
     output_bias=flag("attention_bias"),

@@ -240,6 +240,7 @@ def _read(raw: Mapping[str, object], family: Family) -> ModelConfig:
             positions=length,
             turned=settled(family.turned, values),
             by_kind=family.ropes_by_kind,
+            alpha_for=head_dim if family.has_rope_alpha else None,
             scales_queries=family.scales_queries,
             has_rope=lambda layer, kind: family.has_rope(values, layer, kind),
         )

@@ -126,6 +126,7 @@ class Family:
         is_interleaved: See `BlockPlan`.
         has_rope: Whether a layer of this number and kind turns at all.
         ropes_by_kind: Whether layers that slide may turn in another way, see `rope_values`.
+        has_rope_alpha: Whether ``alpha`` of a ``dynamic`` rope says how far its theta is stretched.
         scales_queries: Whether queries may grow with their position, see `QueryScaling`.
 
         norm: Of the stream.
@@ -180,6 +181,7 @@ class Family:
     is_interleaved: bool = False
     has_rope: Callable[[ConfigValues, int, str], bool] = _every_layer
     ropes_by_kind: bool = False
+    has_rope_alpha: bool = False
     scales_queries: bool = False
 
     norm: Setting[NormPlan] = RMS

@@ -101,6 +101,7 @@ def rope_values(
     positions: int,
     turned: float | None,
     by_kind: bool,
+    alpha_for: int | None,
     scales_queries: bool,
     has_rope: Callable[[int, str], bool],
 ) -> tuple[RopeConfig, tuple[RopeConfig, ...] | None]:
@@ -113,6 +114,7 @@ def rope_values(
         turned: Part of a head that is turned; ``None``: all of it, and nothing else is supported.
         by_kind: Whether there may be parameters for each kind of layer. Where the file does not
             give those of layers that slide, their theta is ``rope_local_base_freq``, unscaled.
+        alpha_for: Size of a head, where ``alpha`` is read: see `_stretched`.
         scales_queries: Whether ``llama_4_scaling_beta`` is read.
         has_rope: Whether a layer of this number and kind turns at all.
 
@@ -135,6 +137,8 @@ def rope_values(
     read = {}
     for kind, part in nested.items():
         rope = _rope(part, key, top, positions)
+        if alpha_for is not None:
+            rope = _stretched(rope, part, key, alpha_for)
         scaling = _query_scaling(part, key, rope) if scales_queries else None
         read[kind] = replace(rope, turned=turned or 1.0, query_scaling=scaling)
     rope = read.get("full_attention") or next(iter(read.values()))
@@ -220,6 +224,9 @@ def _longrope(
     stated: Mapping[str, object], key: str, theta: float, original: int, positions: int
 ) -> RopeConfig:
     """One of type ``longrope``; its stretch is that of the context where no factor says it."""
+    for name in ("short_mscale", "long_mscale"):
+        if stated.get(name) is not None:
+            raise bad(f"{key}.{name}", stated[name], "is not supported; leave it out")
     factors = []
     for name in ("short_factor", "long_factor"):
         found = stated.get(name)
@@ -241,6 +248,24 @@ def _longrope(
         short_factors=factors[0],
         long_factors=factors[1],
         **{"factor": positions / original, **numbers},
+    )
+
+
+def _stretched(rope: RopeConfig, stated: Mapping[str, object], key: str, size: int) -> RopeConfig:
+    """A ``dynamic`` rope whose theta is stretched once and for all, where ``alpha`` says how far.
+
+    It is what "NTK-aware" scaling does: the theta is multiplied by ``alpha ** (D / (D - 2))``.
+    """
+    if rope.rope_type != "dynamic" or stated.get("alpha") is None:
+        return rope
+    alpha = number(stated, "alpha", 1.0)
+    if alpha <= 0:
+        raise bad(f"{key}.alpha", alpha, "must be above 0")
+    if size < 4:
+        raise bad("head_dim", size, "must be at least 4 for rope type 'dynamic'")
+    theta = rope.theta * alpha ** (size / (size - 2))
+    return RopeConfig(
+        theta=theta, original_max_position_embeddings=rope.original_max_position_embeddings
     )
 
 

@@ -180,6 +180,11 @@ def test_an_unknown_model_type_lists_those_supported() -> None:
             r"low_freq_factor` is None",
         ),
         ("llama", {"rope_scaling": "linear"}, r"`rope_scaling` is 'linear': must be an object"),
+        (
+            "llama",
+            {"rope_scaling": {"type": "longrope", "short_mscale": 1.2}},
+            r"`rope_scaling\.short_mscale` is 1\.2: is not supported",
+        ),
         ("mistral", {"layer_types": ["full_attention"] * 3}, r"mistral layers are all sliding"),
         ("qwen2", {"layer_types": ["full_attention"]}, r"`layer_types` .* for 3 layers"),
         ("qwen3", {"layer_types": ["sliding_attention"] * 3}, r"no sliding_window is in use"),
