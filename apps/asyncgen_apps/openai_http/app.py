@@ -50,7 +50,9 @@ CODES = {
     413: "request_too_large",
 }
 """Words for what the framework refuses."""
-UNREADABLE = "the body cannot be read: nested too deep, or a number of thousands of digits"
+UNREADABLE = (
+    "the body cannot be read: not UTF-8, nested too deep, or a number of thousands of digits"
+)
 
 
 def create_app(llm: Engine, settings: ServerSettings, gate: Gate | None = None) -> FastAPI:

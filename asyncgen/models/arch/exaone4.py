@@ -2,9 +2,26 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from asyncgen.models.arch.olmo2 import OLMO2_NAMES
-from asyncgen.models.family.declaration import SMALL, Family, slides_but_every
+from asyncgen.models.family.declaration import SMALL, Family
 from asyncgen.models.family.plan import HeadNormPlan
+
+if TYPE_CHECKING:
+    from asyncgen.models.family.values import ConfigValues
+
+
+def _slides(values: ConfigValues, layer: int) -> bool:
+    """By a number, or by letters: L for a layer that slides, and the last one never does."""
+    pattern = values.value("sliding_window_pattern")
+    if not isinstance(pattern, str):
+        return (layer + 1) % values.count("sliding_window_pattern") != 0
+    if not pattern or set(pattern) - {"L", "G"}:
+        raise values.bad("sliding_window_pattern", pattern, "must be a number, or of L and G")
+    is_last = layer + 1 == values.count("num_hidden_layers")
+    return pattern[layer % len(pattern)] == "L" and not is_last
+
 
 FAMILY = Family(
     "exaone4",
@@ -25,6 +42,6 @@ FAMILY = Family(
     ),
     head_norm=HeadNormPlan(),
     window=lambda values: values.count_or_none("sliding_window"),
-    slides=slides_but_every("sliding_window_pattern"),
+    slides=_slides,
     has_layer_types=True,
 )

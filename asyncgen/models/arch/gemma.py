@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from asyncgen.models.family.declaration import LLAMA_NAMES, RMS_PLUS_ONE, Family, flag
+
+if TYPE_CHECKING:
+    from asyncgen.models.family.values import ConfigValues
 
 GEMMA = {
     "vocab_size": 256000,
@@ -21,6 +26,13 @@ GEMMA = {
 }
 GEMMA_TOKENIZERS = ("GemmaTokenizer", "GemmaTokenizerFast")
 
+
+def _activation(values: ConfigValues) -> str:
+    # The first files said "gelu", but the models were trained with the approximation.
+    name = values.activation()
+    return "gelu_pytorch_tanh" if name == "gelu" else name
+
+
 FAMILY = Family(
     "gemma",
     "GemmaForCausalLM",
@@ -28,6 +40,7 @@ FAMILY = Family(
     names=LLAMA_NAMES,
     defaults=GEMMA,
     only={"use_bidirectional_attention": False},
+    activation=_activation,
     norm=RMS_PLUS_ONE,
     qkv_bias=flag("attention_bias"),
     output_bias=flag("attention_bias"),

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 _SUPPORTED = {
     "alibi": True,
     "attn_type": "multihead_attention",
+    "alibi_bias_max": 8,
     "clip_qkv": None,
     "prefix_lm": False,
     "qk_ln": False,
@@ -28,12 +29,9 @@ def _slopes(values: ConfigValues) -> tuple[float, ...]:
     for key, supported in _SUPPORTED.items():
         if stated.get(key, supported) not in (supported, None):
             raise values.bad(f"attn_config.{key}", stated[key], f"supported is {supported!r}")
-    most = stated.get("alibi_bias_max", 8)
-    if not isinstance(most, int) or most < 1:
-        raise values.bad("attn_config.alibi_bias_max", most, "must be a whole number of at least 1")
     heads = values.count("num_attention_heads")
     power = 1 << (heads - 1).bit_length()
-    slopes = [2.0 ** (-most * number / power) for number in range(1, power + 1)]
+    slopes = [2.0 ** (-8 * number / power) for number in range(1, power + 1)]
     return tuple(slopes if power == heads else (slopes[1::2] + slopes[::2])[:heads])
 
 

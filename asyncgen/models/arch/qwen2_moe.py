@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from asyncgen.models.arch.qwen2 import slides, window
+from asyncgen.models.arch.qwen2 import window
 from asyncgen.models.family.declaration import Family, flag
 from asyncgen.models.family.expert_values import EXPERT_NAMES, experts_plan, sparse_steps
 
@@ -18,6 +18,12 @@ def _plan(values: ConfigValues) -> ExpertsPlan:
     width = values.count("shared_expert_intermediate_size")
     plan = experts_plan(values, is_normalised=values.flag("norm_topk_prob"))
     return replace(plan, shared_width=width, is_shared_gated=True)
+
+
+def _slides(values: ConfigValues, layer: int) -> bool:
+    # Unlike in the dense models: every second one of the first.
+    first = values.count("max_window_layers") if values.value("max_window_layers") != 0 else 0
+    return layer % 2 == 0 and layer < first
 
 
 FAMILY = Family(
@@ -47,7 +53,7 @@ FAMILY = Family(
     },
     qkv_bias=flag("qkv_bias"),
     window=window,
-    slides=slides,
+    slides=_slides,
     has_layer_types=True,
     experts=sparse_steps(_plan),
 )

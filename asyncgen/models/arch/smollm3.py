@@ -47,6 +47,6 @@ FAMILY = Family(
     window=lambda values: (
         values.count_or_none("sliding_window") if values.flag("use_sliding_window") else None
     ),
-    slides=lambda values, layer: (layer + 1) % values.count("no_rope_layer_interval") != 0,
+    slides=lambda values, layer: not _has_rope(values, layer, ""),
     has_layer_types=True,
 )

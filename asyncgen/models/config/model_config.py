@@ -14,8 +14,8 @@ from asyncgen.models.arch.registry import FAMILIES
 from asyncgen.models.attention.options import AttentionOptions
 from asyncgen.models.family.declaration import Family, settled
 from asyncgen.models.family.plan import BlockPlan, Positions, StreamPlan
-from asyncgen.models.family.rope import RopeConfig, rope_values
-from asyncgen.models.family.values import MOST_LAYERS, ConfigValues
+from asyncgen.models.family.rope import RopeConfig, require_pairs, rope_values
+from asyncgen.models.family.values import MOST_HEADS, MOST_LAYERS, ConfigValues
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -212,7 +212,7 @@ def _read(raw: Mapping[str, object], family: Family) -> ModelConfig:
     values.require("add_cross_attention", False)
     for key, supported in family.only.items():
         values.require(key, supported)
-    heads = values.count("num_attention_heads")
+    heads = values.count("num_attention_heads", most=MOST_HEADS)
     kv_heads = settled(family.kv_heads, values) or values.kv_heads(heads)
     if heads % kv_heads:
         raise values.bad("num_key_value_heads", kv_heads, f"must divide the {heads} query heads")
@@ -244,8 +244,8 @@ def _read(raw: Mapping[str, object], family: Family) -> ModelConfig:
             scales_queries=family.scales_queries,
             has_rope=lambda layer, kind: family.has_rope(values, layer, kind),
         )
-    if rope.rope_type == "dynamic" and head_dim < 4:
-        raise values.bad("head_dim", head_dim, "must be at least 4 for rope type 'dynamic'")
+    for each in {rope, *(ropes or ())}:
+        require_pairs(each, head_dim)
     config = ModelConfig(
         model_type=values.model_type,
         vocab_size=values.count("vocab_size"),

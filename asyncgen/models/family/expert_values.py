@@ -118,6 +118,8 @@ def sparse_steps(
         dense = values.value("mlp_only_layers") or []
         if not isinstance(dense, (list, tuple)) or any(type(one) is not int for one in dense):
             raise values.bad("mlp_only_layers", dense, "must be a list of layers")
+        if len(dense) > values.count("num_hidden_layers", most=MOST_LAYERS):
+            raise values.bad("mlp_only_layers", dense, "names more layers than there are")
         return None if layer in dense or (layer + 1) % step else plan(values)
 
     return experts

@@ -155,6 +155,24 @@ def rope_values(
     return rope, each
 
 
+def require_pairs(rope: RopeConfig, size: int) -> None:
+    """Refuse a rope that does not fit heads of a size.
+
+    Raises:
+        ModelLoadError: The key and what it must be.
+    """
+    turned = round(rope.turned * size)
+    if rope.rope_type == "dynamic" and turned < 4:
+        raise bad("head_dim", size, "must be at least 4 for rope type 'dynamic'")
+    for name, factors in (
+        ("short_factor", rope.short_factors),
+        ("long_factor", rope.long_factors),
+    ):
+        if factors is not None and len(factors) != turned // 2:
+            allowed = f"must list a number for each of the {turned // 2} pairs that are turned"
+            raise bad(f"rope_scaling.{name}", list(factors), allowed)
+
+
 def part_that_turns(values: ConfigValues) -> float:
     """What ``partial_rotary_factor`` says, beside the rope's parameters or among them."""
     for key in ("rope_parameters", "rope_scaling"):
@@ -192,6 +210,8 @@ def _rope(
         if not 1 <= original <= MOST:
             raise bad(f"{key}.{name}", original, f"must be a whole number from 1 to {MOST}")
     if rope_type == "longrope":
+        if original < 2:
+            raise bad(f"{key}.original_max_position_embeddings", original, "must be at least 2")
         return _longrope(stated, key, theta, original, positions)
     required = ["factor"]
     if rope_type == "llama3":

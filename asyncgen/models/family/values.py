@@ -30,13 +30,20 @@ HIDDEN_ACTS = (
 
 _DTYPES = ("float32", "float16", "bfloat16", "float64")
 
-_HUGE = 1e300
+_HUGE = 1e30
+"""Computed in float32, a greater number is none."""
+
+_TINY = 1e-30
 
 MOST = 2**31 - 1
 """Greatest whole number that makes sense anywhere in a file."""
 
 MOST_LAYERS = 10_000
 """Layers of a stack, far beyond any that exists: each is an object, however small."""
+
+
+MOST_HEADS = 65_536
+"""Heads of a layer, likewise."""
 
 
 class ConfigValues:
@@ -69,7 +76,7 @@ class ConfigValues:
         self.file = raw
         self.raw = {key: value for key, value in raw.items() if key not in unread}
         for ours, theirs in spellings.items():
-            if theirs in raw:
+            if theirs in raw and (raw[theirs] is not None or ours not in raw):
                 self.raw[ours] = raw[theirs]
         self.read: set[str] = set()
         self._defaults = defaults
@@ -112,7 +119,7 @@ class ConfigValues:
     def positive(self, key: str, default: float = 0.0) -> float:
         """A finite number above 0."""
         value = self.number(key, default)
-        if value <= 0:
+        if value < _TINY:
             raise self.bad(key, value, "must be above 0")
         return value
 

@@ -194,7 +194,7 @@ def _longrope(pairs: int, **more: Any) -> dict[str, Any]:
     short = [1.0 + 0.1 * pair for pair in range(pairs)]
     scaling: dict[str, Any] = {"rope_type": "longrope", "short_factor": short}
     scaling |= {"long_factor": [2 * each for each in short], "rope_theta": 10000.0, **more}
-    return {"rope_parameters": scaling, "original_max_position_embeddings": 16}
+    return {"rope_parameters": scaling, "original_max_position_embeddings": 48}
 
 
 VARIANTS: dict[str, list[dict[str, Any]]] = {

@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 import asyncgen
 from asyncgen import native
 from asyncgen.errors import ModelLoadError
+from tests.doubles.tokenizers import save_tokenizer
 from tests.models.arch.families import make
 from tests.models.arch.test_families import compare
 
@@ -59,10 +60,17 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> asyncgen.Tokenizer:
+    return asyncgen.load_tokenizer(save_tokenizer(tmp_path_factory.mktemp("text"), "byte_level"))
+
+
 @pytest.mark.soak
 @pytest.mark.parametrize(("family", "overrides"), VARIANTS)
-def test_switches_of_experts(family: str, overrides: dict[str, Any], tmp_path: Path) -> None:
-    compare(family, tmp_path, **overrides)
+def test_switches_of_experts(
+    family: str, overrides: dict[str, Any], tmp_path: Path, tokenizer: asyncgen.Tokenizer
+) -> None:
+    compare(family, tmp_path, tokenizer, **overrides)
 
 
 FEW = {"num_hidden_layers": 2}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,6 +12,7 @@ import torch
 import asyncgen
 from asyncgen import native
 from asyncgen.models.arch.registry import FAMILIES as DECLARED
+from asyncgen.models.config import ModelConfig
 from asyncgen.models.kernels.linear import Linear
 from asyncgen.models.kernels.native_linear import NativeKernel, NativeStack
 from tests.doubles.tokenizers import save_tokenizer
@@ -133,3 +135,64 @@ def test_its_switches_do_too(
     family: str, overrides: dict[str, Any], tmp_path: Path, tokenizer: asyncgen.Tokenizer
 ) -> None:
     compare(family, tmp_path, tokenizer, **overrides)
+
+
+_SLIDING = {"use_sliding_window": True, "sliding_window": 6}
+
+
+@pytest.mark.parametrize(
+    ("family", "keys"),
+    [
+        ("gemma", {"hidden_act": "gelu"}),
+        ("smollm3", _SLIDING),
+        ("smollm3", {**_SLIDING, "no_rope_layers": [1, 1, 0, 1]}),
+        ("qwen2_moe", {**_SLIDING, "max_window_layers": 2}),
+        ("qwen2_moe", {**_SLIDING, "max_window_layers": 0}),
+        ("gpt_oss", {"rope_parameters": ...}),
+        ("exaone4", {"sliding_window": 6, "sliding_window_pattern": 2, "layer_types": ...}),
+        ("bloom", {"n_embed": None}),
+    ],
+)
+def test_keys_that_saving_writes_anew_mean_what_they_mean_to_the_reference(
+    family: str, keys: dict[str, Any], tmp_path: Path
+) -> None:
+    theirs = make(family, tmp_path, **keys)
+    path = tmp_path / "config.json"
+    file = json.loads(path.read_text(encoding="utf-8"))
+    for derived in ("layer_types", "rope_parameters", "no_rope_layers", *keys):
+        file.pop(derived, None)
+    file |= {key: value for key, value in keys.items() if value is not ...}
+    path.write_text(json.dumps(file), encoding="utf-8")
+    ids = torch.randint(3, 96, (2, 20), generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        expected = theirs(ids).logits
+    ours = asyncgen.load_model(tmp_path, dtype="float32")
+    torch.testing.assert_close(ours(ids).logits, expected, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("original", [16, 48])
+def test_a_longrope_has_factors_of_its_own_beyond_its_original_length(
+    original: int, tmp_path: Path
+) -> None:
+    rope = {
+        "rope_type": "longrope",
+        "rope_theta": 10000.0,
+        "short_factor": [1.0, 1.1, 1.2, 1.3],
+        "long_factor": [2.0, 2.2, 2.4, 2.6],
+        "partial_rotary_factor": 1.0,
+    }
+    theirs = make("phi3", tmp_path, rope_parameters=rope, original_max_position_embeddings=original)
+    ids = torch.randint(3, 96, (1, 20), generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        expected = theirs(ids).logits
+    ours = asyncgen.load_model(tmp_path, dtype="float32")
+    torch.testing.assert_close(ours(ids).logits, expected, atol=1e-4, rtol=1e-4)
+
+
+def test_a_pattern_of_letters_beside_the_layers_is_read(tmp_path: Path) -> None:
+    kinds = ["sliding_attention", "sliding_attention", "full_attention", "full_attention"]
+    file = {"model_type": "exaone4", "num_hidden_layers": 4, "sliding_window_pattern": "LLG"}
+    assert ModelConfig.from_hf(file).layer_types == tuple(kinds)
+    assert ModelConfig.from_hf({**file, "layer_types": kinds}).layer_types == tuple(kinds)
+    with pytest.raises(asyncgen.ModelLoadError, match="`sliding_window_pattern` is 'LX'"):
+        ModelConfig.from_hf({**file, "sliding_window_pattern": "LX"})
