@@ -198,7 +198,9 @@ async def test_cancelled_in_the_middle_of_a_text() -> None:
             group.cancel_scope.cancel()
         gate.open()
         await settled(llm)
-        assert dict(llm.metrics().finished) == {"cancelled": 2} and gate.arrived < 6
+        # The second text may not have been on its way yet.
+        finished = dict(llm.metrics().finished)
+        assert finished in ({"cancelled": 1}, {"cancelled": 2}) and gate.arrived < 6
 
 
 @pytest.mark.anyio
