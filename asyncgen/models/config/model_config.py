@@ -234,18 +234,7 @@ def _read(raw: Mapping[str, object], family: Family) -> ModelConfig:
     rope, ropes = RopeConfig(rope_type="none"), None
     if is_turned:
         assert length is not None
-        rope, ropes = rope_values(
-            values,
-            kinds,
-            positions=length,
-            turned=settled(family.turned, values),
-            by_kind=family.ropes_by_kind,
-            alpha_for=head_dim if family.has_rope_alpha else None,
-            scales_queries=family.scales_queries,
-            has_rope=lambda layer, kind: family.has_rope(values, layer, kind),
-        )
-    for each in {rope, *(ropes or ())}:
-        require_pairs(each, head_dim)
+        rope, ropes = _ropes(values, family, kinds, positions=length, head_dim=head_dim)
     config = ModelConfig(
         model_type=values.model_type,
         vocab_size=values.count("vocab_size"),
@@ -283,6 +272,25 @@ def _read(raw: Mapping[str, object], family: Family) -> ModelConfig:
         config = _with_encoder(config, values)
     spelled = {family.spellings.get(key, key) for key in values.read}
     return replace(config, built_from=frozenset(values.read | spelled))
+
+
+def _ropes(
+    values: ConfigValues, family: Family, kinds: Kinds, *, positions: int, head_dim: int
+) -> tuple[RopeConfig, tuple[RopeConfig, ...] | None]:
+    """The rope of layers that do not slide, and that of each layer where they differ."""
+    rope, ropes = rope_values(
+        values,
+        kinds,
+        positions=positions,
+        turned=settled(family.turned, values),
+        by_kind=family.ropes_by_kind,
+        alpha_for=head_dim if family.has_rope_alpha else None,
+        scales_queries=family.scales_queries,
+        has_rope=lambda layer, kind: family.has_rope(values, layer, kind),
+    )
+    for each in {rope, *(ropes or ())}:
+        require_pairs(each, head_dim)
+    return rope, ropes
 
 
 def _blocks(values: ConfigValues, family: Family, layers: int) -> tuple[BlockPlan, ...]:
