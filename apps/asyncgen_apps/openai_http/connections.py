@@ -11,7 +11,7 @@ place     until                         its time
 ========= ============================= ========================================================
 head      the last line of a head       ``head_seconds`` from the connection, or the first byte
 body      the end of the body           each ``head_seconds`` bring ``body_rate`` bytes a second
-between   the next byte                 uvicorn's own: it is closed when it is idle
+between   the next byte                 ``IDLE_SECONDS`` once everything is answered
 leaving   the client is gone            ``LINGER_SECONDS``; it was refused, nothing is parsed
 ========= ============================= ========================================================
 """
@@ -45,6 +45,9 @@ ALWAYS_OPEN = frozenset({"/health", "/ready"})
 FULL_SECONDS = 2.0
 """When to come back to a server that has too many connections."""
 
+IDLE_SECONDS = 5.0
+"""How long a client whose requests are all answered keeps its connection; uvicorn's default."""
+
 LINGER_SECONDS = 2.0
 """How long a client that was refused may go on sending, so that it hears why."""
 
@@ -72,6 +75,7 @@ class Watch:
         settings: What they may do.
         heads: Those whose head is coming.
         bodies: Those whose body is coming.
+        idle: Those that may ask again.
         leaving: Those that were refused.
         flushing: Those that end as soon as their client has read the answer.
         reserved: Those beyond the limit that have not said yet what they want, oldest first.
@@ -82,13 +86,14 @@ class Watch:
         self.settings = settings
         self.heads = Deadlines(settings.head_seconds, LimitedProtocol.end_slow_head)
         self.bodies = Deadlines(settings.head_seconds, LimitedProtocol.look_at_body)
+        self.idle = Deadlines(IDLE_SECONDS, LimitedProtocol.timeout_keep_alive_handler)
         self.leaving = Deadlines(LINGER_SECONDS, LimitedProtocol.abort)
         self.flushing = Deadlines(FLUSH_SECONDS, LimitedProtocol.look_at_flush)
         self.reserved: dict[LimitedProtocol, None] = {}
 
     def forget(self, connection: LimitedProtocol) -> None:
         """It is gone, or speaks HTTP no more."""
-        for deadlines in (self.heads, self.bodies, self.leaving, self.flushing):
+        for deadlines in (self.heads, self.bodies, self.idle, self.leaving, self.flushing):
             deadlines.discard(connection)
         self.reserved.pop(connection, None)
 
@@ -189,7 +194,13 @@ class LimitedProtocol(HttpToolsProtocol):
         self._await(self._watch.flushing)
 
     def on_response_complete(self) -> None:
-        """See that it goes, if this was the last answer."""
+        """Wait for what it asks next, or see that it goes, if this was the last answer."""
+        if self._place is _BETWEEN and not self.pipeline and not self.transport.is_closing():
+            # All that uvicorn does here, but for its timer: one a request costs more than a table.
+            self.server_state.total_requests += 1
+            self.flow.resume_reading()
+            self._await(self._watch.idle)
+            return
         super().on_response_complete()
         if self.transport.is_closing():
             if self.transport.get_write_buffer_size():
@@ -217,6 +228,8 @@ class LimitedProtocol(HttpToolsProtocol):
                 self.data_received(data[rest:])
             return
         else:
+            if place is _BETWEEN:
+                self._watch.idle.discard(self)
             self._place = _HEAD
             self._head_bytes += len(data)
         super().data_received(data)

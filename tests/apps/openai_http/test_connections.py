@@ -265,6 +265,25 @@ def test_an_answer_that_nobody_reads(monkeypatch: pytest.MonkeyPatch) -> None:
 # Connections that are too many.
 
 
+@pytest.mark.parametrize("backend", [ASYNCIO, UVLOOP])
+def test_an_idle_connection(backend: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is closed when nothing was asked for so long, counted from the last answer."""
+    monkeypatch.setattr(connections, "IDLE_SECONDS", 2 * SHORT)
+    with plain(backend=backend) as served, served.dial() as wire:
+        for _ in range(3):
+            wire.sendall(request())
+            assert reply(wire)[0] == 200
+            time.sleep(SHORT)
+        wire.sendall(request("/wait"))
+        time.sleep(3 * SHORT)
+        served.release()
+        assert reply(wire)[0] == 200
+        start = time.monotonic()
+        assert rest(wire) == b""
+        assert time.monotonic() - start > SHORT
+        wait_for(lambda: served.num_open == 0)
+
+
 def test_a_websocket_has_no_such_times_and_counts() -> None:
     """Once it is open; it holds a place like any other connection."""
     with running(scripted(), head_seconds=1, max_connections=1) as served:
