@@ -342,7 +342,7 @@ class DecoderLayer(Prepared):
             branch = kernel.into(rows, space.branch)
             if normalise is not None:
                 branch = normalise(branch, branch)
-            x.add_(branch, alpha=scale)
+            x.add_(branch if scale == 1 else branch.mul_(scale))
 
         return add
 

@@ -154,10 +154,10 @@ struct Normalisation {
 void norm_f32(const Normalisation<float>& norm) noexcept;
 void norm_bf16(const Normalisation<bf16>& norm) noexcept;
 
-// Adds scaled rows to those of a stream.
+// Scales rows in place, and adds them to those of a stream.
 template <typename T>
 struct Addition {
-  const T* x;
+  T* x;
   std::int64_t x_stride;
   T* stream;
   std::int64_t stride, rows, features;

@@ -111,7 +111,7 @@ struct Norm {
 
 void normalise(const Norm& norm, const Rows& x, const Rows& out) noexcept;
 
-// Adds scaled rows of so many features to those of a stream.
+// Scales rows of so many features in place, and adds them to those of a stream.
 void add_rows(Kind kind, const Rows& x, std::int64_t features, float scale,
               const Rows& stream) noexcept;
 

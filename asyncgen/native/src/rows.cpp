@@ -66,18 +66,6 @@ void normalise(const Normalisation<T>& norm) {
   });
 }
 
-template <typename T>
-void add(const Addition<T>& addition) {
-  const f32x16 scale = _mm512_set1_ps(addition.scale);
-  for_rows(addition.rows, addition.features, [&](std::int64_t row) {
-    const T* from = addition.x + row * addition.x_stride;
-    T* to = addition.stream + row * addition.stride;
-    for (std::int64_t at = 0; at < addition.features; at += LANES) {
-      const __mmask16 lanes = first_lanes(addition.features - at);
-      store(to + at, lanes, _mm512_fmadd_ps(load(from + at, lanes), scale, load(to + at, lanes)));
-    }
-  });
-}
 
 // Turns the pairs (first half, second half) of one head; the sines of first halves are negated.
 template <typename T>
@@ -94,8 +82,8 @@ void turn(T* head, const T* cosines, const T* sines, std::int64_t half) {
 }
 
 template <typename T>
-void scale(T* values, std::int64_t count, const T* factor) {
-  const f32x16 by = _mm512_set1_ps(_mm512_cvtss_f32(load(factor, first_lanes(1))));
+void scale(T* values, std::int64_t count, float factor) {
+  const f32x16 by = _mm512_set1_ps(factor);
   for (std::int64_t at = 0; at < count; at += LANES) {
     const __mmask16 lanes = first_lanes(count - at);
     store(values + at, lanes, _mm512_mul_ps(load(values + at, lanes), by));
@@ -111,7 +99,24 @@ void rotate(const Rotation<T>& rotation) {
       const std::int64_t angle = token * rotation.angle_stride;
       turn(heads + head * size, rotation.cosines + angle, rotation.sines + angle, size / 2);
     }
-    if (rotation.factors != nullptr) scale(heads, rotation.scaled * size, rotation.factors + token);
+    if (rotation.factors != nullptr) {
+      const f32x16 factor = load(rotation.factors + token, first_lanes(1));
+      scale(heads, rotation.scaled * size, _mm512_cvtss_f32(factor));
+    }
+  });
+}
+
+// Products are rounded before they are added, as by operators that do the one and the other.
+template <typename T>
+void add(const Addition<T>& addition) {
+  for_rows(addition.rows, addition.features, [&](std::int64_t row) {
+    T* from = addition.x + row * addition.x_stride;
+    T* to = addition.stream + row * addition.stride;
+    if (addition.scale != 1.0f) scale(from, addition.features, addition.scale);
+    for (std::int64_t at = 0; at < addition.features; at += LANES) {
+      const __mmask16 lanes = first_lanes(addition.features - at);
+      store(to + at, lanes, _mm512_add_ps(load(to + at, lanes), load(from + at, lanes)));
+    }
   });
 }
 

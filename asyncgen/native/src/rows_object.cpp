@@ -160,10 +160,10 @@ void normalise(const Norm& norm, const Rows& x, const Rows& out) noexcept {
 void add_rows(Kind kind, const Rows& x, std::int64_t features, float scale,
               const Rows& stream) noexcept {
   if (kind == Kind::FLOAT32) {
-    add_f32({reinterpret_cast<const float*>(x.data), x.stride,
+    add_f32({reinterpret_cast<float*>(x.data), x.stride,
              reinterpret_cast<float*>(stream.data), stream.stride, x.count, features, scale});
   } else {
-    add_bf16({reinterpret_cast<const bf16*>(x.data), x.stride,
+    add_bf16({reinterpret_cast<bf16*>(x.data), x.stride,
               reinterpret_cast<bf16*>(stream.data), stream.stride, x.count, features, scale});
   }
 }
