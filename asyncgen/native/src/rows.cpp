@@ -35,7 +35,8 @@ void centre(const T* x, T* out, const float* weight, const float* bias, std::int
   f32x16 squares = _mm512_setzero_ps();
   for (std::int64_t at = 0; at < features; at += LANES) {
     const __mmask16 lanes = first_lanes(features - at);
-    const f32x16 away = _mm512_maskz_sub_ps(lanes, load(x + at, lanes), mean);
+    const f32x16 all = _mm512_sub_ps(load(x + at, lanes), mean);
+    const f32x16 away = _mm512_mask_mov_ps(_mm512_setzero_ps(), lanes, all);
     squares = _mm512_fmadd_ps(away, away, squares);
   }
   const float variance = _mm512_reduce_add_ps(squares) / size;
