@@ -129,7 +129,7 @@ class DenseKernel:
 
     __slots__ = ("bias", "weight")
     is_gated = False
-    activation = None
+    activation: str | None = None
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         """Take the weight as ``[in, out]``, of any strides, and the bias ``[out]``."""
@@ -195,7 +195,7 @@ class ChunkedKernel:
 
     __slots__ = ("_results", "_rows", "bias", "count", "shape", "weight")
     is_gated = False
-    activation = None
+    activation: str | None = None
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         """Lay a weight ``[out, in]`` out as chunks; the caller may drop the original afterwards."""
@@ -261,7 +261,7 @@ class PackedKernel:
 
     __slots__ = ("bias", "weight")
     is_gated = False
-    activation = None
+    activation: str | None = None
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         """Pack a weight ``[out, in]``; the caller may drop the original afterwards."""
@@ -295,7 +295,7 @@ class PlainKernel:
 
     __slots__ = ("bias", "chunks", "columns", "shape", "strides", "weight")
     is_gated = False
-    activation = None
+    activation: str | None = None
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         """Share a contiguous weight ``[out, in]`` with its owner."""

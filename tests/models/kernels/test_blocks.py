@@ -131,4 +131,5 @@ def test_parts_that_do_not_fit_together_are_refused() -> None:
 
 
 def native_norm(features: int) -> Any:
-    return make_scaler(torch.ones(features), features, 1e-6).compiled
+    scaler: Any = make_scaler(torch.ones(features), features, 1e-6)
+    return scaler.compiled

@@ -17,7 +17,7 @@ from asyncgen.models.kernels.native_linear import ACTIVATED, GATES, NativeKernel
 from asyncgen.models.kernels.norm import make_scaler
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
 pytestmark = pytest.mark.skipif(native.kernels is None, reason="our own kernels do not run here")
 
@@ -65,7 +65,7 @@ def test_gates(width: int, dtype: torch.dtype) -> None:
     assert torch.equal(kernel.dense(), weight)
 
 
-ACTS = {
+ACTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "silu": F.silu,
     "gelu": F.gelu,
     "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
