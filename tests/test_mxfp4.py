@@ -14,6 +14,7 @@ from asyncgen.mxfp4 import widen, widen_into
 from tests.models.arch.families import make
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from torch import Tensor
@@ -81,7 +82,7 @@ def folders(tmp_path: Path) -> tuple[Path, Path]:
     return quantised, plain
 
 
-def declare(folder: Path, method: dict[str, object]) -> None:
+def declare(folder: Path, method: Mapping[str, object]) -> None:
     path = folder / "config.json"
     config = json.loads(path.read_text(encoding="utf-8"))
     path.write_text(json.dumps({**config, "quantization_config": method}), encoding="utf-8")

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -81,7 +81,14 @@ def test_transformers_loads_it(folder: Path) -> None:
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_shape_is_a_model_of_its_family(name: str, tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
-    sizes = {"hidden": 32, "layers": 2, "heads": 4, "kv_heads": 2, "ffn": 48, "vocab": 600}
+    sizes: dict[str, Any] = {
+        "hidden": 32,
+        "layers": 2,
+        "heads": 4,
+        "kv_heads": 2,
+        "ffn": 48,
+        "vocab": 600,
+    }
     shape = replace(SHAPES[name], **sizes, head=8 if SHAPES[name].head else 0)
     write_checkpoint(tmp_path, shape, "float32")
     theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path)
