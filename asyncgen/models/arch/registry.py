@@ -40,6 +40,7 @@ from asyncgen.models.arch import (
     hunyuan_v1_moe,
     jais2,
     llama,
+    minicpm3,
     ministral,
     ministral3,
     mistral,
@@ -66,6 +67,7 @@ from asyncgen.models.arch import (
     t5,
     vaultgemma,
     xglm,
+    youtu,
 )
 
 if TYPE_CHECKING:
@@ -107,6 +109,7 @@ _MODULES = (
     hunyuan_v1_moe,
     jais2,
     llama,
+    minicpm3,
     ministral,
     ministral3,
     mistral,
@@ -133,6 +136,7 @@ _MODULES = (
     t5,
     vaultgemma,
     xglm,
+    youtu,
 )
 
 FAMILIES: dict[str, Family] = {module.FAMILY.model_type: module.FAMILY for module in _MODULES}

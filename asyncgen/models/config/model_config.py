@@ -254,8 +254,6 @@ def _read(raw: Mapping[str, object], family: Family) -> ModelConfig:
     if is_turned:
         assert length is not None
         rope, ropes = _ropes(values, family, kinds, positions=length, head_dim=head_dim)
-        if latent is not None:
-            rope = replace(rope, turned=latent.turned / head_dim)
     config = ModelConfig(
         model_type=values.model_type,
         vocab_size=values.count("vocab_size"),
@@ -310,6 +308,9 @@ def _ropes(
         scales_queries=family.scales_queries,
         has_rope=lambda layer, kind: family.has_rope(values, layer, kind),
     )
+    latent = settled(family.latent, values)
+    if latent is not None:
+        rope = replace(rope, turned=latent.turned / head_dim)
     for each in {rope, *(ropes or ())}:
         require_pairs(each, head_dim)
     return rope, ropes

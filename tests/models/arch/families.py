@@ -123,6 +123,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "hunyuan_v1_moe": {"head_dim": 8, "num_experts": 5, "moe_topk": 2},
     "jais2": {"head_dim": 8},
     "llama": {},
+    "minicpm3": {**_LATENT, "dim_model_base": 8},
     "ministral": {
         "head_dim": 8,
         "layer_types": ["sliding_attention", "full_attention"] * 2,
@@ -176,6 +177,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "attention_heads": 4,
         "ffn_dim": 48,
     },
+    "youtu": _LATENT,
 }
 """What sets the tiny configuration of each family apart from `COMMON`; ``...`` leaves a key out."""
 
@@ -293,6 +295,11 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
     "hunyuan_v1_dense": [{"attention_bias": True, "rope_parameters": None}, _TIED, _ONE],
     "jais2": [{"attention_bias": False}, {"mlp_bias": False}, {"hidden_act": "gelu"}],
     "llama": [_BIASES, _TIED, _LLAMA3, _ONE],
+    "minicpm3": [
+        *_LATENTS,
+        {"scale_emb": 3, "scale_depth": 3.0, "dim_model_base": 16, "mlp_bias": True},
+        _longrope(2),
+    ],
     "ministral": [{"layer_types": ["full_attention"] * 4}, _TIED, _ALL],
     "ministral3": [
         _ONE,
@@ -353,6 +360,7 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
     "starcoder2": [{"use_bias": False}, _WINDOW, _UNTIED],
     "vaultgemma": [_MIXED, {"attn_logit_softcapping": None}, {"final_logit_softcapping": None}],
     "xglm": [{"scale_embedding": False}, {"activation_function": "relu"}, _UNTIED],
+    "youtu": [*_LATENTS, {"rope_interleave": False, **_UNTIED}],
 }
 """Switches of each family's configuration, thrown."""
 
