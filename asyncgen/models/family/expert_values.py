@@ -130,8 +130,11 @@ def listed_as_sparse(
         if kinds is None:
             values.require("first_k_dense_replace", 1)
             return plan(values) if layer else None
-        is_list = isinstance(kinds, (list, tuple)) and len(kinds) == layers
-        if not is_list or any(kind not in allowed for kind in kinds):
+        if (
+            not isinstance(kinds, (list, tuple))
+            or len(kinds) != layers
+            or any(kind not in allowed for kind in kinds)
+        ):
             raise values.bad(key, kinds, f"must list dense or sparse for {layers} layers")
         return plan(values) if kinds[layer] == "sparse" else None
 

@@ -177,7 +177,8 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "attention_heads": 4,
         "ffn_dim": 48,
     },
-    "youtu": _LATENT,
+    # With a filler the reference reads its row of the table as zeros.
+    "youtu": {**_LATENT, "pad_token_id": ...},
 }
 """What sets the tiny configuration of each family apart from `COMMON`; ``...`` leaves a key out."""
 
@@ -215,7 +216,7 @@ def _yarn(**more: Any) -> dict[str, Any]:
     return {"rope_parameters": {"rope_type": "yarn", **stretched, **more}}
 
 
-_LATENTS = [
+_LATENTS: list[dict[str, Any]] = [
     {"q_lora_rank": None, "attention_bias": True},
     {"attention_bias": True, "rms_norm_eps": 1e-3, **_TIED},
     _yarn(mscale=0.7, mscale_all_dim=0.7, beta_fast=32, beta_slow=1),
