@@ -224,6 +224,7 @@ _LATENTS: list[dict[str, Any]] = [
     _yarn(),
     {"v_head_dim": 12, "qk_rope_head_dim": 8, "qk_nope_head_dim": 4},
     {"v_head_dim": 17},
+    {"kv_lora_rank": 512, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128, "v_head_dim": 128},
 ]
 """Switches of latent attention."""
 
