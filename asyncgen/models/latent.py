@@ -8,10 +8,13 @@ themselves are not kept.
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING, Self
+from types import NoneType
+from typing import TYPE_CHECKING, Any, Protocol
 
+from asyncgen import native
 from asyncgen.models.kernels.linear import Linear
-from asyncgen.models.kernels.norm import Norm
+from asyncgen.models.kernels.native_linear import NativeKernel
+from asyncgen.models.kernels.norm import NativeScaler, Norm
 from asyncgen.models.kernels.prepared import Prepared
 from asyncgen.weight_map import WeightRule, module_rules
 
@@ -21,6 +24,13 @@ if TYPE_CHECKING:
 
     from asyncgen.models.config import ModelConfig
     from asyncgen.models.family.plan import LatentPlan
+
+
+class MakesHeads(Protocol):
+    """What takes the place of a product's kernel."""
+
+    def into(self, x: Tensor, out: Tensor, /) -> Tensor:
+        """Queries, keys and values of rows ``[N, E]`` in ``out`` ``[N, 3 H D]``, which it gives."""
 
 
 class LatentHeads(Prepared):
@@ -66,10 +76,31 @@ class LatentHeads(Prepared):
             self.keys_values.ready().product,
         )
 
-    def ready(self) -> Self:
-        """This, with the weights as they are now, in the place of a product's kernel."""
+    def ready(self) -> MakesHeads:
+        """What makes heads of the weights as they are now: our own kernel, or this."""
         self.prepare()
-        return self
+        return self.compiled() or self
+
+    def compiled(self) -> Any | None:
+        """All of it in one call, where every part is a kernel of ours."""
+        ours = NativeKernel, NativeScaler
+        parts = (
+            self.latents.ready(),
+            None if self.query_norm is None else self.query_norm.scaler,
+            self.queries.ready(),
+            self.latent_norm.scaler,
+            self.keys_values.ready(),
+        )
+        if native.kernels is None or not all(isinstance(part, (*ours, NoneType)) for part in parts):
+            return None
+        return native.kernels.Latent(
+            *(part.compiled if isinstance(part, ours) else None for part in parts),
+            heads=self.heads,
+            turned=self.plan.turned,
+            unturned=self.plan.unturned,
+            values=self.plan.values,
+            head_dim=self.plan.head_dim,
+        )
 
     def into(self, x: Tensor, out: Tensor) -> Tensor:
         """Queries, keys and values, not turned yet.

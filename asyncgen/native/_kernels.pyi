@@ -50,6 +50,23 @@ class Experts:
     ) -> Experts: ...
     def add_to(self, stream: Tensor, x: Tensor, /) -> None: ...
 
+class Latent:
+    def __new__(
+        cls,
+        latents: Linear,
+        query_norm: Norm | None,
+        queries: Linear,
+        latent_norm: Norm,
+        keys_values: Linear,
+        *,
+        heads: int,
+        turned: int,
+        unturned: int,
+        values: int,
+        head_dim: int,
+    ) -> Latent: ...
+    def into(self, x: Tensor, out: Tensor, /) -> Tensor: ...
+
 class Norm:
     def __new__(cls, weight: Tensor, *, eps: float, dtype: torch.dtype) -> Norm: ...
     def into(self, x: Tensor, out: Tensor, /) -> Tensor: ...

@@ -16,6 +16,8 @@ from asyncgen import native
 from asyncgen.errors import ModelLoadError
 from asyncgen.models.config import ModelConfig
 from asyncgen.models.family.plan import LatentPlan
+from asyncgen.models.kernels.linear import Linear
+from asyncgen.models.kernels.norm import Norm
 from asyncgen.models.latent import LatentHeads
 from tests.models.arch.families import make
 
@@ -236,12 +238,15 @@ def test_torchs_kernels_compute_the_same(
     torch.testing.assert_close(found.float(), expected, atol=near, rtol=0)
 
 
+@pytest.mark.parametrize("is_native", [False, True])
 @pytest.mark.parametrize("tokens", [1, 3, 40])
 @pytest.mark.parametrize(
     "plan",
     [LatentPlan(20, 12, 4, 8, 10), LatentPlan(20, None, 4, 8, 12), LatentPlan(6, 5, 2, 2, 7)],
 )
-def test_heads_are_those_of_the_formula(plan: LatentPlan, tokens: int) -> None:
+def test_heads_are_those_of_the_formula(plan: LatentPlan, tokens: int, is_native: bool) -> None:
+    if is_native and not native.supports(torch.float32):
+        pytest.skip("our kernels are not compiled")
     hidden, heads, key = 16, 3, plan.turned + plan.unturned
     generator = torch.Generator().manual_seed(tokens)
 
@@ -252,6 +257,9 @@ def test_heads_are_those_of_the_formula(plan: LatentPlan, tokens: int) -> None:
     for parameter in made.parameters():
         parameter.copy_(drawn(*parameter.shape))
     weights = {name: each.clone() for name, each in made.named_parameters()}
+    for module in made.modules():
+        if isinstance(module, (Linear, Norm)):
+            module.prepare()
     x = drawn(tokens, hidden)
     latents = x @ weights["latents.weight"].T + weights["latents.bias"]
     ranks = [plan.query_rank or 0, plan.rank, plan.turned]
@@ -268,8 +276,11 @@ def test_heads_are_those_of_the_formula(plan: LatentPlan, tokens: int) -> None:
     turned = shared.view(tokens, 1, 2, -1).expand(-1, heads, -1, -1)
     keys = torch.cat((turned, unturned.view(tokens, heads, 2, -1)), dim=3)
 
+    heads_of = made.ready() if is_native else made
+    assert is_native == (heads_of is not made)
     out = torch.full((tokens, 3 * heads * plan.head_dim), math.nan)
-    assert made.into(x, out) is out
+    assert heads_of.into(x, out) is out
+    assert torch.equal(out, made.into(x, torch.empty_like(out)))
     found = out.view(tokens, 3, heads, 2, -1)
     room = key // 2
     torch.testing.assert_close(found[:, 0, :, :, :room], queries, atol=1e-4, rtol=1e-4)
