@@ -35,8 +35,9 @@ DTYPES = {
     "I8": torch.int8,
     "U8": torch.uint8,
     "BOOL": torch.bool,
+    "MXFP4": torch.bfloat16,
 }
-"""What the names of dtypes in a file mean."""
+"""What the names of dtypes in a file mean; of blocks that share a scale, what has their numbers."""
 
 _SHOWN = 4
 """How many names of a kind an error lists."""
@@ -55,6 +56,7 @@ class StoredTensor:
         shape: Its shape.
         offset: Its first byte, from the start of the file.
         num_bytes: Its length in bytes.
+        scales: Those of its blocks, if it is one in MXFP4 (`asyncgen.mxfp4`).
     """
 
     file: Path
@@ -62,6 +64,7 @@ class StoredTensor:
     shape: tuple[int, ...]
     offset: int
     num_bytes: int
+    scales: StoredTensor | None = None
 
 
 @dataclass(frozen=True, slots=True)

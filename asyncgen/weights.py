@@ -20,6 +20,7 @@ from torch import nn
 from asyncgen.checkpoint import DTYPES, is_floating, list_few
 from asyncgen.errors import InvalidRequestError, ModelLoadError
 from asyncgen.memory import memory_to_load
+from asyncgen.mxfp4 import widen_into
 from asyncgen.native.memory import passing
 from asyncgen.progress import Progress
 
@@ -294,6 +295,10 @@ class _Reader:
         self, sources: Sequence[StoredTensor], dtype: torch.dtype, *, transposed: bool = False
     ) -> torch.Tensor:
         """Read tensors one behind the other into one, along the first axis."""
+        if any(source.scales is not None for source in sources):
+            whole = [self._widened(source, dtype) for source in sources]
+            joined = whole[0] if len(whole) == 1 else torch.cat(whole)
+            return joined if transposed else joined.mT.contiguous()
         if transposed:
             whole = [self.join([source], dtype) for source in sources]
             return torch.cat([matrix.mT for matrix in whole]).contiguous()
@@ -306,6 +311,22 @@ class _Reader:
             end = start + math.prod(source.shape)
             self._read(source, flat[start:end])
             start = end
+        return joined
+
+    def _widened(self, source: StoredTensor, dtype: torch.dtype) -> torch.Tensor:
+        """Read a tensor in MXFP4, transposed: as it is stored."""
+        assert source.scales is not None
+        *others, columns, rows = source.shape
+        joined = passing((*others, rows, columns), dtype)
+        blocks, scales = (
+            torch.empty(math.prod(each.shape) // share, dtype=torch.uint8)
+            for each, share in ((source, 2), (source.scales, 1))
+        )
+        for place, tensor in ((source, blocks), (source.scales, scales)):
+            file = self._open(place.file)
+            file.seek(place.offset)
+            self._fill(file, tensor)
+        widen_into(joined.view(-1), blocks, scales)
         return joined
 
     def _read(self, source: StoredTensor, target: torch.Tensor) -> None:

@@ -12,10 +12,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from asyncgen.models.kernels.blocks import compiled_block
+from asyncgen.models.kernels.blocks import Block, compiled_block
 from asyncgen.models.kernels.experts import Exact, Experts
 from asyncgen.models.kernels.linear import Linear
-from asyncgen.models.kernels.norm import Norm, make_scaler
+from asyncgen.models.kernels.native_linear import GATES
+from asyncgen.models.kernels.norm import Norm, make_centring, make_scaler
 from asyncgen.models.kernels.prepared import Prepared
 from asyncgen.models.kernels.rope import turner
 from asyncgen.models.latent import LatentHeads
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from asyncgen.models.attention.dense import AttentionContext
     from asyncgen.models.config import ModelConfig
     from asyncgen.models.family.plan import BlockPlan
-    from asyncgen.models.kernels.blocks import Block
     from asyncgen.models.kernels.products import Kernel
 
 
@@ -44,6 +44,19 @@ ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "relu": torch.relu_,
     "relu2": lambda x: torch.relu_(x).square_(),
 }
+
+
+FUSED: Mapping[str, str] = {
+    "silu": "silu",
+    "swish": "silu",
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "relu": "relu",
+    "relu2": "relu2",
+}
+"""What products of our own kernels call those that they may come with."""
 
 
 class Xielu(nn.Module):
@@ -179,12 +192,19 @@ class DecoderLayer(Prepared):
             return
         self.shape = Xielu(dtype) if plan.activation == "xielu" else None
         self.activate = self.shape or ACTIVATIONS[plan.activation]
+        fused, bias = FUSED.get(plan.activation), plan.has_up_bias
         if plan.is_gated:
-            gates = self.activate is ACTIVATIONS["silu"]
-            twice, bias = 2 * self.width, plan.has_up_bias
-            self.gate_up = Linear(hidden, twice, bias, dtype=dtype, gates=gates)
+            fused = fused if fused in GATES else None
+            self.gate_up = Linear(
+                hidden,
+                2 * self.width,
+                bias,
+                dtype=dtype,
+                gates=fused is not None,
+                activation=fused,
+            )
         else:
-            self.up = Linear(hidden, self.width, plan.has_up_bias, dtype=dtype)
+            self.up = Linear(hidden, self.width, bias, dtype=dtype, activation=fused)
         self.down = Linear(self.width, hidden, plan.has_down_bias, dtype=dtype)
 
     def _head_norm(self, count: int, dtype: torch.dtype) -> Norm | None:
@@ -199,7 +219,6 @@ class DecoderLayer(Prepared):
 
     def prepare(self) -> None:
         """Gather what `run` uses; again after weights were replaced or moved."""
-        sinks = None if self.sinks is None else self.sinks.weight.detach().float()
         head_norm = self.plan.head_norm
         normalise = None if head_norm is None else self._head_normaliser()
         is_after = head_norm is not None and head_norm.is_after_rope
@@ -208,34 +227,42 @@ class DecoderLayer(Prepared):
             self.qkv.ready().into,
             None if is_after else normalise,
             normalise if is_after else None,
-            sinks,
+            self._sinks(),
             self._attention_adder(),
             _into(self.post_norm),
             self._feed_forward(),
         )
 
     def compiled(self) -> Block | None:
-        """Its parts, where all of them are our kernels' and the block is of their shape."""
+        """Its parts, where all of them are our kernels'."""
         plan, head_norm = self.plan, self.plan.head_norm
-        is_serial = not plan.is_parallel and plan.residual_scale == 1 and self.rope == 0
-        is_plain = self.output_norm is None and self.down_norm is None
-        if not (is_serial and is_plain and (plan.is_gated or plan.experts is not None)):
-            return None
-        if self.input_norm is None or self.post_norm is None:
-            return None
-        heads_scaler = None
+        heads_scaler = keys_scaler = None
         if head_norm is not None:
-            if head_norm.is_after_rope or head_norm.span == "width":
+            assert self.q_norm is not None and self.k_norm is not None
+            if head_norm.span == "width":
+                heads_scaler, keys_scaler = self.q_norm.scaler, self.k_norm.scaler
+            elif (heads_scaler := self._heads_scaler()) is None:
                 return None
-            heads_scaler = self._heads_scaler()
+        has_experts = plan.experts is not None
+        feed: Any = self.experts if has_experts else self._up().ready()
         return compiled_block(
-            self.input_norm.scaler,
-            self.qkv.ready(),
-            heads_scaler,
-            self.output.ready(),
-            self.post_norm.scaler,
-            self.experts if plan.experts is not None else self.gate_up.ready(),
-            None if plan.experts is not None else self.down.ready(),
+            Block(
+                input_norm=_scaler(self.input_norm),
+                qkv=self.qkv.ready(),
+                heads_norm=heads_scaler,
+                keys_norm=keys_scaler,
+                is_normed_turned=head_norm is not None and head_norm.is_after_rope,
+                rope=-1 if self.rope is None else self.rope,
+                sinks=self._sinks(),
+                output=self.output.ready(),
+                output_norm=_scaler(self.output_norm),
+                post_norm=_scaler(self.post_norm),
+                up=feed,
+                down=None if has_experts else self.down.ready(),
+                down_norm=_scaler(self.down_norm),
+                is_parallel=plan.is_parallel,
+                scale=plan.residual_scale,
+            )
         )
 
     def run(
@@ -299,9 +326,9 @@ class DecoderLayer(Prepared):
         if self.plan.experts is not None:
             self.experts.prepare()
             return self._adder(self.experts, self.down_norm)
-        up = (self.gate_up if self.plan.is_gated else self.up).ready()
+        up = self._up().ready()
         up_into, add_down = up.into, self._adder(self.down.ready(), self.down_norm)
-        if up.is_gated:
+        if up.activation is not None:
             return lambda x, normed, space: add_down(x, up_into(normed, space.activated), space)
         is_gated, activate, width = self.plan.is_gated, self.activate, self.width
 
@@ -333,23 +360,38 @@ class DecoderLayer(Prepared):
             branch = kernel.into(rows, space.branch)
             if normalise is not None:
                 branch = normalise(branch, branch)
-            x.add_(branch, alpha=scale)
+            x.add_(branch if scale == 1 else branch.mul_(scale))
 
         return add
+
+    def _up(self) -> Linear:
+        """The feed-forward's first product."""
+        return self.gate_up if self.plan.is_gated else self.up
+
+    def _sinks(self) -> Tensor | None:
+        """Scores without a key, ``[H]`` in float32."""
+        return None if self.sinks is None else self.sinks.weight.detach().float()
 
     def _heads_scaler(self) -> Any:
         """One norm for queries and keys, which lie side by side, with a weight per head."""
         assert self.q_norm is not None and self.k_norm is not None
         assert self.plan.head_norm is not None
         size, keys = self.head_dim, self.num_turned - self.num_heads
-        if self.plan.head_norm.norm.kind == "layer" or self.q_norm.weight is None:
+        if self.q_norm.weight is None:
             return None
-        weights = [
-            scale.expand(count, size)
-            for norm, count in ((self.q_norm, self.num_heads), (self.k_norm, keys))
-            if (scale := norm.scale()) is not None
-        ]
-        return make_scaler(torch.cat(weights), size, self.eps, self.q_norm.weight.dtype)
+
+        def of_heads(queries: Tensor | None, others: Tensor | None) -> Tensor | None:
+            if queries is None or others is None:
+                return None
+            return torch.cat((queries.expand(self.num_heads, size), others.expand(keys, size)))
+
+        weight = of_heads(self.q_norm.scale(), self.k_norm.scale())
+        bias = of_heads(self.q_norm.bias, self.k_norm.bias)
+        dtype, norm = self.q_norm.weight.dtype, self.plan.head_norm.norm
+        assert weight is not None
+        if norm.kind == "layer":
+            return make_centring(weight, bias, size, self.eps, dtype)
+        return make_scaler(weight, size, self.eps, dtype)
 
     def _head_normaliser(self) -> Callable[[Tensor], None]:
         """What normalises the queries and keys of heads ``[N, H + 2K, D]`` in place."""
@@ -379,6 +421,10 @@ class DecoderLayer(Prepared):
                     heads[:, part] = normed.view(heads[:, part].shape)
 
         return apart
+
+
+def _scaler(norm: Norm | None) -> Any:
+    return None if norm is None else norm.scaler
 
 
 def _into(norm: Norm | None) -> Callable[[Tensor, Tensor], Tensor] | None:

@@ -139,7 +139,7 @@ class DecoderLM(Prepared):
             tuple(layer.run for layer in layers),
             self.norm.scaler.into,
             self._head(),
-            compile_layers(layers, self.dtype) if self._is_plain() else None,
+            compile_layers(layers, self.config.hidden_size, self.dtype),
         )
 
     def prepare_head(self, *, own_copy: bool) -> None:
@@ -331,10 +331,6 @@ class DecoderLM(Prepared):
         plan = config.blocks[-1].norm
         return Norm(config.hidden_size, config.rms_norm_eps, plan, dtype=dtype)
 
-    def _is_plain(self) -> bool:
-        """Whether blocks that are compiled turn all heads as these do."""
-        return all(rope.query_scaling is None for rope in self._ropes())
-
     def _ropes(self) -> list[RopeConfig]:
         """The ropes that differ from each other, and turn at all."""
         ropes = dict.fromkeys(self.config.ropes or (self.config.rope,))
@@ -449,7 +445,7 @@ class DecoderLM(Prepared):
         attention.begin(batch, tokens // batch)
         pages = attention.compiled
         if compiled is not None and pages is not None and collect is None and depth is None:
-            compiled.run(stream, *placed[0], pages)
+            compiled.run(stream, placed, pages)
             return
         # Taken out while in use, so that calls from two threads never share one.
         space = self._spaces.pop(tokens, None)

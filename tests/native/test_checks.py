@@ -90,13 +90,13 @@ def test_latent_heads_stay_inside_of_their_tensors(kernels: Any) -> None:
 
 def test_a_gated_product_is_not_added() -> None:
     kernel = NativeKernel(torch.randn(64, 32), None, True)
-    with pytest.raises(ValueError, match="a gate lets through"):
+    with pytest.raises(ValueError, match="an activation lets through"):
         kernel.add_to(torch.zeros(2, 64), torch.zeros(2, 32))
 
 
 def test_weights_are_of_the_size_that_is_said(kernels: Any) -> None:
     options: dict[str, Any] = {"inputs": 32, "outputs": 40, "is_gated": False, "uses_tiles": False}
-    options |= {"dtype": torch.float32, "matrices": 1}
+    options |= {"dtype": torch.float32, "matrices": 1, "activation": None}
     weight = torch.zeros(64 * 32)
     kernels.Linear(weight, torch.zeros(64), **options)
     for wrong in (weight[:-1], weight[::2], weight.double()):
@@ -119,7 +119,11 @@ def test_numbers_of_16_bits_are_widened(stored: torch.dtype) -> None:
 
 
 def test_norms_stay_inside_of_their_tensors(kernels: Any) -> None:
-    norm = kernels.Norm(torch.ones(2, 16), eps=1e-6, dtype=torch.float32)
+    options: dict[str, Any] = {"eps": 1e-6, "dtype": torch.float32, "is_centred": False}
+    norm = kernels.Norm(torch.ones(2, 16), None, **options)
+    for wrong in (torch.ones(16), torch.ones(2, 16)):
+        with pytest.raises(ValueError, match="the bias is"):
+            kernels.Norm(torch.ones(2, 16), wrong, **{**options, "is_centred": wrong.dim() == 1})
     x = torch.randn(3, 5, 16)
     rows = x[:, :2]
     norm.into(rows, rows)

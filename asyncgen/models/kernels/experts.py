@@ -233,7 +233,9 @@ class Experts(Prepared):
         self.down = Stack(count, width, hidden, plan.has_bias, dtype=dtype)
         self.shared_gate_up = self.shared_down = None
         if shared:
-            self.shared_gate_up = Linear(hidden, 2 * shared, dtype=dtype, gates=True)
+            self.shared_gate_up = Linear(
+                hidden, 2 * shared, dtype=dtype, gates=True, activation=plan.gate.kind
+            )
             self.shared_down = Linear(shared, hidden, dtype=dtype)
 
     def prepare(self) -> None:

@@ -39,6 +39,7 @@ class Linear(nn.Module):
         *,
         dtype: torch.dtype | None = None,
         gates: bool = False,
+        activation: str | None = None,
     ) -> None:
         """Make the parameters, uninitialised, on the current default device.
 
@@ -47,13 +48,15 @@ class Linear(nn.Module):
             out_features: Size of an output row.
             bias: Whether a bias is added.
             dtype: Of weight, bias, rows and products; ``None``: torch's default.
-            gates: Whether the outputs are those of a gate with SiLU and, behind them, what it
-                lets through: a kernel may join them, see `choose_kernel`.
+            gates: Whether the outputs are those of a gate and, behind them, what it lets
+                through: a kernel may join them, see `choose_kernel`.
+            activation: What will be applied to the gate or the product, which a kernel may do.
         """
         super().__init__()
         self.in_features = in_features
         self.out_features = out_features
         self.gates = gates
+        self.activation = activation
         self.dtype = dtype = dtype or torch.get_default_dtype()
         self.weight = _parameter(torch.empty(out_features, in_features, dtype=dtype))
         self.register_parameter(
@@ -78,7 +81,11 @@ class Linear(nn.Module):
             return
         self.weight = None
         self.kernel = choose_kernel(
-            weight.detach(), _detached(self.bias), dtype=self.dtype, gates=self.gates
+            weight.detach(),
+            _detached(self.bias),
+            dtype=self.dtype,
+            gates=self.gates,
+            activation=self.activation,
         )
 
     def tie(self, table: Tensor, *, own_copy: bool) -> None:

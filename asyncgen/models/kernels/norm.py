@@ -100,7 +100,8 @@ class Norm(Prepared):
         weight = self.scale()
         if self.plan.kind == "layer":
             bias = None if self.bias is None else self.bias.detach().view(self._shape)
-            return Centring(weight, bias, self.eps, self.features)
+            dtype = None if self.weight is None else self.weight.dtype
+            return make_centring(weight, bias, self.features, self.eps, dtype)
         assert self.weight is not None and weight is not None, "such a norm has a weight"
         return make_scaler(weight, self.features, self.eps, self.weight.dtype)
 
@@ -121,6 +122,28 @@ def make_scaler(
     return (NativeScaler if fits else Scaler)(weight, features, eps, dtype)
 
 
+def make_centring(
+    weight: Tensor | None,
+    bias: Tensor | None,
+    features: int,
+    eps: float,
+    dtype: torch.dtype | None = None,
+) -> NativeScaler | Centring:
+    """The arithmetic of one norm by mean and variance, also for several weights side by side.
+
+    Args:
+        weight: ``[features]``, or ``[heads, features]`` for rows ``[N, heads, features]``;
+            ``None``: all ones.
+        bias: Of the same shape; ``None``: all zeros.
+        features: Size of what is normalised.
+        eps: Added to the variance.
+        dtype: Of the rows; ``None``: any.
+    """
+    if weight is None or dtype is None or weight.device.type != "cpu" or not native.supports(dtype):
+        return Centring(weight, bias, eps, features)
+    return NativeScaler(weight, features, eps, dtype, bias=bias, is_centred=True)
+
+
 class NativeScaler:
     """The norm by our own kernel.
 
@@ -131,11 +154,26 @@ class NativeScaler:
 
     __slots__ = ("compiled", "into")
 
-    def __init__(self, weight: Tensor, features: int, eps: float, dtype: torch.dtype) -> None:
-        """See `make_scaler`."""
+    def __init__(
+        self,
+        weight: Tensor,
+        features: int,
+        eps: float,
+        dtype: torch.dtype,
+        *,
+        bias: Tensor | None = None,
+        is_centred: bool = False,
+    ) -> None:
+        """See `make_scaler` and, where it is centred, `make_centring`."""
         assert native.kernels is not None
-        rows = weight.float().contiguous().view(-1, features)
-        self.compiled = native.kernels.Norm(rows, eps=eps, dtype=dtype)
+        rows, summands = (
+            None if each is None else each.float().contiguous().view(-1, features)
+            for each in (weight, bias)
+        )
+        assert rows is not None
+        self.compiled = native.kernels.Norm(
+            rows, summands, eps=eps, dtype=dtype, is_centred=is_centred
+        )
         # A step calls it as it is, without a Python function around it.
         self.into: Callable[[Tensor, Tensor], Tensor] = self.compiled.into
 

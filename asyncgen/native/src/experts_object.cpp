@@ -163,25 +163,6 @@ bool read_correction(PyObject* correction, Experts& made) {
   return true;
 }
 
-bool read_gate(const char* name, Gate& gate) {
-  const struct {
-    const char* name;
-    Use use;
-  } known[] = {{"silu", GATE_SILU},
-               {"gelu", GATE_GELU},
-               {"gelu_tanh", GATE_GELU_TANH},
-               {"clamped", GATE_CLAMPED}};
-  for (const auto& one : known) {
-    if (std::strcmp(name, one.name) == 0) {
-      gate.use = one.use;
-      return true;
-    }
-  }
-  PyErr_Format(PyExc_ValueError, "the gate is '%s' and must be silu, gelu, gelu_tanh or clamped",
-               name);
-  return false;
-}
-
 bool read_linear(PyObject* object, Linear*& linear) {
   linear = nullptr;
   return object == Py_None || (linear = unbox_as<Linear>(object)) != nullptr;
@@ -224,7 +205,7 @@ PyObject* make(PyTypeObject* type, PyObject* args, PyObject* keywords) {
   made.is_shared_gated = is_shared_gated;
   if (!(made.router = unbox_as<Linear>(router)) || !(made.gate_up = unbox_as<Linear>(gate_up)) ||
       !(made.down = unbox_as<Linear>(down)) || !read_linear(shared, made.shared_gate_up) ||
-      !read_linear(shared_down, made.shared_down) || !read_gate(gate, made.gate) ||
+      !read_linear(shared_down, made.shared_down) || !read_gate(gate, made.gate.use) ||
       !read_routing(options, made, correction) || !read_correction(correction, made)) {
     return nullptr;
   }

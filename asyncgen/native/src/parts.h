@@ -30,11 +30,15 @@ struct Linear {
   Kind kind;
   Stored stored;
   bool is_gated, uses_tiles;
+  Use use;  // what becomes of its product where nothing else is said
   std::int64_t inputs, outputs, matrices;
   std::int64_t matrix_size;  // numbers of a matrix in panels
 };
 
 void multiply(const Linear& linear, const Rows& x, const Rows& out, Use use) noexcept;
+
+// What a gate of some activation makes of a product; false, and a Python error, if it is not known.
+bool read_gate(const char* activation, Use& use);
 
 // What multiplies the groups of some rows, each by the matrix that it names.
 struct Groups {
@@ -94,10 +98,11 @@ std::size_t memory_for(const Experts& experts, std::int64_t rows);
 // Adds to the stream what the experts of each row make of it.
 void mix_experts(const Experts& experts, const Rows& x, const Rows& stream, char* memory) noexcept;
 
-// A root-mean-square norm.
+// A norm, by the root mean square or by mean and variance.
 struct Norm {
-  Reference weight;
-  const float* weight_at;
+  Reference weight, bias;
+  const float *weight_at, *bias_at;  // the latter may be null
+  bool is_centred;
   PyObject* dtype;
   Kind kind;
   std::int64_t groups, features;
@@ -106,16 +111,22 @@ struct Norm {
 
 void normalise(const Norm& norm, const Rows& x, const Rows& out) noexcept;
 
+// Scales rows of so many features in place, and adds them to those of a stream.
+void add_rows(Kind kind, const Rows& x, std::int64_t features, float scale,
+              const Rows& stream) noexcept;
+
 // Rotary positions.
 struct Rotary {
   PyObject* dtype;
   Kind kind;
 };
 
-// Cosines and sines of some tokens.
+// Cosines and sines of some tokens, and factors on the first `scaled` heads, or null.
 struct Angles {
   const char *cosines, *sines;
   std::int64_t stride, head_dim;
+  const char* factors;
+  std::int64_t scaled;
 };
 
 // False, and a Python error, if they are not those of so many tokens.
