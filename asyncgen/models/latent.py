@@ -8,17 +8,17 @@ themselves are not kept.
 from __future__ import annotations
 
 from functools import lru_cache
-from types import NoneType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from asyncgen import native
 from asyncgen.models.kernels.linear import Linear
-from asyncgen.models.kernels.native_linear import NativeKernel
-from asyncgen.models.kernels.norm import NativeScaler, Norm
+from asyncgen.models.kernels.native_heads import native_heads
+from asyncgen.models.kernels.norm import Norm
 from asyncgen.models.kernels.prepared import Prepared
 from asyncgen.weight_map import WeightRule, module_rules
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import torch
     from torch import Tensor
 
@@ -29,8 +29,9 @@ if TYPE_CHECKING:
 class MakesHeads(Protocol):
     """What takes the place of a product's kernel."""
 
-    def into(self, x: Tensor, out: Tensor, /) -> Tensor:
-        """Queries, keys and values of rows ``[N, E]`` in ``out`` ``[N, 3 H D]``, which it gives."""
+    @property
+    def into(self) -> Callable[[Tensor, Tensor], Tensor]:
+        """Makes heads of the stream ``[N, E]`` in ``[N, 3 H D]``, which it gives back."""
 
 
 class LatentHeads(Prepared):
@@ -79,28 +80,16 @@ class LatentHeads(Prepared):
     def ready(self) -> MakesHeads:
         """What makes heads of the weights as they are now: our own kernel, or this."""
         self.prepare()
-        return self.compiled() or self
-
-    def compiled(self) -> Any | None:
-        """All of it in one call, where every part is a kernel of ours."""
-        ours = NativeKernel, NativeScaler
-        parts = (
+        ours = native_heads(
             self.latents.ready(),
             None if self.query_norm is None else self.query_norm.scaler,
             self.queries.ready(),
             self.latent_norm.scaler,
             self.keys_values.ready(),
-        )
-        if native.kernels is None or not all(isinstance(part, (*ours, NoneType)) for part in parts):
-            return None
-        return native.kernels.Latent(
-            *(part.compiled if isinstance(part, ours) else None for part in parts),
             heads=self.heads,
-            turned=self.plan.turned,
-            unturned=self.plan.unturned,
-            values=self.plan.values,
-            head_dim=self.plan.head_dim,
+            plan=self.plan,
         )
+        return ours or self
 
     def into(self, x: Tensor, out: Tensor) -> Tensor:
         """Queries, keys and values, not turned yet.

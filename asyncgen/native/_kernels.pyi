@@ -100,7 +100,7 @@ class Attention:
 
 _Block: TypeAlias = tuple[
     Norm | None,
-    Linear,
+    Linear | Latent,
     Norm | None,
     Norm | None,
     bool,
@@ -115,10 +115,11 @@ _Block: TypeAlias = tuple[
     bool,
     float,
 ]
-"""Input norm; queries, keys and values; norm of heads, or of all queries and of all keys; whether
-after they were turned; the number of the rope that turns them, or -1; sinks; output; its norm;
-second norm; up with its activation and down, or experts and nothing; the norm of what that gives;
-whether both parts are parallel; factor on what each adds. What is ``None`` is left out."""
+"""Input norm; queries, keys and values, or what makes them of latent rows; norm of heads, or of all
+queries and of all keys; whether after they were turned; the number of the rope that turns them, or
+-1; sinks; output; its norm; second norm; up with its activation and down, or experts and nothing;
+the norm of what that gives; whether both parts are parallel; factor on what each adds. What is
+``None`` is left out."""
 
 class Layers:
     def __new__(cls, blocks: Sequence[_Block], *, rotary: Rotary, width: int) -> Layers: ...

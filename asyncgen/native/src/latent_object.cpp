@@ -7,19 +7,6 @@
 
 namespace {
 
-struct Latent {
-  Reference parts;
-  Linear *latents, *queries, *keys_values;
-  Norm *query_norm, *latent_norm;  // the former is null where queries are made of the stream
-  std::int64_t heads, turned, unturned, values, size;  // the last is that of a head
-  Memory memory;                                       // taken out while in use
-
-  std::int64_t key() const { return turned + unturned; }
-  std::int64_t query_rank() const { return query_norm == nullptr ? 0 : query_norm->features; }
-  std::int64_t rank() const { return latent_norm->features; }
-  std::int64_t token_size() const { return 3 * heads * size; }
-};
-
 bool fits(const Latent& made) {
   const Kind kind = made.latents->kind;
   const auto is_linear = [&](const Linear& linear, std::int64_t inputs, std::int64_t outputs) {
@@ -124,22 +111,6 @@ void place_token(const Latent& latent, const Space& space, std::int64_t token, c
   }
 }
 
-void make_heads(const Latent& latent, const Rows& x, const Rows& out, const Space& space) noexcept {
-  const std::int64_t item = item_size(latent.latents->kind);
-  multiply(*latent.latents, x, space.latents, STORE);
-  const auto part = [&](std::int64_t first) {
-    return Rows(space.latents.data + first * item, space.latents.stride, x.count);
-  };
-  if (latent.query_norm != nullptr) normalise(*latent.query_norm, part(0), space.asked);
-  const Rows& asked = latent.query_norm != nullptr ? space.asked : x;
-  multiply(*latent.queries, asked, latent.size > latent.key() ? space.queries : out, STORE);
-  normalise(*latent.latent_norm, part(latent.query_rank()), space.latent);
-  multiply(*latent.keys_values, space.latent, space.made, STORE);
-  for_rows(x.count, latent.token_size(), [&](std::int64_t token) {
-    place_token(latent, space, token, out.data + token * out.stride * item);
-  });
-}
-
 // Whether a tensor has so many rows of a width.
 bool are_rows(const Latent& latent, PyObject* tensor, const View& view, std::int64_t rows,
               std::int64_t width) {
@@ -168,9 +139,9 @@ PyObject* into(PyObject* self, PyObject* const* args) {
   }
   if (tokens == 0) return Py_NewRef(args[1]);
   Memory memory = std::exchange(latent.memory, {});
-  if (!memory.hold(lay_out(latent, tokens, nullptr).bytes)) return PyErr_NoMemory();
+  if (!memory.hold(memory_for(latent, tokens))) return PyErr_NoMemory();
   const bool is_done = run_unlocked([&]() noexcept {
-    make_heads(latent, Rows(x), Rows(out), lay_out(latent, tokens, memory.data()));
+    make_heads(latent, Rows(x), Rows(out), memory.data());
   });
   if (memory.is_small()) latent.memory = std::move(memory);
   return is_done ? Py_NewRef(args[1]) : nullptr;
@@ -183,6 +154,38 @@ PyMethodDef methods[] = {
 };
 
 }  // namespace
+
+std::size_t memory_for(const Latent& latent, std::int64_t rows) {
+  return lay_out(latent, rows, nullptr).bytes;
+}
+
+void make_heads(const Latent& latent, const Rows& x, const Rows& out, char* memory) noexcept {
+  const Space space = lay_out(latent, x.count, memory);
+  const std::int64_t item = item_size(latent.latents->kind);
+  multiply(*latent.latents, x, space.latents, STORE);
+  const auto part = [&](std::int64_t first) {
+    return Rows(space.latents.data + first * item, space.latents.stride, x.count);
+  };
+  if (latent.query_norm != nullptr) normalise(*latent.query_norm, part(0), space.asked);
+  const Rows& asked = latent.query_norm != nullptr ? space.asked : x;
+  multiply(*latent.queries, asked, latent.size > latent.key() ? space.queries : out, STORE);
+  normalise(*latent.latent_norm, part(latent.query_rank()), space.latent);
+  multiply(*latent.keys_values, space.latent, space.made, STORE);
+  for_rows(x.count, latent.token_size(), [&](std::int64_t token) {
+    place_token(latent, space, token, out.data + token * out.stride * item);
+  });
+}
+
+void cut_values(const Latent& latent, const Rows& gathered) noexcept {
+  if (latent.values == latent.size) return;
+  const std::int64_t item = item_size(latent.latents->kind), size = latent.size * item;
+  for_rows(gathered.count, latent.heads * latent.size, [&](std::int64_t token) {
+    char* const row = gathered.data + token * gathered.stride * item;
+    for (std::int64_t head = 1; head < latent.heads; ++head) {
+      std::memmove(row + head * latent.values * item, row + head * size, latent.values * item);
+    }
+  });
+}
 
 bool add_latent(PyObject* module) {
   return add_type<Latent>(
