@@ -35,9 +35,8 @@ DTYPES = {
     "I8": torch.int8,
     "U8": torch.uint8,
     "BOOL": torch.bool,
-    "MXFP4": torch.bfloat16,
 }
-"""What the names of dtypes in a file mean; of blocks that share a scale, what has their numbers."""
+"""What the names of dtypes in a file mean."""
 
 _SHOWN = 4
 """How many names of a kind an error lists."""
@@ -52,7 +51,8 @@ class StoredTensor:
 
     Attributes:
         file: The safetensors file.
-        kind: Its dtype as the file spells it, such as ``"BF16"``.
+        kind: Its dtype as the file spells it, such as ``"BF16"``; of one in MXFP4 that of its
+            numbers.
         shape: Its shape.
         offset: Its first byte, from the start of the file.
         num_bytes: Its length in bytes.

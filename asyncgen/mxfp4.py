@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-KIND: Final = "MXFP4"
-"""The dtype of such a tensor, as that of others is spelled in files."""
 METHOD: Final = "mxfp4"
 """What ``quantization_config.quant_method`` calls it."""
 
@@ -39,7 +37,7 @@ _CHUNK: Final = 1 << 16
 
 
 def join_pairs(checkpoint: Checkpoint) -> Checkpoint:
-    """See blocks and scales as the one tensor that they are, of the kind ``"MXFP4"``.
+    """See blocks and scales as the one tensor that they are, of numbers in bfloat16.
 
     Its shape is ``[experts, in, out]``, as that of these tensors in files that are not quantised,
     although it is stored, and read, as ``[experts, out, in]``.
@@ -66,7 +64,7 @@ def join_pairs(checkpoint: Checkpoint) -> Checkpoint:
         experts, rows, count, _ = blocks.shape
         tensors[name] = StoredTensor(
             blocks.file,
-            KIND,
+            "BF16",
             (experts, count * _BLOCK, rows),
             blocks.offset,
             blocks.num_bytes + scales.num_bytes,

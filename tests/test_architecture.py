@@ -34,6 +34,7 @@ LAYERS = (
         "asyncgen.vocabulary",
         "asyncgen.weight_map",
         "asyncgen.checkpoint",
+        "asyncgen.mxfp4",
         "asyncgen.weights",
     ),
     (

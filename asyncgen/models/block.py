@@ -6,6 +6,7 @@ bound by the number of operator calls, and memory that stays needs no new views.
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -57,6 +58,29 @@ FUSED: Mapping[str, str] = {
     "relu2": "relu2",
 }
 """What products of our own kernels call those that they may come with."""
+
+
+IN_ONE_CALL = frozenset(
+    {
+        "norm",
+        "has_qkv_bias",
+        "has_output_bias",
+        "has_up_bias",
+        "has_down_bias",
+        "head_norm",
+        "latent",
+        "qkv_groups",
+        "qkv_order",
+        "is_interleaved",
+        "activation",
+        "is_gated",
+        "experts",
+        "is_parallel",
+        "residual_scale",
+    }
+)
+"""The fields of a `BlockPlan` that are computed, or settled by its weights, in one call. A block
+whose plan says anything in another one is computed step by step."""
 
 
 class Xielu(nn.Module):
@@ -234,8 +258,11 @@ class DecoderLayer(Prepared):
         )
 
     def compiled(self) -> Block | None:
-        """Its parts, where all of them are our kernels'."""
+        """Its parts, where all of them are our kernels' and its plan asks for nothing else."""
         plan, head_norm = self.plan, self.plan.head_norm
+        others = (field for field in fields(plan) if field.name not in IN_ONE_CALL)
+        if any(getattr(plan, field.name) != field.default for field in others):
+            return None
         heads_scaler = keys_scaler = None
         if head_norm is not None:
             assert self.q_norm is not None and self.k_norm is not None
@@ -261,7 +288,8 @@ class DecoderLayer(Prepared):
                 down=None if has_experts else self.down.ready(),
                 down_norm=_scaler(self.down_norm),
                 is_parallel=plan.is_parallel,
-                scale=plan.residual_scale,
+                output_scale=plan.residual_scale,
+                down_scale=plan.residual_scale,
             )
         )
 

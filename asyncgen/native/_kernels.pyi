@@ -114,11 +114,12 @@ _Block: TypeAlias = tuple[
     Norm | None,
     bool,
     float,
+    float,
 ]
 """Input norm; queries, keys and values, or what makes them of latent rows; norm of heads, or of all
 queries and of all keys; whether after they were turned; the number of the rope that turns them, or
 -1; sinks; output; its norm; second norm; up with its activation and down, or experts and nothing;
-the norm of what that gives; whether both parts are parallel; factor on what each adds. What is
+the norm of what that gives; whether both parts are parallel; factors on what each adds. What is
 ``None`` is left out."""
 
 class Layers:

@@ -41,7 +41,8 @@ class Block(NamedTuple):
         down: Its second; ``None`` behind experts.
         down_norm: Of what that gives, or ``None``.
         is_parallel: Whether both parts see the stream as it was before the block.
-        scale: Factor on what each part adds to the stream.
+        output_scale: Factor on what the attention adds to the stream.
+        down_scale: Factor on what the feed-forward adds to it.
     """
 
     input_norm: Any
@@ -58,7 +59,8 @@ class Block(NamedTuple):
     down: Any
     down_norm: Any
     is_parallel: bool
-    scale: float
+    output_scale: float
+    down_scale: float
 
 
 _OURS = NativeKernel | NativeScaler | NativeHeads | Experts

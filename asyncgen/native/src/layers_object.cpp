@@ -22,7 +22,7 @@ struct Block {
   const float* sinks;  // of the query heads
   std::int64_t num_sinks;
   bool is_parallel;  // whether both parts see the stream as it was before the block
-  float scale;       // of what each part adds to the stream
+  float output_scale, down_scale;  // of what each part adds to the stream
 };
 
 struct Layers {
@@ -80,9 +80,9 @@ bool read_block(PyObject* item, Block& block) {
   PyObject *input, *qkv, *heads, *keys, *sinks, *output, *output_norm, *post, *up, *down, *down_norm;
   int is_normed_turned, is_parallel;
   long long rope;
-  if (!PyArg_ParseTuple(item, "OOOOpLOOOOOOOpf", &input, &qkv, &heads, &keys, &is_normed_turned,
+  if (!PyArg_ParseTuple(item, "OOOOpLOOOOOOOpff", &input, &qkv, &heads, &keys, &is_normed_turned,
                         &rope, &sinks, &output, &output_norm, &post, &up, &down, &down_norm,
-                        &is_parallel, &block.scale)) {
+                        &is_parallel, &block.output_scale, &block.down_scale)) {
     return false;
   }
   block.is_normed_turned = is_normed_turned;
@@ -173,21 +173,22 @@ struct Step {
 };
 
 bool has_branch(const Block& block) {
-  return block.output_norm != nullptr || block.down_norm != nullptr || block.scale != 1.0f;
+  return block.output_norm != nullptr || block.down_norm != nullptr ||
+         block.output_scale != 1.0f || block.down_scale != 1.0f;
 }
 
 // Adds the branch to the stream, normalised and scaled.
-void add_branch(const Block& block, const Norm* norm, Kind kind, const Step& step) noexcept {
+void add_branch(const Norm* norm, float scale, Kind kind, const Step& step) noexcept {
   if (norm != nullptr) normalise(*norm, step.branch, step.branch);
-  add_rows(kind, step.branch, step.branch.stride, block.scale, step.stream);
+  add_rows(kind, step.branch, step.branch.stride, scale, step.stream);
 }
 
 // Adds a product to it, by way of the branch where it is not added as it is.
-void add_product(const Block& block, const Linear& linear, const Norm* norm, const Rows& x,
+void add_product(const Linear& linear, const Norm* norm, float scale, const Rows& x,
                  const Step& step) noexcept {
-  if (norm == nullptr && block.scale == 1.0f) return multiply(linear, x, step.stream, ADD);
+  if (norm == nullptr && scale == 1.0f) return multiply(linear, x, step.stream, ADD);
   multiply(linear, x, step.branch, STORE);
-  add_branch(block, norm, linear.kind, step);
+  add_branch(norm, scale, linear.kind, step);
 }
 
 void normalise_heads(const Block& block, const Step& step) noexcept {
@@ -204,15 +205,15 @@ void feed_forward(const Block& block, const Rows& x, const Step& step) noexcept 
   if (block.experts == nullptr) {
     const Rows activated(step.memory, block.down->inputs, x.count);
     multiply(*block.up, x, activated, block.up->use);
-    return add_product(block, *block.down, block.down_norm, activated, step);
+    return add_product(*block.down, block.down_norm, block.down_scale, activated, step);
   }
-  if (block.down_norm == nullptr && block.scale == 1.0f) {
+  if (block.down_norm == nullptr && block.down_scale == 1.0f) {
     return mix_experts(*block.experts, x, step.stream, step.memory);
   }
   const Kind kind = block.experts->gate_up->kind;
   std::fill_n(step.branch.data, step.branch.count * step.branch.stride * item_size(kind), 0);
   mix_experts(*block.experts, x, step.branch, step.memory);
-  add_branch(block, block.down_norm, kind, step);
+  add_branch(block.down_norm, block.down_scale, kind, step);
 }
 
 void run_block(const Block& block, const Rotary& rotary, const Step& step, Pages& pages,
@@ -237,7 +238,7 @@ void run_block(const Block& block, const Rotary& rotary, const Step& step, Pages
   if (block.latent != nullptr) cut_values(*block.latent, step.attended);
   // Of parallel parts the second sees what the first saw, or another norm of it.
   if (block.is_parallel && block.post_norm != nullptr) x = &normed(block.post_norm);
-  add_product(block, *block.output, block.output_norm, step.attended, step);
+  add_product(*block.output, block.output_norm, block.output_scale, step.attended, step);
   if (!block.is_parallel) x = &normed(block.post_norm);
   feed_forward(block, *x, step);
 }
