@@ -20,6 +20,7 @@ from asyncgen.models.kernels.native_linear import GATES
 from asyncgen.models.kernels.norm import Norm, make_centring, make_scaler
 from asyncgen.models.kernels.prepared import Prepared
 from asyncgen.models.kernels.rope import turner
+from asyncgen.models.latent import LatentHeads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -67,6 +68,7 @@ IN_ONE_CALL = frozenset(
         "has_up_bias",
         "has_down_bias",
         "head_norm",
+        "latent",
         "qkv_groups",
         "qkv_order",
         "is_interleaved",
@@ -196,7 +198,12 @@ class DecoderLayer(Prepared):
             return Norm(hidden, self.eps, plan.norm, dtype=dtype)
 
         self.input_norm = norm("input_norm")
-        self.qkv = Linear(hidden, queries + 2 * values, plan.has_qkv_bias, dtype=dtype)
+        self.qkv: Linear | LatentHeads
+        if plan.latent is None:
+            self.qkv = Linear(hidden, queries + 2 * values, plan.has_qkv_bias, dtype=dtype)
+        else:
+            biased, queries = plan.has_qkv_bias, self.num_heads * plan.latent.values
+            self.qkv = LatentHeads(hidden, self.num_heads, plan.latent, bias=biased, dtype=dtype)
         self.q_norm = self._head_norm(self.num_heads, dtype)
         self.k_norm = self._head_norm(config.num_key_value_heads, dtype)
         self.output = Linear(queries, hidden, plan.has_output_bias, dtype=dtype)
@@ -245,7 +252,7 @@ class DecoderLayer(Prepared):
             None if is_after else normalise,
             normalise if is_after else None,
             self._sinks(),
-            self._adder(self.output.ready(), self.output_norm),
+            self._attention_adder(),
             _into(self.post_norm),
             self._feed_forward(),
         )
@@ -329,6 +336,18 @@ class DecoderLayer(Prepared):
             add_output(x, attention.attend(self.index, heads, sinks), space)
             normed = x if post_norm is None else post_norm(x, space.normed)
         feed_forward(x, normed, space)
+
+    def _attention_adder(self) -> Callable[[Tensor, Tensor, Workspace], None]:
+        """What adds the first part's output, of what attention gathered, to the stream."""
+        add = self._adder(self.output.ready(), self.output_norm)
+        if self.plan.latent is None or self.plan.latent.values == self.head_dim:
+            return add
+        size, values = self.head_dim, self.plan.latent.values
+
+        def add_without_zeros(x: Tensor, rows: Tensor, space: Workspace) -> None:
+            add(x, rows.view(len(rows), -1, size)[:, :, :values].flatten(1), space)
+
+        return add_without_zeros
 
     def _feed_forward(self) -> Callable[[Tensor, Tensor, Workspace], None]:
         """What adds the second part's output, of the normalised stream, to the stream."""

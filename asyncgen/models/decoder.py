@@ -311,6 +311,10 @@ class DecoderLM(Prepared):
     def ignored_weights(self) -> tuple[str, ...]:
         """Regular expressions of names that checkpoints carry and the model does not need."""
         unneeded = (_FREQUENCIES, *self.family.unneeded)
+        if self.config.extra_layers:
+            layers, first = self.config.names["layers"].replace(".", r"\."), len(self.layers)
+            extra = range(first, first + self.config.extra_layers)
+            unneeded = (*unneeded, rf"^{layers}\.({'|'.join(map(str, extra))})\.")
         is_tied = self.config.tie_word_embeddings
         head = self.config.names["lm_head"].replace(".", r"\.")
         return (*unneeded, rf"^{head}\.weight$") if is_tied else unneeded

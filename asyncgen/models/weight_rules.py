@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from asyncgen.models.block import XIELU_PARAMETERS
 from asyncgen.models.expert_rules import expert_rules
+from asyncgen.models.latent import latent_rules
 from asyncgen.weight_map import WeightRule, module_rules
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ def _layer_rules(config: ModelConfig, family: Family, index: int) -> list[Weight
     heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
     queries, values = heads * size, kv_heads * size
     rules: list[WeightRule] = []
-    order = head_order(config, index)
+    order = head_order(config, index) if plan.latent is None else None
 
     def sources(ours: str) -> list[str]:
         return [f"{names['layers']}.{index}.{name}" for name in names[ours].split()]
@@ -116,9 +117,12 @@ def _layer_rules(config: ModelConfig, family: Family, index: int) -> list[Weight
         )
 
     norm("input_norm")
-    grouping = plan.qkv_groups, plan.qkv_order
-    moved = qkv_order(heads, kv_heads, size, *grouping, order)
-    product("qkv", [queries, values, values], hidden, plan.has_qkv_bias, moved)
+    if plan.latent is not None:
+        rules += latent_rules(config, index, plan.latent)
+        queries = heads * plan.latent.values
+    else:
+        moved = qkv_order(heads, kv_heads, size, plan.qkv_groups, plan.qkv_order, order)
+        product("qkv", [queries, values, values], hidden, plan.has_qkv_bias, moved)
     if plan.head_norm is not None:
         for ours, count in (("q_norm", heads), ("k_norm", kv_heads)):
             rules += _head_norm_rules(config, f"layers.{index}.{ours}", sources(ours), count, order)

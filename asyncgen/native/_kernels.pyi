@@ -51,6 +51,23 @@ class Experts:
     ) -> Experts: ...
     def add_to(self, stream: Tensor, x: Tensor, /) -> None: ...
 
+class Latent:
+    def __new__(
+        cls,
+        latents: Linear,
+        query_norm: Norm | None,
+        queries: Linear,
+        latent_norm: Norm,
+        keys_values: Linear,
+        *,
+        heads: int,
+        turned: int,
+        unturned: int,
+        values: int,
+        head_dim: int,
+    ) -> Latent: ...
+    def into(self, x: Tensor, out: Tensor, /) -> Tensor: ...
+
 class Norm:
     def __new__(
         cls,
@@ -83,7 +100,7 @@ class Attention:
 
 _Block: TypeAlias = tuple[
     Norm | None,
-    Linear,
+    Linear | Latent,
     Norm | None,
     Norm | None,
     bool,
@@ -99,10 +116,11 @@ _Block: TypeAlias = tuple[
     float,
     float,
 ]
-"""Input norm; queries, keys and values; norm of heads, or of all queries and of all keys; whether
-after they were turned; the number of the rope that turns them, or -1; sinks; output; its norm;
-second norm; up with its activation and down, or experts and nothing; the norm of what that gives;
-whether both parts are parallel; factors on what each adds. What is ``None`` is left out."""
+"""Input norm; queries, keys and values, or what makes them of latent rows; norm of heads, or of all
+queries and of all keys; whether after they were turned; the number of the rope that turns them, or
+-1; sinks; output; its norm; second norm; up with its activation and down, or experts and nothing;
+the norm of what that gives; whether both parts are parallel; factors on what each adds. What is
+``None`` is left out."""
 
 class Layers:
     def __new__(cls, blocks: Sequence[_Block], *, rotary: Rotary, width: int) -> Layers: ...

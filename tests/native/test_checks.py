@@ -13,7 +13,12 @@ import torch
 from torch import Tensor
 
 from asyncgen import native
+from asyncgen.models.family.plan import LatentPlan
+from asyncgen.models.kernels.linear import Linear
+from asyncgen.models.kernels.native_heads import NativeHeads
 from asyncgen.models.kernels.native_linear import NativeKernel
+from asyncgen.models.kernels.norm import NativeScaler, Norm
+from asyncgen.models.latent import LatentHeads
 from tests.native.build import CHECKED, build_kernels, load_kernels, needs_compiler
 
 if TYPE_CHECKING:
@@ -56,6 +61,32 @@ def test_products_stay_inside_of_their_tensors(dtype: torch.dtype) -> None:
     for wrong in (out[:3], out[:, :32], out.t().contiguous().t(), out.double()):
         with pytest.raises(ValueError, match=r"this weight gives \[4, 64\]"):
             kernel.into(x, wrong)
+
+
+def test_latent_heads_stay_inside_of_their_tensors(kernels: Any) -> None:
+    plan = LatentPlan(rank=8, query_rank=6, turned=4, unturned=8, values=14)
+    made = LatentHeads(16, 3, plan, bias=True, dtype=torch.float32)
+    for parameter in made.parameters():
+        parameter.copy_(torch.randn(parameter.shape))
+    for module in made.modules():
+        if isinstance(module, (Linear, Norm)):
+            module.prepare()
+    heads, x, out = made.ready(), torch.randn(5, 16), torch.empty(5, 3 * 3 * 14)
+    assert isinstance(heads, NativeHeads)
+    assert heads.into(x, out) is out
+    assert torch.equal(made.into(x, torch.empty_like(out)), out)
+    for wrong in ((cut_off(x.clone()), out), (x, cut_off(out.clone()))):
+        with pytest.raises(RuntimeError, match="but the tensor's memory is"):
+            heads.into(*wrong)
+    for pair in ((x[:4], out), (x, out[:, 1:]), (x.double(), out), (x.t().contiguous().t(), out)):
+        with pytest.raises(ValueError, match=r"are made of \[N, 16\] as \[N, 126\]"):
+            heads.into(*pair)
+    product, norm = made.latents.ready(), made.latent_norm.scaler
+    assert isinstance(product, NativeKernel) and isinstance(norm, NativeScaler)
+    latents = product.compiled
+    sizes = {"heads": 3, "turned": 4, "unturned": 8, "values": 14, "head_dim": 14}
+    with pytest.raises(ValueError, match="do not fit together"):
+        kernels.Latent(latents, None, latents, norm.compiled, latents, **sizes)
 
 
 def test_a_gated_product_is_not_added() -> None:

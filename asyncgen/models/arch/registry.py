@@ -13,6 +13,8 @@ from asyncgen.models.arch import (
     cohere,
     cohere2,
     cwm,
+    deepseek_v2,
+    deepseek_v3,
     dots1,
     ernie4_5,
     ernie4_5_moe,
@@ -24,6 +26,7 @@ from asyncgen.models.arch import (
     glm,
     glm4,
     glm4_moe,
+    glm4_moe_lite,
     gpt2,
     gpt_bigcode,
     gpt_neo,
@@ -37,6 +40,7 @@ from asyncgen.models.arch import (
     hunyuan_v1_moe,
     jais2,
     llama,
+    minicpm3,
     ministral,
     ministral3,
     mistral,
@@ -63,6 +67,7 @@ from asyncgen.models.arch import (
     t5,
     vaultgemma,
     xglm,
+    youtu,
 )
 
 if TYPE_CHECKING:
@@ -77,6 +82,8 @@ _MODULES = (
     cohere,
     cohere2,
     cwm,
+    deepseek_v2,
+    deepseek_v3,
     dots1,
     ernie4_5,
     ernie4_5_moe,
@@ -88,6 +95,7 @@ _MODULES = (
     glm,
     glm4,
     glm4_moe,
+    glm4_moe_lite,
     gpt2,
     gpt_bigcode,
     gpt_neo,
@@ -101,6 +109,7 @@ _MODULES = (
     hunyuan_v1_moe,
     jais2,
     llama,
+    minicpm3,
     ministral,
     ministral3,
     mistral,
@@ -127,6 +136,7 @@ _MODULES = (
     t5,
     vaultgemma,
     xglm,
+    youtu,
 )
 
 FAMILIES: dict[str, Family] = {module.FAMILY.model_type: module.FAMILY for module in _MODULES}

@@ -58,6 +58,7 @@ class ModelConfig:
         pad_token_id: Filler for shorter rows of a batch.
         dtype: Name of the dtype the checkpoint asks for, such as ``"bfloat16"``.
         raw: The file as it was.
+        extra_layers: Layers that the files may have behind the last one, and that are not needed.
         built_from: Keys of the file, in either spelling, that the network was built from.
     """
 
@@ -85,6 +86,7 @@ class ModelConfig:
     pad_token_id: int | None
     dtype: str | None
     raw: Mapping[str, object] = field(repr=False, compare=False)
+    extra_layers: int = field(default=0, repr=False, kw_only=True)
     built_from: frozenset[str] = field(default=frozenset(), repr=False, compare=False, kw_only=True)
 
     @classmethod
@@ -157,7 +159,10 @@ class ModelConfig:
 
     def to_dict(self) -> dict[str, object]:
         """The file's content with every default filled in, ready for ``json.dump``."""
-        names = (field.name for field in fields(self) if field.name not in _NOT_IN_FILE)
+        left_out = _NOT_IN_FILE
+        if self.blocks[0].latent is not None:
+            left_out |= {"head_dim"}  # such files mean another size by it, or do not have it
+        names = [field.name for field in fields(self) if field.name not in left_out]
         return {**self.raw, **{name: _plain(getattr(self, name)) for name in (*names, *_OF_BLOCKS)}}
 
 
@@ -194,7 +199,17 @@ class T5Config(ModelConfig):
 
 
 _NOT_IN_FILE = frozenset(
-    {"raw", "rope", "ropes", "attention", "blocks", "stream", "names", "built_from"}
+    {
+        "raw",
+        "rope",
+        "ropes",
+        "attention",
+        "blocks",
+        "stream",
+        "names",
+        "extra_layers",
+        "built_from",
+    }
 )
 
 _OF_BLOCKS = ("attention_bias", "hidden_act", "mlp_bias")
@@ -224,7 +239,11 @@ def _read(raw: Mapping[str, object], family: Family) -> ModelConfig:
     is_turned = positions == "rotary"
     has_length = positions not in ("buckets", "none")
     length = values.count("max_position_embeddings") if has_length else None
-    head_dim = values.head_dim(hidden, heads, is_turned=is_turned)
+    latent = settled(family.latent, values)
+    if latent is not None:
+        head_dim = latent.head_dim
+    else:
+        head_dim = values.head_dim(hidden, heads, is_turned=is_turned)
     window = settled(family.window, values)
     expected = tuple(
         "sliding_attention" if window is not None and family.slides(values, layer) else _FULL
@@ -267,6 +286,7 @@ def _read(raw: Mapping[str, object], family: Family) -> ModelConfig:
         pad_token_id=values.token("pad_token_id"),
         dtype=values.dtype(),
         raw=dict(raw),
+        extra_layers=values.whole("num_nextn_predict_layers") if family.guesses_ahead else 0,
     )
     if positions == "buckets":
         config = _with_encoder(config, values)
@@ -288,6 +308,9 @@ def _ropes(
         scales_queries=family.scales_queries,
         has_rope=lambda layer, kind: family.has_rope(values, layer, kind),
     )
+    latent = settled(family.latent, values)
+    if latent is not None:
+        rope = replace(rope, turned=latent.turned / head_dim)
     for each in {rope, *(ropes or ())}:
         require_pairs(each, head_dim)
     return rope, ropes
@@ -302,9 +325,10 @@ def _blocks(values: ConfigValues, family: Family, layers: int) -> tuple[BlockPla
         has_up_bias=settled(family.up_bias, values),
         has_down_bias=settled(family.down_bias, values),
         head_norm=settled(family.head_norm, values),
+        latent=settled(family.latent, values),
         qkv_groups=settled(family.qkv_groups, values),
         qkv_order=family.qkv_order,
-        is_interleaved=family.is_interleaved,
+        is_interleaved=settled(family.is_interleaved, values),
         activation=settled(family.activation, values),
         is_gated=settled(family.is_gated, values),
         is_parallel=settled(family.is_parallel, values),

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
-from asyncgen.models.family.plan import HeadNormPlan, NormPlan, Positions
+from asyncgen.models.family.plan import HeadNormPlan, LatentPlan, NormPlan, Positions
 from asyncgen.models.family.values import ConfigValues
 
 if TYPE_CHECKING:
@@ -108,6 +108,8 @@ class Family:
             each expert; experts of one tensor are named in full. A
             norm that is not named is not there.
         unneeded: Regular expressions of names that checkpoints carry in vain.
+        guesses_ahead: Whether behind the last layer there may be ``num_nextn_predict_layers``
+            others, which guess tokens ahead and are not needed.
         is_transposed: Whether matrices are stored as ``[in, out]``.
         qkv_groups: See `BlockPlan`.
         qkv_order: See `BlockPlan`.
@@ -131,6 +133,7 @@ class Family:
 
         norm: Of the stream.
         head_norm: Of queries and keys.
+        latent: See `BlockPlan`.
         qkv_bias: See `BlockPlan`.
         output_bias: See `BlockPlan`.
         up_bias: See `BlockPlan`.
@@ -163,6 +166,7 @@ class Family:
 
     names: Setting[Mapping[str, str]] = field(default_factory=lambda: LLAMA_NAMES)
     unneeded: tuple[str, ...] = ()
+    guesses_ahead: bool = False
     is_transposed: bool = False
     qkv_groups: Setting[int] = 1
     qkv_order: str = "qkv"
@@ -178,7 +182,7 @@ class Family:
     positions: Setting[Positions] = "rotary"
     position_offset: int = 0
     turned: Setting[float | None] = None
-    is_interleaved: bool = False
+    is_interleaved: Setting[bool] = False
     has_rope: Callable[[ConfigValues, int, str], bool] = _every_layer
     ropes_by_kind: bool = False
     has_rope_alpha: bool = False
@@ -186,6 +190,7 @@ class Family:
 
     norm: Setting[NormPlan] = RMS
     head_norm: Setting[HeadNormPlan | None] = None
+    latent: Setting[LatentPlan | None] = None
     qkv_bias: Setting[bool] = False
     output_bias: Setting[bool] = False
     up_bias: Setting[bool] = False

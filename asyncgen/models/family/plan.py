@@ -51,16 +51,43 @@ class HeadNormPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class LatentPlan:
+    """Queries, keys and values that are made of short latent rows (DeepSeek-V2, section 2.1).
+
+    Attributes:
+        rank: Size of the row that keys and values are made of.
+        query_rank: Size of the one that queries are made of; ``None``: of the stream itself.
+        turned: Features of each query, and of the one key that all heads share, that are turned.
+        unturned: Features of each query and each head's own key that are not; both are even.
+        values: Size of a value.
+        eps: Added to the mean square of latent rows before the root.
+    """
+
+    rank: int
+    query_rank: int | None
+    turned: int
+    unturned: int
+    values: int
+    eps: float = 1e-6
+
+    @property
+    def head_dim(self) -> int:
+        """Size of a head that has room for a key and for a value, an even number."""
+        return max(self.turned + self.unturned, self.values + self.values % 2)
+
+
+@dataclass(frozen=True, slots=True)
 class BlockPlan:
     """One block: attention and feed-forward. Which norms it has, its weight names tell.
 
     Attributes:
         norm: The kind of its norms.
-        has_qkv_bias: Whether queries, keys and values have biases.
+        has_qkv_bias: Whether queries, keys and values have biases; latent rows in their place.
         has_output_bias: Whether the attention's output has one.
         has_up_bias: Whether the gate and what it lets through have biases.
         has_down_bias: Whether the feed-forward's output has one.
         head_norm: The norm of queries and keys.
+        latent: The latent rows that queries, keys and values are made of; ``None``: of the stream.
         qkv_groups: In how many groups a joined matrix has its heads: each has its share of the
             queries, of the keys and of the values.
         qkv_order: In which order each group has them.
@@ -79,6 +106,7 @@ class BlockPlan:
     has_up_bias: bool = False
     has_down_bias: bool = False
     head_norm: HeadNormPlan | None = None
+    latent: LatentPlan | None = None
     qkv_groups: int = 1
     qkv_order: str = "qkv"
     is_interleaved: bool = False

@@ -146,6 +146,10 @@ class ConfigValues:
         """An integer of at least 1; null means that there is none."""
         return None if self.stated(key) is None else self.count(key)
 
+    def whole(self, key: str, *, most: int = MOST_LAYERS) -> int:
+        """An integer of at least 0; null means 0."""
+        return 0 if self.value(key) in (None, 0) else self.count(key, most=most)
+
     def kv_heads(self, heads: int) -> int:
         """Key and value heads."""
         # Null means one per query head; only a missing key has a default of its own.

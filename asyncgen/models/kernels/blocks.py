@@ -12,6 +12,7 @@ from torch import Tensor
 
 from asyncgen import native
 from asyncgen.models.kernels.experts import Experts
+from asyncgen.models.kernels.native_heads import NativeHeads
 from asyncgen.models.kernels.native_linear import NativeKernel
 from asyncgen.models.kernels.norm import NativeScaler
 
@@ -26,7 +27,7 @@ class Block(NamedTuple):
 
     Attributes:
         input_norm: Before the attention, or ``None``.
-        qkv: Product of queries, keys and values.
+        qkv: Product of queries, keys and values, or what makes them of latent rows.
         heads_norm: Of queries and keys together, or with ``keys_norm`` of all queries of a token;
             ``None``: none.
         keys_norm: Of all keys of a token, or ``None``.
@@ -62,6 +63,9 @@ class Block(NamedTuple):
     down_scale: float
 
 
+_OURS = NativeKernel | NativeScaler | NativeHeads | Experts
+
+
 def compiled_block(block: Block) -> Block | None:
     """A block of compiled parts; ``None`` where a part, or an activation, is not ours."""
     if isinstance(block.up, NativeKernel) and block.up.activation is None:
@@ -70,7 +74,7 @@ def compiled_block(block: Block) -> Block | None:
     for part in block:
         if part is None or isinstance(part, bool | int | float | Tensor):
             parts.append(part)
-        elif isinstance(part, NativeKernel | NativeScaler | Experts) and part.compiled is not None:
+        elif isinstance(part, _OURS) and part.compiled is not None:
             parts.append(part.compiled)
         else:
             return None

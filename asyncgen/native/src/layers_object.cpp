@@ -14,7 +14,9 @@ struct Block {
   Norm *input_norm, *output_norm, *post_norm, *down_norm;
   Norm *heads_norm, *keys_norm;  // the former of queries and keys together if the latter is null
   bool is_normed_turned;         // whether heads are normalised after they were turned
-  Linear *qkv, *output, *up, *down;  // the last two are null if there are experts
+  Linear* qkv;                       // or, where it is null, what makes heads of latent rows
+  Latent* latent;
+  Linear *output, *up, *down;        // the last two are null if there are experts
   Experts* experts;
   std::int64_t rope;   // whose angles turn the heads, or -1
   const float* sinks;  // of the query heads
@@ -45,6 +47,19 @@ bool read_feed_forward(PyObject* first, PyObject* down, Block& block) {
   return (block.up = unbox_as<Linear>(first)) && (block.down = unbox_as<Linear>(down));
 }
 
+// What makes heads: a product, or latent rows.
+bool read_heads(PyObject* object, Block& block) {
+  const bool is_latent = PyObject_TypeCheck(object, type_of<Latent>);
+  block.latent = is_latent ? &unbox<Latent>(object) : nullptr;
+  block.qkv = is_latent ? nullptr : unbox_as<Linear>(object);
+  return is_latent || block.qkv != nullptr;
+}
+
+// Numbers of a token's heads.
+std::int64_t token_size(const Block& block) {
+  return block.latent != nullptr ? block.latent->token_size() : block.qkv->outputs;
+}
+
 bool read_sinks(PyObject* sinks, Block& block) {
   block.sinks = nullptr;
   block.num_sinks = 0;
@@ -73,7 +88,7 @@ bool read_block(PyObject* item, Block& block) {
   block.is_normed_turned = is_normed_turned;
   block.is_parallel = is_parallel;
   block.rope = rope;
-  return read_part(input, block.input_norm) && (block.qkv = unbox_as<Linear>(qkv)) &&
+  return read_part(input, block.input_norm) && read_heads(qkv, block) &&
          read_part(heads, block.heads_norm) && read_part(keys, block.keys_norm) &&
          read_sinks(sinks, block) && (block.output = unbox_as<Linear>(output)) &&
          read_part(output_norm, block.output_norm) && read_part(post, block.post_norm) &&
@@ -101,12 +116,16 @@ bool fits(const Block& block, const Layers& layers) {
            is_plain(*block.down, block.up->outputs >> block.up->is_gated) &&
            block.down->outputs == layers.width;
   };
+  const auto is_made = [&] {
+    if (block.latent == nullptr) return is_plain(*block.qkv, layers.width);
+    return is_plain(*block.latent->latents, layers.width);
+  };
   const auto is_heads_norm = [&](const Norm* norm) {
     return norm == nullptr || norm->kind == kind;
   };
   return is_norm(block.input_norm) && is_norm(block.output_norm) && is_norm(block.post_norm) &&
-         is_norm(block.down_norm) && is_plain(*block.qkv, layers.width) &&
-         block.qkv->outputs == layers.blocks[0].qkv->outputs && is_heads_norm(block.heads_norm) &&
+         is_norm(block.down_norm) && is_made() &&
+         token_size(block) == token_size(layers.blocks[0]) && is_heads_norm(block.heads_norm) &&
          is_heads_norm(block.keys_norm) && block.rope >= -1 &&
          is_plain(*block.output, layers.blocks[0].output->inputs) &&
          block.output->outputs == layers.width && is_feed_forward();
@@ -150,7 +169,7 @@ PyObject* make(PyTypeObject* type, PyObject* args, PyObject* keywords) {
 struct Step {
   Rows stream, normed, branch, qkv, attended;
   std::vector<Angles> angles;  // of each rope
-  char* memory;                // of the feed-forward
+  char* memory;                // of the feed-forward, and before it of latent rows
 };
 
 bool has_branch(const Block& block) {
@@ -205,13 +224,18 @@ void run_block(const Block& block, const Rotary& rotary, const Step& step, Pages
     return step.normed;
   };
   const Rows* x = &normed(block.input_norm);
-  multiply(*block.qkv, *x, step.qkv, STORE);
+  if (block.latent != nullptr) {
+    make_heads(*block.latent, *x, step.qkv, step.memory);
+  } else {
+    multiply(*block.qkv, *x, step.qkv, STORE);
+  }
   if (!block.is_normed_turned) normalise_heads(block, step);
   if (block.rope >= 0) {
     turn_heads(rotary, step.qkv, pages.num_heads + pages.kv_heads, step.angles[block.rope]);
   }
   if (block.is_normed_turned) normalise_heads(block, step);
   attend_in(pages, layer, step.qkv.data, block.sinks);
+  if (block.latent != nullptr) cut_values(*block.latent, step.attended);
   // Of parallel parts the second sees what the first saw, or another norm of it.
   if (block.is_parallel && block.post_norm != nullptr) x = &normed(block.post_norm);
   add_product(*block.output, block.output_norm, block.output_scale, step.attended, step);
@@ -230,15 +254,19 @@ bool is_of(const Block& block, const Pages& pages, const PagedLayer& layer) {
           ? block.heads_norm != nullptr && is_norm(block.heads_norm, 1, pages.num_heads * size) &&
                 is_norm(block.keys_norm, 1, pages.kv_heads * size)
           : block.heads_norm == nullptr || is_norm(block.heads_norm, turned, size);
-  return has_norms && block.num_sinks == (layer.has_sinks ? pages.num_heads : 0);
+  const Latent* latent = block.latent;
+  const std::int64_t values = latent != nullptr ? latent->values : size;
+  const bool has_heads =
+      latent == nullptr || (latent->heads == pages.num_heads && latent->heads == pages.kv_heads &&
+                            latent->size == size);
+  return has_heads && has_norms && pages.num_heads * values == block.output->inputs &&
+         block.num_sinks == (layer.has_sinks ? pages.num_heads : 0);
 }
 
 // Whether a step's pages are those of these blocks.
 bool are_of(const Pages& pages, const Layers& layers) {
-  const Block& first = layers.blocks[0];
   if (pages.layers.size() != layers.blocks.size() || pages.kind != layers.rotary->kind ||
-      pages.token_size() != first.qkv->outputs ||
-      pages.num_heads * pages.size != first.output->inputs) {
+      pages.token_size() != token_size(layers.blocks[0])) {
     return false;
   }
   for (std::size_t number = 0; number < layers.blocks.size(); ++number) {
@@ -340,10 +368,11 @@ PyObject* run(PyObject* self, PyObject* const* args) {
   const auto bytes = [&](std::int64_t width) {
     return Memory::rounded(static_cast<std::size_t>(tokens * width * item));
   };
-  std::size_t most = 0, branch = 0;  // of all feed-forwards, and of branches
+  std::size_t most = 0, branch = 0;  // of what lies between, and of branches
   for (const Block& block : layers.blocks) {
     most = std::max(most, block.experts != nullptr ? memory_for(*block.experts, tokens)
                                                    : bytes(block.down->inputs));
+    if (block.latent != nullptr) most = std::max(most, memory_for(*block.latent, tokens));
     if (has_branch(block)) branch = bytes(layers.width);
   }
   Memory memory = std::exchange(layers.memory, {});

@@ -121,6 +121,30 @@ struct Rotary {
   Kind kind;
 };
 
+// What makes queries, keys and values of short rows of each token.
+struct Latent {
+  Reference parts;
+  Linear *latents, *queries, *keys_values;
+  Norm *query_norm, *latent_norm;  // the former is null where queries are made of the stream
+  std::int64_t heads, turned, unturned, values, size;  // the last is that of a head
+  Memory memory;                                       // taken out while in use
+
+  std::int64_t key() const { return turned + unturned; }
+  std::int64_t query_rank() const { return query_norm == nullptr ? 0 : query_norm->features; }
+  std::int64_t rank() const { return latent_norm->features; }
+  std::int64_t token_size() const { return 3 * heads * size; }
+};
+
+// Bytes that `make_heads` needs for so many rows.
+std::size_t memory_for(const Latent& latent, std::int64_t rows);
+
+// Makes heads [rows, 3, heads, size], not turned yet, of rows of the stream.
+void make_heads(const Latent& latent, const Rows& x, const Rows& out, char* memory) noexcept;
+
+// Cuts off the zeros behind what was gathered of values: [rows, heads, size] becomes, in place and
+// with the same stride, [rows, heads, values].
+void cut_values(const Latent& latent, const Rows& gathered) noexcept;
+
 // Cosines and sines of some tokens, and factors on the first `scaled` heads, or null.
 struct Angles {
   const char *cosines, *sines;

@@ -51,6 +51,14 @@ _GROUPED = {
     "first_k_dense_replace": 1,
     "moe_intermediate_size": 16,
 }
+_LATENT = {
+    "kv_lora_rank": 20,
+    "q_lora_rank": 12,
+    "qk_rope_head_dim": 4,
+    "qk_nope_head_dim": 8,
+    "v_head_dim": 10,
+    "num_key_value_heads": 4,
+}
 
 FAMILIES: dict[str, dict[str, Any]] = {
     "arcee": {"head_dim": 8},
@@ -61,6 +69,8 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "cohere": {},
     "cohere2": {"head_dim": 8, **_WINDOW},
     "cwm": {"head_dim": 8, **_WINDOW},
+    "deepseek_v2": {**_LATENT, **_GROUPED, "routed_scaling_factor": 1.5},
+    "deepseek_v3": {**_LATENT, **_GROUPED},
     "dots1": {"head_dim": 8, "routed_scaling_factor": 1.5, **_GROUPED},
     "ernie4_5": {"head_dim": 8},
     "ernie4_5_moe": {"head_dim": 8, "moe_intermediate_size": 16, "moe_num_experts": 6, "moe_k": 2},
@@ -72,6 +82,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "glm": {"head_dim": 8},
     "glm4": {"head_dim": 8},
     "glm4_moe": {"head_dim": 8, "use_qk_norm": True, **_GROUPED},
+    "glm4_moe_lite": {**_LATENT, **_GROUPED},
     "gpt2": _GPT2,
     "gpt_bigcode": _GPT2,
     "gpt_neo": {
@@ -112,6 +123,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "hunyuan_v1_moe": {"head_dim": 8, "num_experts": 5, "moe_topk": 2},
     "jais2": {"head_dim": 8},
     "llama": {},
+    "minicpm3": {**_LATENT, "dim_model_base": 8},
     "ministral": {
         "head_dim": 8,
         "layer_types": ["sliding_attention", "full_attention"] * 2,
@@ -165,6 +177,8 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "attention_heads": 4,
         "ffn_dim": 48,
     },
+    # With a filler the reference reads its row of the table as zeros.
+    "youtu": {**_LATENT, "pad_token_id": ...},
 }
 """What sets the tiny configuration of each family apart from `COMMON`; ``...`` leaves a key out."""
 
@@ -197,6 +211,23 @@ def _longrope(pairs: int, **more: Any) -> dict[str, Any]:
     return {"rope_parameters": scaling, "original_max_position_embeddings": 48}
 
 
+def _yarn(**more: Any) -> dict[str, Any]:
+    stretched = {"factor": 4.0, "original_max_position_embeddings": 16, "rope_theta": 10000.0}
+    return {"rope_parameters": {"rope_type": "yarn", **stretched, **more}}
+
+
+_LATENTS: list[dict[str, Any]] = [
+    {"q_lora_rank": None, "attention_bias": True},
+    {"attention_bias": True, "rms_norm_eps": 1e-3, **_TIED},
+    _yarn(mscale=0.7, mscale_all_dim=0.7, beta_fast=32, beta_slow=1),
+    _yarn(mscale=1.0, mscale_all_dim=0.5),
+    _yarn(),
+    {"v_head_dim": 12, "qk_rope_head_dim": 8, "qk_nope_head_dim": 4},
+    {"v_head_dim": 17},
+    {"kv_lora_rank": 512, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128, "v_head_dim": 128},
+]
+"""Switches of latent attention."""
+
 VARIANTS: dict[str, list[dict[str, Any]]] = {
     "apertus": [_BIASES, {**_TIED, **_ONE}, _LLAMA3],
     "arcee": [_BIASES, {**_TIED, "hidden_act": "silu"}, _LLAMA3],
@@ -211,6 +242,8 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
     ],
     "cohere2": [_MIXED, {"attention_bias": True}, {"logit_scale": 2.0, **_UNTIED}, _ONE],
     "cwm": [_MIXED, _ALL, {"sliding_window": 3}],
+    "deepseek_v2": [*_LATENTS, _LLAMA3],
+    "deepseek_v3": [*_LATENTS, {"rope_interleave": False}],
     "ernie4_5": [{"use_bias": True}, _UNTIED, _ONE],
     "exaone4": [{"sliding_window": None, "layer_types": ["full_attention"] * 4}, _MIXED, _LLAMA3],
     "falcon": [
@@ -240,6 +273,7 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
     ],
     "glm": [{"attention_bias": False}, _turned(0.25), _turned(1.0), _TIED],
     "glm4": [{"attention_bias": False}, _turned(0.25), _ALL],
+    "glm4_moe_lite": [*_LATENTS, {"rope_interleave": False, **_LLAMA3}],
     "gpt2": [
         {"scale_attn_weights": False},
         {"scale_attn_by_inverse_layer_idx": True},
@@ -263,6 +297,11 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
     "hunyuan_v1_dense": [{"attention_bias": True, "rope_parameters": None}, _TIED, _ONE],
     "jais2": [{"attention_bias": False}, {"mlp_bias": False}, {"hidden_act": "gelu"}],
     "llama": [_BIASES, _TIED, _LLAMA3, _ONE],
+    "minicpm3": [
+        *_LATENTS,
+        {"scale_emb": 3, "scale_depth": 3.0, "dim_model_base": 16, "mlp_bias": True},
+        _longrope(2),
+    ],
     "ministral": [{"layer_types": ["full_attention"] * 4}, _TIED, _ALL],
     "ministral3": [
         _ONE,
@@ -323,6 +362,7 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
     "starcoder2": [{"use_bias": False}, _WINDOW, _UNTIED],
     "vaultgemma": [_MIXED, {"attn_logit_softcapping": None}, {"final_logit_softcapping": None}],
     "xglm": [{"scale_embedding": False}, {"activation_function": "relu"}, _UNTIED],
+    "youtu": [*_LATENTS, {"rope_interleave": False, **_UNTIED}],
 }
 """Switches of each family's configuration, thrown."""
 
