@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from asyncgen.models.kernels.blocks import compiled_block
 from asyncgen.models.kernels.experts import Exact, Experts
 from asyncgen.models.kernels.linear import Linear
-from asyncgen.models.kernels.norm import Norm, make_scaler
+from asyncgen.models.kernels.norm import Norm, Unweighted, make_scaler
 from asyncgen.models.kernels.prepared import Prepared
 from asyncgen.models.kernels.rope import turner
 
@@ -163,6 +163,7 @@ class DecoderLayer(Prepared):
         self.qkv = Linear(hidden, queries + 2 * values, plan.has_qkv_bias, dtype=dtype)
         self.q_norm = self._head_norm(self.num_heads, dtype)
         self.k_norm = self._head_norm(config.num_key_value_heads, dtype)
+        self.attention_gate = Linear(hidden, queries, dtype=dtype) if plan.has_gate else None
         self.output = Linear(queries, hidden, plan.has_output_bias, dtype=dtype)
         self.output_norm = norm("output_norm")
         self.post_norm = norm("post_norm")
@@ -199,10 +200,11 @@ class DecoderLayer(Prepared):
         is_after = head_norm is not None and head_norm.is_after_rope
         self._plan = (
             _into(self.input_norm),
-            self.qkv.ready().into,
+            self._qkv_into(),
             None if is_after else normalise,
             normalise if is_after else None,
             sinks,
+            self._gate_passer(),
             self._adder(self.output.ready(), self.output_norm),
             _into(self.post_norm),
             self._feed_forward(),
@@ -212,6 +214,7 @@ class DecoderLayer(Prepared):
         """Its parts, where all of them are our kernels' and the block is of their shape."""
         plan, head_norm = self.plan, self.plan.head_norm
         is_serial = not plan.is_parallel and plan.residual_scale == 1 and self.rope == 0
+        is_serial = is_serial and plan.qkv_limit is None and not plan.has_gate
         is_plain = self.output_norm is None and self.down_norm is None
         if not (is_serial and is_plain and (plan.is_gated or plan.experts is not None)):
             return None
@@ -250,7 +253,7 @@ class DecoderLayer(Prepared):
             space: Memory for N tokens.
         """
         plan = self._plan or self._ready()
-        input_norm, qkv_into, before, after, sinks, add_output, post_norm, feed_forward = plan
+        input_norm, qkv_into, before, after, sinks, gate, add_output, post_norm, feed_forward = plan
         normed = x if input_norm is None else input_norm(x, space.normed)
         qkv = qkv_into(normed, space.qkv)
         if qkv is space.qkv:
@@ -267,14 +270,31 @@ class DecoderLayer(Prepared):
                 heads[:, : self.num_heads].mul_(factors[0])
         if after is not None:
             after(heads)
+        attended = attention.attend(self.index, heads, sinks)
+        if gate is not None:
+            gate(attended, normed)
         if self.plan.is_parallel:
             if post_norm is not None:
                 normed = post_norm(x, torch.empty_like(x))
-            add_output(x, attention.attend(self.index, heads, sinks), space)
+            add_output(x, attended, space)
         else:
-            add_output(x, attention.attend(self.index, heads, sinks), space)
+            add_output(x, attended, space)
             normed = x if post_norm is None else post_norm(x, space.normed)
         feed_forward(x, normed, space)
+
+    def _qkv_into(self) -> Callable[[Tensor, Tensor], Tensor]:
+        """The product of queries, keys and values, cut off as the plan says."""
+        into, limit = self.qkv.ready().into, self.plan.qkv_limit
+        if limit is None:
+            return into
+        return lambda x, out: into(x, out).clamp_(-limit, limit)
+
+    def _gate_passer(self) -> Callable[[Tensor, Tensor], Tensor] | None:
+        """What lets rows ``[N, H * D]`` through, in place, by what attention was given."""
+        if self.attention_gate is None:
+            return None
+        product = self.attention_gate.ready().product
+        return lambda attended, normed: attended.mul_(product(normed).sigmoid_())
 
     def _feed_forward(self) -> Callable[[Tensor, Tensor, Workspace], None]:
         """What adds the second part's output, of the normalised stream, to the stream."""
@@ -324,8 +344,10 @@ class DecoderLayer(Prepared):
         assert self.q_norm is not None and self.k_norm is not None
         assert self.plan.head_norm is not None
         size, keys = self.head_dim, self.num_turned - self.num_heads
-        if self.plan.head_norm.norm.kind == "layer" or self.q_norm.weight is None:
+        if self.plan.head_norm.norm.kind == "layer":
             return None
+        if self.q_norm.weight is None:
+            return Unweighted((self.num_turned, size), self.eps)
         weights = [
             scale.expand(count, size)
             for norm, count in ((self.q_norm, self.num_heads), (self.k_norm, keys))

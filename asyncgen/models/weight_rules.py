@@ -16,7 +16,7 @@ from asyncgen.weight_map import WeightRule, module_rules
 if TYPE_CHECKING:
     from asyncgen.models.config import ModelConfig
     from asyncgen.models.family.declaration import Family
-    from asyncgen.models.family.plan import NormPlan
+    from asyncgen.models.family.plan import HeadNormPlan, NormPlan
 
 
 def weight_rules(config: ModelConfig, family: Family) -> tuple[WeightRule, ...]:
@@ -52,14 +52,16 @@ def head_order(config: ModelConfig, index: int) -> tuple[int, ...] | None:
     size = config.head_dim
     if rope.rope_type == "none":
         return None
-    turned = round(rope.turned * size)
-    if turned == size and not config.blocks[index].is_interleaved:
+    turned, block = round(rope.turned * size), config.blocks[index]
+    if turned == size and not (block.is_interleaved or block.is_backward):
         return None
     rest = (size - turned) // 2
-    if config.blocks[index].is_interleaved:
+    if block.is_interleaved:
         first, second = range(0, turned, 2), range(1, turned, 2)
     else:
         first, second = range(turned // 2), range(turned // 2, turned)
+    if block.is_backward:
+        first, second = second, first
     return (*first, *range(turned, turned + rest), *second, *range(turned + rest, size))
 
 
@@ -121,7 +123,10 @@ def _layer_rules(config: ModelConfig, family: Family, index: int) -> list[Weight
     product("qkv", [queries, values, values], hidden, plan.has_qkv_bias, moved)
     if plan.head_norm is not None:
         for ours, count in (("q_norm", heads), ("k_norm", kv_heads)):
-            rules += _head_norm_rules(config, f"layers.{index}.{ours}", sources(ours), count, order)
+            target = f"layers.{index}.{ours}"
+            rules += _head_norm_rules(plan.head_norm, target, sources(ours), count, size, order)
+    if plan.has_gate:
+        product("attention_gate", [queries], hidden, False)
     product("output", [hidden], queries, plan.has_output_bias)
     for ours in ("output_norm", "post_norm", "down_norm"):
         norm(ours)
@@ -144,11 +149,14 @@ def _layer_rules(config: ModelConfig, family: Family, index: int) -> list[Weight
 
 
 def _head_norm_rules(
-    config: ModelConfig, target: str, sources: list[str], count: int, order: tuple[int, ...] | None
+    head_norm: HeadNormPlan,
+    target: str,
+    sources: list[str],
+    count: int,
+    size: int,
+    order: tuple[int, ...] | None,
 ) -> list[WeightRule]:
-    """The rules of the norm of so many heads."""
-    head_norm, size = config.blocks[0].head_norm, config.head_dim
-    assert head_norm is not None
+    """The rules of the norm of so many heads of a size."""
     if head_norm.span == "head":
         return _norm_rules(target, sources, (size,), head_norm.norm, order)
     every = None

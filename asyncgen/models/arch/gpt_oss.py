@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 def _experts(values: ConfigValues, layer: int) -> ExpertsPlan:
     gate = GatePlan("clamped", values.positive("swiglu_alpha"), values.positive("swiglu_limit"))
     plan = experts_plan(values, width="intermediate_size", is_normalised=True)
-    return replace(plan, gate=gate, has_bias=True, has_router_bias=True, takes_turns=True)
+    plan = replace(plan, gate=gate, has_bias=True, has_router_bias=True)
+    return replace(plan, takes_turns=True, is_transposed=True)
 
 
 FAMILY = Family(

@@ -1,133 +1,19 @@
-"""The families that there are, by ``model_type``: another one is one more name here."""
+"""The families that there are, by ``model_type``: one in each file beside this one."""
 
 from __future__ import annotations
 
+from importlib import import_module
+from pkgutil import iter_modules
 from typing import TYPE_CHECKING
 
-from asyncgen.models.arch import (
-    apertus,
-    arcee,
-    biogpt,
-    bloom,
-    codegen,
-    cohere,
-    cohere2,
-    cwm,
-    dots1,
-    ernie4_5,
-    ernie4_5_moe,
-    exaone4,
-    falcon,
-    gemma,
-    gemma2,
-    gemma3_text,
-    glm,
-    glm4,
-    glm4_moe,
-    gpt2,
-    gpt_bigcode,
-    gpt_neo,
-    gpt_neox,
-    gpt_oss,
-    gptj,
-    granite,
-    granitemoe,
-    helium,
-    hunyuan_v1_dense,
-    hunyuan_v1_moe,
-    jais2,
-    llama,
-    ministral,
-    ministral3,
-    mistral,
-    mixtral,
-    mpt,
-    nemotron,
-    olmo,
-    olmo2,
-    olmo3,
-    olmoe,
-    opt,
-    persimmon,
-    phi,
-    phi3,
-    phimoe,
-    qwen2,
-    qwen2_moe,
-    qwen3,
-    qwen3_moe,
-    seed_oss,
-    smollm3,
-    stablelm,
-    starcoder2,
-    t5,
-    vaultgemma,
-    xglm,
-)
+from asyncgen.models import arch
 
 if TYPE_CHECKING:
     from asyncgen.models.family.declaration import Family
 
-_MODULES = (
-    apertus,
-    arcee,
-    biogpt,
-    bloom,
-    codegen,
-    cohere,
-    cohere2,
-    cwm,
-    dots1,
-    ernie4_5,
-    ernie4_5_moe,
-    exaone4,
-    falcon,
-    gemma,
-    gemma2,
-    gemma3_text,
-    glm,
-    glm4,
-    glm4_moe,
-    gpt2,
-    gpt_bigcode,
-    gpt_neo,
-    gpt_neox,
-    gpt_oss,
-    gptj,
-    granite,
-    granitemoe,
-    helium,
-    hunyuan_v1_dense,
-    hunyuan_v1_moe,
-    jais2,
-    llama,
-    ministral,
-    ministral3,
-    mistral,
-    mixtral,
-    mpt,
-    nemotron,
-    olmo,
-    olmo2,
-    olmo3,
-    olmoe,
-    opt,
-    persimmon,
-    phi,
-    phi3,
-    phimoe,
-    qwen2,
-    qwen2_moe,
-    qwen3,
-    qwen3_moe,
-    seed_oss,
-    smollm3,
-    stablelm,
-    starcoder2,
-    t5,
-    vaultgemma,
-    xglm,
-)
-
-FAMILIES: dict[str, Family] = {module.FAMILY.model_type: module.FAMILY for module in _MODULES}
-"""What each ``model_type`` is."""
+FAMILIES: dict[str, Family] = {
+    module.name: import_module(f"{arch.__name__}.{module.name}").FAMILY
+    for module in iter_modules(arch.__path__)
+    if module.name != "registry"
+}
+"""What each ``model_type`` is; a file bears its name."""

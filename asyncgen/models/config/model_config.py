@@ -48,7 +48,8 @@ class ModelConfig:
         ropes: Rotary positions of each layer, where they are not `rope` everywhere; ``None``:
             they are. Layers that turn alike share an equal one.
         sliding_window: Keys that a query of a sliding layer sees, itself included; ``None``: all.
-        layer_types: ``"full_attention"`` or ``"sliding_attention"`` for each layer.
+        layer_types: ``"full_attention"``, ``"sliding_attention"`` or ``"chunked_attention"`` for
+            each layer.
         blocks: What each block computes.
         stream: What is done before the first block and after the last.
         names: What the files call each module, see `Family`.
@@ -226,11 +227,12 @@ def _read(raw: Mapping[str, object], family: Family) -> ModelConfig:
     length = values.count("max_position_embeddings") if has_length else None
     head_dim = values.head_dim(hidden, heads, is_turned=is_turned)
     window = settled(family.window, values)
+    sliding = "chunked_attention" if family.is_chunked else "sliding_attention"
     expected = tuple(
-        "sliding_attention" if window is not None and family.slides(values, layer) else _FULL
+        sliding if window is not None and family.slides(values, layer) else _FULL
         for layer in range(layers)
     )
-    kinds = values.layer_types(window, expected, fixed=not family.has_layer_types)
+    kinds = values.layer_types(window, expected, sliding=sliding, fixed=not family.has_layer_types)
     rope, ropes = RopeConfig(rope_type="none"), None
     if is_turned:
         assert length is not None
@@ -249,7 +251,7 @@ def _read(raw: Mapping[str, object], family: Family) -> ModelConfig:
         rope=rope,
         ropes=ropes,
         attention=_attention(values, family, kinds, window),
-        blocks=_blocks(values, family, layers),
+        blocks=_blocks(values, family, kinds),
         stream=StreamPlan(
             embedding_scale=settled(family.embedding_scale, values),
             positions=positions,
@@ -270,7 +272,7 @@ def _read(raw: Mapping[str, object], family: Family) -> ModelConfig:
     )
     if positions == "buckets":
         config = _with_encoder(config, values)
-    spelled = {family.spellings.get(key, key) for key in values.read}
+    spelled = {family.spellings.get(key, key).partition(".")[0] for key in values.read}
     return replace(config, built_from=frozenset(values.read | spelled))
 
 
@@ -286,6 +288,7 @@ def _ropes(
         by_kind=family.ropes_by_kind,
         alpha_for=head_dim if family.has_rope_alpha else None,
         scales_queries=family.scales_queries,
+        unturned_scaling=settled(family.unturned_scaling, values),
         has_rope=lambda layer, kind: family.has_rope(values, layer, kind),
     )
     for each in {rope, *(ropes or ())}:
@@ -293,26 +296,37 @@ def _ropes(
     return rope, ropes
 
 
-def _blocks(values: ConfigValues, family: Family, layers: int) -> tuple[BlockPlan, ...]:
-    """What each block computes; blocks differ in their feed-forward alone."""
+def _blocks(values: ConfigValues, family: Family, kinds: Kinds) -> tuple[BlockPlan, ...]:
+    """What each block computes; blocks differ in feed-forwards and whether heads are normalised."""
     block = BlockPlan(
         norm=settled(family.norm, values),
         has_qkv_bias=settled(family.qkv_bias, values),
         has_output_bias=settled(family.output_bias, values),
         has_up_bias=settled(family.up_bias, values),
         has_down_bias=settled(family.down_bias, values),
+        qkv_limit=settled(family.qkv_limit, values),
         head_norm=settled(family.head_norm, values),
+        has_gate=family.has_gate,
         qkv_groups=settled(family.qkv_groups, values),
         qkv_order=family.qkv_order,
         is_interleaved=family.is_interleaved,
+        is_backward=family.is_backward,
         activation=settled(family.activation, values),
         is_gated=settled(family.is_gated, values),
         is_parallel=settled(family.is_parallel, values),
         residual_scale=settled(family.residual_scale, values),
     )
-    experts = [family.experts(values, layer) for layer in range(layers)]
-    with_experts = {plan: replace(block, experts=plan) for plan in set(experts)}
-    return tuple(with_experts[plan] for plan in experts)
+    own = [
+        (family.experts(values, layer), family.has_head_norm(values, layer, kind))
+        for layer, kind in enumerate(kinds)
+    ]
+    made = {
+        (plan, is_normed): replace(
+            block, experts=plan, head_norm=block.head_norm if is_normed else None
+        )
+        for plan, is_normed in set(own)
+    }
+    return tuple(made[each] for each in own)
 
 
 def _attention(
@@ -324,7 +338,12 @@ def _attention(
     cap, slopes = settled(family.attention_cap, values), settled(family.slopes, values)
     return tuple(
         AttentionOptions(
-            None if kind == _FULL else window, each, cap, family.has_sinks, slopes=slopes
+            None if kind == _FULL else window,
+            each,
+            cap,
+            family.has_sinks,
+            slopes,
+            is_chunked=family.is_chunked and kind != _FULL,
         )
         for kind, each in zip(kinds, scales, strict=True)
     )

@@ -15,6 +15,7 @@ from asyncgen.models.family.values import ConfigValues
 
 if TYPE_CHECKING:
     from asyncgen.models.family.experts import ExpertsPlan
+    from asyncgen.models.family.rope import QueryScaling
 
 T = TypeVar("T")
 Setting: TypeAlias = T | Callable[[ConfigValues], T]
@@ -113,7 +114,8 @@ class Family:
         qkv_order: See `BlockPlan`.
 
         defaults: Values of missing keys.
-        spellings: Names that the type has for keys of the others; either is read.
+        spellings: Names that the type has for keys of the others; either is read. What stands
+            inside of an object is named with a dot.
         unread: Keys of the others that the type does not have.
         only: Keys with the one value that is supported; whatever else the file says is refused.
         layers: Number of layers.
@@ -124,15 +126,20 @@ class Family:
         position_offset: See `StreamPlan`.
         turned: Part of a head that is turned; ``None``: all of it, and nothing else is supported.
         is_interleaved: See `BlockPlan`.
+        is_backward: See `BlockPlan`.
         has_rope: Whether a layer of this number and kind turns at all.
+        unturned_scaling: Factors on the queries of layers that do not turn, by position.
         ropes_by_kind: Whether layers that slide may turn in another way, see `rope_values`.
         has_rope_alpha: Whether ``alpha`` of a ``dynamic`` rope says how far its theta is stretched.
         scales_queries: Whether queries may grow with their position, see `QueryScaling`.
 
         norm: Of the stream.
         head_norm: Of queries and keys.
+        has_head_norm: Whether a layer of this number and kind has it.
         qkv_bias: See `BlockPlan`.
         output_bias: See `BlockPlan`.
+        qkv_limit: See `BlockPlan`.
+        has_gate: See `BlockPlan`.
         up_bias: See `BlockPlan`.
         down_bias: See `BlockPlan`.
         activation: Name of the activation.
@@ -143,6 +150,7 @@ class Family:
         window: Keys that a query of a sliding layer sees; ``None``: no layer slides.
         slides: Which layers slide where the file does not say it.
         has_layer_types: Whether the file may say it.
+        is_chunked: Whether sliding layers see the chunk that a query is in, see `AttentionOptions`.
         attention_scale: Factor on the scores of all layers or of each; ``None``: 1 / sqrt(D).
         attention_cap: Soft cap of the scores.
         has_sinks: Whether each query head has a learned score without a key.
@@ -179,15 +187,20 @@ class Family:
     position_offset: int = 0
     turned: Setting[float | None] = None
     is_interleaved: bool = False
+    is_backward: bool = False
     has_rope: Callable[[ConfigValues, int, str], bool] = _every_layer
+    unturned_scaling: Setting[QueryScaling | None] = None
     ropes_by_kind: bool = False
     has_rope_alpha: bool = False
     scales_queries: bool = False
 
     norm: Setting[NormPlan] = RMS
     head_norm: Setting[HeadNormPlan | None] = None
+    has_head_norm: Callable[[ConfigValues, int, str], bool] = _every_layer
     qkv_bias: Setting[bool] = False
     output_bias: Setting[bool] = False
+    qkv_limit: Setting[float | None] = None
+    has_gate: bool = False
     up_bias: Setting[bool] = False
     down_bias: Setting[bool] = False
     activation: Setting[str] = _activation
@@ -198,6 +211,7 @@ class Family:
     window: Setting[int | None] = None
     slides: Callable[[ConfigValues, int], bool] = _no_layer
     has_layer_types: bool = False
+    is_chunked: bool = False
     attention_scale: Setting[float | tuple[float, ...] | None] = None
     attention_cap: Setting[float | None] = None
     has_sinks: bool = False

@@ -21,6 +21,8 @@ class Routing:
         is_normalised: Whether the weights of a token's experts are divided by their sum. With
             ``"softmax"`` that is a softmax over the chosen logits alone.
         scale: Factor on the weights.
+        weighs_inputs: Whether weights are factors on what experts are given, and not on what they
+            give.
         groups: Groups that the experts are divided into, one behind the other
             (DeepSeek-V2, section 2.2.2).
         chosen_groups: Only experts of so many best groups are chosen.
@@ -34,6 +36,7 @@ class Routing:
     scoring: Literal["softmax", "sigmoid", "sparsemixer"] = "softmax"
     is_normalised: bool = False
     scale: float = 1.0
+    weighs_inputs: bool = False
     groups: int = 1
     chosen_groups: int = 1
     best_of_group: int = 1
@@ -74,7 +77,10 @@ class ExpertsPlan:
         is_shared_gated: Whether the sigmoid of a logit of its own is a factor on what that gives.
         has_row_of_corrections: Whether files store corrections as a matrix of one row.
         takes_turns: Whether files store the gate's outputs and those that it lets through in
-            turn, and all matrices as ``[in, out]``.
+            turn.
+        is_transposed: Whether tensors of all experts have their matrices as ``[in, out]``.
+        is_flat: Whether tensors of all experts have two axes: matrices lie one below the other,
+            those that lead back as ``[in, out]``.
     """
 
     experts: int
@@ -88,3 +94,5 @@ class ExpertsPlan:
     is_shared_gated: bool = False
     has_row_of_corrections: bool = False
     takes_turns: bool = False
+    is_transposed: bool = False
+    is_flat: bool = False

@@ -60,11 +60,16 @@ class BlockPlan:
         has_output_bias: Whether the attention's output has one.
         has_up_bias: Whether the gate and what it lets through have biases.
         has_down_bias: Whether the feed-forward's output has one.
+        qkv_limit: What queries, keys and values are cut off at, on either side of zero; ``None``:
+            they are not.
         head_norm: The norm of queries and keys.
+        has_gate: Whether what attention gives is multiplied by the sigmoid of a product of its
+            own with what attention was given.
         qkv_groups: In how many groups a joined matrix has its heads: each has its share of the
             queries, of the keys and of the values.
         qkv_order: In which order each group has them.
         is_interleaved: Whether neighbours are turned together, and not a first and a second half.
+        is_backward: Whether they are turned the other way round.
         activation: Name of the activation.
         is_gated: Whether what is activated is a gate.
         experts: The feed-forward, where it is one of experts; activation, gate and biases of it
@@ -78,10 +83,13 @@ class BlockPlan:
     has_output_bias: bool = False
     has_up_bias: bool = False
     has_down_bias: bool = False
+    qkv_limit: float | None = None
     head_norm: HeadNormPlan | None = None
+    has_gate: bool = False
     qkv_groups: int = 1
     qkv_order: str = "qkv"
     is_interleaved: bool = False
+    is_backward: bool = False
     activation: str = "silu"
     is_gated: bool = True
     experts: ExpertsPlan | None = None

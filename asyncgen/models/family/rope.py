@@ -103,6 +103,7 @@ def rope_values(
     by_kind: bool,
     alpha_for: int | None,
     scales_queries: bool,
+    unturned_scaling: QueryScaling | None,
     has_rope: Callable[[int, str], bool],
 ) -> tuple[RopeConfig, tuple[RopeConfig, ...] | None]:
     """Read ``rope_scaling`` (older files) or ``rope_parameters``, nested or beside the rest.
@@ -116,6 +117,7 @@ def rope_values(
             give those of layers that slide, their theta is ``rope_local_base_freq``, unscaled.
         alpha_for: Size of a head, where ``alpha`` is read: see `_stretched`.
         scales_queries: Whether ``llama_4_scaling_beta`` is read.
+        unturned_scaling: Factors on the queries of layers that do not turn.
         has_rope: Whether a layer of this number and kind turns at all.
 
     Returns:
@@ -146,8 +148,9 @@ def rope_values(
         theta = values.positive("rope_local_base_freq", rope.theta)
         plain = RopeConfig(theta=theta, original_max_position_embeddings=positions)
         read["sliding_attention"] = replace(plain, turned=rope.turned)
+    unturned = RopeConfig(rope_type="none", query_scaling=unturned_scaling)
     each = tuple(
-        read.get(kind, rope) if has_rope(layer, kind) else RopeConfig(rope_type="none")
+        read.get(kind, rope) if has_rope(layer, kind) else unturned
         for layer, kind in enumerate(kinds)
     )
     if len(set(each)) == 1:
@@ -232,9 +235,9 @@ def _rope(
         truncate=stated.get("truncate") is not False,
         **given,
     )
-    if rope_type == "llama3" and rope.low_freq_factor >= rope.high_freq_factor:
+    if rope_type == "llama3" and rope.low_freq_factor > rope.high_freq_factor:
         low, high = rope.low_freq_factor, rope.high_freq_factor
-        raise bad(f"{key}.low_freq_factor", low, f"must be below high_freq_factor ({high})")
+        raise bad(f"{key}.low_freq_factor", low, f"must not be above high_freq_factor ({high})")
     if rope_type == "yarn" and theta <= 1:
         raise bad("rope_theta", theta, "must be above 1 for rope type 'yarn'")
     return rope

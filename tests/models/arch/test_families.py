@@ -30,6 +30,7 @@ ROWS = [[5, 17, 3, 44, 9, 21, 80], [7, 8], [11, 64, 2, 90, 33, 12, 6, 28, 71, 15
 
 # Blocks of our kernels alone run in one call; in the others our products take turns with torch.
 IN_ONE_CALL = {
+    "aria_text",
     "cwm",
     "dots1",
     "ernie4_5",
@@ -38,6 +39,9 @@ IN_ONE_CALL = {
     "glm4_moe",
     "gpt_oss",
     "helium",
+    "hy_v3",
+    "internlm3",
+    "iquestcoder",
     "llama",
     "ministral",
     "mistral",
@@ -48,6 +52,7 @@ IN_ONE_CALL = {
     "qwen3",
     "qwen3_moe",
     "seed_oss",
+    "solar_open",
 }
 
 
