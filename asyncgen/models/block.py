@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from asyncgen.models.attention.dense import AttentionContext
     from asyncgen.models.config import ModelConfig
-    from asyncgen.models.family.plan import BlockPlan
+    from asyncgen.models.family.plan import BlockPlan, HeadsPlan
     from asyncgen.models.kernels.blocks import Block
     from asyncgen.models.kernels.products import Kernel
 
@@ -152,7 +152,11 @@ class DecoderLayer(Prepared):
         self.width = config.intermediate_size
         self.eps = config.rms_norm_eps
         plan, hidden, queries = self.plan, config.hidden_size, self.num_heads * self.head_dim
-        values = config.num_key_value_heads * config.head_dim
+        keys = values = config.num_key_value_heads * config.head_dim
+        attended = queries
+        if plan.heads is not None:
+            keys, values = (plan.heads.kv_heads * one for one in (self.head_dim, plan.heads.values))
+            attended = self.num_heads * plan.heads.values
 
         def norm(name: str) -> Norm | None:
             if name not in config.names:
@@ -160,11 +164,11 @@ class DecoderLayer(Prepared):
             return Norm(hidden, self.eps, plan.norm, dtype=dtype)
 
         self.input_norm = norm("input_norm")
-        self.qkv = Linear(hidden, queries + 2 * values, plan.has_qkv_bias, dtype=dtype)
+        self.qkv = Linear(hidden, queries + keys + values, plan.has_qkv_bias, dtype=dtype)
         self.q_norm = self._head_norm(self.num_heads, dtype)
         self.k_norm = self._head_norm(config.num_key_value_heads, dtype)
-        self.attention_gate = Linear(hidden, queries, dtype=dtype) if plan.has_gate else None
-        self.output = Linear(queries, hidden, plan.has_output_bias, dtype=dtype)
+        self.attention_gate = Linear(hidden, attended, dtype=dtype) if plan.has_gate else None
+        self.output = Linear(attended, hidden, plan.has_output_bias, dtype=dtype)
         self.output_norm = norm("output_norm")
         self.post_norm = norm("post_norm")
         self.down_norm = norm("down_norm")
@@ -204,7 +208,7 @@ class DecoderLayer(Prepared):
             None if is_after else normalise,
             normalise if is_after else None,
             sinks,
-            self._gate_passer(),
+            self._finisher(),
             self._adder(self.output.ready(), self.output_norm),
             _into(self.post_norm),
             self._feed_forward(),
@@ -214,8 +218,8 @@ class DecoderLayer(Prepared):
         """Its parts, where all of them are our kernels' and the block is of their shape."""
         plan, head_norm = self.plan, self.plan.head_norm
         is_serial = not plan.is_parallel and plan.residual_scale == 1 and self.rope == 0
-        is_serial = is_serial and plan.qkv_limit is None and not plan.has_gate
-        is_plain = self.output_norm is None and self.down_norm is None
+        is_plain = self.output_norm is None and self.down_norm is None and not plan.has_gate
+        is_plain = is_plain and plan.qkv_limit is None and plan.heads is None
         if not (is_serial and is_plain and (plan.is_gated or plan.experts is not None)):
             return None
         if self.input_norm is None or self.post_norm is None:
@@ -253,7 +257,8 @@ class DecoderLayer(Prepared):
             space: Memory for N tokens.
         """
         plan = self._plan or self._ready()
-        input_norm, qkv_into, before, after, sinks, gate, add_output, post_norm, feed_forward = plan
+        input_norm, qkv_into, before, after, sinks, finish, *rest = plan
+        add_output, post_norm, feed_forward = rest
         normed = x if input_norm is None else input_norm(x, space.normed)
         qkv = qkv_into(normed, space.qkv)
         if qkv is space.qkv:
@@ -271,8 +276,8 @@ class DecoderLayer(Prepared):
         if after is not None:
             after(heads)
         attended = attention.attend(self.index, heads, sinks)
-        if gate is not None:
-            gate(attended, normed)
+        if finish is not None:
+            attended = finish(attended, normed)
         if self.plan.is_parallel:
             if post_norm is not None:
                 normed = post_norm(x, torch.empty_like(x))
@@ -283,18 +288,49 @@ class DecoderLayer(Prepared):
         feed_forward(x, normed, space)
 
     def _qkv_into(self) -> Callable[[Tensor, Tensor], Tensor]:
-        """The product of queries, keys and values, cut off as the plan says."""
-        into, limit = self.qkv.ready().into, self.plan.qkv_limit
+        """The product of queries, keys and values, cut off and filled up as the plan says."""
+        kernel, limit = self.qkv.ready(), self.plan.qkv_limit
+        into: Callable[[Tensor, Tensor], Tensor] = kernel.into
+        if self.plan.heads is not None:
+            return self._filled_up(kernel.product, self.plan.heads)
         if limit is None:
             return into
         return lambda x, out: into(x, out).clamp_(-limit, limit)
 
-    def _gate_passer(self) -> Callable[[Tensor, Tensor], Tensor] | None:
-        """What lets rows ``[N, H * D]`` through, in place, by what attention was given."""
-        if self.attention_gate is None:
+    def _filled_up(
+        self, product: Callable[[Tensor], Tensor], plan: HeadsPlan
+    ) -> Callable[[Tensor, Tensor], Tensor]:
+        """The product, with heads repeated, and zeros behind values, up to those of the cache."""
+        count, size, narrow, keys = self.num_heads, self.head_dim, plan.values, plan.kv_heads
+        parts, scale = [count * size, keys * size, keys * narrow], plan.value_scale
+
+        def into(x: Tensor, out: Tensor) -> Tensor:
+            rows = len(x)
+            found = product(x).split(parts, dim=-1)
+            heads = out.view(rows, -1, size)  # [N, H + 2K, D]
+            heads[:, :count] = found[0].view(rows, count, size)
+            repeated = heads[:, count:].view(rows, 2, keys, -1, size)
+            repeated[:, 0] = found[1].view(rows, keys, 1, size)
+            repeated[:, 1, ..., :narrow] = found[2].view(rows, keys, 1, narrow) * scale
+            repeated[:, 1, ..., narrow:] = 0
+            return out
+
+        return into
+
+    def _finisher(self) -> Callable[[Tensor, Tensor], Tensor] | None:
+        """What is done with rows ``[N, H * D]`` that attention gave, by those that it was given."""
+        gate, heads, size = self.attention_gate, self.plan.heads, self.head_dim
+        product = None if gate is None else gate.ready().product
+        narrow = size if heads is None else heads.values
+        if product is None and narrow == size:
             return None
-        product = self.attention_gate.ready().product
-        return lambda attended, normed: attended.mul_(product(normed).sigmoid_())
+
+        def finish(attended: Tensor, normed: Tensor) -> Tensor:
+            if narrow != size:  # the rest is zero
+                attended = attended.view(len(attended), -1, size)[..., :narrow].flatten(1)
+            return attended if product is None else attended.mul_(product(normed).sigmoid_())
+
+        return finish
 
     def _feed_forward(self) -> Callable[[Tensor, Tensor, Workspace], None]:
         """What adds the second part's output, of the normalised stream, to the stream."""

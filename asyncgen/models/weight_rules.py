@@ -67,7 +67,13 @@ def head_order(config: ModelConfig, index: int) -> tuple[int, ...] | None:
 
 @lru_cache(maxsize=8)
 def qkv_order(
-    heads: int, kv_heads: int, size: int, groups: int, parts: str, order: tuple[int, ...] | None
+    heads: int,
+    kv_heads: int,
+    size: int,
+    groups: int,
+    parts: str,
+    order: tuple[int, ...] | None,
+    values: int | None = None,
 ) -> tuple[int, ...] | None:
     """Which row of the files' queries, keys and values each of ours is; ``None``: the same.
 
@@ -78,17 +84,20 @@ def qkv_order(
         groups: See `BlockPlan`.
         parts: See `BlockPlan`.
         order: Of the features of a head of queries or keys.
+        values: Size of a value, where it is another.
     """
     counts = {"q": heads, "k": kv_heads, "v": kv_heads}
     inside = {"q": order, "k": order, "v": None}
-    share = sum(counts.values()) // groups * size
+    sizes = {"q": size, "k": size, "v": values or size}
+    share = sum(counts[part] // groups * sizes[part] for part in "qkv")
     rows: list[int] = []
     for part in "qkv":
         count = counts[part] // groups
-        ahead = sum(counts[other] // groups for other in parts[: parts.index(part)])
+        others = parts[: parts.index(part)]
+        ahead = sum(counts[other] // groups * sizes[other] for other in others)
         for head in range(counts[part]):
-            start = head // count * share + (ahead + head % count) * size
-            rows += [start + feature for feature in inside[part] or range(size)]
+            start = head // count * share + ahead + head % count * sizes[part]
+            rows += [start + feature for feature in inside[part] or range(sizes[part])]
     return None if rows == list(range(len(rows))) else tuple(rows)
 
 
@@ -96,7 +105,9 @@ def _layer_rules(config: ModelConfig, family: Family, index: int) -> list[Weight
     plan, names = config.blocks[index], config.names
     hidden, width, size = config.hidden_size, config.intermediate_size, config.head_dim
     heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
-    queries, values = heads * size, kv_heads * size
+    narrow = size
+    if plan.heads is not None:
+        kv_heads, narrow = plan.heads.kv_heads, plan.heads.values
     rules: list[WeightRule] = []
     order = head_order(config, index)
 
@@ -119,15 +130,16 @@ def _layer_rules(config: ModelConfig, family: Family, index: int) -> list[Weight
 
     norm("input_norm")
     grouping = plan.qkv_groups, plan.qkv_order
-    moved = qkv_order(heads, kv_heads, size, *grouping, order)
-    product("qkv", [queries, values, values], hidden, plan.has_qkv_bias, moved)
+    moved = qkv_order(heads, kv_heads, size, *grouping, order, narrow)
+    rows = [heads * size, kv_heads * size, kv_heads * narrow]
+    product("qkv", rows, hidden, plan.has_qkv_bias, moved)
     if plan.head_norm is not None:
         for ours, count in (("q_norm", heads), ("k_norm", kv_heads)):
             target = f"layers.{index}.{ours}"
             rules += _head_norm_rules(plan.head_norm, target, sources(ours), count, size, order)
     if plan.has_gate:
-        product("attention_gate", [queries], hidden, False)
-    product("output", [hidden], queries, plan.has_output_bias)
+        product("attention_gate", [heads * narrow], hidden, False)
+    product("output", [hidden], heads * narrow, plan.has_output_bias)
     for ours in ("output_norm", "post_norm", "down_norm"):
         norm(ours)
     if config.attention[index].has_sinks:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from asyncgen.models.family.declaration import LLAMA_NAMES, Family, flag
+from asyncgen.models.family.declaration import LLAMA_NAMES, Family, every_layer, flag
 from asyncgen.models.family.expert_values import experts_plan
 from asyncgen.models.family.experts import GatePlan
 
@@ -63,6 +63,6 @@ FAMILY = Family(
     window=lambda values: values.count("sliding_window"),
     slides=lambda values, layer: layer % 2 == 0,
     has_layer_types=True,
-    has_sinks=True,
+    has_sinks=every_layer,
     experts=_experts,
 )

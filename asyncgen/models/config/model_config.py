@@ -158,7 +158,10 @@ class ModelConfig:
 
     def to_dict(self) -> dict[str, object]:
         """The file's content with every default filled in, ready for ``json.dump``."""
-        names = (field.name for field in fields(self) if field.name not in _NOT_IN_FILE)
+        left_out = _NOT_IN_FILE
+        if any(block.heads is not None for block in self.blocks):
+            left_out |= {"num_key_value_heads"}  # files say those of some layers by it
+        names = [field.name for field in fields(self) if field.name not in left_out]
         return {**self.raw, **{name: _plain(getattr(self, name)) for name in (*names, *_OF_BLOCKS)}}
 
 
@@ -291,13 +294,17 @@ def _ropes(
         unturned_scaling=settled(family.unturned_scaling, values),
         has_rope=lambda layer, kind: family.has_rope(values, layer, kind),
     )
-    for each in {rope, *(ropes or ())}:
-        require_pairs(each, head_dim)
-    return rope, ropes
+
+    def fitted(rope: RopeConfig) -> RopeConfig:
+        found = replace(rope, turned=int(rope.turned * head_dim) / head_dim)
+        require_pairs(found, head_dim)
+        return found
+
+    return fitted(rope), None if ropes is None else tuple(map(fitted, ropes))
 
 
 def _blocks(values: ConfigValues, family: Family, kinds: Kinds) -> tuple[BlockPlan, ...]:
-    """What each block computes; blocks differ in feed-forwards and whether heads are normalised."""
+    """What each block computes; blocks differ in heads, their norms, and experts."""
     block = BlockPlan(
         norm=settled(family.norm, values),
         has_qkv_bias=settled(family.qkv_bias, values),
@@ -317,14 +324,21 @@ def _blocks(values: ConfigValues, family: Family, kinds: Kinds) -> tuple[BlockPl
         residual_scale=settled(family.residual_scale, values),
     )
     own = [
-        (family.experts(values, layer), family.has_head_norm(values, layer, kind))
+        (
+            family.heads(values, layer, kind),
+            family.experts(values, layer),
+            family.has_head_norm(values, layer, kind),
+        )
         for layer, kind in enumerate(kinds)
     ]
     made = {
-        (plan, is_normed): replace(
-            block, experts=plan, head_norm=block.head_norm if is_normed else None
+        (heads, experts, is_normed): replace(
+            block,
+            heads=heads,
+            experts=experts,
+            head_norm=block.head_norm if is_normed else None,
         )
-        for plan, is_normed in set(own)
+        for heads, experts, is_normed in set(own)
     }
     return tuple(made[each] for each in own)
 
@@ -341,11 +355,11 @@ def _attention(
             None if kind == _FULL else window,
             each,
             cap,
-            family.has_sinks,
+            family.has_sinks(values, layer, kind),
             slopes,
             is_chunked=family.is_chunked and kind != _FULL,
         )
-        for kind, each in zip(kinds, scales, strict=True)
+        for layer, (kind, each) in enumerate(zip(kinds, scales, strict=True))
     )
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
-from asyncgen.models.family.plan import HeadNormPlan, NormPlan, Positions
+from asyncgen.models.family.plan import HeadNormPlan, HeadsPlan, NormPlan, Positions
 from asyncgen.models.family.values import ConfigValues
 
 if TYPE_CHECKING:
@@ -90,8 +90,17 @@ def _no_experts(values: ConfigValues, layer: int) -> ExpertsPlan | None:
     return None
 
 
-def _every_layer(values: ConfigValues, layer: int, kind: str) -> bool:
+def every_layer(values: ConfigValues, layer: int, kind: str) -> bool:
+    """What all layers have."""
     return True
+
+
+def _no_kind(values: ConfigValues, layer: int, kind: str) -> bool:
+    return False
+
+
+def _usual_heads(values: ConfigValues, layer: int, kind: str) -> HeadsPlan | None:
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +128,8 @@ class Family:
         unread: Keys of the others that the type does not have.
         only: Keys with the one value that is supported; whatever else the file says is refused.
         layers: Number of layers.
-        kv_heads: Key and value heads; ``None``: what ``num_key_value_heads`` says.
+        kv_heads: Key and value heads that are kept; ``None``: what ``num_key_value_heads`` says.
+        heads: Heads of a layer of this number and kind, where they are others, see `BlockPlan`.
         width: Width of the feed-forward block.
 
         positions: See `StreamPlan`.
@@ -153,7 +163,8 @@ class Family:
         is_chunked: Whether sliding layers see the chunk that a query is in, see `AttentionOptions`.
         attention_scale: Factor on the scores of all layers or of each; ``None``: 1 / sqrt(D).
         attention_cap: Soft cap of the scores.
-        has_sinks: Whether each query head has a learned score without a key.
+        has_sinks: Whether each query head of a layer of this number and kind has a learned score
+            without a key.
         slopes: Slopes of ALiBi, one a query head.
 
         embedding_scale: See `StreamPlan`.
@@ -181,6 +192,7 @@ class Family:
     only: Mapping[str, object] = field(default_factory=dict)
     layers: Setting[int | None] = None
     kv_heads: Setting[int | None] = None
+    heads: Callable[[ConfigValues, int, str], HeadsPlan | None] = _usual_heads
     width: Setting[int] = _width
 
     positions: Setting[Positions] = "rotary"
@@ -188,7 +200,7 @@ class Family:
     turned: Setting[float | None] = None
     is_interleaved: bool = False
     is_backward: bool = False
-    has_rope: Callable[[ConfigValues, int, str], bool] = _every_layer
+    has_rope: Callable[[ConfigValues, int, str], bool] = every_layer
     unturned_scaling: Setting[QueryScaling | None] = None
     ropes_by_kind: bool = False
     has_rope_alpha: bool = False
@@ -196,7 +208,7 @@ class Family:
 
     norm: Setting[NormPlan] = RMS
     head_norm: Setting[HeadNormPlan | None] = None
-    has_head_norm: Callable[[ConfigValues, int, str], bool] = _every_layer
+    has_head_norm: Callable[[ConfigValues, int, str], bool] = every_layer
     qkv_bias: Setting[bool] = False
     output_bias: Setting[bool] = False
     qkv_limit: Setting[float | None] = None
@@ -214,7 +226,7 @@ class Family:
     is_chunked: bool = False
     attention_scale: Setting[float | tuple[float, ...] | None] = None
     attention_cap: Setting[float | None] = None
-    has_sinks: bool = False
+    has_sinks: Callable[[ConfigValues, int, str], bool] = _no_kind
     slopes: Setting[tuple[float, ...] | None] = None
 
     embedding_scale: Setting[float] = 1.0

@@ -51,11 +51,30 @@ class HeadNormPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class HeadsPlan:
+    """Heads of a layer that are fewer or narrower than those that the model's cache holds.
+
+    Keys and values are repeated, and values get zeros behind them, which are gathered as zeros and
+    left out of what attention gives.
+
+    Attributes:
+        kv_heads: Key and value heads; divides those of the cache.
+        values: Size of a value; at most that of a key.
+        value_scale: Factor on the values.
+    """
+
+    kv_heads: int
+    values: int
+    value_scale: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
 class BlockPlan:
     """One block: attention and feed-forward. Which norms it has, its weight names tell.
 
     Attributes:
         norm: The kind of its norms.
+        heads: Its heads, where they are not those of the model.
         has_qkv_bias: Whether queries, keys and values have biases.
         has_output_bias: Whether the attention's output has one.
         has_up_bias: Whether the gate and what it lets through have biases.
@@ -79,6 +98,7 @@ class BlockPlan:
     """
 
     norm: NormPlan = NormPlan()
+    heads: HeadsPlan | None = None
     has_qkv_bias: bool = False
     has_output_bias: bool = False
     has_up_bias: bool = False

@@ -142,7 +142,10 @@ def rope_values(
         if alpha_for is not None:
             rope = _stretched(rope, part, key, alpha_for)
         scaling = _query_scaling(part, key, rope) if scales_queries else None
-        read[kind] = replace(rope, turned=turned or 1.0, query_scaling=scaling)
+        own = turned or 1.0
+        if turned is not None and part.get("partial_rotary_factor") is not None:
+            own = _part_of_head(number(part, "partial_rotary_factor", 1.0))
+        read[kind] = replace(rope, turned=own, query_scaling=scaling)
     rope = read.get("full_attention") or next(iter(read.values()))
     if by_kind and "sliding_attention" not in read:
         theta = values.positive("rope_local_base_freq", rope.theta)
@@ -185,6 +188,10 @@ def part_that_turns(values: ConfigValues) -> float:
             break
     else:
         found = values.number("partial_rotary_factor", 1.0)
+    return _part_of_head(found)
+
+
+def _part_of_head(found: float) -> float:
     if not 0 < found <= 1:
         raise bad("partial_rotary_factor", found, "must be above 0 and at most 1")
     return found

@@ -154,6 +154,15 @@ FAMILIES: dict[str, dict[str, Any]] = {
         **_EXPERTS,
         **_WINDOW,
     },
+    "mimo_v2_flash": {
+        "head_dim": 8,
+        "v_head_dim": 4,
+        "num_key_value_heads": 1,
+        "n_routed_experts": 5,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 16,
+        **_WINDOW,
+    },
     "minimax_m2": {"head_dim": 8, **_LOCAL},
     "ministral": {
         "head_dim": 8,
@@ -367,6 +376,21 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
                 "full_attention": {**_LLAMA3["rope_parameters"]},
                 "sliding_attention": {"rope_type": "default", "rope_theta": 5000.0},
             },
+            **_TIED,
+        },
+    ],
+    "mimo_v2_flash": [
+        {"v_head_dim": 6, "num_key_value_heads": 2, "attention_bias": True},
+        {"attention_value_scale": None, "mlp_layer_types": ["sparse", "dense"] * 2},
+        {"layer_types": ["sliding_attention", "full_attention"] * 2, "norm_topk_prob": False},
+        {
+            "rope_parameters": {
+                "full_attention": {"rope_theta": 5e6, "partial_rotary_factor": 0.5},
+                "sliding_attention": {"rope_theta": 1e4, "partial_rotary_factor": 0.75},
+            },
+            "n_routed_experts": 6,
+            "n_group": 3,
+            "topk_group": 2,
             **_TIED,
         },
     ],
