@@ -304,7 +304,7 @@ class _Reader:
         if transposed:
             whole = [self.join([source], dtype) for source in sources]
             if transposed > 1:
-                whole = [matrix.unflatten(0, (transposed, -1)) for matrix in whole]
+                whole = [matrix.view(transposed, -1, matrix.shape[-1]) for matrix in whole]
             return torch.cat([matrix.mT for matrix in whole]).contiguous()
         first = sources[0].shape
         shape = (sum(source.shape[0] for source in sources), *first[1:]) if first else first

@@ -306,7 +306,7 @@ class DecoderLayer(Prepared):
 
         def into(x: Tensor, out: Tensor) -> Tensor:
             rows = len(x)
-            found = product(x).split(parts, dim=-1)
+            found = torch.split(product(x), parts, dim=-1)
             heads = out.view(rows, -1, size)  # [N, H + 2K, D]
             heads[:, :count] = found[0].view(rows, count, size)
             repeated = heads[:, count:].view(rows, 2, keys, -1, size)

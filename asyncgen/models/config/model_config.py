@@ -293,6 +293,7 @@ def _ropes(
         scales_queries=family.scales_queries,
         unturned_scaling=settled(family.unturned_scaling, values),
         has_rope=lambda layer, kind: family.has_rope(values, layer, kind),
+        layer_theta=lambda layer: family.layer_theta(values, layer),
     )
 
     def fitted(rope: RopeConfig) -> RopeConfig:

@@ -86,6 +86,10 @@ def _no_layer(values: ConfigValues, layer: int) -> bool:
     return False
 
 
+def _usual_theta(values: ConfigValues, layer: int) -> float | None:
+    return None
+
+
 def _no_experts(values: ConfigValues, layer: int) -> ExpertsPlan | None:
     return None
 
@@ -138,6 +142,7 @@ class Family:
         is_interleaved: See `BlockPlan`.
         is_backward: See `BlockPlan`.
         has_rope: Whether a layer of this number and kind turns at all.
+        layer_theta: The theta of a layer of this number, where it has one of its own.
         unturned_scaling: Factors on the queries of layers that do not turn, by position.
         ropes_by_kind: Whether layers that slide may turn in another way, see `rope_values`.
         has_rope_alpha: Whether ``alpha`` of a ``dynamic`` rope says how far its theta is stretched.
@@ -201,6 +206,7 @@ class Family:
     is_interleaved: bool = False
     is_backward: bool = False
     has_rope: Callable[[ConfigValues, int, str], bool] = every_layer
+    layer_theta: Callable[[ConfigValues, int], float | None] = _usual_theta
     unturned_scaling: Setting[QueryScaling | None] = None
     ropes_by_kind: bool = False
     has_rope_alpha: bool = False

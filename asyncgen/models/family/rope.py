@@ -105,6 +105,7 @@ def rope_values(
     scales_queries: bool,
     unturned_scaling: QueryScaling | None,
     has_rope: Callable[[int, str], bool],
+    layer_theta: Callable[[int], float | None],
 ) -> tuple[RopeConfig, tuple[RopeConfig, ...] | None]:
     """Read ``rope_scaling`` (older files) or ``rope_parameters``, nested or beside the rest.
 
@@ -119,6 +120,7 @@ def rope_values(
         scales_queries: Whether ``llama_4_scaling_beta`` is read.
         unturned_scaling: Factors on the queries of layers that do not turn.
         has_rope: Whether a layer of this number and kind turns at all.
+        layer_theta: The theta of a layer of this number, where it has one of its own.
 
     Returns:
         The rope of layers that do not slide, and that of each layer where they differ.
@@ -152,10 +154,14 @@ def rope_values(
         plain = RopeConfig(theta=theta, original_max_position_embeddings=positions)
         read["sliding_attention"] = replace(plain, turned=rope.turned)
     unturned = RopeConfig(rope_type="none", query_scaling=unturned_scaling)
-    each = tuple(
-        read.get(kind, rope) if has_rope(layer, kind) else unturned
-        for layer, kind in enumerate(kinds)
-    )
+
+    def rope_of(layer: int, kind: str) -> RopeConfig:
+        if not has_rope(layer, kind):
+            return unturned
+        found, theta = read.get(kind, rope), layer_theta(layer)
+        return found if theta is None else replace(found, theta=theta)
+
+    each = tuple(rope_of(layer, kind) for layer, kind in enumerate(kinds))
     if len(set(each)) == 1:
         return each[0], None
     return rope, each

@@ -53,8 +53,8 @@ _GROUPED = {
 
 FAMILIES: dict[str, dict[str, Any]] = {
     "afmoe": {"head_dim": 8, "num_dense_layers": 1, **_EXPERTS, **_WINDOW},
-    "arcee": {"head_dim": 8},
     "apertus": {"head_dim": 8},
+    "arcee": {"head_dim": 8},
     "aria_text": {"moe_num_experts": 5, "moe_topk": 2},
     "biogpt": _NO_GROUPS,
     "bloom": {**_GPT2, "n_embd": ..., "n_positions": ..., "hidden_size": 32},
@@ -78,6 +78,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "exaone_moe": {"head_dim": 8, "num_shared_experts": 2, **_EXPERTS, **_WINDOW},
     "falcon": {"num_key_value_heads": ..., "num_kv_heads": 1},
     "flex_olmo": _EXPERTS,
+    "flint": {"head_dim": 8, "shared_expert_intermediate_size": 24, **_EXPERTS, **_WINDOW},
     "gemma": {"head_dim": 12},
     "gemma2": {"head_dim": 12, "query_pre_attn_scalar": 20, **_WINDOW},
     "gemma3_text": {"head_dim": 12, "num_hidden_layers": 6, **_WINDOW},
@@ -104,12 +105,25 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "residual_multiplier": 0.22,
         "attention_multiplier": 0.015625,
     },
+    "granite_swa": {
+        "head_dim": 8,
+        "residual_multiplier": 0.22,
+        "layer_rope_theta": [0, 1e4, 5e3, 1e4],
+        **_WINDOW,
+    },
     "granitemoe": {
         "embedding_multiplier": 12.0,
         "logits_scaling": 8.0,
         "residual_multiplier": 0.22,
         "attention_multiplier": 0.015625,
         **_LOCAL,
+    },
+    "granitemoe_swa": {
+        "head_dim": 8,
+        "residual_multiplier": 0.22,
+        "shared_intermediate_size": 24,
+        **_LOCAL,
+        **_WINDOW,
     },
     "granitemoeshared": {
         "embedding_multiplier": 12.0,
@@ -139,6 +153,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "internlm3": {"head_dim": 8},
     "iquestcoder": {"head_dim": 8},
     "jais2": {"head_dim": 8},
+    "kolibri1": {"head_dim": 8, "shared_expert_intermediate_size": 24, **_EXPERTS, **_WINDOW},
     "llama": {},
     "llama4_text": {
         "head_dim": 8,
@@ -300,6 +315,11 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
         {"new_decoder_architecture": True, "num_ln_in_parallel_attn": 1, "num_kv_heads": 2},
     ],
     "flex_olmo": [{"norm_topk_prob": True}, {"attention_bias": True, **_ONE}, _TIED],
+    "flint": [
+        {"mlp_only_layers": [], "norm_topk_prob": False},
+        {"layer_types": ["sliding_attention"] * 4, "decoder_sparse_step": 2},
+        {"attention_bias": True, "shared_expert_intermediate_size": 16, **_TIED},
+    ],
     "gemma": [{"attention_bias": True}, {"head_dim": 8, **_ONE}, {"hidden_act": "gelu"}],
     "gemma2": [
         {"attn_logit_softcapping": 2.0, "final_logit_softcapping": 1.5},
@@ -339,6 +359,16 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
     ],
     "gptj": [{"rotary_dim": 8}, {"rotary_dim": 2}, {"n_inner": 40}],
     "granite": [_BIASES, {"residual_multiplier": 1.0, **_TIED}, {"logits_scaling": 0.5}, _LLAMA3],
+    "granite_swa": [
+        {"layer_rope_theta": [1e4] * 4, **_BIASES},
+        {"layer_types": ["full_attention"] * 4, **_UNTIED},
+        {"attention_multiplier": 0.1, "embedding_multiplier": 3.0, "logits_scaling": 4.0},
+    ],
+    "granitemoe_swa": [
+        {"shared_intermediate_size": 0, "attention_bias": True},
+        {"layer_rope_theta": [1e4, 0, 5e3, 1e4]},
+        {"residual_multiplier": 0.22, "logits_scaling": 4.0, **_TIED},
+    ],
     "granitemoeshared": [
         {"shared_intermediate_size": 0},
         {"attention_bias": True, "residual_multiplier": 1.0},
@@ -360,6 +390,11 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
     "internlm3": [_BIASES, {"head_dim": 16, **_ONE}, {**_TIED, **_DYNAMIC}],
     "iquestcoder": [_BIASES, {**_TIED, **_ONE}, _LLAMA3],
     "jais2": [{"attention_bias": False}, {"mlp_bias": False}, {"hidden_act": "gelu"}],
+    "kolibri1": [
+        {"norm_topk_prob": True},
+        _MIXED,
+        {"num_experts_per_tok": 1, "shared_expert_intermediate_size": 16, **_TIED},
+    ],
     "llama": [_BIASES, _TIED, _LLAMA3, _ONE],
     "llama4_text": [
         {"use_qk_norm": False, "attention_bias": True},
