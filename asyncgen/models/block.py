@@ -117,7 +117,9 @@ class Workspace:
 def _branches(config: ModelConfig) -> bool:
     """Whether something is done with what a part adds to the stream."""
     is_normed = "output_norm" in config.names or "down_norm" in config.names
-    return is_normed or config.blocks[0].residual_scale != 1
+    experts = [block.experts for block in config.blocks if block.experts is not None]
+    is_scaled = config.blocks[0].residual_scale != 1 or any(plan.scale != 1 for plan in experts)
+    return is_normed or is_scaled
 
 
 def _halves(heads: Tensor, count: int) -> Tensor:
@@ -220,6 +222,7 @@ class DecoderLayer(Prepared):
         is_serial = not plan.is_parallel and plan.residual_scale == 1 and self.rope == 0
         is_plain = self.output_norm is None and self.down_norm is None and not plan.has_gate
         is_plain = is_plain and plan.qkv_limit is None and plan.heads is None
+        is_plain = is_plain and (plan.experts is None or plan.experts.scale == 1)
         if not (is_serial and is_plain and (plan.is_gated or plan.experts is not None)):
             return None
         if self.input_norm is None or self.post_norm is None:
@@ -336,7 +339,7 @@ class DecoderLayer(Prepared):
         """What adds the second part's output, of the normalised stream, to the stream."""
         if self.plan.experts is not None:
             self.experts.prepare()
-            return self._adder(self.experts, self.down_norm)
+            return self._adder(self.experts, self.down_norm, self.plan.experts.scale)
         up = (self.gate_up if self.plan.is_gated else self.up).ready()
         up_into, add_down = up.into, self._adder(self.down.ready(), self.down_norm)
         if up.is_gated:
@@ -357,10 +360,10 @@ class DecoderLayer(Prepared):
         return add
 
     def _adder(
-        self, kernel: Kernel | Experts, norm: Norm | None
+        self, kernel: Kernel | Experts, norm: Norm | None, scale: float = 1.0
     ) -> Callable[[Tensor, Tensor, Workspace], None]:
         """What adds a product to the stream, normalised and scaled as the plan says."""
-        scale = self.plan.residual_scale
+        scale *= self.plan.residual_scale
         if norm is None and scale == 1:
             add_to = kernel.add_to
             return lambda x, rows, space: add_to(x, rows)

@@ -250,7 +250,7 @@ def _read(raw: Mapping[str, object], family: Family) -> ModelConfig:
         num_key_value_heads=kv_heads,
         head_dim=head_dim,
         max_position_embeddings=length,
-        rms_norm_eps=values.epsilon(),
+        rms_norm_eps=settled(family.epsilon, values),
         rope=rope,
         ropes=ropes,
         attention=_attention(values, family, kinds, window),

@@ -82,6 +82,10 @@ def _width(values: ConfigValues) -> int:
     return values.count("intermediate_size")
 
 
+def _epsilon(values: ConfigValues) -> float:
+    return values.epsilon()
+
+
 def _no_layer(values: ConfigValues, layer: int) -> bool:
     return False
 
@@ -149,6 +153,7 @@ class Family:
         scales_queries: Whether queries may grow with their position, see `QueryScaling`.
 
         norm: Of the stream.
+        epsilon: What keeps the root of a norm from nothing.
         head_norm: Of queries and keys.
         has_head_norm: Whether a layer of this number and kind has it.
         qkv_bias: See `BlockPlan`.
@@ -213,6 +218,7 @@ class Family:
     scales_queries: bool = False
 
     norm: Setting[NormPlan] = RMS
+    epsilon: Setting[float] = _epsilon
     head_norm: Setting[HeadNormPlan | None] = None
     has_head_norm: Callable[[ConfigValues, int, str], bool] = every_layer
     qkv_bias: Setting[bool] = False

@@ -74,6 +74,7 @@ class ExpertsPlan:
         is_corrected: Whether scores are corrected for the choice, but not for the weights
             (DeepSeek-V3, section 2.1.2).
         shared_width: Of the expert that every token passes through as well; 0: there is none.
+        scale: Factor on what all of them give together.
         is_shared_gated: Whether the sigmoid of a logit of its own is a factor on what that gives.
         has_row_of_corrections: Whether files store corrections as a matrix of one row.
         takes_turns: Whether files store the gate's outputs and those that it lets through in
@@ -91,6 +92,7 @@ class ExpertsPlan:
     has_router_bias: bool = False
     is_corrected: bool = False
     shared_width: int = 0
+    scale: float = 1.0
     is_shared_gated: bool = False
     has_row_of_corrections: bool = False
     takes_turns: bool = False

@@ -61,6 +61,14 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "codegen": {**_GPT2, "rotary_dim": 4},
     "cohere": {},
     "cohere2": {"head_dim": 8, **_WINDOW},
+    "cohere2_moe": {
+        "head_dim": 8,
+        "num_shared_experts": 2,
+        "first_k_dense_replace": 1,
+        "prefix_dense_intermediate_size": 40,
+        **_EXPERTS,
+        **_WINDOW,
+    },
     "cwm": {"head_dim": 8, **_WINDOW},
     "dbrx": {
         **dict.fromkeys(SIZES, ...),
@@ -292,6 +300,16 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
         _ONE,
     ],
     "cohere2": [_MIXED, {"attention_bias": True}, {"logit_scale": 2.0, **_UNTIED}, _ONE],
+    "cohere2_moe": [
+        {"expert_selection_fn": "sigmoid", "norm_topk_prob": False, "rms_norm_eps": 1e-4},
+        {"expert_selection_fn": "sigmoid", "shared_expert_combination_strategy": "sum", **_MIXED},
+        {"num_shared_experts": 0, "attention_bias": True, "logit_scale": 2.0, **_UNTIED},
+        {
+            "first_k_dense_replace": 2,
+            "prefix_dense_sliding_window_pattern": 2,
+            "prefix_dense_intermediate_size": None,
+        },
+    ],
     "cwm": [_MIXED, _ALL, {"sliding_window": 3}],
     "dbrx": [
         {"attn_config": {"kv_n_heads": 1, "clip_qkv": 8.0, "rope_theta": 10000.0}},
