@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from asyncgen.models.family.declaration import Family
     from asyncgen.models.family.values import ConfigValues
 
+_MOST = 1e30
+"""The greatest theta."""
+
 
 def layer_theta(values: ConfigValues, layer: int) -> float | None:
     """The theta of a layer; 0: it does not turn; ``None``: it is that of the model."""
@@ -20,9 +23,12 @@ def layer_theta(values: ConfigValues, layer: int) -> float | None:
     stated, layers = values.value(key), values.count("num_hidden_layers")
     if stated is None:
         return None
-    is_list = isinstance(stated, (list, tuple)) and len(stated) == layers
-    if not is_list or any(type(one) not in (int, float) or one < 0 for one in stated):
-        raise values.bad(key, stated, f"must list a number of at least 0 for {layers} layers")
+    if (
+        not isinstance(stated, (list, tuple))
+        or len(stated) != layers
+        or any(type(one) not in (int, float) or not 0 <= one <= _MOST for one in stated)
+    ):
+        raise values.bad(key, stated, f"must list a number from 0 to {_MOST:g} for {layers} layers")
     return float(stated[layer])
 
 
