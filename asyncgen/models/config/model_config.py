@@ -297,7 +297,9 @@ def _ropes(
     )
 
     def fitted(rope: RopeConfig) -> RopeConfig:
-        found = replace(rope, turned=int(rope.turned * head_dim) / head_dim)
+        # Features in full; the part itself may be a quotient whose last bit is off.
+        turned = int(rope.turned * head_dim + 1e-6)
+        found = replace(rope, turned=turned / head_dim)
         require_pairs(found, head_dim)
         return found
 

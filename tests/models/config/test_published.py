@@ -294,6 +294,15 @@ def test_mimo() -> None:
     assert ModelConfig.from_hf(config.to_dict()) == config
 
 
+@pytest.mark.parametrize(("turned", "size"), [(30, 44), (64, 192), (8, 8)])
+def test_a_part_of_a_head_is_of_whole_features(turned: int, size: int) -> None:
+    file = {"model_type": "minimax_m2", "head_dim": size, "rotary_dim": turned}
+    assert round(ModelConfig.from_hf(file).rope.turned * size) == turned
+    part = (turned + 0.9) / size if turned < size else 1.0
+    file = {"model_type": "minimax_m2", "head_dim": size, "partial_rotary_factor": part}
+    assert round(ModelConfig.from_hf(file).rope.turned * size) == turned
+
+
 def test_internlm_3() -> None:
     config = ModelConfig.from_hf(INTERNLM)
     assert (config.rope.rope_type, config.rope.factor, config.rope_theta) == ("dynamic", 6.0, 5e7)
