@@ -149,7 +149,8 @@ def load_weights(
             for rule in group:
                 sources = [stored[source] for source in rule.sources]
                 kind = kinds[rule.target]
-                tensor = reader.join(sources, kind, transposed=rule.transposed)
+                matrices = rule.matrices if rule.transposed else None
+                tensor = reader.join(sources, kind, transposed=matrices)
                 tensor = in_order(tensor, rule.order).to(device)
                 name = rule.target.rpartition(".")[2]
                 setattr(module, name, nn.Parameter(tensor, requires_grad=False))
@@ -292,15 +293,23 @@ class _Reader:
             file.close()
 
     def join(
-        self, sources: Sequence[StoredTensor], dtype: torch.dtype, *, transposed: bool = False
+        self, sources: Sequence[StoredTensor], dtype: torch.dtype, *, transposed: int | None = None
     ) -> torch.Tensor:
-        """Read tensors one behind the other into one, along the first axis."""
+        """Read tensors one behind the other into one, along the first axis.
+
+        Args:
+            sources: The tensors.
+            dtype: Of the result.
+            transposed: Of how many matrices each consists, which are transposed; ``None``: none is.
+        """
         if any(source.scales is not None for source in sources):
             whole = [self._widened(source, dtype) for source in sources]
             joined = whole[0] if len(whole) == 1 else torch.cat(whole)
             return joined if transposed else joined.mT.contiguous()
         if transposed:
             whole = [self.join([source], dtype) for source in sources]
+            if transposed > 1:
+                whole = [matrix.view(transposed, -1, matrix.shape[-1]) for matrix in whole]
             return torch.cat([matrix.mT for matrix in whole]).contiguous()
         first = sources[0].shape
         shape = (sum(source.shape[0] for source in sources), *first[1:]) if first else first

@@ -67,7 +67,7 @@ def nested(depth: int) -> Any:
         ({"rope_scaling": {**YARN, "beta_fast": 0}}, "rope_scaling.beta_fast"),
         ({"rope_scaling": YARN, "rope_theta": 1}, "rope_theta"),
         ({"rope_scaling": {**YARN, "original_max_position_embeddings": 0}}, "original_max_pos"),
-        ({"rope_scaling": {**LLAMA3, "low_freq_factor": 4.0}}, "rope_scaling.low_freq_factor"),
+        ({"rope_scaling": {**LLAMA3, "low_freq_factor": 4.5}}, "rope_scaling.low_freq_factor"),
         ({"rope_scaling": {"rope_type": "dynamic", "factor": 2}, "head_dim": 2}, "head_dim"),
         ({"quantization_config": "int4"}, "is quantised"),
     ],

@@ -17,7 +17,7 @@ from asyncgen.models.kernels.blocks import Block, compiled_block
 from asyncgen.models.kernels.experts import Exact, Experts
 from asyncgen.models.kernels.linear import Linear
 from asyncgen.models.kernels.native_linear import GATES
-from asyncgen.models.kernels.norm import Norm, make_centring, make_scaler
+from asyncgen.models.kernels.norm import Norm, Unweighted, make_centring, make_scaler
 from asyncgen.models.kernels.prepared import Prepared
 from asyncgen.models.kernels.rope import turner
 from asyncgen.models.latent import LatentHeads
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from asyncgen.models.attention.dense import AttentionContext
     from asyncgen.models.config import ModelConfig
-    from asyncgen.models.family.plan import BlockPlan
+    from asyncgen.models.family.plan import BlockPlan, HeadsPlan
     from asyncgen.models.kernels.products import Kernel
 
 
@@ -155,7 +155,9 @@ class Workspace:
 def _branches(config: ModelConfig) -> bool:
     """Whether something is done with what a part adds to the stream."""
     is_normed = "output_norm" in config.names or "down_norm" in config.names
-    return is_normed or config.blocks[0].residual_scale != 1
+    experts = [block.experts for block in config.blocks if block.experts is not None]
+    is_scaled = config.blocks[0].residual_scale != 1 or any(plan.scale != 1 for plan in experts)
+    return is_normed or is_scaled
 
 
 def _halves(heads: Tensor, count: int) -> Tensor:
@@ -190,7 +192,11 @@ class DecoderLayer(Prepared):
         self.width = config.intermediate_size
         self.eps = config.rms_norm_eps
         plan, hidden, queries = self.plan, config.hidden_size, self.num_heads * self.head_dim
-        values = config.num_key_value_heads * config.head_dim
+        keys = values = config.num_key_value_heads * config.head_dim
+        attended = queries
+        if plan.heads is not None:
+            keys, values = (plan.heads.kv_heads * one for one in (self.head_dim, plan.heads.values))
+            attended = self.num_heads * plan.heads.values
 
         def norm(name: str) -> Norm | None:
             if name not in config.names:
@@ -200,13 +206,14 @@ class DecoderLayer(Prepared):
         self.input_norm = norm("input_norm")
         self.qkv: Linear | LatentHeads
         if plan.latent is None:
-            self.qkv = Linear(hidden, queries + 2 * values, plan.has_qkv_bias, dtype=dtype)
+            self.qkv = Linear(hidden, queries + keys + values, plan.has_qkv_bias, dtype=dtype)
         else:
-            biased, queries = plan.has_qkv_bias, self.num_heads * plan.latent.values
+            biased, attended = plan.has_qkv_bias, self.num_heads * plan.latent.values
             self.qkv = LatentHeads(hidden, self.num_heads, plan.latent, bias=biased, dtype=dtype)
         self.q_norm = self._head_norm(self.num_heads, dtype)
         self.k_norm = self._head_norm(config.num_key_value_heads, dtype)
-        self.output = Linear(queries, hidden, plan.has_output_bias, dtype=dtype)
+        self.attention_gate = Linear(hidden, attended, dtype=dtype) if plan.has_gate else None
+        self.output = Linear(attended, hidden, plan.has_output_bias, dtype=dtype)
         self.output_norm = norm("output_norm")
         self.post_norm = norm("post_norm")
         self.down_norm = norm("down_norm")
@@ -248,11 +255,12 @@ class DecoderLayer(Prepared):
         is_after = head_norm is not None and head_norm.is_after_rope
         self._plan = (
             _into(self.input_norm),
-            self.qkv.ready().into,
+            self._qkv_into(),
             None if is_after else normalise,
             normalise if is_after else None,
             self._sinks(),
-            self._attention_adder(),
+            self._finisher(),
+            self._adder(self.output.ready(), self.output_norm),
             _into(self.post_norm),
             self._feed_forward(),
         )
@@ -262,6 +270,8 @@ class DecoderLayer(Prepared):
         plan, head_norm = self.plan, self.plan.head_norm
         others = (field for field in fields(plan) if field.name not in IN_ONE_CALL)
         if any(getattr(plan, field.name) != field.default for field in others):
+            return None
+        if plan.experts is not None and plan.experts.scale != 1:
             return None
         heads_scaler = keys_scaler = None
         if head_norm is not None:
@@ -311,7 +321,8 @@ class DecoderLayer(Prepared):
             space: Memory for N tokens.
         """
         plan = self._plan or self._ready()
-        input_norm, qkv_into, before, after, sinks, add_output, post_norm, feed_forward = plan
+        input_norm, qkv_into, before, after, sinks, finish, *rest = plan
+        add_output, post_norm, feed_forward = rest
         normed = x if input_norm is None else input_norm(x, space.normed)
         qkv = qkv_into(normed, space.qkv)
         if qkv is space.qkv:
@@ -328,32 +339,70 @@ class DecoderLayer(Prepared):
                 heads[:, : self.num_heads].mul_(factors[0])
         if after is not None:
             after(heads)
+        attended = attention.attend(self.index, heads, sinks)
+        if finish is not None:
+            attended = finish(attended, normed)
         if self.plan.is_parallel:
             if post_norm is not None:
                 normed = post_norm(x, torch.empty_like(x))
-            add_output(x, attention.attend(self.index, heads, sinks), space)
+            add_output(x, attended, space)
         else:
-            add_output(x, attention.attend(self.index, heads, sinks), space)
+            add_output(x, attended, space)
             normed = x if post_norm is None else post_norm(x, space.normed)
         feed_forward(x, normed, space)
 
-    def _attention_adder(self) -> Callable[[Tensor, Tensor, Workspace], None]:
-        """What adds the first part's output, of what attention gathered, to the stream."""
-        add = self._adder(self.output.ready(), self.output_norm)
-        if self.plan.latent is None or self.plan.latent.values == self.head_dim:
-            return add
-        size, values = self.head_dim, self.plan.latent.values
+    def _qkv_into(self) -> Callable[[Tensor, Tensor], Tensor]:
+        """The product of queries, keys and values, cut off and filled up as the plan says."""
+        limit = self.plan.qkv_limit
+        if self.plan.heads is not None:
+            assert isinstance(self.qkv, Linear)
+            return self._filled_up(self.qkv.ready().product, self.plan.heads)
+        into: Callable[[Tensor, Tensor], Tensor] = self.qkv.ready().into
+        if limit is None:
+            return into
+        return lambda x, out: into(x, out).clamp_(-limit, limit)
 
-        def add_without_zeros(x: Tensor, rows: Tensor, space: Workspace) -> None:
-            add(x, rows.view(len(rows), -1, size)[:, :, :values].flatten(1), space)
+    def _filled_up(
+        self, product: Callable[[Tensor], Tensor], plan: HeadsPlan
+    ) -> Callable[[Tensor, Tensor], Tensor]:
+        """The product, with heads repeated, and zeros behind values, up to those of the cache."""
+        count, size, narrow, keys = self.num_heads, self.head_dim, plan.values, plan.kv_heads
+        parts, scale = [count * size, keys * size, keys * narrow], plan.value_scale
 
-        return add_without_zeros
+        def into(x: Tensor, out: Tensor) -> Tensor:
+            rows = len(x)
+            found = torch.split(product(x), parts, dim=-1)
+            heads = out.view(rows, -1, size)  # [N, H + 2K, D]
+            heads[:, :count] = found[0].view(rows, count, size)
+            repeated = heads[:, count:].view(rows, 2, keys, -1, size)
+            repeated[:, 0] = found[1].view(rows, keys, 1, size)
+            repeated[:, 1, ..., :narrow] = found[2].view(rows, keys, 1, narrow) * scale
+            repeated[:, 1, ..., narrow:] = 0
+            return out
+
+        return into
+
+    def _finisher(self) -> Callable[[Tensor, Tensor], Tensor] | None:
+        """What is done with rows ``[N, H * D]`` that attention gave, by those that it was given."""
+        gate, size = self.attention_gate, self.head_dim
+        product = None if gate is None else gate.ready().product
+        plan = self.plan.latent or self.plan.heads
+        narrow = size if plan is None else plan.values
+        if product is None and narrow == size:
+            return None
+
+        def finish(attended: Tensor, normed: Tensor) -> Tensor:
+            if narrow != size:  # the rest is zero
+                attended = attended.view(len(attended), -1, size)[..., :narrow].flatten(1)
+            return attended if product is None else attended.mul_(product(normed).sigmoid_())
+
+        return finish
 
     def _feed_forward(self) -> Callable[[Tensor, Tensor, Workspace], None]:
         """What adds the second part's output, of the normalised stream, to the stream."""
         if self.plan.experts is not None:
             self.experts.prepare()
-            return self._adder(self.experts, self.down_norm)
+            return self._adder(self.experts, self.down_norm, self.plan.experts.scale)
         up = self._up().ready()
         up_into, add_down = up.into, self._adder(self.down.ready(), self.down_norm)
         if up.activation is not None:
@@ -374,10 +423,10 @@ class DecoderLayer(Prepared):
         return add
 
     def _adder(
-        self, kernel: Kernel | Experts, norm: Norm | None
+        self, kernel: Kernel | Experts, norm: Norm | None, scale: float = 1.0
     ) -> Callable[[Tensor, Tensor, Workspace], None]:
         """What adds a product to the stream, normalised and scaled as the plan says."""
-        scale = self.plan.residual_scale
+        scale *= self.plan.residual_scale
         if norm is None and scale == 1:
             add_to = kernel.add_to
             return lambda x, rows, space: add_to(x, rows)
@@ -405,8 +454,9 @@ class DecoderLayer(Prepared):
         assert self.q_norm is not None and self.k_norm is not None
         assert self.plan.head_norm is not None
         size, keys = self.head_dim, self.num_turned - self.num_heads
+        norm = self.plan.head_norm.norm
         if self.q_norm.weight is None:
-            return None
+            return None if norm.kind == "layer" else Unweighted((self.num_turned, size), self.eps)
 
         def of_heads(queries: Tensor | None, others: Tensor | None) -> Tensor | None:
             if queries is None or others is None:
@@ -415,7 +465,7 @@ class DecoderLayer(Prepared):
 
         weight = of_heads(self.q_norm.scale(), self.k_norm.scale())
         bias = of_heads(self.q_norm.bias, self.k_norm.bias)
-        dtype, norm = self.q_norm.weight.dtype, self.plan.head_norm.norm
+        dtype = self.q_norm.weight.dtype
         assert weight is not None
         if norm.kind == "layer":
             return make_centring(weight, bias, size, self.eps, dtype)

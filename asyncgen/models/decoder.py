@@ -332,14 +332,14 @@ class DecoderLM(Prepared):
         return Norm(config.hidden_size, config.rms_norm_eps, plan, dtype=dtype)
 
     def _ropes(self) -> list[RopeConfig]:
-        """The ropes that differ from each other, and turn at all."""
+        """The ropes that differ from each other, and turn or scale at all."""
         ropes = dict.fromkeys(self.config.ropes or (self.config.rope,))
-        return [rope for rope in ropes if rope.rope_type != "none"]
+        return [rope for rope in ropes if not _is_idle(rope)]
 
     def _rope_of(self, index: int) -> int | None:
         """Which of them turns a layer."""
         rope = self.config.ropes[index] if self.config.ropes else self.config.rope
-        return None if rope.rope_type == "none" else self._ropes().index(rope)
+        return None if _is_idle(rope) else self._ropes().index(rope)
 
     def _make_positions(self, dtype: torch.dtype) -> None:
         """Make what tells positions apart, and what else is done with embeddings."""
@@ -459,3 +459,8 @@ class DecoderLM(Prepared):
             run(stream, placed, attention, space)
         if tokens <= KEPT_TOKENS:
             self._spaces[tokens] = space
+
+
+def _is_idle(rope: RopeConfig) -> bool:
+    """Whether it neither turns nor scales."""
+    return rope.rope_type == "none" and rope.query_scaling is None

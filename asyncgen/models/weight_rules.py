@@ -17,7 +17,7 @@ from asyncgen.weight_map import WeightRule, module_rules
 if TYPE_CHECKING:
     from asyncgen.models.config import ModelConfig
     from asyncgen.models.family.declaration import Family
-    from asyncgen.models.family.plan import NormPlan
+    from asyncgen.models.family.plan import HeadNormPlan, NormPlan
 
 
 def weight_rules(config: ModelConfig, family: Family) -> tuple[WeightRule, ...]:
@@ -53,20 +53,28 @@ def head_order(config: ModelConfig, index: int) -> tuple[int, ...] | None:
     size = config.head_dim
     if rope.rope_type == "none":
         return None
-    turned = round(rope.turned * size)
-    if turned == size and not config.blocks[index].is_interleaved:
+    turned, block = round(rope.turned * size), config.blocks[index]
+    if turned == size and not (block.is_interleaved or block.is_backward):
         return None
     rest = (size - turned) // 2
-    if config.blocks[index].is_interleaved:
+    if block.is_interleaved:
         first, second = range(0, turned, 2), range(1, turned, 2)
     else:
         first, second = range(turned // 2), range(turned // 2, turned)
+    if block.is_backward:
+        first, second = second, first
     return (*first, *range(turned, turned + rest), *second, *range(turned + rest, size))
 
 
 @lru_cache(maxsize=8)
 def qkv_order(
-    heads: int, kv_heads: int, size: int, groups: int, parts: str, order: tuple[int, ...] | None
+    heads: int,
+    kv_heads: int,
+    size: int,
+    groups: int,
+    parts: str,
+    order: tuple[int, ...] | None,
+    values: int | None = None,
 ) -> tuple[int, ...] | None:
     """Which row of the files' queries, keys and values each of ours is; ``None``: the same.
 
@@ -77,17 +85,20 @@ def qkv_order(
         groups: See `BlockPlan`.
         parts: See `BlockPlan`.
         order: Of the features of a head of queries or keys.
+        values: Size of a value, where it is another.
     """
     counts = {"q": heads, "k": kv_heads, "v": kv_heads}
     inside = {"q": order, "k": order, "v": None}
-    share = sum(counts.values()) // groups * size
+    sizes = {"q": size, "k": size, "v": values or size}
+    share = sum(counts[part] // groups * sizes[part] for part in "qkv")
     rows: list[int] = []
     for part in "qkv":
         count = counts[part] // groups
-        ahead = sum(counts[other] // groups for other in parts[: parts.index(part)])
+        others = parts[: parts.index(part)]
+        ahead = sum(counts[other] // groups * sizes[other] for other in others)
         for head in range(counts[part]):
-            start = head // count * share + (ahead + head % count) * size
-            rows += [start + feature for feature in inside[part] or range(size)]
+            start = head // count * share + ahead + head % count * sizes[part]
+            rows += [start + feature for feature in inside[part] or range(sizes[part])]
     return None if rows == list(range(len(rows))) else tuple(rows)
 
 
@@ -95,7 +106,9 @@ def _layer_rules(config: ModelConfig, family: Family, index: int) -> list[Weight
     plan, names = config.blocks[index], config.names
     hidden, width, size = config.hidden_size, config.intermediate_size, config.head_dim
     heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
-    queries, values = heads * size, kv_heads * size
+    narrow = size
+    if plan.heads is not None:
+        kv_heads, narrow = plan.heads.kv_heads, plan.heads.values
     rules: list[WeightRule] = []
     order = head_order(config, index) if plan.latent is None else None
 
@@ -119,14 +132,19 @@ def _layer_rules(config: ModelConfig, family: Family, index: int) -> list[Weight
     norm("input_norm")
     if plan.latent is not None:
         rules += latent_rules(config, index, plan.latent)
-        queries = heads * plan.latent.values
+        narrow = plan.latent.values
     else:
-        moved = qkv_order(heads, kv_heads, size, plan.qkv_groups, plan.qkv_order, order)
-        product("qkv", [queries, values, values], hidden, plan.has_qkv_bias, moved)
+        grouping = plan.qkv_groups, plan.qkv_order
+        moved = qkv_order(heads, kv_heads, size, *grouping, order, narrow)
+        rows = [heads * size, kv_heads * size, kv_heads * narrow]
+        product("qkv", rows, hidden, plan.has_qkv_bias, moved)
     if plan.head_norm is not None:
         for ours, count in (("q_norm", heads), ("k_norm", kv_heads)):
-            rules += _head_norm_rules(config, f"layers.{index}.{ours}", sources(ours), count, order)
-    product("output", [hidden], queries, plan.has_output_bias)
+            target = f"layers.{index}.{ours}"
+            rules += _head_norm_rules(plan.head_norm, target, sources(ours), count, size, order)
+    if plan.has_gate:
+        product("attention_gate", [heads * narrow], hidden, False)
+    product("output", [hidden], heads * narrow, plan.has_output_bias)
     for ours in ("output_norm", "post_norm", "down_norm"):
         norm(ours)
     if config.attention[index].has_sinks:
@@ -148,11 +166,14 @@ def _layer_rules(config: ModelConfig, family: Family, index: int) -> list[Weight
 
 
 def _head_norm_rules(
-    config: ModelConfig, target: str, sources: list[str], count: int, order: tuple[int, ...] | None
+    head_norm: HeadNormPlan,
+    target: str,
+    sources: list[str],
+    count: int,
+    size: int,
+    order: tuple[int, ...] | None,
 ) -> list[WeightRule]:
-    """The rules of the norm of so many heads."""
-    head_norm, size = config.blocks[0].head_norm, config.head_dim
-    assert head_norm is not None
+    """The rules of the norm of so many heads of a size."""
     if head_norm.span == "head":
         return _norm_rules(target, sources, (size,), head_norm.norm, order)
     every = None

@@ -48,7 +48,8 @@ class ModelConfig:
         ropes: Rotary positions of each layer, where they are not `rope` everywhere; ``None``:
             they are. Layers that turn alike share an equal one.
         sliding_window: Keys that a query of a sliding layer sees, itself included; ``None``: all.
-        layer_types: ``"full_attention"`` or ``"sliding_attention"`` for each layer.
+        layer_types: ``"full_attention"``, ``"sliding_attention"`` or ``"chunked_attention"`` for
+            each layer.
         blocks: What each block computes.
         stream: What is done before the first block and after the last.
         names: What the files call each module, see `Family`.
@@ -162,6 +163,8 @@ class ModelConfig:
         left_out = _NOT_IN_FILE
         if self.blocks[0].latent is not None:
             left_out |= {"head_dim"}  # such files mean another size by it, or do not have it
+        if any(block.heads is not None for block in self.blocks):
+            left_out |= {"num_key_value_heads"}  # files say those of some layers by it
         names = [field.name for field in fields(self) if field.name not in left_out]
         return {**self.raw, **{name: _plain(getattr(self, name)) for name in (*names, *_OF_BLOCKS)}}
 
@@ -245,11 +248,12 @@ def _read(raw: Mapping[str, object], family: Family) -> ModelConfig:
     else:
         head_dim = values.head_dim(hidden, heads, is_turned=is_turned)
     window = settled(family.window, values)
+    sliding = "chunked_attention" if family.is_chunked else "sliding_attention"
     expected = tuple(
-        "sliding_attention" if window is not None and family.slides(values, layer) else _FULL
+        sliding if window is not None and family.slides(values, layer) else _FULL
         for layer in range(layers)
     )
-    kinds = values.layer_types(window, expected, fixed=not family.has_layer_types)
+    kinds = values.layer_types(window, expected, sliding=sliding, fixed=not family.has_layer_types)
     rope, ropes = RopeConfig(rope_type="none"), None
     if is_turned:
         assert length is not None
@@ -264,11 +268,11 @@ def _read(raw: Mapping[str, object], family: Family) -> ModelConfig:
         num_key_value_heads=kv_heads,
         head_dim=head_dim,
         max_position_embeddings=length,
-        rms_norm_eps=values.epsilon(),
+        rms_norm_eps=settled(family.epsilon, values),
         rope=rope,
         ropes=ropes,
         attention=_attention(values, family, kinds, window),
-        blocks=_blocks(values, family, layers),
+        blocks=_blocks(values, family, kinds),
         stream=StreamPlan(
             embedding_scale=settled(family.embedding_scale, values),
             positions=positions,
@@ -290,7 +294,7 @@ def _read(raw: Mapping[str, object], family: Family) -> ModelConfig:
     )
     if positions == "buckets":
         config = _with_encoder(config, values)
-    spelled = {family.spellings.get(key, key) for key in values.read}
+    spelled = {family.spellings.get(key, key).partition(".")[0] for key in values.read}
     return replace(config, built_from=frozenset(values.read | spelled))
 
 
@@ -306,37 +310,63 @@ def _ropes(
         by_kind=family.ropes_by_kind,
         alpha_for=head_dim if family.has_rope_alpha else None,
         scales_queries=family.scales_queries,
+        unturned_scaling=settled(family.unturned_scaling, values),
         has_rope=lambda layer, kind: family.has_rope(values, layer, kind),
+        layer_theta=lambda layer: family.layer_theta(values, layer),
     )
     latent = settled(family.latent, values)
     if latent is not None:
         rope = replace(rope, turned=latent.turned / head_dim)
-    for each in {rope, *(ropes or ())}:
-        require_pairs(each, head_dim)
-    return rope, ropes
+
+    def fitted(rope: RopeConfig) -> RopeConfig:
+        # Features in full; the part itself may be a quotient whose last bit is off.
+        turned = int(rope.turned * head_dim + 1e-6)
+        found = replace(rope, turned=turned / head_dim)
+        require_pairs(found, head_dim)
+        return found
+
+    return fitted(rope), None if ropes is None else tuple(map(fitted, ropes))
 
 
-def _blocks(values: ConfigValues, family: Family, layers: int) -> tuple[BlockPlan, ...]:
-    """What each block computes; blocks differ in their feed-forward alone."""
+def _blocks(values: ConfigValues, family: Family, kinds: Kinds) -> tuple[BlockPlan, ...]:
+    """What each block computes; blocks differ in heads, their norms, and experts."""
     block = BlockPlan(
         norm=settled(family.norm, values),
         has_qkv_bias=settled(family.qkv_bias, values),
         has_output_bias=settled(family.output_bias, values),
         has_up_bias=settled(family.up_bias, values),
         has_down_bias=settled(family.down_bias, values),
+        qkv_limit=settled(family.qkv_limit, values),
         head_norm=settled(family.head_norm, values),
         latent=settled(family.latent, values),
+        has_gate=family.has_gate,
         qkv_groups=settled(family.qkv_groups, values),
         qkv_order=family.qkv_order,
         is_interleaved=settled(family.is_interleaved, values),
+        is_backward=family.is_backward,
         activation=settled(family.activation, values),
         is_gated=settled(family.is_gated, values),
         is_parallel=settled(family.is_parallel, values),
         residual_scale=settled(family.residual_scale, values),
     )
-    experts = [family.experts(values, layer) for layer in range(layers)]
-    with_experts = {plan: replace(block, experts=plan) for plan in set(experts)}
-    return tuple(with_experts[plan] for plan in experts)
+    own = [
+        (
+            family.heads(values, layer, kind),
+            family.experts(values, layer),
+            family.has_head_norm(values, layer, kind),
+        )
+        for layer, kind in enumerate(kinds)
+    ]
+    made = {
+        (heads, experts, is_normed): replace(
+            block,
+            heads=heads,
+            experts=experts,
+            head_norm=block.head_norm if is_normed else None,
+        )
+        for heads, experts, is_normed in set(own)
+    }
+    return tuple(made[each] for each in own)
 
 
 def _attention(
@@ -348,9 +378,14 @@ def _attention(
     cap, slopes = settled(family.attention_cap, values), settled(family.slopes, values)
     return tuple(
         AttentionOptions(
-            None if kind == _FULL else window, each, cap, family.has_sinks, slopes=slopes
+            None if kind == _FULL else window,
+            each,
+            cap,
+            family.has_sinks(values, layer, kind),
+            slopes,
+            is_chunked=family.is_chunked and kind != _FULL,
         )
-        for kind, each in zip(kinds, scales, strict=True)
+        for layer, (kind, each) in enumerate(zip(kinds, scales, strict=True))
     )
 
 

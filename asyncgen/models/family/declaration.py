@@ -10,11 +10,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
-from asyncgen.models.family.plan import HeadNormPlan, LatentPlan, NormPlan, Positions
+from asyncgen.models.family.plan import HeadNormPlan, HeadsPlan, LatentPlan, NormPlan, Positions
 from asyncgen.models.family.values import ConfigValues
 
 if TYPE_CHECKING:
     from asyncgen.models.family.experts import ExpertsPlan
+    from asyncgen.models.family.rope import QueryScaling
 
 T = TypeVar("T")
 Setting: TypeAlias = T | Callable[[ConfigValues], T]
@@ -81,16 +82,33 @@ def _width(values: ConfigValues) -> int:
     return values.count("intermediate_size")
 
 
+def _epsilon(values: ConfigValues) -> float:
+    return values.epsilon()
+
+
 def _no_layer(values: ConfigValues, layer: int) -> bool:
     return False
+
+
+def _usual_theta(values: ConfigValues, layer: int) -> float | None:
+    return None
 
 
 def _no_experts(values: ConfigValues, layer: int) -> ExpertsPlan | None:
     return None
 
 
-def _every_layer(values: ConfigValues, layer: int, kind: str) -> bool:
+def every_layer(values: ConfigValues, layer: int, kind: str) -> bool:
+    """What all layers have."""
     return True
+
+
+def _no_kind(values: ConfigValues, layer: int, kind: str) -> bool:
+    return False
+
+
+def _usual_heads(values: ConfigValues, layer: int, kind: str) -> HeadsPlan | None:
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,27 +133,36 @@ class Family:
         qkv_order: See `BlockPlan`.
 
         defaults: Values of missing keys.
-        spellings: Names that the type has for keys of the others; either is read.
+        spellings: Names that the type has for keys of the others; either is read. What stands
+            inside of an object is named with a dot.
         unread: Keys of the others that the type does not have.
         only: Keys with the one value that is supported; whatever else the file says is refused.
         layers: Number of layers.
-        kv_heads: Key and value heads; ``None``: what ``num_key_value_heads`` says.
+        kv_heads: Key and value heads that are kept; ``None``: what ``num_key_value_heads`` says.
+        heads: Heads of a layer of this number and kind, where they are others, see `BlockPlan`.
         width: Width of the feed-forward block.
 
         positions: See `StreamPlan`.
         position_offset: See `StreamPlan`.
         turned: Part of a head that is turned; ``None``: all of it, and nothing else is supported.
         is_interleaved: See `BlockPlan`.
+        is_backward: See `BlockPlan`.
         has_rope: Whether a layer of this number and kind turns at all.
+        layer_theta: The theta of a layer of this number, where it has one of its own.
+        unturned_scaling: Factors on the queries of layers that do not turn, by position.
         ropes_by_kind: Whether layers that slide may turn in another way, see `rope_values`.
         has_rope_alpha: Whether ``alpha`` of a ``dynamic`` rope says how far its theta is stretched.
         scales_queries: Whether queries may grow with their position, see `QueryScaling`.
 
         norm: Of the stream.
+        epsilon: What keeps the root of a norm from nothing.
         head_norm: Of queries and keys.
         latent: See `BlockPlan`.
+        has_head_norm: Whether a layer of this number and kind has it.
         qkv_bias: See `BlockPlan`.
         output_bias: See `BlockPlan`.
+        qkv_limit: See `BlockPlan`.
+        has_gate: See `BlockPlan`.
         up_bias: See `BlockPlan`.
         down_bias: See `BlockPlan`.
         activation: Name of the activation.
@@ -146,9 +173,11 @@ class Family:
         window: Keys that a query of a sliding layer sees; ``None``: no layer slides.
         slides: Which layers slide where the file does not say it.
         has_layer_types: Whether the file may say it.
+        is_chunked: Whether sliding layers see the chunk that a query is in, see `AttentionOptions`.
         attention_scale: Factor on the scores of all layers or of each; ``None``: 1 / sqrt(D).
         attention_cap: Soft cap of the scores.
-        has_sinks: Whether each query head has a learned score without a key.
+        has_sinks: Whether each query head of a layer of this number and kind has a learned score
+            without a key.
         slopes: Slopes of ALiBi, one a query head.
 
         embedding_scale: See `StreamPlan`.
@@ -177,22 +206,30 @@ class Family:
     only: Mapping[str, object] = field(default_factory=dict)
     layers: Setting[int | None] = None
     kv_heads: Setting[int | None] = None
+    heads: Callable[[ConfigValues, int, str], HeadsPlan | None] = _usual_heads
     width: Setting[int] = _width
 
     positions: Setting[Positions] = "rotary"
     position_offset: int = 0
     turned: Setting[float | None] = None
     is_interleaved: Setting[bool] = False
-    has_rope: Callable[[ConfigValues, int, str], bool] = _every_layer
+    is_backward: bool = False
+    has_rope: Callable[[ConfigValues, int, str], bool] = every_layer
+    layer_theta: Callable[[ConfigValues, int], float | None] = _usual_theta
+    unturned_scaling: Setting[QueryScaling | None] = None
     ropes_by_kind: bool = False
     has_rope_alpha: bool = False
     scales_queries: bool = False
 
     norm: Setting[NormPlan] = RMS
+    epsilon: Setting[float] = _epsilon
     head_norm: Setting[HeadNormPlan | None] = None
     latent: Setting[LatentPlan | None] = None
+    has_head_norm: Callable[[ConfigValues, int, str], bool] = every_layer
     qkv_bias: Setting[bool] = False
     output_bias: Setting[bool] = False
+    qkv_limit: Setting[float | None] = None
+    has_gate: bool = False
     up_bias: Setting[bool] = False
     down_bias: Setting[bool] = False
     activation: Setting[str] = _activation
@@ -203,9 +240,10 @@ class Family:
     window: Setting[int | None] = None
     slides: Callable[[ConfigValues, int], bool] = _no_layer
     has_layer_types: bool = False
+    is_chunked: bool = False
     attention_scale: Setting[float | tuple[float, ...] | None] = None
     attention_cap: Setting[float | None] = None
-    has_sinks: bool = False
+    has_sinks: Callable[[ConfigValues, int, str], bool] = _no_kind
     slopes: Setting[tuple[float, ...] | None] = None
 
     embedding_scale: Setting[float] = 1.0

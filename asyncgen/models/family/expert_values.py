@@ -141,6 +141,28 @@ def listed_as_sparse(
     return experts
 
 
+def as_listed(
+    plan: Callable[[ConfigValues], ExpertsPlan],
+    otherwise: Callable[[ConfigValues, int], ExpertsPlan | None],
+) -> Callable[[ConfigValues, int], ExpertsPlan | None]:
+    """Experts in the layers that ``mlp_layer_types`` calls sparse, if the file lists them."""
+
+    def experts(values: ConfigValues, layer: int) -> ExpertsPlan | None:
+        key = "mlp_layer_types"
+        stated, layers = values.value(key), values.count("num_hidden_layers", most=MOST_LAYERS)
+        if stated is None:
+            return otherwise(values, layer)
+        if (
+            not isinstance(stated, (list, tuple))
+            or len(stated) != layers
+            or any(kind not in ("dense", "sparse") for kind in stated)
+        ):
+            raise values.bad(key, stated, f"must list dense or sparse for {layers} layers")
+        return plan(values) if stated[layer] == "sparse" else None
+
+    return experts
+
+
 def sparse_steps(
     plan: Callable[[ConfigValues], ExpertsPlan],
 ) -> Callable[[ConfigValues, int], ExpertsPlan | None]:

@@ -77,21 +77,45 @@ class LatentPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class HeadsPlan:
+    """Heads of a layer that are fewer or narrower than those that the model's cache holds.
+
+    Keys and values are repeated, and values get zeros behind them, which are gathered as zeros and
+    left out of what attention gives.
+
+    Attributes:
+        kv_heads: Key and value heads; divides those of the cache.
+        values: Size of a value; at most that of a key.
+        value_scale: Factor on the values.
+    """
+
+    kv_heads: int
+    values: int
+    value_scale: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
 class BlockPlan:
     """One block: attention and feed-forward. Which norms it has, its weight names tell.
 
     Attributes:
         norm: The kind of its norms.
+        heads: Its heads, where they are not those of the model.
         has_qkv_bias: Whether queries, keys and values have biases; latent rows in their place.
         has_output_bias: Whether the attention's output has one.
         has_up_bias: Whether the gate and what it lets through have biases.
         has_down_bias: Whether the feed-forward's output has one.
+        qkv_limit: What queries, keys and values are cut off at, on either side of zero; ``None``:
+            they are not.
         head_norm: The norm of queries and keys.
         latent: The latent rows that queries, keys and values are made of; ``None``: of the stream.
+        has_gate: Whether what attention gives is multiplied by the sigmoid of a product of its
+            own with what attention was given.
         qkv_groups: In how many groups a joined matrix has its heads: each has its share of the
             queries, of the keys and of the values.
         qkv_order: In which order each group has them.
         is_interleaved: Whether neighbours are turned together, and not a first and a second half.
+        is_backward: Whether they are turned the other way round.
         activation: Name of the activation.
         is_gated: Whether what is activated is a gate.
         experts: The feed-forward, where it is one of experts; activation, gate and biases of it
@@ -101,15 +125,19 @@ class BlockPlan:
     """
 
     norm: NormPlan = NormPlan()
+    heads: HeadsPlan | None = None
     has_qkv_bias: bool = False
     has_output_bias: bool = False
     has_up_bias: bool = False
     has_down_bias: bool = False
+    qkv_limit: float | None = None
     head_norm: HeadNormPlan | None = None
     latent: LatentPlan | None = None
+    has_gate: bool = False
     qkv_groups: int = 1
     qkv_order: str = "qkv"
     is_interleaved: bool = False
+    is_backward: bool = False
     activation: str = "silu"
     is_gated: bool = True
     experts: ExpertsPlan | None = None

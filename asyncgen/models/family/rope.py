@@ -103,7 +103,9 @@ def rope_values(
     by_kind: bool,
     alpha_for: int | None,
     scales_queries: bool,
+    unturned_scaling: QueryScaling | None,
     has_rope: Callable[[int, str], bool],
+    layer_theta: Callable[[int], float | None],
 ) -> tuple[RopeConfig, tuple[RopeConfig, ...] | None]:
     """Read ``rope_scaling`` (older files) or ``rope_parameters``, nested or beside the rest.
 
@@ -116,7 +118,9 @@ def rope_values(
             give those of layers that slide, their theta is ``rope_local_base_freq``, unscaled.
         alpha_for: Size of a head, where ``alpha`` is read: see `_stretched`.
         scales_queries: Whether ``llama_4_scaling_beta`` is read.
+        unturned_scaling: Factors on the queries of layers that do not turn.
         has_rope: Whether a layer of this number and kind turns at all.
+        layer_theta: The theta of a layer of this number, where it has one of its own.
 
     Returns:
         The rope of layers that do not slide, and that of each layer where they differ.
@@ -140,16 +144,24 @@ def rope_values(
         if alpha_for is not None:
             rope = _stretched(rope, part, key, alpha_for)
         scaling = _query_scaling(part, key, rope) if scales_queries else None
-        read[kind] = replace(rope, turned=turned or 1.0, query_scaling=scaling)
+        own = turned or 1.0
+        if turned is not None and part.get("partial_rotary_factor") is not None:
+            own = _part_of_head(number(part, "partial_rotary_factor", 1.0))
+        read[kind] = replace(rope, turned=own, query_scaling=scaling)
     rope = read.get("full_attention") or next(iter(read.values()))
     if by_kind and "sliding_attention" not in read:
         theta = values.positive("rope_local_base_freq", rope.theta)
         plain = RopeConfig(theta=theta, original_max_position_embeddings=positions)
         read["sliding_attention"] = replace(plain, turned=rope.turned)
-    each = tuple(
-        read.get(kind, rope) if has_rope(layer, kind) else RopeConfig(rope_type="none")
-        for layer, kind in enumerate(kinds)
-    )
+    unturned = RopeConfig(rope_type="none", query_scaling=unturned_scaling)
+
+    def rope_of(layer: int, kind: str) -> RopeConfig:
+        if not has_rope(layer, kind):
+            return unturned
+        found, theta = read.get(kind, rope), layer_theta(layer)
+        return found if theta is None else replace(found, theta=theta)
+
+    each = tuple(rope_of(layer, kind) for layer, kind in enumerate(kinds))
     if len(set(each)) == 1:
         return each[0], None
     return rope, each
@@ -182,6 +194,10 @@ def part_that_turns(values: ConfigValues) -> float:
             break
     else:
         found = values.number("partial_rotary_factor", 1.0)
+    return _part_of_head(found)
+
+
+def _part_of_head(found: float) -> float:
     if not 0 < found <= 1:
         raise bad("partial_rotary_factor", found, "must be above 0 and at most 1")
     return found
@@ -232,9 +248,9 @@ def _rope(
         truncate=stated.get("truncate") is not False,
         **given,
     )
-    if rope_type == "llama3" and rope.low_freq_factor >= rope.high_freq_factor:
+    if rope_type == "llama3" and rope.low_freq_factor > rope.high_freq_factor:
         low, high = rope.low_freq_factor, rope.high_freq_factor
-        raise bad(f"{key}.low_freq_factor", low, f"must be below high_freq_factor ({high})")
+        raise bad(f"{key}.low_freq_factor", low, f"must not be above high_freq_factor ({high})")
     if rope_type == "yarn" and theta <= 1:
         raise bad("rope_theta", theta, "must be above 1 for rope type 'yarn'")
     return rope

@@ -295,6 +295,9 @@ class Experts(Prepared):
         every = torch.arange(count, device=x.device)
         ends = torch.searchsorted(sorted_ids, every, right=True, out_int32=True)
         rows = x.index_select(0, order // routing.chosen)  # [P, E]
+        if routing.weighs_inputs:
+            rows = rows * weights.flatten()[order, None].to(rows.dtype)
+            weights = torch.ones_like(weights)
         gate_up = self.gate_up.ready().product(rows, sorted_ids, ends)
         activated = pass_gate(self.plan.gate, *gate_up.chunk(2, dim=-1))
         found = self.down.ready().product(activated, sorted_ids, ends)

@@ -75,11 +75,11 @@ class Norm(Prepared):
             self._plan = self._make_scaler()
 
     @property
-    def scaler(self) -> NativeScaler | Scaler | Centring:
+    def scaler(self) -> NativeScaler | Scaler | Unweighted | Centring:
         """The computation on the parameters as they were when prepared (or first used)."""
         if self._plan is None:
             self._plan = self._make_scaler()
-        scaler: NativeScaler | Scaler | Centring = self._plan
+        scaler: NativeScaler | Scaler | Unweighted | Centring = self._plan
         return scaler
 
     def scale(self) -> Tensor | None:
@@ -96,13 +96,14 @@ class Norm(Prepared):
         rows = x.reshape(-1, self.features)
         return self.scaler.into(rows, torch.empty_like(rows)).view(x.shape)
 
-    def _make_scaler(self) -> NativeScaler | Scaler | Centring:
+    def _make_scaler(self) -> NativeScaler | Scaler | Unweighted | Centring:
         weight = self.scale()
         if self.plan.kind == "layer":
             bias = None if self.bias is None else self.bias.detach().view(self._shape)
             dtype = None if self.weight is None else self.weight.dtype
             return make_centring(weight, bias, self.features, self.eps, dtype)
-        assert self.weight is not None and weight is not None, "such a norm has a weight"
+        if self.weight is None or weight is None:
+            return Unweighted(self._shape, self.eps)
         return make_scaler(weight, self.features, self.eps, self.weight.dtype)
 
 
@@ -211,6 +212,25 @@ class Scaler:
         else:
             divisor = torch.linalg.vector_norm(x, 2, -1, True).hypot_(self._floor)
         return torch.div(x, divisor, out=out).mul_(self._weight)
+
+
+class Unweighted:
+    """The norm by the root mean square without weights, whatever the rows' dtype and device."""
+
+    __slots__ = ("_eps", "_kind", "_scaler", "_shape")
+
+    def __init__(self, shape: tuple[int, ...], eps: float) -> None:
+        """Keep what is normalised, ``[features]`` or ``[heads, features]``, and ``eps``."""
+        self._shape, self._eps = shape, eps
+        self._kind: tuple[torch.dtype, torch.device] | None = None
+
+    def into(self, x: Tensor, out: Tensor) -> Tensor:
+        """As of `Scaler`."""
+        if self._kind != (x.dtype, x.device):
+            ones = torch.ones(self._shape, dtype=x.dtype, device=x.device)
+            self._scaler = make_scaler(ones, self._shape[-1], self._eps)
+            self._kind = x.dtype, x.device
+        return self._scaler.into(x, out)
 
 
 class Centring:

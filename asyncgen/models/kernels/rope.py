@@ -104,7 +104,7 @@ def _llama3(plain: Tensor, rope: RopeConfig) -> Tensor:
     rotations = rope.original_max_position_embeddings * plain / (2 * math.pi)
     low, high = rope.low_freq_factor, rope.high_freq_factor
     # 0 below the low bound, 1 above the high one, linear between them.
-    kept = ((rotations - low) / (high - low)).clamp(0.0, 1.0)
+    kept = ((rotations - low) / (high - low or 1e-30)).clamp(0.0, 1.0)
     return plain / rope.factor * (1 - kept) + plain * kept
 
 

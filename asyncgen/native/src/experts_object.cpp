@@ -80,12 +80,13 @@ Groups count_pieces(Group* groups, std::int64_t count, std::int64_t outputs) {
 
 void spread(const Experts& experts, const Rows& x, const Space& space) noexcept {
   const std::int64_t chosen = experts.routing.chosen, features = experts.gate_up->inputs;
+  const float* const weights = experts.routing.weighs_inputs ? space.weights : nullptr;
   if (experts.gate_up->kind == Kind::FLOAT32) {
     spread_f32({reinterpret_cast<const float*>(x.data), x.stride, x.count, chosen, features,
-                space.places, reinterpret_cast<float*>(space.pairs)});
+                space.places, weights, reinterpret_cast<float*>(space.pairs)});
   } else {
     spread_bf16({reinterpret_cast<const bf16*>(x.data), x.stride, x.count, chosen, features,
-                 space.places, reinterpret_cast<bf16*>(space.pairs)});
+                 space.places, weights, reinterpret_cast<bf16*>(space.pairs)});
   }
 }
 
@@ -108,16 +109,16 @@ Mixture<T> mixture_of(const Experts& experts, const Rows& stream, const Space& s
 bool read_routing(PyObject* options, Experts& made, PyObject*& correction) {
   static const char* names[] = {"scoring",       "chosen",        "groups",  "chosen_groups",
                                 "best_of_group", "is_normalised", "scale",   "tolerance",
-                                "correction",    nullptr};
+                                "weighs_inputs", "correction",    nullptr};
   Routing& routing = made.routing;
   const char* scoring;
   long long chosen, groups, chosen_groups, best;
-  int is_normalised;
+  int is_normalised, weighs_inputs;
   Reference none(PyTuple_New(0));
   if (!none || !PyArg_ParseTupleAndKeywords(
-                   none.get(), options, "$sLLLLpffO", const_cast<char**>(names), &scoring, &chosen,
+                   none.get(), options, "$sLLLLpffpO", const_cast<char**>(names), &scoring, &chosen,
                    &groups, &chosen_groups, &best, &is_normalised, &routing.scale,
-                   &routing.tolerance, &correction)) {
+                   &routing.tolerance, &weighs_inputs, &correction)) {
     return false;
   }
   const bool is_softmax = std::strcmp(scoring, "softmax") == 0;
@@ -145,6 +146,7 @@ bool read_routing(PyObject* options, Experts& made, PyObject*& correction) {
   routing.chosen_groups = chosen_groups;
   routing.best_of_group = std::min(best, experts / groups);
   routing.is_normalised = is_normalised;
+  routing.weighs_inputs = weighs_inputs;
   return true;
 }
 
@@ -279,12 +281,13 @@ void mix_experts(const Experts& experts, const Rows& x, const Rows& stream,
            STORE);
   choose_experts(routing, space.logits, outputs, rows, space.ids, space.weights);
   const std::int64_t count = group_pairs(space, pairs, routing.experts);
-  // The only row is every group's.
+  // The only row is every group's, unless each weighs it.
   Rows from(x.data, 0, pairs);
-  if (rows > 1) {
+  if (rows > 1 || routing.weighs_inputs) {
     spread(experts, x, space);
     from = Rows(space.pairs, features, pairs);
   }
+  if (routing.weighs_inputs) std::fill_n(space.weights, pairs, 1.0f);
   const Rows activated(space.activated, width, pairs);
   multiply(*experts.gate_up, from, activated, experts.gate,
            count_pieces(space.groups, count, experts.gate_up->outputs));

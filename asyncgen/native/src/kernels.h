@@ -94,6 +94,7 @@ struct Routing {
   // Only experts of the best groups are chosen; a group is worth the sum of so many of its best.
   std::int64_t groups, chosen_groups, best_of_group;
   bool is_normalised;       // weights of a token's experts sum up to `scale`
+  bool weighs_inputs;       // they are factors on what experts are given, not on what they give
   float scale, tolerance;   // the latter of SPARSEMIXER
   const float* correction;  // [experts] added to scores for the choice alone, or null
 };
@@ -103,12 +104,14 @@ struct Routing {
 void choose_experts(const Routing& routing, const float* logits, std::int64_t stride,
                     std::int64_t rows, std::int32_t* ids, float* weights) noexcept;
 
-// Rows of x at those places of `out` [pairs, features] that `places` [rows, chosen] tells.
+// Rows of x at those places of `out` [pairs, features] that `places` [rows, chosen] tells, times
+// their weights if there are any.
 template <typename T>
 struct Spread {
   const T* x;
   std::int64_t x_stride, rows, chosen, features;
   const std::int32_t* places;
+  const float* weights;  // [rows, chosen] or null
   T* out;
 };
 

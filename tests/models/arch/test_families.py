@@ -33,9 +33,18 @@ LENGTH = 24
 ROWS = [[5, 17, 3, 44, 9, 21, 80], [7, 8], [11, 64, 2, 90, 33, 12, 6, 28, 71, 15, 50]]
 
 
-# Blocks of our kernels alone run in one call; in these our products take turns with torch: one has
-# an activation that learned its shape, the other norms without weights.
-NOT_IN_ONE_CALL = {"apertus", "olmo"}
+# Blocks of our kernels alone run in one call; in these our products take turns with torch: what is
+# cut off, gated, repeated or weighed before an expert, norms without weights, learned activations.
+NOT_IN_ONE_CALL = {
+    "afmoe",
+    "apertus",
+    "cohere2_moe",
+    "dbrx",
+    "llama4_text",
+    "mimo_v2_flash",
+    "nanochat",
+    "olmo",
+}
 DTYPES = [dtype for dtype in (torch.float32, torch.bfloat16) if native.supports(dtype)]
 
 

@@ -23,12 +23,22 @@ VISION = {
     "image_size": 16,
     "patch_size": 8,
 }
+OTHER_VISION = {
+    "llama4": {
+        "intermediate_size": 64,
+        "vision_output_dim": 32,
+        "projector_input_dim": 16,
+        "projector_output_dim": 16,
+    }
+}
 
 
 @pytest.mark.parametrize(
     ("model_type", "text", "vision"),
     [
+        ("aria", "aria_text", "idefics3_vision"),
         ("gemma3", "gemma3_text", "siglip_vision_model"),
+        ("llama4", "llama4_text", "llama4_vision_model"),
         ("llava", "llama", "clip_vision_model"),
         ("mistral3", "ministral3", "pixtral"),
     ],
@@ -40,7 +50,7 @@ def test_the_text_model_is_loaded_and_that_is_said(
     config = transformers.AutoConfig.for_model(
         model_type,
         text_config={**COMMON, "head_dim": 8, "model_type": text},
-        vision_config={**VISION, "model_type": vision},
+        vision_config={**VISION, **OTHER_VISION.get(model_type, {}), "model_type": vision},
     )
     torch.manual_seed(0)
     theirs = transformers.AutoModelForImageTextToText.from_config(config).eval()

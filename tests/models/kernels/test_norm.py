@@ -40,6 +40,16 @@ def test_it_equals_the_formula(
     torch.testing.assert_close(norm(x), expected, rtol=1e-6, atol=2e-6)
 
 
+@pytest.mark.parametrize("heads", [None, 3])
+def test_a_norm_without_weights_takes_rows_of_any_dtype(heads: int | None) -> None:
+    norm = Norm(16, 1e-5, NormPlan(has_weight=False), heads=heads)
+    for dtype, near in ((torch.float32, 2e-6), (torch.bfloat16, 0.02), (torch.float64, 1e-12)):
+        x = torch.randn(5, heads or 1, 16, dtype=dtype)
+        expected = formula(x, torch.ones(16), 1e-5).to(dtype)
+        found = norm.scaler.into(x, torch.empty_like(x))
+        torch.testing.assert_close(found, expected, rtol=near, atol=near)
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("rows", [1, 3])
 def test_short_dtypes_round_only_at_the_end(dtype: torch.dtype, rows: int) -> None:
