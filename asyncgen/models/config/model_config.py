@@ -152,8 +152,14 @@ class ModelConfig:
         return self.rope.theta
 
     def window(self, layer: int) -> int | None:
-        """Keys that a query of this layer sees, itself included; ``None``: all of them."""
-        return self.attention[layer].window
+        """Last keys of a text that this layer still needs, the newest included; ``None``: all."""
+        options = self.attention[layer]
+        return None if options.is_bidirectional else options.window
+
+    @property
+    def is_bidirectional(self) -> bool:
+        """Whether tokens see later ones: such a model embeds texts, and generates none."""
+        return any(options.is_bidirectional for options in self.attention)
 
     def to_dict(self) -> dict[str, object]:
         """The file's content with every default filled in, ready for ``json.dump``."""
@@ -322,9 +328,17 @@ def _attention(
     scale = settled(family.attention_scale, values)
     scales = scale if isinstance(scale, tuple) else (scale,) * len(kinds)
     cap, slopes = settled(family.attention_cap, values), settled(family.slopes, values)
+    both = settled(family.is_bidirectional, values)
+    if both and window is not None:
+        window = window // 2 + 1  # files count the keys of both sides
     return tuple(
         AttentionOptions(
-            None if kind == _FULL else window, each, cap, family.has_sinks, slopes=slopes
+            None if kind == _FULL else window,
+            each,
+            cap,
+            family.has_sinks,
+            slopes=slopes,
+            is_bidirectional=both,
         )
         for kind, each in zip(kinds, scales, strict=True)
     )

@@ -147,6 +147,7 @@ class Family:
         attention_cap: Soft cap of the scores.
         has_sinks: Whether each query head has a learned score without a key.
         slopes: Slopes of ALiBi, one a query head.
+        is_bidirectional: Whether queries see later keys too.
 
         embedding_scale: See `StreamPlan`.
         residual_scale: See `BlockPlan`.
@@ -202,6 +203,7 @@ class Family:
     attention_cap: Setting[float | None] = None
     has_sinks: bool = False
     slopes: Setting[tuple[float, ...] | None] = None
+    is_bidirectional: Setting[bool] = False
 
     embedding_scale: Setting[float] = 1.0
     residual_scale: Setting[float] = 1.0
