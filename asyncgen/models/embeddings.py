@@ -104,6 +104,17 @@ class OutputEmbeddings(_View):
         return self.core.lm_head(hidden)
 
 
+def refuse_embeddings(core: DecoderLM, name: str, value: object) -> None:
+    """Refuse embeddings in the place of ids where layers read the ids.
+
+    Raises:
+        InvalidRequestError: They do.
+    """
+    if core.reads_ids:
+        allowed = "layers of this model look tokens up in tables of their own; give `input_ids`"
+        raise InvalidRequestError(name, type(value).__name__, allowed)
+
+
 def check_table(module: object, core: DecoderLM) -> Tensor:
     """The table of a module that is to become a model's.
 

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 from asyncgen.models.block import XIELU_PARAMETERS
 from asyncgen.models.expert_rules import expert_rules
+from asyncgen.models.layer_inputs import input_rules
+from asyncgen.models.own_block import own_rules
 from asyncgen.weight_map import WeightRule, module_rules
 
 if TYPE_CHECKING:
@@ -35,8 +37,11 @@ def weight_rules(config: ModelConfig, family: Family) -> tuple[WeightRule, ...]:
         rules += module_rules("embed_positions", [names["embed_positions"]], [places], hidden)
     if "embed_norm" in names:
         rules += _norm_rules("embed_norm", [names["embed_norm"]], (hidden,), norm)
+    if config.stream.layer_inputs:
+        rules += input_rules(config)
     for index in range(config.num_hidden_layers):
-        rules += _layer_rules(config, family, index)
+        is_own = config.blocks[index].own is not None
+        rules += own_rules(config, index) if is_own else _layer_rules(config, family, index)
     if "norm" in names:
         rules += _norm_rules("norm", [names["norm"]], (hidden,), norm)
     if not config.tie_word_embeddings:

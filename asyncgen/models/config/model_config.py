@@ -18,8 +18,9 @@ from asyncgen.models.family.rope import RopeConfig, require_pairs, rope_values
 from asyncgen.models.family.values import MOST_HEADS, MOST_LAYERS, ConfigValues
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Mapping, Sequence
 
+    from asyncgen.models.family.plan import LayerPlan
     from asyncgen.models.family.values import Kinds
 
 
@@ -40,7 +41,8 @@ class ModelConfig:
         num_hidden_layers: Number of decoder layers.
         num_attention_heads: Query heads, H.
         num_key_value_heads: Key and value heads, K; divides H.
-        head_dim: Size of a head, D; even where positions are rotary.
+        head_dim: Size of a head, D; even where positions are rotary. Where layers differ, here and
+            in the number of key heads, the greatest, for which keys and values are stored.
         max_position_embeddings: Context length in tokens; ``None`` where nothing limits it.
         rms_norm_eps: Added to the mean square, or the variance, before the root.
         rope: Rotary position embedding; says nothing where positions are of another kind.
@@ -156,6 +158,11 @@ class ModelConfig:
         options = self.attention[layer]
         return None if options.is_bidirectional else options.window
 
+    def keys_of(self, layer: int) -> int:
+        """The layer whose keys and values a layer reads, itself as a rule."""
+        own = self.blocks[layer].own
+        return layer if own is None or own.keys_of is None else own.keys_of
+
     @property
     def is_bidirectional(self) -> bool:
         """Whether tokens see later ones: such a model embeds texts, and generates none."""
@@ -163,7 +170,10 @@ class ModelConfig:
 
     def to_dict(self) -> dict[str, object]:
         """The file's content with every default filled in, ready for ``json.dump``."""
-        names = (field.name for field in fields(self) if field.name not in _NOT_IN_FILE)
+        left_out = _NOT_IN_FILE
+        if self.blocks[0].own is not None:  # the greatest are not what the file means by these
+            left_out = left_out | {"head_dim", "num_key_value_heads"}
+        names = (field.name for field in fields(self) if field.name not in left_out)
         return {**self.raw, **{name: _plain(getattr(self, name)) for name in (*names, *_OF_BLOCKS)}}
 
 
@@ -230,17 +240,22 @@ def _read(raw: Mapping[str, object], family: Family) -> ModelConfig:
     is_turned = positions == "rotary"
     has_length = positions not in ("buckets", "none")
     length = values.count("max_position_embeddings") if has_length else None
-    head_dim = values.head_dim(hidden, heads, is_turned=is_turned)
+    size = head_dim = values.head_dim(hidden, heads, is_turned=is_turned)
     window = settled(family.window, values)
     expected = tuple(
         "sliding_attention" if window is not None and family.slides(values, layer) else _FULL
         for layer in range(layers)
     )
     kinds = values.layer_types(window, expected, fixed=not family.has_layer_types)
+    blocks = _blocks(values, family, kinds)
+    own = [block.own for block in blocks if block.own is not None]
+    if own:
+        head_dim, kv_heads = max(each.head_dim for each in own), max(each.kv_heads for each in own)
+        _check_own(values, own, heads, kv_heads)
     rope, ropes = RopeConfig(rope_type="none"), None
     if is_turned:
         assert length is not None
-        rope, ropes = _ropes(values, family, kinds, positions=length, head_dim=head_dim)
+        rope, ropes = _ropes(values, family, kinds, positions=length, head_dim=size)
     config = ModelConfig(
         model_type=values.model_type,
         vocab_size=values.count("vocab_size"),
@@ -255,7 +270,7 @@ def _read(raw: Mapping[str, object], family: Family) -> ModelConfig:
         rope=rope,
         ropes=ropes,
         attention=_attention(values, family, kinds, window),
-        blocks=_blocks(values, family, layers),
+        blocks=blocks,
         stream=StreamPlan(
             embedding_scale=settled(family.embedding_scale, values),
             positions=positions,
@@ -263,6 +278,7 @@ def _read(raw: Mapping[str, object], family: Family) -> ModelConfig:
             has_head_bias=settled(family.has_head_bias, values),
             logit_scale=settled(family.logit_scale, values),
             logit_cap=settled(family.logit_cap, values),
+            layer_inputs=settled(family.layer_inputs, values),
         ),
         names=settled(family.names, values),
         sliding_window=window,
@@ -299,8 +315,18 @@ def _ropes(
     return rope, ropes
 
 
-def _blocks(values: ConfigValues, family: Family, layers: int) -> tuple[BlockPlan, ...]:
-    """What each block computes; blocks differ in their feed-forward alone."""
+def _check_own(values: ConfigValues, own: Sequence[LayerPlan], heads: int, kv_heads: int) -> None:
+    """Refuse shapes of layers that do not go together."""
+    for each in own:
+        if heads % kv_heads or kv_heads % each.kv_heads:
+            allowed = f"the {heads} query heads and the most key heads, {kv_heads}, are multiples"
+            raise values.bad("num_key_value_heads", each.kv_heads, allowed)
+        if each.head_dim % 2:
+            raise values.bad("head_dim", each.head_dim, "rotary embeddings turn pairs: an even one")
+
+
+def _blocks(values: ConfigValues, family: Family, kinds: Kinds) -> tuple[BlockPlan, ...]:
+    """What each block computes; most differ in their feed-forward alone."""
     block = BlockPlan(
         norm=settled(family.norm, values),
         has_qkv_bias=settled(family.qkv_bias, values),
@@ -316,9 +342,10 @@ def _blocks(values: ConfigValues, family: Family, layers: int) -> tuple[BlockPla
         is_parallel=settled(family.is_parallel, values),
         residual_scale=settled(family.residual_scale, values),
     )
-    experts = [family.experts(values, layer) for layer in range(layers)]
-    with_experts = {plan: replace(block, experts=plan) for plan in set(experts)}
-    return tuple(with_experts[plan] for plan in experts)
+    layers = range(len(kinds))
+    several = [(family.experts(values, each), family.own(values, each, kinds)) for each in layers]
+    distinct = {each: replace(block, experts=each[0], own=each[1]) for each in set(several)}
+    return tuple(distinct[each] for each in several)
 
 
 def _attention(

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
-from asyncgen.models.family.plan import HeadNormPlan, NormPlan, Positions
-from asyncgen.models.family.values import ConfigValues
+from asyncgen.models.family.plan import HeadNormPlan, LayerPlan, NormPlan, Positions
+from asyncgen.models.family.values import ConfigValues, Kinds
 
 if TYPE_CHECKING:
     from asyncgen.models.family.experts import ExpertsPlan
@@ -89,6 +89,10 @@ def _no_experts(values: ConfigValues, layer: int) -> ExpertsPlan | None:
     return None
 
 
+def _nothing_own(values: ConfigValues, layer: int, kinds: Kinds) -> LayerPlan | None:
+    return None
+
+
 def _every_layer(values: ConfigValues, layer: int, kind: str) -> bool:
     return True
 
@@ -138,6 +142,7 @@ class Family:
         activation: Name of the activation.
         is_gated: Whether what is activated is a gate.
         experts: The experts of a layer of this number; ``None``: its feed-forward has none.
+        own: What a layer of this number has of its own; layers come with their kinds.
         is_parallel: Whether both parts of a block see the same stream.
 
         window: Keys that a query of a sliding layer sees; ``None``: no layer slides.
@@ -154,6 +159,7 @@ class Family:
         has_head_bias: See `StreamPlan`.
         logit_scale: See `StreamPlan`.
         logit_cap: See `StreamPlan`.
+        layer_inputs: See `StreamPlan`.
         has_token_types: Whether a token may have a type, whose row of the embedding table is added.
     """
 
@@ -194,6 +200,7 @@ class Family:
     activation: Setting[str] = _activation
     is_gated: Setting[bool] = True
     experts: Callable[[ConfigValues, int], ExpertsPlan | None] = _no_experts
+    own: Callable[[ConfigValues, int, Kinds], LayerPlan | None] = _nothing_own
     is_parallel: Setting[bool] = False
 
     window: Setting[int | None] = None
@@ -210,6 +217,7 @@ class Family:
     has_head_bias: Setting[bool] = False
     logit_scale: Setting[float] = 1.0
     logit_cap: Setting[float | None] = None
+    layer_inputs: Setting[int] = 0
     has_token_types: bool = False
 
 
