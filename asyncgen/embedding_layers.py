@@ -75,7 +75,7 @@ def read_dense(folder: Path, width: int | None) -> DenseLayer:
         )
     stored = open_checkpoint(folder).tensors
     sizes = said.get("in_features"), said.get("out_features")
-    shapes = {"linear.weight": (sizes[1], sizes[0])}
+    shapes: dict[str, tuple[object, ...]] = {"linear.weight": (sizes[1], sizes[0])}
     if said.get("bias", True):
         shapes["linear.bias"] = (sizes[1],)
     found = {name: tensor.shape for name, tensor in stored.items()}

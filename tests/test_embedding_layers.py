@@ -131,9 +131,9 @@ def test_nothing_is_generated(tmp_path: Path) -> None:
     with pytest.raises(InvalidRequestError, match="use_bidirectional_attention"):
         ours.generate(torch.tensor([TEXTS[0]]), max_new_tokens=2)
     with LLM(ours, tokenizer=byte_tokenizer()) as llm:
-        for params in ({}, {"num_beams": 2}):
+        for beams in (None, 2):
             with pytest.raises(InvalidRequestError, match="`embed` turns texts into vectors"):
-                llm.generate(TEXTS[0], max_new_tokens=2, **params)
+                llm.generate(TEXTS[0], max_new_tokens=2, num_beams=beams)
 
 
 def test_a_vector_goes_through_dense_layers(tmp_path: Path) -> None:

@@ -478,7 +478,7 @@ class DecoderLM(Prepared):
             compiled.run(stream, *placed[0], pages)
             return
         # Taken out while in use, so that calls from two threads never share one.
-        space = self._spaces.pop(tokens, None)
+        space: Any = self._spaces.pop(tokens, None)
         if space is None:
             # Memory made in inference mode could not be written to outside of it later on.
             with torch.inference_mode(False):

@@ -2,7 +2,8 @@
 
 Its heads may be narrower or fewer than those of other layers; the attention gets them as wide and
 as many as the widest have, with zeros behind them and each key head repeated, which changes no
-product. It may read the keys and values of an earlier layer, and take in a row of its own.
+product. It may read the keys and values of an earlier layer, take in a row of its own, and have
+experts beside its feed-forward.
 """
 
 from __future__ import annotations
@@ -13,11 +14,13 @@ import torch
 from torch import Tensor
 
 from asyncgen.models.block import ACTIVATIONS
-from asyncgen.models.kernels.experts import Exact
+from asyncgen.models.expert_rules import expert_rules
+from asyncgen.models.kernels.experts import Exact, Experts
 from asyncgen.models.kernels.linear import Linear
 from asyncgen.models.kernels.norm import Norm, make_scaler
 from asyncgen.models.kernels.prepared import Prepared
 from asyncgen.models.kernels.rope import turner
+from asyncgen.models.kernels.routing import choose
 from asyncgen.weight_map import WeightRule, module_rules
 
 if TYPE_CHECKING:
@@ -28,6 +31,8 @@ if TYPE_CHECKING:
     from asyncgen.models.family.plan import BlockPlan, LayerPlan
 
 STREAM_NORMS = ("input_norm", "output_norm", "post_norm", "down_norm")
+EXPERT_NORMS = ("beside_norm", "expert_norm", "experts_norm")
+"""Behind the feed-forward, and before and behind the experts beside it."""
 
 
 class OwnSpace:
@@ -87,6 +92,12 @@ class OwnLayer(Prepared):
             self.input_gate = Linear(hidden, own.input_width, dtype=dtype)
             self.input_up = Linear(own.input_width, hidden, dtype=dtype)
             self.taken_norm = norm(hidden)
+        if plan.experts is not None:
+            self.experts = Experts(hidden, plan.experts, dtype=dtype)
+            self.router_scale = Exact(hidden)
+            self.expert_scale = Exact(plan.experts.experts)
+            for name in EXPERT_NORMS:
+                setattr(self, name, norm(hidden))
         self.scalar = Exact(1)
 
     def prepare(self) -> None:
@@ -110,6 +121,12 @@ class OwnLayer(Prepared):
             if isinstance(module, Linear)
         }
         self._plan = (norms, scale_heads, scale_values, products, float(self.scalar.weight))
+        if self.plan.experts is not None:
+            self.experts.prepare()
+            scale = (
+                self.router_scale.weight.detach().float() * len(self.router_scale.weight) ** -0.5
+            )
+            self._routed_by = make_scaler(scale, len(scale), self.eps, torch.float32).into
 
     def compiled(self) -> None:
         """There is no kernel of our own for all of it."""
@@ -131,13 +148,28 @@ class OwnLayer(Prepared):
         _add(x, product["output"](attended), norms["output_norm"])
         normed = norms["post_norm"](x, torch.empty_like(x))
         gate, up = product["gate_up"](normed).split(self.width, dim=-1)
-        _add(x, product["down"](self.activate(gate).mul(up)), norms["down_norm"])
+        branch = product["down"](self.activate(gate).mul(up))
+        if self.plan.experts is not None:
+            branch = norms["beside_norm"](branch, branch).add_(self._experts(x))
+        _add(x, branch, norms["down_norm"])
         if self.own.input_width:
             assert space.inputs is not None
             taken = self.activate(product["input_gate"](x)).mul(space.inputs[self.index])
             _add(x, product["input_up"](taken), norms["taken_norm"])
         if scalar != 1:
             x.mul_(scalar)
+
+    def _experts(self, x: Tensor) -> Tensor:
+        """What the experts make of the stream ``[N, E]``; they are chosen by another norm of it."""
+        norms, plan = self._ready()[0], self.plan.experts
+        assert plan is not None
+        wide = x.float()
+        logits = self.experts.router(self._routed_by(wide, torch.empty_like(wide)))
+        ids, weights = choose(plan.routing, logits, None)
+        weights = weights * self.expert_scale.weight.to(weights.dtype)[ids]
+        found = torch.zeros_like(x)
+        self.experts.add_chosen(found, norms["expert_norm"](x, torch.empty_like(x)), ids, weights)
+        return norms["experts_norm"](found, found)
 
     def _heads(
         self, normed: Tensor, placed: Sequence[tuple[Tensor, ...]], space: OwnSpace
@@ -215,5 +247,13 @@ def own_rules(config: ModelConfig, index: int) -> list[WeightRule]:
         add("input_gate", [own.input_width], hidden)
         add("input_up", [hidden], own.input_width)
         add("taken_norm", [hidden])
-    scalar = f"{names['layers']}.{index}.{names['scalar']}"
-    return [*rules, WeightRule(f"layers.{index}.scalar.weight", (scalar,), ((1,),))]
+    vectors = {"scalar": 1}
+    if plan.experts is not None:
+        rules += expert_rules(config, index, plan.experts)
+        for name in EXPERT_NORMS:
+            add(name, [hidden])
+        vectors |= {"router_scale": hidden, "expert_scale": plan.experts.experts}
+    for name, size in vectors.items():
+        stored = f"{names['layers']}.{index}.{names[name]}"
+        rules.append(WeightRule(f"layers.{index}.{name}.weight", (stored,), ((size,),)))
+    return rules

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING
 from asyncgen.models.arch.gemma import GEMMA
 from asyncgen.models.arch.gemma2 import GEMMA2_NAMES, GEMMA2_SPELLINGS
 from asyncgen.models.family.declaration import Family, flag
+from asyncgen.models.family.expert_values import experts_plan
 from asyncgen.models.family.plan import LayerPlan
 
 if TYPE_CHECKING:
+    from asyncgen.models.family.experts import ExpertsPlan
     from asyncgen.models.family.values import ConfigValues, Kinds
 
 _SIZES = ("head_dim", "num_key_value_heads")
@@ -67,6 +69,11 @@ def _own(values: ConfigValues, layer: int, kinds: Kinds) -> LayerPlan:
     )
 
 
+def _experts(values: ConfigValues, layer: int) -> ExpertsPlan | None:
+    """The experts beside the feed-forward of each layer."""
+    return experts_plan(values, is_normalised=True) if values.flag("enable_moe_block") else None
+
+
 def _input_width(values: ConfigValues) -> int:
     """Features of the row that each layer has of its own; 0: there is none."""
     if values.value("hidden_size_per_layer_input") in (None, 0):
@@ -86,6 +93,14 @@ FAMILY = Family(
         "input_up": "per_layer_projection",
         "taken_norm": "post_per_layer_input_norm",
         "scalar": "layer_scalar",
+        "router": "router.proj",
+        "router_scale": "router.scale",
+        "expert_scale": "router.per_expert_scale",
+        "experts_gate_up": "experts.gate_up_proj",
+        "experts_down": "experts.down_proj",
+        "beside_norm": "post_feedforward_layernorm_1",
+        "expert_norm": "pre_feedforward_layernorm_2",
+        "experts_norm": "post_feedforward_layernorm_2",
         "input_table": "model.embed_tokens_per_layer",
         "input_projection": "model.per_layer_model_projection",
         "input_row_norm": "model.per_layer_projection_norm",
@@ -113,8 +128,8 @@ FAMILY = Family(
             },
         },
     },
-    spellings=GEMMA2_SPELLINGS,
-    only={"enable_moe_block": False},
+    spellings={**GEMMA2_SPELLINGS, "num_experts_per_tok": "top_k_experts"},
+    experts=_experts,
     ropes_by_kind=True,
     own=_own,
     layer_inputs=_input_width,

@@ -254,6 +254,12 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
         {"num_kv_shared_layers": 3, "use_double_wide_mlp": True, "final_logit_softcapping": 1.5},
         {"use_bidirectional_attention": "vision", "head_dim": 16},
         {
+            "enable_moe_block": True,
+            "top_k_experts": 2,
+            "num_experts": 5,
+            "moe_intermediate_size": 16,
+        },
+        {
             "rope_parameters": {
                 "full_attention": {
                     "rope_type": "proportional",
