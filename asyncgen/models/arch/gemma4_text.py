@@ -45,6 +45,8 @@ def _sizes(values: ConfigValues, layer: int, kind: str) -> tuple[int, int]:
 
 def _own(values: ConfigValues, layer: int, kinds: Kinds) -> LayerPlan:
     """What sets a layer apart."""
+    if kinds[-1] != "full_attention":
+        raise values.bad("layer_types", list(kinds), "the last layer must be full_attention")
     size, kv_heads = _sizes(values, layer, kinds[layer])
     shared = values.number("num_kv_shared_layers")
     first = len(kinds) - int(shared)
@@ -72,6 +74,16 @@ def _own(values: ConfigValues, layer: int, kinds: Kinds) -> LayerPlan:
 def _experts(values: ConfigValues, layer: int) -> ExpertsPlan | None:
     """The experts beside the feed-forward of each layer."""
     return experts_plan(values, is_normalised=True) if values.flag("enable_moe_block") else None
+
+
+def _slides(values: ConfigValues, layer: int) -> bool:
+    return (layer + 1) % 6 != 0 and layer + 1 != values.count("num_hidden_layers")
+
+
+def _sees_later(values: ConfigValues) -> bool:
+    # Tokens of a picture see each other; those of a text never see later ones.
+    values.require("use_bidirectional_attention", "vision")
+    return False
 
 
 def _input_width(values: ConfigValues) -> int:
@@ -136,14 +148,10 @@ FAMILY = Family(
     qkv_bias=flag("attention_bias"),
     output_bias=flag("attention_bias"),
     window=lambda values: values.count("sliding_window"),
-    slides=lambda values, layer: (
-        (layer + 1) % 6 != 0 and layer + 1 != values.count("num_hidden_layers")
-    ),
+    slides=_slides,
     has_layer_types=True,
     attention_scale=1.0,
-    is_bidirectional=lambda values: (
-        values.choice_or_none("use_bidirectional_attention", ("all", "vision")) == "all"
-    ),
+    is_bidirectional=_sees_later,
     embedding_scale=lambda values: values.count("hidden_size") ** 0.5,
     logit_cap=lambda values: values.positive_or_none("final_logit_softcapping"),
 )

@@ -170,10 +170,6 @@ class ConfigValues:
             raise self.bad(key, value, f"supported are {', '.join(allowed)}")
         return value
 
-    def choice_or_none(self, key: str, allowed: Sequence[str]) -> str | None:
-        """One of several names; null means that there is none."""
-        return None if self.value(key) is None else self.choice(key, allowed, allowed[0])
-
     def activation(self, default: str = "silu") -> str:
         """The activation of the feed-forward block."""
         return self.choice("hidden_act", HIDDEN_ACTS, default)

@@ -23,12 +23,15 @@ VISION = {
     "image_size": 16,
     "patch_size": 8,
 }
+OWN = {"gemma4_text": {"global_head_dim": 12, "vocab_size_per_layer_input": 96}}
+"""What else makes a text model small."""
 
 
 @pytest.mark.parametrize(
     ("model_type", "text", "vision"),
     [
         ("gemma3", "gemma3_text", "siglip_vision_model"),
+        ("gemma4", "gemma4_text", "gemma4_vision"),
         ("llava", "llama", "clip_vision_model"),
         ("mistral3", "ministral3", "pixtral"),
     ],
@@ -39,7 +42,7 @@ def test_the_text_model_is_loaded_and_that_is_said(
     transformers: Any = pytest.importorskip("transformers")
     config = transformers.AutoConfig.for_model(
         model_type,
-        text_config={**COMMON, "head_dim": 8, "model_type": text},
+        text_config={**COMMON, **OWN.get(text, {}), "head_dim": 8, "model_type": text},
         vision_config={**VISION, "model_type": vision},
     )
     torch.manual_seed(0)
