@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from asyncgen.errors import InvalidRequestError
+from asyncgen.models.altup import AltUpLayer, Streams
 from asyncgen.models.arch.registry import FAMILIES
 from asyncgen.models.block import DecoderLayer, Workspace
 from asyncgen.models.kernels.blocks import compile_layers
@@ -79,9 +80,12 @@ class DecoderLM(Prepared):
             self._make_layer(index, dtype) for index in range(config.num_hidden_layers)
         )
         # Whether layers read more of a token than the stream.
-        self.reads_ids = config.stream.layer_inputs > 0
+        self.reads_ids = config.stream.layer_inputs is not None
         if self.reads_ids:
             self.layer_inputs = LayerInputs(config, dtype=dtype)
+        self.has_streams = config.stream.streams > 1
+        if self.has_streams:
+            self.streams = Streams(config, dtype=dtype)
         self.norm = self._make_norm(dtype)
         has_bias = config.stream.has_head_bias
         self.lm_head = Linear(config.hidden_size, config.vocab_size, has_bias, dtype=dtype)
@@ -134,8 +138,12 @@ class DecoderLM(Prepared):
             if isinstance(module, (Linear, Embedding, Norm)):
                 module.prepare()
         layers: list[Any] = list(self.layers)
-        for layer in (*layers, self.layer_inputs) if self.reads_ids else layers:
+        for layer in layers:
             layer.prepare()
+        if self.reads_ids:
+            self.layer_inputs.prepare()
+        if self.has_streams:
+            self.streams.prepare()
         if self.config.tie_word_embeddings:
             self._tie_head()
         self._spaces.clear()
@@ -339,7 +347,9 @@ class DecoderLM(Prepared):
         return weight_rules(self.config, self.family)
 
     def _make_layer(self, index: int, dtype: torch.dtype) -> nn.Module:
-        kind = DecoderLayer if self.config.blocks[index].own is None else OwnLayer
+        kind: type[Any] = DecoderLayer
+        if self.config.blocks[index].own is not None:
+            kind = AltUpLayer if self.config.stream.streams > 1 else OwnLayer
         return kind(self.config, index, rope=self._rope_of(index), dtype=dtype)
 
     def _make_norm(self, dtype: torch.dtype) -> Norm:
@@ -485,9 +495,13 @@ class DecoderLM(Prepared):
                 space = self._make_space(tokens, stream)
         if rows is not None:
             space.inputs = self.layer_inputs.mix(rows, stream)
+        if self.has_streams:
+            space.others = self.streams.begin(stream)
         for run in layers if depth is None else layers[:depth]:
             if collect is not None:
                 collect.append(stream.view(batch, -1, stream.shape[1]).clone())
             run(stream, placed, attention, space)
+        if self.has_streams:
+            self.streams.end(stream, space.others)
         if tokens <= KEPT_TOKENS:
             self._spaces[tokens] = space

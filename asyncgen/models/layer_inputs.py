@@ -25,7 +25,8 @@ class LayerInputs(Prepared):
     """The rows of all layers, L layers of P features.
 
     Attributes:
-        table: ``[V, L * P]``.
+        table: ``[rows, L * P]``.
+        rows: How many it has, where these are fewer than ids; else ``None``.
         projection: Of the embeddings, ``[L * P, E]``.
         norm: Of each layer's part of that product.
     """
@@ -33,9 +34,12 @@ class LayerInputs(Prepared):
     def __init__(self, config: ModelConfig, *, dtype: torch.dtype) -> None:
         """Make the parameters, uninitialised, on the current default device."""
         super().__init__()
-        self.width = config.stream.layer_inputs
+        assert config.stream.layer_inputs is not None
+        rows, self.width = config.stream.layer_inputs
+        # Of ids that have a row of their own; the others have the first.
+        self.rows = rows if rows < config.vocab_size else None
         features = config.num_hidden_layers * self.width
-        self.table = Embedding(config.vocab_size, features, dtype=dtype)
+        self.table = Embedding(rows, features, dtype=dtype)
         self.projection = Linear(config.hidden_size, features, dtype=dtype)
         self.norm = Norm(self.width, config.rms_norm_eps, config.blocks[0].norm, dtype=dtype)
 
@@ -45,6 +49,8 @@ class LayerInputs(Prepared):
 
     def lookup(self, ids: Tensor) -> Tensor:
         """What the table has of ids ``[N]``, ``[N, L * P]``."""
+        if self.rows is not None:
+            ids = ids.masked_fill(ids >= self.rows, 0)
         return self.table.lookup(ids).mul_(math.sqrt(self.width))
 
     def mix(self, rows: Tensor, stream: Tensor) -> Any:
@@ -64,11 +70,12 @@ class LayerInputs(Prepared):
 
 def input_rules(config: ModelConfig) -> list[WeightRule]:
     """The rules of its parameters."""
-    names, width = config.names, config.stream.layer_inputs
+    assert config.stream.layer_inputs is not None
+    names, (rows, width) = config.names, config.stream.layer_inputs
     features = config.num_hidden_layers * width
     target = "layer_inputs"
     return [
-        *module_rules(f"{target}.table", [names["input_table"]], [config.vocab_size], features),
+        *module_rules(f"{target}.table", [names["input_table"]], [rows], features),
         *module_rules(
             f"{target}.projection", [names["input_projection"]], [features], config.hidden_size
         ),

@@ -8,6 +8,7 @@ experts beside its feed-forward.
 
 from __future__ import annotations
 
+from statistics import NormalDist
 from typing import TYPE_CHECKING
 
 import torch
@@ -40,15 +41,17 @@ class OwnSpace:
 
     Attributes:
         inputs: The row of each layer, ``[N, P]`` each; ``None`` where there are none.
+        others: The streams beside the one that blocks compute, ``[S - 1, N, E]``.
         kept: Turned keys, and values, of layers that others read, ``[N, 2K, D]``.
         turn: What turns heads.
     """
 
-    __slots__ = ("inputs", "kept", "turn")
+    __slots__ = ("inputs", "kept", "others", "turn")
 
     def __init__(self, like: Tensor) -> None:
         """Begin for rows of the dtype and on the device of ``like``."""
         self.inputs: Sequence[Tensor] | None = None
+        self.others: Tensor | None = None
         self.kept: dict[int, Tensor] = {}
         self.turn = turner(like)
 
@@ -98,7 +101,10 @@ class OwnLayer(Prepared):
             self.expert_scale = Exact(plan.experts.experts)
             for name in EXPERT_NORMS:
                 setattr(self, name, norm(hidden))
-        self.scalar = Exact(1)
+        if own.has_scalar:
+            self.scalar = Exact(1)
+        # From how many deviations above the mean on a gate lets through.
+        self.least_gate = NormalDist().inv_cdf(own.sparsity) if own.sparsity else None
 
     def prepare(self) -> None:
         """Gather what `run` uses; again after weights were replaced or moved."""
@@ -120,7 +126,8 @@ class OwnLayer(Prepared):
             for name, module in self.named_children()
             if isinstance(module, Linear)
         }
-        self._plan = (norms, scale_heads, scale_values, products, float(self.scalar.weight))
+        scalar = float(self.scalar.weight) if self.own.has_scalar else 1.0
+        self._plan = (norms, scale_heads, scale_values, products, scalar)
         if self.plan.experts is not None:
             self.experts.prepare()
             scale = (
@@ -139,25 +146,49 @@ class OwnLayer(Prepared):
         space: OwnSpace,
     ) -> None:
         """Add this block's output to the stream ``x`` ``[N, E]`` in place, as `DecoderLayer`."""
-        norms, _, _, product, scalar = self._ready()
+        norms, _, _, _, scalar = self._ready()
         normed = norms["input_norm"](x, torch.empty_like(x))
+        x.add_(self._attended(normed, placed, attention, space))
+        x.add_(self._fed(x))
+        if self.own.input_width:
+            x.add_(self._taken(x, space))
+        if scalar != 1:
+            x.mul_(scalar)
+
+    def _attended(
+        self,
+        normed: Tensor,
+        placed: Sequence[tuple[Tensor, ...]],
+        attention: AttentionContext,
+        space: OwnSpace,
+    ) -> Tensor:
+        """What attention makes of the normalised stream, normalised, ``[N, E]``."""
+        norms, _, _, product, _ = self._ready()
         attended = attention.attend(self.index, self._heads(normed, placed, space))
         if self.own.head_dim < self.most_size:
-            attended = attended.view(len(x), self.num_heads, -1)[..., : self.own.head_dim]
-            attended = attended.reshape(len(x), -1)
-        _add(x, product["output"](attended), norms["output_norm"])
+            attended = attended.view(len(normed), self.num_heads, -1)[..., : self.own.head_dim]
+            attended = attended.reshape(len(normed), -1)
+        return _normed(norms["output_norm"], product["output"](attended))
+
+    def _fed(self, x: Tensor) -> Tensor:
+        """What the feed-forward makes of the stream, normalised, ``[N, E]``."""
+        norms, _, _, product, _ = self._ready()
         normed = norms["post_norm"](x, torch.empty_like(x))
         gate, up = product["gate_up"](normed).split(self.width, dim=-1)
+        if self.least_gate is not None:
+            spread, mean = torch.std_mean(gate, dim=-1, keepdim=True, correction=0)
+            gate = (gate - (mean + self.least_gate * spread)).relu_()
         branch = product["down"](self.activate(gate).mul(up))
         if self.plan.experts is not None:
             branch = norms["beside_norm"](branch, branch).add_(self._experts(x))
-        _add(x, branch, norms["down_norm"])
-        if self.own.input_width:
-            assert space.inputs is not None
-            taken = self.activate(product["input_gate"](x)).mul(space.inputs[self.index])
-            _add(x, product["input_up"](taken), norms["taken_norm"])
-        if scalar != 1:
-            x.mul_(scalar)
+        return _normed(norms["down_norm"], branch)
+
+    def _taken(self, x: Tensor, space: OwnSpace) -> Tensor:
+        """What the layer's own row makes of the stream, normalised, ``[N, E]``."""
+        norms, _, _, product, _ = self._ready()
+        assert space.inputs is not None
+        taken = self.activate(product["input_gate"](x)).mul(space.inputs[self.index])
+        return _normed(norms["taken_norm"], product["input_up"](taken))
 
     def _experts(self, x: Tensor) -> Tensor:
         """What the experts make of the stream ``[N, E]``; they are chosen by another norm of it."""
@@ -203,9 +234,9 @@ class OwnLayer(Prepared):
         return heads
 
 
-def _add(x: Tensor, branch: Tensor, normalise: Callable[[Tensor, Tensor], Tensor]) -> None:
-    """Add what a part made to the stream, normalised."""
-    x.add_(normalise(branch, branch))
+def _normed(normalise: Callable[[Tensor, Tensor], Tensor], branch: Tensor) -> Tensor:
+    """What a part made, normalised in place."""
+    return normalise(branch, branch)
 
 
 def _qkv_rows(config: ModelConfig, own: LayerPlan) -> list[int]:
@@ -247,7 +278,7 @@ def own_rules(config: ModelConfig, index: int) -> list[WeightRule]:
         add("input_gate", [own.input_width], hidden)
         add("input_up", [hidden], own.input_width)
         add("taken_norm", [hidden])
-    vectors = {"scalar": 1}
+    vectors = {"scalar": 1} if own.has_scalar else {}
     if plan.experts is not None:
         rules += expert_rules(config, index, plan.experts)
         for name in EXPERT_NORMS:

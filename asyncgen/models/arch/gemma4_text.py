@@ -16,6 +16,16 @@ if TYPE_CHECKING:
     from asyncgen.models.family.experts import ExpertsPlan
     from asyncgen.models.family.values import ConfigValues, Kinds
 
+LAYER_INPUT_NAMES = {
+    "input_gate": "per_layer_input_gate",
+    "input_up": "per_layer_projection",
+    "taken_norm": "post_per_layer_input_norm",
+    "input_table": "model.embed_tokens_per_layer",
+    "input_projection": "model.per_layer_model_projection",
+    "input_row_norm": "model.per_layer_projection_norm",
+}
+"""Names of what layers have of each token beside the stream."""
+
 _SIZES = ("head_dim", "num_key_value_heads")
 
 
@@ -43,22 +53,31 @@ def _sizes(values: ConfigValues, layer: int, kind: str) -> tuple[int, int]:
     return found[0], found[1]
 
 
-def _own(values: ConfigValues, layer: int, kinds: Kinds) -> LayerPlan:
-    """What sets a layer apart."""
-    if kinds[-1] != "full_attention":
-        raise values.bad("layer_types", list(kinds), "the last layer must be full_attention")
-    size, kv_heads = _sizes(values, layer, kinds[layer])
+def source_of(values: ConfigValues, layer: int, kinds: Kinds) -> int | None:
+    """The layer whose keys and values a layer reads; ``None``: it makes its own.
+
+    Those of the last ``num_kv_shared_layers`` read the last layer of their kind before them.
+    """
     shared = values.number("num_kv_shared_layers")
     first = len(kinds) - int(shared)
     if first != len(kinds) - shared or not 0 < first <= len(kinds):
         allowed = f"must be a whole number below the {len(kinds)} layers"
         raise values.bad("num_kv_shared_layers", shared, allowed)
-    source = None
-    if layer >= first:
-        source = next((each for each in range(first)[::-1] if kinds[each] == kinds[layer]), None)
-        if source is None:
-            allowed = f"no layer before the {first}th is a {kinds[layer]}, whose keys it could read"
-            raise values.bad("num_kv_shared_layers", int(shared), allowed)
+    if layer < first:
+        return None
+    source = next((each for each in range(first)[::-1] if kinds[each] == kinds[layer]), None)
+    if source is None:
+        allowed = f"no layer before the {first}th is a {kinds[layer]}, whose keys it could read"
+        raise values.bad("num_kv_shared_layers", int(shared), allowed)
+    return source
+
+
+def _own(values: ConfigValues, layer: int, kinds: Kinds) -> LayerPlan:
+    """What sets a layer apart."""
+    if kinds[-1] != "full_attention":
+        raise values.bad("layer_types", list(kinds), "the last layer must be full_attention")
+    size, kv_heads = _sizes(values, layer, kinds[layer])
+    source, table = source_of(values, layer, kinds), _table(values)
     width = values.count("intermediate_size")
     is_wide = values.flag("use_double_wide_mlp") and source is not None
     return LayerPlan(
@@ -67,7 +86,7 @@ def _own(values: ConfigValues, layer: int, kinds: Kinds) -> LayerPlan:
         width=2 * width if is_wide else width,
         values_are_keys=values.flag("attention_k_eq_v") and kinds[layer] == "full_attention",
         keys_of=source,
-        input_width=_input_width(values),
+        input_width=0 if table is None else table[1],
     )
 
 
@@ -86,14 +105,19 @@ def _sees_later(values: ConfigValues) -> bool:
     return False
 
 
-def _input_width(values: ConfigValues) -> int:
-    """Features of the row that each layer has of its own; 0: there is none."""
+def table_of_rows(values: ConfigValues) -> tuple[int, int] | None:
+    """Rows of the table that layers have rows of their own in, and features of each layer's."""
     if values.value("hidden_size_per_layer_input") in (None, 0):
-        return 0
-    rows, size = values.count("vocab_size_per_layer_input"), values.count("vocab_size")
-    if rows != size:
-        raise values.bad("vocab_size_per_layer_input", rows, f"must be the vocabulary's, {size}")
-    return values.count("hidden_size_per_layer_input")
+        return None
+    return values.count("vocab_size_per_layer_input"), values.count("hidden_size_per_layer_input")
+
+
+def _table(values: ConfigValues) -> tuple[int, int] | None:
+    table, size = table_of_rows(values), values.count("vocab_size")
+    if table is not None and table[0] != size:
+        allowed = f"must be the vocabulary's, {size}"
+        raise values.bad("vocab_size_per_layer_input", table[0], allowed)
+    return table
 
 
 FAMILY = Family(
@@ -101,9 +125,7 @@ FAMILY = Family(
     "Gemma4ForCausalLM",
     names={
         **GEMMA2_NAMES,
-        "input_gate": "per_layer_input_gate",
-        "input_up": "per_layer_projection",
-        "taken_norm": "post_per_layer_input_norm",
+        **LAYER_INPUT_NAMES,
         "scalar": "layer_scalar",
         "router": "router.proj",
         "router_scale": "router.scale",
@@ -113,9 +135,6 @@ FAMILY = Family(
         "beside_norm": "post_feedforward_layernorm_1",
         "expert_norm": "pre_feedforward_layernorm_2",
         "experts_norm": "post_feedforward_layernorm_2",
-        "input_table": "model.embed_tokens_per_layer",
-        "input_projection": "model.per_layer_model_projection",
-        "input_row_norm": "model.per_layer_projection_norm",
     },
     defaults={
         **GEMMA,
@@ -144,7 +163,7 @@ FAMILY = Family(
     experts=_experts,
     ropes_by_kind=True,
     own=_own,
-    layer_inputs=_input_width,
+    layer_inputs=_table,
     qkv_bias=flag("attention_bias"),
     output_bias=flag("attention_bias"),
     window=lambda values: values.count("sliding_window"),

@@ -172,7 +172,7 @@ class ModelConfig:
         """The file's content with every default filled in, ready for ``json.dump``."""
         left_out = _NOT_IN_FILE
         if self.blocks[0].own is not None:  # the greatest are not what the file means by these
-            left_out = left_out | {"head_dim", "num_key_value_heads"}
+            left_out = left_out | {"head_dim", "num_key_value_heads", "intermediate_size"}
         names = (field.name for field in fields(self) if field.name not in left_out)
         return {**self.raw, **{name: _plain(getattr(self, name)) for name in (*names, *_OF_BLOCKS)}}
 
@@ -279,6 +279,7 @@ def _read(raw: Mapping[str, object], family: Family) -> ModelConfig:
             logit_scale=settled(family.logit_scale, values),
             logit_cap=settled(family.logit_cap, values),
             layer_inputs=settled(family.layer_inputs, values),
+            streams=settled(family.streams, values),
         ),
         names=settled(family.names, values),
         sliding_window=window,

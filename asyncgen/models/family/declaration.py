@@ -160,6 +160,7 @@ class Family:
         logit_scale: See `StreamPlan`.
         logit_cap: See `StreamPlan`.
         layer_inputs: See `StreamPlan`.
+        streams: See `StreamPlan`.
         has_token_types: Whether a token may have a type, whose row of the embedding table is added.
     """
 
@@ -217,7 +218,8 @@ class Family:
     has_head_bias: Setting[bool] = False
     logit_scale: Setting[float] = 1.0
     logit_cap: Setting[float | None] = None
-    layer_inputs: Setting[int] = 0
+    layer_inputs: Setting[tuple[int, int] | None] = None
+    streams: Setting[int] = 1
     has_token_types: bool = False
 
 

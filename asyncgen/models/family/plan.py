@@ -55,7 +55,7 @@ class LayerPlan:
     """What a layer has of its own, in a family whose layers differ in their shapes (`OwnLayer`).
 
     Queries and keys are normalised per head, values too, without a weight; the block has a norm
-    before and after each part, and a factor on what it hands on.
+    before and after each part.
 
     Attributes:
         head_dim: Size of its heads.
@@ -64,6 +64,10 @@ class LayerPlan:
         values_are_keys: Whether values are what keys are before they are normalised and turned.
         keys_of: The layer whose keys and values it reads; ``None``: it makes its own.
         input_width: Features of the row that it takes in beside the stream; 0: there is none.
+        has_scalar: Whether there is a factor on what it hands on.
+        sparsity: Part of the gates that is not let through, were they normally distributed.
+        laurel_rank: Of the branch beside the attention, in a model of several streams.
+        scales_output: Whether its output there is scaled, by feature, where it meets its row.
     """
 
     head_dim: int
@@ -72,6 +76,10 @@ class LayerPlan:
     values_are_keys: bool = False
     keys_of: int | None = None
     input_width: int = 0
+    has_scalar: bool = True
+    sparsity: float = 0.0
+    laurel_rank: int = 0
+    scales_output: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +135,9 @@ class StreamPlan:
         has_head_bias: Whether the output head has a bias.
         logit_scale: Factor on the logits.
         logit_cap: Soft cap c of the logits: y becomes ``c * tanh(y / c)``; ``None``: none.
-        layer_inputs: Features of the row that each layer gets beside the stream, of a table that
-            ids are looked up in, too; 0: there is none.
+        layer_inputs: Rows of a table that ids are looked up in, too, and how many features of a
+            row are for each layer; an id without a row has the first. ``None``: there is none.
+        streams: How many there are side by side, of which each block computes the first.
     """
 
     embedding_scale: float = 1.0
@@ -137,4 +146,5 @@ class StreamPlan:
     has_head_bias: bool = False
     logit_scale: float = 1.0
     logit_cap: float | None = None
-    layer_inputs: int = 0
+    layer_inputs: tuple[int, int] | None = None
+    streams: int = 1

@@ -7,10 +7,10 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-AROUND_TEXT = ("aya_vision", "gemma3", "gemma4", "llava", "llava_next", "mistral3")
+AROUND_TEXT = ("aya_vision", "gemma3", "gemma3n", "gemma4", "llava", "llava_next", "mistral3")
 """Model types around a text model which, given text alone, compute what that computes."""
 
-_OWN = {"gemma3": "gemma3_text", "gemma4": "gemma4_text"}
+_OWN = {"gemma3": "gemma3_text", "gemma3n": "gemma3n_text", "gemma4": "gemma4_text"}
 """What the text model is where the file does not say it; Mistral's elsewhere."""
 
 _BESIDE = ("bos_token_id", "eos_token_id", "pad_token_id", "tie_word_embeddings")

@@ -69,6 +69,17 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "gemma": {"head_dim": 12},
     "gemma2": {"head_dim": 12, "query_pre_attn_scalar": 20, **_WINDOW},
     "gemma3_text": {"head_dim": 12, "num_hidden_layers": 6, **_WINDOW},
+    "gemma3n_text": {
+        "head_dim": 8,
+        "num_hidden_layers": 6,
+        "num_kv_shared_layers": 2,
+        "layer_types": ["sliding_attention", "sliding_attention", "full_attention"] * 2,
+        "hidden_size_per_layer_input": 8,
+        "vocab_size_per_layer_input": 90,
+        "laurel_rank": 4,
+        "activation_sparsity_pattern": [0.95, 0.5, 0.0, 0.0, 0.0, 0.0],
+        **_WINDOW,
+    },
     "gemma4_text": {
         "head_dim": 8,
         "global_head_dim": 12,
@@ -247,6 +258,12 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
             }
         },
         {"attention_bias": True, "query_pre_attn_scalar": 4},
+    ],
+    "gemma3n_text": [
+        {"altup_correct_scale": False, "num_kv_shared_layers": 0, "attention_bias": True},
+        {"altup_num_inputs": 2, "altup_coef_clip": 0.01, "final_logit_softcapping": 2.0},
+        {"activation_sparsity_pattern": None, "num_hidden_layers": 12, "layer_types": ...},
+        {"intermediate_size": [40, 48, 56, 48, 48, 40]},
     ],
     "gemma4_text": [
         {"hidden_size_per_layer_input": 0, "num_kv_shared_layers": 0},
