@@ -44,6 +44,20 @@ def test_sizes_of_layers_are_read_in_either_spelling() -> None:
     assert "head_dim" in first.to_dict() and first.to_dict()["head_dim"] == 8
 
 
+def test_the_first_ten_layers_of_a_gemma3n_are_sparse() -> None:
+    file = {"model_type": "gemma3n_text", "num_hidden_layers": 12, "num_kv_shared_layers": 2}
+    plans = [block.own for block in ModelConfig.from_hf(file).blocks]
+    assert [plan and plan.sparsity for plan in plans] == [0.95] * 10 + [0.0] * 2
+    for key, value in (
+        ("activation_sparsity_pattern", [0.5] * 11),
+        ("activation_sparsity_pattern", [1.0] * 12),
+        ("intermediate_size", [8] * 11),
+        ("altup_active_idx", 1),
+    ):
+        with pytest.raises(ModelLoadError, match=f"`{key}` is"):
+            ModelConfig.from_hf({**file, key: value})
+
+
 @pytest.mark.parametrize(
     ("key", "value"),
     [
@@ -76,11 +90,13 @@ def test_tables_by_id_need_ids(tmp_path: Path) -> None:
         model.resize_token_embeddings(100)
 
 
-@pytest.mark.parametrize("keys", [{}, EXPERTS], ids=["dense", "experts"])
+@pytest.mark.parametrize(
+    ("family", "keys"), [("gemma3n_text", {}), ("gemma4_text", {}), ("gemma4_text", EXPERTS)]
+)
 def test_torch_computes_the_same(
-    keys: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    family: str, keys: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    make("gemma4_text", tmp_path, **keys)
+    make(family, tmp_path, **keys)
     options: dict[str, Any] = {"dtype": "float32", "page_size": 7, "tokenizer": byte_tokenizer()}
     answers = []
     for kernels in (native.kernels, None):

@@ -262,7 +262,7 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
     "gemma3n_text": [
         {"altup_correct_scale": False, "num_kv_shared_layers": 0, "attention_bias": True},
         {"altup_num_inputs": 2, "altup_coef_clip": 0.01, "final_logit_softcapping": 2.0},
-        {"activation_sparsity_pattern": None, "num_hidden_layers": 12, "layer_types": ...},
+        {"activation_sparsity_pattern": None, "num_hidden_layers": 10, "layer_types": ...},
         {"intermediate_size": [40, 48, 56, 48, 48, 40]},
     ],
     "gemma4_text": [
