@@ -22,8 +22,13 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+
+def _as_it_is(rows: Tensor) -> Tensor:
+    return rows
+
+
 _ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
-    "Identity": lambda rows: rows,
+    "Identity": _as_it_is,
     "Tanh": torch.tanh,
     "ReLU": torch.relu,
     "GELU": F.gelu,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -157,6 +158,8 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
     write_dense(tmp_path / "2_Dense", 5, 6, bias=True, activation="activation.GELU")
     (layer,) = read_embedding_settings(tmp_path, {}, 6).layers
     assert layer.width == 5 and layer(torch.zeros(6)).shape == (5,)
+    again = pickle.loads(pickle.dumps(layer))
+    assert torch.equal(again(torch.ones(6)), layer(torch.ones(6)))
     with pytest.raises(ModelLoadError, match="6 to 5 features are wanted, of 7"):
         read_embedding_settings(tmp_path, {}, 7)
     write_dense(tmp_path / "2_Dense", 5, 6, bias=True, activation="activation.Mish")

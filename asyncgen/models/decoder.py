@@ -100,6 +100,7 @@ class DecoderLM(Prepared):
         ]
         self.packed_length = min(lengths, default=None)
         self._spaces: dict[int, Workspace] = {}
+        self._keeps_spaces = config.blocks[0].own is None  # others hold results, not memory
         # In a tuple, or it would become a parameter of this module as well.
         self._head_made_of: tuple[nn.Parameter, ...] = ()
 
@@ -335,6 +336,10 @@ class DecoderLM(Prepared):
         """
         return self._spaces.pop(tokens, None)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy makes memory of its own."""
+        return {**super().__getstate__(), "_spaces": {}}
+
     def ignored_weights(self) -> tuple[str, ...]:
         """Regular expressions of names that checkpoints carry and the model does not need."""
         unneeded = (_FREQUENCIES, *self.family.unneeded)
@@ -503,5 +508,5 @@ class DecoderLM(Prepared):
             run(stream, placed, attention, space)
         if self.has_streams:
             self.streams.end(stream, space.others)
-        if tokens <= KEPT_TOKENS:
+        if tokens <= KEPT_TOKENS and self._keeps_spaces:
             self._spaces[tokens] = space

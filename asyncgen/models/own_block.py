@@ -126,14 +126,13 @@ class OwnLayer(Prepared):
             for name, module in self.named_children()
             if isinstance(module, Linear)
         }
-        scalar = float(self.scalar.weight) if self.own.has_scalar else 1.0
-        self._plan = (norms, scale_heads, scale_values, products, scalar)
         if self.plan.experts is not None:
             self.experts.prepare()
-            scale = (
-                self.router_scale.weight.detach().float() * len(self.router_scale.weight) ** -0.5
-            )
-            self._routed_by = make_scaler(scale, len(scale), self.eps, torch.float32).into
+            scale = self.router_scale.weight.detach().float()
+            scale = scale * len(scale) ** -0.5
+            norms["router"] = make_scaler(scale, len(scale), self.eps, torch.float32).into
+        scalar = float(self.scalar.weight) if self.own.has_scalar else 1.0
+        self._plan = (norms, scale_heads, scale_values, products, scalar)
 
     def compiled(self) -> None:
         """There is no kernel of our own for all of it."""
@@ -195,7 +194,7 @@ class OwnLayer(Prepared):
         norms, plan = self._ready()[0], self.plan.experts
         assert plan is not None
         wide = x.float()
-        logits = self.experts.router(self._routed_by(wide, torch.empty_like(wide)))
+        logits = self.experts.router(norms["router"](wide, torch.empty_like(wide)))
         ids, weights = choose(plan.routing, logits, None)
         weights = weights * self.expert_scale.weight.to(weights.dtype)[ids]
         found = torch.zeros_like(x)

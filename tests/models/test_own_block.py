@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -88,6 +89,19 @@ def test_tables_by_id_need_ids(tmp_path: Path) -> None:
         model.generate(inputs_embeds=embeddings, max_new_tokens=2)
     with pytest.raises(InvalidRequestError, match="tables of 96 rows of their own"):
         model.resize_token_embeddings(100)
+
+
+@pytest.mark.parametrize(
+    ("family", "keys"), [("llama", {}), ("gemma3n_text", {}), ("gemma4_text", EXPERTS)]
+)
+def test_a_model_that_was_pickled_is_the_same(
+    family: str, keys: dict[str, Any], tmp_path: Path
+) -> None:
+    make(family, tmp_path, **keys)
+    model = asyncgen.load_model(tmp_path, dtype="float32")
+    ids = torch.tensor(PROMPTS[:1])
+    expected = model(ids).logits
+    assert torch.equal(pickle.loads(pickle.dumps(model))(ids).logits, expected)
 
 
 @pytest.mark.parametrize(
