@@ -109,7 +109,7 @@ def load_core(
         device=chosen,
         progress=progress,
     )
-    embedding_settings = read_embedding_settings(folder, raw)
+    embedding_settings = read_embedding_settings(folder, raw, config.hidden_size)
     return Loaded(core, generation_config, str(source), checkpoint, embedding_settings)
 
 

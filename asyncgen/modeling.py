@@ -32,6 +32,7 @@ from asyncgen.models.embeddings import (
     OutputEmbeddings,
     check_table,
     count_parameters,
+    refuse_embeddings,
     replace_table,
     resized,
 )
@@ -501,6 +502,7 @@ def embeddings_of(
             f"give exactly one of `{prefix}input_ids` and `{prefix}inputs_embeds`",
         )
     if inputs_embeds is not None:
+        refuse_embeddings(core, f"{prefix}inputs_embeds", inputs_embeds)
         width = core.config.hidden_size
         if inputs_embeds.dim() != 3 or inputs_embeds.shape[2] != width:
             raise _wrong_shape(f"{prefix}inputs_embeds", inputs_embeds, f"[B, S, {width}]")

@@ -14,6 +14,7 @@ LAYERS = (
     ("streamers",),
     (
         "asyncgen.errors",
+        "asyncgen.embedding_layers",
         "asyncgen.embedding_settings",
         "asyncgen.guard",
         "asyncgen.types",

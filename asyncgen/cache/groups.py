@@ -56,10 +56,12 @@ class GroupPlan:
     Attributes:
         depth: Layers that a page has places for, at least 1.
         groups: Those that keep everything come first. The order is that of a request's tables.
+        sources: For each layer, whose keys and values it reads.
     """
 
     depth: int
     groups: tuple[CacheGroup, ...]
+    sources: tuple[int, ...]
 
     @property
     def windows(self) -> tuple[int | None, ...]:
@@ -81,7 +83,7 @@ class GroupPlan:
             for number, group in enumerate(self.groups)
             for place, layer in enumerate(group.layers)
         }
-        return [found[layer] for layer in range(len(found))]
+        return [found[source] for source in self.sources]
 
 
 def plan_groups(config: ModelConfig) -> GroupPlan:
@@ -91,7 +93,8 @@ def plan_groups(config: ModelConfig) -> GroupPlan:
         config: The model's.
     """
     layers_of: dict[int | None, list[int]] = {}
-    for layer in range(config.num_hidden_layers):
+    sources = tuple(map(config.keys_of, range(config.num_hidden_layers)))
+    for layer in sorted(set(sources)):
         layers_of.setdefault(config.window(layer), []).append(layer)
     kinds = sorted(layers_of.items(), key=lambda kind: (kind[0] is not None, kind[0] or 0))
     depth = _depth([len(layers) for _, layers in kinds], has_full=None in layers_of)
@@ -104,7 +107,7 @@ def plan_groups(config: ModelConfig) -> GroupPlan:
         for window, layers in kinds
         for first in range(0, len(layers), depth)
     ]
-    return GroupPlan(depth, tuple(groups))
+    return GroupPlan(depth, tuple(groups), sources)
 
 
 def _depth(counts: Sequence[int], *, has_full: bool) -> int:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from asyncgen.errors import InvalidRequestError
+from asyncgen.models.altup import AltUpLayer, Streams
 from asyncgen.models.arch.registry import FAMILIES
 from asyncgen.models.block import DecoderLayer, Workspace
 from asyncgen.models.kernels.blocks import compile_layers
@@ -22,6 +23,8 @@ from asyncgen.models.kernels.norm import Norm
 from asyncgen.models.kernels.prepared import Prepared
 from asyncgen.models.kernels.products import is_laid_out_anew
 from asyncgen.models.kernels.rope import Rotary, query_factors, sinusoids
+from asyncgen.models.layer_inputs import LayerInputs
+from asyncgen.models.own_block import OwnLayer, OwnSpace
 from asyncgen.models.weight_rules import weight_rules
 
 if TYPE_CHECKING:
@@ -76,6 +79,13 @@ class DecoderLM(Prepared):
         self.layers = nn.ModuleList(
             self._make_layer(index, dtype) for index in range(config.num_hidden_layers)
         )
+        # Whether layers read more of a token than the stream.
+        self.reads_ids = config.stream.layer_inputs is not None
+        if self.reads_ids:
+            self.layer_inputs = LayerInputs(config, dtype=dtype)
+        self.has_streams = config.stream.streams > 1
+        if self.has_streams:
+            self.streams = Streams(config, dtype=dtype)
         self.norm = self._make_norm(dtype)
         has_bias = config.stream.has_head_bias
         self.lm_head = Linear(config.hidden_size, config.vocab_size, has_bias, dtype=dtype)
@@ -90,6 +100,7 @@ class DecoderLM(Prepared):
         ]
         self.packed_length = min(lengths, default=None)
         self._spaces: dict[int, Workspace] = {}
+        self._keeps_spaces = config.blocks[0].own is None  # others hold results, not memory
         # In a tuple, or it would become a parameter of this module as well.
         self._head_made_of: tuple[nn.Parameter, ...] = ()
 
@@ -130,6 +141,10 @@ class DecoderLM(Prepared):
         layers: list[Any] = list(self.layers)
         for layer in layers:
             layer.prepare()
+        if self.reads_ids:
+            self.layer_inputs.prepare()
+        if self.has_streams:
+            self.streams.prepare()
         if self.config.tie_word_embeddings:
             self._tie_head()
         self._spaces.clear()
@@ -190,8 +205,15 @@ class DecoderLM(Prepared):
         self._head_made_of = (self.embed_tokens.weight,)
 
     def embed(self, input_ids: Tensor) -> Tensor:
-        """Rows of the embedding table for ids ``[B, S]``, as ``[B, S, E]``."""
-        return self.embed_tokens(input_ids)
+        """Rows of the embedding table for ids ``[B, S]``, as ``[B, S, E]``.
+
+        Where layers have rows of their own (`reads_ids`), these stand behind each, for `hidden`.
+        """
+        rows = self.embed_tokens(input_ids)
+        if not self.reads_ids:
+            return rows
+        own = self.layer_inputs.lookup(input_ids.reshape(-1)).view(*input_ids.shape, -1)
+        return torch.cat((rows, own), dim=-1)
 
     def hidden(
         self,
@@ -204,7 +226,7 @@ class DecoderLM(Prepared):
         """Run the layers and the final norm.
 
         Args:
-            embeddings: ``[B, S, E]``, in the model's dtype; left as they are.
+            embeddings: What `embed` gives, in the model's dtype; left as they are.
             positions: Position of each token in its text, ``[B, S]`` or ``[1, S]``, int64.
             attention: Does the attention.
             collect: Gets the embeddings and each layer's output, ``[B, S, E]``; the last one
@@ -215,8 +237,12 @@ class DecoderLM(Prepared):
             ``[B, S, E]``.
         """
         batch, length, width = embeddings.shape
+        rows = None
+        if self.reads_ids:
+            width = self.config.hidden_size
+            embeddings, rows = embeddings[..., :width], embeddings[..., width:].flatten(0, 1)
         stream = embeddings.reshape(-1, width).clone()
-        self._run(stream, positions, batch, attention, collect, depth)
+        self._run(stream, positions, batch, attention, collect, depth, rows)
         normed = self.norm.scaler.into(stream, stream).view(batch, length, width)
         if collect is not None:
             collect.append(normed)
@@ -239,7 +265,8 @@ class DecoderLM(Prepared):
         lookup, _, _, norm, product, _ = self._plan or self._ready()
         batch = input_ids.shape[0]
         stream = lookup(input_ids.reshape(-1))  # [N, E]
-        self._run(stream, positions, batch, attention, None)
+        rows = self.layer_inputs.lookup(input_ids.reshape(-1)) if self.reads_ids else None
+        self._run(stream, positions, batch, attention, None, None, rows)
         if stream.shape[0] != batch:
             stream = stream.view(batch, -1, stream.shape[1])[:, -1].contiguous()
         return product(norm(stream, stream))
@@ -296,7 +323,8 @@ class DecoderLM(Prepared):
         # from outside.
         with torch.inference_mode(not is_recorded):
             stream = lookup(input_ids)  # [N, E]
-            self._run(stream, positions, 1, attention, None)
+            rows = self.layer_inputs.lookup(input_ids) if self.reads_ids else None
+            self._run(stream, positions, 1, attention, None, None, rows)
             if wanted.shape[0] != stream.shape[0]:
                 stream = stream.index_select(0, wanted)
             return norm(stream, stream)
@@ -307,6 +335,10 @@ class DecoderLM(Prepared):
         Who recorded such a step keeps it: the recording goes on writing there.
         """
         return self._spaces.pop(tokens, None)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy makes memory of its own."""
+        return {**super().__getstate__(), "_spaces": {}}
 
     def ignored_weights(self) -> tuple[str, ...]:
         """Regular expressions of names that checkpoints carry and the model does not need."""
@@ -324,28 +356,38 @@ class DecoderLM(Prepared):
         return weight_rules(self.config, self.family)
 
     def _make_layer(self, index: int, dtype: torch.dtype) -> nn.Module:
-        return DecoderLayer(self.config, index, rope=self._rope_of(index), dtype=dtype)
+        kind: type[Any] = DecoderLayer
+        if self.config.blocks[index].own is not None:
+            kind = AltUpLayer if self.config.stream.streams > 1 else OwnLayer
+        return kind(self.config, index, rope=self._rope_of(index), dtype=dtype)
 
     def _make_norm(self, dtype: torch.dtype) -> Norm:
         config = self.config
         plan = config.blocks[-1].norm
         return Norm(config.hidden_size, config.rms_norm_eps, plan, dtype=dtype)
 
-    def _ropes(self) -> list[RopeConfig]:
-        """The ropes that differ from each other, and turn or scale at all."""
-        ropes = dict.fromkeys(self.config.ropes or (self.config.rope,))
-        return [rope for rope in ropes if not _is_idle(rope)]
+    def _ropes(self) -> list[tuple[RopeConfig, int]]:
+        """The ropes that differ and turn or scale at all, each with the size of heads."""
+        ropes = dict.fromkeys(map(self._rope_at, range(self.config.num_hidden_layers)))
+        return [each for each in ropes if not _is_idle(each[0])]
+
+    def _rope_at(self, index: int) -> tuple[RopeConfig, int]:
+        """A layer's rope, and the size of its heads."""
+        config, own = self.config, self.config.blocks[index].own
+        rope = config.ropes[index] if config.ropes else config.rope
+        return rope, config.head_dim if own is None else own.head_dim
 
     def _rope_of(self, index: int) -> int | None:
         """Which of them turns a layer."""
-        rope = self.config.ropes[index] if self.config.ropes else self.config.rope
-        return None if _is_idle(rope) else self._ropes().index(rope)
+        each = self._rope_at(index)
+        return None if _is_idle(each[0]) else self._ropes().index(each)
 
     def _make_positions(self, dtype: torch.dtype) -> None:
         """Make what tells positions apart, and what else is done with embeddings."""
         config, hidden = self.config, self.config.hidden_size
         self._rotaries = [
-            Rotary(replace(config, rope=rope, ropes=None), dtype) for rope in self._ropes()
+            Rotary(replace(config, rope=rope, ropes=None, head_dim=size), dtype)
+            for rope, size in self._ropes()
         ]
         if config.stream.positions == "table":
             assert config.position_limit is not None
@@ -356,6 +398,8 @@ class DecoderLM(Prepared):
 
     def _make_space(self, tokens: int, like: Tensor) -> Any:
         """Memory that the layers share for so many tokens."""
+        if self.config.blocks[0].own is not None:
+            return OwnSpace(like)
         return Workspace(self.config, tokens, like)
 
     def _placing(self) -> Callable[[Tensor, Tensor], Sequence[tuple[Tensor, ...]]]:
@@ -378,7 +422,7 @@ class DecoderLM(Prepared):
         turns = [rotary.rows for rotary in self._rotaries]
         scalings = [
             (number, rope.query_scaling)
-            for number, rope in enumerate(self._ropes())
+            for number, (rope, _) in enumerate(self._ropes())
             if rope.query_scaling is not None
         ]
 
@@ -435,8 +479,9 @@ class DecoderLM(Prepared):
         attention: AttentionContext,
         collect: list[Tensor] | None,
         depth: int | None = None,
+        rows: Tensor | None = None,
     ) -> None:
-        """Send the stream ``[N, E]`` through the layers, in place."""
+        """Send the stream ``[N, E]`` through the layers, in place; ``rows`` are layers' own."""
         _, place, layers, _, _, compiled = self._plan or self._ready()
         tokens = stream.shape[0]
         if positions.numel() != tokens:
@@ -448,16 +493,22 @@ class DecoderLM(Prepared):
             compiled.run(stream, placed, pages)
             return
         # Taken out while in use, so that calls from two threads never share one.
-        space = self._spaces.pop(tokens, None)
+        space: Any = self._spaces.pop(tokens, None)
         if space is None:
             # Memory made in inference mode could not be written to outside of it later on.
             with torch.inference_mode(False):
                 space = self._make_space(tokens, stream)
+        if rows is not None:
+            space.inputs = self.layer_inputs.mix(rows, stream)
+        if self.has_streams:
+            space.others = self.streams.begin(stream)
         for run in layers if depth is None else layers[:depth]:
             if collect is not None:
                 collect.append(stream.view(batch, -1, stream.shape[1]).clone())
             run(stream, placed, attention, space)
-        if tokens <= KEPT_TOKENS:
+        if self.has_streams:
+            self.streams.end(stream, space.others)
+        if tokens <= KEPT_TOKENS and self._keeps_spaces:
             self._spaces[tokens] = space
 
 

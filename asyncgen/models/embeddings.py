@@ -104,6 +104,17 @@ class OutputEmbeddings(_View):
         return self.core.lm_head(hidden)
 
 
+def refuse_embeddings(core: object, name: str, value: object) -> None:
+    """Refuse embeddings in the place of ids where layers read the ids.
+
+    Raises:
+        InvalidRequestError: They do.
+    """
+    if getattr(core, "reads_ids", False):
+        allowed = "layers of this model look tokens up in tables of their own; give `input_ids`"
+        raise InvalidRequestError(name, type(value).__name__, allowed)
+
+
 def check_table(module: object, core: DecoderLM) -> Tensor:
     """The table of a module that is to become a model's.
 
@@ -143,8 +154,14 @@ def replace_table(core: DecoderLM, table: Tensor, head: Tensor | None = None) ->
         core: The model; what it prepared of the old ones is made anew.
         table: ``[V, E]``, of any V; shared where dtype and device are the model's.
         head: ``[V, E]`` of a head that is not tied; ``None`` keeps that one.
+
+    Raises:
+        InvalidRequestError: V changes, and layers look ids up in tables of their own.
     """
     config, size = core.config, len(table)
+    if core.reads_ids and size != config.vocab_size:
+        allowed = f"layers of this model have tables of {config.vocab_size} rows of their own"
+        raise InvalidRequestError("vocab_size", size, allowed)
     core.embed_tokens.weight = _parameter(table.to(core.device, core.dtype))
     core.embed_tokens.prepare()
     core.config = replace(config, vocab_size=size, raw={**config.raw, "vocab_size": size})

@@ -9,9 +9,12 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from asyncgen.models.altup import altup_rules, stream_rules
 from asyncgen.models.block import XIELU_PARAMETERS
 from asyncgen.models.expert_rules import expert_rules
 from asyncgen.models.latent import latent_rules
+from asyncgen.models.layer_inputs import input_rules
+from asyncgen.models.own_block import own_rules
 from asyncgen.weight_map import WeightRule, module_rules
 
 if TYPE_CHECKING:
@@ -36,8 +39,17 @@ def weight_rules(config: ModelConfig, family: Family) -> tuple[WeightRule, ...]:
         rules += module_rules("embed_positions", [names["embed_positions"]], [places], hidden)
     if "embed_norm" in names:
         rules += _norm_rules("embed_norm", [names["embed_norm"]], (hidden,), norm)
+    if config.stream.layer_inputs:
+        rules += input_rules(config)
+    if config.stream.streams > 1:
+        rules += stream_rules(config)
     for index in range(config.num_hidden_layers):
-        rules += _layer_rules(config, family, index)
+        if config.stream.streams > 1:
+            rules += altup_rules(config, index)
+        elif config.blocks[index].own is not None:
+            rules += own_rules(config, index)
+        else:
+            rules += _layer_rules(config, family, index)
     if "norm" in names:
         rules += _norm_rules("norm", [names["norm"]], (hidden,), norm)
     if not config.tie_word_embeddings:

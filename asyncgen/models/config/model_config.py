@@ -18,8 +18,9 @@ from asyncgen.models.family.rope import RopeConfig, require_pairs, rope_values
 from asyncgen.models.family.values import MOST_HEADS, MOST_LAYERS, ConfigValues
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Mapping, Sequence
 
+    from asyncgen.models.family.plan import LayerPlan
     from asyncgen.models.family.values import Kinds
 
 
@@ -40,7 +41,8 @@ class ModelConfig:
         num_hidden_layers: Number of decoder layers.
         num_attention_heads: Query heads, H.
         num_key_value_heads: Key and value heads, K; divides H.
-        head_dim: Size of a head, D; even where positions are rotary.
+        head_dim: Size of a head, D; even where positions are rotary. Where layers differ, here and
+            in the number of key heads, the greatest, for which keys and values are stored.
         max_position_embeddings: Context length in tokens; ``None`` where nothing limits it.
         rms_norm_eps: Added to the mean square, or the variance, before the root.
         rope: Rotary position embedding; says nothing where positions are of another kind.
@@ -155,8 +157,19 @@ class ModelConfig:
         return self.rope.theta
 
     def window(self, layer: int) -> int | None:
-        """Keys that a query of this layer sees, itself included; ``None``: all of them."""
-        return self.attention[layer].window
+        """Last keys of a text that this layer still needs, the newest included; ``None``: all."""
+        options = self.attention[layer]
+        return None if options.is_bidirectional else options.window
+
+    def keys_of(self, layer: int) -> int:
+        """The layer whose keys and values a layer reads, itself as a rule."""
+        own = self.blocks[layer].own
+        return layer if own is None or own.keys_of is None else own.keys_of
+
+    @property
+    def is_bidirectional(self) -> bool:
+        """Whether tokens see later ones: such a model embeds texts, and generates none."""
+        return any(options.is_bidirectional for options in self.attention)
 
     def to_dict(self) -> dict[str, object]:
         """The file's content with every default filled in, ready for ``json.dump``."""
@@ -165,6 +178,8 @@ class ModelConfig:
             left_out |= {"head_dim"}  # such files mean another size by it, or do not have it
         if any(block.heads is not None for block in self.blocks):
             left_out |= {"num_key_value_heads"}  # files say those of some layers by it
+        if self.blocks[0].own is not None:  # the greatest are not what the file means by these
+            left_out |= {"head_dim", "num_key_value_heads", "intermediate_size"}
         names = [field.name for field in fields(self) if field.name not in left_out]
         return {**self.raw, **{name: _plain(getattr(self, name)) for name in (*names, *_OF_BLOCKS)}}
 
@@ -244,9 +259,9 @@ def _read(raw: Mapping[str, object], family: Family) -> ModelConfig:
     length = values.count("max_position_embeddings") if has_length else None
     latent = settled(family.latent, values)
     if latent is not None:
-        head_dim = latent.head_dim
+        size = head_dim = latent.head_dim
     else:
-        head_dim = values.head_dim(hidden, heads, is_turned=is_turned)
+        size = head_dim = values.head_dim(hidden, heads, is_turned=is_turned)
     window = settled(family.window, values)
     sliding = "chunked_attention" if family.is_chunked else "sliding_attention"
     expected = tuple(
@@ -254,10 +269,15 @@ def _read(raw: Mapping[str, object], family: Family) -> ModelConfig:
         for layer in range(layers)
     )
     kinds = values.layer_types(window, expected, sliding=sliding, fixed=not family.has_layer_types)
+    blocks = _blocks(values, family, kinds)
+    own = [block.own for block in blocks if block.own is not None]
+    if own:
+        head_dim, kv_heads = max(each.head_dim for each in own), max(each.kv_heads for each in own)
+        _check_own(values, own, heads, kv_heads)
     rope, ropes = RopeConfig(rope_type="none"), None
     if is_turned:
         assert length is not None
-        rope, ropes = _ropes(values, family, kinds, positions=length, head_dim=head_dim)
+        rope, ropes = _ropes(values, family, kinds, positions=length, head_dim=size)
     config = ModelConfig(
         model_type=values.model_type,
         vocab_size=values.count("vocab_size"),
@@ -272,7 +292,7 @@ def _read(raw: Mapping[str, object], family: Family) -> ModelConfig:
         rope=rope,
         ropes=ropes,
         attention=_attention(values, family, kinds, window),
-        blocks=_blocks(values, family, kinds),
+        blocks=blocks,
         stream=StreamPlan(
             embedding_scale=settled(family.embedding_scale, values),
             positions=positions,
@@ -280,6 +300,8 @@ def _read(raw: Mapping[str, object], family: Family) -> ModelConfig:
             has_head_bias=settled(family.has_head_bias, values),
             logit_scale=settled(family.logit_scale, values),
             logit_cap=settled(family.logit_cap, values),
+            layer_inputs=settled(family.layer_inputs, values),
+            streams=settled(family.streams, values),
         ),
         names=settled(family.names, values),
         sliding_window=window,
@@ -328,8 +350,18 @@ def _ropes(
     return fitted(rope), None if ropes is None else tuple(map(fitted, ropes))
 
 
+def _check_own(values: ConfigValues, own: Sequence[LayerPlan], heads: int, kv_heads: int) -> None:
+    """Refuse shapes of layers that do not go together."""
+    for each in own:
+        if heads % kv_heads or kv_heads % each.kv_heads:
+            allowed = f"the {heads} query heads and the most key heads, {kv_heads}, are multiples"
+            raise values.bad("num_key_value_heads", each.kv_heads, allowed)
+        if each.head_dim % 2:
+            raise values.bad("head_dim", each.head_dim, "rotary embeddings turn pairs: an even one")
+
+
 def _blocks(values: ConfigValues, family: Family, kinds: Kinds) -> tuple[BlockPlan, ...]:
-    """What each block computes; blocks differ in heads, their norms, and experts."""
+    """What each block computes; most differ in heads, their norms, and experts."""
     block = BlockPlan(
         norm=settled(family.norm, values),
         has_qkv_bias=settled(family.qkv_bias, values),
@@ -349,24 +381,16 @@ def _blocks(values: ConfigValues, family: Family, kinds: Kinds) -> tuple[BlockPl
         is_parallel=settled(family.is_parallel, values),
         residual_scale=settled(family.residual_scale, values),
     )
-    own = [
-        (
-            family.heads(values, layer, kind),
-            family.experts(values, layer),
-            family.has_head_norm(values, layer, kind),
-        )
-        for layer, kind in enumerate(kinds)
-    ]
-    made = {
-        (heads, experts, is_normed): replace(
-            block,
-            heads=heads,
-            experts=experts,
-            head_norm=block.head_norm if is_normed else None,
-        )
-        for heads, experts, is_normed in set(own)
-    }
-    return tuple(made[each] for each in own)
+    made: dict[tuple[object, ...], BlockPlan] = {}
+
+    def of(layer: int, kind: str) -> BlockPlan:
+        heads, experts = family.heads(values, layer, kind), family.experts(values, layer)
+        normed = block.head_norm if family.has_head_norm(values, layer, kind) else None
+        own = family.own(values, layer, kinds)
+        one = replace(block, heads=heads, experts=experts, head_norm=normed, own=own)
+        return made.setdefault((heads, experts, normed, own), one)
+
+    return tuple(of(layer, kind) for layer, kind in enumerate(kinds))
 
 
 def _attention(
@@ -376,6 +400,9 @@ def _attention(
     scale = settled(family.attention_scale, values)
     scales = scale if isinstance(scale, tuple) else (scale,) * len(kinds)
     cap, slopes = settled(family.attention_cap, values), settled(family.slopes, values)
+    both = settled(family.is_bidirectional, values)
+    if both and window is not None:
+        window = window // 2 + 1  # files count the keys of both sides
     return tuple(
         AttentionOptions(
             None if kind == _FULL else window,
@@ -384,6 +411,7 @@ def _attention(
             family.has_sinks(values, layer, kind),
             slopes,
             is_chunked=family.is_chunked and kind != _FULL,
+            is_bidirectional=both,
         )
         for layer, (kind, each) in enumerate(zip(kinds, scales, strict=True))
     )

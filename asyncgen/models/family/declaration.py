@@ -10,8 +10,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
-from asyncgen.models.family.plan import HeadNormPlan, HeadsPlan, LatentPlan, NormPlan, Positions
-from asyncgen.models.family.values import ConfigValues
+from asyncgen.models.family.plan import (
+    HeadNormPlan,
+    HeadsPlan,
+    LatentPlan,
+    LayerPlan,
+    NormPlan,
+    Positions,
+)
+from asyncgen.models.family.values import ConfigValues, Kinds
 
 if TYPE_CHECKING:
     from asyncgen.models.family.experts import ExpertsPlan
@@ -98,6 +105,10 @@ def _no_experts(values: ConfigValues, layer: int) -> ExpertsPlan | None:
     return None
 
 
+def _nothing_own(values: ConfigValues, layer: int, kinds: Kinds) -> LayerPlan | None:
+    return None
+
+
 def every_layer(values: ConfigValues, layer: int, kind: str) -> bool:
     """What all layers have."""
     return True
@@ -168,6 +179,7 @@ class Family:
         activation: Name of the activation.
         is_gated: Whether what is activated is a gate.
         experts: The experts of a layer of this number; ``None``: its feed-forward has none.
+        own: What a layer of this number has of its own; layers come with their kinds.
         is_parallel: Whether both parts of a block see the same stream.
 
         window: Keys that a query of a sliding layer sees; ``None``: no layer slides.
@@ -179,12 +191,15 @@ class Family:
         has_sinks: Whether each query head of a layer of this number and kind has a learned score
             without a key.
         slopes: Slopes of ALiBi, one a query head.
+        is_bidirectional: Whether queries see later keys too.
 
         embedding_scale: See `StreamPlan`.
         residual_scale: See `BlockPlan`.
         has_head_bias: See `StreamPlan`.
         logit_scale: See `StreamPlan`.
         logit_cap: See `StreamPlan`.
+        layer_inputs: See `StreamPlan`.
+        streams: See `StreamPlan`.
         has_token_types: Whether a token may have a type, whose row of the embedding table is added.
     """
 
@@ -235,6 +250,7 @@ class Family:
     activation: Setting[str] = _activation
     is_gated: Setting[bool] = True
     experts: Callable[[ConfigValues, int], ExpertsPlan | None] = _no_experts
+    own: Callable[[ConfigValues, int, Kinds], LayerPlan | None] = _nothing_own
     is_parallel: Setting[bool] = False
 
     window: Setting[int | None] = None
@@ -245,12 +261,15 @@ class Family:
     attention_cap: Setting[float | None] = None
     has_sinks: Callable[[ConfigValues, int, str], bool] = _no_kind
     slopes: Setting[tuple[float, ...] | None] = None
+    is_bidirectional: Setting[bool] = False
 
     embedding_scale: Setting[float] = 1.0
     residual_scale: Setting[float] = 1.0
     has_head_bias: Setting[bool] = False
     logit_scale: Setting[float] = 1.0
     logit_cap: Setting[float | None] = None
+    layer_inputs: Setting[tuple[int, int] | None] = None
+    streams: Setting[int] = 1
     has_token_types: bool = False
 
 

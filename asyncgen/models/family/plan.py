@@ -95,6 +95,38 @@ class HeadsPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class LayerPlan:
+    """What a layer has of its own, in a family whose layers differ in their shapes (`OwnLayer`).
+
+    Queries and keys are normalised per head, values too, without a weight; the block has a norm
+    before and after each part.
+
+    Attributes:
+        head_dim: Size of its heads.
+        kv_heads: Its key and value heads.
+        width: Of its feed-forward.
+        values_are_keys: Whether values are what keys are before they are normalised and turned.
+        keys_of: The layer whose keys and values it reads; ``None``: it makes its own.
+        input_width: Features of the row that it takes in beside the stream; 0: there is none.
+        has_scalar: Whether there is a factor on what it hands on.
+        sparsity: Part of the gates that is not let through, were they normally distributed.
+        laurel_rank: Of the branch beside the attention, in a model of several streams.
+        scales_output: Whether its output there is scaled, by feature, where it meets its row.
+    """
+
+    head_dim: int
+    kv_heads: int
+    width: int
+    values_are_keys: bool = False
+    keys_of: int | None = None
+    input_width: int = 0
+    has_scalar: bool = True
+    sparsity: float = 0.0
+    laurel_rank: int = 0
+    scales_output: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class BlockPlan:
     """One block: attention and feed-forward. Which norms it has, its weight names tell.
 
@@ -122,6 +154,7 @@ class BlockPlan:
             are in there then.
         is_parallel: Whether both parts see the stream as it was before the block.
         residual_scale: Factor on what each part adds to the stream.
+        own: What it does not share with the others; ``None``: all are of one shape.
     """
 
     norm: NormPlan = NormPlan()
@@ -143,6 +176,7 @@ class BlockPlan:
     experts: ExpertsPlan | None = None
     is_parallel: bool = False
     residual_scale: float = 1.0
+    own: LayerPlan | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +191,9 @@ class StreamPlan:
         has_head_bias: Whether the output head has a bias.
         logit_scale: Factor on the logits.
         logit_cap: Soft cap c of the logits: y becomes ``c * tanh(y / c)``; ``None``: none.
+        layer_inputs: Rows of a table that ids are looked up in, too, and how many features of a
+            row are for each layer; an id without a row has the first. ``None``: there is none.
+        streams: How many there are side by side, of which each block computes the first.
     """
 
     embedding_scale: float = 1.0
@@ -165,3 +202,5 @@ class StreamPlan:
     has_head_bias: bool = False
     logit_scale: float = 1.0
     logit_cap: float | None = None
+    layer_inputs: tuple[int, int] | None = None
+    streams: int = 1

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _BESIDE = ("rope_theta", "original_max_position_embeddings")
 """What may also stand outside of a rope's parameters."""
 
-_ROPE_TYPES = ("default", "linear", "dynamic", "llama3", "yarn", "longrope")
+_ROPE_TYPES = ("default", "linear", "dynamic", "llama3", "yarn", "longrope", "proportional")
 _NUMBERS = (
     "factor",
     "low_freq_factor",
@@ -55,8 +55,8 @@ class RopeConfig:
     """Rotary position embedding, in one spelling for all the ways it is written down.
 
     Attributes:
-        rope_type: ``none``, ``default``, ``linear``, ``dynamic``, ``llama3``, ``yarn`` or
-            ``longrope``.
+        rope_type: ``none``, ``default``, ``linear``, ``dynamic``, ``llama3``, ``yarn``,
+            ``longrope`` or ``proportional``.
         theta: Base of the wavelengths, above 0.
         factor: How many times longer the context became, at least 1 in sensible checkpoints.
         original_max_position_embeddings: Context length in tokens before it was stretched.
@@ -73,6 +73,8 @@ class RopeConfig:
         long_factors: ``longrope``: the same beyond it.
         turned: Part of a head that is turned, above 0 and at most 1: the first pairs; the others
             have frequency 0.
+        kept: ``proportional``: part of the pairs that are turned, above 0 and at most 1, each as it
+            would be where all are; the others have frequency 0.
         query_scaling: Factor on the queries by position; ``None``: none.
     """
 
@@ -91,6 +93,7 @@ class RopeConfig:
     short_factors: tuple[float, ...] | None = None
     long_factors: tuple[float, ...] | None = None
     turned: float = 1.0
+    kept: float = 1.0
     query_scaling: QueryScaling | None = None
 
 
@@ -217,6 +220,12 @@ def _rope(
         raise bad("rope_theta", theta, "must be above 0")
     if rope_type == "default":
         return RopeConfig(theta=theta, original_max_position_embeddings=positions)
+    if rope_type == "proportional":
+        kept, factor = (number(stated, key, 1.0) for key in ("partial_rotary_factor", "factor"))
+        if not 0 < kept <= 1 or factor <= 0:
+            allowed = "partial_rotary_factor is above 0 and at most 1, factor above 0"
+            raise bad(key, dict(stated), allowed)
+        return RopeConfig("proportional", theta, factor, positions, kept=kept)
     original = positions
     if rope_type in ("llama3", "yarn", "longrope"):
         # The others are defined by max_position_embeddings, whatever else is written.

@@ -7,10 +7,20 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-AROUND_TEXT = ("aria", "aya_vision", "gemma3", "llama4", "llava", "llava_next", "mistral3")
+AROUND_TEXT = (
+    "aria",
+    "aya_vision",
+    "gemma3",
+    "gemma3n",
+    "gemma4",
+    "llama4",
+    "llava",
+    "llava_next",
+    "mistral3",
+)
 """Model types around a text model which, given text alone, compute what that computes."""
 
-_OWN = {"aria": "aria_text", "gemma3": "gemma3_text", "llama4": "llama4_text"}
+_OWN = {name: f"{name}_text" for name in ("aria", "gemma3", "gemma3n", "gemma4", "llama4")}
 """Type of the text model where the file does not say it; else it is Mistral's."""
 
 _BESIDE = ("bos_token_id", "eos_token_id", "pad_token_id", "tie_word_embeddings")

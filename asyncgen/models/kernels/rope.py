@@ -3,7 +3,8 @@
 Su et al., "RoFormer" (2021), section 3.4, with the halves of a head as partners. Scalings:
 *linear* (Chen et al. 2023, section 2.3), *dynamic* NTK-aware base (bloc97 and emozilla, 2023),
 *llama3* (Llama 3.1's frequency bands), *yarn* (Peng et al. 2023, sections 3.2 and 3.4), *longrope*
-(Ding et al. 2024, section 3.2: a searched factor for each pair).
+(Ding et al. 2024, section 3.2: a searched factor for each pair), *proportional* (Gemma 4: only the
+fastest pairs turn).
 
 `Rotary` keeps no state that a request could leave behind: the angles of *dynamic* and *longrope*
 depend on the largest position of the forward pass alone.
@@ -59,6 +60,9 @@ def inverse_frequencies(rope: RopeConfig, head_dim: int, length: int | None = No
         return plain / torch.tensor(factors, device="cpu")
     if rope.rope_type == "linear":
         return plain / rope.factor
+    if rope.rope_type == "proportional":
+        pairs = int(rope.kept * head_dim // 2)
+        return torch.where(torch.arange(len(plain), device="cpu") < pairs, plain / rope.factor, 0)
     if rope.rope_type == "llama3":
         return _llama3(plain, rope)
     if rope.rope_type == "yarn":

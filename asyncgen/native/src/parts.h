@@ -96,7 +96,9 @@ struct Experts {
 std::size_t memory_for(const Experts& experts, std::int64_t rows);
 
 // Adds to the stream what the experts of each row make of it.
-void mix_experts(const Experts& experts, const Rows& x, const Rows& stream, char* memory) noexcept;
+// A choice that was made before, [rows, chosen], takes the place of the router's.
+void mix_experts(const Experts& experts, const Rows& x, const Rows& stream, char* memory,
+                 const std::int32_t* ids = nullptr, const float* weights = nullptr) noexcept;
 
 // A norm, by the root mean square or by mean and variance.
 struct Norm {

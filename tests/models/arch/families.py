@@ -100,6 +100,27 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "gemma": {"head_dim": 12},
     "gemma2": {"head_dim": 12, "query_pre_attn_scalar": 20, **_WINDOW},
     "gemma3_text": {"head_dim": 12, "num_hidden_layers": 6, **_WINDOW},
+    "gemma3n_text": {
+        "head_dim": 8,
+        "num_hidden_layers": 6,
+        "num_kv_shared_layers": 2,
+        "layer_types": ["sliding_attention", "sliding_attention", "full_attention"] * 2,
+        "hidden_size_per_layer_input": 8,
+        "vocab_size_per_layer_input": 90,
+        "laurel_rank": 4,
+        "activation_sparsity_pattern": [0.95, 0.5, 0.0, 0.0, 0.0, 0.0],
+        **_WINDOW,
+    },
+    "gemma4_text": {
+        "head_dim": 8,
+        "global_head_dim": 12,
+        "num_hidden_layers": 6,
+        "num_kv_shared_layers": 2,
+        "layer_types": ["sliding_attention", "sliding_attention", "full_attention"] * 2,
+        "hidden_size_per_layer_input": 8,
+        "vocab_size_per_layer_input": 96,
+        **_WINDOW,
+    },
     "glm": {"head_dim": 8},
     "glm4": {"head_dim": 8},
     "glm4_moe": {"head_dim": 8, "use_qk_norm": True, **_GROUPED},
@@ -389,6 +410,35 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
         },
         {"attention_bias": True, "query_pre_attn_scalar": 4},
     ],
+    "gemma3n_text": [
+        {"altup_correct_scale": False, "num_kv_shared_layers": 0, "attention_bias": True},
+        {"altup_num_inputs": 2, "altup_coef_clip": 0.01, "final_logit_softcapping": 2.0},
+        {"activation_sparsity_pattern": None, "num_hidden_layers": 10, "layer_types": ...},
+        {"intermediate_size": [40, 48, 56, 48, 48, 40]},
+    ],
+    "gemma4_text": [
+        {"hidden_size_per_layer_input": 0, "num_kv_shared_layers": 0},
+        {"attention_k_eq_v": True, "num_global_key_value_heads": 1, "attention_bias": True},
+        {"num_kv_shared_layers": 3, "use_double_wide_mlp": True, "final_logit_softcapping": 1.5},
+        {"use_bidirectional_attention": "vision", "head_dim": 16},
+        {
+            "enable_moe_block": True,
+            "top_k_experts": 2,
+            "num_experts": 5,
+            "moe_intermediate_size": 16,
+        },
+        {
+            "rope_parameters": {
+                "full_attention": {
+                    "rope_type": "proportional",
+                    "partial_rotary_factor": 0.5,
+                    "factor": 4.0,
+                    "rope_theta": 1e5,
+                },
+                "sliding_attention": {"rope_type": "default", "rope_theta": 5000.0},
+            }
+        },
+    ],
     "glm": [{"attention_bias": False}, _turned(0.25), _turned(1.0), _TIED],
     "glm4": [{"attention_bias": False}, _turned(0.25), _ALL],
     "glm4_moe_lite": [*_LATENTS, {"rope_interleave": False, **_LLAMA3}],
@@ -582,5 +632,8 @@ def make(family: str, folder: Path, seed: int = 0, **overrides: Any) -> Any:
             # Norms stay around what they are made with: one, or nothing where one is added.
             is_factor = parameter.dim() == 1 and name.endswith("weight")
             parameter.copy_(parameter + 0.1 * noise if is_factor else 0.15 * noise)
+        for name, buffer in model.named_buffers():
+            if name.endswith("layer_scalar"):
+                buffer.fill_(0.5 + torch.rand((), generator=generator).item())
     model.save_pretrained(folder)
     return model

@@ -40,6 +40,8 @@ NOT_IN_ONE_CALL = {
     "apertus",
     "cohere2_moe",
     "dbrx",
+    "gemma3n_text",
+    "gemma4_text",
     "llama4_text",
     "mimo_v2_flash",
     "nanochat",

@@ -182,6 +182,27 @@ def test_every_gate_with_biases(gate: GatePlan, dtype: torch.dtype, kernels: str
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+def test_a_choice_that_was_made_before(dtype: torch.dtype, kernels: str) -> None:
+    experts = made(Routing(3, is_normalised=True), dtype=dtype)
+    loose = dtype == torch.bfloat16
+    for rows in (1, 2, 7):
+        x = torch.randn(rows, 40, generator=torch.Generator().manual_seed(rows)).to(dtype)
+        logits = F.linear(x.double(), experts.router.dense_weight().double())
+        ids, weights = choose(experts.plan.routing, logits, None)
+        stream = torch.ones(rows, 40, dtype=dtype)
+        experts.add_chosen(stream, x, ids, (2 * weights).float())
+        expected = 2 * plainly(experts, x)
+        near = float(expected.abs().max()) * (0.02 if loose else 1e-4)
+        close(stream.double(), expected + 1, atol=near, rtol=0.02 if loose else 1e-4)
+    if kernels == "ours":
+        for wrong in (ids[:1], ids + 12, ids - 12):
+            with pytest.raises(ValueError, match="ids are|there is no expert"):
+                experts.add_chosen(stream, x, wrong, weights.float())
+        with pytest.raises(ValueError, match="weights are"):
+            experts.add_chosen(stream, x, ids, weights[:1].float())
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("gates_shared", [False, True])
 def test_a_shared_expert(gates_shared: bool, dtype: torch.dtype, kernels: str) -> None:
     gate = GatePlan("gelu" if gates_shared else "silu")
