@@ -103,3 +103,18 @@ def test_a_norm_by_layer_equals_its_formula(prepared: bool) -> None:
     expected = centred / (variance + 1e-3).sqrt() * weight_of(norm).double() + norm.bias.double()
     torch.testing.assert_close(norm(x), expected.float(), rtol=1e-5, atol=1e-6)
     assert norm.to(torch.float64)(wide).dtype is torch.float64
+
+
+@pytest.mark.parametrize("heads", [None, 3])
+def test_one_by_layer_with_a_wider_weight_gives_rows_of_their_own_dtype(heads: int | None) -> None:
+    plan = NormPlan("layer", has_bias=True, plus=1.0)
+    norm = Norm(16, 1e-5, plan, heads=heads, dtype=torch.bfloat16)
+    assert norm.bias is not None
+    for parameter in (weight_of(norm), norm.bias):
+        parameter.copy_(0.1 * torch.randn(parameter.shape))
+    x = torch.randn(4, *weight_of(norm).shape[:-1], 16).bfloat16()
+    normed = torch.nn.functional.layer_norm(x.double(), (16,), eps=1e-5)
+    expected = normed * (1 + weight_of(norm).double()) + norm.bias.double()
+    found = norm.scaler.into(x, torch.empty_like(x))
+    assert found.dtype == torch.bfloat16
+    torch.testing.assert_close(found, expected.bfloat16(), rtol=2**-8, atol=2**-8)
