@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import torch
 
 import asyncgen
 from tests.doubles.tokenizers import save_tokenizer
@@ -14,7 +13,6 @@ from tests.models.arch.proofs import CHEAP, PROOFS, make_pair
 from tests.models.arch.test_experts import VARIANTS as OF_EXPERTS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 pytest.importorskip("transformers")
@@ -24,15 +22,6 @@ CHECKPOINTS: list[tuple[str, dict[str, Any]]] = [
     *((family, overrides) for family, several in VARIANTS.items() for overrides in several),
     *OF_EXPERTS,
 ]
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Matrices are tiny: more threads would wait for each other."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")
