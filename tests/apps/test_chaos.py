@@ -83,10 +83,7 @@ SECONDS = float(os.environ.get("ASYNCGEN_SOAK_SECONDS", "600"))
 @pytest.mark.timeout(SECONDS + 600)
 @pytest.mark.parametrize("page", ["--no-chat", "--chat"])
 def test_ten_minutes(page: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """The storm; memory stays, and all is as it was before.
-
-    With the chat page memory is only told: what clients of its API leave behind, gradio keeps.
-    """
+    """The storm; memory stays, and all is as it was before."""
     with started(page) as place, CuttingProxy(place.ws_port, budget) as proxy:
         learn(place)
         storm = Storm(place, int(time.time()), proxy.url)
@@ -103,8 +100,6 @@ def test_ten_minutes(page: str, capsys: pytest.CaptureFixture[str]) -> None:
         tell(capsys, f"threads {threads}, then {place.num_threads}")
         tell(capsys, f"open files {files}, then {place.num_files}")
         wait_for(lambda: is_as_before(place, threads, files))
-    if place.has_chat:
-        return
     window = min(20.0, SECONDS / 20)
     early = memory_at(storm, began + min(180.0, SECONDS / 3), window)
     assert memory_at(storm, end - window, window) < 1.05 * early

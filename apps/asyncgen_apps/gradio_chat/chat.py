@@ -14,6 +14,7 @@ from asyncgen_apps.gradio_chat.answering import READING, answer
 from asyncgen_apps.gradio_chat.api import chat_function
 from asyncgen_apps.gradio_chat.conversations import Conversation
 from asyncgen_apps.gradio_chat.fields import STRATEGIES
+from asyncgen_apps.gradio_chat.leaving import ChatBlocks
 from asyncgen_apps.gradio_chat.look import CLOSE_ON_PHONE, ON_LOAD, TOGGLE_THEME
 from asyncgen_apps.gradio_chat.messages import as_messages, turn_number
 from asyncgen_apps.gradio_chat.model import ChatModel, encoder
@@ -80,9 +81,8 @@ class _Page:
         self._shown = defaults(llm.generation_config)
         self._encode = encoder(llm)
         self._sessions = Sessions()
-        with gr.Blocks(
-            title=name, analytics_enabled=False, fill_height=True, fill_width=True
-        ) as self.blocks:
+        look: dict[str, Any] = {"title": name, "fill_height": True, "fill_width": True}
+        with ChatBlocks(self._sessions, analytics_enabled=False, **look) as self.blocks:
             self._draw(name)
             self._wire()
         self.blocks.state_session_capacity = MOST_SESSIONS

@@ -12,6 +12,7 @@ import gradio as gr
 from starlette.middleware import Middleware
 
 from asyncgen_apps.doors import CheckHost, GuardPage
+from asyncgen_apps.gradio_chat.leaving import ForgetSessions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -67,8 +68,8 @@ def launch_options(
 ) -> dict[str, Any]:
     """Return keyword arguments that ``launch`` and ``gr.mount_gradio_app`` both take.
 
-    Among them is what protects the page, wherever it hangs: it takes no files, and nothing that
-    changes something from pages of other sites.
+    Among them is what protects the page, wherever it hangs: it takes no files, nothing that
+    changes something from pages of other sites, and keeps little of those who have gone.
 
     Args:
         origins: Origins whose pages may speak to this one beside its own; ``"*"`` is any.
@@ -77,6 +78,7 @@ def launch_options(
     guards = [
         Middleware(CheckHost, names=allowed_hosts),
         Middleware(GuardPage, origins=origins),
+        Middleware(ForgetSessions),
     ]
     return {
         "app_kwargs": {"middleware": guards},

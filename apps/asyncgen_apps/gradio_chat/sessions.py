@@ -15,7 +15,7 @@ from asyncgen_apps.gradio_chat.conversations import Library
 from asyncgen_apps.gradio_chat.thinking import split_thinking
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     import gradio as gr
 
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 
 MOST_SESSIONS = 512
-"""Pages and calls of the API that Gradio keeps the state of, 0.15 MB each, the latest ones. Its own
-limit is 10,000, and anybody can make them."""
+"""Pages and calls of the API that Gradio keeps the state of at once, 0.15 MB each, the latest ones.
+Its own limit is 10,000, and anybody can make them."""
 
 KEPT_ANSWERS = 50
 """Answers whose probabilities are kept, for each page."""
@@ -132,6 +132,10 @@ class Sessions:
     def __len__(self) -> int:
         """Return how many pages are open."""
         return len(self._sessions)
+
+    def __iter__(self) -> Iterator[str]:
+        """Go through their hashes."""
+        return iter(self._sessions)
 
     def get(self, key: str | None, saved: Any) -> Session:
         """Return the session of a page; if it is not there, it is made.

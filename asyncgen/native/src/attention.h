@@ -96,10 +96,8 @@ struct TaskRun {
   Ahead<T> after(std::int64_t split) const {
     const bool is_last = split + 1 == task.splits.end;
     if (!is_last) return Ahead<T>(step, task, step.keys, split + 1);
-    const Task& other = next == nullptr ? task : *next;
-    Ahead<T> ahead(step, other, step.keys, other.splits.first);
-    if (next == nullptr) ahead.left.first = ahead.left.end;
-    return ahead;
+    if (next == nullptr) return Ahead<T>(step, task);
+    return Ahead<T>(step, *next, step.keys, next->splits.first);
   }
 };
 

@@ -127,8 +127,7 @@ class FewTiles {
              float* scores, Ahead<bf16>& ahead) {
     for (std::int64_t at = range.first; at < range.end; at += BLOCK) {
       const bf16* block = keys.block(base + at, memory_->block);
-      if (at + BLOCK < range.end) keys.fetch(base + at + BLOCK);
-      ahead.fetch();
+      ahead.next_block().ask_all();
       settle_memory(memory_);
       for (std::int64_t first = 0; first < count; first += TILE_ROWS) {
         score_block(block, memory_->queries + first * width_,
@@ -151,7 +150,7 @@ class FewTiles {
               const float* weights, float* sums, std::int64_t stride, Ahead<bf16>& ahead) {
     for (std::int64_t at = range.first; at < range.end; at += BLOCK) {
       const bf16* block = values.block(base + at, memory_->block);
-      ahead.fetch();
+      ahead.next_block().ask_all();
       keep_pairs(block, width_, memory_->values + at * width_);
     }
     bf16 *upper = memory_->weights, *lower = upper + count * SPLIT;

@@ -60,8 +60,8 @@ struct ChunkRun {
 
   // One split: a record for each query, `stride` floats apart.
   void split(std::int64_t split, float* records, std::int64_t stride) const {
-    for_tiles(split, [&](const Tile& tile) {
-      compute(tile, split, records + tile.first * stride, stride);
+    for_tiles(split, [&](const Tile& tile, auto meanwhile) {
+      compute(tile, split, records + tile.first * stride, stride, meanwhile);
     });
   }
 
@@ -70,10 +70,11 @@ struct ChunkRun {
     const std::int64_t stride = step.record();
     ChunkSpace& space = engine.space();
     for (std::int64_t number = task.splits.first; number < task.splits.end; ++number) {
-      for_tiles(number, [&](const Tile& tile) {
+      for_tiles(number, [&](const Tile& tile, auto meanwhile) {
         float* gathered = space.gathered + tile.first * stride;
-        if (tile.seen.first / SPLIT == number) return compute(tile, number, gathered, stride);
-        compute(tile, number, space.later, stride);
+        const bool is_first = tile.seen.first / SPLIT == number;
+        compute(tile, number, is_first ? gathered : space.later, stride, meanwhile);
+        if (is_first) return;
         for (std::int64_t query = 0; query < tile.count; ++query) {
           merge(gathered + query * stride, space.later + query * stride, step.size);
         }
@@ -91,8 +92,8 @@ struct ChunkRun {
     Range seen;
   };
 
-  // Packs a split and calls `use` for each tile that sees something of it, while the next split's
-  // keys and values are asked for.
+  // Packs a split and calls `use` for each tile that sees something of it, with what is to be
+  // called for each query: it asks for the next split's keys and values.
   template <typename Use>
   void for_tiles(std::int64_t split, Use use) const {
     const std::int64_t base = split * SPLIT, tiles = parts(task.count, Engine::TILE_QUERIES);
@@ -101,27 +102,31 @@ struct ChunkRun {
     engine.pack_keys(Reader<T>{step, task, step.keys, engine.width()}, base, range);
     engine.pack_values(Reader<T>{step, task, step.values, engine.width()}, base, range);
     Ahead<T> keys = ahead(step.keys, split), values = ahead(step.values, split);
-    const std::int64_t fetches = parts(SPLIT / BLOCK, tiles);
+    // Of each, what a query of the task is to ask for.
+    const std::int64_t lines = parts(step.size * SPLIT * sizeof(T), LINE * task.count);
+    const auto meanwhile = [&] {
+      keys.ask(lines);
+      values.ask(lines);
+    };
     for (std::int64_t number = 0; number < tiles; ++number) {
-      for (std::int64_t fetch = 0; fetch < fetches; ++fetch) {
-        keys.fetch();
-        values.fetch();
-      }
       Tile tile;
       tile.first = task.count * number / tiles;
       tile.count = task.count * (number + 1) / tiles - tile.first;
       tile.seen = step.seen(*task.row, task.first + tile.first, tile.count);
-      if (tile.seen.first < base + SPLIT && tile.seen.end > base) use(tile);
+      if (tile.seen.first < base + SPLIT && tile.seen.end > base) use(tile, meanwhile);
     }
   }
 
-  void compute(const Tile& tile, std::int64_t split, float* records, std::int64_t stride) const {
+  template <typename Meanwhile>
+  void compute(const Tile& tile, std::int64_t split, float* records, std::int64_t stride,
+               Meanwhile meanwhile) const {
     const std::int64_t base = split * SPLIT;
     ChunkSpace& space = engine.space();
     const Range seen{most(tile.seen.first - base, 0), least(tile.seen.end - base, SPLIT)};
     const Range range{seen.first / BLOCK * BLOCK, parts(seen.end, BLOCK) * BLOCK};
     engine.score(tile.first, tile.count, range, space.scores);
     for (std::int64_t query = 0; query < tile.count; ++query) {
+      meanwhile();
       const std::int64_t number = task.first + tile.first + query;
       step.weigh_query(space.scores + query * SCORES, range, base, *task.row, task.head, number,
                        records + query * stride);
@@ -133,9 +138,7 @@ struct ChunkRun {
   Ahead<T> ahead(const T* from, std::int64_t split) const {
     const bool is_last = split + 1 == task.splits.end;
     if (!is_last) return Ahead<T>(step, task, from, split + 1);
-    const Task& other = next == nullptr ? task : *next;
-    Ahead<T> ahead(step, other, from, other.splits.first);
-    if (next == nullptr) ahead.left.first = ahead.left.end;
-    return ahead;
+    if (next == nullptr) return Ahead<T>(step, task);
+    return Ahead<T>(step, *next, from, next->splits.first);
   }
 };

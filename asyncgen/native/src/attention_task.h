@@ -9,6 +9,7 @@
 
 constexpr std::int64_t BLOCK = 32;    // keys that are read together
 constexpr std::int64_t SPLIT = 256;   // keys of one softmax, a few blocks
+constexpr std::int64_t LINE = 64;     // bytes that come from memory together
 
 // A task has at most so many queries. Up to FEW_QUERIES are computed together, block of keys by
 // block of keys; more are computed in tiles (attention_chunk.h).
@@ -171,18 +172,9 @@ struct Reader {
     return space;
   }
 
-  // Asks for what `block` will read.
-  void fetch(std::int64_t at) const {
-    const std::int64_t first = most(at, task.seen.first);
-    const std::int64_t end = least(at + BLOCK, task.seen.end);
-    for (std::int64_t begin = first; begin < end;) {
-      const std::int64_t count = least(end - begin, step.page_size - begin % step.page_size);
-      const char* byte =
-          reinterpret_cast<const char*>(from + step.place(*task.row, task.head, begin));
-      const char* last = byte + count * step.size * sizeof(T);
-      for (; byte < last; byte += 64) _mm_prefetch(byte, _MM_HINT_T0);
-      begin += count;
-    }
+  // Where what belongs to a position lies.
+  const char* bytes(std::int64_t position) const {
+    return reinterpret_cast<const char*>(from + step.place(*task.row, task.head, position));
   }
 
  private:
@@ -193,18 +185,60 @@ struct Reader {
   }
 };
 
-// Blocks that will be read soon, asked for one by one while others are computed.
+// Memory that will be read soon, asked for line by line while other things are computed: many
+// requests at once would hold up the loads of what is computed now.
+struct Lines {
+  const char *at = nullptr, *end = nullptr;
+
+  void ask() {
+    if (at >= end) return;
+    _mm_prefetch(at, _MM_HINT_T0);
+    at += LINE;
+  }
+  void ask(std::int64_t count) {
+    for (; count > 0; --count) ask();
+  }
+  void ask_all() {
+    while (at < end) ask();
+  }
+};
+
+// What a task will read of a split, block by block.
 template <typename T>
 struct Ahead {
   Reader<T> reader;
-  Range left;
+  Range left{0, 0};
+  Lines lines;  // of the block that was begun
+
+  // Nothing.
+  Ahead(const Step<T>& step, const Task& task) : reader{step, task, nullptr, 0} {}
 
   Ahead(const Step<T>& step, const Task& task, const T* from, std::int64_t split)
       : reader{step, task, from, step.size}, left(task.blocks(split)) {}
 
-  void fetch() {
-    if (left.first >= left.end) return;
-    reader.fetch(left.first);
+  // The next block, if there is one. What does not lie in one piece is asked for at once.
+  Lines next_block() {
+    const Range seen{most(left.first, reader.task.seen.first),
+                     least(left.end, reader.task.seen.end)};
+    const std::int64_t end = least(left.first + BLOCK, seen.end);
     left.first += BLOCK;
+    Lines piece;
+    for (std::int64_t first = seen.first; first < end;) {
+      piece.ask_all();
+      const std::int64_t in_page = reader.step.page_size - first % reader.step.page_size;
+      const std::int64_t count = least(end - first, in_page);
+      piece.at = reader.bytes(first);
+      piece.end = piece.at + count * reader.step.size * sizeof(T);
+      first += count;
+    }
+    return piece;
+  }
+
+  // Some more lines, of block after block.
+  void ask(std::int64_t count) {
+    for (; count > 0; --count) {
+      if (lines.at >= lines.end) lines = next_block();
+      lines.ask();
+    }
   }
 };

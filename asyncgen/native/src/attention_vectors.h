@@ -23,23 +23,32 @@ struct Words;
 template <typename T>
 constexpr std::int64_t IN_WORD = sizeof(float) / sizeof(T);
 
-// A block of keys, turned: [words, BLOCK].
-template <typename T>
-void keep_columns(const T* block, std::int64_t width, float* to) {
+// Is called in the loops below, for whom nothing is to be done meanwhile.
+struct Nothing {
+  void operator()() const {}
+};
+
+// A block of keys, turned: [words, BLOCK]. Calls `meanwhile` for each word.
+template <typename T, typename Meanwhile = Nothing>
+void keep_columns(const T* block, std::int64_t width, float* to, Meanwhile meanwhile = {}) {
   for (std::int64_t first = 0; first < BLOCK; first += LANES, block += LANES * width) {
     for_columns(block, width * sizeof(T), width / IN_WORD<T>,
                 [&](std::int64_t word, __m512i column) {
                   _mm512_store_si512(to + word * BLOCK + first, column);
+                  if (word % 2 == 0) meanwhile();
                 });
   }
 }
 
-// Scores of some queries and a block of turned keys: for each one sum, word by word.
-template <typename T, int ROWS, std::int64_t STRIDE>
-void score_rows(const T* queries, std::int64_t width, const float* columns, float* scores) {
+// Scores of some queries and a block of turned keys: for each one sum, word by word. Calls
+// `meanwhile` for each word.
+template <typename T, int ROWS, std::int64_t STRIDE, typename Meanwhile = Nothing>
+void score_rows(const T* queries, std::int64_t width, const float* columns, float* scores,
+                Meanwhile meanwhile = {}) {
   f32x16 low[ROWS], high[ROWS];
   for (int row = 0; row < ROWS; ++row) low[row] = high[row] = _mm512_setzero_ps();
   for (std::int64_t at = 0; at < width; at += IN_WORD<T>, columns += BLOCK) {
+    meanwhile();
     const auto k_low = Words<T>::load(columns), k_high = Words<T>::load(columns + LANES);
 #pragma GCC unroll 12
     for (int row = 0; row < ROWS; ++row) {
@@ -54,16 +63,17 @@ void score_rows(const T* queries, std::int64_t width, const float* columns, floa
   }
 }
 
-// Adds weighted values, key by key, to the sums of some queries.
-template <int ROWS, int COLUMNS, std::int64_t STRIDE>
+// Adds weighted values, key by key, to the sums of some queries. Calls `meanwhile` for each key.
+template <int ROWS, int COLUMNS, std::int64_t STRIDE, typename Meanwhile = Nothing>
 void gather_rows(const float* values, std::int64_t width, std::int64_t keys, const float* weights,
-                 float* sums, std::int64_t sums_stride) {
+                 float* sums, std::int64_t sums_stride, Meanwhile meanwhile = {}) {
   f32x16 all[ROWS][COLUMNS];
   for (int row = 0; row < ROWS; ++row) {
     for (int i = 0; i < COLUMNS; ++i)
       all[row][i] = _mm512_loadu_ps(sums + row * sums_stride + i * LANES);
   }
   for (std::int64_t key = 0; key < keys; ++key, values += width) {
+    meanwhile();
     f32x16 value[COLUMNS];
 #pragma GCC unroll 4
     for (int i = 0; i < COLUMNS; ++i) value[i] = _mm512_loadu_ps(values + i * LANES);
@@ -104,14 +114,13 @@ class FewVectors {
     const std::int64_t groups = parts(count, SCORED);
     for (std::int64_t at = range.first; at < range.end; at += BLOCK) {
       const T* block = keys.block(base + at, memory_->block);
-      if (at + BLOCK < range.end) keys.fetch(base + at + BLOCK);
-      ahead.fetch();
-      keep_columns(block, width_, memory_->floats);
+      Lines lines = ahead.next_block();
+      keep_columns(block, width_, memory_->floats, [&] { lines.ask(); });
       for (std::int64_t group = 0; group < groups; ++group) {
         const std::int64_t first = count * group / groups, end = count * (group + 1) / groups;
         with_count<SCORED>(end - first, [&](auto rows) {
           score_rows<T, rows, SPLIT>(memory_->queries + first * QUERY, width_, memory_->floats,
-                                     scores + first * SPLIT + at);
+                                     scores + first * SPLIT + at, [&] { lines.ask(); });
         });
       }
     }
@@ -124,8 +133,8 @@ class FewVectors {
     }
     const std::int64_t groups = parts(count, GATHERED);
     for (std::int64_t at = range.first; at < range.end; at += BLOCK) {
-      const float* block = widened(values.block(base + at, memory_->block));
-      ahead.fetch();
+      Lines lines = ahead.next_block();
+      const float* block = widened(values.block(base + at, memory_->block), lines);
       for (std::int64_t group = 0; group < groups; ++group) {
         const std::int64_t first = count * group / groups, end = count * (group + 1) / groups;
         for (std::int64_t column = 0; column < width_; column += VECTORS * LANES) {
@@ -134,7 +143,8 @@ class FewVectors {
             with_count<VECTORS>(vectors, [&](auto columns) {
               gather_rows<rows, columns, SPLIT>(block + column, width_, BLOCK,
                                                 weights + first * SPLIT + at,
-                                                sums + first * stride + column, stride);
+                                                sums + first * stride + column, stride,
+                                                [&] { lines.ask(ASKED); });
             });
           });
         }
@@ -149,9 +159,13 @@ class FewVectors {
     alignas(64) T block[BLOCK * MOST_SIZE];
   };
 
-  const float* widened(const float* block) { return block; }
-  const float* widened(const bf16* block) {
+  // Lines asked for with each key of values, beside those that are asked for while one is widened.
+  static constexpr std::int64_t ASKED = VECTORS * LANES * sizeof(T) / LINE / IN_WORD<T>;
+
+  const float* widened(const float* block, Lines&) { return block; }
+  const float* widened(const bf16* block, Lines& lines) {
     for (std::int64_t at = 0; at < BLOCK * width_; at += LANES) {
+      if (at % LINE == 0) lines.ask();
       _mm512_store_ps(memory_->floats + at, load(block + at, 0xffff));
     }
     return memory_->floats;
