@@ -19,7 +19,7 @@ from asyncgen.models.graphs import why_not
 from asyncgen.models.kernels.linear import Linear
 from asyncgen.models.kernels.native_linear import NativeKernel, NativeStack
 from tests.models.arch.families import FAMILIES, make
-from tests.models.arch.proofs import PROOFS
+from tests.models.arch.proofs import PROOFS, is_latent
 from tests.models.arch.test_family_strategies import CHECKPOINTS
 
 if TYPE_CHECKING:
@@ -36,7 +36,8 @@ def proved(family: str, core: DecoderLM) -> tuple[str, ...]:
     """A family's row of the table of proofs."""
     count = sum(each == family for each, _ in CHECKPOINTS)
     slides = any(options.window is not None for options in core.config.attention)
-    marks = ("refused" if proof == "quantised cache" and slides else "yes" for proof in PROOFS)
+    rounded = "refused" if slides else "not compared" if is_latent(core) else "yes"
+    marks = (rounded if proof == "quantised cache" else "yes" for proof in PROOFS)
     return (f"`{family}`", str(count), "yes", *marks)
 
 
@@ -63,7 +64,10 @@ def served_by(core: DecoderLM) -> str:
 
 def tables() -> dict[str, list[tuple[str, ...]]]:
     """All rows of the page's tables, by the heading that they stand below."""
-    found = {"What is proved": [PROVED], "What computes them": [COMPUTED]}
+    found: dict[str, list[tuple[str, ...]]] = {
+        "What is proved": [PROVED],
+        "What computes them": [COMPUTED],
+    }
     for family in sorted(FAMILIES):
         with TemporaryDirectory() as folder:
             make(family, Path(folder))
