@@ -328,7 +328,8 @@ class PreTrainedModel(GenerationMixin, ContinuousMixin, nn.Module):
         table = resized(core.embed_tokens.weight.detach().to(core.dtype), wanted, std=std)
         tied = core.config.tie_word_embeddings
         head = None if tied else resized(core.lm_head.dense_weight(), wanted, std=std)
-        replace_table(core, table, head)
+        # What is new in the bias of a tied head is zero, as in the reference.
+        replace_table(core, table, head, has_mean=mean_resizing and not tied)
         self.config.describe(core.config)
         return self.get_input_embeddings()
 

@@ -271,8 +271,6 @@ class DecoderLayer(Prepared):
         others = (field for field in fields(plan) if field.name not in IN_ONE_CALL)
         if any(getattr(plan, field.name) != field.default for field in others):
             return None
-        if plan.experts is not None and plan.experts.scale != 1:
-            return None
         heads_scaler = keys_scaler = None
         if head_norm is not None:
             assert self.q_norm is not None and self.k_norm is not None
@@ -299,7 +297,8 @@ class DecoderLayer(Prepared):
                 down_norm=_scaler(self.down_norm),
                 is_parallel=plan.is_parallel,
                 output_scale=plan.residual_scale,
-                down_scale=plan.residual_scale,
+                down_scale=plan.residual_scale
+                * (1 if plan.experts is None else plan.experts.scale),
             )
         )
 
@@ -402,7 +401,7 @@ class DecoderLayer(Prepared):
         """What adds the second part's output, of the normalised stream, to the stream."""
         if self.plan.experts is not None:
             self.experts.prepare()
-            return self._adder(self.experts, self.down_norm, self.plan.experts.scale)
+            return self._adder(self.experts, self.down_norm, self._experts_scale())
         up = self._up().ready()
         up_into, add_down = up.into, self._adder(self.down.ready(), self.down_norm)
         if up.activation is not None:
@@ -444,6 +443,10 @@ class DecoderLayer(Prepared):
     def _up(self) -> Linear:
         """The feed-forward's first product."""
         return self.gate_up if self.plan.is_gated else self.up
+
+    def _experts_scale(self) -> float:
+        """Factor on what experts add, if there are any."""
+        return 1.0 if self.plan.experts is None else self.plan.experts.scale
 
     def _sinks(self) -> Tensor | None:
         """Scores without a key, ``[H]`` in float32."""

@@ -442,7 +442,7 @@ class DecoderLM(Prepared):
 
     def _head(self) -> Callable[[Tensor], Tensor]:
         """Logits ``[N, V]`` of normalised rows ``[N, E]``."""
-        product = self.lm_head.ready().product
+        product = self.lm_head.product()
         scale, cap = self.config.stream.logit_scale, self.config.stream.logit_cap
         if scale == 1 and cap is None:
             return product

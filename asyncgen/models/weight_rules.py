@@ -52,10 +52,8 @@ def weight_rules(config: ModelConfig, family: Family) -> tuple[WeightRule, ...]:
             rules += _layer_rules(config, family, index)
     if "norm" in names:
         rules += _norm_rules("norm", [names["norm"]], (hidden,), norm)
-    if not config.tie_word_embeddings:
-        rules += module_rules(
-            "lm_head", [names["lm_head"]], *table, bias=config.stream.has_head_bias
-        )
+    head = module_rules("lm_head", [names["lm_head"]], *table, bias=config.stream.has_head_bias)
+    rules += head[1:] if config.tie_word_embeddings else head  # the bias is its own
     return tuple(rules)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -31,6 +32,9 @@ _NUMBERS = (
 """Parameters that are read as they are written."""
 
 _DEFAULT_THETA = 10000.0
+_SLIDING = "sliding_attention"
+_KINDS = ("full_attention", _SLIDING)
+_log = logging.getLogger("asyncgen.models")
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +121,10 @@ def rope_values(
         kinds: Kind of each layer.
         positions: Context length.
         turned: Part of a head that is turned; ``None``: all of it, and nothing else is supported.
-        by_kind: Whether there may be parameters for each kind of layer. Where the file does not
-            give those of layers that slide, their theta is ``rope_local_base_freq``, unscaled.
+        by_kind: Whether there are parameters for each kind of layer. What the file does not give of
+            layers that slide is unscaled, with a theta of ``rope_local_base_freq``;
+            ``rope_parameters`` that are not by kind are then not read, as by the reference, and
+            a warning says so.
         alpha_for: Size of a head, where ``alpha`` is read: see `_stretched`.
         scales_queries: Whether ``llama_4_scaling_beta`` is read.
         unturned_scaling: Factors on the queries of layers that do not turn.
@@ -132,18 +138,17 @@ def rope_values(
     stated = values.value(key) or {}
     if not isinstance(stated, Mapping):
         raise bad(key, stated, "must be an object with a rope_type")
-    nested = {kind: stated[kind] for kind in set(kinds) if isinstance(stated.get(kind), Mapping)}
     if turned is None:
         for source in (stated, values.raw):
             if source.get("partial_rotary_factor") not in (None, 1, 1.0):
                 value = source["partial_rotary_factor"]
                 raise bad("partial_rotary_factor", value, "only whole heads can be turned (1.0)")
-    if not (by_kind and nested):
-        nested = {"full_attention": stated}
+    parts = _parts_by_kind(stated, key) if by_kind else {"full_attention": stated}
     top = {name: values.value(name) for name in _BESIDE}
     read = {}
-    for kind, part in nested.items():
-        rope = _rope(part, key, top, positions)
+    for kind, part in parts.items():
+        beside = {**top, "rope_theta": _theta_of_sliding(values)} if kind == _SLIDING else top
+        rope = _rope(part, key, beside, positions)
         if alpha_for is not None:
             rope = _stretched(rope, part, key, alpha_for)
         scaling = _query_scaling(part, key, rope) if scales_queries else None
@@ -151,11 +156,7 @@ def rope_values(
         if turned is not None and part.get("partial_rotary_factor") is not None:
             own = _part_of_head(number(part, "partial_rotary_factor", 1.0))
         read[kind] = replace(rope, turned=own, query_scaling=scaling)
-    rope = read.get("full_attention") or next(iter(read.values()))
-    if by_kind and "sliding_attention" not in read:
-        theta = values.positive("rope_local_base_freq", rope.theta)
-        plain = RopeConfig(theta=theta, original_max_position_embeddings=positions)
-        read["sliding_attention"] = replace(plain, turned=rope.turned)
+    rope = read["full_attention"]
     unturned = RopeConfig(rope_type="none", query_scaling=unturned_scaling)
 
     def rope_of(layer: int, kind: str) -> RopeConfig:
@@ -168,6 +169,21 @@ def rope_values(
     if len(set(each)) == 1:
         return each[0], None
     return rope, each
+
+
+def _parts_by_kind(stated: Mapping[str, Any], key: str) -> dict[str, Mapping[str, Any]]:
+    """The parameters of layers that do not slide, and of those that do."""
+    found = {kind: stated[kind] for kind in _KINDS if isinstance(stated.get(kind), Mapping)}
+    if stated and not found:
+        if key == "rope_scaling":  # which older files have for layers that do not slide
+            return {"full_attention": stated, _SLIDING: {}}
+        _log.warning("`rope_parameters` are not read: they are not by kind of layer (%s)", stated)
+    return dict.fromkeys(_KINDS, {}) | found
+
+
+def _theta_of_sliding(values: ConfigValues) -> float:
+    """The theta of layers that slide, where their parameters do not say it."""
+    return values.positive("rope_local_base_freq", values.positive("rope_theta", _DEFAULT_THETA))
 
 
 def require_pairs(rope: RopeConfig, size: int) -> None:

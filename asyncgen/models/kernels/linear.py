@@ -11,6 +11,8 @@ from asyncgen.models.kernels.native_linear import widens
 from asyncgen.models.kernels.products import DenseKernel, choose_kernel, kernel_in_place
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from asyncgen.models.kernels.products import Kernel
 
 
@@ -111,8 +113,14 @@ class Linear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """The product of ``[..., in_features]``, as a new tensor ``[..., out_features]``."""
-        kernel = self.ready()
-        return kernel.product(x.reshape(-1, self.in_features)).view(*x.shape[:-1], -1)
+        return self.product()(x.reshape(-1, self.in_features)).view(*x.shape[:-1], -1)
+
+    def product(self) -> Callable[[Tensor], Tensor]:
+        """What multiplies rows ``[N, in_features]``, as they are now."""
+        product = self.ready().product
+        # A tied weight may have been laid out before the bias was there.
+        bias = _detached(self.bias) if self._tied else None
+        return product if bias is None else lambda x: product(x).add_(bias)
 
     def ready(self) -> Kernel:
         """The kernel; one on the plain weight where `prepare` was not called yet."""

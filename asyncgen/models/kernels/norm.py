@@ -241,13 +241,20 @@ class Centring:
     def __init__(
         self, weight: Tensor | None, bias: Tensor | None, eps: float, features: int
     ) -> None:
-        """Keep weight and bias, each ``[features]``, ``[heads, features]`` or ``None``."""
-        self._weight, self._bias, self._eps = weight, bias, eps
+        """Keep weight and bias, each ``[features]``, ``[heads, features]`` or ``None``.
+
+        A weight that is wider than the rows is computed with in its own dtype.
+        """
+        self._weight, self._eps = weight, eps
+        self._bias = bias if bias is None or weight is None else bias.to(weight.dtype)
         self._shape = (features,)
 
     def into(self, x: Tensor, out: Tensor) -> Tensor:
         """Normalise the rows of ``x`` into a new tensor; torch has no kernel that takes ``out``."""
         weight, bias = self._weight, self._bias
+        if weight is not None and weight.dtype != x.dtype:
+            # torch takes parameters that are wider than the rows on some devices only.
+            return self.into(x.to(weight.dtype), out).to(x.dtype)
         if weight is None or weight.dim() == 1:
             return torch.layer_norm(x, self._shape, weight, bias, self._eps)
         normed = torch.layer_norm(x, self._shape, None, None, self._eps).mul_(weight)

@@ -459,7 +459,7 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
         _turned(1.0),
         {"hidden_act": "gelu_new", **_TIED},
     ],
-    "gptj": [{"rotary_dim": 8}, {"rotary_dim": 2}, {"n_inner": 40}],
+    "gptj": [{"rotary_dim": 8}, {"rotary_dim": 2}, {"n_inner": 40}, _TIED],
     "granite": [_BIASES, {"residual_multiplier": 1.0, **_TIED}, {"logits_scaling": 0.5}, _LLAMA3],
     "granite_swa": [
         {"layer_rope_theta": [1e4] * 4, **_BIASES},
@@ -574,7 +574,7 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
         {"activation_function": "gelu", **_UNTIED},
     ],
     "persimmon": [{"qk_layernorm": False}, _turned(1.0), {"hidden_act": "gelu"}],
-    "phi": [{"qk_layernorm": True}, _turned(1.0), _turned(0.25), _ALL],
+    "phi": [{"qk_layernorm": True}, _turned(1.0), _turned(0.25), _ALL, _TIED],
     "phi3": [
         _WINDOW,
         _turned(0.5),

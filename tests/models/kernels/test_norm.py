@@ -131,3 +131,18 @@ def test_norms_by_layer_of_several_heads_lie_side_by_side(
     found = make_centring(weight, bias, 20, 1e-5, dtype).into(heads, heads)
     tolerance = 0.05 if dtype == torch.bfloat16 else 1e-5
     torch.testing.assert_close(found.double(), expected, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("heads", [None, 3])
+def test_one_by_layer_with_a_wider_weight_gives_rows_of_their_own_dtype(heads: int | None) -> None:
+    plan = NormPlan("layer", has_bias=True, plus=1.0)
+    norm = Norm(16, 1e-5, plan, heads=heads, dtype=torch.bfloat16)
+    assert norm.bias is not None
+    for parameter in (weight_of(norm), norm.bias):
+        parameter.copy_(0.1 * torch.randn(parameter.shape))
+    x = torch.randn(4, *weight_of(norm).shape[:-1], 16).bfloat16()
+    normed = torch.nn.functional.layer_norm(x.double(), (16,), eps=1e-5)
+    expected = normed * (1 + weight_of(norm).double()) + norm.bias.double()
+    found = norm.scaler.into(x, torch.empty_like(x))
+    assert found.dtype == torch.bfloat16
+    torch.testing.assert_close(found, expected.bfloat16(), rtol=2**-8, atol=2**-8)
