@@ -129,7 +129,8 @@ class PreTrainedModel(GenerationMixin, ContinuousMixin, nn.Module):
             loaded: Of this class.
 
         Raises:
-            ModelLoadError: A weight that every token meets is NaN.
+            ModelLoadError: A weight that every token meets is NaN. (Queries and keys, whose NaN
+                attention hides, were looked at when they were read.)
         """
         model = cls(loaded.core, loaded.generation_config, loaded.source)
         model.embedding_settings = loaded.embedding_settings
