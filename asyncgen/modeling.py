@@ -37,7 +37,7 @@ from asyncgen.models.embeddings import (
     resized,
 )
 from asyncgen.saving import save_weights, shard_bytes
-from asyncgen.weights import check_dtype, find_broken
+from asyncgen.weights import check_dtype, find_broken, tell_broken
 
 if TYPE_CHECKING:
     import os
@@ -130,7 +130,8 @@ class PreTrainedModel(GenerationMixin, ContinuousMixin, nn.Module):
             loaded: Of this class.
 
         Raises:
-            ModelLoadError: A weight that every token meets is NaN.
+            ModelLoadError: A weight that every token meets is NaN. (Queries and keys, whose NaN
+                attention hides, were looked at when they were read.)
         """
         model = cls(loaded.core, loaded.generation_config, loaded.source)
         model.embedding_settings = loaded.embedding_settings
@@ -141,11 +142,7 @@ class PreTrainedModel(GenerationMixin, ContinuousMixin, nn.Module):
             # Without one, the dtype is too narrow for this token: others may well be served.
             broken = find_broken(loaded.checkpoint)
             if broken is not None:
-                raise ModelLoadError(
-                    f"{loaded.checkpoint.tensors[broken].file}: `{broken}` holds NaN or "
-                    "infinities, so no token could be picked; download it again, or ask those who "
-                    "made it"
-                )
+                raise ModelLoadError(tell_broken(loaded.checkpoint, broken))
         return model
 
     def configured(self, values: Mapping[str, Any], config: LiveConfig | None) -> Self:

@@ -152,6 +152,9 @@ def load_weights(
                 matrices = rule.matrices if rule.transposed else None
                 tensor = reader.join(sources, kind, transposed=matrices)
                 tensor = in_order(tensor, rule.order).to(device)
+                if _MAKES_SCORES.search(rule.target) and not _is_finite(tensor):
+                    broken = next(each for each in rule.sources if _is_broken(reader, stored[each]))
+                    raise ModelLoadError(tell_broken(checkpoint, broken))
                 name = rule.target.rpartition(".")[2]
                 setattr(module, name, nn.Parameter(tensor, requires_grad=False))
                 # Else this name would keep the original alive while `prepare` makes its copy.
@@ -210,6 +213,33 @@ def check_fit(rules: Sequence[WeightRule], ignored: Iterable[str], checkpoint: C
         )
 
 
+_MAKES_SCORES = re.compile(r"\b(qkv|q_norm|k_norm|cross_q|cross_kv)\.")
+"""Parameters whose NaN no logit shows: attention takes a score of NaN for one that is hidden."""
+
+
+def _is_finite(tensor: torch.Tensor) -> bool:
+    """Whether all elements are; a sum reads them once, and makes nothing of their size."""
+    return bool(tensor.sum().isfinite()) or bool(tensor.isfinite().all())
+
+
+def _is_broken(reader: _Reader, tensor: StoredTensor) -> bool:
+    kind = DTYPES[tensor.kind]
+    return kind.is_floating_point and not _is_finite(reader.join([tensor], kind))
+
+
+def tell_broken(checkpoint: Checkpoint, name: str) -> str:
+    """Say that a tensor holds NaN.
+
+    Args:
+        checkpoint: The stored tensors.
+        name: Which one.
+    """
+    return (
+        f"{checkpoint.tensors[name].file}: `{name}` holds NaN or infinities, so no token could be "
+        "picked; download it again, or ask those who made it"
+    )
+
+
 def find_broken(checkpoint: Checkpoint) -> str | None:
     """Read everything once more, for the first tensor with NaN or infinities; ``None``: none has.
 
@@ -218,10 +248,7 @@ def find_broken(checkpoint: Checkpoint) -> str | None:
     """
     with Progress(0, "looking for NaN", progress=False) as bar, _Reader(bar) as reader:
         for name, tensor in checkpoint.tensors.items():
-            kind = DTYPES.get(tensor.kind)
-            if kind is None or not kind.is_floating_point:
-                continue
-            if not bool(reader.join([tensor], kind).isfinite().all()):
+            if tensor.kind in DTYPES and _is_broken(reader, tensor):
                 return name
     return None
 

@@ -184,7 +184,15 @@ def test_a_model_goes_on_when_its_files_change(tmp_path: Path) -> None:
         ("llama", "model.layers.1.mlp.up_proj.weight"),
         ("llama", "model.layers.0.input_layernorm.weight"),
         ("llama", "lm_head.weight"),
+        ("llama", "model.layers.1.self_attn.q_proj.weight"),
+        ("llama", "model.layers.0.self_attn.k_proj.weight"),
+        ("qwen3", "model.layers.1.self_attn.q_norm.weight"),
+        ("qwen3", "model.layers.0.self_attn.k_norm.weight"),
         ("t5", "encoder.block.0.layer.0.SelfAttention.v.weight"),
+        ("t5", "encoder.block.0.layer.0.SelfAttention.q.weight"),
+        ("t5", "decoder.block.1.layer.0.SelfAttention.k.weight"),
+        ("t5", "decoder.block.0.layer.1.EncDecAttention.q.weight"),
+        ("t5", "decoder.block.1.layer.1.EncDecAttention.k.weight"),
     ],
 )
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])

@@ -137,7 +137,9 @@ class Workspace:
 
     def __init__(self, config: ModelConfig, tokens: int, like: Tensor) -> None:
         """Allocate for ``tokens`` tokens, in the dtype and on the device of ``like``."""
-        size, width, plan = config.head_dim, config.intermediate_size, config.blocks[0]
+        size, plan = config.head_dim, config.blocks[0]
+        is_dense = any(block.experts is None for block in config.blocks)
+        width = config.intermediate_size if is_dense else 0  # experts have memory of their own
         heads = config.num_attention_heads + 2 * config.num_key_value_heads
         self.normed = like.new_empty(tokens, config.hidden_size)
         self.qkv = like.new_empty(tokens, heads * size)
@@ -147,7 +149,7 @@ class Workspace:
         self.gate = self.up = self.activated = self.wide
         if plan.is_gated:
             self.activated = like.new_empty(tokens, width)
-            self.gate, self.up = torch.split(self.wide, width, dim=-1)
+            self.gate, self.up = torch.chunk(self.wide, 2, dim=-1)
         self.branch = like.new_empty(tokens, config.hidden_size) if _branches(config) else None
         self.turn = turner(like)
 

@@ -180,6 +180,15 @@ def test_all_blocks_are_one_call(family: str, tmp_path: Path) -> None:
     assert core._plan[-1] is not None
 
 
+def test_a_width_that_no_block_has_takes_no_memory(tmp_path: Path) -> None:
+    make("qwen3_moe", tmp_path, **FEW)
+    expected = asyncgen.load_model(tmp_path, dtype="float32")(IDS).logits
+    path = tmp_path / "config.json"
+    file = json.loads(path.read_text(encoding="utf-8"))
+    path.write_text(json.dumps({**file, "intermediate_size": 10**9}), encoding="utf-8")
+    assert torch.equal(asyncgen.load_model(tmp_path, dtype="float32")(IDS).logits, expected)
+
+
 @pytest.mark.parametrize(
     ("key", "value", "allowed"),
     [
