@@ -89,6 +89,55 @@ def test_latent_heads_stay_inside_of_their_tensors(kernels: Any) -> None:
         kernels.Latent(latents, None, latents, norm.compiled, latents, **sizes)
 
 
+def test_latent_heads_have_sizes_that_can_be(kernels: Any) -> None:
+    def product(inputs: int, outputs: int, activation: str | None = None) -> Any:
+        made = NativeKernel(torch.ones(outputs, inputs), None, activation=activation)
+        return made.compiled
+
+    def parts(activation: str | None = None) -> tuple[Any, ...]:
+        norm = NativeScaler(torch.ones(8), 8, 1e-6, torch.float32).compiled
+        queries = product(16, 24, activation)
+        return product(16, 12), None, queries, norm, product(8, 48)
+
+    sizes = {"heads": 3, "turned": 4, "unturned": 4, "values": 12, "head_dim": 12}
+    kernels.Latent(*parts(), **sizes)
+    # The first two would be right if 64 bits were all that there are of a number.
+    for wrong in ({"heads": 3 + 2**61}, {"head_dim": 12 + 2**62}, {"head_dim": 10}, {"turned": 0}):
+        with pytest.raises(ValueError, match="do not fit together"):
+            kernels.Latent(*parts(), **{**sizes, **wrong})
+    with pytest.raises(ValueError, match="do not fit together"):
+        kernels.Latent(*parts("relu"), **sizes)
+
+
+def test_rows_that_share_memory_are_not_written_to(kernels: Any) -> None:
+    kernel = NativeKernel(torch.randn(32, 32), None)
+    norm = kernels.Norm(torch.ones(1, 32), None, eps=0, dtype=torch.float32, is_centred=False)
+    shared, x, one = torch.zeros(1, 32).expand(3, 32), torch.randn(3, 32), torch.zeros(1, 32)
+    kernel.into(shared, x)  # they may be read
+    kernel.into(x[:1], one.expand(1, 32))
+    for write in (
+        lambda: kernel.into(x, shared),
+        lambda: kernel.add_to(shared, x),
+        lambda: norm.into(x, shared),
+        lambda: norm.into(x, torch.zeros(64).as_strided((3, 32), (16, 1))),
+    ):
+        with pytest.raises(ValueError, match="results are"):
+            write()
+    angles = torch.zeros(3, 1, 2, 8)
+    with pytest.raises(ValueError, match="heads are"):
+        heads = torch.zeros(1, 2, 2, 8).expand(3, 2, 2, 8)
+        kernels.Rotary(torch.float32).turn(heads, angles, angles)
+
+
+def test_a_dtype_is_one_of_torch(kernels: Any) -> None:
+    options: dict[str, Any] = {"eps": 0, "dtype": "torch.float32", "is_centred": False}
+    with pytest.raises(ValueError, match=r"dtype is 'torch\.float32' and must be"):
+        kernels.Norm(torch.ones(1, 32), None, **options)
+    for wrong in ("torch.bfloat16", None, torch.float64):
+        with pytest.raises(ValueError, match="dtype is"):
+            kernels.Rotary(wrong)
+
+
 def test_a_gated_product_is_not_added() -> None:
     kernel = NativeKernel(torch.randn(64, 32), None, True)
     with pytest.raises(ValueError, match="an activation lets through"):
@@ -108,6 +157,9 @@ def test_weights_are_of_the_size_that_is_said(kernels: Any) -> None:
     kernels.Linear(weight.half(), None, **options)
     with pytest.raises(ValueError, match=r"is torch\.float16, which rows in torch\.bfloat16"):
         kernels.Linear(weight.half(), None, **{**options, "dtype": torch.bfloat16})
+    for name, size in (("inputs", 32 + 2**59), ("matrices", 1 + 2**53), ("outputs", -(2**63))):
+        with pytest.raises(ValueError, match="are 1 to 1073741824 each, not"):
+            kernels.Linear(weight, None, **{**options, name: size})
     with pytest.raises(ValueError, match=r"dtype is torch\.float16 and must be"):
         kernels.Linear(weight.half(), None, **{**options, "dtype": torch.float16})
 
@@ -238,6 +290,30 @@ def test_what_is_laid_out_and_what_is_attended_to_are_one_step(kernels: Any) -> 
         step.attention.attend(0, cut_off(step.heads.clone()))
 
 
+def test_a_step_may_have_no_tokens(kernels: Any) -> None:
+    step = Step(kernels)
+    step.heads, step.out = step.heads[:0], step.out[:0]
+    with pytest.raises(ValueError, match="heads are"):  # no step was laid out yet
+        step.attend()
+    step.lay_out([], [])
+    assert step.attend() is step.out
+    for rows, tokens in (([], 3), (ROWS, 0)):
+        step.out = torch.empty(tokens, HEADS * SIZE)
+        with pytest.raises(ValueError, match=rf"are {len(rows) // 4} rows for {tokens} tokens"):
+            step.lay_out(rows, PAGES)
+
+
+def test_rows_and_pages_are_whole_numbers(kernels: Any) -> None:
+    step = Step(kernels)
+    for rows, pages in (
+        (array("d", ROWS), array("q", PAGES)),
+        (array("q", ROWS), array("i", PAGES)),
+        (array("Q", ROWS), array("q", PAGES)),
+    ):
+        with pytest.raises(ValueError, match="array of 64-bit integers"):
+            step.attention.lay_out(rows, pages, step.out)
+
+
 def test_a_failure_inside_a_kernel_is_an_exception_after_it(kernels: Any) -> None:
     step = Step(kernels)
     pages = array("q", PAGES)
@@ -298,5 +374,13 @@ def test_pages_are_of_the_size_that_is_said(kernels: Any) -> None:
     for wrong in (good[:, :, :8], good[:, ::2], good.double(), good[:10]):
         with pytest.raises(ValueError, match=r"pages are|torch\.float64"):
             kernels.Attention([((good, wrong), *PLAIN)], **options)
+    for heads in (2**60, 2**63 - 2, 0):
+        with pytest.raises(ValueError, match=f"{heads} heads for 2 key heads"):
+            kernels.Attention([((good, good), *PLAIN)], **{**options, "num_heads": heads})
+    for layer in (5, [good], None):
+        with pytest.raises(TypeError, match="a layer is a tuple, not"):
+            kernels.Attention([layer], **options)
+    with pytest.raises(ValueError, match="pages are"):
+        kernels.Attention([((torch.tensor(1.0), good), *PLAIN)], **options)
     with pytest.raises(ValueError, match="4 heads for 3 key heads"):
         kernels.Attention([], **{**options, "kv_heads": 3})

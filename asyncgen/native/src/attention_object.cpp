@@ -11,6 +11,9 @@ namespace {
 // More than a model has layers.
 constexpr Py_ssize_t MOST_TABLES = 1 << 16;
 
+// More than a layer has.
+constexpr long long MOST_HEADS = 1 << 20;
+
 // The slopes of a layer's query heads, if it has any.
 bool read_slopes(PyObject* numbers, std::int64_t num_heads, std::vector<float>& slopes) {
   if (numbers == Py_None) return true;
@@ -39,7 +42,8 @@ bool read_layer(Pages& made, PyObject* item) {
   int is_chunked, has_sinks;
   float scale, cap;
   Py_ssize_t table;
-  if (!PyArg_ParseTuple(item, "(OO)LpffOpn", &keys, &values, &window, &is_chunked, &scale, &cap,
+  if (!is_tuple("a layer", item) ||
+      !PyArg_ParseTuple(item, "(OO)LpffOpn", &keys, &values, &window, &is_chunked, &scale, &cap,
                         &slopes, &has_sinks, &table)) {
     return false;
   }
@@ -68,7 +72,7 @@ bool read_layer(Pages& made, PyObject* item) {
     if (made.dtype == nullptr) {
       if (!read_kind(view.dtype, made.kind)) return false;
       made.dtype = view.dtype;
-      made.num_pages = view.sizes[0] / made.kv_heads;
+      made.num_pages = view.dims > 0 ? view.sizes[0] / made.kv_heads : 0;
     }
     if (!view.has_shape({made.num_pages * made.kv_heads, made.page_size, made.size}) ||
         view.dtype != made.dtype || !view.is_cpu || !view.is_dense_from(0)) {
@@ -93,8 +97,8 @@ PyObject* make(PyTypeObject* type, PyObject* args, PyObject* keywords) {
                                    &num_heads, &kv_heads, &size, &page_size, &uses_tiles)) {
     return nullptr;
   }
-  if (kv_heads < 1 || num_heads < 1 || num_heads % kv_heads != 0 || size < 1 || size > MOST_SIZE ||
-      page_size < 1) {
+  if (kv_heads < 1 || num_heads < 1 || num_heads > MOST_HEADS || num_heads % kv_heads != 0 ||
+      size < 1 || size > MOST_SIZE || page_size < 1) {
     return PyErr_Format(PyExc_ValueError,
                         "%lld heads for %lld key heads, of size %lld (at most %lld), in pages of "
                         "%lld keys cannot be computed",
@@ -105,6 +109,7 @@ PyObject* make(PyTypeObject* type, PyObject* args, PyObject* keywords) {
   try {
     Pages made{};
     made.num_tables = 1;
+    made.num_tokens = -1;
     made.num_heads = num_heads;
     made.kv_heads = kv_heads;
     made.size = size;
@@ -200,6 +205,8 @@ PyObject* lay_out(PyObject* self, PyObject* const* args) {
   Numbers rows, table;
   View out;
   if (!rows.read(args[0]) || !table.read(args[1]) || !look_at(args[2], out)) return nullptr;
+  Hold hold(pages);
+  if (!hold) return nullptr;
   if (rows.count() % (4 * pages.num_tables) != 0) {
     return PyErr_Format(PyExc_ValueError,
                         "rows are four numbers each in each of %lld tables, not %lld in all",
@@ -211,7 +218,11 @@ PyObject* lay_out(PyObject* self, PyObject* const* args) {
     return refuse("results are", args[2], "[tokens, %lld] %S on cpu is expected",
                   static_cast<long long>(pages.num_heads * pages.size), pages.dtype);
   }
-  if (!is_free(pages)) return nullptr;
+  if ((rows.count() == 0) != (out.sizes[0] == 0)) {
+    return PyErr_Format(PyExc_ValueError, "there are %lld rows for %lld tokens",
+                        static_cast<long long>(rows.count() / 4 / pages.num_tables),
+                        static_cast<long long>(out.sizes[0]));
+  }
 #ifdef ASYNCGEN_CHECK
   for (const PagedLayer& layer : pages.layers) {
     if (!is_safe(pages, layer, rows, table, out.sizes[0])) return nullptr;
@@ -264,7 +275,8 @@ PyObject* attend(PyObject* self, PyObject* const* args, Py_ssize_t count) {
                         pages.layers.size());
   }
   View heads;
-  if (!is_free(pages) || !look_at(args[1], heads)) return nullptr;
+  Hold hold(pages);
+  if (!hold || !look_at(args[1], heads)) return nullptr;
   if (!heads.has_shape({pages.num_tokens, pages.num_heads + 2 * pages.kv_heads, pages.size}) ||
       heads.dtype != pages.dtype || !heads.is_cpu) {
     return refuse("heads are", args[1], "the step that was laid out has [%lld, %lld, %lld] %S",
@@ -287,10 +299,8 @@ PyObject* attend(PyObject* self, PyObject* const* args, Py_ssize_t count) {
   if (layer.has_sinks && !lies_within(args[2], sinks, sizeof(float))) return nullptr;
 #endif
   const float* sinks_at = reinterpret_cast<const float*>(sinks.data);
-  pages.is_busy = true;
   const bool is_done =
       run_unlocked([&]() noexcept { attend_in(pages, layer, heads.data, sinks_at); });
-  pages.is_busy = false;
   return is_done ? Py_NewRef(pages.out.get()) : nullptr;
 }
 
@@ -306,9 +316,9 @@ PyMethodDef methods[] = {
 
 }  // namespace
 
-bool is_free(const Pages& pages) {
+Hold::Hold(Pages& pages) : pages_(pages.is_busy ? nullptr : &pages) {
   if (pages.is_busy) PyErr_SetString(PyExc_RuntimeError, "another thread attends over these pages");
-  return !pages.is_busy;
+  pages.is_busy = true;
 }
 
 void attend_in(Pages& pages, const PagedLayer& layer, const char* heads,

@@ -176,10 +176,10 @@ bool fits(const Experts& made) {
   const Linear *shared = made.shared_gate_up, *shared_down = made.shared_down;
   const auto is_pair = [&](const Linear& first, const Linear& second) {
     return first.kind == gate_up.kind && second.kind == gate_up.kind && first.is_gated &&
-           !second.is_gated && first.inputs == gate_up.inputs &&
+           second.use == STORE && first.inputs == gate_up.inputs &&
            second.inputs == first.outputs / 2 && second.outputs == gate_up.inputs;
   };
-  const bool is_routed = router.kind == Kind::FLOAT32 && !router.is_gated &&
+  const bool is_routed = router.kind == Kind::FLOAT32 && router.use == STORE &&
                          router.matrices == 1 && router.inputs == gate_up.inputs &&
                          router.outputs == gate_up.matrices + made.is_shared_gated;
   const bool is_shared =
@@ -272,9 +272,14 @@ PyObject* add(PyObject* self, PyObject* const* args, bool is_chosen) {
   if (!are_rows(experts, args[1], x, rows) || !are_rows(experts, args[0], stream, rows)) {
     return nullptr;
   }
+  if (!stream.has_rows_apart()) return refuse("rows are", args[0], "they share memory");
   const std::int32_t* chosen_ids = nullptr;
   const float* chosen_weights = nullptr;
   if (is_chosen) {
+    if (experts.is_shared_gated) {
+      PyErr_SetString(PyExc_ValueError, "the router makes the gate of the shared expert as well");
+      return nullptr;
+    }
     if (!look_at(args[2], ids) || !look_at(args[3], weights) ||
         !are_chosen(experts, args + 2, ids, weights, rows)) {
       return nullptr;

@@ -7,10 +7,13 @@
 
 namespace {
 
+// The largest head, with room for what is computed with it.
+constexpr std::int64_t MOST_HEAD = 1 << 20;
+
 bool fits(const Latent& made) {
   const Kind kind = made.latents->kind;
   const auto is_linear = [&](const Linear& linear, std::int64_t inputs, std::int64_t outputs) {
-    return linear.kind == kind && linear.matrices == 1 && !linear.is_gated &&
+    return linear.kind == kind && linear.matrices == 1 && linear.use == STORE &&
            linear.inputs == inputs && linear.outputs == outputs;
   };
   const auto is_norm = [&](const Norm* norm) {
@@ -18,10 +21,11 @@ bool fits(const Latent& made) {
   };
   const std::int64_t hidden = made.latents->inputs;
   const std::int64_t asked = made.query_norm == nullptr ? hidden : made.query_rank();
+  const auto is_part = [&](std::int64_t size) { return size > 0 && size <= made.size; };
   return is_norm(made.query_norm) && is_norm(made.latent_norm) && made.heads > 0 &&
-         made.turned > 0 && made.unturned > 0 && made.values > 0 && made.turned % 2 == 0 &&
+         made.heads <= made.queries->outputs && made.size <= MOST_HEAD && is_part(made.turned) &&
+         is_part(made.unturned) && is_part(made.values) && made.turned % 2 == 0 &&
          made.unturned % 2 == 0 && made.size % 2 == 0 && made.size >= made.key() &&
-         made.size >= made.values &&
          is_linear(*made.latents, hidden, made.query_rank() + made.rank() + made.turned) &&
          is_linear(*made.queries, asked, made.heads * made.key()) &&
          is_linear(*made.keys_values, made.rank(), made.heads * (made.unturned + made.values));
@@ -137,6 +141,7 @@ PyObject* into(PyObject* self, PyObject* const* args) {
       !are_rows(latent, args[1], out, tokens, latent.token_size())) {
     return nullptr;
   }
+  if (!out.has_rows_apart()) return refuse("rows are", args[1], "they share memory");
   if (tokens == 0) return Py_NewRef(args[1]);
   Memory memory = std::exchange(latent.memory, {});
   if (!memory.hold(memory_for(latent, tokens))) return PyErr_NoMemory();

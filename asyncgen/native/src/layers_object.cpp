@@ -14,9 +14,9 @@ struct Block {
   Norm *input_norm, *output_norm, *post_norm, *down_norm;
   Norm *heads_norm, *keys_norm;  // the former of queries and keys together if the latter is null
   bool is_normed_turned;         // whether heads are normalised after they were turned
-  Linear* qkv;                       // or, where it is null, what makes heads of latent rows
+  Linear* qkv;                   // or, where it is null, what makes heads of latent rows
   Latent* latent;
-  Linear *output, *up, *down;        // the last two are null if there are experts
+  Linear *output, *up, *down;  // the last two are null if there are experts
   Experts* experts;
   std::int64_t rope;   // whose angles turn the heads, or -1
   const float* sinks;  // of the query heads
@@ -80,7 +80,8 @@ bool read_block(PyObject* item, Block& block) {
   PyObject *input, *qkv, *heads, *keys, *sinks, *output, *output_norm, *post, *up, *down, *down_norm;
   int is_normed_turned, is_parallel;
   long long rope;
-  if (!PyArg_ParseTuple(item, "OOOOpLOOOOOOOpff", &input, &qkv, &heads, &keys, &is_normed_turned,
+  if (!is_tuple("a block", item) ||
+      !PyArg_ParseTuple(item, "OOOOpLOOOOOOOpff", &input, &qkv, &heads, &keys, &is_normed_turned,
                         &rope, &sinks, &output, &output_norm, &post, &up, &down, &down_norm,
                         &is_parallel, &block.output_scale, &block.down_scale)) {
     return false;
@@ -123,8 +124,11 @@ bool fits(const Block& block, const Layers& layers) {
   const auto is_heads_norm = [&](const Norm* norm) {
     return norm == nullptr || norm->kind == kind;
   };
+  // Without any norm the second of parallel parts would see what the first has added.
+  const bool is_seen =
+      !block.is_parallel || block.input_norm != nullptr || block.post_norm != nullptr;
   return is_norm(block.input_norm) && is_norm(block.output_norm) && is_norm(block.post_norm) &&
-         is_norm(block.down_norm) && is_made() &&
+         is_norm(block.down_norm) && is_seen && is_made() &&
          token_size(block) == token_size(layers.blocks[0]) && is_heads_norm(block.heads_norm) &&
          is_heads_norm(block.keys_norm) && block.rope >= -1 &&
          is_plain(*block.output, layers.blocks[0].output->inputs) &&
@@ -279,11 +283,8 @@ bool are_of(const Pages& pages, const Layers& layers) {
 bool read_rope(PyObject* item, const Layers& layers, const Pages& pages, Angles& angles) {
   PyObject *cosines, *sines, *factors = nullptr;
   const std::int64_t tokens = pages.num_tokens;
-  if (!PyTuple_Check(item)) {
-    PyErr_Format(PyExc_TypeError, "the angles of a rope are a tuple of tensors, not %R", item);
-    return false;
-  }
-  if (!PyArg_ParseTuple(item, "OO|O", &cosines, &sines, &factors) ||
+  if (!is_tuple("what a rope has of cosines and sines", item) ||
+      !PyArg_ParseTuple(item, "OO|O", &cosines, &sines, &factors) ||
       !read_angles(*layers.rotary, cosines, sines, tokens, pages.size, angles)) {
     return false;
   }
@@ -302,10 +303,8 @@ bool read_rope(PyObject* item, const Layers& layers, const Pages& pages, Angles&
 }
 
 // Reads those of all ropes that the blocks turn by.
-bool read_ropes(PyObject* items, const Layers& layers, const Pages& pages,
+bool read_ropes(const Reference& ropes, const Layers& layers, const Pages& pages,
                 std::vector<Angles>& angles) {
-  Reference ropes(PySequence_Tuple(items));
-  if (!ropes) return false;
   for (Py_ssize_t at = 0; at < PyTuple_GET_SIZE(ropes.get()); ++at) {
     angles.emplace_back();
     if (!read_rope(PyTuple_GET_ITEM(ropes.get(), at), layers, pages, angles.back())) return false;
@@ -322,7 +321,7 @@ bool read_ropes(PyObject* items, const Layers& layers, const Pages& pages,
 // Whether the stream is that of the step that was laid out.
 bool is_stream(PyObject* tensor, const View& stream, const Layers& layers, const Pages& pages) {
   if (!stream.has_shape({pages.num_tokens, layers.width}) || stream.dtype != layers.rotary->dtype ||
-      !stream.is_cpu || !stream.is_dense_from(1)) {
+      !stream.is_cpu || !stream.is_dense_from(1) || !stream.has_rows_apart()) {
     refuse("the stream is", tensor, "the step that was laid out has [%lld, %lld] %S on cpu",
            static_cast<long long>(pages.num_tokens), static_cast<long long>(layers.width),
            layers.rotary->dtype);
@@ -337,15 +336,12 @@ bool is_stream(PyObject* tensor, const View& stream, const Layers& layers, const
 
 // Runs the blocks over a step in memory of theirs; false: a debug build found an error.
 bool run_blocks(const Layers& layers, const Step& step, Pages& pages) {
-  pages.is_busy = true;
-  const bool is_done = run_unlocked([&]() noexcept {
+  return run_unlocked([&]() noexcept {
     rouse_team();
     for (std::size_t number = 0; number < layers.blocks.size(); ++number) {
       run_block(layers.blocks[number], *layers.rotary, step, pages, pages.layers[number]);
     }
   });
-  pages.is_busy = false;
-  return is_done;
 }
 
 PyObject* run(PyObject* self, PyObject* const* args) {
@@ -353,14 +349,17 @@ PyObject* run(PyObject* self, PyObject* const* args) {
   View stream;
   if (!look_at(args[0], stream)) return nullptr;
   Pages* pages = unbox_as<Pages>(args[2]);
-  if (pages == nullptr || !is_free(*pages)) return nullptr;
+  if (pages == nullptr) return nullptr;
+  Hold hold(*pages);
+  if (!hold) return nullptr;
   if (!are_of(*pages, layers)) {
     PyErr_SetString(PyExc_ValueError, "these pages are those of other blocks");
     return nullptr;
   }
+  const Reference ropes(PySequence_Tuple(args[1]));  // perhaps nobody else has them
   std::vector<Angles> angles;
-  if (!is_stream(args[0], stream, layers, *pages) ||
-      !read_ropes(args[1], layers, *pages, angles)) {
+  if (!ropes || !is_stream(args[0], stream, layers, *pages) ||
+      !read_ropes(ropes, layers, *pages, angles)) {
     return nullptr;
   }
   const std::int64_t tokens = pages->num_tokens, qkv = pages->token_size();

@@ -6,10 +6,18 @@
 
 namespace {
 
-std::int64_t elements(const View& view) {
-  std::int64_t count = 1;
-  for (int at = 0; at < view.dims; ++at) count *= view.sizes[at];
-  return count;
+// The most inputs, outputs or matrices of one weight: products of two sizes are far from 64 bits.
+constexpr std::int64_t MOST_OF_ONE = 1 << 30;
+
+// Whether a tensor has so many elements: a product of numbers above zero, maybe beyond 64 bits.
+bool has_elements(const View& view, std::initializer_list<std::int64_t> numbers) {
+  std::int64_t left = 1;
+  for (int at = 0; at < view.dims; ++at) left *= view.sizes[at];
+  for (const std::int64_t number : numbers) {
+    if (left % number != 0) return false;
+    left /= number;
+  }
+  return left == 1;
 }
 
 // Reads what a weight is stored in, for rows of a kind; anything else raises ValueError.
@@ -74,20 +82,27 @@ PyObject* make(PyTypeObject* type, PyObject* args, PyObject* keywords) {
       !read_stored(view.dtype, made, made.stored)) {
     return nullptr;
   }
+  for (const long long size : {inputs, outputs, matrices}) {
+    if (size >= 1 && size <= MOST_OF_ONE) continue;
+    return PyErr_Format(PyExc_ValueError,
+                        "inputs, outputs and matrices are 1 to %lld each, not %lld",
+                        static_cast<long long>(MOST_OF_ONE), size);
+  }
   const std::int64_t filled = (outputs + PANEL - 1) / PANEL * PANEL;
   const std::int64_t wide =
       made.kind == Kind::FLOAT32 ? inputs : (inputs + PANEL - 1) / PANEL * PANEL;
-  if (inputs < 1 || outputs < 1 || matrices < 1 || !view.is_cpu || !view.is_dense_from(0) ||
-      elements(view) != matrices * filled * wide || (is_gated && outputs % 2 != 0)) {
-    return refuse("the weight is", weight, "%lld inputs and %lld outputs need panels of %lld numbers",
-                  inputs, outputs, static_cast<long long>(matrices * filled * wide));
+  if (!view.is_cpu || !view.is_dense_from(0) || !has_elements(view, {matrices, filled, wide}) ||
+      (is_gated && outputs % 2 != 0)) {
+    return refuse("the weight is", weight,
+                  "%lld matrices of %lld inputs and %lld outputs need panels of %lld numbers each",
+                  matrices, inputs, outputs, static_cast<long long>(filled * wide));
   }
   made.weight_at = view.data;
   if (bias != Py_None) {
     Kind kind;
     if (!look_at(bias, view) || !read_kind(view.dtype, kind)) return nullptr;
     if (!view.is_cpu || kind != Kind::FLOAT32 || !view.is_dense_from(0) ||
-        elements(view) != matrices * filled) {
+        !has_elements(view, {matrices, filled})) {
       return refuse("the bias is", bias, "%lld numbers in float32 are needed",
                     static_cast<long long>(matrices * filled));
     }
@@ -162,7 +177,7 @@ bool multiply_tensors(const Linear& linear, PyObject* rows, PyObject* out, Use u
   const std::int64_t columns = linear.outputs >> is_gate(use);
   if (!look_at(out, to)) return false;
   if (!to.has_shape({x.sizes[0], columns}) || to.dtype != linear.dtype || !to.is_cpu ||
-      !to.is_dense_from(1)) {
+      !to.is_dense_from(1) || !to.has_rows_apart()) {
     refuse("results are", out, "this weight gives [%lld, %lld] %S on cpu",
            static_cast<long long>(x.sizes[0]), static_cast<long long>(columns), linear.dtype);
     return false;

@@ -42,12 +42,14 @@ bool read_number(const Reference& number, std::int64_t& read) {
 bool read_kind(PyObject* dtype, Kind& kind) {
   Reference text(PyObject_Str(dtype));
   if (!text) return false;
-  if (PyUnicode_CompareWithASCIIString(text.get(), "torch.float32") == 0) {
+  const bool is_dtype = std::strcmp(Py_TYPE(dtype)->tp_name, "torch.dtype") == 0;
+  if (is_dtype && PyUnicode_CompareWithASCIIString(text.get(), "torch.float32") == 0) {
     kind = Kind::FLOAT32;
-  } else if (PyUnicode_CompareWithASCIIString(text.get(), "torch.bfloat16") == 0) {
+  } else if (is_dtype && PyUnicode_CompareWithASCIIString(text.get(), "torch.bfloat16") == 0) {
     kind = Kind::BFLOAT16;
   } else {
-    PyErr_Format(PyExc_ValueError, "dtype is %S and must be torch.float32 or torch.bfloat16", dtype);
+    PyErr_Format(PyExc_ValueError, "dtype is %R and must be torch.float32 or torch.bfloat16",
+                 dtype);
     return false;
   }
   return true;
@@ -89,6 +91,18 @@ bool View::is_dense_from(int dim) const {
     expected *= sizes[at];
   }
   return true;
+}
+
+bool View::has_rows_apart() const {
+  std::int64_t width = 1;
+  for (int at = 1; at < dims; ++at) width *= sizes[at];
+  return dims > 0 && (sizes[0] < 2 || strides[0] >= width);
+}
+
+bool is_tuple(const char* what, PyObject* item) {
+  if (PyTuple_Check(item)) return true;
+  PyErr_Format(PyExc_TypeError, "%s is a tuple, not %R", what, item);
+  return false;
 }
 
 PyObject* refuse(const char* what, PyObject* tensor, const char* taken, ...) {

@@ -56,10 +56,15 @@ struct View {
   bool has_shape(std::initializer_list<std::int64_t> shape) const;
   // Whether what lies behind a number of dimensions is in one piece.
   bool is_dense_from(int dim) const;
+  // Whether rows that are dense share no memory with each other: they can be written to.
+  bool has_rows_apart() const;
 };
 
 // Looks at a tensor; false, and a Python error, if it is none or has more dimensions.
 bool look_at(PyObject* tensor, View& view);
+
+// Whether an item is a tuple; false, and a Python error, if not.
+bool is_tuple(const char* what, PyObject* item);
 
 // Raises ValueError: "<what> is <shape> <dtype> on <device>; <taken>", the latter a format. Null.
 PyObject* refuse(const char* what, PyObject* tensor, const char* taken, ...);

@@ -173,8 +173,10 @@ class Numbers {
   ~Numbers() { PyBuffer_Release(&buffer_); }
 
   bool read(PyObject* array) {
-    if (PyObject_GetBuffer(array, &buffer_, PyBUF_CONTIG_RO) != 0) return false;
-    if (buffer_.itemsize == sizeof(std::int64_t)) return true;
+    if (PyObject_GetBuffer(array, &buffer_, PyBUF_CONTIG_RO | PyBUF_FORMAT) != 0) return false;
+    const char* format = buffer_.format;
+    const bool is_integer = format != nullptr && (*format == 'q' || *format == 'l');
+    if (is_integer && buffer_.itemsize == sizeof(std::int64_t)) return true;
     PyErr_SetString(PyExc_ValueError, "an array of 64-bit integers is expected");
     return false;
   }
@@ -209,15 +211,27 @@ struct Pages {
   Numbers rows, pages;  // of each table all rows, one table after another
   Reference out;
   char* out_at;
-  std::int64_t num_tokens;
+  std::int64_t num_tokens;  // -1 before a step was laid out
   std::vector<float> memory;
   bool is_busy;
 
   std::int64_t token_size() const { return (num_heads + 2 * kv_heads) * size; }
 };
 
-// False, and a Python error, while another thread attends over these pages.
-bool is_free(const Pages& pages);
+// Pages in one thread's hands, as long as this exists.
+class Hold {
+ public:
+  // A Python error, and nothing held, while another thread has them.
+  explicit Hold(Pages& pages);
+  Hold(const Hold&) = delete;
+  ~Hold() {
+    if (pages_ != nullptr) pages_->is_busy = false;
+  }
+  explicit operator bool() const { return pages_ != nullptr; }
+
+ private:
+  Pages* pages_;
+};
 
 // Attends in one layer for `heads` [tokens, num_heads + 2 * kv_heads, size].
 //

@@ -67,7 +67,6 @@ void normalise(const Normalisation<T>& norm) {
   });
 }
 
-
 // Turns the pairs (first half, second half) of one head; the sines of first halves are negated.
 template <typename T>
 void turn(T* head, const T* cosines, const T* sines, std::int64_t half) {

@@ -71,7 +71,7 @@ PyObject* into(PyObject* self, PyObject* const* args) {
   View x, out;
   if (!look_at(args[0], x) || !look_at(args[1], out)) return nullptr;
   const bool fits = is_taken(norm, x);
-  if (!fits || !is_taken(norm, out) || out.sizes[0] != x.sizes[0]) {
+  if (!fits || !is_taken(norm, out) || out.sizes[0] != x.sizes[0] || !out.has_rows_apart()) {
     return refuse(fits ? "results are" : "rows are", args[fits],
                   "this norm takes [N, %lld], or [N, %lld, %lld], %S on cpu",
                   static_cast<long long>(norm.groups * norm.features),
@@ -121,7 +121,7 @@ PyObject* turn(PyObject* self, PyObject* const* args) {
   View heads;
   if (!look_at(args[0], heads)) return nullptr;
   if (heads.dims != 4 || heads.sizes[2] != 2 || heads.dtype != rotary.dtype || !heads.is_cpu ||
-      !heads.is_dense_from(1)) {
+      !heads.is_dense_from(1) || !heads.has_rows_apart()) {
     return refuse("heads are", args[0], "[N, heads, 2, D / 2] %S on cpu are turned", rotary.dtype);
   }
   Angles angles;

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -14,6 +14,11 @@ from asyncgen.models.attention.paged.attention import PagedAttention
 from asyncgen.models.kernels.norm import make_scaler
 from tests.models.build import random_config, random_model
 from tests.models.packing import VARIANTS, make_rows, num_groups, packed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from torch import Tensor
 
 pytestmark = pytest.mark.skipif(native.kernels is None, reason="our own kernels do not run here")
 
@@ -92,10 +97,37 @@ def test_what_does_not_fit_is_refused() -> None:
         layers.run(stream, [(*rope, torch.ones(5))], right.compiled)
     with pytest.raises(ValueError, match="turns by rope 0 of 0"):
         layers.run(stream, [], right.compiled)
-    with pytest.raises(TypeError, match="are a tuple"):
+    with pytest.raises(TypeError, match="is a tuple, not tensor"):
         layers.run(stream, [rope[0]], right.compiled)
+    with pytest.raises(ValueError, match="the stream is"):
+        layers.run(stream[:1].expand(5, 48), [rope], right.compiled)
     with pytest.raises(TypeError, match="is not of the type"):
         layers.run(stream, [rope], core)
+
+
+def test_what_is_read_is_kept_and_what_is_written_to_is_held() -> None:
+    core = random_model(random_config("llama"), seed=3, dtype=torch.float32)
+    core.prepare()
+    layers, found = core._plan[-1], []
+    row = make_rows([40], 8, list(range(5)))[0]
+    row.count = 40
+    angles = torch.randn(40, 1, 2, core.config.head_dim // 2)
+    for way in range(2):
+        attention = PagedAttention(
+            core.config, PagedStorage(core.config, 5, 8, dtype=torch.float32)
+        )
+        attention.lay_out([row])
+        stream = torch.ones(40, 48)
+
+        def ropes(held: Any = attention.compiled) -> Iterator[tuple[Tensor, Tensor]]:
+            with pytest.raises(RuntimeError, match="another thread attends"):
+                held.attend(0, torch.zeros(1))
+            yield angles.clone(), angles.clone()  # which nobody else has
+
+        layers.run(stream, ropes() if way else [(angles, angles)], attention.compiled)
+        attention.lay_out([row])  # it is let go
+        found.append(stream)
+    assert torch.equal(*found)
 
 
 def test_parts_that_do_not_fit_together_are_refused() -> None:
@@ -109,9 +141,12 @@ def test_parts_that_do_not_fit_together_are_refused() -> None:
         {"up": block.down, "down": block.up},
         {"output_norm": native_norm(32)},
         {"rope": -2},
+        {"is_parallel": True, "input_norm": None, "post_norm": None},
     ):
         with pytest.raises(ValueError, match="block 0 do not fit"):
             native.kernels.Layers([block._replace(**wrong)], **options)
+    with pytest.raises(TypeError, match="a block is a tuple, not 5"):
+        native.kernels.Layers([5], **options)
     with pytest.raises(ValueError, match="no blocks"):
         native.kernels.Layers([], **options)
     attention = PagedAttention(core.config, PagedStorage(core.config, 4, 8, dtype=torch.float32))

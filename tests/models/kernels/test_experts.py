@@ -200,6 +200,12 @@ def test_a_choice_that_was_made_before(dtype: torch.dtype, kernels: str) -> None
                 experts.add_chosen(stream, x, wrong, weights.float())
         with pytest.raises(ValueError, match="weights are"):
             experts.add_chosen(stream, x, ids, weights[:1].float())
+        with pytest.raises(ValueError, match="they share memory"):
+            experts.add_chosen(stream[:1].expand(7, 40), x, ids, weights.float())
+        options: dict[str, Any] = {"shared_width": 24, "is_shared_gated": True}
+        gated = made(Routing(3, is_normalised=True), dtype=dtype, **options)
+        with pytest.raises(ValueError, match="gate of the shared expert"):
+            gated.add_chosen(stream, x, ids, weights.float())
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
