@@ -14,7 +14,8 @@ from asyncgen.cache.groups import plan_groups
 from asyncgen.errors import InvalidRequestError, ModelLoadError
 from asyncgen.models.config import ModelConfig
 from tests.doubles.models import byte_tokenizer
-from tests.models.arch.families import COMMON, FAMILIES, VARIANTS, make
+from tests.models.arch.families import COMMON, FAMILIES, make
+from tests.models.arch.variants import VARIANTS
 
 if TYPE_CHECKING:
     from pathlib import Path

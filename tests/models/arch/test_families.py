@@ -18,7 +18,8 @@ from asyncgen.models.config import ModelConfig
 from asyncgen.models.kernels.linear import Linear
 from asyncgen.models.kernels.native_linear import NativeKernel, NativeStack
 from tests.doubles.tokenizers import save_tokenizer
-from tests.models.arch.families import FAMILIES, VARIANTS, make
+from tests.models.arch.families import FAMILIES, make
+from tests.models.arch.variants import VARIANTS
 from tests.models.packing import make_rows, num_groups, packed
 
 if TYPE_CHECKING:
