@@ -12,8 +12,9 @@ from torch import Tensor
 from asyncgen import native
 from asyncgen.cache.paged import PagedStorage
 from asyncgen.models.attention.paged.attention import PagedAttention
+from tests.models.arch.families import COMMON, FAMILIES
 from tests.models.build import random_config, random_model
-from tests.models.packing import VARIANTS, Row, make_rows, packed, run
+from tests.models.packing import VARIANTS, Row, make_rows, num_groups, packed, run
 
 if TYPE_CHECKING:
     from asyncgen.models.decoder import DecoderLM
@@ -29,6 +30,9 @@ MIXTURES: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen2_moe": ("qwen2_moe", {**EXPERTS, "shared_expert_intermediate_size": 56}),
 }
 LENGTHS = [70, 3, 300, 41, 1, 128]
+PAGE = 16
+OTHERS = ("gemma2", "gemma3_text", "deepseek_v3", "gpt_oss", "cohere", "phi", "llama4_text")
+"""Families with caps, windows, ropes of their own, latent rows, sinks, parallel parts, chunks."""
 
 
 def made(variant: str, dtype: torch.dtype) -> DecoderLM:
@@ -42,14 +46,28 @@ def made(variant: str, dtype: torch.dtype) -> DecoderLM:
     return core
 
 
+def made_of(family: str, dtype: torch.dtype) -> DecoderLM:
+    """A tiny model of a family, of odd sizes, with windows that the texts are longer than."""
+    sizes = {"max_position_embeddings": 512, "vocab_size": 97}
+    windows = {
+        name: 40
+        for name in ("sliding_window", "attention_chunk_size")
+        if FAMILIES[family].get(name) is not None
+    }
+    given = {**COMMON, **FAMILIES[family], **sizes, **windows, "model_type": family}
+    core = random_model({k: v for k, v in given.items() if v is not ...}, seed=3, dtype=dtype)
+    core.prepare()
+    return core
+
+
 def attention_of(core: DecoderLM, dtype: torch.dtype) -> PagedAttention:
-    storage = PagedStorage(core.config, 80, 16, dtype=dtype)
+    storage = PagedStorage(core.config, 80 * num_groups(core), PAGE, dtype=dtype)
     storage.data.fill_(torch.nan)  # what somebody left there
     return PagedAttention(core.config, storage)
 
 
-def texts() -> list[Row]:
-    return make_rows(LENGTHS, 16, list(range(80)))
+def texts(groups: int = 1) -> list[Row]:
+    return make_rows(LENGTHS, PAGE, list(range(80 * groups)), groups=groups)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -65,6 +83,29 @@ def test_logits_do_not_depend_on_company_or_chunks(variant: str, dtype: torch.dt
         for number, (found, expected) in enumerate(zip(mixed, alone, strict=True)):
             assert torch.isfinite(expected).all()
             assert torch.equal(found, expected), f"text {number} in mix {seed}"
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("family", OTHERS)
+def test_nor_do_those_of_other_families_whatever_the_way(family: str, dtype: torch.dtype) -> None:
+    core, before = made_of(family, dtype), torch.get_num_threads()
+    *others, compiled = core._plan
+    assert (compiled is None) == (family == "llama4_text")
+    groups, alone = num_groups(core), []
+    for row in texts(groups):
+        row.count = len(row.ids)
+        alone += packed(core, attention_of(core, dtype), [row])
+    try:
+        for way, threads in ((compiled, 1), (compiled, 3), (None, 2)):
+            core._plan = (*others, way)  # in one call, and block by block
+            torch.set_num_threads(threads)
+            chooser, attention = random.Random(threads), attention_of(core, dtype)
+            mixed = run(core, attention, texts(groups), chooser, most=90, forgets=True)
+            for number, (found, expected) in enumerate(zip(mixed, alone, strict=True)):
+                assert torch.isfinite(expected).all()
+                assert torch.equal(found, expected), f"text {number}, {threads} threads"
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_nor_on_the_number_of_threads() -> None:

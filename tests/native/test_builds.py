@@ -39,6 +39,9 @@ NATIVE_TESTS = (
     "tests/models/kernels/test_norm.py",
     "tests/models/kernels/test_rope.py",
     "tests/models/test_company.py",
+    "tests/models/kernels/test_blocks.py",
+    "tests/models/kernels/test_experts.py",
+    "tests/models/arch/test_latent.py",
 )
 
 
