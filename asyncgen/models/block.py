@@ -10,9 +10,9 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
-from torch.nn import functional as F
+from torch import Tensor
 
+from asyncgen.models.activations import ACTIVATIONS, FUSED, Xielu
 from asyncgen.models.kernels.blocks import Block, compiled_block
 from asyncgen.models.kernels.experts import Exact, Experts
 from asyncgen.models.kernels.linear import Linear
@@ -23,41 +23,12 @@ from asyncgen.models.kernels.rope import turner
 from asyncgen.models.latent import LatentHeads
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from asyncgen.models.attention.dense import AttentionContext
     from asyncgen.models.config import ModelConfig
     from asyncgen.models.family.plan import BlockPlan, HeadsPlan
     from asyncgen.models.kernels.products import Kernel
-
-
-def _gelu_by_tanh(x: Tensor) -> Tensor:
-    return F.gelu(x, approximate="tanh")
-
-
-ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
-    "silu": torch._C._nn.silu_,
-    "swish": torch._C._nn.silu_,
-    "gelu": F.gelu,
-    "gelu_new": _gelu_by_tanh,
-    "gelu_fast": _gelu_by_tanh,
-    "gelu_pytorch_tanh": _gelu_by_tanh,
-    "relu": torch.relu_,
-    "relu2": lambda x: torch.relu_(x).square_(),
-}
-
-
-FUSED: Mapping[str, str] = {
-    "silu": "silu",
-    "swish": "silu",
-    "gelu": "gelu",
-    "gelu_new": "gelu_tanh",
-    "gelu_fast": "gelu_tanh",
-    "gelu_pytorch_tanh": "gelu_tanh",
-    "relu": "relu",
-    "relu2": "relu2",
-}
-"""What products of our own kernels call those that they may come with."""
 
 
 IN_ONE_CALL = frozenset(
@@ -81,42 +52,6 @@ IN_ONE_CALL = frozenset(
 )
 """The fields of a `BlockPlan` that are computed, or settled by its weights, in one call. A block
 whose plan says anything in another one is computed step by step."""
-
-
-class Xielu(nn.Module):
-    """A square and a line above zero, an exponential below, of a learned shape each.
-
-    Huang and Schlag, "Deriving Activation Functions Using Integration" (2024), section 3.
-
-    Attributes:
-        alpha_p: Before ``softplus``, what the square is multiplied by, ``[1]``.
-        alpha_n: Before ``softplus``, what the exponential is multiplied by beyond beta, ``[1]``.
-        beta: Slope at zero, a scalar.
-        eps: Greatest argument of the exponential, a scalar.
-    """
-
-    alpha_p: Tensor
-    alpha_n: Tensor
-    beta: Tensor
-    eps: Tensor
-
-    def __init__(self, dtype: torch.dtype) -> None:
-        """Make the parameters, uninitialised."""
-        super().__init__()
-        for name, shape in XIELU_PARAMETERS.items():
-            parameter = nn.Parameter(torch.empty(shape, dtype=dtype), requires_grad=False)
-            self.register_parameter(name, parameter)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """The activation of each element."""
-        above = F.softplus(self.alpha_p)
-        below = self.beta + F.softplus(self.alpha_n)
-        bent = (torch.expm1(torch.minimum(x, self.eps)) - x) * below
-        return torch.where(x > 0, above * x * x, bent) + self.beta * x
-
-
-XIELU_PARAMETERS = {"alpha_p": (1,), "alpha_n": (1,), "beta": (), "eps": ()}
-"""Shapes by name."""
 
 
 class Workspace:
@@ -299,8 +234,7 @@ class DecoderLayer(Prepared):
                 down_norm=_scaler(self.down_norm),
                 is_parallel=plan.is_parallel,
                 output_scale=plan.residual_scale,
-                down_scale=plan.residual_scale
-                * (1 if plan.experts is None else plan.experts.scale),
+                down_scale=plan.residual_scale * self._experts_scale(),
             )
         )
 

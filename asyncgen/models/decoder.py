@@ -24,6 +24,7 @@ from asyncgen.models.kernels.prepared import Prepared
 from asyncgen.models.kernels.products import is_laid_out_anew
 from asyncgen.models.kernels.rope import Rotary, query_factors, sinusoids
 from asyncgen.models.layer_inputs import LayerInputs
+from asyncgen.models.layer_ropes import rope_of, ropes_of
 from asyncgen.models.own_block import OwnLayer, OwnSpace
 from asyncgen.models.weight_rules import weight_rules
 
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from asyncgen.models.attention.dense import AttentionContext
-    from asyncgen.models.config import ModelConfig, RopeConfig
+    from asyncgen.models.config import ModelConfig
     from asyncgen.models.family.declaration import Family
     from asyncgen.weight_map import WeightRule
 
@@ -359,35 +360,19 @@ class DecoderLM(Prepared):
         kind: type[Any] = DecoderLayer
         if self.config.blocks[index].own is not None:
             kind = AltUpLayer if self.config.stream.streams > 1 else OwnLayer
-        return kind(self.config, index, rope=self._rope_of(index), dtype=dtype)
+        return kind(self.config, index, rope=rope_of(self.config, index), dtype=dtype)
 
     def _make_norm(self, dtype: torch.dtype) -> Norm:
         config = self.config
         plan = config.blocks[-1].norm
         return Norm(config.hidden_size, config.rms_norm_eps, plan, dtype=dtype)
 
-    def _ropes(self) -> list[tuple[RopeConfig, int]]:
-        """The ropes that differ and turn or scale at all, each with the size of heads."""
-        ropes = dict.fromkeys(map(self._rope_at, range(self.config.num_hidden_layers)))
-        return [each for each in ropes if not _is_idle(each[0])]
-
-    def _rope_at(self, index: int) -> tuple[RopeConfig, int]:
-        """A layer's rope, and the size of its heads."""
-        config, own = self.config, self.config.blocks[index].own
-        rope = config.ropes[index] if config.ropes else config.rope
-        return rope, config.head_dim if own is None else own.head_dim
-
-    def _rope_of(self, index: int) -> int | None:
-        """Which of them turns a layer."""
-        each = self._rope_at(index)
-        return None if _is_idle(each[0]) else self._ropes().index(each)
-
     def _make_positions(self, dtype: torch.dtype) -> None:
         """Make what tells positions apart, and what else is done with embeddings."""
         config, hidden = self.config, self.config.hidden_size
         self._rotaries = [
             Rotary(replace(config, rope=rope, ropes=None, head_dim=size), dtype)
-            for rope, size in self._ropes()
+            for rope, size in ropes_of(config)
         ]
         if config.stream.positions == "table":
             assert config.position_limit is not None
@@ -422,7 +407,7 @@ class DecoderLM(Prepared):
         turns = [rotary.rows for rotary in self._rotaries]
         scalings = [
             (number, rope.query_scaling)
-            for number, (rope, _) in enumerate(self._ropes())
+            for number, (rope, _) in enumerate(ropes_of(self.config))
             if rope.query_scaling is not None
         ]
 
@@ -510,8 +495,3 @@ class DecoderLM(Prepared):
             self.streams.end(stream, space.others)
         if tokens <= KEPT_TOKENS and self._keeps_spaces:
             self._spaces[tokens] = space
-
-
-def _is_idle(rope: RopeConfig) -> bool:
-    """Whether it neither turns nor scales."""
-    return rope.rope_type == "none" and rope.query_scaling is None

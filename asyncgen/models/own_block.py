@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from asyncgen.models.block import ACTIVATIONS
+from asyncgen.models.activations import ACTIVATIONS
 from asyncgen.models.expert_rules import expert_rules
 from asyncgen.models.kernels.experts import Exact, Experts
 from asyncgen.models.kernels.linear import Linear

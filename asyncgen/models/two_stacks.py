@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from asyncgen.cache.encoder_decoder import EncoderDecoderCache
 from asyncgen.errors import InvalidRequestError
+from asyncgen.models.activations import ACTIVATIONS
 from asyncgen.models.attention.cross import (
     CrossAttentionContext,
     Encoded,
@@ -20,7 +21,6 @@ from asyncgen.models.attention.cross import (
     EncoderDecoderAttention,
 )
 from asyncgen.models.attention.relative import RelativeBias
-from asyncgen.models.block import ACTIVATIONS
 from asyncgen.models.decoder import DecoderLM
 from asyncgen.models.kernels.linear import Embedding, Linear
 from asyncgen.models.kernels.norm import Norm

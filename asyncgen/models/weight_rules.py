@@ -9,8 +9,8 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from asyncgen.models.activations import XIELU_PARAMETERS
 from asyncgen.models.altup import altup_rules, stream_rules
-from asyncgen.models.block import XIELU_PARAMETERS
 from asyncgen.models.expert_rules import expert_rules
 from asyncgen.models.latent import latent_rules
 from asyncgen.models.layer_inputs import input_rules

@@ -1,0 +1,32 @@
+"""Which ropes a model has, and which of them turns the heads of each layer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from asyncgen.models.config import ModelConfig, RopeConfig
+
+
+def ropes_of(config: ModelConfig) -> list[tuple[RopeConfig, int]]:
+    """The ropes that differ and turn or scale at all, each with the size of heads."""
+    ropes = dict.fromkeys(_rope_at(config, index) for index in range(config.num_hidden_layers))
+    return [each for each in ropes if not _is_idle(each[0])]
+
+
+def rope_of(config: ModelConfig, index: int) -> int | None:
+    """Which of them turns a layer; ``None``: none."""
+    each = _rope_at(config, index)
+    return None if _is_idle(each[0]) else ropes_of(config).index(each)
+
+
+def _rope_at(config: ModelConfig, index: int) -> tuple[RopeConfig, int]:
+    """A layer's rope, and the size of its heads."""
+    own = config.blocks[index].own
+    rope = config.ropes[index] if config.ropes else config.rope
+    return rope, config.head_dim if own is None else own.head_dim
+
+
+def _is_idle(rope: RopeConfig) -> bool:
+    """Whether it neither turns nor scales."""
+    return rope.rope_type == "none" and rope.query_scaling is None
