@@ -22,6 +22,7 @@ from asyncgen.models.kernels.norm import Norm
 from asyncgen.models.kernels.prepared import Prepared
 from asyncgen.models.kernels.products import is_laid_out_anew
 from asyncgen.models.kernels.rope import Rotary, query_factors, sinusoids
+from asyncgen.models.mixers.layer import MixerLayer
 from asyncgen.models.weight_rules import weight_rules
 
 if TYPE_CHECKING:
@@ -320,6 +321,8 @@ class DecoderLM(Prepared):
         return weight_rules(self.config, self.family)
 
     def _make_layer(self, index: int, dtype: torch.dtype) -> nn.Module:
+        if self.config.blocks[index].mixer is not None:
+            return MixerLayer(self.config, index, dtype=dtype)
         return DecoderLayer(self.config, index, rope=self._rope_of(index), dtype=dtype)
 
     def _make_norm(self, dtype: torch.dtype) -> Norm:
@@ -329,6 +332,8 @@ class DecoderLM(Prepared):
 
     def _is_plain(self) -> bool:
         """Whether blocks that are compiled turn all heads as these do."""
+        if self.config.has_states:
+            return False
         return all(rope.query_scaling is None for rope in self._ropes())
 
     def _ropes(self) -> list[RopeConfig]:

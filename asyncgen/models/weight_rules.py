@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from asyncgen.models.block import XIELU_PARAMETERS
 from asyncgen.models.expert_rules import expert_rules
+from asyncgen.models.mixers.rules import mixer_rules
 from asyncgen.weight_map import WeightRule, module_rules
 
 if TYPE_CHECKING:
@@ -116,6 +117,8 @@ def _layer_rules(config: ModelConfig, family: Family, index: int) -> list[Weight
         )
 
     norm("input_norm")
+    if plan.mixer is not None:
+        return rules + mixer_rules(config, index, plan.mixer)
     grouping = plan.qkv_groups, plan.qkv_order
     moved = qkv_order(heads, kv_heads, size, *grouping, order)
     product("qkv", [queries, values, values], hidden, plan.has_qkv_bias, moved)

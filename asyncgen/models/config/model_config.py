@@ -132,6 +132,11 @@ class ModelConfig:
         return self.max_position_embeddings if self.stream.positions == "table" else None
 
     @property
+    def has_states(self) -> bool:
+        """Whether layers keep states of texts in the place of keys and values."""
+        return any(block.mixer is not None for block in self.blocks)
+
+    @property
     def attention_bias(self) -> bool:
         """Whether queries, keys and values have biases."""
         return self.blocks[0].has_qkv_bias
@@ -294,7 +299,7 @@ def _ropes(
 
 
 def _blocks(values: ConfigValues, family: Family, layers: int) -> tuple[BlockPlan, ...]:
-    """What each block computes; blocks differ in their feed-forward alone."""
+    """What each block computes; blocks differ in their experts and mixers alone."""
     block = BlockPlan(
         norm=settled(family.norm, values),
         has_qkv_bias=settled(family.qkv_bias, values),
@@ -310,9 +315,11 @@ def _blocks(values: ConfigValues, family: Family, layers: int) -> tuple[BlockPla
         is_parallel=settled(family.is_parallel, values),
         residual_scale=settled(family.residual_scale, values),
     )
-    experts = [family.experts(values, layer) for layer in range(layers)]
-    with_experts = {plan: replace(block, experts=plan) for plan in set(experts)}
-    return tuple(with_experts[plan] for plan in experts)
+    kinds = [
+        (family.experts(values, layer), family.mixer(values, layer)) for layer in range(layers)
+    ]
+    made = {kind: replace(block, experts=kind[0], mixer=kind[1]) for kind in set(kinds)}
+    return tuple(made[kind] for kind in kinds)
 
 
 def _attention(

@@ -15,6 +15,7 @@ from asyncgen.models.family.values import ConfigValues
 
 if TYPE_CHECKING:
     from asyncgen.models.family.experts import ExpertsPlan
+    from asyncgen.models.family.states import StatePlan
 
 T = TypeVar("T")
 Setting: TypeAlias = T | Callable[[ConfigValues], T]
@@ -89,6 +90,10 @@ def _no_experts(values: ConfigValues, layer: int) -> ExpertsPlan | None:
     return None
 
 
+def _no_mixer(values: ConfigValues, layer: int) -> StatePlan | None:
+    return None
+
+
 def _every_layer(values: ConfigValues, layer: int, kind: str) -> bool:
     return True
 
@@ -138,6 +143,8 @@ class Family:
         activation: Name of the activation.
         is_gated: Whether what is activated is a gate.
         experts: The experts of a layer of this number; ``None``: its feed-forward has none.
+        mixer: What a layer of this number has in the place of attention and feed-forward; ``None``:
+            it has these.
         is_parallel: Whether both parts of a block see the same stream.
 
         window: Keys that a query of a sliding layer sees; ``None``: no layer slides.
@@ -193,6 +200,7 @@ class Family:
     activation: Setting[str] = _activation
     is_gated: Setting[bool] = True
     experts: Callable[[ConfigValues, int], ExpertsPlan | None] = _no_experts
+    mixer: Callable[[ConfigValues, int], StatePlan | None] = _no_mixer
     is_parallel: Setting[bool] = False
 
     window: Setting[int | None] = None

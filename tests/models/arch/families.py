@@ -38,6 +38,18 @@ _GPT2 = {
         ...,
     ),
 }
+_STATES = {
+    "state_size": 6,
+    **dict.fromkeys(
+        (
+            "intermediate_size",
+            "num_attention_heads",
+            "num_key_value_heads",
+            "max_position_embeddings",
+        ),
+        ...,
+    ),
+}
 _NO_GROUPS = {"num_key_value_heads": ...}
 _WINDOW = {"sliding_window": 6}
 _EXPERTS = {"num_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
@@ -66,6 +78,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "ernie4_5_moe": {"head_dim": 8, "moe_intermediate_size": 16, "moe_num_experts": 6, "moe_k": 2},
     "exaone4": _WINDOW,
     "falcon": {"num_key_value_heads": ..., "num_kv_heads": 1},
+    "falcon_mamba": _STATES,
     "gemma": {"head_dim": 12},
     "gemma2": {"head_dim": 12, "query_pre_attn_scalar": 20, **_WINDOW},
     "gemma3_text": {"head_dim": 12, "num_hidden_layers": 6, **_WINDOW},
@@ -112,6 +125,8 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "hunyuan_v1_moe": {"head_dim": 8, "num_experts": 5, "moe_topk": 2},
     "jais2": {"head_dim": 8},
     "llama": {},
+    "mamba": {**_STATES, "time_step_rank": 3},
+    "mamba2": {**_STATES, "num_heads": 8, "head_dim": 8, "n_groups": 2, "state_size": 12},
     "ministral": {
         "head_dim": 8,
         "layer_types": ["sliding_attention", "full_attention"] * 2,
