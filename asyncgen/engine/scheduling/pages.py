@@ -370,13 +370,15 @@ class PagePool:
                 reservations do not add up.
         """
         states = list(states)
-        free = {*self._freed, *range(self._untouched, self.num_pages)}
-        assert len(free) == self._num_free, "a page is free twice"
+        free = {*self._freed}  # and those that were never used, which are no others' either
+        touched = free | self._holders.keys() | self._kept.keys()
+        assert not touched or max(touched) < self._untouched, "a page was never taken"
+        assert len(free) == len(self._freed), "a page is free twice"
         assert not free & self._holders.keys(), "a page is both free and used"
         assert not free & self._kept.keys(), "a page is both free and kept"
         assert not self._kept.keys() & self._holders.keys(), "a page is both kept and used"
-        assert len(free) + len(self._kept) + len(self._holders) == self.num_pages, "a page is lost"
-        assert 0 <= self._num_reserved <= len(free), "reserved pages are in use"
+        assert len(free) + len(self._kept) + len(self._holders) == self._untouched, "a page is lost"
+        assert 0 <= self._num_reserved <= self._num_free, "reserved pages are in use"
         assert Counter(page for state in states for page in held(state.tables)) == self._holders, (
             "holders are not those that name the page"
         )

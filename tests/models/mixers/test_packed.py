@@ -43,7 +43,7 @@ def run(
     core: object, states: PackedStates, rows: list[Row], text: list[int] = TEXT
 ) -> torch.Tensor:
     states.lay_out(rows)
-    ids = [token for row in rows for token in text[row.start : row.start + row.count]]
+    ids = [token for row in rows for token in TEXT[row.start : row.start + row.count]]
     last = torch.tensor([row.count for row in rows]).cumsum(0) - 1
     return core.decode_packed(torch.tensor(ids), torch.tensor(ids), last, states)  # type: ignore[attr-defined]
 
