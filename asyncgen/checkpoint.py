@@ -51,10 +51,12 @@ class StoredTensor:
 
     Attributes:
         file: The safetensors file.
-        kind: Its dtype as the file spells it, such as ``"BF16"``.
+        kind: Its dtype as the file spells it, such as ``"BF16"``; of one in MXFP4 that of its
+            numbers.
         shape: Its shape.
         offset: Its first byte, from the start of the file.
         num_bytes: Its length in bytes.
+        scales: Those of its blocks, if it is one in MXFP4 (`asyncgen.mxfp4`).
     """
 
     file: Path
@@ -62,6 +64,7 @@ class StoredTensor:
     shape: tuple[int, ...]
     offset: int
     num_bytes: int
+    scales: StoredTensor | None = None
 
 
 @dataclass(frozen=True, slots=True)

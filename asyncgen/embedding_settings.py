@@ -1,8 +1,9 @@
 """How a model was trained to embed texts: what the files of sentence-transformers beside it say.
 
 ``modules.json`` lists what a text goes through, ``1_Pooling/config.json`` says how hidden states
-become a vector, ``config_sentence_transformers.json`` which words stand before a text. A model
-without these files is pooled at its last token, and its vectors are normalised.
+become a vector, folders of dense layers what that goes through, and
+``config_sentence_transformers.json`` which words stand before a text. A model without
+these files is pooled at its last token, and its vectors are normalised.
 """
 
 from __future__ import annotations
@@ -12,13 +13,15 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from asyncgen.errors import InvalidRequestError, ModelLoadError
+from asyncgen.embedding_layers import read_dense
+from asyncgen.errors import InvalidRequestError, ModelLoadError, shorten
 from asyncgen.hub import read_json, read_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from asyncgen.embedding_layers import DenseLayer
     from asyncgen.types import Pooling
 
 _POOLINGS: Mapping[str, Pooling] = {
@@ -44,6 +47,7 @@ class EmbeddingSettings:
         pools_prompts: Whether these words count in the mean.
         sizes: Components that a vector may be cut to; ``None``: any number of them. Empty where
             the model was not trained for it.
+        layers: What the vector goes through, before it is cut or divided.
         unsupported: What the files ask for and is not there; ``None`` for nothing.
     """
 
@@ -53,6 +57,7 @@ class EmbeddingSettings:
     default_prompt_name: str | None = None
     pools_prompts: bool = True
     sizes: tuple[int, ...] | None = ()
+    layers: tuple[DenseLayer, ...] = ()
     unsupported: str | None = None
 
     def check_dimensions(self, dimensions: int | None, width: int) -> None:
@@ -80,12 +85,15 @@ class EmbeddingSettings:
             raise InvalidRequestError("dimensions", dimensions, f"from 1 to {width}")
 
 
-def read_embedding_settings(folder: Path, config: Mapping[str, Any]) -> EmbeddingSettings:
+def read_embedding_settings(
+    folder: Path, config: Mapping[str, Any], width: int | None = None
+) -> EmbeddingSettings:
     """Read what a checkpoint says of its embeddings; all files may be absent.
 
     Args:
         folder: Of the checkpoint.
         config: The content of its ``config.json``.
+        width: Of its hidden states; ``None``: it is not known.
 
     Raises:
         ModelLoadError: A file is not what its name says.
@@ -96,7 +104,7 @@ def read_embedding_settings(folder: Path, config: Mapping[str, Any]) -> Embeddin
         found |= _prompts(file)
     file = folder / "modules.json"
     if file.is_file():
-        found |= _modules(file)
+        found |= _modules(file, width)
     return EmbeddingSettings(**found)
 
 
@@ -117,7 +125,7 @@ def _prompts(file: Path) -> dict[str, Any]:
     return {"prompts": prompts, "default_prompt_name": name}
 
 
-def _modules(file: Path) -> dict[str, Any]:
+def _modules(file: Path, width: int | None) -> dict[str, Any]:
     """What the modules behind the transformer ask for."""
     try:
         modules = json.loads(read_text(file))
@@ -125,14 +133,19 @@ def _modules(file: Path) -> dict[str, Any]:
     except (ValueError, TypeError, LookupError, RecursionError) as error:
         raise ModelLoadError(f"{file} is no list of modules ({error!r})") from error
     found: dict[str, Any] = {"normalize": False}
+    layers: tuple[DenseLayer, ...] = ()
     for kind, path in kinds:
         if kind == "Pooling" and _FOLDER.fullmatch(path):
             found |= _pooling(file.parent / path / "config.json")
+        elif kind == "Dense" and "pooling" in found and not found["normalize"]:
+            if not _FOLDER.fullmatch(path):
+                raise ModelLoadError(f"{file}: {shorten(path)} is no folder beside it")
+            layers += (read_dense(file.parent / path, layers[-1].width if layers else width),)
         elif kind == "Normalize":
             found["normalize"] = True
         elif kind != "Transformer":
             found["unsupported"] = f"modules.json asks for a module {kind!r}"
-    return found
+    return {**found, "layers": layers}
 
 
 def _pooling(file: Path) -> dict[str, Any]:

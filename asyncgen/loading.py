@@ -18,18 +18,21 @@ from asyncgen.models.config import ModelConfig
 from asyncgen.models.config.stored import check_sizes
 from asyncgen.models.core import make_core
 from asyncgen.models.family.text_part import text_config, text_tensors
+from asyncgen.mxfp4 import METHOD, join_pairs
 from asyncgen.progress import progress_option
 from asyncgen.weights import load_weights, resolve_dtype
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from asyncgen.checkpoint import Checkpoint
     from asyncgen.models.decoder import DecoderLM
     from asyncgen.progress import ProgressOption
 
+
+_QUANTISED = "quantization_config"
 
 _log = logging.getLogger("asyncgen.models")
 
@@ -83,11 +86,15 @@ def load_core(
     stored = _read_file(folder)
     text = text_config(stored)
     raw = stored if text is None else text
+    # The model is what its weights were widened to, and is saved as that.
+    raw = {key: value for key, value in raw.items() if key != _QUANTISED}
     config = ModelConfig.from_hf(raw)
     if check is not None:
         check(config)
     generation_config = _read_generation_config(folder, config)
     checkpoint = open_checkpoint(folder)
+    if _quantisation(stored) is not None:
+        checkpoint = join_pairs(checkpoint)
     if text is not None:
         checkpoint = replace(checkpoint, tensors=text_tensors(checkpoint.tensors))
         _log.warning("%s is a `%s`: its text model alone is loaded", folder, stored["model_type"])
@@ -102,7 +109,7 @@ def load_core(
         device=chosen,
         progress=progress,
     )
-    embedding_settings = read_embedding_settings(folder, raw)
+    embedding_settings = read_embedding_settings(folder, raw, config.hidden_size)
     return Loaded(core, generation_config, str(source), checkpoint, embedding_settings)
 
 
@@ -134,15 +141,22 @@ def _read_file(folder: Path) -> dict[str, Any]:
             f"{folder} has no config.json, so it is no checkpoint; give the folder that has one"
         )
     raw = read_json(file)
-    if raw.get("quantization_config"):
-        stated = raw["quantization_config"]
-        named = stated.get("quant_method") if isinstance(stated, dict) else None
-        method = named[:40] if isinstance(named, str) else "unknown method"
+    method = _quantisation(raw)
+    if method not in (None, METHOD):
         raise ModelLoadError(
             f"{folder} is quantised ({method}), which is not supported; "
             "use the model that it was made of"
         )
     return raw
+
+
+def _quantisation(raw: Mapping[str, Any]) -> str | None:
+    """How a ``config.json`` says that weights are quantised; ``None``: they are not."""
+    stated = raw.get(_QUANTISED)
+    if not stated:
+        return None
+    named = stated.get("quant_method") if isinstance(stated, dict) else None
+    return named[:40] if isinstance(named, str) else "unknown method"
 
 
 def _read_generation_config(folder: Path, config: ModelConfig) -> GenerationConfig:

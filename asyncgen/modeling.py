@@ -32,11 +32,12 @@ from asyncgen.models.embeddings import (
     OutputEmbeddings,
     check_table,
     count_parameters,
+    refuse_embeddings,
     replace_table,
     resized,
 )
 from asyncgen.saving import save_weights, shard_bytes
-from asyncgen.weights import check_dtype, find_broken
+from asyncgen.weights import check_dtype, find_broken, tell_broken
 
 if TYPE_CHECKING:
     import os
@@ -129,7 +130,8 @@ class PreTrainedModel(GenerationMixin, ContinuousMixin, nn.Module):
             loaded: Of this class.
 
         Raises:
-            ModelLoadError: A weight that every token meets is NaN.
+            ModelLoadError: A weight that every token meets is NaN. (Queries and keys, whose NaN
+                attention hides, were looked at when they were read.)
         """
         model = cls(loaded.core, loaded.generation_config, loaded.source)
         model.embedding_settings = loaded.embedding_settings
@@ -140,11 +142,7 @@ class PreTrainedModel(GenerationMixin, ContinuousMixin, nn.Module):
             # Without one, the dtype is too narrow for this token: others may well be served.
             broken = find_broken(loaded.checkpoint)
             if broken is not None:
-                raise ModelLoadError(
-                    f"{loaded.checkpoint.tensors[broken].file}: `{broken}` holds NaN or "
-                    "infinities, so no token could be picked; download it again, or ask those who "
-                    "made it"
-                )
+                raise ModelLoadError(tell_broken(loaded.checkpoint, broken))
         return model
 
     def configured(self, values: Mapping[str, Any], config: LiveConfig | None) -> Self:
@@ -327,7 +325,8 @@ class PreTrainedModel(GenerationMixin, ContinuousMixin, nn.Module):
         table = resized(core.embed_tokens.weight.detach().to(core.dtype), wanted, std=std)
         tied = core.config.tie_word_embeddings
         head = None if tied else resized(core.lm_head.dense_weight(), wanted, std=std)
-        replace_table(core, table, head)
+        # What is new in the bias of a tied head is zero, as in the reference.
+        replace_table(core, table, head, has_mean=mean_resizing and not tied)
         self.config.describe(core.config)
         return self.get_input_embeddings()
 
@@ -501,6 +500,7 @@ def embeddings_of(
             f"give exactly one of `{prefix}input_ids` and `{prefix}inputs_embeds`",
         )
     if inputs_embeds is not None:
+        refuse_embeddings(core, f"{prefix}inputs_embeds", inputs_embeds)
         width = core.config.hidden_size
         if inputs_embeds.dim() != 3 or inputs_embeds.shape[2] != width:
             raise _wrong_shape(f"{prefix}inputs_embeds", inputs_embeds, f"[B, S, {width}]")

@@ -191,7 +191,7 @@ def _load_model(source: ModelSource) -> PreTrainedModel:
         return source.source
     from asyncgen.pretrained import load_model
 
-    return load_model(
+    model = load_model(
         source.source,
         device=source.device,
         dtype=source.dtype,
@@ -199,6 +199,10 @@ def _load_model(source: ModelSource) -> PreTrainedModel:
         token=source.token,
         progress=source.progress,
     )
+    if model.generation_config.use_cache is False:
+        # Files say so since they were trained without; a stream would run alone, and ever slower.
+        model.generation_config.use_cache = True
+    return model
 
 
 def _load_tokenizer(source: ModelSource) -> Tokenizer:

@@ -170,6 +170,8 @@ def _tensors(model: Savable, shard: Sequence[_Piece]) -> Iterator[Tensor]:
                 whole = whole.reshape(len(back), -1)[back].view_as(whole)
             first, across = rule.shapes[0], rule.transposed
             if len(rule.sources) == 1:  # such a tensor may hold several matrices
+                if rule.matrices > 1:
+                    first = (rule.matrices, first[0] // rule.matrices, first[1])
                 whole = (
                     whole.reshape(*first[:-2], first[-1], first[-2])
                     if across
@@ -183,7 +185,8 @@ def _tensors(model: Savable, shard: Sequence[_Piece]) -> Iterator[Tensor]:
             del pieces
             del whole
         part = parts.pop(piece.name)
-        yield (part.mT if piece.rule.transposed else part).to("cpu", piece.dtype).contiguous()
+        part = (part.mT if piece.rule.transposed else part).to("cpu", piece.dtype)
+        yield part.contiguous().view(piece.shape)
 
 
 def _dtype(model: Savable, target: str) -> torch.dtype:

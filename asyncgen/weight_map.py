@@ -24,6 +24,7 @@ class WeightRule:
         transposed: Whether the sources are stored as ``[in, out]`` and joined as ``[out, in]``.
         order: Which row of the joined sources each row of the parameter is; ``None``: the same.
             Where there are as many as elements, elements are meant.
+        matrices: How many matrices lie one below the other in each source; those are transposed.
     """
 
     target: str
@@ -31,6 +32,7 @@ class WeightRule:
     shapes: tuple[tuple[int, ...], ...]
     transposed: bool = False
     order: tuple[int, ...] | None = None
+    matrices: int = 1
 
 
 def module_rules(

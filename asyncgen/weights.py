@@ -20,6 +20,7 @@ from torch import nn
 from asyncgen.checkpoint import DTYPES, is_floating, list_few
 from asyncgen.errors import InvalidRequestError, ModelLoadError
 from asyncgen.memory import memory_to_load
+from asyncgen.mxfp4 import widen_into
 from asyncgen.native.memory import passing
 from asyncgen.progress import Progress
 
@@ -148,8 +149,12 @@ def load_weights(
             for rule in group:
                 sources = [stored[source] for source in rule.sources]
                 kind = kinds[rule.target]
-                tensor = reader.join(sources, kind, transposed=rule.transposed)
+                matrices = rule.matrices if rule.transposed else None
+                tensor = reader.join(sources, kind, transposed=matrices)
                 tensor = in_order(tensor, rule.order).to(device)
+                if _MAKES_SCORES.search(rule.target) and not _is_finite(tensor):
+                    broken = next(each for each in rule.sources if _is_broken(reader, stored[each]))
+                    raise ModelLoadError(tell_broken(checkpoint, broken))
                 name = rule.target.rpartition(".")[2]
                 setattr(module, name, nn.Parameter(tensor, requires_grad=False))
                 # Else this name would keep the original alive while `prepare` makes its copy.
@@ -208,6 +213,33 @@ def check_fit(rules: Sequence[WeightRule], ignored: Iterable[str], checkpoint: C
         )
 
 
+_MAKES_SCORES = re.compile(r"\b(qkv|q_norm|k_norm|cross_q|cross_kv)\.")
+"""Parameters whose NaN no logit shows: attention takes a score of NaN for one that is hidden."""
+
+
+def _is_finite(tensor: torch.Tensor) -> bool:
+    """Whether all elements are; a sum reads them once, and makes nothing of their size."""
+    return bool(tensor.sum().isfinite()) or bool(tensor.isfinite().all())
+
+
+def _is_broken(reader: _Reader, tensor: StoredTensor) -> bool:
+    kind = DTYPES[tensor.kind]
+    return kind.is_floating_point and not _is_finite(reader.join([tensor], kind))
+
+
+def tell_broken(checkpoint: Checkpoint, name: str) -> str:
+    """Say that a tensor holds NaN.
+
+    Args:
+        checkpoint: The stored tensors.
+        name: Which one.
+    """
+    return (
+        f"{checkpoint.tensors[name].file}: `{name}` holds NaN or infinities, so no token could be "
+        "picked; download it again, or ask those who made it"
+    )
+
+
 def find_broken(checkpoint: Checkpoint) -> str | None:
     """Read everything once more, for the first tensor with NaN or infinities; ``None``: none has.
 
@@ -216,10 +248,7 @@ def find_broken(checkpoint: Checkpoint) -> str | None:
     """
     with Progress(0, "looking for NaN", progress=False) as bar, _Reader(bar) as reader:
         for name, tensor in checkpoint.tensors.items():
-            kind = DTYPES.get(tensor.kind)
-            if kind is None or not kind.is_floating_point:
-                continue
-            if not bool(reader.join([tensor], kind).isfinite().all()):
+            if tensor.kind in DTYPES and _is_broken(reader, tensor):
                 return name
     return None
 
@@ -291,11 +320,23 @@ class _Reader:
             file.close()
 
     def join(
-        self, sources: Sequence[StoredTensor], dtype: torch.dtype, *, transposed: bool = False
+        self, sources: Sequence[StoredTensor], dtype: torch.dtype, *, transposed: int | None = None
     ) -> torch.Tensor:
-        """Read tensors one behind the other into one, along the first axis."""
+        """Read tensors one behind the other into one, along the first axis.
+
+        Args:
+            sources: The tensors.
+            dtype: Of the result.
+            transposed: Of how many matrices each consists, which are transposed; ``None``: none is.
+        """
+        if any(source.scales is not None for source in sources):
+            whole = [self._widened(source, dtype) for source in sources]
+            joined = whole[0] if len(whole) == 1 else torch.cat(whole)
+            return joined if transposed else joined.mT.contiguous()
         if transposed:
             whole = [self.join([source], dtype) for source in sources]
+            if transposed > 1:
+                whole = [matrix.view(transposed, -1, matrix.shape[-1]) for matrix in whole]
             return torch.cat([matrix.mT for matrix in whole]).contiguous()
         first = sources[0].shape
         shape = (sum(source.shape[0] for source in sources), *first[1:]) if first else first
@@ -306,6 +347,22 @@ class _Reader:
             end = start + math.prod(source.shape)
             self._read(source, flat[start:end])
             start = end
+        return joined
+
+    def _widened(self, source: StoredTensor, dtype: torch.dtype) -> torch.Tensor:
+        """Read a tensor in MXFP4, transposed: as it is stored."""
+        assert source.scales is not None
+        *others, columns, rows = source.shape
+        joined = passing((*others, rows, columns), dtype)
+        blocks, scales = (
+            torch.empty(math.prod(each.shape) // share, dtype=torch.uint8)
+            for each, share in ((source, 2), (source.scales, 1))
+        )
+        for place, tensor in ((source, blocks), (source.scales, scales)):
+            file = self._open(place.file)
+            file.seek(place.offset)
+            self._fill(file, tensor)
+        widen_into(joined.view(-1), blocks, scales)
         return joined
 
     def _read(self, source: StoredTensor, target: torch.Tensor) -> None:

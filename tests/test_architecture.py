@@ -14,6 +14,7 @@ LAYERS = (
     ("streamers",),
     (
         "asyncgen.errors",
+        "asyncgen.embedding_layers",
         "asyncgen.embedding_settings",
         "asyncgen.guard",
         "asyncgen.types",
@@ -34,6 +35,7 @@ LAYERS = (
         "asyncgen.vocabulary",
         "asyncgen.weight_map",
         "asyncgen.checkpoint",
+        "asyncgen.mxfp4",
         "asyncgen.weights",
     ),
     (

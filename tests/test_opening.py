@@ -12,6 +12,7 @@ from asyncgen.engine.lane.strategy_run import StepRun
 from asyncgen.errors import AsyncgenError, InvalidRequestError
 from asyncgen.opening import ModelSource, open_engine
 from tests.doubles.models import TableModel, byte_tokenizer
+from tests.doubles.strategies import tiny_model
 from tests.engine.making import request_for
 
 if TYPE_CHECKING:
@@ -96,3 +97,14 @@ def test_an_object_needs_a_tokenizer() -> None:
     with pytest.raises(InvalidRequestError) as caught:
         source_of(TableModel())
     assert caught.value.parameter == "tokenizer"
+
+
+def test_files_that_say_no_cache_share_the_batch_all_the_same(tmp_path: Path) -> None:
+    tiny_model(use_cache=False).save_pretrained(tmp_path)
+    file = tmp_path / "generation_config.json"
+    file.write_text('{"use_cache": false}', encoding="utf-8")
+    _, opened = open_engine(source_of(tmp_path, byte_tokenizer(), dtype="float32"), bool)
+    request, _ = request_for(model=opened.model, max_new_tokens=2)
+    assert request.alone is None
+    asked, _ = request_for(model=opened.model, max_new_tokens=2, use_cache=False)
+    assert asked.alone is not None

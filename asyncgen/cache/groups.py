@@ -57,10 +57,12 @@ class GroupPlan:
         depth: Layers that a page has places for. 0 where all keep states (`states`): a page holds
             nothing then, and only says how far a text has come.
         groups: Those that keep everything come first. The order is that of a request's tables.
+        sources: For each layer, whose keys and values it reads.
     """
 
     depth: int
     groups: tuple[CacheGroup, ...]
+    sources: tuple[int, ...]
 
     @property
     def windows(self) -> tuple[int | None, ...]:
@@ -82,7 +84,7 @@ class GroupPlan:
             for number, group in enumerate(self.groups)
             for place, layer in enumerate(group.layers)
         }
-        return [found[layer] for layer in range(len(found))]
+        return [found[source] for source in self.sources]
 
 
 def plan_groups(config: ModelConfig) -> GroupPlan:
@@ -92,9 +94,10 @@ def plan_groups(config: ModelConfig) -> GroupPlan:
         config: The model's.
     """
     if all(block.mixer is not None for block in config.blocks):
-        return GroupPlan(0, (CacheGroup(GroupKind.FULL, ()),))
+        return GroupPlan(0, (CacheGroup(GroupKind.FULL, ()),), ())
     layers_of: dict[int | None, list[int]] = {}
-    for layer in range(config.num_hidden_layers):
+    sources = tuple(map(config.keys_of, range(config.num_hidden_layers)))
+    for layer in sorted(set(sources)):
         layers_of.setdefault(config.window(layer), []).append(layer)
     kinds = sorted(layers_of.items(), key=lambda kind: (kind[0] is not None, kind[0] or 0))
     depth = _depth([len(layers) for _, layers in kinds], has_full=None in layers_of)
@@ -107,7 +110,7 @@ def plan_groups(config: ModelConfig) -> GroupPlan:
         for window, layers in kinds
         for first in range(0, len(layers), depth)
     ]
-    return GroupPlan(depth, tuple(groups))
+    return GroupPlan(depth, tuple(groups), sources)
 
 
 def _depth(counts: Sequence[int], *, has_full: bool) -> int:

@@ -13,8 +13,11 @@ import torch
 from asyncgen.errors import InvalidScoresError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from torch import Tensor
 
+    from asyncgen.embedding_layers import DenseLayer
     from asyncgen.types import Pooling
 
 _LEAST_NORM = 1e-12
@@ -26,10 +29,17 @@ class HiddenPool:
 
     Attributes:
         vector: What they have come to, float32 ``[D]`` on the CPU; ``None`` before `finish`.
+        is_whole: Whether all tokens must be computed in one step.
     """
 
     def __init__(
-        self, pooling: Pooling, *, normalize: bool = True, dimensions: int | None = None
+        self,
+        pooling: Pooling,
+        *,
+        normalize: bool = True,
+        dimensions: int | None = None,
+        layers: Sequence[DenseLayer] = (),
+        is_whole: bool = False,
     ) -> None:
         """Begin before the first token.
 
@@ -37,18 +47,22 @@ class HiddenPool:
             pooling: ``"last"`` or ``"mean"``.
             normalize: Whether to divide the vector by its Euclidean length.
             dimensions: How many of the first components stay; ``None``: all.
+            layers: What the vector goes through first.
+            is_whole: Whether all tokens must be computed in one step, because they see later ones.
         """
         self.vector: Tensor | None = None
         self._takes_all = pooling == "mean"
         self._normalize = normalize
         self._dimensions = dimensions
+        self._layers = layers
+        self.is_whole = is_whole
         self._count = 0
         self._sum: Tensor | None = None
 
     @property
     def shares_pages(self) -> bool:
         """Whether tokens may be left uncomputed whose keys and values are in pages already."""
-        return not self._takes_all
+        return not self._takes_all and not self.is_whole
 
     def wanted(self, start: int, end: int, *, is_last: bool) -> range:
         """The positions of a chunk whose hidden states are to be added.
@@ -83,7 +97,10 @@ class HiddenPool:
             InvalidScoresError: It holds NaN or infinities.
         """
         assert self._sum is not None, "no hidden state was added"
-        pooled = (self._sum / self._count)[: self._dimensions].cpu()
+        pooled = (self._sum / self._count).cpu()
+        for layer in self._layers:
+            pooled = layer(pooled.float())
+        pooled = pooled[: self._dimensions]
         if not bool(torch.isfinite(pooled).all()):
             raise InvalidScoresError(
                 None,

@@ -76,6 +76,7 @@ class Sample(RequestState):
             client=request.params.client,
             prefill_chunk_size=config.prefill_chunk_size,
             salt=salt,
+            is_whole=request.pool is not None and request.pool.is_whole,
         )
         self.request = request
         self.index = index

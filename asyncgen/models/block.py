@@ -6,26 +6,28 @@ bound by the number of operator calls, and memory that stays needs no new views.
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from asyncgen.models.kernels.blocks import compiled_block
+from asyncgen.models.kernels.blocks import Block, compiled_block
 from asyncgen.models.kernels.experts import Exact, Experts
 from asyncgen.models.kernels.linear import Linear
-from asyncgen.models.kernels.norm import Norm, make_scaler
+from asyncgen.models.kernels.native_linear import GATES
+from asyncgen.models.kernels.norm import Norm, Unweighted, make_centring, make_scaler
 from asyncgen.models.kernels.prepared import Prepared
 from asyncgen.models.kernels.rope import turner
+from asyncgen.models.latent import LatentHeads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from asyncgen.models.attention.dense import AttentionContext
     from asyncgen.models.config import ModelConfig
-    from asyncgen.models.family.plan import BlockPlan
-    from asyncgen.models.kernels.blocks import Block
+    from asyncgen.models.family.plan import BlockPlan, HeadsPlan
     from asyncgen.models.kernels.products import Kernel
 
 
@@ -43,6 +45,42 @@ ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "relu": torch.relu_,
     "relu2": lambda x: torch.relu_(x).square_(),
 }
+
+
+FUSED: Mapping[str, str] = {
+    "silu": "silu",
+    "swish": "silu",
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "relu": "relu",
+    "relu2": "relu2",
+}
+"""What products of our own kernels call those that they may come with."""
+
+
+IN_ONE_CALL = frozenset(
+    {
+        "norm",
+        "has_qkv_bias",
+        "has_output_bias",
+        "has_up_bias",
+        "has_down_bias",
+        "head_norm",
+        "latent",
+        "qkv_groups",
+        "qkv_order",
+        "is_interleaved",
+        "activation",
+        "is_gated",
+        "experts",
+        "is_parallel",
+        "residual_scale",
+    }
+)
+"""The fields of a `BlockPlan` that are computed, or settled by its weights, in one call. A block
+whose plan says anything in another one is computed step by step."""
 
 
 class Xielu(nn.Module):
@@ -99,7 +137,9 @@ class Workspace:
 
     def __init__(self, config: ModelConfig, tokens: int, like: Tensor) -> None:
         """Allocate for ``tokens`` tokens, in the dtype and on the device of ``like``."""
-        size, width, plan = config.head_dim, config.intermediate_size, config.blocks[0]
+        size, plan = config.head_dim, config.blocks[0]
+        is_dense = any(block.experts is None for block in config.blocks)
+        width = config.intermediate_size if is_dense else 0  # experts have memory of their own
         heads = config.num_attention_heads + 2 * config.num_key_value_heads
         self.normed = like.new_empty(tokens, config.hidden_size)
         self.qkv = like.new_empty(tokens, heads * size)
@@ -109,7 +149,7 @@ class Workspace:
         self.gate = self.up = self.activated = self.wide
         if plan.is_gated:
             self.activated = like.new_empty(tokens, width)
-            self.gate, self.up = torch.split(self.wide, width, dim=-1)
+            self.gate, self.up = torch.chunk(self.wide, 2, dim=-1)
         self.branch = like.new_empty(tokens, config.hidden_size) if _branches(config) else None
         self.turn = turner(like)
 
@@ -117,7 +157,9 @@ class Workspace:
 def _branches(config: ModelConfig) -> bool:
     """Whether something is done with what a part adds to the stream."""
     is_normed = "output_norm" in config.names or "down_norm" in config.names
-    return is_normed or config.blocks[0].residual_scale != 1
+    experts = [block.experts for block in config.blocks if block.experts is not None]
+    is_scaled = config.blocks[0].residual_scale != 1 or any(plan.scale != 1 for plan in experts)
+    return is_normed or is_scaled
 
 
 def _halves(heads: Tensor, count: int) -> Tensor:
@@ -152,7 +194,11 @@ class DecoderLayer(Prepared):
         self.width = config.intermediate_size
         self.eps = config.rms_norm_eps
         plan, hidden, queries = self.plan, config.hidden_size, self.num_heads * self.head_dim
-        values = config.num_key_value_heads * config.head_dim
+        keys = values = config.num_key_value_heads * config.head_dim
+        attended = queries
+        if plan.heads is not None:
+            keys, values = (plan.heads.kv_heads * one for one in (self.head_dim, plan.heads.values))
+            attended = self.num_heads * plan.heads.values
 
         def norm(name: str) -> Norm | None:
             if name not in config.names:
@@ -160,10 +206,16 @@ class DecoderLayer(Prepared):
             return Norm(hidden, self.eps, plan.norm, dtype=dtype)
 
         self.input_norm = norm("input_norm")
-        self.qkv = Linear(hidden, queries + 2 * values, plan.has_qkv_bias, dtype=dtype)
+        self.qkv: Linear | LatentHeads
+        if plan.latent is None:
+            self.qkv = Linear(hidden, queries + keys + values, plan.has_qkv_bias, dtype=dtype)
+        else:
+            biased, attended = plan.has_qkv_bias, self.num_heads * plan.latent.values
+            self.qkv = LatentHeads(hidden, self.num_heads, plan.latent, bias=biased, dtype=dtype)
         self.q_norm = self._head_norm(self.num_heads, dtype)
         self.k_norm = self._head_norm(config.num_key_value_heads, dtype)
-        self.output = Linear(queries, hidden, plan.has_output_bias, dtype=dtype)
+        self.attention_gate = Linear(hidden, attended, dtype=dtype) if plan.has_gate else None
+        self.output = Linear(attended, hidden, plan.has_output_bias, dtype=dtype)
         self.output_norm = norm("output_norm")
         self.post_norm = norm("post_norm")
         self.down_norm = norm("down_norm")
@@ -173,12 +225,19 @@ class DecoderLayer(Prepared):
             return
         self.shape = Xielu(dtype) if plan.activation == "xielu" else None
         self.activate = self.shape or ACTIVATIONS[plan.activation]
+        fused, bias = FUSED.get(plan.activation), plan.has_up_bias
         if plan.is_gated:
-            gates = self.activate is ACTIVATIONS["silu"]
-            twice, bias = 2 * self.width, plan.has_up_bias
-            self.gate_up = Linear(hidden, twice, bias, dtype=dtype, gates=gates)
+            fused = fused if fused in GATES else None
+            self.gate_up = Linear(
+                hidden,
+                2 * self.width,
+                bias,
+                dtype=dtype,
+                gates=fused is not None,
+                activation=fused,
+            )
         else:
-            self.up = Linear(hidden, self.width, plan.has_up_bias, dtype=dtype)
+            self.up = Linear(hidden, self.width, bias, dtype=dtype, activation=fused)
         self.down = Linear(self.width, hidden, plan.has_down_bias, dtype=dtype)
 
     def _head_norm(self, count: int, dtype: torch.dtype) -> Norm | None:
@@ -193,43 +252,56 @@ class DecoderLayer(Prepared):
 
     def prepare(self) -> None:
         """Gather what `run` uses; again after weights were replaced or moved."""
-        sinks = None if self.sinks is None else self.sinks.weight.detach().float()
         head_norm = self.plan.head_norm
         normalise = None if head_norm is None else self._head_normaliser()
         is_after = head_norm is not None and head_norm.is_after_rope
         self._plan = (
             _into(self.input_norm),
-            self.qkv.ready().into,
+            self._qkv_into(),
             None if is_after else normalise,
             normalise if is_after else None,
-            sinks,
+            self._sinks(),
+            self._finisher(),
             self._adder(self.output.ready(), self.output_norm),
             _into(self.post_norm),
             self._feed_forward(),
         )
 
     def compiled(self) -> Block | None:
-        """Its parts, where all of them are our kernels' and the block is of their shape."""
+        """Its parts, where all of them are our kernels' and its plan asks for nothing else."""
         plan, head_norm = self.plan, self.plan.head_norm
-        is_serial = not plan.is_parallel and plan.residual_scale == 1 and self.rope == 0
-        is_plain = self.output_norm is None and self.down_norm is None
-        if not (is_serial and is_plain and (plan.is_gated or plan.experts is not None)):
+        others = (field for field in fields(plan) if field.name not in IN_ONE_CALL)
+        if any(getattr(plan, field.name) != field.default for field in others):
             return None
-        if self.input_norm is None or self.post_norm is None:
-            return None
-        heads_scaler = None
+        heads_scaler = keys_scaler = None
         if head_norm is not None:
-            if head_norm.is_after_rope or head_norm.span == "width":
+            assert self.q_norm is not None and self.k_norm is not None
+            if head_norm.span == "width":
+                heads_scaler, keys_scaler = self.q_norm.scaler, self.k_norm.scaler
+            elif (heads_scaler := self._heads_scaler()) is None:
                 return None
-            heads_scaler = self._heads_scaler()
+        has_experts = plan.experts is not None
+        feed: Any = self.experts if has_experts else self._up().ready()
         return compiled_block(
-            self.input_norm.scaler,
-            self.qkv.ready(),
-            heads_scaler,
-            self.output.ready(),
-            self.post_norm.scaler,
-            self.experts if plan.experts is not None else self.gate_up.ready(),
-            None if plan.experts is not None else self.down.ready(),
+            Block(
+                input_norm=_scaler(self.input_norm),
+                qkv=self.qkv.ready(),
+                heads_norm=heads_scaler,
+                keys_norm=keys_scaler,
+                is_normed_turned=head_norm is not None and head_norm.is_after_rope,
+                rope=-1 if self.rope is None else self.rope,
+                sinks=self._sinks(),
+                output=self.output.ready(),
+                output_norm=_scaler(self.output_norm),
+                post_norm=_scaler(self.post_norm),
+                up=feed,
+                down=None if has_experts else self.down.ready(),
+                down_norm=_scaler(self.down_norm),
+                is_parallel=plan.is_parallel,
+                output_scale=plan.residual_scale,
+                down_scale=plan.residual_scale
+                * (1 if plan.experts is None else plan.experts.scale),
+            )
         )
 
     def run(
@@ -250,7 +322,8 @@ class DecoderLayer(Prepared):
             space: Memory for N tokens.
         """
         plan = self._plan or self._ready()
-        input_norm, qkv_into, before, after, sinks, add_output, post_norm, feed_forward = plan
+        input_norm, qkv_into, before, after, sinks, finish, *rest = plan
+        add_output, post_norm, feed_forward = rest
         normed = x if input_norm is None else input_norm(x, space.normed)
         qkv = qkv_into(normed, space.qkv)
         if qkv is space.qkv:
@@ -267,23 +340,73 @@ class DecoderLayer(Prepared):
                 heads[:, : self.num_heads].mul_(factors[0])
         if after is not None:
             after(heads)
+        attended = attention.attend(self.index, heads, sinks)
+        if finish is not None:
+            attended = finish(attended, normed)
         if self.plan.is_parallel:
             if post_norm is not None:
                 normed = post_norm(x, torch.empty_like(x))
-            add_output(x, attention.attend(self.index, heads, sinks), space)
+            add_output(x, attended, space)
         else:
-            add_output(x, attention.attend(self.index, heads, sinks), space)
+            add_output(x, attended, space)
             normed = x if post_norm is None else post_norm(x, space.normed)
         feed_forward(x, normed, space)
+
+    def _qkv_into(self) -> Callable[[Tensor, Tensor], Tensor]:
+        """The product of queries, keys and values, cut off and filled up as the plan says."""
+        limit = self.plan.qkv_limit
+        if self.plan.heads is not None:
+            assert isinstance(self.qkv, Linear)
+            return self._filled_up(self.qkv.ready().product, self.plan.heads)
+        into: Callable[[Tensor, Tensor], Tensor] = self.qkv.ready().into
+        if limit is None:
+            return into
+        return lambda x, out: into(x, out).clamp_(-limit, limit)
+
+    def _filled_up(
+        self, product: Callable[[Tensor], Tensor], plan: HeadsPlan
+    ) -> Callable[[Tensor, Tensor], Tensor]:
+        """The product, with heads repeated, and zeros behind values, up to those of the cache."""
+        count, size, narrow, keys = self.num_heads, self.head_dim, plan.values, plan.kv_heads
+        parts, scale = [count * size, keys * size, keys * narrow], plan.value_scale
+
+        def into(x: Tensor, out: Tensor) -> Tensor:
+            rows = len(x)
+            found = torch.split(product(x), parts, dim=-1)
+            heads = out.view(rows, -1, size)  # [N, H + 2K, D]
+            heads[:, :count] = found[0].view(rows, count, size)
+            repeated = heads[:, count:].view(rows, 2, keys, -1, size)
+            repeated[:, 0] = found[1].view(rows, keys, 1, size)
+            repeated[:, 1, ..., :narrow] = found[2].view(rows, keys, 1, narrow) * scale
+            repeated[:, 1, ..., narrow:] = 0
+            return out
+
+        return into
+
+    def _finisher(self) -> Callable[[Tensor, Tensor], Tensor] | None:
+        """What is done with rows ``[N, H * D]`` that attention gave, by those that it was given."""
+        gate, size = self.attention_gate, self.head_dim
+        product = None if gate is None else gate.ready().product
+        plan = self.plan.latent or self.plan.heads
+        narrow = size if plan is None else plan.values
+        if product is None and narrow == size:
+            return None
+
+        def finish(attended: Tensor, normed: Tensor) -> Tensor:
+            if narrow != size:  # the rest is zero
+                attended = attended.view(len(attended), -1, size)[..., :narrow].flatten(1)
+            return attended if product is None else attended.mul_(product(normed).sigmoid_())
+
+        return finish
 
     def _feed_forward(self) -> Callable[[Tensor, Tensor, Workspace], None]:
         """What adds the second part's output, of the normalised stream, to the stream."""
         if self.plan.experts is not None:
             self.experts.prepare()
-            return self._adder(self.experts, self.down_norm)
-        up = (self.gate_up if self.plan.is_gated else self.up).ready()
+            return self._adder(self.experts, self.down_norm, self._experts_scale())
+        up = self._up().ready()
         up_into, add_down = up.into, self._adder(self.down.ready(), self.down_norm)
-        if up.is_gated:
+        if up.activation is not None:
             return lambda x, normed, space: add_down(x, up_into(normed, space.activated), space)
         is_gated, activate, width = self.plan.is_gated, self.activate, self.width
 
@@ -301,10 +424,10 @@ class DecoderLayer(Prepared):
         return add
 
     def _adder(
-        self, kernel: Kernel | Experts, norm: Norm | None
+        self, kernel: Kernel | Experts, norm: Norm | None, scale: float = 1.0
     ) -> Callable[[Tensor, Tensor, Workspace], None]:
         """What adds a product to the stream, normalised and scaled as the plan says."""
-        scale = self.plan.residual_scale
+        scale *= self.plan.residual_scale
         if norm is None and scale == 1:
             add_to = kernel.add_to
             return lambda x, rows, space: add_to(x, rows)
@@ -315,23 +438,43 @@ class DecoderLayer(Prepared):
             branch = kernel.into(rows, space.branch)
             if normalise is not None:
                 branch = normalise(branch, branch)
-            x.add_(branch, alpha=scale)
+            x.add_(branch if scale == 1 else branch.mul_(scale))
 
         return add
+
+    def _up(self) -> Linear:
+        """The feed-forward's first product."""
+        return self.gate_up if self.plan.is_gated else self.up
+
+    def _experts_scale(self) -> float:
+        """Factor on what experts add, if there are any."""
+        return 1.0 if self.plan.experts is None else self.plan.experts.scale
+
+    def _sinks(self) -> Tensor | None:
+        """Scores without a key, ``[H]`` in float32."""
+        return None if self.sinks is None else self.sinks.weight.detach().float()
 
     def _heads_scaler(self) -> Any:
         """One norm for queries and keys, which lie side by side, with a weight per head."""
         assert self.q_norm is not None and self.k_norm is not None
         assert self.plan.head_norm is not None
         size, keys = self.head_dim, self.num_turned - self.num_heads
-        if self.plan.head_norm.norm.kind == "layer" or self.q_norm.weight is None:
-            return None
-        weights = [
-            scale.expand(count, size)
-            for norm, count in ((self.q_norm, self.num_heads), (self.k_norm, keys))
-            if (scale := norm.scale()) is not None
-        ]
-        return make_scaler(torch.cat(weights), size, self.eps, self.q_norm.weight.dtype)
+        norm = self.plan.head_norm.norm
+        if self.q_norm.weight is None:
+            return None if norm.kind == "layer" else Unweighted((self.num_turned, size), self.eps)
+
+        def of_heads(queries: Tensor | None, others: Tensor | None) -> Tensor | None:
+            if queries is None or others is None:
+                return None
+            return torch.cat((queries.expand(self.num_heads, size), others.expand(keys, size)))
+
+        weight = of_heads(self.q_norm.scale(), self.k_norm.scale())
+        bias = of_heads(self.q_norm.bias, self.k_norm.bias)
+        dtype = self.q_norm.weight.dtype
+        assert weight is not None
+        if norm.kind == "layer":
+            return make_centring(weight, bias, size, self.eps, dtype)
+        return make_scaler(weight, size, self.eps, dtype)
 
     def _head_normaliser(self) -> Callable[[Tensor], None]:
         """What normalises the queries and keys of heads ``[N, H + 2K, D]`` in place."""
@@ -361,6 +504,10 @@ class DecoderLayer(Prepared):
                     heads[:, part] = normed.view(heads[:, part].shape)
 
         return apart
+
+
+def _scaler(norm: Norm | None) -> Any:
+    return None if norm is None else norm.scaler
 
 
 def _into(norm: Norm | None) -> Callable[[Tensor, Tensor], Tensor] | None:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from asyncgen.errors import InvalidRequestError
+from asyncgen.models.altup import AltUpLayer, Streams
 from asyncgen.models.arch.registry import FAMILIES
 from asyncgen.models.block import DecoderLayer, Workspace
 from asyncgen.models.kernels.blocks import compile_layers
@@ -22,7 +23,9 @@ from asyncgen.models.kernels.norm import Norm
 from asyncgen.models.kernels.prepared import Prepared
 from asyncgen.models.kernels.products import is_laid_out_anew
 from asyncgen.models.kernels.rope import Rotary, query_factors, sinusoids
+from asyncgen.models.layer_inputs import LayerInputs
 from asyncgen.models.mixers.layer import MixerLayer
+from asyncgen.models.own_block import OwnLayer, OwnSpace
 from asyncgen.models.weight_rules import weight_rules
 
 if TYPE_CHECKING:
@@ -77,6 +80,13 @@ class DecoderLM(Prepared):
         self.layers = nn.ModuleList(
             self._make_layer(index, dtype) for index in range(config.num_hidden_layers)
         )
+        # Whether layers read more of a token than the stream.
+        self.reads_ids = config.stream.layer_inputs is not None
+        if self.reads_ids:
+            self.layer_inputs = LayerInputs(config, dtype=dtype)
+        self.has_streams = config.stream.streams > 1
+        if self.has_streams:
+            self.streams = Streams(config, dtype=dtype)
         self.norm = self._make_norm(dtype)
         has_bias = config.stream.has_head_bias
         self.lm_head = Linear(config.hidden_size, config.vocab_size, has_bias, dtype=dtype)
@@ -91,6 +101,7 @@ class DecoderLM(Prepared):
         ]
         self.packed_length = min(lengths, default=None)
         self._spaces: dict[int, Workspace] = {}
+        self._keeps_spaces = config.blocks[0].own is None  # others hold results, not memory
         # In a tuple, or it would become a parameter of this module as well.
         self._head_made_of: tuple[nn.Parameter, ...] = ()
 
@@ -131,6 +142,10 @@ class DecoderLM(Prepared):
         layers: list[Any] = list(self.layers)
         for layer in layers:
             layer.prepare()
+        if self.reads_ids:
+            self.layer_inputs.prepare()
+        if self.has_streams:
+            self.streams.prepare()
         if self.config.tie_word_embeddings:
             self._tie_head()
         self._spaces.clear()
@@ -140,7 +155,7 @@ class DecoderLM(Prepared):
             tuple(layer.run for layer in layers),
             self.norm.scaler.into,
             self._head(),
-            compile_layers(layers, self.dtype) if self._is_plain() else None,
+            compile_layers(layers, self.config.hidden_size, self.dtype),
         )
 
     def prepare_head(self, *, own_copy: bool) -> None:
@@ -191,8 +206,15 @@ class DecoderLM(Prepared):
         self._head_made_of = (self.embed_tokens.weight,)
 
     def embed(self, input_ids: Tensor) -> Tensor:
-        """Rows of the embedding table for ids ``[B, S]``, as ``[B, S, E]``."""
-        return self.embed_tokens(input_ids)
+        """Rows of the embedding table for ids ``[B, S]``, as ``[B, S, E]``.
+
+        Where layers have rows of their own (`reads_ids`), these stand behind each, for `hidden`.
+        """
+        rows = self.embed_tokens(input_ids)
+        if not self.reads_ids:
+            return rows
+        own = self.layer_inputs.lookup(input_ids.reshape(-1)).view(*input_ids.shape, -1)
+        return torch.cat((rows, own), dim=-1)
 
     def hidden(
         self,
@@ -205,7 +227,7 @@ class DecoderLM(Prepared):
         """Run the layers and the final norm.
 
         Args:
-            embeddings: ``[B, S, E]``, in the model's dtype; left as they are.
+            embeddings: What `embed` gives, in the model's dtype; left as they are.
             positions: Position of each token in its text, ``[B, S]`` or ``[1, S]``, int64.
             attention: Does the attention.
             collect: Gets the embeddings and each layer's output, ``[B, S, E]``; the last one
@@ -216,8 +238,12 @@ class DecoderLM(Prepared):
             ``[B, S, E]``.
         """
         batch, length, width = embeddings.shape
+        rows = None
+        if self.reads_ids:
+            width = self.config.hidden_size
+            embeddings, rows = embeddings[..., :width], embeddings[..., width:].flatten(0, 1)
         stream = embeddings.reshape(-1, width).clone()
-        self._run(stream, positions, batch, attention, collect, depth)
+        self._run(stream, positions, batch, attention, collect, depth, rows)
         normed = self.norm.scaler.into(stream, stream).view(batch, length, width)
         if collect is not None:
             collect.append(normed)
@@ -240,7 +266,8 @@ class DecoderLM(Prepared):
         lookup, _, _, norm, product, _ = self._plan or self._ready()
         batch = input_ids.shape[0]
         stream = lookup(input_ids.reshape(-1))  # [N, E]
-        self._run(stream, positions, batch, attention, None)
+        rows = self.layer_inputs.lookup(input_ids.reshape(-1)) if self.reads_ids else None
+        self._run(stream, positions, batch, attention, None, None, rows)
         if stream.shape[0] != batch:
             stream = stream.view(batch, -1, stream.shape[1])[:, -1].contiguous()
         return product(norm(stream, stream))
@@ -297,7 +324,8 @@ class DecoderLM(Prepared):
         # from outside.
         with torch.inference_mode(not is_recorded):
             stream = lookup(input_ids)  # [N, E]
-            self._run(stream, positions, 1, attention, None)
+            rows = self.layer_inputs.lookup(input_ids) if self.reads_ids else None
+            self._run(stream, positions, 1, attention, None, None, rows)
             if wanted.shape[0] != stream.shape[0]:
                 stream = stream.index_select(0, wanted)
             return norm(stream, stream)
@@ -309,9 +337,17 @@ class DecoderLM(Prepared):
         """
         return self._spaces.pop(tokens, None)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy makes memory of its own."""
+        return {**super().__getstate__(), "_spaces": {}}
+
     def ignored_weights(self) -> tuple[str, ...]:
         """Regular expressions of names that checkpoints carry and the model does not need."""
         unneeded = (_FREQUENCIES, *self.family.unneeded)
+        if self.config.extra_layers:
+            layers, first = self.config.names["layers"].replace(".", r"\."), len(self.layers)
+            extra = range(first, first + self.config.extra_layers)
+            unneeded = (*unneeded, rf"^{layers}\.({'|'.join(map(str, extra))})\.")
         is_tied = self.config.tie_word_embeddings
         head = self.config.names["lm_head"].replace(".", r"\.")
         return (*unneeded, rf"^{head}\.weight$") if is_tied else unneeded
@@ -323,34 +359,38 @@ class DecoderLM(Prepared):
     def _make_layer(self, index: int, dtype: torch.dtype) -> nn.Module:
         if self.config.blocks[index].mixer is not None:
             return MixerLayer(self.config, index, dtype=dtype)
-        return DecoderLayer(self.config, index, rope=self._rope_of(index), dtype=dtype)
+        kind: type[Any] = DecoderLayer
+        if self.config.blocks[index].own is not None:
+            kind = AltUpLayer if self.config.stream.streams > 1 else OwnLayer
+        return kind(self.config, index, rope=self._rope_of(index), dtype=dtype)
 
     def _make_norm(self, dtype: torch.dtype) -> Norm:
         config = self.config
         plan = config.blocks[-1].norm
         return Norm(config.hidden_size, config.rms_norm_eps, plan, dtype=dtype)
 
-    def _is_plain(self) -> bool:
-        """Whether blocks that are compiled turn all heads as these do."""
-        if self.config.has_states:
-            return False
-        return all(rope.query_scaling is None for rope in self._ropes())
+    def _ropes(self) -> list[tuple[RopeConfig, int]]:
+        """The ropes that differ and turn or scale at all, each with the size of heads."""
+        ropes = dict.fromkeys(map(self._rope_at, range(self.config.num_hidden_layers)))
+        return [each for each in ropes if not _is_idle(each[0])]
 
-    def _ropes(self) -> list[RopeConfig]:
-        """The ropes that differ from each other, and turn at all."""
-        ropes = dict.fromkeys(self.config.ropes or (self.config.rope,))
-        return [rope for rope in ropes if rope.rope_type != "none"]
+    def _rope_at(self, index: int) -> tuple[RopeConfig, int]:
+        """A layer's rope, and the size of its heads."""
+        config, own = self.config, self.config.blocks[index].own
+        rope = config.ropes[index] if config.ropes else config.rope
+        return rope, config.head_dim if own is None else own.head_dim
 
     def _rope_of(self, index: int) -> int | None:
         """Which of them turns a layer."""
-        rope = self.config.ropes[index] if self.config.ropes else self.config.rope
-        return None if rope.rope_type == "none" else self._ropes().index(rope)
+        each = self._rope_at(index)
+        return None if _is_idle(each[0]) else self._ropes().index(each)
 
     def _make_positions(self, dtype: torch.dtype) -> None:
         """Make what tells positions apart, and what else is done with embeddings."""
         config, hidden = self.config, self.config.hidden_size
         self._rotaries = [
-            Rotary(replace(config, rope=rope, ropes=None), dtype) for rope in self._ropes()
+            Rotary(replace(config, rope=rope, ropes=None, head_dim=size), dtype)
+            for rope, size in self._ropes()
         ]
         if config.stream.positions == "table":
             assert config.position_limit is not None
@@ -361,6 +401,8 @@ class DecoderLM(Prepared):
 
     def _make_space(self, tokens: int, like: Tensor) -> Any:
         """Memory that the layers share for so many tokens."""
+        if self.config.blocks[0].own is not None:
+            return OwnSpace(like)
         return Workspace(self.config, tokens, like)
 
     def _placing(self) -> Callable[[Tensor, Tensor], Sequence[tuple[Tensor, ...]]]:
@@ -383,7 +425,7 @@ class DecoderLM(Prepared):
         turns = [rotary.rows for rotary in self._rotaries]
         scalings = [
             (number, rope.query_scaling)
-            for number, rope in enumerate(self._ropes())
+            for number, (rope, _) in enumerate(self._ropes())
             if rope.query_scaling is not None
         ]
 
@@ -403,7 +445,7 @@ class DecoderLM(Prepared):
 
     def _head(self) -> Callable[[Tensor], Tensor]:
         """Logits ``[N, V]`` of normalised rows ``[N, E]``."""
-        product = self.lm_head.ready().product
+        product = self.lm_head.product()
         scale, cap = self.config.stream.logit_scale, self.config.stream.logit_cap
         if scale == 1 and cap is None:
             return product
@@ -440,8 +482,9 @@ class DecoderLM(Prepared):
         attention: AttentionContext,
         collect: list[Tensor] | None,
         depth: int | None = None,
+        rows: Tensor | None = None,
     ) -> None:
-        """Send the stream ``[N, E]`` through the layers, in place."""
+        """Send the stream ``[N, E]`` through the layers, in place; ``rows`` are layers' own."""
         _, place, layers, _, _, compiled = self._plan or self._ready()
         tokens = stream.shape[0]
         if positions.numel() != tokens:
@@ -450,17 +493,28 @@ class DecoderLM(Prepared):
         attention.begin(batch, tokens // batch)
         pages = attention.compiled
         if compiled is not None and pages is not None and collect is None and depth is None:
-            compiled.run(stream, *placed[0], pages)
+            compiled.run(stream, placed, pages)
             return
         # Taken out while in use, so that calls from two threads never share one.
-        space = self._spaces.pop(tokens, None)
+        space: Any = self._spaces.pop(tokens, None)
         if space is None:
             # Memory made in inference mode could not be written to outside of it later on.
             with torch.inference_mode(False):
                 space = self._make_space(tokens, stream)
+        if rows is not None:
+            space.inputs = self.layer_inputs.mix(rows, stream)
+        if self.has_streams:
+            space.others = self.streams.begin(stream)
         for run in layers if depth is None else layers[:depth]:
             if collect is not None:
                 collect.append(stream.view(batch, -1, stream.shape[1]).clone())
             run(stream, placed, attention, space)
-        if tokens <= KEPT_TOKENS:
+        if self.has_streams:
+            self.streams.end(stream, space.others)
+        if tokens <= KEPT_TOKENS and self._keeps_spaces:
             self._spaces[tokens] = space
+
+
+def _is_idle(rope: RopeConfig) -> bool:
+    """Whether it neither turns nor scales."""
+    return rope.rope_type == "none" and rope.query_scaling is None

@@ -74,7 +74,11 @@ class InputEmbeddings(_View):
 class OutputEmbeddings(_View):
     """The output head of a model. It is called with states ``[..., E]`` and gives ``[..., V]``."""
 
-    bias = None
+    @property
+    def bias(self) -> nn.Parameter | None:
+        """The bias ``[V]``, if the head has one; what is written to it counts."""
+        has_bias = self.core.lm_head.bias is not None
+        return self._open().lm_head.bias if has_bias else None
 
     @property
     def weight(self) -> nn.Parameter:
@@ -102,6 +106,17 @@ class OutputEmbeddings(_View):
     def forward(self, hidden: Tensor) -> Tensor:
         """Logits ``[..., V]`` of normalised hidden states ``[..., E]``."""
         return self.core.lm_head(hidden)
+
+
+def refuse_embeddings(core: object, name: str, value: object) -> None:
+    """Refuse embeddings in the place of ids where layers read the ids.
+
+    Raises:
+        InvalidRequestError: They do.
+    """
+    if getattr(core, "reads_ids", False):
+        allowed = "layers of this model look tokens up in tables of their own; give `input_ids`"
+        raise InvalidRequestError(name, type(value).__name__, allowed)
 
 
 def check_table(module: object, core: DecoderLM) -> Tensor:
@@ -136,15 +151,24 @@ def check_table(module: object, core: DecoderLM) -> Tensor:
     return weight.detach()
 
 
-def replace_table(core: DecoderLM, table: Tensor, head: Tensor | None = None) -> None:
+def replace_table(
+    core: DecoderLM, table: Tensor, head: Tensor | None = None, *, has_mean: bool = False
+) -> None:
     """Give a model another embedding table, and an untied head of as many rows.
 
     Args:
         core: The model; what it prepared of the old ones is made anew.
         table: ``[V, E]``, of any V; shared where dtype and device are the model's.
         head: ``[V, E]`` of a head that is not tied; ``None`` keeps that one.
+        has_mean: Whether new numbers of a head's bias, if it has one, are the mean of the old ones.
+
+    Raises:
+        InvalidRequestError: V changes, and layers look ids up in tables of their own.
     """
-    config, size = core.config, len(table)
+    config, size, bias = core.config, len(table), core.lm_head.bias
+    if core.reads_ids and size != config.vocab_size:
+        allowed = f"layers of this model have tables of {config.vocab_size} rows of their own"
+        raise InvalidRequestError("vocab_size", size, allowed)
     core.embed_tokens.weight = _parameter(table.to(core.device, core.dtype))
     core.embed_tokens.prepare()
     core.config = replace(config, vocab_size=size, raw={**config.raw, "vocab_size": size})
@@ -155,6 +179,8 @@ def replace_table(core: DecoderLM, table: Tensor, head: Tensor | None = None) ->
         core.lm_head = Linear(config.hidden_size, size, dtype=core.dtype)
         core.lm_head.weight = _parameter(head.to(core.device, core.dtype))
         core.lm_head.is_in_place = in_place
+    if bias is not None:
+        core.lm_head.bias = _parameter(_resized_bias(bias, size, has_mean=has_mean))
     core.prepare()
 
 
@@ -197,3 +223,10 @@ def count_parameters(core: DecoderLM, *, exclude_embeddings: bool = False) -> in
 
 def _parameter(tensor: Tensor) -> nn.Parameter:
     return nn.Parameter(tensor.detach(), requires_grad=False)
+
+
+def _resized_bias(bias: Tensor, size: int, *, has_mean: bool) -> Tensor:
+    """A bias ``[V]`` of more numbers or fewer; new ones are the mean of the old ones, or zero."""
+    kept = bias[:size]
+    new = bias.new_zeros(size - len(kept))
+    return torch.cat((kept, new + bias.float().mean().to(bias.dtype) if has_mean else new))

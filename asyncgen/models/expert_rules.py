@@ -43,13 +43,14 @@ def expert_rules(config: ModelConfig, index: int, plan: ExpertsPlan) -> list[Wei
             ]
             share = [outputs // len(found)] * len(each)
             rules += module_rules(f"{target}.{ours}", each, share, inputs, bias=plan.has_bias)
+        elif plan.is_flat:
+            rules.append(_flat(plan, f"{target}.{ours}", found, outputs, inputs))
         else:
             rules += _stacked(plan, f"{target}.{ours}", found[0], outputs, inputs)
     if plan.shared_width:
-        shared = plan.shared_width
-        rules += module_rules(
-            f"{target}.shared_gate_up", sources("shared_gate_up"), [shared, shared], hidden
-        )
+        shared, found = plan.shared_width, sources("shared_gate_up")
+        share = [2 * shared // len(found)] * len(found)
+        rules += module_rules(f"{target}.shared_gate_up", found, share, hidden)
         rules += module_rules(f"{target}.shared_down", sources("shared_down"), [hidden], shared)
     return rules
 
@@ -61,14 +62,34 @@ def _stacked(
     order = None
     if plan.takes_turns and target.endswith("gate_up"):
         order = _turns(plan.experts, outputs)
-    shape = (plan.experts, inputs, outputs) if plan.takes_turns else (plan.experts, outputs, inputs)
-    weight = WeightRule(f"{target}.weight", (source,), (shape,), plan.takes_turns, order)
+    across = plan.is_transposed
+    shape = (plan.experts, inputs, outputs) if across else (plan.experts, outputs, inputs)
+    weight = WeightRule(f"{target}.weight", (source,), (shape,), across, order)
     if not plan.has_bias:
         return [weight]
     biases = WeightRule(
         f"{target}.bias", (f"{source}_bias",), ((plan.experts, outputs),), order=order
     )
     return [weight, biases]
+
+
+def _flat(
+    plan: ExpertsPlan, target: str, sources: list[str], outputs: int, inputs: int
+) -> WeightRule:
+    """The rule of matrices one below the other, in a tensor a projection."""
+    if len(sources) == 1:
+        shape = (plan.experts * inputs, outputs)
+        return WeightRule(f"{target}.weight", tuple(sources), (shape,), True, matrices=plan.experts)
+    shape = (plan.experts * outputs // 2, inputs)
+    order = _pairs(plan.experts, outputs // 2)
+    return WeightRule(f"{target}.weight", tuple(sources), (shape,) * 2, order=order)
+
+
+@lru_cache(maxsize=4)
+def _pairs(experts: int, width: int) -> tuple[int, ...]:
+    """Which row of the files' gates and of what they let through each of ours is."""
+    firsts = (first + expert * width for expert in range(experts) for first in (0, experts * width))
+    return tuple(first + row for first in firsts for row in range(width))
 
 
 @lru_cache(maxsize=4)

@@ -9,15 +9,18 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from asyncgen.models.altup import altup_rules, stream_rules
 from asyncgen.models.block import XIELU_PARAMETERS
 from asyncgen.models.expert_rules import expert_rules
-from asyncgen.models.mixers.rules import mixer_rules
+from asyncgen.models.latent import latent_rules
+from asyncgen.models.layer_inputs import input_rules
+from asyncgen.models.own_block import own_rules
 from asyncgen.weight_map import WeightRule, module_rules
 
 if TYPE_CHECKING:
     from asyncgen.models.config import ModelConfig
     from asyncgen.models.family.declaration import Family
-    from asyncgen.models.family.plan import NormPlan
+    from asyncgen.models.family.plan import HeadNormPlan, NormPlan
 
 
 def weight_rules(config: ModelConfig, family: Family) -> tuple[WeightRule, ...]:
@@ -36,14 +39,21 @@ def weight_rules(config: ModelConfig, family: Family) -> tuple[WeightRule, ...]:
         rules += module_rules("embed_positions", [names["embed_positions"]], [places], hidden)
     if "embed_norm" in names:
         rules += _norm_rules("embed_norm", [names["embed_norm"]], (hidden,), norm)
+    if config.stream.layer_inputs:
+        rules += input_rules(config)
+    if config.stream.streams > 1:
+        rules += stream_rules(config)
     for index in range(config.num_hidden_layers):
-        rules += _layer_rules(config, family, index)
+        if config.stream.streams > 1:
+            rules += altup_rules(config, index)
+        elif config.blocks[index].own is not None:
+            rules += own_rules(config, index)
+        else:
+            rules += _layer_rules(config, family, index)
     if "norm" in names:
         rules += _norm_rules("norm", [names["norm"]], (hidden,), norm)
-    if not config.tie_word_embeddings:
-        rules += module_rules(
-            "lm_head", [names["lm_head"]], *table, bias=config.stream.has_head_bias
-        )
+    head = module_rules("lm_head", [names["lm_head"]], *table, bias=config.stream.has_head_bias)
+    rules += head[1:] if config.tie_word_embeddings else head  # the bias is its own
     return tuple(rules)
 
 
@@ -53,20 +63,28 @@ def head_order(config: ModelConfig, index: int) -> tuple[int, ...] | None:
     size = config.head_dim
     if rope.rope_type == "none":
         return None
-    turned = round(rope.turned * size)
-    if turned == size and not config.blocks[index].is_interleaved:
+    turned, block = round(rope.turned * size), config.blocks[index]
+    if turned == size and not (block.is_interleaved or block.is_backward):
         return None
     rest = (size - turned) // 2
-    if config.blocks[index].is_interleaved:
+    if block.is_interleaved:
         first, second = range(0, turned, 2), range(1, turned, 2)
     else:
         first, second = range(turned // 2), range(turned // 2, turned)
+    if block.is_backward:
+        first, second = second, first
     return (*first, *range(turned, turned + rest), *second, *range(turned + rest, size))
 
 
 @lru_cache(maxsize=8)
 def qkv_order(
-    heads: int, kv_heads: int, size: int, groups: int, parts: str, order: tuple[int, ...] | None
+    heads: int,
+    kv_heads: int,
+    size: int,
+    groups: int,
+    parts: str,
+    order: tuple[int, ...] | None,
+    values: int | None = None,
 ) -> tuple[int, ...] | None:
     """Which row of the files' queries, keys and values each of ours is; ``None``: the same.
 
@@ -77,17 +95,20 @@ def qkv_order(
         groups: See `BlockPlan`.
         parts: See `BlockPlan`.
         order: Of the features of a head of queries or keys.
+        values: Size of a value, where it is another.
     """
     counts = {"q": heads, "k": kv_heads, "v": kv_heads}
     inside = {"q": order, "k": order, "v": None}
-    share = sum(counts.values()) // groups * size
+    sizes = {"q": size, "k": size, "v": values or size}
+    share = sum(counts[part] // groups * sizes[part] for part in "qkv")
     rows: list[int] = []
     for part in "qkv":
         count = counts[part] // groups
-        ahead = sum(counts[other] // groups for other in parts[: parts.index(part)])
+        others = parts[: parts.index(part)]
+        ahead = sum(counts[other] // groups * sizes[other] for other in others)
         for head in range(counts[part]):
-            start = head // count * share + (ahead + head % count) * size
-            rows += [start + feature for feature in inside[part] or range(size)]
+            start = head // count * share + ahead + head % count * sizes[part]
+            rows += [start + feature for feature in inside[part] or range(sizes[part])]
     return None if rows == list(range(len(rows))) else tuple(rows)
 
 
@@ -95,9 +116,11 @@ def _layer_rules(config: ModelConfig, family: Family, index: int) -> list[Weight
     plan, names = config.blocks[index], config.names
     hidden, width, size = config.hidden_size, config.intermediate_size, config.head_dim
     heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
-    queries, values = heads * size, kv_heads * size
+    narrow = size
+    if plan.heads is not None:
+        kv_heads, narrow = plan.heads.kv_heads, plan.heads.values
     rules: list[WeightRule] = []
-    order = head_order(config, index)
+    order = head_order(config, index) if plan.latent is None else None
 
     def sources(ours: str) -> list[str]:
         return [f"{names['layers']}.{index}.{name}" for name in names[ours].split()]
@@ -119,13 +142,21 @@ def _layer_rules(config: ModelConfig, family: Family, index: int) -> list[Weight
     norm("input_norm")
     if plan.mixer is not None:
         return rules + mixer_rules(config, index, plan.mixer)
-    grouping = plan.qkv_groups, plan.qkv_order
-    moved = qkv_order(heads, kv_heads, size, *grouping, order)
-    product("qkv", [queries, values, values], hidden, plan.has_qkv_bias, moved)
+    if plan.latent is not None:
+        rules += latent_rules(config, index, plan.latent)
+        narrow = plan.latent.values
+    else:
+        grouping = plan.qkv_groups, plan.qkv_order
+        moved = qkv_order(heads, kv_heads, size, *grouping, order, narrow)
+        rows = [heads * size, kv_heads * size, kv_heads * narrow]
+        product("qkv", rows, hidden, plan.has_qkv_bias, moved)
     if plan.head_norm is not None:
         for ours, count in (("q_norm", heads), ("k_norm", kv_heads)):
-            rules += _head_norm_rules(config, f"layers.{index}.{ours}", sources(ours), count, order)
-    product("output", [hidden], queries, plan.has_output_bias)
+            target = f"layers.{index}.{ours}"
+            rules += _head_norm_rules(plan.head_norm, target, sources(ours), count, size, order)
+    if plan.has_gate:
+        product("attention_gate", [heads * narrow], hidden, False)
+    product("output", [hidden], heads * narrow, plan.has_output_bias)
     for ours in ("output_norm", "post_norm", "down_norm"):
         norm(ours)
     if config.attention[index].has_sinks:
@@ -147,11 +178,14 @@ def _layer_rules(config: ModelConfig, family: Family, index: int) -> list[Weight
 
 
 def _head_norm_rules(
-    config: ModelConfig, target: str, sources: list[str], count: int, order: tuple[int, ...] | None
+    head_norm: HeadNormPlan,
+    target: str,
+    sources: list[str],
+    count: int,
+    size: int,
+    order: tuple[int, ...] | None,
 ) -> list[WeightRule]:
-    """The rules of the norm of so many heads."""
-    head_norm, size = config.blocks[0].head_norm, config.head_dim
-    assert head_norm is not None
+    """The rules of the norm of so many heads of a size."""
     if head_norm.span == "head":
         return _norm_rules(target, sources, (size,), head_norm.norm, order)
     every = None

@@ -29,6 +29,7 @@ class Linear:
         is_gated: bool,
         uses_tiles: bool,
         matrices: int,
+        activation: str | None,
     ) -> Linear: ...
     def into(self, x: Tensor, out: Tensor, /) -> Tensor: ...
     def add_to(self, residual: Tensor, x: Tensor, /) -> None: ...
@@ -49,9 +50,35 @@ class Experts:
         is_shared_gated: bool,
     ) -> Experts: ...
     def add_to(self, stream: Tensor, x: Tensor, /) -> None: ...
+    def add_chosen(self, stream: Tensor, x: Tensor, ids: Tensor, weights: Tensor, /) -> None: ...
+
+class Latent:
+    def __new__(
+        cls,
+        latents: Linear,
+        query_norm: Norm | None,
+        queries: Linear,
+        latent_norm: Norm,
+        keys_values: Linear,
+        *,
+        heads: int,
+        turned: int,
+        unturned: int,
+        values: int,
+        head_dim: int,
+    ) -> Latent: ...
+    def into(self, x: Tensor, out: Tensor, /) -> Tensor: ...
 
 class Norm:
-    def __new__(cls, weight: Tensor, *, eps: float, dtype: torch.dtype) -> Norm: ...
+    def __new__(
+        cls,
+        weight: Tensor,
+        bias: Tensor | None,
+        *,
+        eps: float,
+        dtype: torch.dtype,
+        is_centred: bool,
+    ) -> Norm: ...
     def into(self, x: Tensor, out: Tensor, /) -> Tensor: ...
 
 class Rotary:
@@ -72,12 +99,32 @@ class Attention:
     def lay_out(self, rows: array[int], pages: array[int], out: Tensor, /) -> None: ...
     def attend(self, layer: int, heads: Tensor, sinks: Tensor | None = None, /) -> Tensor: ...
 
-_Block: TypeAlias = tuple[Norm, Linear, Norm | None, Linear, Norm, Linear | Experts, Linear | None]
-"""Input norm, queries, keys and values, norm of heads, output, second norm, gate and up, down; or
-experts and nothing in the place of the last two."""
+_Block: TypeAlias = tuple[
+    Norm | None,
+    Linear | Latent,
+    Norm | None,
+    Norm | None,
+    bool,
+    int,
+    Tensor | None,
+    Linear,
+    Norm | None,
+    Norm | None,
+    Linear | Experts,
+    Linear | None,
+    Norm | None,
+    bool,
+    float,
+    float,
+]
+"""Input norm; queries, keys and values, or what makes them of latent rows; norm of heads, or of all
+queries and of all keys; whether after they were turned; the number of the rope that turns them, or
+-1; sinks; output; its norm; second norm; up with its activation and down, or experts and nothing;
+the norm of what that gives; whether both parts are parallel; factors on what each adds. What is
+``None`` is left out."""
 
 class Layers:
-    def __new__(cls, blocks: Sequence[_Block], *, rotary: Rotary) -> Layers: ...
+    def __new__(cls, blocks: Sequence[_Block], *, rotary: Rotary, width: int) -> Layers: ...
     def run(
-        self, stream: Tensor, cosines: Tensor, sines: Tensor, attention: Attention, /
+        self, stream: Tensor, angles: Sequence[tuple[Tensor, ...]], attention: Attention, /
     ) -> None: ...

@@ -9,8 +9,10 @@ import pytest
 import torch
 
 from asyncgen import AsyncLLM
+from asyncgen.engine.sync.manager import ContinuousBatchingManager
 from asyncgen.engine.threads import computing_threads, lower_threads
 from asyncgen.errors import AsyncgenError
+from tests.doubles.models import PATIENCE, TableModel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -70,10 +72,24 @@ async def test_of_two_engines_the_last_sets_it_back(order: tuple[int, int]) -> N
     assert here_and_elsewhere() == (4, 4)
 
 
+def test_a_manager_sets_back_what_its_steps_lowered() -> None:
+    """As they do beside a busy neighbour."""
+    manager = ContinuousBatchingManager(TableModel(hook=lambda *_: lower_threads(1)))
+    manager.start()
+    manager.add_request([1, 2, 3], max_new_tokens=2)
+    assert manager.get_result(timeout=PATIENCE) is not None
+    assert here_and_elsewhere() == (4, 1)
+    manager.stop()
+    assert here_and_elsewhere() == (4, 4)
+
+
 def test_nothing_is_set_where_nothing_was_asked_for() -> None:
-    with computing_threads(None):
-        torch.set_num_threads(3)
-    assert torch.get_num_threads() == 3
+    def count() -> int:
+        with computing_threads(None):
+            torch.set_num_threads(3)
+        return torch.get_num_threads()
+
+    assert on_a_new_thread(count) == 3  # where nothing has been lowered before
 
 
 @pytest.mark.parametrize("asked", [None, 4])

@@ -13,7 +13,12 @@ import torch
 from torch import Tensor
 
 from asyncgen import native
+from asyncgen.models.family.plan import LatentPlan
+from asyncgen.models.kernels.linear import Linear
+from asyncgen.models.kernels.native_heads import NativeHeads
 from asyncgen.models.kernels.native_linear import NativeKernel
+from asyncgen.models.kernels.norm import NativeScaler, Norm
+from asyncgen.models.latent import LatentHeads
 from tests.native.build import CHECKED, build_kernels, load_kernels, needs_compiler
 
 if TYPE_CHECKING:
@@ -58,15 +63,41 @@ def test_products_stay_inside_of_their_tensors(dtype: torch.dtype) -> None:
             kernel.into(x, wrong)
 
 
+def test_latent_heads_stay_inside_of_their_tensors(kernels: Any) -> None:
+    plan = LatentPlan(rank=8, query_rank=6, turned=4, unturned=8, values=14)
+    made = LatentHeads(16, 3, plan, bias=True, dtype=torch.float32)
+    for parameter in made.parameters():
+        parameter.copy_(torch.randn(parameter.shape))
+    for module in made.modules():
+        if isinstance(module, (Linear, Norm)):
+            module.prepare()
+    heads, x, out = made.ready(), torch.randn(5, 16), torch.empty(5, 3 * 3 * 14)
+    assert isinstance(heads, NativeHeads)
+    assert heads.into(x, out) is out
+    assert torch.equal(made.into(x, torch.empty_like(out)), out)
+    for wrong in ((cut_off(x.clone()), out), (x, cut_off(out.clone()))):
+        with pytest.raises(RuntimeError, match="but the tensor's memory is"):
+            heads.into(*wrong)
+    for pair in ((x[:4], out), (x, out[:, 1:]), (x.double(), out), (x.t().contiguous().t(), out)):
+        with pytest.raises(ValueError, match=r"are made of \[N, 16\] as \[N, 126\]"):
+            heads.into(*pair)
+    product, norm = made.latents.ready(), made.latent_norm.scaler
+    assert isinstance(product, NativeKernel) and isinstance(norm, NativeScaler)
+    latents = product.compiled
+    sizes = {"heads": 3, "turned": 4, "unturned": 8, "values": 14, "head_dim": 14}
+    with pytest.raises(ValueError, match="do not fit together"):
+        kernels.Latent(latents, None, latents, norm.compiled, latents, **sizes)
+
+
 def test_a_gated_product_is_not_added() -> None:
     kernel = NativeKernel(torch.randn(64, 32), None, True)
-    with pytest.raises(ValueError, match="a gate lets through"):
+    with pytest.raises(ValueError, match="an activation lets through"):
         kernel.add_to(torch.zeros(2, 64), torch.zeros(2, 32))
 
 
 def test_weights_are_of_the_size_that_is_said(kernels: Any) -> None:
     options: dict[str, Any] = {"inputs": 32, "outputs": 40, "is_gated": False, "uses_tiles": False}
-    options |= {"dtype": torch.float32, "matrices": 1}
+    options |= {"dtype": torch.float32, "matrices": 1, "activation": None}
     weight = torch.zeros(64 * 32)
     kernels.Linear(weight, torch.zeros(64), **options)
     for wrong in (weight[:-1], weight[::2], weight.double()):
@@ -89,7 +120,11 @@ def test_numbers_of_16_bits_are_widened(stored: torch.dtype) -> None:
 
 
 def test_norms_stay_inside_of_their_tensors(kernels: Any) -> None:
-    norm = kernels.Norm(torch.ones(2, 16), eps=1e-6, dtype=torch.float32)
+    options: dict[str, Any] = {"eps": 1e-6, "dtype": torch.float32, "is_centred": False}
+    norm = kernels.Norm(torch.ones(2, 16), None, **options)
+    for wrong in (torch.ones(16), torch.ones(2, 16)):
+        with pytest.raises(ValueError, match="the bias is"):
+            kernels.Norm(torch.ones(2, 16), wrong, **{**options, "is_centred": wrong.dim() == 1})
     x = torch.randn(3, 5, 16)
     rows = x[:, :2]
     norm.into(rows, rows)

@@ -51,7 +51,9 @@ def test_other_values_are_refused() -> None:
 @pytest.mark.skipif(native.kernels is None, reason="our own kernels do not run here")
 def test_kernels_count_their_arguments() -> None:
     assert native.kernels is not None
-    norm = native.kernels.Norm(torch.ones(1, 4), eps=1e-6, dtype=torch.float32)
+    norm = native.kernels.Norm(
+        torch.ones(1, 4), None, eps=1e-6, dtype=torch.float32, is_centred=False
+    )
     with pytest.raises(TypeError, match="2 arguments expected, got 1"):
         norm.into(torch.ones(1, 4))
     with pytest.raises(AttributeError):

@@ -1,4 +1,4 @@
-"""Checkpoints of Llama and Qwen3-MoE with random weights, made on the spot without a download.
+"""Checkpoints of several families with random weights, made on the spot without a download.
 
 Writes what any loader of Hugging Face folders reads; knows no benchmark.
 """
@@ -11,6 +11,8 @@ import random
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from asyncgen_apps.bench.styles import GEMMA2, GEMMA3, GPT_OSS, LLAMA, PHI3, QWEN3_MOE, Style
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
@@ -22,7 +24,7 @@ CONTEXT = 2048
 FAINT = 1 / 32
 """What is left of the output of a layer that adds little."""
 
-OUTPUTS = (".o_proj.weight", ".down_proj.weight")
+OUTPUTS = (".o_proj.weight", ".down_proj.weight", ".down_proj")
 """Endings of the names of what a layer adds to the stream."""
 
 DRAFTING = {
@@ -36,7 +38,7 @@ SPACE = "Ġ"
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Sizes of a Llama model, or with experts of a Qwen3-MoE.
+    """Sizes of a model, and of which family it is.
 
     Attributes:
         hidden: Width E of the residual stream.
@@ -49,6 +51,8 @@ class Shape:
         context: Tokens of the longest text.
         experts: Experts of a layer; 0: there are none.
         chosen: Experts of a token.
+        head: Width of a head; 0: the stream's, divided among the query heads.
+        style: The family.
     """
 
     hidden: int
@@ -61,37 +65,69 @@ class Shape:
     context: int = CONTEXT
     experts: int = 0
     chosen: int = 0
+    head: int = 0
+    style: Style = LLAMA
 
     @property
     def head_dim(self) -> int:
         """Width D of a head."""
-        return self.hidden // self.heads
+        return self.head or self.hidden // self.heads
 
     def tensors(self) -> Iterator[tuple[str, tuple[int, ...]]]:
         """Name every weight of the checkpoint with its shape."""
         yield "model.embed_tokens.weight", (self.vocab, self.hidden)
         for layer in range(self.layers):
             prefix = f"model.layers.{layer}"
-            attention, mlp = f"{prefix}.self_attn", f"{prefix}.mlp"
-            for name in ("q_proj", "k_proj", "v_proj"):
-                heads = self.heads if name == "q_proj" else self.kv_heads
-                yield f"{attention}.{name}.weight", (heads * self.head_dim, self.hidden)
-            yield f"{attention}.o_proj.weight", (self.hidden, self.heads * self.head_dim)
-            feeds = [mlp]
-            if self.experts:
-                for name in ("q_norm", "k_norm"):
-                    yield f"{attention}.{name}.weight", (self.head_dim,)
-                yield f"{mlp}.gate.weight", (self.experts, self.hidden)
-                feeds = [f"{mlp}.experts.{number}" for number in range(self.experts)]
-            for feed in feeds:
-                yield f"{feed}.gate_proj.weight", (self.ffn, self.hidden)
-                yield f"{feed}.up_proj.weight", (self.ffn, self.hidden)
-                yield f"{feed}.down_proj.weight", (self.hidden, self.ffn)
-            yield f"{prefix}.input_layernorm.weight", (self.hidden,)
-            yield f"{prefix}.post_attention_layernorm.weight", (self.hidden,)
+            yield from self._attention(f"{prefix}.self_attn")
+            yield from self._feed_forward(f"{prefix}.mlp")
+            for norm in self.style.norms:
+                yield f"{prefix}.{norm}.weight", (self.hidden,)
         yield "model.norm.weight", (self.hidden,)
         if not self.tied:
             yield "lm_head.weight", (self.vocab, self.hidden)
+
+    def _attention(self, prefix: str) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """Name the weights of one attention."""
+        style, keys = self.style, self.kv_heads * self.head_dim
+        queries = self.heads * self.head_dim
+        widths = {"q_proj": queries, "k_proj": keys, "v_proj": keys}
+        if style.is_joined:
+            widths = {"qkv_proj": queries + 2 * keys}
+        for name, width in widths.items():
+            yield f"{prefix}.{name}.weight", (width, self.hidden)
+        yield f"{prefix}.o_proj.weight", (self.hidden, queries)
+        if style.has_head_norms:
+            for name in ("q_norm", "k_norm"):
+                yield f"{prefix}.{name}.weight", (self.head_dim,)
+        if style.has_biases:
+            for name, width in {**widths, "o_proj": self.hidden}.items():
+                yield f"{prefix}.{name}.bias", (width,)
+            yield f"{prefix}.sinks", (self.heads,)
+
+    def _feed_forward(self, prefix: str) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """Name the weights of one feed-forward, or of its experts."""
+        style, count, hidden = self.style, self.experts, self.hidden
+        if style.experts == "together":
+            yield f"{prefix}.router.weight", (count, hidden)
+            yield f"{prefix}.router.bias", (count,)
+            for name, size in (
+                ("gate_up_proj", (hidden, 2 * self.ffn)),
+                ("down_proj", (self.ffn, hidden)),
+            ):
+                yield f"{prefix}.experts.{name}", (count, *size)
+                yield f"{prefix}.experts.{name}_bias", (count, size[1])
+            return
+        feeds = [prefix]
+        if count:
+            yield f"{prefix}.gate.weight", (count, hidden)
+            feeds = [f"{prefix}.experts.{number}" for number in range(count)]
+        for feed in feeds:
+            if style.is_joined:
+                yield f"{feed}.gate_up_proj.weight", (2 * self.ffn, hidden)
+            else:
+                yield f"{feed}.gate_proj.weight", (self.ffn, hidden)
+                yield f"{feed}.up_proj.weight", (self.ffn, hidden)
+            yield f"{feed}.down_proj.weight", (hidden, self.ffn)
 
     @property
     def num_parameters(self) -> int:
@@ -118,6 +154,41 @@ SHAPES = {
         vocab=32768,
         experts=64,
         chosen=8,
+        style=QWEN3_MOE,
+    ),
+    "gemma2": Shape(
+        hidden=640, layers=17, heads=4, kv_heads=2, ffn=2048, vocab=49152, head=256, style=GEMMA2
+    ),
+    "gemma3": Shape(
+        hidden=640, layers=18, heads=4, kv_heads=1, ffn=2048, vocab=49152, head=256, style=GEMMA3
+    ),
+    "phi3": Shape(
+        hidden=576, layers=25, heads=6, kv_heads=6, ffn=1536, vocab=32064, tied=False, style=PHI3
+    ),
+    "qwen3-moe": Shape(
+        hidden=512,
+        layers=16,
+        heads=8,
+        kv_heads=2,
+        ffn=128,
+        vocab=32768,
+        experts=32,
+        chosen=4,
+        head=128,
+        style=QWEN3_MOE,
+    ),
+    "gpt-oss": Shape(
+        hidden=384,
+        layers=13,
+        heads=8,
+        kv_heads=2,
+        ffn=192,
+        vocab=49152,
+        tied=False,
+        experts=32,
+        chosen=4,
+        head=64,
+        style=GPT_OSS,
     ),
 }
 
@@ -182,18 +253,17 @@ def write_description(folder: Path, shape: Shape, dtype: str, seed: int = 0) -> 
 
 def _config(shape: Shape, dtype: str) -> dict[str, object]:
     """Describe the model as Hugging Face folders do."""
+    style = shape.style
     experts: dict[str, object] = {
-        "architectures": ["Qwen3MoeForCausalLM"],
-        "model_type": "qwen3_moe",
-        "head_dim": shape.head_dim,
         "moe_intermediate_size": shape.ffn,
         "num_experts": shape.experts,
         "num_experts_per_tok": shape.chosen,
-        "norm_topk_prob": True,
     }
+    if style.experts == "together":
+        experts = {"num_local_experts": shape.experts, "num_experts_per_tok": shape.chosen}
     return {
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
+        "architectures": [style.architecture],
+        "model_type": style.model_type,
         "hidden_size": shape.hidden,
         "num_hidden_layers": shape.layers,
         "num_attention_heads": shape.heads,
@@ -209,7 +279,9 @@ def _config(shape: Shape, dtype: str) -> dict[str, object]:
         "bos_token_id": None,
         "eos_token_id": None,
         "pad_token_id": 0,
+        **({"head_dim": shape.head_dim} if shape.head or shape.experts else {}),
         **(experts if shape.experts else {}),
+        **style.settings,
     }
 
 
@@ -220,12 +292,12 @@ def _weights(shape: Shape, dtype: str, seed: int) -> dict[str, torch.Tensor]:
     generator = torch.Generator().manual_seed(seed)
     stored = {"float32": torch.float32, "bfloat16": torch.bfloat16}[dtype]
 
-    def draw(size: tuple[int, ...]) -> torch.Tensor:
-        if len(size) == 1:
-            return torch.ones(size, dtype=stored)
+    def draw(name: str, size: tuple[int, ...]) -> torch.Tensor:
+        if name.endswith("norm.weight"):
+            return torch.full(size, shape.style.norm_weight, dtype=stored)
         return torch.randn(size, generator=generator).mul_(0.02).to(stored)
 
-    return {name: draw(size) for name, size in shape.tensors()}
+    return {name: draw(name, size) for name, size in shape.tensors()}
 
 
 def byte_alphabet() -> list[str]:

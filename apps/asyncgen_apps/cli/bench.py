@@ -22,6 +22,11 @@ class Shape(StrEnum):
     SMALL = "5m"
     MEDIUM = "135m"
     MOE = "moe"
+    GEMMA2 = "gemma2"
+    GEMMA3 = "gemma3"
+    PHI3 = "phi3"
+    QWEN3_MOE = "qwen3-moe"
+    GPT_OSS = "gpt-oss"
     DEMO = "demo"
 
 
@@ -31,6 +36,11 @@ class ConcurrencyShape(StrEnum):
     SMALL = "5m"
     MEDIUM = "135m"
     MOE = "moe"
+    GEMMA2 = "gemma2"
+    GEMMA3 = "gemma3"
+    PHI3 = "phi3"
+    QWEN3_MOE = "qwen3-moe"
+    GPT_OSS = "gpt-oss"
     LARGE = "1b"
     LARGER = "8b"
     DEMO = "demo"
@@ -56,6 +66,11 @@ class MadeShape(StrEnum):
     SMALL = "5m"
     MEDIUM = "135m"
     MOE = "moe"
+    GEMMA2 = "gemma2"
+    GEMMA3 = "gemma3"
+    PHI3 = "phi3"
+    QWEN3_MOE = "qwen3-moe"
+    GPT_OSS = "gpt-oss"
 
 
 class Server(StrEnum):

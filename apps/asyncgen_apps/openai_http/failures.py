@@ -146,7 +146,7 @@ def from_validation(errors: Sequence[Mapping[str, object]]) -> ApiError:
     Returns:
         A 400. Of the alternatives of a field, the deepest complaint is told.
     """
-    located = [(_field(error.get("loc")), error) for error in errors]
+    located = [(_field_of(error), error) for error in errors]
     unknown = [entry for entry in located if entry[1].get("type") == "extra_forbidden"]
     # Where a field takes one thing or a list of them, a list that is too long says so itself.
     long = [entry for entry in located if entry[1].get("type") == "too_long"]
@@ -169,9 +169,18 @@ def clipped(word: str) -> str:
     return word if len(word) <= LONGEST_WORD else f"{word[:LONGEST_WORD]}…"
 
 
-def _field(location: object) -> str:
-    """Spell a location as the API does: ``messages[0].content``."""
+def _field_of(error: Mapping[str, object]) -> str:
+    """Spell the field that an error is about; one that is unknown as the client spelled it."""
+    location = error.get("loc")
     parts = list(location) if isinstance(location, tuple | list) else []
+    if parts and error.get("type") == "extra_forbidden":
+        path, word = _field(parts[:-1]), clipped(str(parts[-1]))
+        return f"{path}.{word}" if path else word
+    return _field(parts)
+
+
+def _field(parts: list[object]) -> str:
+    """Spell a location as the API does: ``messages[0].content``."""
     path = ""
     for part in parts[1:] if parts[:1] == ["body"] else parts:
         if isinstance(part, int):

@@ -67,7 +67,9 @@ def prepare_embedding(
     accepted_at = clock()
     _require_decoder(model)
     settings: EmbeddingSettings = getattr(model, "embedding_settings", EmbeddingSettings())
-    settings.check_dimensions(given.get("dimensions"), model.core.config.hidden_size)
+    layers = settings.layers
+    width = layers[-1].width if layers else model.core.config.hidden_size
+    settings.check_dimensions(given.get("dimensions"), width)
     pooling = _pooling(settings, given.get("pooling"))
     normalize = given.get("normalize")
     words = _words(settings, prompt, pooling, given.get("prompt_name"))
@@ -88,6 +90,8 @@ def prepare_embedding(
             pooling,
             normalize=settings.normalize if normalize is None else normalize,
             dimensions=given.get("dimensions"),
+            layers=layers,
+            is_whole=model.core.config.is_bidirectional,
         ),
     )
 

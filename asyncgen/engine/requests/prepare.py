@@ -22,7 +22,7 @@ from asyncgen.errors import ContextLengthError, InvalidRequestError
 from asyncgen.generation.config.checks import check_token_ids, check_values, join_equal_ids
 from asyncgen.generation.config.modes import GenerationMode
 from asyncgen.generation.generate.custom import CustomMethod, helper_arguments
-from asyncgen.generation.generate.defaults import check_model_config
+from asyncgen.generation.generate.defaults import check_direction, check_model_config
 from asyncgen.generation.generate.plan import (
     check_cache,
     make_criteria,
@@ -156,6 +156,7 @@ def prepare_request(
         ChatTemplateError: The chat template refuses the messages, or there is none.
     """
     accepted_at = clock()
+    check_direction(model)
     prompt_ids = token_ids(model, tokenizer, prompt, given.get("chat_template_kwargs"))
     has_encoder = hasattr(model, "core") and model.config.is_encoder_decoder
     params = _params(model, given, 1 if has_encoder else len(prompt_ids))

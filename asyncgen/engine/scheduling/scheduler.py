@@ -178,8 +178,7 @@ class Scheduler(ABC):
     def begun(self, rows: Sequence[ScheduledRow]) -> None:
         """Note that rows will have been computed by the time of the next step.
 
-        The next ``schedule_batch`` may be asked for before ``computed`` then, which is to follow;
-        other requests find the pages only then.
+        ``schedule_batch`` may come before ``computed`` then; others find the pages only after it.
 
         Args:
             rows: What ``schedule_batch`` gave.
@@ -317,8 +316,7 @@ class Scheduler(ABC):
         the highest rank, of the client that holds most pages. A waiting one is admitted if there
         are pages for all of its tokens; if not, no other one of its client is admitted in this
         step, so that small requests do not pass a large one for ever. One whose beginning another
-        request computes right now waits for that. A row that does not fit the ``cache_budget``
-        waits as well, unless it is the first.
+        request computes now waits for that; so does a row that does not fit, unless it is first.
 
         Args:
             candidates: Running and waiting requests, most important first. Read one by one.
@@ -352,13 +350,15 @@ class Scheduler(ABC):
             start = state.num_computed
             num_tokens = len(state.tokens)
             count = num_tokens - start
-            if count > 1:
+            if count > 1 and not state.is_whole:
                 count = min(count, token_budget, state.prefill_chunk_size or count)
+            elif rows and (count > token_budget or count > cache_budget):
+                continue  # alone in a step it may have more
             if most is not None and state.status is not _DECODING and state not in passed:
-                count = min(count, most.get(state.client, count))
-                if count <= 0:
+                if (allowed := most.get(state.client, count)) <= 0:
                     passed.append(state)
                     continue
+                count = count if state.is_whole else min(count, allowed)
             if start + count > cache_budget and rows:
                 admitting = False
                 count = cache_budget - start

@@ -118,6 +118,7 @@ class RequestState:
         waits_for_prefix: Whether it may still wait for another request to compute its beginning.
         prefill_chunk_size: Most tokens of it that run in one step; ``None`` for no limit.
         client: Whom it belongs to.
+        is_whole: Whether all of its tokens run in one step, however many they are.
     """
 
     request_id: str
@@ -154,6 +155,7 @@ class RequestState:
     waits_for_prefix: bool = True
     prefill_chunk_size: int | None = None
     client: str = ""
+    is_whole: bool = False
     _eos_token_ids: frozenset[int] = field(init=False, repr=False)
     _timestamps: list[float] = field(init=False, repr=False, default_factory=list)
 

@@ -8,11 +8,13 @@ from __future__ import annotations
 import itertools
 import logging
 import threading
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from asyncgen.engine.loop import DecodeThread
 from asyncgen.engine.options import EngineOptions, SharedOptions, spells_out
 from asyncgen.engine.sync.frontend import Frontend, check_inputs, engine_options
+from asyncgen.engine.threads import computing_threads
 from asyncgen.errors import EngineClosedError, InvalidRequestError
 from asyncgen.generation.config.rules import Range, require
 
@@ -119,7 +121,8 @@ class ContinuousBatchingManager:
                     raise EngineClosedError("the manager is still stopping; `join` it first")
                 _log.warning("the manager runs already")
                 return
-            thread = DecodeThread(self._frontend.load, name=_THREAD)
+            within = partial(computing_threads, None)
+            thread = DecodeThread(self._frontend.load, name=_THREAD, within=within)
             thread.start()
             thread.wait_ready_in_thread()
             thread.call_when_finished(self._frontend.results.wake)

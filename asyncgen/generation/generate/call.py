@@ -14,6 +14,7 @@ from asyncgen.generation.config.modes import GenerationMode
 from asyncgen.generation.generate.collect import Kept, Result, assemble, make_record
 from asyncgen.generation.generate.custom import CustomMethod, custom_strategy, helper_arguments
 from asyncgen.generation.generate.defaults import (
+    check_direction,
     check_pad,
     resolve_config,
     resolve_length,
@@ -119,6 +120,7 @@ def prepare_call(model: Any, given: Arguments) -> Call:
     own_names = hook_parameters(model) if is_called else frozenset[str]()
     if given.custom is not None:
         own_names = own_parameters(given.custom)
+    check_direction(model)
     config, rest = resolve_config(model, given.generation_config, given.kwargs, own_names)
     mode = config.get_generation_mode(given.assistant_model)
     if given.kwargs.get("use_cache", getattr(given.generation_config, "use_cache", None)) is None:

@@ -97,6 +97,24 @@ def resolve_config(
     return config, rest
 
 
+def check_direction(model: Any) -> None:
+    """Refuse a model whose tokens see later ones.
+
+    Args:
+        model: What shall generate.
+
+    Raises:
+        InvalidRequestError: It generates nothing.
+    """
+    if getattr(getattr(getattr(model, "core", None), "config", None), "is_bidirectional", False):
+        raise InvalidRequestError(
+            "model",
+            type(model).__name__,
+            "its tokens see later ones (`use_bidirectional_attention`), so it generates none; "
+            "`embed` turns texts into vectors with it",
+        )
+
+
 def check_model_config(config: object) -> None:
     """Refuse parameters of generation that were set on a model's configuration, as the reference.
 

@@ -13,6 +13,7 @@ import torch
 from asyncgen.cache.caches import Cache
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.strategies.step import PromptInputs
+from asyncgen.models.embeddings import refuse_embeddings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -99,6 +100,7 @@ def read_embeddings(model: GenerativeModel, given: Mapping[str, Any]) -> Tensor 
     found = given.get("inputs_embeds")
     if found is None:
         return None
+    refuse_embeddings(model.core, "inputs_embeds", found)
     width = model.config.hidden_size
     allowed = f"give a tensor of floats, [B, S, {width}]"
     if not isinstance(found, torch.Tensor):

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from asyncgen.models.family.values import ConfigValues
 
 
-def _slides(values: ConfigValues, layer: int) -> bool:
+def slides(values: ConfigValues, layer: int) -> bool:
     """By a number, or by letters: L for a layer that slides, and the last one never does."""
     pattern = values.value("sliding_window_pattern")
     if not isinstance(pattern, str):
@@ -42,6 +42,6 @@ FAMILY = Family(
     ),
     head_norm=HeadNormPlan(),
     window=lambda values: values.count_or_none("sliding_window"),
-    slides=_slides,
+    slides=slides,
     has_layer_types=True,
 )

@@ -1,5 +1,5 @@
 """Gemma 3's text model: five of six layers slide, with a rope of their own; queries and keys
-are normalised per head."""
+are normalised per head. EmbeddingGemma is one whose tokens see later ones as well."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FAMILY = Family(
     names=GEMMA2_NAMES,
     defaults=GEMMA3,
     spellings=GEMMA2_SPELLINGS,
-    only={"use_bidirectional_attention": False, "attn_logit_softcapping": None},
+    only={"attn_logit_softcapping": None},
     ropes_by_kind=True,
     norm=RMS_PLUS_ONE,
     head_norm=HeadNormPlan(RMS_PLUS_ONE),
@@ -34,6 +34,7 @@ FAMILY = Family(
     slides=slides_but_every("sliding_window_pattern"),
     has_layer_types=True,
     attention_scale=score_scale,
+    is_bidirectional=flag("use_bidirectional_attention"),
     embedding_scale=lambda values: values.count("hidden_size") ** 0.5,
     logit_cap=lambda values: values.positive_or_none("final_logit_softcapping"),
 )

@@ -21,8 +21,7 @@ FAMILY = Family(
     "glm4_moe",
     "Glm4MoeForCausalLM",
     names=EXPERT_NAMES,
-    # A layer behind the last one, which guesses tokens ahead.
-    unneeded=(r"^model\.layers\.(46|92)\.",),
+    guesses_ahead=True,
     defaults={
         "vocab_size": 151552,
         "hidden_size": 4096,
@@ -38,6 +37,7 @@ FAMILY = Family(
         "num_experts_per_tok": 8,
         "n_shared_experts": 1,
         "first_k_dense_replace": 1,
+        "num_nextn_predict_layers": 1,
         "norm_topk_prob": True,
     },
     spellings={"num_experts": "n_routed_experts"},

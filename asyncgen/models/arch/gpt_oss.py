@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from asyncgen.models.family.declaration import LLAMA_NAMES, Family, flag
+from asyncgen.models.family.declaration import LLAMA_NAMES, Family, every_layer, flag
 from asyncgen.models.family.expert_values import experts_plan
 from asyncgen.models.family.experts import GatePlan
 
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 def _experts(values: ConfigValues, layer: int) -> ExpertsPlan:
     gate = GatePlan("clamped", values.positive("swiglu_alpha"), values.positive("swiglu_limit"))
     plan = experts_plan(values, width="intermediate_size", is_normalised=True)
-    return replace(plan, gate=gate, has_bias=True, has_router_bias=True, takes_turns=True)
+    plan = replace(plan, gate=gate, has_bias=True, has_router_bias=True)
+    return replace(plan, takes_turns=True, is_transposed=True)
 
 
 FAMILY = Family(
@@ -62,6 +63,6 @@ FAMILY = Family(
     window=lambda values: values.count("sliding_window"),
     slides=lambda values, layer: layer % 2 == 0,
     has_layer_types=True,
-    has_sinks=True,
+    has_sinks=every_layer,
     experts=_experts,
 )

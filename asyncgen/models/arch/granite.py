@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from asyncgen.models.family.declaration import SMALL, Family, flag
 
+GRANITE = {
+    **SMALL,
+    "embedding_multiplier": 1.0,
+    "logits_scaling": 1.0,
+    "residual_multiplier": 1.0,
+    "attention_multiplier": 1.0,
+}
+
 FAMILY = Family(
     "granite",
     "GraniteForCausalLM",
-    defaults={
-        **SMALL,
-        "embedding_multiplier": 1.0,
-        "logits_scaling": 1.0,
-        "residual_multiplier": 1.0,
-        "attention_multiplier": 1.0,
-    },
+    defaults=GRANITE,
     qkv_bias=flag("attention_bias"),
     output_bias=flag("attention_bias"),
     up_bias=flag("mlp_bias"),

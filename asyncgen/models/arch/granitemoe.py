@@ -5,15 +5,17 @@ from __future__ import annotations
 from asyncgen.models.family.declaration import LLAMA_NAMES, SMALL, Family, flag
 from asyncgen.models.family.expert_values import experts_plan
 
+GRANITEMOE_NAMES = {
+    **LLAMA_NAMES,
+    "router": "block_sparse_moe.router.layer",
+    "experts_gate_up": "block_sparse_moe.input_linear.weight",
+    "experts_down": "block_sparse_moe.output_linear.weight",
+}
+
 FAMILY = Family(
     "granitemoe",
     "GraniteMoeForCausalLM",
-    names={
-        **LLAMA_NAMES,
-        "router": "block_sparse_moe.router.layer",
-        "experts_gate_up": "block_sparse_moe.input_linear.weight",
-        "experts_down": "block_sparse_moe.output_linear.weight",
-    },
+    names=GRANITEMOE_NAMES,
     defaults={
         **SMALL,
         "num_experts": 8,

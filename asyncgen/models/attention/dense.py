@@ -160,7 +160,8 @@ class DenseAttention:
             self._masks[kind] = self._make_mask(first, self._kinds[kind], heads)
         mask = self._masks[kind]
         if options.is_plain:
-            causal, scale = mask is None and length > 1, options.scale
+            causal = mask is None and length > 1 and not options.is_bidirectional
+            scale = options.scale
             attended = attend(queries, keys, values, mask, scale, collect, is_causal=causal)
         else:
             attended = attend_openly(
@@ -177,7 +178,7 @@ class DenseAttention:
 
     def _make_mask(self, first: int, kind: AttentionOptions, like: Tensor) -> Tensor | None:
         """What is added to scores, ``[1 or B, 1, S, T]``; ``None``: nothing, or for plain
-        options the kernel's causal mask."""
+        options of one direction the kernel's causal mask."""
         window = kind.window
         if not kind.is_plain and self._length == 1 and self._padding is None:
             if not kind.is_chunked:

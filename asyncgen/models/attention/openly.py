@@ -21,7 +21,7 @@ MOST_SCORES: Final = 1 << 24
 
 
 def hide_unseen(queries: Tensor, keys: Tensor, options: AttentionOptions) -> Tensor:
-    """Which keys are hidden from which queries: later ones, and those before the window.
+    """Which keys are hidden from which queries: later ones, and those outside of the window.
 
     Args:
         queries: Their positions, ``[..., S, 1]``, from 0; negative ones stand for padding.
@@ -31,8 +31,11 @@ def hide_unseen(queries: Tensor, keys: Tensor, options: AttentionOptions) -> Ten
     Returns:
         Bool, ``[..., S, T]``.
     """
-    hidden = keys > queries
     window = options.window
+    if options.is_bidirectional:
+        away = (keys - queries).abs()
+        return torch.zeros_like(away, dtype=torch.bool) if window is None else away >= window
+    hidden = keys > queries
     if window is None:
         return hidden
     if options.is_chunked:

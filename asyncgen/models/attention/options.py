@@ -38,6 +38,8 @@ class AttentionOptions:
             Test Long", 2022, section 3).
         is_chunked: Whether the window is not the last keys but the chunk that a query is in:
             positions 0 to ``window - 1``, the next ``window``, and so on.
+        is_bidirectional: Whether a query sees later keys too: the whole text, or those that are
+            less than ``window`` away on either side. Such a text is computed in one piece.
     """
 
     window: int | None = None
@@ -46,6 +48,7 @@ class AttentionOptions:
     has_sinks: bool = False
     slopes: tuple[float, ...] | None = None
     is_chunked: bool = False
+    is_bidirectional: bool = False
 
     def __post_init__(self) -> None:
         """Refuse what no path computes."""
@@ -59,6 +62,8 @@ class AttentionOptions:
             raise InvalidRequestError("window", self.window, "must be at least 1, or None")
         if self.is_chunked and self.window is None:
             raise InvalidRequestError("is_chunked", True, "needs a window, the size of a chunk")
+        if self.is_chunked and self.is_bidirectional:
+            raise InvalidRequestError("is_chunked", True, "chunks are seen in one direction")
         if self.cap is not None and not 0 < self.cap < inf:
             raise InvalidRequestError("cap", self.cap, "must be above 0, or None")
 
@@ -70,7 +75,7 @@ class AttentionOptions:
     @property
     def is_fusable(self) -> bool:
         """Whether torch's fused kernels compute it: a scale and a window of the last keys."""
-        return self.is_plain and not self.is_chunked
+        return self.is_plain and not self.is_chunked and not self.is_bidirectional
 
     @property
     def kind(self) -> AttentionOptions:

@@ -18,8 +18,9 @@ from asyncgen.models.family.rope import RopeConfig, require_pairs, rope_values
 from asyncgen.models.family.values import MOST_HEADS, MOST_LAYERS, ConfigValues
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Mapping, Sequence
 
+    from asyncgen.models.family.plan import LayerPlan
     from asyncgen.models.family.values import Kinds
 
 
@@ -40,7 +41,8 @@ class ModelConfig:
         num_hidden_layers: Number of decoder layers.
         num_attention_heads: Query heads, H.
         num_key_value_heads: Key and value heads, K; divides H.
-        head_dim: Size of a head, D; even where positions are rotary.
+        head_dim: Size of a head, D; even where positions are rotary. Where layers differ, here and
+            in the number of key heads, the greatest, for which keys and values are stored.
         max_position_embeddings: Context length in tokens; ``None`` where nothing limits it.
         rms_norm_eps: Added to the mean square, or the variance, before the root.
         rope: Rotary position embedding; says nothing where positions are of another kind.
@@ -48,7 +50,8 @@ class ModelConfig:
         ropes: Rotary positions of each layer, where they are not `rope` everywhere; ``None``:
             they are. Layers that turn alike share an equal one.
         sliding_window: Keys that a query of a sliding layer sees, itself included; ``None``: all.
-        layer_types: ``"full_attention"`` or ``"sliding_attention"`` for each layer.
+        layer_types: ``"full_attention"``, ``"sliding_attention"`` or ``"chunked_attention"`` for
+            each layer.
         blocks: What each block computes.
         stream: What is done before the first block and after the last.
         names: What the files call each module, see `Family`.
@@ -58,6 +61,7 @@ class ModelConfig:
         pad_token_id: Filler for shorter rows of a batch.
         dtype: Name of the dtype the checkpoint asks for, such as ``"bfloat16"``.
         raw: The file as it was.
+        extra_layers: Layers that the files may have behind the last one, and that are not needed.
         built_from: Keys of the file, in either spelling, that the network was built from.
     """
 
@@ -85,6 +89,7 @@ class ModelConfig:
     pad_token_id: int | None
     dtype: str | None
     raw: Mapping[str, object] = field(repr=False, compare=False)
+    extra_layers: int = field(default=0, repr=False, kw_only=True)
     built_from: frozenset[str] = field(default=frozenset(), repr=False, compare=False, kw_only=True)
 
     @classmethod
@@ -157,12 +162,30 @@ class ModelConfig:
         return self.rope.theta
 
     def window(self, layer: int) -> int | None:
-        """Keys that a query of this layer sees, itself included; ``None``: all of them."""
-        return self.attention[layer].window
+        """Last keys of a text that this layer still needs, the newest included; ``None``: all."""
+        options = self.attention[layer]
+        return None if options.is_bidirectional else options.window
+
+    def keys_of(self, layer: int) -> int:
+        """The layer whose keys and values a layer reads, itself as a rule."""
+        own = self.blocks[layer].own
+        return layer if own is None or own.keys_of is None else own.keys_of
+
+    @property
+    def is_bidirectional(self) -> bool:
+        """Whether tokens see later ones: such a model embeds texts, and generates none."""
+        return any(options.is_bidirectional for options in self.attention)
 
     def to_dict(self) -> dict[str, object]:
         """The file's content with every default filled in, ready for ``json.dump``."""
-        names = (field.name for field in fields(self) if field.name not in _NOT_IN_FILE)
+        left_out = _NOT_IN_FILE
+        if self.blocks[0].latent is not None:
+            left_out |= {"head_dim"}  # such files mean another size by it, or do not have it
+        if any(block.heads is not None for block in self.blocks):
+            left_out |= {"num_key_value_heads"}  # files say those of some layers by it
+        if self.blocks[0].own is not None:  # the greatest are not what the file means by these
+            left_out |= {"head_dim", "num_key_value_heads", "intermediate_size"}
+        names = [field.name for field in fields(self) if field.name not in left_out]
         return {**self.raw, **{name: _plain(getattr(self, name)) for name in (*names, *_OF_BLOCKS)}}
 
 
@@ -199,7 +222,17 @@ class T5Config(ModelConfig):
 
 
 _NOT_IN_FILE = frozenset(
-    {"raw", "rope", "ropes", "attention", "blocks", "stream", "names", "built_from"}
+    {
+        "raw",
+        "rope",
+        "ropes",
+        "attention",
+        "blocks",
+        "stream",
+        "names",
+        "extra_layers",
+        "built_from",
+    }
 )
 
 _OF_BLOCKS = ("attention_bias", "hidden_act", "mlp_bias")
@@ -229,17 +262,27 @@ def _read(raw: Mapping[str, object], family: Family) -> ModelConfig:
     is_turned = positions == "rotary"
     has_length = positions not in ("buckets", "none")
     length = values.count("max_position_embeddings") if has_length else None
-    head_dim = values.head_dim(hidden, heads, is_turned=is_turned)
+    latent = settled(family.latent, values)
+    if latent is not None:
+        size = head_dim = latent.head_dim
+    else:
+        size = head_dim = values.head_dim(hidden, heads, is_turned=is_turned)
     window = settled(family.window, values)
+    sliding = "chunked_attention" if family.is_chunked else "sliding_attention"
     expected = tuple(
-        "sliding_attention" if window is not None and family.slides(values, layer) else _FULL
+        sliding if window is not None and family.slides(values, layer) else _FULL
         for layer in range(layers)
     )
-    kinds = values.layer_types(window, expected, fixed=not family.has_layer_types)
+    kinds = values.layer_types(window, expected, sliding=sliding, fixed=not family.has_layer_types)
+    blocks = _blocks(values, family, kinds)
+    own = [block.own for block in blocks if block.own is not None]
+    if own:
+        head_dim, kv_heads = max(each.head_dim for each in own), max(each.kv_heads for each in own)
+        _check_own(values, own, heads, kv_heads)
     rope, ropes = RopeConfig(rope_type="none"), None
     if is_turned:
         assert length is not None
-        rope, ropes = _ropes(values, family, kinds, positions=length, head_dim=head_dim)
+        rope, ropes = _ropes(values, family, kinds, positions=length, head_dim=size)
     config = ModelConfig(
         model_type=values.model_type,
         vocab_size=values.count("vocab_size"),
@@ -250,11 +293,11 @@ def _read(raw: Mapping[str, object], family: Family) -> ModelConfig:
         num_key_value_heads=kv_heads,
         head_dim=head_dim,
         max_position_embeddings=length,
-        rms_norm_eps=values.epsilon(),
+        rms_norm_eps=settled(family.epsilon, values),
         rope=rope,
         ropes=ropes,
         attention=_attention(values, family, kinds, window),
-        blocks=_blocks(values, family, layers),
+        blocks=blocks,
         stream=StreamPlan(
             embedding_scale=settled(family.embedding_scale, values),
             positions=positions,
@@ -262,6 +305,8 @@ def _read(raw: Mapping[str, object], family: Family) -> ModelConfig:
             has_head_bias=settled(family.has_head_bias, values),
             logit_scale=settled(family.logit_scale, values),
             logit_cap=settled(family.logit_cap, values),
+            layer_inputs=settled(family.layer_inputs, values),
+            streams=settled(family.streams, values),
         ),
         names=settled(family.names, values),
         sliding_window=window,
@@ -272,10 +317,11 @@ def _read(raw: Mapping[str, object], family: Family) -> ModelConfig:
         pad_token_id=values.token("pad_token_id"),
         dtype=values.dtype(),
         raw=dict(raw),
+        extra_layers=values.whole("num_nextn_predict_layers") if family.guesses_ahead else 0,
     )
     if positions == "buckets":
         config = _with_encoder(config, values)
-    spelled = {family.spellings.get(key, key) for key in values.read}
+    spelled = {family.spellings.get(key, key).partition(".")[0] for key in values.read}
     return replace(config, built_from=frozenset(values.read | spelled))
 
 
@@ -291,35 +337,66 @@ def _ropes(
         by_kind=family.ropes_by_kind,
         alpha_for=head_dim if family.has_rope_alpha else None,
         scales_queries=family.scales_queries,
+        unturned_scaling=settled(family.unturned_scaling, values),
         has_rope=lambda layer, kind: family.has_rope(values, layer, kind),
+        layer_theta=lambda layer: family.layer_theta(values, layer),
     )
-    for each in {rope, *(ropes or ())}:
-        require_pairs(each, head_dim)
-    return rope, ropes
+    latent = settled(family.latent, values)
+    if latent is not None:
+        rope = replace(rope, turned=latent.turned / head_dim)
+
+    def fitted(rope: RopeConfig) -> RopeConfig:
+        # Features in full; the part itself may be a quotient whose last bit is off.
+        turned = int(rope.turned * head_dim + 1e-6)
+        found = replace(rope, turned=turned / head_dim)
+        require_pairs(found, head_dim)
+        return found
+
+    return fitted(rope), None if ropes is None else tuple(map(fitted, ropes))
 
 
-def _blocks(values: ConfigValues, family: Family, layers: int) -> tuple[BlockPlan, ...]:
-    """What each block computes; blocks differ in their experts and mixers alone."""
+def _check_own(values: ConfigValues, own: Sequence[LayerPlan], heads: int, kv_heads: int) -> None:
+    """Refuse shapes of layers that do not go together."""
+    for each in own:
+        if heads % kv_heads or kv_heads % each.kv_heads:
+            allowed = f"the {heads} query heads and the most key heads, {kv_heads}, are multiples"
+            raise values.bad("num_key_value_heads", each.kv_heads, allowed)
+        if each.head_dim % 2:
+            raise values.bad("head_dim", each.head_dim, "rotary embeddings turn pairs: an even one")
+
+
+def _blocks(values: ConfigValues, family: Family, kinds: Kinds) -> tuple[BlockPlan, ...]:
+    """What each block computes; most differ in heads, norms, experts and mixers."""
     block = BlockPlan(
         norm=settled(family.norm, values),
         has_qkv_bias=settled(family.qkv_bias, values),
         has_output_bias=settled(family.output_bias, values),
         has_up_bias=settled(family.up_bias, values),
         has_down_bias=settled(family.down_bias, values),
+        qkv_limit=settled(family.qkv_limit, values),
         head_norm=settled(family.head_norm, values),
+        latent=settled(family.latent, values),
+        has_gate=family.has_gate,
         qkv_groups=settled(family.qkv_groups, values),
         qkv_order=family.qkv_order,
-        is_interleaved=family.is_interleaved,
+        is_interleaved=settled(family.is_interleaved, values),
+        is_backward=family.is_backward,
         activation=settled(family.activation, values),
         is_gated=settled(family.is_gated, values),
         is_parallel=settled(family.is_parallel, values),
         residual_scale=settled(family.residual_scale, values),
     )
-    kinds = [
-        (family.experts(values, layer), family.mixer(values, layer)) for layer in range(layers)
-    ]
-    made = {kind: replace(block, experts=kind[0], mixer=kind[1]) for kind in set(kinds)}
-    return tuple(made[kind] for kind in kinds)
+    made: dict[tuple[object, ...], BlockPlan] = {}
+
+    def of(layer: int, kind: str) -> BlockPlan:
+        heads, experts = family.heads(values, layer, kind), family.experts(values, layer)
+        normed = block.head_norm if family.has_head_norm(values, layer, kind) else None
+        own, mixer = family.own(values, layer, kinds), family.mixer(values, layer)
+        parts = heads, experts, normed, own, mixer
+        one = replace(block, heads=heads, experts=experts, head_norm=normed, own=own, mixer=mixer)
+        return made.setdefault(parts, one)
+
+    return tuple(of(layer, kind) for layer, kind in enumerate(kinds))
 
 
 def _attention(
@@ -329,11 +406,20 @@ def _attention(
     scale = settled(family.attention_scale, values)
     scales = scale if isinstance(scale, tuple) else (scale,) * len(kinds)
     cap, slopes = settled(family.attention_cap, values), settled(family.slopes, values)
+    both = settled(family.is_bidirectional, values)
+    if both and window is not None:
+        window = window // 2 + 1  # files count the keys of both sides
     return tuple(
         AttentionOptions(
-            None if kind == _FULL else window, each, cap, family.has_sinks, slopes=slopes
+            None if kind == _FULL else window,
+            each,
+            cap,
+            family.has_sinks(values, layer, kind),
+            slopes,
+            is_chunked=family.is_chunked and kind != _FULL,
+            is_bidirectional=both,
         )
-        for kind, each in zip(kinds, scales, strict=True)
+        for layer, (kind, each) in enumerate(zip(kinds, scales, strict=True))
     )
 
 

@@ -49,10 +49,17 @@ def check_sizes(config: ModelConfig, shapes: Mapping[str, tuple[int, ...]]) -> N
     experts = [block.experts for block in config.blocks if block.experts is not None]
     if len(experts) == len(config.blocks):
         sizes["intermediate_size"] = max(plan.width for plan in experts)
+    heads, head = config.num_attention_heads, config.head_dim
+    latent = config.blocks[0].latent
+    if latent is not None:
+        head = max(latent.turned + latent.unturned, latent.values)
+        sizes |= {"kv_lora_rank": latent.rank, "q_lora_rank": latent.query_rank or 0}
+        sizes |= {"qk_rope_head_dim": latent.turned, "qk_nope_head_dim": latent.unturned}
+        sizes |= {"v_head_dim": latent.values}
+        del sizes["head_dim"]
     for field, size in sizes.items():
         if size > longest:
             raise bad(_key(config, field), size, _too_long(longest))
-    heads, head = config.num_attention_heads, config.head_dim
     if heads * head > longest:
         raise bad(_key(config, "head_dim"), head, f"with {heads} heads, {_too_long(longest)}")
     places = config.position_limit or 0

@@ -10,11 +10,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
-from asyncgen.models.family.plan import HeadNormPlan, NormPlan, Positions
-from asyncgen.models.family.values import ConfigValues
+from asyncgen.models.family.plan import (
+    HeadNormPlan,
+    HeadsPlan,
+    LatentPlan,
+    LayerPlan,
+    NormPlan,
+    Positions,
+)
+from asyncgen.models.family.values import ConfigValues, Kinds
 
 if TYPE_CHECKING:
     from asyncgen.models.family.experts import ExpertsPlan
+    from asyncgen.models.family.rope import QueryScaling
     from asyncgen.models.family.states import StatePlan
 
 T = TypeVar("T")
@@ -82,8 +90,16 @@ def _width(values: ConfigValues) -> int:
     return values.count("intermediate_size")
 
 
+def _epsilon(values: ConfigValues) -> float:
+    return values.epsilon()
+
+
 def _no_layer(values: ConfigValues, layer: int) -> bool:
     return False
+
+
+def _usual_theta(values: ConfigValues, layer: int) -> float | None:
+    return None
 
 
 def _no_experts(values: ConfigValues, layer: int) -> ExpertsPlan | None:
@@ -94,8 +110,21 @@ def _no_mixer(values: ConfigValues, layer: int) -> StatePlan | None:
     return None
 
 
-def _every_layer(values: ConfigValues, layer: int, kind: str) -> bool:
+def _nothing_own(values: ConfigValues, layer: int, kinds: Kinds) -> LayerPlan | None:
+    return None
+
+
+def every_layer(values: ConfigValues, layer: int, kind: str) -> bool:
+    """What all layers have."""
     return True
+
+
+def _no_kind(values: ConfigValues, layer: int, kind: str) -> bool:
+    return False
+
+
+def _usual_heads(values: ConfigValues, layer: int, kind: str) -> HeadsPlan | None:
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,31 +142,43 @@ class Family:
             each expert; experts of one tensor are named in full. A
             norm that is not named is not there.
         unneeded: Regular expressions of names that checkpoints carry in vain.
+        guesses_ahead: Whether behind the last layer there may be ``num_nextn_predict_layers``
+            others, which guess tokens ahead and are not needed.
         is_transposed: Whether matrices are stored as ``[in, out]``.
         qkv_groups: See `BlockPlan`.
         qkv_order: See `BlockPlan`.
 
         defaults: Values of missing keys.
-        spellings: Names that the type has for keys of the others; either is read.
+        spellings: Names that the type has for keys of the others; either is read. What stands
+            inside of an object is named with a dot.
         unread: Keys of the others that the type does not have.
         only: Keys with the one value that is supported; whatever else the file says is refused.
         layers: Number of layers.
-        kv_heads: Key and value heads; ``None``: what ``num_key_value_heads`` says.
+        kv_heads: Key and value heads that are kept; ``None``: what ``num_key_value_heads`` says.
+        heads: Heads of a layer of this number and kind, where they are others, see `BlockPlan`.
         width: Width of the feed-forward block.
 
         positions: See `StreamPlan`.
         position_offset: See `StreamPlan`.
         turned: Part of a head that is turned; ``None``: all of it, and nothing else is supported.
         is_interleaved: See `BlockPlan`.
+        is_backward: See `BlockPlan`.
         has_rope: Whether a layer of this number and kind turns at all.
+        layer_theta: The theta of a layer of this number, where it has one of its own.
+        unturned_scaling: Factors on the queries of layers that do not turn, by position.
         ropes_by_kind: Whether layers that slide may turn in another way, see `rope_values`.
         has_rope_alpha: Whether ``alpha`` of a ``dynamic`` rope says how far its theta is stretched.
         scales_queries: Whether queries may grow with their position, see `QueryScaling`.
 
         norm: Of the stream.
+        epsilon: What keeps the root of a norm from nothing.
         head_norm: Of queries and keys.
+        latent: See `BlockPlan`.
+        has_head_norm: Whether a layer of this number and kind has it.
         qkv_bias: See `BlockPlan`.
         output_bias: See `BlockPlan`.
+        qkv_limit: See `BlockPlan`.
+        has_gate: See `BlockPlan`.
         up_bias: See `BlockPlan`.
         down_bias: See `BlockPlan`.
         activation: Name of the activation.
@@ -145,21 +186,27 @@ class Family:
         experts: The experts of a layer of this number; ``None``: its feed-forward has none.
         mixer: What a layer of this number has in the place of attention and feed-forward; ``None``:
             it has these.
+        own: What a layer of this number has of its own; layers come with their kinds.
         is_parallel: Whether both parts of a block see the same stream.
 
         window: Keys that a query of a sliding layer sees; ``None``: no layer slides.
         slides: Which layers slide where the file does not say it.
         has_layer_types: Whether the file may say it.
+        is_chunked: Whether sliding layers see the chunk that a query is in, see `AttentionOptions`.
         attention_scale: Factor on the scores of all layers or of each; ``None``: 1 / sqrt(D).
         attention_cap: Soft cap of the scores.
-        has_sinks: Whether each query head has a learned score without a key.
+        has_sinks: Whether each query head of a layer of this number and kind has a learned score
+            without a key.
         slopes: Slopes of ALiBi, one a query head.
+        is_bidirectional: Whether queries see later keys too.
 
         embedding_scale: See `StreamPlan`.
         residual_scale: See `BlockPlan`.
         has_head_bias: See `StreamPlan`.
         logit_scale: See `StreamPlan`.
         logit_cap: See `StreamPlan`.
+        layer_inputs: See `StreamPlan`.
+        streams: See `StreamPlan`.
         has_token_types: Whether a token may have a type, whose row of the embedding table is added.
     """
 
@@ -170,6 +217,7 @@ class Family:
 
     names: Setting[Mapping[str, str]] = field(default_factory=lambda: LLAMA_NAMES)
     unneeded: tuple[str, ...] = ()
+    guesses_ahead: bool = False
     is_transposed: bool = False
     qkv_groups: Setting[int] = 1
     qkv_order: str = "qkv"
@@ -180,42 +228,56 @@ class Family:
     only: Mapping[str, object] = field(default_factory=dict)
     layers: Setting[int | None] = None
     kv_heads: Setting[int | None] = None
+    heads: Callable[[ConfigValues, int, str], HeadsPlan | None] = _usual_heads
     width: Setting[int] = _width
 
     positions: Setting[Positions] = "rotary"
     position_offset: int = 0
     turned: Setting[float | None] = None
-    is_interleaved: bool = False
-    has_rope: Callable[[ConfigValues, int, str], bool] = _every_layer
+    is_interleaved: Setting[bool] = False
+    is_backward: bool = False
+    has_rope: Callable[[ConfigValues, int, str], bool] = every_layer
+    layer_theta: Callable[[ConfigValues, int], float | None] = _usual_theta
+    unturned_scaling: Setting[QueryScaling | None] = None
     ropes_by_kind: bool = False
     has_rope_alpha: bool = False
     scales_queries: bool = False
 
     norm: Setting[NormPlan] = RMS
+    epsilon: Setting[float] = _epsilon
     head_norm: Setting[HeadNormPlan | None] = None
+    latent: Setting[LatentPlan | None] = None
+    has_head_norm: Callable[[ConfigValues, int, str], bool] = every_layer
     qkv_bias: Setting[bool] = False
     output_bias: Setting[bool] = False
+    qkv_limit: Setting[float | None] = None
+    has_gate: bool = False
     up_bias: Setting[bool] = False
     down_bias: Setting[bool] = False
     activation: Setting[str] = _activation
     is_gated: Setting[bool] = True
     experts: Callable[[ConfigValues, int], ExpertsPlan | None] = _no_experts
     mixer: Callable[[ConfigValues, int], StatePlan | None] = _no_mixer
+    own: Callable[[ConfigValues, int, Kinds], LayerPlan | None] = _nothing_own
     is_parallel: Setting[bool] = False
 
     window: Setting[int | None] = None
     slides: Callable[[ConfigValues, int], bool] = _no_layer
     has_layer_types: bool = False
+    is_chunked: bool = False
     attention_scale: Setting[float | tuple[float, ...] | None] = None
     attention_cap: Setting[float | None] = None
-    has_sinks: bool = False
+    has_sinks: Callable[[ConfigValues, int, str], bool] = _no_kind
     slopes: Setting[tuple[float, ...] | None] = None
+    is_bidirectional: Setting[bool] = False
 
     embedding_scale: Setting[float] = 1.0
     residual_scale: Setting[float] = 1.0
     has_head_bias: Setting[bool] = False
     logit_scale: Setting[float] = 1.0
     logit_cap: Setting[float | None] = None
+    layer_inputs: Setting[tuple[int, int] | None] = None
+    streams: Setting[int] = 1
     has_token_types: bool = False
 
 

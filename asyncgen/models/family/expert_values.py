@@ -69,13 +69,7 @@ def experts_plan(
 
 def grouped_plan(values: ConfigValues) -> ExpertsPlan:
     """DeepSeek-V3's: groups, a sigmoid, a correction of scores, shared experts."""
-    experts = values.count("num_experts", most=MOST_EXPERTS)
-    groups = values.count("n_group", default=1)
-    chosen_groups = values.count("topk_group", default=groups)
-    if experts % groups:
-        raise values.bad("n_group", groups, f"must divide the {experts} experts")
-    if chosen_groups > groups:
-        raise values.bad("topk_group", chosen_groups, f"there are {groups} groups")
+    groups, chosen_groups = _groups(values)
     plan = experts_plan(
         values,
         scoring="sigmoid",
@@ -88,11 +82,30 @@ def grouped_plan(values: ConfigValues) -> ExpertsPlan:
     return replace(plan, is_corrected=True, shared_width=shared_width(values, "n_shared_experts"))
 
 
+def softmax_groups_plan(values: ConfigValues) -> ExpertsPlan:
+    """DeepSeek-V2's: a softmax, of the best groups where the file says so, shared experts."""
+    method = values.choice("topk_method", ("greedy", "group_limited_greedy"), "greedy")
+    groups, chosen_groups = (1, 1) if method == "greedy" else _groups(values)
+    scale = values.positive("routed_scaling_factor", 1.0)
+    plan = experts_plan(values, scale=scale, groups=groups, chosen_groups=chosen_groups)
+    return replace(plan, shared_width=shared_width(values, "n_shared_experts"))
+
+
+def _groups(values: ConfigValues) -> tuple[int, int]:
+    """Groups of experts, and how many of them a token's are chosen from."""
+    experts = values.count("num_experts", most=MOST_EXPERTS)
+    groups = values.count("n_group", default=1)
+    chosen_groups = values.count("topk_group", default=groups)
+    if experts % groups:
+        raise values.bad("n_group", groups, f"must divide the {experts} experts")
+    if chosen_groups > groups:
+        raise values.bad("topk_group", chosen_groups, f"there are {groups} groups")
+    return groups, chosen_groups
+
+
 def shared_width(values: ConfigValues, key: str) -> int:
     """Width of all shared experts together; their number stands under a key."""
-    value = values.value(key)
-    shared = 0 if value in (None, 0) else values.count(key, most=MOST_EXPERTS)
-    return shared * values.count("moe_intermediate_size")
+    return values.whole(key, most=MOST_EXPERTS) * values.count("moe_intermediate_size")
 
 
 def dense_before(
@@ -101,9 +114,51 @@ def dense_before(
     """Experts in every layer from one on, whose number stands under a key."""
 
     def experts(values: ConfigValues, layer: int) -> ExpertsPlan | None:
-        value = values.value(key)
-        first = 0 if value in (None, 0) else values.count(key, most=MOST_LAYERS)
-        return plan(values) if layer >= first else None
+        return plan(values) if layer >= values.whole(key) else None
+
+    return experts
+
+
+def listed_as_sparse(
+    plan: Callable[[ConfigValues], ExpertsPlan], key: str = "mlp_layer_types"
+) -> Callable[[ConfigValues, int], ExpertsPlan | None]:
+    """Experts where a list under a key says "sparse"; without it, in all layers but the first."""
+    allowed = ("dense", "sparse")
+
+    def experts(values: ConfigValues, layer: int) -> ExpertsPlan | None:
+        kinds, layers = values.value(key), values.count("num_hidden_layers", most=MOST_LAYERS)
+        if kinds is None:
+            values.require("first_k_dense_replace", 1)
+            return plan(values) if layer else None
+        if (
+            not isinstance(kinds, (list, tuple))
+            or len(kinds) != layers
+            or any(kind not in allowed for kind in kinds)
+        ):
+            raise values.bad(key, kinds, f"must list dense or sparse for {layers} layers")
+        return plan(values) if kinds[layer] == "sparse" else None
+
+    return experts
+
+
+def as_listed(
+    plan: Callable[[ConfigValues], ExpertsPlan],
+    otherwise: Callable[[ConfigValues, int], ExpertsPlan | None],
+) -> Callable[[ConfigValues, int], ExpertsPlan | None]:
+    """Experts in the layers that ``mlp_layer_types`` calls sparse, if the file lists them."""
+
+    def experts(values: ConfigValues, layer: int) -> ExpertsPlan | None:
+        key = "mlp_layer_types"
+        stated, layers = values.value(key), values.count("num_hidden_layers", most=MOST_LAYERS)
+        if stated is None:
+            return otherwise(values, layer)
+        if (
+            not isinstance(stated, (list, tuple))
+            or len(stated) != layers
+            or any(kind not in ("dense", "sparse") for kind in stated)
+        ):
+            raise values.bad(key, stated, f"must list dense or sparse for {layers} layers")
+        return plan(values) if stated[layer] == "sparse" else None
 
     return experts
 

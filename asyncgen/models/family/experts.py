@@ -21,6 +21,8 @@ class Routing:
         is_normalised: Whether the weights of a token's experts are divided by their sum. With
             ``"softmax"`` that is a softmax over the chosen logits alone.
         scale: Factor on the weights.
+        weighs_inputs: Whether weights are factors on what experts are given, and not on what they
+            give.
         groups: Groups that the experts are divided into, one behind the other
             (DeepSeek-V2, section 2.2.2).
         chosen_groups: Only experts of so many best groups are chosen.
@@ -34,6 +36,7 @@ class Routing:
     scoring: Literal["softmax", "sigmoid", "sparsemixer"] = "softmax"
     is_normalised: bool = False
     scale: float = 1.0
+    weighs_inputs: bool = False
     groups: int = 1
     chosen_groups: int = 1
     best_of_group: int = 1
@@ -71,10 +74,14 @@ class ExpertsPlan:
         is_corrected: Whether scores are corrected for the choice, but not for the weights
             (DeepSeek-V3, section 2.1.2).
         shared_width: Of the expert that every token passes through as well; 0: there is none.
+        scale: Factor on what all of them give together.
         is_shared_gated: Whether the sigmoid of a logit of its own is a factor on what that gives.
         has_row_of_corrections: Whether files store corrections as a matrix of one row.
         takes_turns: Whether files store the gate's outputs and those that it lets through in
-            turn, and all matrices as ``[in, out]``.
+            turn.
+        is_transposed: Whether tensors of all experts have their matrices as ``[in, out]``.
+        is_flat: Whether tensors of all experts have two axes: matrices lie one below the other,
+            those that lead back as ``[in, out]``.
     """
 
     experts: int
@@ -85,6 +92,9 @@ class ExpertsPlan:
     has_router_bias: bool = False
     is_corrected: bool = False
     shared_width: int = 0
+    scale: float = 1.0
     is_shared_gated: bool = False
     has_row_of_corrections: bool = False
     takes_turns: bool = False
+    is_transposed: bool = False
+    is_flat: bool = False

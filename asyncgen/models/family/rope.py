@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 _BESIDE = ("rope_theta", "original_max_position_embeddings")
 """What may also stand outside of a rope's parameters."""
 
-_ROPE_TYPES = ("default", "linear", "dynamic", "llama3", "yarn", "longrope")
+_ROPE_TYPES = ("default", "linear", "dynamic", "llama3", "yarn", "longrope", "proportional")
 _NUMBERS = (
     "factor",
     "low_freq_factor",
@@ -31,6 +32,9 @@ _NUMBERS = (
 """Parameters that are read as they are written."""
 
 _DEFAULT_THETA = 10000.0
+_SLIDING = "sliding_attention"
+_KINDS = ("full_attention", _SLIDING)
+_log = logging.getLogger("asyncgen.models")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +59,8 @@ class RopeConfig:
     """Rotary position embedding, in one spelling for all the ways it is written down.
 
     Attributes:
-        rope_type: ``none``, ``default``, ``linear``, ``dynamic``, ``llama3``, ``yarn`` or
-            ``longrope``.
+        rope_type: ``none``, ``default``, ``linear``, ``dynamic``, ``llama3``, ``yarn``,
+            ``longrope`` or ``proportional``.
         theta: Base of the wavelengths, above 0.
         factor: How many times longer the context became, at least 1 in sensible checkpoints.
         original_max_position_embeddings: Context length in tokens before it was stretched.
@@ -73,6 +77,8 @@ class RopeConfig:
         long_factors: ``longrope``: the same beyond it.
         turned: Part of a head that is turned, above 0 and at most 1: the first pairs; the others
             have frequency 0.
+        kept: ``proportional``: part of the pairs that are turned, above 0 and at most 1, each as it
+            would be where all are; the others have frequency 0.
         query_scaling: Factor on the queries by position; ``None``: none.
     """
 
@@ -91,6 +97,7 @@ class RopeConfig:
     short_factors: tuple[float, ...] | None = None
     long_factors: tuple[float, ...] | None = None
     turned: float = 1.0
+    kept: float = 1.0
     query_scaling: QueryScaling | None = None
 
 
@@ -103,7 +110,9 @@ def rope_values(
     by_kind: bool,
     alpha_for: int | None,
     scales_queries: bool,
+    unturned_scaling: QueryScaling | None,
     has_rope: Callable[[int, str], bool],
+    layer_theta: Callable[[int], float | None],
 ) -> tuple[RopeConfig, tuple[RopeConfig, ...] | None]:
     """Read ``rope_scaling`` (older files) or ``rope_parameters``, nested or beside the rest.
 
@@ -112,11 +121,15 @@ def rope_values(
         kinds: Kind of each layer.
         positions: Context length.
         turned: Part of a head that is turned; ``None``: all of it, and nothing else is supported.
-        by_kind: Whether there may be parameters for each kind of layer. Where the file does not
-            give those of layers that slide, their theta is ``rope_local_base_freq``, unscaled.
+        by_kind: Whether there are parameters for each kind of layer. What the file does not give of
+            layers that slide is unscaled, with a theta of ``rope_local_base_freq``;
+            ``rope_parameters`` that are not by kind are then not read, as by the reference, and
+            a warning says so.
         alpha_for: Size of a head, where ``alpha`` is read: see `_stretched`.
         scales_queries: Whether ``llama_4_scaling_beta`` is read.
+        unturned_scaling: Factors on the queries of layers that do not turn.
         has_rope: Whether a layer of this number and kind turns at all.
+        layer_theta: The theta of a layer of this number, where it has one of its own.
 
     Returns:
         The rope of layers that do not slide, and that of each layer where they differ.
@@ -125,34 +138,52 @@ def rope_values(
     stated = values.value(key) or {}
     if not isinstance(stated, Mapping):
         raise bad(key, stated, "must be an object with a rope_type")
-    nested = {kind: stated[kind] for kind in set(kinds) if isinstance(stated.get(kind), Mapping)}
     if turned is None:
         for source in (stated, values.raw):
             if source.get("partial_rotary_factor") not in (None, 1, 1.0):
                 value = source["partial_rotary_factor"]
                 raise bad("partial_rotary_factor", value, "only whole heads can be turned (1.0)")
-    if not (by_kind and nested):
-        nested = {"full_attention": stated}
+    parts = _parts_by_kind(stated, key) if by_kind else {"full_attention": stated}
     top = {name: values.value(name) for name in _BESIDE}
     read = {}
-    for kind, part in nested.items():
-        rope = _rope(part, key, top, positions)
+    for kind, part in parts.items():
+        beside = {**top, "rope_theta": _theta_of_sliding(values)} if kind == _SLIDING else top
+        rope = _rope(part, key, beside, positions)
         if alpha_for is not None:
             rope = _stretched(rope, part, key, alpha_for)
         scaling = _query_scaling(part, key, rope) if scales_queries else None
-        read[kind] = replace(rope, turned=turned or 1.0, query_scaling=scaling)
-    rope = read.get("full_attention") or next(iter(read.values()))
-    if by_kind and "sliding_attention" not in read:
-        theta = values.positive("rope_local_base_freq", rope.theta)
-        plain = RopeConfig(theta=theta, original_max_position_embeddings=positions)
-        read["sliding_attention"] = replace(plain, turned=rope.turned)
-    each = tuple(
-        read.get(kind, rope) if has_rope(layer, kind) else RopeConfig(rope_type="none")
-        for layer, kind in enumerate(kinds)
-    )
+        own = turned or 1.0
+        if turned is not None and part.get("partial_rotary_factor") is not None:
+            own = _part_of_head(number(part, "partial_rotary_factor", 1.0))
+        read[kind] = replace(rope, turned=own, query_scaling=scaling)
+    rope = read["full_attention"]
+    unturned = RopeConfig(rope_type="none", query_scaling=unturned_scaling)
+
+    def rope_of(layer: int, kind: str) -> RopeConfig:
+        if not has_rope(layer, kind):
+            return unturned
+        found, theta = read.get(kind, rope), layer_theta(layer)
+        return found if theta is None else replace(found, theta=theta)
+
+    each = tuple(rope_of(layer, kind) for layer, kind in enumerate(kinds))
     if len(set(each)) == 1:
         return each[0], None
     return rope, each
+
+
+def _parts_by_kind(stated: Mapping[str, Any], key: str) -> dict[str, Mapping[str, Any]]:
+    """The parameters of layers that do not slide, and of those that do."""
+    found = {kind: stated[kind] for kind in _KINDS if isinstance(stated.get(kind), Mapping)}
+    if stated and not found:
+        if key == "rope_scaling":  # which older files have for layers that do not slide
+            return {"full_attention": stated, _SLIDING: {}}
+        _log.warning("`rope_parameters` are not read: they are not by kind of layer (%s)", stated)
+    return dict.fromkeys(_KINDS, {}) | found
+
+
+def _theta_of_sliding(values: ConfigValues) -> float:
+    """The theta of layers that slide, where their parameters do not say it."""
+    return values.positive("rope_local_base_freq", values.positive("rope_theta", _DEFAULT_THETA))
 
 
 def require_pairs(rope: RopeConfig, size: int) -> None:
@@ -182,6 +213,10 @@ def part_that_turns(values: ConfigValues) -> float:
             break
     else:
         found = values.number("partial_rotary_factor", 1.0)
+    return _part_of_head(found)
+
+
+def _part_of_head(found: float) -> float:
     if not 0 < found <= 1:
         raise bad("partial_rotary_factor", found, "must be above 0 and at most 1")
     return found
@@ -201,6 +236,12 @@ def _rope(
         raise bad("rope_theta", theta, "must be above 0")
     if rope_type == "default":
         return RopeConfig(theta=theta, original_max_position_embeddings=positions)
+    if rope_type == "proportional":
+        kept, factor = (number(stated, key, 1.0) for key in ("partial_rotary_factor", "factor"))
+        if not 0 < kept <= 1 or factor <= 0:
+            allowed = "partial_rotary_factor is above 0 and at most 1, factor above 0"
+            raise bad(key, dict(stated), allowed)
+        return RopeConfig("proportional", theta, factor, positions, kept=kept)
     original = positions
     if rope_type in ("llama3", "yarn", "longrope"):
         # The others are defined by max_position_embeddings, whatever else is written.
@@ -232,9 +273,9 @@ def _rope(
         truncate=stated.get("truncate") is not False,
         **given,
     )
-    if rope_type == "llama3" and rope.low_freq_factor >= rope.high_freq_factor:
+    if rope_type == "llama3" and rope.low_freq_factor > rope.high_freq_factor:
         low, high = rope.low_freq_factor, rope.high_freq_factor
-        raise bad(f"{key}.low_freq_factor", low, f"must be below high_freq_factor ({high})")
+        raise bad(f"{key}.low_freq_factor", low, f"must not be above high_freq_factor ({high})")
     if rope_type == "yarn" and theta <= 1:
         raise bad("rope_theta", theta, "must be above 1 for rope type 'yarn'")
     return rope

@@ -7,8 +7,21 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-AROUND_TEXT = ("aya_vision", "gemma3", "llava", "llava_next", "mistral3")
+AROUND_TEXT = (
+    "aria",
+    "aya_vision",
+    "gemma3",
+    "gemma3n",
+    "gemma4",
+    "llama4",
+    "llava",
+    "llava_next",
+    "mistral3",
+)
 """Model types around a text model which, given text alone, compute what that computes."""
+
+_OWN = {name: f"{name}_text" for name in ("aria", "gemma3", "gemma3n", "gemma4", "llama4")}
+"""Type of the text model where the file does not say it; else it is Mistral's."""
 
 _BESIDE = ("bos_token_id", "eos_token_id", "pad_token_id", "tie_word_embeddings")
 """Keys that count where they stand outside of the text model's."""
@@ -25,7 +38,7 @@ def text_config(raw: Mapping[str, object]) -> Mapping[str, object] | None:
         return None
     outside = {key: raw[key] for key in _BESIDE if key in raw}
     dtypes = {key: raw[key] for key in ("dtype", "torch_dtype") if raw.get(key)}
-    own = "gemma3_text" if raw["model_type"] == "gemma3" else "mistral"
+    own = _OWN.get(str(raw["model_type"]), "mistral")
     return {"model_type": own, **text, **outside, **dtypes}
 
 

@@ -5,16 +5,17 @@ Knows nothing of the families, nor of what the values are put together to.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, TypeAlias
 
 from asyncgen.errors import ModelLoadError, shorten
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Sequence
 
 
 Kinds: TypeAlias = tuple[str, ...]
-"""``"full_attention"`` or ``"sliding_attention"`` for each layer."""
+"""``"full_attention"``, ``"sliding_attention"`` or ``"chunked_attention"`` for each layer."""
 
 HIDDEN_ACTS = (
     "silu",
@@ -69,15 +70,20 @@ class ConfigValues:
         Args:
             raw: The parsed file.
             defaults: Values of missing keys.
-            spellings: Names that this type has for keys of the others; either is read.
+            spellings: Names that this type has for keys of the others; either is read. What stands
+                inside of an object is named with a dot.
             unread: Keys of the others that this type does not have.
         """
         self.model_type = str(raw.get("model_type"))
         self.file = raw
         self.raw = {key: value for key, value in raw.items() if key not in unread}
+        self._present: set[str] = set()
         for ours, theirs in spellings.items():
-            if theirs in raw and (raw[theirs] is not None or ours not in raw):
-                self.raw[ours] = raw[theirs]
+            place, key = _placed(raw, theirs)
+            if key in place:
+                self._present.add(theirs)
+                if place[key] is not None or ours not in raw:
+                    self.raw[ours] = place[key]
         self.read: set[str] = set()
         self._defaults = defaults
         self._spellings = spellings
@@ -100,7 +106,7 @@ class ConfigValues:
     def spelling(self, key: str) -> str:
         """What the file calls a key."""
         theirs = self._spellings.get(key, key)
-        return theirs if theirs in self.file else key
+        return theirs if theirs in self._present else key
 
     def require(self, key: str, *allowed: object) -> None:
         """Refuse every value of a key that is none of these; null and missing are well."""
@@ -145,6 +151,10 @@ class ConfigValues:
     def count_or_none(self, key: str) -> int | None:
         """An integer of at least 1; null means that there is none."""
         return None if self.stated(key) is None else self.count(key)
+
+    def whole(self, key: str, *, most: int = MOST_LAYERS) -> int:
+        """An integer of at least 0; null means 0."""
+        return 0 if self.value(key) in (None, 0) else self.count(key, most=most)
 
     def kv_heads(self, heads: int) -> int:
         """Key and value heads."""
@@ -205,18 +215,21 @@ class ConfigValues:
             raise self.bad("head_dim", size, "rotary embeddings turn pairs, so it must be even")
         return size
 
-    def layer_types(self, window: int | None, expected: tuple[str, ...], *, fixed: bool) -> Kinds:
+    def layer_types(
+        self, window: int | None, expected: tuple[str, ...], *, sliding: str, fixed: bool
+    ) -> Kinds:
         """Kind of each layer.
 
         Args:
             window: Keys that a sliding layer sees; ``None``: there can be none.
             expected: What they are where the file does not say it.
+            sliding: What files call a layer that slides.
             fixed: Whether they can be nothing else.
         """
         stated = self.value("layer_types")
         if stated is None:
             return expected
-        allowed = ("full_attention", "sliding_attention")
+        allowed = ("full_attention", sliding)
         if (
             not isinstance(stated, (list, tuple))
             or len(stated) != len(expected)
@@ -228,7 +241,7 @@ class ConfigValues:
             )
         if fixed and tuple(stated) != expected:
             raise self.bad("layer_types", stated, f"{self.model_type} layers are all {expected[0]}")
-        if window is None and "sliding_attention" in stated:
+        if window is None and sliding in stated:
             raise self.bad(
                 "layer_types", list(stated), "has sliding layers, but no sliding_window is in use"
             )
@@ -244,6 +257,19 @@ class ConfigValues:
         if name not in _DTYPES:
             raise self.bad(key, value, f"supported are {', '.join(_DTYPES)}")
         return name
+
+
+def _placed(raw: Mapping[str, object], name: str) -> tuple[Mapping[str, object], str]:
+    """Where a key stands that may be inside of objects, and what it is called there."""
+    *outer, inner = name.split(".")
+    place: Mapping[str, object] = raw
+    for key in outer:
+        found = place.get(key)
+        found = {} if found is None else found
+        if not isinstance(found, Mapping):
+            raise bad(key, found, "must be an object")
+        place = found
+    return place, inner
 
 
 def present(source: Mapping[str, object]) -> dict[str, object]:

@@ -6,10 +6,13 @@ the same, to the last bit.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from torch import Tensor
 
 from asyncgen import native
 from asyncgen.models.kernels.experts import Experts
+from asyncgen.models.kernels.native_heads import NativeHeads
 from asyncgen.models.kernels.native_linear import NativeKernel
 from asyncgen.models.kernels.norm import NativeScaler
 
@@ -18,38 +21,72 @@ if TYPE_CHECKING:
 
     import torch
 
-Block: TypeAlias = tuple[Any, ...]
-"""The compiled parts of one block, in the order of computation; see ``_kernels.pyi``."""
 
+class Block(NamedTuple):
+    """The parts of one block, as modules know them or compiled; see ``_kernels.pyi``.
 
-def compiled_block(*parts: object) -> Block | None:
-    """The compiled parts of a block.
-
-    Args:
-        *parts: Norm, product of queries, keys and values, norm of heads or ``None``, output
-            product, norm, gated product, product down; or experts and ``None`` in the place of the
-            last two.
-
-    Returns:
-        ``None`` where one is not ours, or the feed-forward is not gated by it.
+    Attributes:
+        input_norm: Before the attention, or ``None``.
+        qkv: Product of queries, keys and values, or what makes them of latent rows.
+        heads_norm: Of queries and keys together, or with ``keys_norm`` of all queries of a token;
+            ``None``: none.
+        keys_norm: Of all keys of a token, or ``None``.
+        is_normed_turned: Whether heads are normalised after they were turned.
+        rope: Which of the model's ropes turns the heads; -1: none.
+        sinks: Of the query heads, ``[H]`` in float32, or ``None``.
+        output: Product behind the attention.
+        output_norm: Of what it gives, or ``None``.
+        post_norm: Before the feed-forward, or ``None``.
+        up: Its first product, with its activation; or experts.
+        down: Its second; ``None`` behind experts.
+        down_norm: Of what that gives, or ``None``.
+        is_parallel: Whether both parts see the stream as it was before the block.
+        output_scale: Factor on what the attention adds to the stream.
+        down_scale: Factor on what the feed-forward adds to it.
     """
-    gate_up = parts[5]
-    if isinstance(gate_up, Experts):
-        if gate_up.compiled is None:
+
+    input_norm: Any
+    qkv: Any
+    heads_norm: Any
+    keys_norm: Any
+    is_normed_turned: bool
+    rope: int
+    sinks: Tensor | None
+    output: Any
+    output_norm: Any
+    post_norm: Any
+    up: Any
+    down: Any
+    down_norm: Any
+    is_parallel: bool
+    output_scale: float
+    down_scale: float
+
+
+_OURS = NativeKernel | NativeScaler | NativeHeads | Experts
+
+
+def compiled_block(block: Block) -> Block | None:
+    """A block of compiled parts; ``None`` where a part, or an activation, is not ours."""
+    if isinstance(block.up, NativeKernel) and block.up.activation is None:
+        return None
+    parts: list[Any] = []
+    for part in block:
+        if part is None or isinstance(part, bool | int | float | Tensor):
+            parts.append(part)
+        elif isinstance(part, _OURS) and part.compiled is not None:
+            parts.append(part.compiled)
+        else:
             return None
-    elif not (isinstance(gate_up, NativeKernel) and gate_up.is_gated):
-        return None
-    ours = NativeKernel | NativeScaler | Experts
-    if not all(part is None or isinstance(part, ours) for part in parts):
-        return None
-    return tuple(part.compiled if isinstance(part, ours) else None for part in parts)
+    return Block(*parts)
 
 
-def compile_layers(layers: Sequence[Any], dtype: torch.dtype) -> Any | None:
+def compile_layers(layers: Sequence[Any], width: int, dtype: torch.dtype) -> Any | None:
     """One call for all layers, if each has a `Block`.
 
     Args:
         layers: Modules that know their `Block`, or of another kind.
+        width: Of the stream.
         dtype: Of the stream.
     """
     if native.kernels is None or not all(hasattr(layer, "compiled") for layer in layers):
@@ -57,4 +94,4 @@ def compile_layers(layers: Sequence[Any], dtype: torch.dtype) -> Any | None:
     blocks = [layer.compiled() for layer in layers]
     if not blocks or any(block is None for block in blocks):
         return None
-    return native.kernels.Layers(blocks, rotary=native.kernels.Rotary(dtype))
+    return native.kernels.Layers(blocks, rotary=native.kernels.Rotary(dtype), width=width)

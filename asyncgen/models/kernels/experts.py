@@ -233,7 +233,9 @@ class Experts(Prepared):
         self.down = Stack(count, width, hidden, plan.has_bias, dtype=dtype)
         self.shared_gate_up = self.shared_down = None
         if shared:
-            self.shared_gate_up = Linear(hidden, 2 * shared, dtype=dtype, gates=True)
+            self.shared_gate_up = Linear(
+                hidden, 2 * shared, dtype=dtype, gates=True, activation=plan.gate.kind
+            )
             self.shared_down = Linear(shared, hidden, dtype=dtype)
 
     def prepare(self) -> None:
@@ -265,6 +267,23 @@ class Experts(Prepared):
             return
         self._plan = (lambda stream, x: self._add_plainly(stream, x, correction), None)
 
+    def add_chosen(self, stream: Tensor, x: Tensor, ids: Tensor, weights: Tensor) -> None:
+        """Add what experts make of rows that were chosen before; the router is not asked.
+
+        There is no shared expert.
+
+        Args:
+            stream: What is added to in place, ``[N, E]``.
+            x: The rows, ``[N, E]``.
+            ids: Each row's experts, ``[N, chosen]``, int64.
+            weights: What they weigh, ``[N, chosen]``, float32.
+        """
+        compiled = self.compiled
+        if compiled is None:
+            stream.add_(self._weighed(x, ids, weights))
+        else:
+            compiled.add_chosen(stream, x, ids.to(torch.int32), weights.contiguous())
+
     @property
     def compiled(self) -> Any | None:
         """The kernel, where all of it is ours."""
@@ -289,22 +308,30 @@ class Experts(Prepared):
         routing, count = self.plan.routing, self.plan.experts
         logits = self.router.ready().product(x.to(self.router.dtype))  # [N, X]
         ids, weights = choose(routing, logits[:, :count], correction)  # [N, C]
-        sorted_ids, order = ids.flatten().sort(stable=True)  # pairs, by experts
-        every = torch.arange(count, device=x.device)
-        ends = torch.searchsorted(sorted_ids, every, right=True, out_int32=True)
-        rows = x.index_select(0, order // routing.chosen)  # [P, E]
-        gate_up = self.gate_up.ready().product(rows, sorted_ids, ends)
-        activated = pass_gate(self.plan.gate, *gate_up.chunk(2, dim=-1))
-        found = self.down.ready().product(activated, sorted_ids, ends)
-        results = torch.empty_like(found).index_copy_(0, order, found)
-        results = results.view(x.shape[0], routing.chosen, -1)  # [N, C, E]
-        total = (results.to(weights.dtype) * weights[..., None]).sum(1)
+        total = self._weighed(x, ids, weights)
         if self.shared_gate_up is not None and self.shared_down is not None:
             shared = self._shared(x)
             if self.plan.is_shared_gated:
                 shared = shared.to(total.dtype) * logits[:, count:].sigmoid()
             total += shared
         stream.add_(total)
+
+    def _weighed(self, x: Tensor, ids: Tensor, weights: Tensor) -> Tensor:
+        """What chosen experts make of rows ``[N, E]``, added up, in the dtype of the weights."""
+        routing, count = self.plan.routing, self.plan.experts
+        sorted_ids, order = ids.flatten().sort(stable=True)  # pairs, by experts
+        every = torch.arange(count, device=x.device)
+        ends = torch.searchsorted(sorted_ids, every, right=True, out_int32=True)
+        rows = x.index_select(0, order // routing.chosen)  # [P, E]
+        if routing.weighs_inputs:
+            rows = rows * weights.flatten()[order, None].to(rows.dtype)
+            weights = torch.ones_like(weights)
+        gate_up = self.gate_up.ready().product(rows, sorted_ids, ends)
+        activated = pass_gate(self.plan.gate, *gate_up.chunk(2, dim=-1))
+        found = self.down.ready().product(activated, sorted_ids, ends)
+        results = torch.empty_like(found).index_copy_(0, order, found)
+        results = results.view(x.shape[0], routing.chosen, -1)  # [N, C, E]
+        return (results.to(weights.dtype) * weights[..., None]).sum(1)
 
     def _shared(self, x: Tensor) -> Tensor:
         """What the shared expert makes of rows ``[N, E]``."""

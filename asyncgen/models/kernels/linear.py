@@ -11,6 +11,8 @@ from asyncgen.models.kernels.native_linear import widens
 from asyncgen.models.kernels.products import DenseKernel, choose_kernel, kernel_in_place
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from asyncgen.models.kernels.products import Kernel
 
 
@@ -39,6 +41,7 @@ class Linear(nn.Module):
         *,
         dtype: torch.dtype | None = None,
         gates: bool = False,
+        activation: str | None = None,
     ) -> None:
         """Make the parameters, uninitialised, on the current default device.
 
@@ -47,13 +50,15 @@ class Linear(nn.Module):
             out_features: Size of an output row.
             bias: Whether a bias is added.
             dtype: Of weight, bias, rows and products; ``None``: torch's default.
-            gates: Whether the outputs are those of a gate with SiLU and, behind them, what it
-                lets through: a kernel may join them, see `choose_kernel`.
+            gates: Whether the outputs are those of a gate and, behind them, what it lets
+                through: a kernel may join them, see `choose_kernel`.
+            activation: What will be applied to the gate or the product, which a kernel may do.
         """
         super().__init__()
         self.in_features = in_features
         self.out_features = out_features
         self.gates = gates
+        self.activation = activation
         self.dtype = dtype = dtype or torch.get_default_dtype()
         self.weight = _parameter(torch.empty(out_features, in_features, dtype=dtype))
         self.register_parameter(
@@ -78,7 +83,11 @@ class Linear(nn.Module):
             return
         self.weight = None
         self.kernel = choose_kernel(
-            weight.detach(), _detached(self.bias), dtype=self.dtype, gates=self.gates
+            weight.detach(),
+            _detached(self.bias),
+            dtype=self.dtype,
+            gates=self.gates,
+            activation=self.activation,
         )
 
     def tie(self, table: Tensor, *, own_copy: bool) -> None:
@@ -104,8 +113,14 @@ class Linear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """The product of ``[..., in_features]``, as a new tensor ``[..., out_features]``."""
-        kernel = self.ready()
-        return kernel.product(x.reshape(-1, self.in_features)).view(*x.shape[:-1], -1)
+        return self.product()(x.reshape(-1, self.in_features)).view(*x.shape[:-1], -1)
+
+    def product(self) -> Callable[[Tensor], Tensor]:
+        """What multiplies rows ``[N, in_features]``, as they are now."""
+        product = self.ready().product
+        # A tied weight may have been laid out before the bias was there.
+        bias = _detached(self.bias) if self._tied else None
+        return product if bias is None else lambda x: product(x).add_(bias)
 
     def ready(self) -> Kernel:
         """The kernel; one on the plain weight where `prepare` was not called yet."""

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 
 
 HALF: Final = PANEL // 2
+GATES: Final = ("silu", "gelu", "gelu_tanh")
+"""The activations of gates that are joined with what they let through."""
+ACTIVATED: Final = (*GATES, "relu", "relu2")
+"""Those that a product of ours may come with."""
 
 
 def widens(stored: torch.dtype, dtype: torch.dtype) -> bool:
@@ -42,7 +46,8 @@ class NativeKernel:
 
     Attributes:
         is_gated: Whether the weight is a gate's and an up-projection's, one below the other, and
-            `into` gives ``silu(gate) * up``, ``[N, out / 2]``.
+            `into` gives ``act(gate) * up``, ``[N, out / 2]``.
+        activation: What is applied to the gate, or to all of the product; ``None``: nothing.
         compiled: The kernel itself.
     """
 
@@ -52,6 +57,7 @@ class NativeKernel:
         "_inputs",
         "_outputs",
         "_weight",
+        "activation",
         "add_to",
         "compiled",
         "into",
@@ -64,6 +70,7 @@ class NativeKernel:
         bias: Tensor | None,
         is_gated: bool = False,
         dtype: torch.dtype | None = None,
+        activation: str | None = None,
     ) -> None:
         """Lay a weight out; the caller may drop the original afterwards.
 
@@ -72,11 +79,14 @@ class NativeKernel:
             bias: ``[out]``, or ``None``.
             is_gated: See the attribute.
             dtype: Of rows and products; ``None``: the weight's. See `widens` for others.
+            activation: See the attribute; one of ``GATES`` or ``ACTIVATED``. A gate's is SiLU
+                where nothing is said.
         """
         assert native.kernels is not None
         self._outputs, self._inputs = weight.shape
         self._dtype = dtype = dtype or weight.dtype
         self.is_gated = is_gated
+        self.activation = activation = activation or ("silu" if is_gated else None)
         self._weight = _lay_out([weight], is_gated, in_tiles=dtype == torch.bfloat16)
         # [panels, 2, 16]
         self._bias = None if bias is None else torch.stack(_halves(bias.float(), is_gated), 1)
@@ -89,6 +99,7 @@ class NativeKernel:
             is_gated=is_gated,
             uses_tiles=native.uses_tiles(),
             matrices=1,
+            activation=activation,
         )
         # See `Kernel`. A step calls them as they are, without a Python function around each.
         self.into: Callable[[Tensor, Tensor], Tensor] = compiled.into
@@ -105,12 +116,12 @@ class NativeKernel:
 
     def __reduce__(
         self,
-    ) -> tuple[type[NativeKernel], tuple[Tensor, Tensor | None, bool, torch.dtype]]:
+    ) -> tuple[type[NativeKernel], tuple[Tensor, Tensor | None, bool, torch.dtype, str | None]]:
         """Copy and pickle by way of the ordinary layout, as the others do."""
         bias = self._bias
         if bias is not None:
             bias = _whole(bias, self._outputs, self.is_gated)
-        return NativeKernel, (self.dense(), bias, self.is_gated, self._dtype)
+        return NativeKernel, (self.dense(), bias, self.is_gated, self._dtype, self.activation)
 
 
 class NativeStack:
@@ -168,6 +179,7 @@ class NativeStack:
             is_gated=is_gated,
             uses_tiles=native.uses_tiles(),
             matrices=matrices,
+            activation=None,  # experts say it of their gates
         )
 
     def dense(self) -> Tensor:

@@ -75,11 +75,11 @@ class Norm(Prepared):
             self._plan = self._make_scaler()
 
     @property
-    def scaler(self) -> NativeScaler | Scaler | Centring:
+    def scaler(self) -> NativeScaler | Scaler | Unweighted | Centring:
         """The computation on the parameters as they were when prepared (or first used)."""
         if self._plan is None:
             self._plan = self._make_scaler()
-        scaler: NativeScaler | Scaler | Centring = self._plan
+        scaler: NativeScaler | Scaler | Unweighted | Centring = self._plan
         return scaler
 
     def scale(self) -> Tensor | None:
@@ -96,12 +96,14 @@ class Norm(Prepared):
         rows = x.reshape(-1, self.features)
         return self.scaler.into(rows, torch.empty_like(rows)).view(x.shape)
 
-    def _make_scaler(self) -> NativeScaler | Scaler | Centring:
+    def _make_scaler(self) -> NativeScaler | Scaler | Unweighted | Centring:
         weight = self.scale()
         if self.plan.kind == "layer":
             bias = None if self.bias is None else self.bias.detach().view(self._shape)
-            return Centring(weight, bias, self.eps, self.features)
-        assert self.weight is not None and weight is not None, "such a norm has a weight"
+            dtype = None if self.weight is None else self.weight.dtype
+            return make_centring(weight, bias, self.features, self.eps, dtype)
+        if self.weight is None or weight is None:
+            return Unweighted(self._shape, self.eps)
         return make_scaler(weight, self.features, self.eps, self.weight.dtype)
 
 
@@ -121,6 +123,28 @@ def make_scaler(
     return (NativeScaler if fits else Scaler)(weight, features, eps, dtype)
 
 
+def make_centring(
+    weight: Tensor | None,
+    bias: Tensor | None,
+    features: int,
+    eps: float,
+    dtype: torch.dtype | None = None,
+) -> NativeScaler | Centring:
+    """The arithmetic of one norm by mean and variance, also for several weights side by side.
+
+    Args:
+        weight: ``[features]``, or ``[heads, features]`` for rows ``[N, heads, features]``;
+            ``None``: all ones.
+        bias: Of the same shape; ``None``: all zeros.
+        features: Size of what is normalised.
+        eps: Added to the variance.
+        dtype: Of the rows; ``None``: any.
+    """
+    if weight is None or dtype is None or weight.device.type != "cpu" or not native.supports(dtype):
+        return Centring(weight, bias, eps, features)
+    return NativeScaler(weight, features, eps, dtype, bias=bias, is_centred=True)
+
+
 class NativeScaler:
     """The norm by our own kernel.
 
@@ -131,11 +155,26 @@ class NativeScaler:
 
     __slots__ = ("compiled", "into")
 
-    def __init__(self, weight: Tensor, features: int, eps: float, dtype: torch.dtype) -> None:
-        """See `make_scaler`."""
+    def __init__(
+        self,
+        weight: Tensor,
+        features: int,
+        eps: float,
+        dtype: torch.dtype,
+        *,
+        bias: Tensor | None = None,
+        is_centred: bool = False,
+    ) -> None:
+        """See `make_scaler` and, where it is centred, `make_centring`."""
         assert native.kernels is not None
-        rows = weight.float().contiguous().view(-1, features)
-        self.compiled = native.kernels.Norm(rows, eps=eps, dtype=dtype)
+        rows, summands = (
+            None if each is None else each.float().contiguous().view(-1, features)
+            for each in (weight, bias)
+        )
+        assert rows is not None
+        self.compiled = native.kernels.Norm(
+            rows, summands, eps=eps, dtype=dtype, is_centred=is_centred
+        )
         # A step calls it as it is, without a Python function around it.
         self.into: Callable[[Tensor, Tensor], Tensor] = self.compiled.into
 
@@ -175,6 +214,25 @@ class Scaler:
         return torch.div(x, divisor, out=out).mul_(self._weight)
 
 
+class Unweighted:
+    """The norm by the root mean square without weights, whatever the rows' dtype and device."""
+
+    __slots__ = ("_eps", "_kind", "_scaler", "_shape")
+
+    def __init__(self, shape: tuple[int, ...], eps: float) -> None:
+        """Keep what is normalised, ``[features]`` or ``[heads, features]``, and ``eps``."""
+        self._shape, self._eps = shape, eps
+        self._kind: tuple[torch.dtype, torch.device] | None = None
+
+    def into(self, x: Tensor, out: Tensor) -> Tensor:
+        """As of `Scaler`."""
+        if self._kind != (x.dtype, x.device):
+            ones = torch.ones(self._shape, dtype=x.dtype, device=x.device)
+            self._scaler = make_scaler(ones, self._shape[-1], self._eps)
+            self._kind = x.dtype, x.device
+        return self._scaler.into(x, out)
+
+
 class Centring:
     """The arithmetic of one norm by mean and variance."""
 
@@ -183,13 +241,20 @@ class Centring:
     def __init__(
         self, weight: Tensor | None, bias: Tensor | None, eps: float, features: int
     ) -> None:
-        """Keep weight and bias, each ``[features]``, ``[heads, features]`` or ``None``."""
-        self._weight, self._bias, self._eps = weight, bias, eps
+        """Keep weight and bias, each ``[features]``, ``[heads, features]`` or ``None``.
+
+        A weight that is wider than the rows is computed with in its own dtype.
+        """
+        self._weight, self._eps = weight, eps
+        self._bias = bias if bias is None or weight is None else bias.to(weight.dtype)
         self._shape = (features,)
 
     def into(self, x: Tensor, out: Tensor) -> Tensor:
         """Normalise the rows of ``x`` into a new tensor; torch has no kernel that takes ``out``."""
         weight, bias = self._weight, self._bias
+        if weight is not None and weight.dtype != x.dtype:
+            # torch takes parameters that are wider than the rows on some devices only.
+            return self.into(x.to(weight.dtype), out).to(x.dtype)
         if weight is None or weight.dim() == 1:
             return torch.layer_norm(x, self._shape, weight, bias, self._eps)
         normed = torch.layer_norm(x, self._shape, None, None, self._eps).mul_(weight)

@@ -103,10 +103,13 @@ class Kernel(Protocol):
     """A weight ``[out, in]`` in the layout of one kernel, and its bias.
 
     Attributes:
-        is_gated: Whether `product` and `into` give ``silu(gate) * up`` ``[N, out / 2]`` instead.
+        is_gated: Whether `product` and `into` give ``act(gate) * up`` ``[N, out / 2]`` instead.
+        activation: What that ``act`` is, or what is applied to all of the product; ``None``:
+            nothing.
     """
 
     is_gated: bool
+    activation: str | None
 
     def product(self, x: Tensor) -> Tensor:
         """``x @ weight.T + bias`` of ``[N, in]``, as a new tensor ``[N, out]``."""
@@ -126,6 +129,7 @@ class DenseKernel:
 
     __slots__ = ("bias", "weight")
     is_gated = False
+    activation: str | None = None
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         """Take the weight as ``[in, out]``, of any strides, and the bias ``[out]``."""
@@ -191,6 +195,7 @@ class ChunkedKernel:
 
     __slots__ = ("_results", "_rows", "bias", "count", "shape", "weight")
     is_gated = False
+    activation: str | None = None
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         """Lay a weight ``[out, in]`` out as chunks; the caller may drop the original afterwards."""
@@ -256,6 +261,7 @@ class PackedKernel:
 
     __slots__ = ("bias", "weight")
     is_gated = False
+    activation: str | None = None
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         """Pack a weight ``[out, in]``; the caller may drop the original afterwards."""
@@ -289,6 +295,7 @@ class PlainKernel:
 
     __slots__ = ("bias", "chunks", "columns", "shape", "strides", "weight")
     is_gated = False
+    activation: str | None = None
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         """Share a contiguous weight ``[out, in]`` with its owner."""
@@ -385,6 +392,7 @@ def choose_kernel(
     *,
     dtype: torch.dtype | None = None,
     gates: bool = False,
+    activation: str | None = None,
 ) -> Kernel:
     """Lay out a weight ``[out, in]`` for the kernel that suits its device and dtype.
 
@@ -393,8 +401,10 @@ def choose_kernel(
         bias: ``[out]``, or ``None``.
         dtype: Of rows and products; ``None``: the weight's. A weight in another is converted,
             unless the kernel widens it as it computes.
-        gates: Whether the weight is that of a gate with SiLU, and of what it lets through, one
-            below the other. A kernel may compute ``silu(gate) * up`` then; see `Kernel.is_gated`.
+        gates: Whether the weight is that of a gate, and of what it lets through, one below the
+            other. A kernel may compute ``act(gate) * up`` then; see `Kernel.is_gated`.
+        activation: What will be applied to the gate, or to the product, and may be by the
+            kernel; see `Kernel.activation`.
     """
     dtype = dtype or weight.dtype
     is_here = weight.device.type == "cpu"
@@ -403,7 +413,7 @@ def choose_kernel(
     if not is_here:
         return DenseKernel(weight.t(), bias)
     if native.supports(dtype):
-        return NativeKernel(weight, bias, gates, dtype)
+        return NativeKernel(weight, bias, gates, dtype, activation)
     if packs(weight.dtype):
         return PackedKernel(weight, bias)
     if chunks(weight.dtype, *weight.shape):

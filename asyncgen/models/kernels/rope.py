@@ -3,7 +3,8 @@
 Su et al., "RoFormer" (2021), section 3.4, with the halves of a head as partners. Scalings:
 *linear* (Chen et al. 2023, section 2.3), *dynamic* NTK-aware base (bloc97 and emozilla, 2023),
 *llama3* (Llama 3.1's frequency bands), *yarn* (Peng et al. 2023, sections 3.2 and 3.4), *longrope*
-(Ding et al. 2024, section 3.2: a searched factor for each pair).
+(Ding et al. 2024, section 3.2: a searched factor for each pair), *proportional* (Gemma 4: only the
+fastest pairs turn).
 
 `Rotary` keeps no state that a request could leave behind: the angles of *dynamic* and *longrope*
 depend on the largest position of the forward pass alone.
@@ -59,6 +60,9 @@ def inverse_frequencies(rope: RopeConfig, head_dim: int, length: int | None = No
         return plain / torch.tensor(factors, device="cpu")
     if rope.rope_type == "linear":
         return plain / rope.factor
+    if rope.rope_type == "proportional":
+        pairs = int(rope.kept * head_dim // 2)
+        return torch.where(torch.arange(len(plain), device="cpu") < pairs, plain / rope.factor, 0)
     if rope.rope_type == "llama3":
         return _llama3(plain, rope)
     if rope.rope_type == "yarn":
@@ -104,7 +108,7 @@ def _llama3(plain: Tensor, rope: RopeConfig) -> Tensor:
     rotations = rope.original_max_position_embeddings * plain / (2 * math.pi)
     low, high = rope.low_freq_factor, rope.high_freq_factor
     # 0 below the low bound, 1 above the high one, linear between them.
-    kept = ((rotations - low) / (high - low)).clamp(0.0, 1.0)
+    kept = ((rotations - low) / (high - low or 1e-30)).clamp(0.0, 1.0)
     return plain / rope.factor * (1 - kept) + plain * kept
 
 

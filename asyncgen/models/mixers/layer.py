@@ -40,9 +40,6 @@ class MixerLayer(Prepared):
         self.mixer.prepare()
         self._plan = self.input_norm.scaler.into, self.mixer.run
 
-    def compiled(self) -> None:
-        """Its parts in one call of our kernels: there is none."""
-
     def run(self, x: Tensor, placed: Any, states: StateContext, space: Any) -> None:
         """Add this block's output to the stream ``x`` ``[N, E]`` in place.
 

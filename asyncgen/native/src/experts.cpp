@@ -172,6 +172,14 @@ void spread(const Spread<T>& work) {
     const T* from = work.x + row * work.x_stride;
     for (std::int64_t number = 0; number < work.chosen; ++number) {
       T* to = work.out + work.places[row * work.chosen + number] * work.features;
+      if (work.weights != nullptr) {
+        const f32x16 weight = _mm512_set1_ps(work.weights[row * work.chosen + number]);
+        for (std::int64_t at = 0; at < work.features; at += LANES) {
+          const __mmask16 lanes = first_lanes(work.features - at);
+          store(to + at, lanes, _mm512_mul_ps(weight, load(from + at, lanes)));
+        }
+        continue;
+      }
       for (std::int64_t at = 0; at < work.features; at += LANES) {
         copy_lanes(from + at, first_lanes(work.features - at), to + at);
       }

@@ -80,12 +80,13 @@ Groups count_pieces(Group* groups, std::int64_t count, std::int64_t outputs) {
 
 void spread(const Experts& experts, const Rows& x, const Space& space) noexcept {
   const std::int64_t chosen = experts.routing.chosen, features = experts.gate_up->inputs;
+  const float* const weights = experts.routing.weighs_inputs ? space.weights : nullptr;
   if (experts.gate_up->kind == Kind::FLOAT32) {
     spread_f32({reinterpret_cast<const float*>(x.data), x.stride, x.count, chosen, features,
-                space.places, reinterpret_cast<float*>(space.pairs)});
+                space.places, weights, reinterpret_cast<float*>(space.pairs)});
   } else {
     spread_bf16({reinterpret_cast<const bf16*>(x.data), x.stride, x.count, chosen, features,
-                 space.places, reinterpret_cast<bf16*>(space.pairs)});
+                 space.places, weights, reinterpret_cast<bf16*>(space.pairs)});
   }
 }
 
@@ -108,16 +109,16 @@ Mixture<T> mixture_of(const Experts& experts, const Rows& stream, const Space& s
 bool read_routing(PyObject* options, Experts& made, PyObject*& correction) {
   static const char* names[] = {"scoring",       "chosen",        "groups",  "chosen_groups",
                                 "best_of_group", "is_normalised", "scale",   "tolerance",
-                                "correction",    nullptr};
+                                "weighs_inputs", "correction",    nullptr};
   Routing& routing = made.routing;
   const char* scoring;
   long long chosen, groups, chosen_groups, best;
-  int is_normalised;
+  int is_normalised, weighs_inputs;
   Reference none(PyTuple_New(0));
   if (!none || !PyArg_ParseTupleAndKeywords(
-                   none.get(), options, "$sLLLLpffO", const_cast<char**>(names), &scoring, &chosen,
+                   none.get(), options, "$sLLLLpffpO", const_cast<char**>(names), &scoring, &chosen,
                    &groups, &chosen_groups, &best, &is_normalised, &routing.scale,
-                   &routing.tolerance, &correction)) {
+                   &routing.tolerance, &weighs_inputs, &correction)) {
     return false;
   }
   const bool is_softmax = std::strcmp(scoring, "softmax") == 0;
@@ -145,6 +146,7 @@ bool read_routing(PyObject* options, Experts& made, PyObject*& correction) {
   routing.chosen_groups = chosen_groups;
   routing.best_of_group = std::min(best, experts / groups);
   routing.is_normalised = is_normalised;
+  routing.weighs_inputs = weighs_inputs;
   return true;
 }
 
@@ -161,25 +163,6 @@ bool read_correction(PyObject* correction, Experts& made) {
   }
   made.routing.correction = view.as<float>();
   return true;
-}
-
-bool read_gate(const char* name, Gate& gate) {
-  const struct {
-    const char* name;
-    Use use;
-  } known[] = {{"silu", GATE_SILU},
-               {"gelu", GATE_GELU},
-               {"gelu_tanh", GATE_GELU_TANH},
-               {"clamped", GATE_CLAMPED}};
-  for (const auto& one : known) {
-    if (std::strcmp(name, one.name) == 0) {
-      gate.use = one.use;
-      return true;
-    }
-  }
-  PyErr_Format(PyExc_ValueError, "the gate is '%s' and must be silu, gelu, gelu_tanh or clamped",
-               name);
-  return false;
 }
 
 bool read_linear(PyObject* object, Linear*& linear) {
@@ -224,7 +207,7 @@ PyObject* make(PyTypeObject* type, PyObject* args, PyObject* keywords) {
   made.is_shared_gated = is_shared_gated;
   if (!(made.router = unbox_as<Linear>(router)) || !(made.gate_up = unbox_as<Linear>(gate_up)) ||
       !(made.down = unbox_as<Linear>(down)) || !read_linear(shared, made.shared_gate_up) ||
-      !read_linear(shared_down, made.shared_down) || !read_gate(gate, made.gate) ||
+      !read_linear(shared_down, made.shared_down) || !read_gate(gate, made.gate.use) ||
       !read_routing(options, made, correction) || !read_correction(correction, made)) {
     return nullptr;
   }
@@ -252,25 +235,72 @@ bool are_rows(const Experts& experts, PyObject* tensor, const View& view, std::i
 #endif
 }
 
-PyObject* add_to(PyObject* self, PyObject* const* args) {
+// Whether ids and weights are those of a choice for so many rows.
+bool are_chosen(const Experts& experts, PyObject* const* tensors, const View& ids,
+                const View& weights, std::int64_t rows) {
+  const std::int64_t chosen = experts.routing.chosen;
+  Reference text(PyObject_Str(ids.dtype));
+  Kind kind;
+  if (!text || !read_kind(weights.dtype, kind)) return false;
+  const bool are_numbers = PyUnicode_CompareWithASCIIString(text.get(), "torch.int32") == 0;
+  if (!are_numbers || !ids.is_cpu || !ids.has_shape({rows, chosen}) || !ids.is_dense_from(0)) {
+    refuse("ids are", tensors[0], "[%lld, %lld] in int32 are needed", static_cast<long long>(rows),
+           static_cast<long long>(chosen));
+    return false;
+  }
+  if (kind != Kind::FLOAT32 || !weights.is_cpu || !weights.has_shape({rows, chosen}) ||
+      !weights.is_dense_from(0)) {
+    refuse("weights are", tensors[1], "[%lld, %lld] in float32 are needed",
+           static_cast<long long>(rows), static_cast<long long>(chosen));
+    return false;
+  }
+  for (std::int64_t pair = 0; pair < rows * chosen; ++pair) {
+    const std::int32_t id = ids.as<const std::int32_t>()[pair];
+    if (id < 0 || id >= experts.routing.experts) {
+      PyErr_Format(PyExc_ValueError, "there is no expert %d", static_cast<int>(id));
+      return false;
+    }
+  }
+  return true;
+}
+
+PyObject* add(PyObject* self, PyObject* const* args, bool is_chosen) {
   Experts& experts = unbox<Experts>(self);
-  View stream, x;
+  View stream, x, ids, weights;
   if (!look_at(args[0], stream) || !look_at(args[1], x)) return nullptr;
   const std::int64_t rows = x.dims > 0 ? x.sizes[0] : 0;
   if (!are_rows(experts, args[1], x, rows) || !are_rows(experts, args[0], stream, rows)) {
     return nullptr;
   }
+  const std::int32_t* chosen_ids = nullptr;
+  const float* chosen_weights = nullptr;
+  if (is_chosen) {
+    if (!look_at(args[2], ids) || !look_at(args[3], weights) ||
+        !are_chosen(experts, args + 2, ids, weights, rows)) {
+      return nullptr;
+    }
+    chosen_ids = ids.as<const std::int32_t>();
+    chosen_weights = weights.as<const float>();
+  }
   if (rows == 0) Py_RETURN_NONE;
   Memory memory = std::exchange(experts.memory, {});
   if (!memory.hold(memory_for(experts, rows))) return PyErr_NoMemory();
-  const bool is_done = run_unlocked(
-      [&]() noexcept { mix_experts(experts, Rows(x), Rows(stream), memory.data()); });
+  const bool is_done = run_unlocked([&]() noexcept {
+    mix_experts(experts, Rows(x), Rows(stream), memory.data(), chosen_ids, chosen_weights);
+  });
   if (memory.is_small()) experts.memory = std::move(memory);
   if (!is_done) return nullptr;
   Py_RETURN_NONE;
 }
 
+PyObject* add_to(PyObject* self, PyObject* const* args) { return add(self, args, false); }
+
+PyObject* add_chosen(PyObject* self, PyObject* const* args) { return add(self, args, true); }
+
 PyMethodDef methods[] = {
+    METHOD("add_chosen", add_chosen, 4,
+           "add_chosen($self, stream, x, ids, weights, /)\n--\n\nAdd to `stream` what the experts "
+           "that were chosen make of rows."),
     METHOD("add_to", add_to, 2,
            "add_to($self, stream, x, /)\n--\n\nAdd to `stream` what the experts make of rows."),
     {nullptr, nullptr, 0, nullptr},
@@ -282,28 +312,34 @@ std::size_t memory_for(const Experts& experts, std::int64_t rows) {
   return lay_out(experts, rows, nullptr).bytes;
 }
 
-void mix_experts(const Experts& experts, const Rows& x, const Rows& stream,
-                 char* memory) noexcept {
+void mix_experts(const Experts& experts, const Rows& x, const Rows& stream, char* memory,
+                 const std::int32_t* ids, const float* weights) noexcept {
   const Space space = lay_out(experts, x.count, memory);
   const Routing& routing = experts.routing;
   const std::int64_t rows = x.count, pairs = rows * routing.chosen;
   const std::int64_t features = experts.gate_up->inputs, width = experts.down->inputs;
   const bool is_wide = experts.gate_up->kind == Kind::FLOAT32;
-  if (!is_wide) {
-    widen_rows(reinterpret_cast<const bf16*>(x.data), x.stride, rows, features, space.wide);
+  if (ids != nullptr) {
+    std::copy_n(ids, pairs, space.ids);
+    std::copy_n(weights, pairs, space.weights);
+  } else {
+    if (!is_wide) {
+      widen_rows(reinterpret_cast<const bf16*>(x.data), x.stride, rows, features, space.wide);
+    }
+    const Rows wide = is_wide ? x : Rows(reinterpret_cast<char*>(space.wide), features, rows);
+    const std::int64_t outputs = experts.router->outputs;
+    multiply(*experts.router, wide, Rows(reinterpret_cast<char*>(space.logits), outputs, rows),
+             STORE);
+    choose_experts(routing, space.logits, outputs, rows, space.ids, space.weights);
   }
-  const Rows wide = is_wide ? x : Rows(reinterpret_cast<char*>(space.wide), features, rows);
-  const std::int64_t outputs = experts.router->outputs;
-  multiply(*experts.router, wide, Rows(reinterpret_cast<char*>(space.logits), outputs, rows),
-           STORE);
-  choose_experts(routing, space.logits, outputs, rows, space.ids, space.weights);
   const std::int64_t count = group_pairs(space, pairs, routing.experts);
-  // The only row is every group's.
+  // The only row is every group's, unless each weighs it.
   Rows from(x.data, 0, pairs);
-  if (rows > 1) {
+  if (rows > 1 || routing.weighs_inputs) {
     spread(experts, x, space);
     from = Rows(space.pairs, features, pairs);
   }
+  if (routing.weighs_inputs) std::fill_n(space.weights, pairs, 1.0f);
   const Rows activated(space.activated, width, pairs);
   multiply(*experts.gate_up, from, activated, experts.gate,
            count_pieces(space.groups, count, experts.gate_up->outputs));

@@ -19,9 +19,16 @@ enum Use : std::int64_t {
   GATE_SILU = 2,
   GATE_GELU = 3,
   GATE_GELU_TANH = 4,
-  GATE_CLAMPED = 5  // x * sigmoid(alpha * x) of both clamped, times one more than the odd ones
+  GATE_CLAMPED = 5,  // x * sigmoid(alpha * x) of both clamped, times one more than the odd ones
+  // out = act(product), and act is
+  SILU = 6,
+  GELU = 7,
+  GELU_TANH = 8,
+  RELU = 9,
+  RELU_SQUARED = 10
 };
-inline bool is_gate(Use use) { return use >= GATE_SILU; }
+inline bool is_gate(Use use) { return use >= GATE_SILU && use <= GATE_CLAMPED; }
+inline bool is_activation(Use use) { return use >= SILU; }
 
 // Outputs of a panel: weights lie in panels, and within a panel by inputs.
 constexpr std::int64_t PANEL = 32;
@@ -87,6 +94,7 @@ struct Routing {
   // Only experts of the best groups are chosen; a group is worth the sum of so many of its best.
   std::int64_t groups, chosen_groups, best_of_group;
   bool is_normalised;       // weights of a token's experts sum up to `scale`
+  bool weighs_inputs;       // they are factors on what experts are given, not on what they give
   float scale, tolerance;   // the latter of SPARSEMIXER
   const float* correction;  // [experts] added to scores for the choice alone, or null
 };
@@ -96,12 +104,14 @@ struct Routing {
 void choose_experts(const Routing& routing, const float* logits, std::int64_t stride,
                     std::int64_t rows, std::int32_t* ids, float* weights) noexcept;
 
-// Rows of x at those places of `out` [pairs, features] that `places` [rows, chosen] tells.
+// Rows of x at those places of `out` [pairs, features] that `places` [rows, chosen] tells, times
+// their weights if there are any.
 template <typename T>
 struct Spread {
   const T* x;
   std::int64_t x_stride, rows, chosen, features;
   const std::int32_t* places;
+  const float* weights;  // [rows, chosen] or null
   T* out;
 };
 
@@ -129,8 +139,8 @@ void mix_bf16(const Mixture<bf16>& mixture) noexcept;
 void widen_rows(const bf16* x, std::int64_t stride, std::int64_t rows, std::int64_t features,
                 float* out) noexcept;
 
-// Root-mean-square norm of `groups` times `features` values of each row, with a weight for each of
-// them; `out` may be `x`.
+// Norm of `groups` times `features` values of each row, with a weight for each of them: by their
+// root mean square, or by mean and variance. `out` may be `x`.
 template <typename T>
 struct Normalisation {
   const T* x;
@@ -138,21 +148,39 @@ struct Normalisation {
   T* out;
   std::int64_t out_stride;
   const float* weight;  // [groups, features]
+  const float* bias;    // the same, or null
+  bool is_centred;      // by mean and variance
   std::int64_t rows, groups, features;
   float eps;
 };
 
-void rms_norm_f32(const Normalisation<float>& norm) noexcept;
-void rms_norm_bf16(const Normalisation<bf16>& norm) noexcept;
+void norm_f32(const Normalisation<float>& norm) noexcept;
+void norm_bf16(const Normalisation<bf16>& norm) noexcept;
+
+// Scales rows in place, and adds them to those of a stream.
+template <typename T>
+struct Addition {
+  T* x;
+  std::int64_t x_stride;
+  T* stream;
+  std::int64_t stride, rows, features;
+  float scale;
+};
+
+void add_f32(const Addition<float>& addition) noexcept;
+void add_bf16(const Addition<bf16>& addition) noexcept;
 
 // Rotary positions of the first `turned` heads of each token, in place. Cosines and sines are
-// [tokens, 2, head_dim / 2], the sines of first halves negated.
+// [tokens, 2, head_dim / 2], the sines of first halves negated. Of these heads the first `scaled`
+// are then multiplied by their token's factor.
 template <typename T>
 struct Rotation {
   T* heads;
   std::int64_t stride;
   const T *cosines, *sines;
   std::int64_t angle_stride, tokens, turned, head_dim;
+  const T* factors;  // [tokens], or null
+  std::int64_t scaled;
 };
 
 void rotate_f32(const Rotation<float>& rotation) noexcept;

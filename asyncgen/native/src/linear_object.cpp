@@ -1,5 +1,7 @@
 // `Linear`: a weight in panels, and its bias.
 
+#include <cstring>
+
 #include "parts.h"
 
 namespace {
@@ -27,21 +29,48 @@ bool read_stored(PyObject* dtype, const Linear& linear, Stored& stored) {
   return false;
 }
 
+// Reads what becomes of a product: an activation of all of it, or of a gate, or nothing.
+bool read_activation(const char* name, bool is_gated, Use& use) {
+  use = is_gated ? GATE_SILU : STORE;
+  if (name == nullptr) return true;
+  if (is_gated && std::strcmp(name, "clamped") != 0) return read_gate(name, use);
+  const struct {
+    const char* name;
+    Use use;
+  } known[] = {{"silu", SILU},
+               {"gelu", GELU},
+               {"gelu_tanh", GELU_TANH},
+               {"relu", RELU},
+               {"relu2", RELU_SQUARED}};
+  for (const auto& one : known) {
+    if (std::strcmp(name, one.name) == 0) {
+      use = one.use;
+      return true;
+    }
+  }
+  PyErr_Format(PyExc_ValueError,
+               "the activation is '%s' and must be silu, gelu, gelu_tanh, relu or relu2", name);
+  return false;
+}
+
 PyObject* make(PyTypeObject* type, PyObject* args, PyObject* keywords) {
   static const char* names[] = {"weight",   "bias",       "dtype",    "inputs", "outputs",
-                                "is_gated", "uses_tiles", "matrices", nullptr};
+                                "is_gated", "uses_tiles", "matrices", "activation",
+                                nullptr};
   PyObject *weight, *bias, *dtype;
   long long inputs, outputs, matrices;
   int is_gated, uses_tiles;
-  if (!PyArg_ParseTupleAndKeywords(args, keywords, "OO$OLLppL", const_cast<char**>(names), &weight,
+  const char* activation;
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "OO$OLLppLz", const_cast<char**>(names), &weight,
                                    &bias, &dtype, &inputs, &outputs, &is_gated, &uses_tiles,
-                                   &matrices)) {
+                                   &matrices, &activation)) {
     return nullptr;
   }
   Linear made{};
   View view;
   made.dtype = dtype;
-  if (!look_at(weight, view) || !read_kind(dtype, made.kind) ||
+  if (!read_activation(activation, is_gated, made.use) || !look_at(weight, view) ||
+      !read_kind(dtype, made.kind) ||
       !read_stored(view.dtype, made, made.stored)) {
     return nullptr;
   }
@@ -130,7 +159,7 @@ bool multiply_tensors(const Linear& linear, PyObject* rows, PyObject* out, Use u
     if (!dense || !look_at(dense.get(), x)) return false;
     rows = dense.get();
   }
-  const std::int64_t columns = linear.outputs >> (use == GATE_SILU);
+  const std::int64_t columns = linear.outputs >> is_gate(use);
   if (!look_at(out, to)) return false;
   if (!to.has_shape({x.sizes[0], columns}) || to.dtype != linear.dtype || !to.is_cpu ||
       !to.is_dense_from(1)) {
@@ -146,14 +175,14 @@ bool multiply_tensors(const Linear& linear, PyObject* rows, PyObject* out, Use u
 
 PyObject* into(PyObject* self, PyObject* const* args) {
   const Linear& linear = unbox<Linear>(self);
-  if (!multiply_tensors(linear, args[0], args[1], linear.is_gated ? GATE_SILU : STORE)) return nullptr;
+  if (!multiply_tensors(linear, args[0], args[1], linear.use)) return nullptr;
   return Py_NewRef(args[1]);
 }
 
 PyObject* add_to(PyObject* self, PyObject* const* args) {
   const Linear& linear = unbox<Linear>(self);
-  if (linear.is_gated) {
-    PyErr_SetString(PyExc_ValueError, "what a gate lets through cannot be added to rows");
+  if (linear.use != STORE) {
+    PyErr_SetString(PyExc_ValueError, "what an activation lets through cannot be added to rows");
     return nullptr;
   }
   if (!multiply_tensors(linear, args[1], args[0], ADD)) return nullptr;
@@ -197,8 +226,27 @@ void multiply(const Linear& linear, const Rows& x, const Rows& out, const Gate& 
   }
 }
 
+bool read_gate(const char* activation, Use& use) {
+  const struct {
+    const char* name;
+    Use use;
+  } known[] = {{"silu", GATE_SILU},
+               {"gelu", GATE_GELU},
+               {"gelu_tanh", GATE_GELU_TANH},
+               {"clamped", GATE_CLAMPED}};
+  for (const auto& one : known) {
+    if (std::strcmp(activation, one.name) == 0) {
+      use = one.use;
+      return true;
+    }
+  }
+  PyErr_Format(PyExc_ValueError, "the gate is '%s' and must be silu, gelu, gelu_tanh or clamped",
+               activation);
+  return false;
+}
+
 bool add_linear(PyObject* module) {
   return add_type<Linear>(module, "asyncgen.native._kernels.Linear", make, methods,
                           "Linear(weight, bias, *, dtype, inputs, outputs, is_gated, uses_tiles,\n"
-                          "matrices)\n--\n\nA weight in panels, and its bias.");
+                          "matrices, activation)\n--\n\nA weight in panels, and its bias.");
 }

@@ -153,4 +153,5 @@ bool add_linear(PyObject* module);
 bool add_rows(PyObject* module);
 bool add_attention(PyObject* module);
 bool add_experts(PyObject* module);
+bool add_latent(PyObject* module);
 bool add_layers(PyObject* module);

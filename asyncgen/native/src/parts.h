@@ -30,11 +30,15 @@ struct Linear {
   Kind kind;
   Stored stored;
   bool is_gated, uses_tiles;
+  Use use;  // what becomes of its product where nothing else is said
   std::int64_t inputs, outputs, matrices;
   std::int64_t matrix_size;  // numbers of a matrix in panels
 };
 
 void multiply(const Linear& linear, const Rows& x, const Rows& out, Use use) noexcept;
+
+// What a gate of some activation makes of a product; false, and a Python error, if it is not known.
+bool read_gate(const char* activation, Use& use);
 
 // What multiplies the groups of some rows, each by the matrix that it names.
 struct Groups {
@@ -92,12 +96,15 @@ struct Experts {
 std::size_t memory_for(const Experts& experts, std::int64_t rows);
 
 // Adds to the stream what the experts of each row make of it.
-void mix_experts(const Experts& experts, const Rows& x, const Rows& stream, char* memory) noexcept;
+// A choice that was made before, [rows, chosen], takes the place of the router's.
+void mix_experts(const Experts& experts, const Rows& x, const Rows& stream, char* memory,
+                 const std::int32_t* ids = nullptr, const float* weights = nullptr) noexcept;
 
-// A root-mean-square norm.
+// A norm, by the root mean square or by mean and variance.
 struct Norm {
-  Reference weight;
-  const float* weight_at;
+  Reference weight, bias;
+  const float *weight_at, *bias_at;  // the latter may be null
+  bool is_centred;
   PyObject* dtype;
   Kind kind;
   std::int64_t groups, features;
@@ -106,16 +113,46 @@ struct Norm {
 
 void normalise(const Norm& norm, const Rows& x, const Rows& out) noexcept;
 
+// Scales rows of so many features in place, and adds them to those of a stream.
+void add_rows(Kind kind, const Rows& x, std::int64_t features, float scale,
+              const Rows& stream) noexcept;
+
 // Rotary positions.
 struct Rotary {
   PyObject* dtype;
   Kind kind;
 };
 
-// Cosines and sines of some tokens.
+// What makes queries, keys and values of short rows of each token.
+struct Latent {
+  Reference parts;
+  Linear *latents, *queries, *keys_values;
+  Norm *query_norm, *latent_norm;  // the former is null where queries are made of the stream
+  std::int64_t heads, turned, unturned, values, size;  // the last is that of a head
+  Memory memory;                                       // taken out while in use
+
+  std::int64_t key() const { return turned + unturned; }
+  std::int64_t query_rank() const { return query_norm == nullptr ? 0 : query_norm->features; }
+  std::int64_t rank() const { return latent_norm->features; }
+  std::int64_t token_size() const { return 3 * heads * size; }
+};
+
+// Bytes that `make_heads` needs for so many rows.
+std::size_t memory_for(const Latent& latent, std::int64_t rows);
+
+// Makes heads [rows, 3, heads, size], not turned yet, of rows of the stream.
+void make_heads(const Latent& latent, const Rows& x, const Rows& out, char* memory) noexcept;
+
+// Cuts off the zeros behind what was gathered of values: [rows, heads, size] becomes, in place and
+// with the same stride, [rows, heads, values].
+void cut_values(const Latent& latent, const Rows& gathered) noexcept;
+
+// Cosines and sines of some tokens, and factors on the first `scaled` heads, or null.
 struct Angles {
   const char *cosines, *sines;
   std::int64_t stride, head_dim;
+  const char* factors;
+  std::int64_t scaled;
 };
 
 // False, and a Python error, if they are not those of so many tokens.

@@ -23,6 +23,15 @@ inline f32x16 through_gate(const Product<T, W>& product, f32x16 gate, f32x16 val
   return _mm512_mul_ps(_mm512_add_ps(value, _mm512_set1_ps(1.0f)), passed);
 }
 
+inline f32x16 activated(Use use, f32x16 x) {
+  if (use == SILU) return silu(x);
+  if (use == GELU) return gelu(x);
+  if (use == GELU_TANH) return gelu_tanh(x);
+  // The second operand comes back where one is not a number.
+  const f32x16 above = _mm512_max_ps(_mm512_setzero_ps(), x);
+  return use == RELU ? above : _mm512_mul_ps(above, above);
+}
+
 // Two halves of a panel's outputs for one row. A result never depends on how many rows there are:
 // each is one sum, in the order of the inputs.
 template <typename T, typename W>
@@ -39,6 +48,10 @@ inline void use_result(const Product<T, W>& product, f32x16 low, f32x16 high, st
     const __mmask16 lanes = first_lanes(outputs / 2 - column / 2);
     store(out + column / 2, lanes, through_gate(product, low, high));
     return;
+  }
+  if (is_activation(product.use)) {
+    low = activated(product.use, low);
+    high = activated(product.use, high);
   }
   const __mmask16 first = first_lanes(outputs - column);
   const __mmask16 second = first_lanes(outputs - column - LANES);

@@ -7,7 +7,7 @@ namespace {
 
 // x / sqrt(mean(x^2) + eps) * weight, for one row.
 template <typename T>
-void normalise(const T* x, T* out, const float* weight, std::int64_t features, float eps) {
+void scale_by_size(const T* x, T* out, const float* weight, std::int64_t features, float eps) {
   f32x16 squares = _mm512_setzero_ps();
   for (std::int64_t at = 0; at < features; at += LANES) {
     const f32x16 values = load(x + at, first_lanes(features - at));
@@ -22,17 +22,51 @@ void normalise(const T* x, T* out, const float* weight, std::int64_t features, f
   }
 }
 
+// (x - mean(x)) / sqrt(variance(x) + eps) * weight + bias, for one row.
 template <typename T>
-void rms_norm(const Normalisation<T>& norm) {
+void centre(const T* x, T* out, const float* weight, const float* bias, std::int64_t features,
+            float eps) {
+  const float size = static_cast<float>(features);
+  f32x16 sum = _mm512_setzero_ps();
+  for (std::int64_t at = 0; at < features; at += LANES) {
+    sum = _mm512_add_ps(sum, load(x + at, first_lanes(features - at)));
+  }
+  const f32x16 mean = _mm512_set1_ps(_mm512_reduce_add_ps(sum) / size);
+  f32x16 squares = _mm512_setzero_ps();
+  for (std::int64_t at = 0; at < features; at += LANES) {
+    const __mmask16 lanes = first_lanes(features - at);
+    const f32x16 all = _mm512_sub_ps(load(x + at, lanes), mean);
+    const f32x16 away = _mm512_mask_mov_ps(_mm512_setzero_ps(), lanes, all);
+    squares = _mm512_fmadd_ps(away, away, squares);
+  }
+  const float variance = _mm512_reduce_add_ps(squares) / size;
+  const f32x16 factor = _mm512_set1_ps(1.0f / __builtin_sqrtf(variance + eps));
+  for (std::int64_t at = 0; at < features; at += LANES) {
+    const __mmask16 lanes = first_lanes(features - at);
+    const f32x16 away = _mm512_mul_ps(_mm512_sub_ps(load(x + at, lanes), mean), factor);
+    const f32x16 summand = bias == nullptr ? _mm512_setzero_ps() : load(bias + at, lanes);
+    store(out + at, lanes, _mm512_fmadd_ps(away, load(weight + at, lanes), summand));
+  }
+}
+
+template <typename T>
+void normalise(const Normalisation<T>& norm) {
   const std::int64_t features = norm.features;
   for_rows(norm.rows, norm.groups * features, [&](std::int64_t row) {
     for (std::int64_t group = 0; group < norm.groups; ++group) {
       const std::int64_t at = group * features;
-      normalise(norm.x + row * norm.x_stride + at, norm.out + row * norm.out_stride + at,
-                norm.weight + at, features, norm.eps);
+      const T* from = norm.x + row * norm.x_stride + at;
+      T* to = norm.out + row * norm.out_stride + at;
+      if (norm.is_centred) {
+        const float* bias = norm.bias == nullptr ? nullptr : norm.bias + at;
+        centre(from, to, norm.weight + at, bias, features, norm.eps);
+      } else {
+        scale_by_size(from, to, norm.weight + at, features, norm.eps);
+      }
     }
   });
 }
+
 
 // Turns the pairs (first half, second half) of one head; the sines of first halves are negated.
 template <typename T>
@@ -49,21 +83,51 @@ void turn(T* head, const T* cosines, const T* sines, std::int64_t half) {
 }
 
 template <typename T>
+void scale(T* values, std::int64_t count, float factor) {
+  const f32x16 by = _mm512_set1_ps(factor);
+  for (std::int64_t at = 0; at < count; at += LANES) {
+    const __mmask16 lanes = first_lanes(count - at);
+    store(values + at, lanes, _mm512_mul_ps(load(values + at, lanes), by));
+  }
+}
+
+template <typename T>
 void rotate(const Rotation<T>& rotation) {
   const std::int64_t size = rotation.head_dim;
   for_rows(rotation.tokens, rotation.turned * size, [&](std::int64_t token) {
+    T* heads = rotation.heads + token * rotation.stride;
     for (std::int64_t head = 0; head < rotation.turned; ++head) {
       const std::int64_t angle = token * rotation.angle_stride;
-      turn(rotation.heads + token * rotation.stride + head * size, rotation.cosines + angle,
-           rotation.sines + angle, size / 2);
+      turn(heads + head * size, rotation.cosines + angle, rotation.sines + angle, size / 2);
+    }
+    if (rotation.factors != nullptr) {
+      const f32x16 factor = load(rotation.factors + token, first_lanes(1));
+      scale(heads, rotation.scaled * size, _mm512_cvtss_f32(factor));
+    }
+  });
+}
+
+// Products are rounded before they are added, as by operators that do the one and the other.
+template <typename T>
+void add(const Addition<T>& addition) {
+  for_rows(addition.rows, addition.features, [&](std::int64_t row) {
+    T* from = addition.x + row * addition.x_stride;
+    T* to = addition.stream + row * addition.stride;
+    if (addition.scale != 1.0f) scale(from, addition.features, addition.scale);
+    for (std::int64_t at = 0; at < addition.features; at += LANES) {
+      const __mmask16 lanes = first_lanes(addition.features - at);
+      store(to + at, lanes, _mm512_add_ps(load(to + at, lanes), load(from + at, lanes)));
     }
   });
 }
 
 }  // namespace
 
-void rms_norm_f32(const Normalisation<float>& norm) noexcept { rms_norm(norm); }
-void rms_norm_bf16(const Normalisation<bf16>& norm) noexcept { rms_norm(norm); }
+void norm_f32(const Normalisation<float>& norm) noexcept { normalise(norm); }
+void norm_bf16(const Normalisation<bf16>& norm) noexcept { normalise(norm); }
+
+void add_f32(const Addition<float>& addition) noexcept { add(addition); }
+void add_bf16(const Addition<bf16>& addition) noexcept { add(addition); }
 
 void rotate_f32(const Rotation<float>& rotation) noexcept { rotate(rotation); }
 void rotate_bf16(const Rotation<bf16>& rotation) noexcept { rotate(rotation); }

@@ -5,11 +5,12 @@
 namespace {
 
 PyObject* make_norm(PyTypeObject* type, PyObject* args, PyObject* keywords) {
-  static const char* names[] = {"weight", "eps", "dtype", nullptr};
-  PyObject *weight, *dtype;
+  static const char* names[] = {"weight", "bias", "eps", "dtype", "is_centred", nullptr};
+  PyObject *weight, *bias, *dtype;
   float eps;
-  if (!PyArg_ParseTupleAndKeywords(args, keywords, "O$fO", const_cast<char**>(names), &weight,
-                                   &eps, &dtype)) {
+  int is_centred;
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "OO$fOp", const_cast<char**>(names), &weight,
+                                   &bias, &eps, &dtype, &is_centred)) {
     return nullptr;
   }
   Norm made{};
@@ -23,6 +24,18 @@ PyObject* make_norm(PyTypeObject* type, PyObject* args, PyObject* keywords) {
   }
   made.weight = Reference::to(weight);
   made.weight_at = view.as<float>();
+  if (bias != Py_None) {
+    View summands;
+    if (!look_at(bias, summands) || !read_kind(summands.dtype, kind)) return nullptr;
+    if (!is_centred || !summands.is_cpu || kind != Kind::FLOAT32 ||
+        !summands.has_shape({view.sizes[0], view.sizes[1]}) || !summands.is_dense_from(0)) {
+      return refuse("the bias is", bias, "a norm by layer has [%lld, %lld] in float32",
+                    static_cast<long long>(view.sizes[0]), static_cast<long long>(view.sizes[1]));
+    }
+    made.bias = Reference::to(bias);
+    made.bias_at = summands.as<float>();
+  }
+  made.is_centred = is_centred;
   made.dtype = dtype;
   made.groups = view.sizes[0];
   made.features = view.sizes[1];
@@ -45,6 +58,8 @@ Normalisation<T> normalisation_of(const Norm& norm, const Rows& x, const Rows& o
           reinterpret_cast<T*>(out.data),
           out.stride,
           norm.weight_at,
+          norm.bias_at,
+          norm.is_centred,
           x.count,
           norm.groups,
           norm.features,
@@ -90,7 +105,9 @@ Rotation<T> rotation_of(const Rows& heads, std::int64_t turned, const Angles& an
           angles.stride,
           heads.count,
           turned,
-          angles.head_dim};
+          angles.head_dim,
+          reinterpret_cast<const T*>(angles.factors),
+          angles.scaled};
 }
 
 // Cosines or sines of some tokens: [N, 1, 2, D / 2].
@@ -134,9 +151,20 @@ PyMethodDef rotary_methods[] = {
 
 void normalise(const Norm& norm, const Rows& x, const Rows& out) noexcept {
   if (norm.kind == Kind::FLOAT32) {
-    rms_norm_f32(normalisation_of<float>(norm, x, out));
+    norm_f32(normalisation_of<float>(norm, x, out));
   } else {
-    rms_norm_bf16(normalisation_of<bf16>(norm, x, out));
+    norm_bf16(normalisation_of<bf16>(norm, x, out));
+  }
+}
+
+void add_rows(Kind kind, const Rows& x, std::int64_t features, float scale,
+              const Rows& stream) noexcept {
+  if (kind == Kind::FLOAT32) {
+    add_f32({reinterpret_cast<float*>(x.data), x.stride,
+             reinterpret_cast<float*>(stream.data), stream.stride, x.count, features, scale});
+  } else {
+    add_bf16({reinterpret_cast<bf16*>(x.data), x.stride,
+              reinterpret_cast<bf16*>(stream.data), stream.stride, x.count, features, scale});
   }
 }
 
@@ -154,7 +182,7 @@ bool read_angles(const Rotary& rotary, PyObject* cosines, PyObject* sines, std::
   const std::int64_t item = item_size(rotary.kind);
   if (!lies_within(cosines, cos, item) || !lies_within(sines, sin, item)) return false;
 #endif
-  angles = {cos.data, sin.data, cos.strides[0], head_dim};
+  angles = {cos.data, sin.data, cos.strides[0], head_dim, nullptr, 0};
   return true;
 }
 
@@ -169,8 +197,8 @@ void turn_heads(const Rotary& rotary, const Rows& heads, std::int64_t turned,
 
 bool add_rows(PyObject* module) {
   return add_type<Norm>(module, "asyncgen.native._kernels.Norm", make_norm, norm_methods,
-                        "Norm(weight, *, eps, dtype)\n--\n\n"
-                        "A root-mean-square norm with a weight for each feature.") &&
+                        "Norm(weight, bias, *, eps, dtype, is_centred)\n--\n\n"
+                        "A norm by the root mean square, or by mean and variance.") &&
          add_type<Rotary>(module, "asyncgen.native._kernels.Rotary", make_rotary, rotary_methods,
                           "Rotary(dtype)\n--\n\nRotary positions of heads.");
 }

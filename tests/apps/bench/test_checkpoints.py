@@ -1,19 +1,22 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 from safetensors import safe_open
 from tokenizers import Tokenizer, pre_tokenizers
 
+from asyncgen import load_model
 from asyncgen_apps.bench.checkpoints import SHAPES, Shape, byte_alphabet, write_checkpoint
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 TINY = Shape(hidden=32, layers=2, heads=4, kv_heads=2, ffn=48, vocab=600)
+FAMILIES = ("gemma2", "gemma3", "phi3", "qwen3-moe", "gpt-oss")
 
 
 @pytest.fixture(scope="module")
@@ -26,6 +29,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_shapes_have_the_sizes_they_are_named_after() -> None:
     assert SHAPES["5m"].num_parameters == pytest.approx(5e6, rel=0.1)
     assert SHAPES["135m"].num_parameters == pytest.approx(135e6, rel=0.01)
+    for name in FAMILIES:
+        assert SHAPES[name].num_parameters == pytest.approx(135e6, rel=0.03)
 
 
 def test_the_alphabet_is_that_of_byte_level_tokenizers() -> None:
@@ -71,3 +76,26 @@ def test_transformers_loads_it(folder: Path) -> None:
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     assert model.num_parameters() == TINY.num_parameters
     assert len(tokenizer) == TINY.vocab
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_shape_is_a_model_of_its_family(name: str, tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    sizes: dict[str, Any] = {
+        "hidden": 32,
+        "layers": 2,
+        "heads": 4,
+        "kv_heads": 2,
+        "ffn": 48,
+        "vocab": 600,
+    }
+    shape = replace(SHAPES[name], **sizes, head=8 if SHAPES[name].head else 0)
+    write_checkpoint(tmp_path, shape, "float32")
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path)
+    assert theirs.config.model_type == shape.style.model_type
+    assert theirs.num_parameters() == shape.num_parameters
+    ids = torch.tensor([[5, 17, 300, 44]])
+    with torch.no_grad():
+        expected = theirs(ids).logits
+    found = load_model(tmp_path, dtype="float32")(ids).logits
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)

@@ -74,6 +74,15 @@ def test_a_field_is_spelled_as_in_the_body() -> None:
     assert from_validation([{"type": "json_invalid", "loc": ("body", 3)}]).code == "invalid_json"
 
 
+@pytest.mark.parametrize("key", ["max-tokens", "max tokens", "2", "list[str]", "\u0301"])
+def test_an_unknown_field_is_named_however_it_is_spelled(key: str) -> None:
+    for parents, named in (((), key), (("messages", 2), f"messages[2].{key}")):
+        location = ("body", *parents, key)
+        found = from_validation([{"type": "extra_forbidden", "loc": location, "msg": "no"}])
+        assert found.param == named
+        assert f"`{named}`" in found.message
+
+
 def test_a_body_that_is_no_object_says_what_to_send() -> None:
     errors = [{"type": "model_attributes_type", "loc": ("body",), "msg": "Input should be x"}]
     assert "application/json" in from_validation(errors).message

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import json
 import logging
-from typing import TYPE_CHECKING
+import re
 
+import pytest
 from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
 
+from asyncgen_apps.websocket import figures as published
 from asyncgen_apps.websocket.answers import Registry
 from asyncgen_apps.websocket.figures import Figures, FiguresCollector
 from asyncgen_apps.websocket.records import JsonLines, say
 from asyncgen_apps.websocket.settings import StreamSettings
+from tests.apps.websocket.serving import endless, served
 
-if TYPE_CHECKING:
-    import pytest
+FIGURES = set(re.findall(r"``(asyncgen_websocket_\w+)``", published.__doc__ or ""))
+"""What is documented."""
 
 
 def test_a_line(caplog: pytest.LogCaptureFixture) -> None:
@@ -67,3 +71,42 @@ def test_figures() -> None:
         'asyncgen_websocket_refused_total{code="unauthorized"} 2.0',
     ):
         assert f"\n{line}\n" in text
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_every_figure_that_is_published_moves(anyio_backend: str) -> None:
+    """One is refused, one is cut off and comes back, one reads nothing."""
+    shots: list[dict[str, float]] = []
+    async with served(endless(), tokens=("k",), send_seconds=0.1) as one:
+        service = one.server.service
+        registry = CollectorRegistry()
+        registry.register(FiguresCollector(service.figures, service.registry))
+
+        def scrape() -> None:
+            families = text_string_to_metric_families(generate_latest(registry).decode())
+            shot: dict[str, float] = {}
+            for sample in (each for family in families for each in family.samples):
+                shot[sample.name] = shot.get(sample.name, 0) + sample.value
+            shots.append(shot)
+
+        scrape()
+        async with one.client("wrong", greets=False) as stranger:
+            assert (await stranger.get())["code"] == "unauthorized"
+        async with one.client("k") as first:
+            token = await first.begin(params={"max_new_tokens": 200})
+            scrape()
+            first.kill()
+        await one.wait_idle()
+        scrape()
+        async with one.client("k") as second:
+            await second.send("resume", id="a", resume_token=token, after=0)
+            assert (await second.get())["type"] == "accepted"
+            assert (await second.rest())[1]["type"] == "done"
+            [connection] = one.server._server.connections
+            connection.pause_writing()
+            await second.wait_closed()
+        scrape()
+    assert {name for shot in shots for name in shot} == FIGURES
+    still = [name for name in FIGURES if len({shot.get(name, 0) for shot in shots}) < 2]
+    assert not still, f"never moved: {still}"

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
-from asyncgen.engine.requests.admission import Admission
+from asyncgen.engine.requests.admission import Admission, Seat
 from asyncgen.errors import OverloadedError
 from tests.engine.making import Clock
+
+PLACES = 30
+"""In the queue that clients share."""
 
 
 def test_a_free_row_is_no_place_in_the_queue() -> None:
@@ -97,6 +102,35 @@ def test_nobody_fills_the_queue_for_others() -> None:
         place.left()
     assert admission.num_waiting == 0
     assert not admission._waiting
+
+
+@pytest.mark.parametrize("num_clients", [2, 3, 5])
+@pytest.mark.parametrize("hog_first", [False, True])
+def test_places_are_shared(num_clients: int, hog_first: bool) -> None:
+    """In 200 steps each client has nine tenths of an even share, or more; one asks for hundreds."""
+    admission = Admission(max_running=1, max_queue_size=PLACES)
+    waiting: dict[int, list[Seat]] = {client: [] for client in range(num_clients)}
+    had, running = Counter[int](), admission.enter("0")
+    running.started()
+
+    def ask(client: int) -> None:
+        for _ in range(300 if client == 0 else PLACES + 1):
+            try:
+                waiting[client].append(admission.enter(str(client)))
+            except OverloadedError:
+                return
+
+    if hog_first:
+        ask(0)
+    for step in range(200):
+        for client in waiting:
+            ask(client)
+        had.update({client: len(places) for client, places in waiting.items()})
+        running.left()  # the engine takes them by turns
+        running = waiting[step % num_clients].pop(0)
+        running.started()
+    even = 200 * PLACES / num_clients
+    assert all(had[client] >= 0.9 * even for client in waiting), had
 
 
 def test_more_clients_than_places_are_refused() -> None:

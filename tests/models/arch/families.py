@@ -21,22 +21,20 @@ COMMON: dict[str, Any] = {
     "bos_token_id": 1,
     "eos_token_id": None,
 }
+SIZES = (
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "max_position_embeddings",
+)
 _GPT2 = {
     "n_embd": 32,
     "n_layer": 3,
     "n_head": 4,
     "n_positions": 64,
-    **dict.fromkeys(
-        (
-            "hidden_size",
-            "intermediate_size",
-            "num_hidden_layers",
-            "num_attention_heads",
-            "num_key_value_heads",
-            "max_position_embeddings",
-        ),
-        ...,
-    ),
+    **dict.fromkeys(SIZES, ...),
 }
 _STATES = {
     "state_size": 6,
@@ -54,6 +52,7 @@ _NO_GROUPS = {"num_key_value_heads": ...}
 _WINDOW = {"sliding_window": 6}
 _EXPERTS = {"num_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
 _LOCAL = {"num_local_experts": 5, "num_experts_per_tok": 2}
+_DBRX = {"ffn_hidden_size": 16, "moe_num_experts": 5, "moe_top_k": 2}
 _GROUPED = {
     "n_routed_experts": 6,
     "n_shared_experts": 2,
@@ -63,28 +62,82 @@ _GROUPED = {
     "first_k_dense_replace": 1,
     "moe_intermediate_size": 16,
 }
+_LATENT = {
+    "kv_lora_rank": 20,
+    "q_lora_rank": 12,
+    "qk_rope_head_dim": 4,
+    "qk_nope_head_dim": 8,
+    "v_head_dim": 10,
+    "num_key_value_heads": 4,
+}
 
 FAMILIES: dict[str, dict[str, Any]] = {
-    "arcee": {"head_dim": 8},
+    "afmoe": {"head_dim": 8, "num_dense_layers": 1, **_EXPERTS, **_WINDOW},
     "apertus": {"head_dim": 8},
+    "arcee": {"head_dim": 8},
+    "aria_text": {"moe_num_experts": 5, "moe_topk": 2},
     "biogpt": _NO_GROUPS,
     "bloom": {**_GPT2, "n_embd": ..., "n_positions": ..., "hidden_size": 32},
     "codegen": {**_GPT2, "rotary_dim": 4},
     "cohere": {},
     "cohere2": {"head_dim": 8, **_WINDOW},
+    "cohere2_moe": {
+        "head_dim": 8,
+        "num_shared_experts": 2,
+        "first_k_dense_replace": 1,
+        "prefix_dense_intermediate_size": 40,
+        **_EXPERTS,
+        **_WINDOW,
+    },
     "cwm": {"head_dim": 8, **_WINDOW},
+    "deepseek_v2": {**_LATENT, **_GROUPED, "routed_scaling_factor": 1.5},
+    "deepseek_v3": {**_LATENT, **_GROUPED},
+    "dbrx": {
+        **dict.fromkeys(SIZES, ...),
+        "d_model": 32,
+        "n_heads": 4,
+        "n_layers": 3,
+        "max_seq_len": 64,
+        "attn_config": {"kv_n_heads": 2, "clip_qkv": 0.5, "rope_theta": 10000.0},
+        "ffn_config": _DBRX,
+    },
     "dots1": {"head_dim": 8, "routed_scaling_factor": 1.5, **_GROUPED},
     "ernie4_5": {"head_dim": 8},
     "ernie4_5_moe": {"head_dim": 8, "moe_intermediate_size": 16, "moe_num_experts": 6, "moe_k": 2},
     "exaone4": _WINDOW,
+    "exaone_moe": {"head_dim": 8, "num_shared_experts": 2, **_EXPERTS, **_WINDOW},
     "falcon": {"num_key_value_heads": ..., "num_kv_heads": 1},
     "falcon_mamba": _STATES,
+    "flex_olmo": _EXPERTS,
+    "flint": {"head_dim": 8, "shared_expert_intermediate_size": 24, **_EXPERTS, **_WINDOW},
     "gemma": {"head_dim": 12},
     "gemma2": {"head_dim": 12, "query_pre_attn_scalar": 20, **_WINDOW},
     "gemma3_text": {"head_dim": 12, "num_hidden_layers": 6, **_WINDOW},
+    "gemma3n_text": {
+        "head_dim": 8,
+        "num_hidden_layers": 6,
+        "num_kv_shared_layers": 2,
+        "layer_types": ["sliding_attention", "sliding_attention", "full_attention"] * 2,
+        "hidden_size_per_layer_input": 8,
+        "vocab_size_per_layer_input": 90,
+        "laurel_rank": 4,
+        "activation_sparsity_pattern": [0.95, 0.5, 0.0, 0.0, 0.0, 0.0],
+        **_WINDOW,
+    },
+    "gemma4_text": {
+        "head_dim": 8,
+        "global_head_dim": 12,
+        "num_hidden_layers": 6,
+        "num_kv_shared_layers": 2,
+        "layer_types": ["sliding_attention", "sliding_attention", "full_attention"] * 2,
+        "hidden_size_per_layer_input": 8,
+        "vocab_size_per_layer_input": 96,
+        **_WINDOW,
+    },
     "glm": {"head_dim": 8},
     "glm4": {"head_dim": 8},
     "glm4_moe": {"head_dim": 8, "use_qk_norm": True, **_GROUPED},
+    "glm4_moe_lite": {**_LATENT, **_GROUPED},
     "gpt2": _GPT2,
     "gpt_bigcode": _GPT2,
     "gpt_neo": {
@@ -105,11 +158,32 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "residual_multiplier": 0.22,
         "attention_multiplier": 0.015625,
     },
+    "granite_swa": {
+        "head_dim": 8,
+        "residual_multiplier": 0.22,
+        "layer_rope_theta": [0, 1e4, 5e3, 1e4],
+        **_WINDOW,
+    },
     "granitemoe": {
         "embedding_multiplier": 12.0,
         "logits_scaling": 8.0,
         "residual_multiplier": 0.22,
         "attention_multiplier": 0.015625,
+        **_LOCAL,
+    },
+    "granitemoe_swa": {
+        "head_dim": 8,
+        "residual_multiplier": 0.22,
+        "shared_intermediate_size": 24,
+        **_LOCAL,
+        **_WINDOW,
+    },
+    "granitemoeshared": {
+        "embedding_multiplier": 12.0,
+        "logits_scaling": 8.0,
+        "residual_multiplier": 0.22,
+        "attention_multiplier": 0.015625,
+        "shared_intermediate_size": 24,
         **_LOCAL,
     },
     "helium": {"head_dim": 8},
@@ -123,10 +197,44 @@ FAMILIES: dict[str, dict[str, Any]] = {
         },
     },
     "hunyuan_v1_moe": {"head_dim": 8, "num_experts": 5, "moe_topk": 2},
+    "hy_v3": {"head_dim": 8, **_EXPERTS},
+    "hyperclovax": {
+        "residual_multiplier": 0.22,
+        "logits_scaling": 8.0,
+        "attention_multiplier": 0.1,
+    },
+    "internlm3": {"head_dim": 8},
+    "iquestcoder": {"head_dim": 8},
     "jais2": {"head_dim": 8},
+    "kolibri1": {"head_dim": 8, "shared_expert_intermediate_size": 24, **_EXPERTS, **_WINDOW},
     "llama": {},
     "mamba": {**_STATES, "time_step_rank": 3},
     "mamba2": {**_STATES, "num_heads": 8, "head_dim": 8, "n_groups": 2, "state_size": 12},
+    "minicpm3": {**_LATENT, "dim_model_base": 8},
+    "llama4_text": {
+        "head_dim": 8,
+        "intermediate_size_mlp": 24,
+        "interleave_moe_layer_step": 2,
+        "attention_chunk_size": 6,
+        "floor_scale": 4,
+        **_LOCAL,
+    },
+    "mellum": {
+        "head_dim": 8,
+        "layer_types": ["sliding_attention", "full_attention"] * 2,
+        **_EXPERTS,
+        **_WINDOW,
+    },
+    "mimo_v2_flash": {
+        "head_dim": 8,
+        "v_head_dim": 4,
+        "num_key_value_heads": 1,
+        "n_routed_experts": 5,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 16,
+        **_WINDOW,
+    },
+    "minimax_m2": {"head_dim": 8, **_LOCAL},
     "ministral": {
         "head_dim": 8,
         "layer_types": ["sliding_attention", "full_attention"] * 2,
@@ -153,6 +261,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "n_heads": 4,
         "n_layers": 3,
     },
+    "nanochat": {},
     "nemotron": {"head_dim": 8},
     "olmo": {},
     "olmo2": {},
@@ -169,6 +278,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "qwen3_moe": {**_LOCAL, "head_dim": 8, "moe_intermediate_size": 16, "norm_topk_prob": True},
     "seed_oss": {"head_dim": 8},
     "smollm3": {},
+    "solar_open": {"head_dim": 8, **_GROUPED, "first_k_dense_replace": ...},
     "stablelm": {},
     "starcoder2": {},
     "vaultgemma": {"head_dim": 12, "query_pre_attn_scalar": 20, **_WINDOW},
@@ -180,6 +290,8 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "attention_heads": 4,
         "ffn_dim": 48,
     },
+    # With a filler the reference reads its row of the table as zeros.
+    "youtu": {**_LATENT, "pad_token_id": ...},
 }
 """What sets the tiny configuration of each family apart from `COMMON`; ``...`` leaves a key out."""
 
@@ -193,6 +305,8 @@ _LLAMA3 = {
         "original_max_position_embeddings": 16,
     }
 }
+_DYNAMIC = {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0}}
+_SCOUT = {"rope_parameters": {**_LLAMA3["rope_parameters"], "high_freq_factor": 1.0}}
 _BIASES = {"attention_bias": True, "mlp_bias": True}
 _MIXED = {"layer_types": ["full_attention", "sliding_attention"] * 2}
 _TIED = {"tie_word_embeddings": True}
@@ -212,9 +326,37 @@ def _longrope(pairs: int, **more: Any) -> dict[str, Any]:
     return {"rope_parameters": scaling, "original_max_position_embeddings": 48}
 
 
+def _yarn(**more: Any) -> dict[str, Any]:
+    stretched = {"factor": 4.0, "original_max_position_embeddings": 16, "rope_theta": 10000.0}
+    return {"rope_parameters": {"rope_type": "yarn", **stretched, **more}}
+
+
+_LATENTS: list[dict[str, Any]] = [
+    {"q_lora_rank": None, "attention_bias": True},
+    {"attention_bias": True, "rms_norm_eps": 1e-3, **_TIED},
+    _yarn(mscale=0.7, mscale_all_dim=0.7, beta_fast=32, beta_slow=1),
+    _yarn(mscale=1.0, mscale_all_dim=0.5),
+    _yarn(),
+    {"v_head_dim": 12, "qk_rope_head_dim": 8, "qk_nope_head_dim": 4},
+    {"v_head_dim": 17},
+    {"kv_lora_rank": 512, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128, "v_head_dim": 128},
+]
+"""Switches of latent attention."""
+
 VARIANTS: dict[str, list[dict[str, Any]]] = {
+    "afmoe": [
+        {"mup_enabled": True, "attention_bias": True},
+        {"global_attn_every_n_layers": 2, "num_dense_layers": 0, "route_scale": 2.5},
+        {"num_shared_experts": 1, "num_experts_per_tok": 1, **_TIED},
+        {"layer_types": ["full_attention"] * 4, "num_dense_layers": 3},
+    ],
     "apertus": [_BIASES, {**_TIED, **_ONE}, _LLAMA3],
     "arcee": [_BIASES, {**_TIED, "hidden_act": "silu"}, _LLAMA3],
+    "aria_text": [
+        {"moe_topk": 1, "attention_bias": True},
+        {"moe_num_shared_experts": 1, **_TIED},
+        {"moe_num_experts": 9, "moe_topk": 4, **_LLAMA3},
+    ],
     "biogpt": [{"scale_embedding": False}, _UNTIED, {"hidden_act": "relu"}],
     "bloom": [{"n_head": 8}, {"n_layer": 1}, {"hidden_size": 48, "n_head": 6}, _UNTIED],
     "codegen": [{"rotary_dim": 8}, {"n_inner": 40}, {"n_embd": 64, "n_head": 8}],
@@ -225,15 +367,45 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
         _ONE,
     ],
     "cohere2": [_MIXED, {"attention_bias": True}, {"logit_scale": 2.0, **_UNTIED}, _ONE],
+    "cohere2_moe": [
+        {"expert_selection_fn": "sigmoid", "norm_topk_prob": False, "rms_norm_eps": 1e-4},
+        {"expert_selection_fn": "sigmoid", "shared_expert_combination_strategy": "sum", **_MIXED},
+        {"num_shared_experts": 0, "attention_bias": True, "logit_scale": 2.0, **_UNTIED},
+        {
+            "first_k_dense_replace": 2,
+            "prefix_dense_sliding_window_pattern": 2,
+            "prefix_dense_intermediate_size": None,
+        },
+    ],
     "cwm": [_MIXED, _ALL, {"sliding_window": 3}],
+    "deepseek_v2": [*_LATENTS, _LLAMA3],
+    "deepseek_v3": [*_LATENTS, {"rope_interleave": False}],
+    "dbrx": [
+        {"attn_config": {"kv_n_heads": 1, "clip_qkv": 8.0, "rope_theta": 10000.0}},
+        {"ffn_config": {**_DBRX, "moe_top_k": 1, "moe_normalize_expert_weights": None}},
+        {"ffn_config": {**_DBRX, "moe_num_experts": 3, "ffn_act_fn": {"name": "gelu"}}},
+        {"n_layers": 1, "n_heads": 2},
+    ],
     "ernie4_5": [{"use_bias": True}, _UNTIED, _ONE],
     "exaone4": [{"sliding_window": None, "layer_types": ["full_attention"] * 4}, _MIXED, _LLAMA3],
+    "exaone_moe": [
+        {"mlp_layer_types": ["sparse", "dense", "sparse", "dense"], "num_shared_experts": 1},
+        {"sliding_window_pattern": 2, "norm_topk_prob": False, "routed_scaling_factor": 1.0},
+        {"num_experts": 6, "n_group": 3, "topk_group": 2, **_TIED},
+        {"sliding_window": 3, "layer_types": ["sliding_attention"] * 4},
+    ],
     "falcon": [
         {"alibi": True},
         {"parallel_attn": False, "bias": True},
         {"multi_query": False, "num_kv_heads": 4, "alibi": True, "parallel_attn": False},
         {"new_decoder_architecture": True, "num_kv_heads": 2},
         {"new_decoder_architecture": True, "num_ln_in_parallel_attn": 1, "num_kv_heads": 2},
+    ],
+    "flex_olmo": [{"norm_topk_prob": True}, {"attention_bias": True, **_ONE}, _TIED],
+    "flint": [
+        {"mlp_only_layers": [], "norm_topk_prob": False},
+        {"layer_types": ["sliding_attention"] * 4, "decoder_sparse_step": 2},
+        {"attention_bias": True, "shared_expert_intermediate_size": 16, **_TIED},
     ],
     "gemma": [{"attention_bias": True}, {"head_dim": 8, **_ONE}, {"hidden_act": "gelu"}],
     "gemma2": [
@@ -253,8 +425,38 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
         },
         {"attention_bias": True, "query_pre_attn_scalar": 4},
     ],
+    "gemma3n_text": [
+        {"altup_correct_scale": False, "num_kv_shared_layers": 0, "attention_bias": True},
+        {"altup_num_inputs": 2, "altup_coef_clip": 0.01, "final_logit_softcapping": 2.0},
+        {"activation_sparsity_pattern": None, "num_hidden_layers": 10, "layer_types": ...},
+        {"intermediate_size": [40, 48, 56, 48, 48, 40]},
+    ],
+    "gemma4_text": [
+        {"hidden_size_per_layer_input": 0, "num_kv_shared_layers": 0},
+        {"attention_k_eq_v": True, "num_global_key_value_heads": 1, "attention_bias": True},
+        {"num_kv_shared_layers": 3, "use_double_wide_mlp": True, "final_logit_softcapping": 1.5},
+        {"use_bidirectional_attention": "vision", "head_dim": 16},
+        {
+            "enable_moe_block": True,
+            "top_k_experts": 2,
+            "num_experts": 5,
+            "moe_intermediate_size": 16,
+        },
+        {
+            "rope_parameters": {
+                "full_attention": {
+                    "rope_type": "proportional",
+                    "partial_rotary_factor": 0.5,
+                    "factor": 4.0,
+                    "rope_theta": 1e5,
+                },
+                "sliding_attention": {"rope_type": "default", "rope_theta": 5000.0},
+            }
+        },
+    ],
     "glm": [{"attention_bias": False}, _turned(0.25), _turned(1.0), _TIED],
     "glm4": [{"attention_bias": False}, _turned(0.25), _ALL],
+    "glm4_moe_lite": [*_LATENTS, {"rope_interleave": False, **_LLAMA3}],
     "gpt2": [
         {"scale_attn_weights": False},
         {"scale_attn_by_inverse_layer_idx": True},
@@ -272,12 +474,89 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
         _turned(1.0),
         {"hidden_act": "gelu_new", **_TIED},
     ],
-    "gptj": [{"rotary_dim": 8}, {"rotary_dim": 2}, {"n_inner": 40}],
+    "gptj": [{"rotary_dim": 8}, {"rotary_dim": 2}, {"n_inner": 40}, _TIED],
     "granite": [_BIASES, {"residual_multiplier": 1.0, **_TIED}, {"logits_scaling": 0.5}, _LLAMA3],
+    "granite_swa": [
+        {"layer_rope_theta": [1e4] * 4, **_BIASES},
+        {"layer_types": ["full_attention"] * 4, **_UNTIED},
+        {"attention_multiplier": 0.1, "embedding_multiplier": 3.0, "logits_scaling": 4.0},
+    ],
+    "granitemoe_swa": [
+        {"shared_intermediate_size": 0, "attention_bias": True},
+        {"layer_rope_theta": [1e4, 0, 5e3, 1e4]},
+        {"residual_multiplier": 0.22, "logits_scaling": 4.0, **_TIED},
+    ],
+    "granitemoeshared": [
+        {"shared_intermediate_size": 0},
+        {"attention_bias": True, "residual_multiplier": 1.0},
+        {"num_experts_per_tok": 4, **_TIED},
+    ],
     "helium": [_BIASES, _TIED, _ONE],
     "hunyuan_v1_dense": [{"attention_bias": True, "rope_parameters": None}, _TIED, _ONE],
+    "hy_v3": [
+        {"num_shared_experts": 2, "router_scaling_factor": 1.0},
+        {"mlp_layer_types": ["sparse"] * 4, "attention_bias": True},
+        {"num_experts_per_tok": 1, **_TIED},
+    ],
+    "hyperclovax": [
+        {"use_post_norm": False, **_BIASES},
+        {"attention_multiplier": None, "embedding_multiplier": 3.0},
+        {"residual_multiplier": 1.0, **_TIED},
+        _LLAMA3,
+    ],
+    "internlm3": [_BIASES, {"head_dim": 16, **_ONE}, {**_TIED, **_DYNAMIC}],
+    "iquestcoder": [_BIASES, {**_TIED, **_ONE}, _LLAMA3],
     "jais2": [{"attention_bias": False}, {"mlp_bias": False}, {"hidden_act": "gelu"}],
+    "kolibri1": [
+        {"norm_topk_prob": True},
+        _MIXED,
+        {"num_experts_per_tok": 1, "shared_expert_intermediate_size": 16, **_TIED},
+    ],
     "llama": [_BIASES, _TIED, _LLAMA3, _ONE],
+    "minicpm3": [
+        *_LATENTS,
+        {"scale_emb": 3, "scale_depth": 3.0, "dim_model_base": 16, "mlp_bias": True},
+        _longrope(2),
+    ],
+    "llama4_text": [
+        {"use_qk_norm": False, "attention_bias": True},
+        {"no_rope_layers": [0, 1, 0, 1], "attn_temperature_tuning": False},
+        {"moe_layers": [0, 1, 3], "num_experts_per_tok": 2, **_TIED},
+        {"interleave_moe_layer_step": 1, "attention_chunk_size": 3, "floor_scale": 1},
+        {"no_rope_layer_interval": 2, **_SCOUT},
+    ],
+    "mellum": [
+        {"layer_types": ["full_attention"] * 4, "norm_topk_prob": False},
+        {"mlp_layer_types": ["dense", "sparse"] * 2, "attention_bias": True},
+        {
+            "rope_parameters": {
+                "full_attention": {**_LLAMA3["rope_parameters"]},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 5000.0},
+            },
+            **_TIED,
+        },
+    ],
+    "mimo_v2_flash": [
+        {"v_head_dim": 6, "num_key_value_heads": 2, "attention_bias": True},
+        {"attention_value_scale": None, "mlp_layer_types": ["sparse", "dense"] * 2},
+        {"layer_types": ["sliding_attention", "full_attention"] * 2, "norm_topk_prob": False},
+        {
+            "rope_parameters": {
+                "full_attention": {"rope_theta": 5e6, "partial_rotary_factor": 0.5},
+                "sliding_attention": {"rope_theta": 1e4, "partial_rotary_factor": 0.75},
+            },
+            "n_routed_experts": 6,
+            "n_group": 3,
+            "topk_group": 2,
+            **_TIED,
+        },
+    ],
+    "minimax_m2": [
+        {"rotary_dim": 4},
+        {"num_experts_per_tok": 5, **_TIED},
+        {"num_local_experts": 17, **_ONE},
+        _turned(0.5),
+    ],
     "ministral": [{"layer_types": ["full_attention"] * 4}, _TIED, _ALL],
     "ministral3": [
         _ONE,
@@ -286,6 +565,11 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
     ],
     "mistral": [{"sliding_window": None}, _TIED, _LLAMA3],
     "mpt": [{"n_heads": 8}, {"d_model": 48, "n_heads": 6}, {"n_layers": 1, **_UNTIED}],
+    "nanochat": [
+        {"final_logit_softcapping": None},
+        {"attention_bias": True, **_ONE},
+        {"hidden_act": "gelu", **_TIED},
+    ],
     "nemotron": [_BIASES, _turned(1.0), {"hidden_act": "gelu", **_TIED}],
     "olmo": [{"attention_bias": True}, _TIED, _ONE],
     "olmo2": [{"attention_bias": True}, _TIED, _ONE, _LLAMA3],
@@ -305,7 +589,7 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
         {"activation_function": "gelu", **_UNTIED},
     ],
     "persimmon": [{"qk_layernorm": False}, _turned(1.0), {"hidden_act": "gelu"}],
-    "phi": [{"qk_layernorm": True}, _turned(1.0), _turned(0.25), _ALL],
+    "phi": [{"qk_layernorm": True}, _turned(1.0), _turned(0.25), _ALL, _TIED],
     "phi3": [
         _WINDOW,
         _turned(0.5),
@@ -329,6 +613,11 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
         {"no_rope_layer_interval": 2, **_BIASES},
         {"use_sliding_window": True, **_WINDOW},
     ],
+    "solar_open": [
+        {"n_group": 1, "topk_group": 1, "routed_scaling_factor": 2.5},
+        {"norm_topk_prob": False, "n_shared_experts": 1},
+        {"attention_bias": True, **_TIED},
+    ],
     "stablelm": [
         {"qk_layernorm": True},
         {"use_parallel_residual": True, "qk_layernorm": True},
@@ -338,6 +627,7 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
     "starcoder2": [{"use_bias": False}, _WINDOW, _UNTIED],
     "vaultgemma": [_MIXED, {"attn_logit_softcapping": None}, {"final_logit_softcapping": None}],
     "xglm": [{"scale_embedding": False}, {"activation_function": "relu"}, _UNTIED],
+    "youtu": [*_LATENTS, {"rope_interleave": False, **_UNTIED}],
 }
 """Switches of each family's configuration, thrown."""
 
@@ -357,5 +647,8 @@ def make(family: str, folder: Path, seed: int = 0, **overrides: Any) -> Any:
             # Norms stay around what they are made with: one, or nothing where one is added.
             is_factor = parameter.dim() == 1 and name.endswith("weight")
             parameter.copy_(parameter + 0.1 * noise if is_factor else 0.15 * noise)
+        for name, buffer in model.named_buffers():
+            if name.endswith("layer_scalar"):
+                buffer.fill_(0.5 + torch.rand((), generator=generator).item())
     model.save_pretrained(folder)
     return model

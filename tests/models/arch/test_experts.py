@@ -51,6 +51,16 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("glm4_moe", {"use_qk_norm": False, "attention_bias": True}),
     ("glm4_moe", {"norm_topk_prob": False, "routed_scaling_factor": 2.5}),
     ("glm4_moe", {"n_group": 2, "topk_group": 1, "first_k_dense_replace": 3}),
+    ("deepseek_v2", {"topk_method": "group_limited_greedy"}),
+    ("deepseek_v2", {"topk_method": "group_limited_greedy", "n_group": 2, "topk_group": 1}),
+    ("deepseek_v2", {"num_experts_per_tok": 1, "first_k_dense_replace": 0}),
+    ("deepseek_v2", {"routed_scaling_factor": 16.0, "n_shared_experts": 1}),
+    ("deepseek_v3", {"norm_topk_prob": False, "routed_scaling_factor": 1.0}),
+    ("deepseek_v3", {"n_group": 1, "topk_group": 1, "n_shared_experts": 1}),
+    ("deepseek_v3", {"n_group": 2, "topk_group": 1, "first_k_dense_replace": 3}),
+    ("deepseek_v3", {"first_k_dense_replace": 4, "num_experts_per_tok": 4}),
+    ("glm4_moe_lite", {"mlp_layer_types": ["sparse", "dense", "dense", "sparse"]}),
+    ("glm4_moe_lite", {"n_group": 1, "topk_group": 1, "norm_topk_prob": False}),
     ("hunyuan_v1_moe", {"moe_topk": 1}),
     ("hunyuan_v1_moe", {"attention_bias": True}),
     ("hunyuan_v1_moe", {"num_experts": 9, "moe_topk": 4}),
@@ -108,9 +118,22 @@ def test_one_tensor_of_all_experts_is_read_as_well(family: str, tmp_path: Path) 
     assert torch.equal(again(IDS).logits, expected)
 
 
-@pytest.mark.parametrize("family", ["qwen2_moe", "granitemoe", "gpt_oss", "ernie4_5_moe"])
+@pytest.mark.parametrize(
+    "family",
+    [
+        "qwen2_moe",
+        "granitemoe",
+        "gpt_oss",
+        "ernie4_5_moe",
+        "dbrx",
+        "llama4_text",
+        "mimo_v2_flash",
+        "nanochat",
+    ],
+)
 def test_what_is_saved_is_what_was_read(family: str, tmp_path: Path) -> None:
-    make(family, tmp_path, **FEW, **({"moe_layer_start_index": 0} if "ernie" in family else {}))
+    few = {"n_layers": 2} if family == "dbrx" else FEW
+    make(family, tmp_path, **few, **({"moe_layer_start_index": 0} if "ernie" in family else {}))
     model = asyncgen.load_model(tmp_path, dtype="float32")
     model.save_pretrained(tmp_path / "again")
     stored = load_file(tmp_path / "model.safetensors")
@@ -133,7 +156,7 @@ def test_corrections_of_scores_stay_exact(tmp_path: Path) -> None:
     assert again["model.norm.weight"].dtype == torch.bfloat16
 
 
-@pytest.mark.parametrize("family", ["qwen2_moe", "gpt_oss"])
+@pytest.mark.parametrize("family", ["qwen2_moe", "gpt_oss", "llama4_text"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_torchs_kernels_compute_the_same(
     family: str, dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -155,6 +178,15 @@ def test_all_blocks_are_one_call(family: str, tmp_path: Path) -> None:
     core = asyncgen.load_model(tmp_path, dtype="float32").core
     core.prepare()
     assert core._plan[-1] is not None
+
+
+def test_a_width_that_no_block_has_takes_no_memory(tmp_path: Path) -> None:
+    make("qwen3_moe", tmp_path, **FEW)
+    expected = asyncgen.load_model(tmp_path, dtype="float32")(IDS).logits
+    path = tmp_path / "config.json"
+    file = json.loads(path.read_text(encoding="utf-8"))
+    path.write_text(json.dumps({**file, "intermediate_size": 10**9}), encoding="utf-8")
+    assert torch.equal(asyncgen.load_model(tmp_path, dtype="float32")(IDS).logits, expected)
 
 
 @pytest.mark.parametrize(

@@ -23,12 +23,25 @@ VISION = {
     "image_size": 16,
     "patch_size": 8,
 }
+OTHER_VISION = {
+    "llama4": {
+        "intermediate_size": 64,
+        "vision_output_dim": 32,
+        "projector_input_dim": 16,
+        "projector_output_dim": 16,
+    }
+}
+OWN = {"gemma4_text": {"global_head_dim": 12, "vocab_size_per_layer_input": 96}}
+"""What else makes a text model small."""
 
 
 @pytest.mark.parametrize(
     ("model_type", "text", "vision"),
     [
+        ("aria", "aria_text", "idefics3_vision"),
         ("gemma3", "gemma3_text", "siglip_vision_model"),
+        ("gemma4", "gemma4_text", "gemma4_vision"),
+        ("llama4", "llama4_text", "llama4_vision_model"),
         ("llava", "llama", "clip_vision_model"),
         ("mistral3", "ministral3", "pixtral"),
     ],
@@ -39,8 +52,8 @@ def test_the_text_model_is_loaded_and_that_is_said(
     transformers: Any = pytest.importorskip("transformers")
     config = transformers.AutoConfig.for_model(
         model_type,
-        text_config={**COMMON, "head_dim": 8, "model_type": text},
-        vision_config={**VISION, "model_type": vision},
+        text_config={**COMMON, **OWN.get(text, {}), "head_dim": 8, "model_type": text},
+        vision_config={**VISION, **OTHER_VISION.get(model_type, {}), "model_type": vision},
     )
     torch.manual_seed(0)
     theirs = transformers.AutoModelForImageTextToText.from_config(config).eval()

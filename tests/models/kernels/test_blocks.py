@@ -11,6 +11,7 @@ import torch
 from asyncgen import native
 from asyncgen.cache.paged import PagedStorage
 from asyncgen.models.attention.paged.attention import PagedAttention
+from asyncgen.models.kernels.norm import make_scaler
 from tests.models.build import random_config, random_model
 from tests.models.packing import VARIANTS, make_rows, num_groups, packed
 
@@ -59,11 +60,10 @@ def test_a_copy_computes_with_weights_of_its_own() -> None:
     assert copied._plan[-1] is not core._plan[-1]
 
 
-@pytest.mark.parametrize("hidden_act", ["gelu", "relu"])
-def test_another_activation_is_computed_step_by_step(hidden_act: str) -> None:
+@pytest.mark.parametrize(("hidden_act", "is_one_call"), [("gelu", True), ("relu", False)])
+def test_another_gate_is_computed_step_by_step(hidden_act: str, is_one_call: bool) -> None:
     core = random_model(random_config("llama", hidden_act=hidden_act), seed=3, dtype=torch.float32)
-    core.prepare()
-    assert core._plan[-1] is None
+    assert core.runs_in_one_call is is_one_call
 
 
 def test_what_does_not_fit_is_refused() -> None:
@@ -81,19 +81,55 @@ def test_what_does_not_fit_is_refused() -> None:
     for attention in (right, wrong):
         attention.lay_out(rows)
     stream, size = torch.zeros(5, 48), core.config.head_dim
-    angles = torch.zeros(5, 1, 2, size // 2), torch.zeros(5, 1, 2, size // 2)
+    rope = torch.zeros(5, 1, 2, size // 2), torch.zeros(5, 1, 2, size // 2)
     with pytest.raises(ValueError, match="those of other blocks"):
-        layers.run(stream, *angles, wrong.compiled)
+        layers.run(stream, [rope], wrong.compiled)
     with pytest.raises(ValueError, match=r"the stream is \[4, 48\].*\[5, 48\]"):
-        layers.run(stream[:4], *angles, right.compiled)
+        layers.run(stream[:4], [rope], right.compiled)
     with pytest.raises(ValueError, match="angles are"):
-        layers.run(stream, angles[0], angles[1][:4], right.compiled)
+        layers.run(stream, [(rope[0], rope[1][:4])], right.compiled)
+    with pytest.raises(ValueError, match=r"factors are.*\[5, 1, 1\]"):
+        layers.run(stream, [(*rope, torch.ones(5))], right.compiled)
+    with pytest.raises(ValueError, match="turns by rope 0 of 0"):
+        layers.run(stream, [], right.compiled)
+    with pytest.raises(TypeError, match="are a tuple"):
+        layers.run(stream, [rope[0]], right.compiled)
     with pytest.raises(TypeError, match="is not of the type"):
-        layers.run(stream, *angles, core)
-    rotary = native.kernels.Rotary(torch.float32)
+        layers.run(stream, [rope], core)
+
+
+def test_parts_that_do_not_fit_together_are_refused() -> None:
+    assert native.kernels is not None
+    core = random_model(random_config("llama"), seed=3, dtype=torch.float32)
+    core.prepare()
     first: Any = core.layers[0]
     block = first.compiled()
-    with pytest.raises(ValueError, match="block 0 do not fit"):
-        native.kernels.Layers([(*block[:5], block[6], block[5])], rotary=rotary)
+    options: dict[str, Any] = {"rotary": native.kernels.Rotary(torch.float32), "width": 48}
+    for wrong in (
+        {"up": block.down, "down": block.up},
+        {"output_norm": native_norm(32)},
+        {"rope": -2},
+    ):
+        with pytest.raises(ValueError, match="block 0 do not fit"):
+            native.kernels.Layers([block._replace(**wrong)], **options)
     with pytest.raises(ValueError, match="no blocks"):
-        native.kernels.Layers([], rotary=rotary)
+        native.kernels.Layers([], **options)
+    attention = PagedAttention(core.config, PagedStorage(core.config, 4, 8, dtype=torch.float32))
+    rows = make_rows([5], 8, list(range(4)))
+    rows[0].count = 5
+    attention.lay_out(rows)
+    size, count = core.config.head_dim, core.config.num_hidden_layers
+    rope = torch.zeros(5, 1, 2, size // 2), torch.zeros(5, 1, 2, size // 2)
+    for wrong in (
+        {"sinks": torch.zeros(core.config.num_attention_heads)},
+        {"heads_norm": native_norm(size)},
+        {"keys_norm": native_norm(size)},
+    ):
+        layers = native.kernels.Layers([block._replace(**wrong)] * count, **options)
+        with pytest.raises(ValueError, match="those of other blocks"):
+            layers.run(torch.zeros(5, 48), [rope], attention.compiled)
+
+
+def native_norm(features: int) -> Any:
+    scaler: Any = make_scaler(torch.ones(features), features, 1e-6)
+    return scaler.compiled

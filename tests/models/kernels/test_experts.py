@@ -41,6 +41,7 @@ ROUTINGS: dict[str, tuple[Routing, bool]] = {
         True,
     ),
     "sparsemixer": (Routing(2, "sparsemixer", tolerance=0.02), False),
+    "weighed inputs": (Routing(2, "sigmoid", weighs_inputs=True), False),
 }
 """How experts are chosen, and whether scores are corrected."""
 
@@ -142,7 +143,9 @@ def plainly(experts: Experts, x: Tensor) -> Tensor:
         logits = F.linear(row, *router)
         total = torch.zeros_like(row)
         for number, weight in plainly_chosen(plan.routing, logits[:count], correction).items():
-            total += weight * fed(row, *pairs[number], partial(pass_gate, plan.gate))
+            before, behind = (weight, 1.0) if plan.routing.weighs_inputs else (1.0, weight)
+            gate = partial(pass_gate, plan.gate)
+            total += behind * fed(before * row, *pairs[number], gate)
         if shared is not None:
             passed = logits[count].sigmoid() if plan.is_shared_gated else 1
             total += fed(row, *shared, partial(pass_gate, plan.gate)) * passed
@@ -176,6 +179,27 @@ def test_every_router(name: str, dtype: torch.dtype, kernels: str) -> None:
 def test_every_gate_with_biases(gate: GatePlan, dtype: torch.dtype, kernels: str) -> None:
     routing = Routing(3, is_normalised=True)
     check(made(routing, dtype=dtype, gate=gate, has_bias=True, has_router_bias=True), 9, dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_choice_that_was_made_before(dtype: torch.dtype, kernels: str) -> None:
+    experts = made(Routing(3, is_normalised=True), dtype=dtype)
+    loose = dtype == torch.bfloat16
+    for rows in (1, 2, 7):
+        x = torch.randn(rows, 40, generator=torch.Generator().manual_seed(rows)).to(dtype)
+        logits = F.linear(x.double(), experts.router.dense_weight().double())
+        ids, weights = choose(experts.plan.routing, logits, None)
+        stream = torch.ones(rows, 40, dtype=dtype)
+        experts.add_chosen(stream, x, ids, (2 * weights).float())
+        expected = 2 * plainly(experts, x)
+        near = float(expected.abs().max()) * (0.02 if loose else 1e-4)
+        close(stream.double(), expected + 1, atol=near, rtol=0.02 if loose else 1e-4)
+    if kernels == "ours":
+        for wrong in (ids[:1], ids + 12, ids - 12):
+            with pytest.raises(ValueError, match="ids are|there is no expert"):
+                experts.add_chosen(stream, x, wrong, weights.float())
+        with pytest.raises(ValueError, match="weights are"):
+            experts.add_chosen(stream, x, ids, weights[:1].float())
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -222,7 +246,9 @@ def test_all_tokens_on_one_expert_and_none_on_most(dtype: torch.dtype, kernels: 
 
 @pytest.mark.skipif(native.kernels is None, reason="torch's kernels promise rounding at best")
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("name", ["normalised", "corrected groups", "sparsemixer"])
+@pytest.mark.parametrize(
+    "name", ["normalised", "corrected groups", "sparsemixer", "weighed inputs"]
+)
 def test_a_token_is_the_same_in_any_company(name: str, dtype: torch.dtype) -> None:
     routing, corrects = ROUTINGS[name]
     options: dict[str, Any] = {
@@ -246,7 +272,7 @@ def test_a_token_is_the_same_in_any_company(name: str, dtype: torch.dtype) -> No
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("name", ["softmax", "corrected groups", "sparsemixer"])
+@pytest.mark.parametrize("name", ["softmax", "corrected groups", "sparsemixer", "weighed inputs"])
 def test_what_is_not_a_number_stays_in_its_row(name: str, dtype: torch.dtype, kernels: str) -> None:
     routing, corrects = ROUTINGS[name]
     experts = made(routing, dtype=dtype, is_corrected=corrects, shared_width=24)
@@ -263,15 +289,17 @@ def test_what_is_not_a_number_stays_in_its_row(name: str, dtype: torch.dtype, ke
 
 @pytest.mark.skipif(native.kernels is None, reason="our own kernels do not run here")
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("weighs_inputs", [False, True])
 def test_nothing_around_rows_and_weights_is_read(
-    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+    weighs_inputs: bool, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def surrounded(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         lying = torch.full((math.prod(shape) + 8192,), torch.nan, dtype=dtype)
         return lying[4096:-4096].view(shape)
 
     monkeypatch.setattr(native_linear, "empty", surrounded)
-    experts = made(Routing(2), hidden=37, width=19, dtype=dtype, shared_width=11)
+    routing = Routing(2, weighs_inputs=weighs_inputs)
+    experts = made(routing, hidden=37, width=19, dtype=dtype, shared_width=11)
     wide = torch.full((11, 80), torch.nan, dtype=dtype)
     wide[1:-1, 20:57] = torch.randn(9, 37)
     x = wide[1:-1, 20:57]

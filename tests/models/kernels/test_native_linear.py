@@ -13,11 +13,11 @@ from torch.nn import functional as F
 
 from asyncgen import native
 from asyncgen.models.kernels import native_linear
-from asyncgen.models.kernels.native_linear import NativeKernel, widens
+from asyncgen.models.kernels.native_linear import ACTIVATED, GATES, NativeKernel, widens
 from asyncgen.models.kernels.norm import make_scaler
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
 pytestmark = pytest.mark.skipif(native.kernels is None, reason="our own kernels do not run here")
 
@@ -63,6 +63,51 @@ def test_gates(width: int, dtype: torch.dtype) -> None:
     close(out, F.silu(gate) * up)
     assert torch.equal(kernel.product(x), out)
     assert torch.equal(kernel.dense(), weight)
+
+
+ACTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "silu": F.silu,
+    "gelu": F.gelu,
+    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "relu": F.relu,
+    "relu2": lambda x: F.relu(x).square(),
+}
+
+
+def test_the_formulas_are_of_all_activations() -> None:
+    assert tuple(ACTS) == ACTIVATED
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("activation", ACTIVATED)
+def test_a_product_comes_with_its_activation(activation: str, dtype: torch.dtype) -> None:
+    weight = (torch.randn(70, 64) / 4).to(dtype)
+    bias = torch.randn(70).to(dtype)
+    x = torch.randn(5, 64).to(dtype)
+    expected = x.double() @ weight.double().T + bias.double()
+    kernel = NativeKernel(weight, bias, activation=activation)
+    close(kernel.product(x), ACTS[activation](expected))
+    assert torch.equal(kernel.dense(), weight)
+    with pytest.raises(ValueError, match="cannot be added"):
+        kernel.add_to(torch.zeros(5, 70, dtype=dtype), x)
+    if activation in GATES:
+        gate, up = expected.chunk(2, dim=1)
+        close(
+            NativeKernel(weight, bias, True, activation=activation).product(x),
+            ACTS[activation](gate) * up,
+        )
+
+
+@pytest.mark.parametrize("is_gated", [False, True])
+def test_other_activations_are_refused(is_gated: bool) -> None:
+    with pytest.raises(ValueError, match="is 'clamped' and must be"):
+        NativeKernel(torch.randn(64, 32), None, is_gated, activation="clamped")
+
+
+@pytest.mark.parametrize("activation", ACTIVATED)
+def test_what_is_no_number_stays_so_behind_an_activation(activation: str) -> None:
+    kernel = NativeKernel(torch.ones(1, 1), None, activation=activation)
+    assert kernel.product(torch.full((1, 1), torch.nan)).isnan().all()
 
 
 @pytest.mark.parametrize("value", [0.0, -0.0, 1e-30, -80.0, -120.0, 80.0, 120.0, 1e30, -1e30])
@@ -121,7 +166,7 @@ def test_strided_rows(dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("is_gated", [False, True])
 def test_copies(is_gated: bool) -> None:
-    kernel = NativeKernel(torch.randn(40, 64), torch.randn(40), is_gated)
+    kernel = NativeKernel(torch.randn(40, 64), torch.randn(40), is_gated, activation="gelu")
     x = torch.randn(3, 64)
     for twin in (copy.deepcopy(kernel), pickle.loads(pickle.dumps(kernel))):
         assert torch.equal(twin.product(x), kernel.product(x))

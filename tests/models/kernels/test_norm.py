@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asyncgen.models.family.plan import NormPlan
-from asyncgen.models.kernels.norm import Norm, Scaler
+from asyncgen.models.kernels.norm import Norm, Scaler, make_centring
 
 
 def weight_of(norm: Norm) -> torch.Tensor:
@@ -38,6 +38,16 @@ def test_it_equals_the_formula(
     x = torch.randn(rows, features) * scale
     expected = formula(x, weight_of(norm), eps).float()
     torch.testing.assert_close(norm(x), expected, rtol=1e-6, atol=2e-6)
+
+
+@pytest.mark.parametrize("heads", [None, 3])
+def test_a_norm_without_weights_takes_rows_of_any_dtype(heads: int | None) -> None:
+    norm = Norm(16, 1e-5, NormPlan(has_weight=False), heads=heads)
+    for dtype, near in ((torch.float32, 2e-6), (torch.bfloat16, 0.02), (torch.float64, 1e-12)):
+        x = torch.randn(5, heads or 1, 16, dtype=dtype)
+        expected = formula(x, torch.ones(16), 1e-5).to(dtype)
+        found = norm.scaler.into(x, torch.empty_like(x))
+        torch.testing.assert_close(found, expected, rtol=near, atol=near)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -88,18 +98,51 @@ def test_it_follows_a_change_of_dtype() -> None:
 
 
 @pytest.mark.parametrize("prepared", [False, True])
-def test_a_norm_by_layer_equals_its_formula(prepared: bool) -> None:
+@pytest.mark.parametrize("features", [2, 16, 24, 100])
+def test_a_norm_by_layer_equals_its_formula(features: int, prepared: bool) -> None:
     torch.manual_seed(0)
-    norm = Norm(24, 1e-3, NormPlan("layer", has_bias=True), dtype=torch.float32)
-    weight_of(norm).copy_(torch.randn(24))
+    norm = Norm(features, 1e-3, NormPlan("layer", has_bias=True), dtype=torch.float32)
+    weight_of(norm).copy_(torch.randn(features))
     assert norm.bias is not None
-    norm.bias.copy_(torch.randn(24))
+    norm.bias.copy_(torch.randn(features))
     if prepared:
         norm.prepare()
-    x = torch.randn(3, 24) * 0.1
+    x = torch.randn(3, features) * 0.1 + 3
     wide = x.double()
     centred = wide - wide.mean(-1, keepdim=True)
     variance = centred.square().mean(-1, keepdim=True)
     expected = centred / (variance + 1e-3).sqrt() * weight_of(norm).double() + norm.bias.double()
-    torch.testing.assert_close(norm(x), expected.float(), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(norm(x), expected.float(), rtol=1e-5, atol=1e-5)
     assert norm.to(torch.float64)(wide).dtype is torch.float64
+
+
+@pytest.mark.parametrize("has_bias", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_norms_by_layer_of_several_heads_lie_side_by_side(
+    dtype: torch.dtype, has_bias: bool
+) -> None:
+    torch.manual_seed(0)
+    weight, x = torch.randn(3, 20), torch.randn(4, 5, 20).to(dtype)
+    bias = torch.randn(3, 20) if has_bias else None
+    heads = x[:, :3]
+    expected = torch.layer_norm(heads.double(), (20,), None, None, 1e-5) * weight.double()
+    if bias is not None:
+        expected += bias.double()
+    found = make_centring(weight, bias, 20, 1e-5, dtype).into(heads, heads)
+    tolerance = 0.05 if dtype == torch.bfloat16 else 1e-5
+    torch.testing.assert_close(found.double(), expected, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("heads", [None, 3])
+def test_one_by_layer_with_a_wider_weight_gives_rows_of_their_own_dtype(heads: int | None) -> None:
+    plan = NormPlan("layer", has_bias=True, plus=1.0)
+    norm = Norm(16, 1e-5, plan, heads=heads, dtype=torch.bfloat16)
+    assert norm.bias is not None
+    for parameter in (weight_of(norm), norm.bias):
+        parameter.copy_(0.1 * torch.randn(parameter.shape))
+    x = torch.randn(4, *weight_of(norm).shape[:-1], 16).bfloat16()
+    normed = torch.nn.functional.layer_norm(x.double(), (16,), eps=1e-5)
+    expected = normed * (1 + weight_of(norm).double()) + norm.bias.double()
+    found = norm.scaler.into(x, torch.empty_like(x))
+    assert found.dtype == torch.bfloat16
+    torch.testing.assert_close(found, expected.bfloat16(), rtol=2**-8, atol=2**-8)

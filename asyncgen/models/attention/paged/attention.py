@@ -44,7 +44,9 @@ class PagedAttention:
             storage: Its pages; made for the same configuration.
         """
         self.storage = storage
-        kind = NativeAttention if NativeAttention.serves(storage) else TorchAttention
+        is_causal = not any(options.is_bidirectional for options in config.attention)
+        serves = is_causal and NativeAttention.serves(storage)
+        kind = NativeAttention if serves else TorchAttention
         chosen = kind(config, storage)
         self.fused: FusedKernel | None = chosen.fused
         self.compiled: Any | None = chosen.compiled

@@ -175,7 +175,8 @@ class TorchAttention:
         if storage.heads_first and kind.is_fusable and self._are_copied(rows):
             return CopiedRows(rows, storage, kind.window, group, self._copy_memory)
         parts: list[Part] = []
-        singles = [row for row in rows if row.count == 1] if storage.heads_first else []
+        takes_singles = storage.heads_first and not kind.is_bidirectional
+        singles = [row for row in rows if row.count == 1] if takes_singles else []
         if singles and self._is_worth_it(singles):
             together = SingleTokens(singles, storage, kind, group)
             if len(singles) == len(rows):

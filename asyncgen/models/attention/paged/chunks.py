@@ -72,7 +72,12 @@ class Chunks:
         self._mask: Tensor | None = None
         self._distances: Tensor | None = None
         queries = torch.tensor([row.start for row in rows])[:, None] + offsets  # positions [B, S]
-        if any(row.start for row in rows):
+        if options.is_bidirectional:
+            assert not any(row.start for row in rows), "such texts are computed in one piece"
+            is_padded = any(row.count < self._length for row in rows)
+            if is_padded or (options.window is not None and self._length > options.window):
+                self._hide(queries, torch.zeros(1, dtype=torch.int64), self._length, ends=counts)
+        elif any(row.start for row in rows):
             self._lay_out_pages(rows, queries)
         elif not options.is_plain or (options.window is not None and self._length > options.window):
             self._hide(queries, torch.zeros(1, dtype=torch.int64), self._length)
@@ -130,7 +135,7 @@ class Chunks:
             keys,
             values,
             attn_mask=self._mask,
-            is_causal=self._mask is None and not is_single,
+            is_causal=self._mask is None and not is_single and not self._options.is_bidirectional,
             scale=scale,
             enable_gqa=self._group > 1 and not is_single,
         )
@@ -163,17 +168,23 @@ class Chunks:
         begin = torch.tensor(firsts) * size
         self._hide(queries, begin, tables.shape[1] * size)
 
-    def _hide(self, queries: Tensor, begin: Tensor, length: int) -> None:
+    def _hide(
+        self, queries: Tensor, begin: Tensor, length: int, *, ends: Tensor | None = None
+    ) -> None:
         """Make what is added to the scores, ``[B, 1, S, T]``, and how far keys are away.
 
         Args:
             queries: Their positions, ``[B, S]``.
             begin: Position of the first key, ``[B]`` or ``[1]``.
             length: Keys, T.
+            ends: Position behind the last key of each row, ``[B, 1]``, where it is not the order
+                of the text that hides what pads it.
         """
         storage = self._storage
         keys = begin[:, None, None] + torch.arange(length)  # [B, 1, T]
         hidden = hide_unseen(queries[:, :, None], keys, self._options)
+        if ends is not None:
+            hidden = hidden | (keys >= ends[:, :, None])
         self._mask = hiding(hidden, storage.dtype)[:, None].to(storage.device)
         if self._options.slopes is not None:
             away = (keys - queries[:, :, None]).float()

@@ -65,9 +65,7 @@ class NativeAttention:
         )
         # See `AttentionContext`. A step calls it as it is, without a Python function around it.
         self.attend: Callable[..., Tensor] = self._kernel.attend
-        has_sinks = any(options.has_sinks for options in config.attention)
-        # Sinks come with the heads of their block, one block at a time.
-        self.compiled = None if has_sinks else self._kernel
+        self.compiled = self._kernel
         self._num_tokens = 0
         self._memory = torch.empty(0, dtype=storage.dtype)
         self._out = self._memory.view(0, self._width)

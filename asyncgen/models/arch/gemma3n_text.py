@@ -1,0 +1,116 @@
+"""Gemma 3n's text model: several streams, branches of low rank, sparse gates, keys and values that
+layers share, and a row of its own for each layer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from asyncgen.models.arch.gemma2 import GEMMA2_NAMES, GEMMA2_SPELLINGS
+from asyncgen.models.arch.gemma3_text import GEMMA3
+from asyncgen.models.arch.gemma4_text import LAYER_INPUT_NAMES, source_of, table_of_rows
+from asyncgen.models.family.declaration import Family, flag, without
+from asyncgen.models.family.plan import LayerPlan
+
+if TYPE_CHECKING:
+    from asyncgen.models.family.values import ConfigValues, Kinds
+
+_DENSE_AFTER = 10
+"""Layers that are sparse where the file does not say it, in a model that has more."""
+
+
+def _widths(values: ConfigValues, count: int) -> list[int]:
+    """The width of each feed-forward: one for all, or a list."""
+    stated = values.value("intermediate_size")
+    if not isinstance(stated, (list, tuple)):
+        return [values.count("intermediate_size")] * count
+    if len(stated) != count or any(type(each) is not int or each < 1 for each in stated):
+        allowed = f"must list whole numbers of at least 1 for {count} layers"
+        raise values.bad("intermediate_size", list(stated), allowed)
+    return list(stated)
+
+
+def _sparsities(values: ConfigValues, count: int) -> list[float]:
+    """The part of each layer's gates that is not let through."""
+    stated = values.value("activation_sparsity_pattern")
+    if stated is None:
+        sparse = _DENSE_AFTER if count > _DENSE_AFTER else 0
+        return [0.95] * sparse + [0.0] * (count - sparse)
+    if (
+        not isinstance(stated, (list, tuple))
+        or len(stated) != count
+        or not all(type(each) in (int, float) and 0 <= each < 1 for each in stated)
+    ):
+        allowed = f"must list a number from 0 to below 1 for {count} layers"
+        raise values.bad("activation_sparsity_pattern", stated, allowed)
+    return list(stated)
+
+
+def _own(values: ConfigValues, layer: int, kinds: Kinds) -> LayerPlan:
+    """What sets a layer apart."""
+    table = table_of_rows(values)
+    if table is None:
+        raise values.bad("hidden_size_per_layer_input", 0, "must be above 0")
+    return LayerPlan(
+        head_dim=values.count("head_dim"),
+        kv_heads=values.count("num_key_value_heads"),
+        width=_widths(values, len(kinds))[layer],
+        keys_of=source_of(values, layer, kinds),
+        input_width=table[1],
+        has_scalar=False,
+        sparsity=_sparsities(values, len(kinds))[layer],
+        laurel_rank=values.count("laurel_rank"),
+        scales_output=values.flag("altup_correct_scale"),
+    )
+
+
+FAMILY = Family(
+    "gemma3n_text",
+    "Gemma3nForCausalLM",
+    names={
+        **GEMMA2_NAMES,
+        **LAYER_INPUT_NAMES,
+        "modality_norm": "altup.router_norm",
+        "modality": "altup.modality_router",
+        "predict": "altup.prediction_coefs",
+        "correct": "altup.correction_coefs",
+        "output_scale": "altup.correct_output_scale",
+        "laurel_left": "laurel.linear_left",
+        "laurel_right": "laurel.linear_right",
+        "laurel_norm": "laurel.post_laurel_norm",
+        "spread": "model.altup_projections",
+        "gather": "model.altup_unembed_projections",
+    },
+    defaults={
+        **without(GEMMA3, "query_pre_attn_scalar", "attn_logit_softcapping"),
+        "vocab_size": 262400,
+        "hidden_size": 2048,
+        "intermediate_size": 16384,
+        "num_hidden_layers": 35,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 32768,
+        "sliding_window": 512,
+        "final_logit_softcapping": 30.0,
+        "hidden_size_per_layer_input": 256,
+        "vocab_size_per_layer_input": 262144,
+        "num_kv_shared_layers": 15,
+        "altup_num_inputs": 4,
+        "altup_correct_scale": True,
+        "altup_active_idx": 0,
+        "laurel_rank": 64,
+    },
+    spellings=GEMMA2_SPELLINGS,
+    only={"altup_active_idx": 0},
+    ropes_by_kind=True,
+    own=_own,
+    layer_inputs=table_of_rows,
+    streams=lambda values: values.count("altup_num_inputs", most=64),
+    width=lambda values: max(_widths(values, values.count("num_hidden_layers"))),
+    qkv_bias=flag("attention_bias"),
+    output_bias=flag("attention_bias"),
+    window=lambda values: values.count("sliding_window"),
+    slides=lambda values, layer: (layer + 1) % 5 != 0,
+    has_layer_types=True,
+    attention_scale=1.0,
+    embedding_scale=lambda values: values.count("hidden_size") ** 0.5,
+    logit_cap=lambda values: values.positive_or_none("final_logit_softcapping"),
+)

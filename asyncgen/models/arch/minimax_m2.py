@@ -1,0 +1,64 @@
+"""MiniMax M2: parts of heads are turned, all heads of a token normalised; experts by a sigmoid."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from asyncgen.models.family.declaration import Family
+from asyncgen.models.family.expert_values import MIXTRAL_NAMES, experts_plan
+from asyncgen.models.family.plan import HeadNormPlan
+from asyncgen.models.family.rope import part_that_turns
+
+if TYPE_CHECKING:
+    from asyncgen.models.family.experts import ExpertsPlan
+    from asyncgen.models.family.values import ConfigValues
+
+
+def _turned(values: ConfigValues) -> float:
+    if values.value("rotary_dim") is None:
+        return part_that_turns(values)
+    size = values.count("head_dim")
+    turned = values.count("rotary_dim")
+    if turned > size or turned % 2:
+        raise values.bad("rotary_dim", turned, f"must be even and at most head_dim ({size})")
+    return turned / size
+
+
+def _experts(values: ConfigValues, layer: int) -> ExpertsPlan:
+    plan = experts_plan(values, width="intermediate_size", scoring="sigmoid", is_normalised=True)
+    return replace(plan, is_corrected=True)
+
+
+FAMILY = Family(
+    "minimax_m2",
+    "MiniMaxM2ForCausalLM",
+    names={**MIXTRAL_NAMES, "correction": "block_sparse_moe.e_score_correction_bias"},
+    defaults={
+        "vocab_size": 200064,
+        "hidden_size": 3072,
+        "intermediate_size": 1536,
+        "num_hidden_layers": 62,
+        "num_attention_heads": 48,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "max_position_embeddings": 196608,
+        "rms_norm_eps": 1e-6,
+        "rope_theta": 5_000_000.0,
+        "bos_token_id": 200034,
+        "eos_token_id": 200020,
+        "num_experts": 256,
+        "num_experts_per_tok": 8,
+    },
+    spellings={"num_experts": "num_local_experts"},
+    only={
+        "use_qk_norm": True,
+        "qk_norm_type": "per_layer",
+        "scoring_func": "sigmoid",
+        "use_routing_bias": True,
+        "shared_intermediate_size": 0,
+    },
+    turned=_turned,
+    head_norm=HeadNormPlan(span="width"),
+    experts=_experts,
+)

@@ -1,0 +1,82 @@
+"""Heads of latent attention by our own kernels, in one call."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from asyncgen import native
+from asyncgen.models.kernels.native_linear import NativeKernel
+from asyncgen.models.kernels.norm import NativeScaler
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor
+
+    from asyncgen.models.family.plan import LatentPlan
+
+
+class NativeHeads:
+    """Queries, keys and values of rows; see ``LatentHeads``.
+
+    Attributes:
+        compiled: The kernel itself.
+        into: Makes heads of the stream ``[N, E]`` in ``[N, 3 H D]``, which it gives back.
+    """
+
+    __slots__ = ("compiled", "into")
+
+    def __init__(
+        self,
+        latents: NativeKernel,
+        query_norm: NativeScaler | None,
+        queries: NativeKernel,
+        latent_norm: NativeScaler,
+        keys_values: NativeKernel,
+        *,
+        heads: int,
+        plan: LatentPlan,
+    ) -> None:
+        """Put the parts together.
+
+        Args:
+            latents: Product of the latent rows of queries, that of keys and values, and the part
+                of a key that is turned.
+            query_norm: Of the former; ``None``: queries are made of the stream.
+            queries: Product of all queries.
+            latent_norm: Of the rows that keys and values are made of.
+            keys_values: Product of those, for each head what is not turned, then its value.
+            heads: How many.
+            plan: The sizes.
+        """
+        assert native.kernels is not None
+        self.compiled = native.kernels.Latent(
+            latents.compiled,
+            None if query_norm is None else query_norm.compiled,
+            queries.compiled,
+            latent_norm.compiled,
+            keys_values.compiled,
+            heads=heads,
+            turned=plan.turned,
+            unturned=plan.unturned,
+            values=plan.values,
+            head_dim=plan.head_dim,
+        )
+        # A step calls it as it is, without a Python function around it.
+        self.into: Callable[[Tensor, Tensor], Tensor] = self.compiled.into
+
+
+def native_heads(*parts: object, heads: int, plan: LatentPlan) -> NativeHeads | None:
+    """One call for the parts that `NativeHeads` takes, if all of them are our own kernels'."""
+    latents, query_norm, queries, latent_norm, keys_values = parts
+    if (
+        isinstance(latents, NativeKernel)
+        and (query_norm is None or isinstance(query_norm, NativeScaler))
+        and isinstance(queries, NativeKernel)
+        and isinstance(latent_norm, NativeScaler)
+        and isinstance(keys_values, NativeKernel)
+    ):
+        return NativeHeads(
+            latents, query_norm, queries, latent_norm, keys_values, heads=heads, plan=plan
+        )
+    return None

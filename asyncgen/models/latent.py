@@ -1,0 +1,183 @@
+"""Latent attention: queries, keys and values of all heads, made of short rows of each token.
+
+DeepSeek-AI, "DeepSeek-V2" (2024), section 2.1. Keys and values are computed for each head and kept
+as those of any other attention, so that every cache and kernel serves them; the latent rows
+themselves are not kept.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, Protocol
+
+from asyncgen.models.kernels.linear import Linear
+from asyncgen.models.kernels.native_heads import native_heads
+from asyncgen.models.kernels.norm import Norm
+from asyncgen.models.kernels.prepared import Prepared
+from asyncgen.weight_map import WeightRule, module_rules
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import torch
+    from torch import Tensor
+
+    from asyncgen.models.config import ModelConfig
+    from asyncgen.models.family.plan import LatentPlan
+
+
+class MakesHeads(Protocol):
+    """What takes the place of a product's kernel."""
+
+    @property
+    def into(self) -> Callable[[Tensor, Tensor], Tensor]:
+        """Makes heads of the stream ``[N, E]`` in ``[N, 3 H D]``, which it gives back."""
+
+
+class LatentHeads(Prepared):
+    """Makes a block's queries, keys and values.
+
+    A head of size D has the features that are turned in front of those that are not in each of its
+    halves; behind values that are narrower there are zeros, and what attention gathers of them is
+    zero.
+    """
+
+    def __init__(
+        self, hidden: int, heads: int, plan: LatentPlan, *, bias: bool, dtype: torch.dtype
+    ) -> None:
+        """Make the parameters, uninitialised.
+
+        Args:
+            hidden: Width of the stream, E.
+            heads: Heads, H, of queries as of keys.
+            plan: The sizes.
+            bias: Whether the latent rows have biases.
+            dtype: Of the parameters.
+        """
+        super().__init__()
+        self.plan, self.heads = plan, heads
+        key = plan.turned + plan.unturned
+        rows = (plan.query_rank or 0) + plan.rank + plan.turned
+        self.latents = Linear(hidden, rows, bias, dtype=dtype)
+        self.query_norm = None
+        if plan.query_rank is not None:
+            self.query_norm = Norm(plan.query_rank, plan.eps, dtype=dtype)
+        self.queries = Linear(plan.query_rank or hidden, heads * key, dtype=dtype)
+        self.latent_norm = Norm(plan.rank, plan.eps, dtype=dtype)
+        both = heads * (plan.unturned + plan.values)
+        self.keys_values = Linear(plan.rank, both, dtype=dtype)
+
+    def prepare(self) -> None:
+        """Gather what `into` uses; again after weights were replaced or moved."""
+        self._plan = (
+            self.latents.ready().product,
+            None if self.query_norm is None else self.query_norm.scaler.into,
+            self.queries.ready().product,
+            self.latent_norm.scaler.into,
+            self.keys_values.ready().product,
+        )
+
+    def ready(self) -> MakesHeads:
+        """What makes heads of the weights as they are now: our own kernel, or this."""
+        self.prepare()
+        ours = native_heads(
+            self.latents.ready(),
+            None if self.query_norm is None else self.query_norm.scaler,
+            self.queries.ready(),
+            self.latent_norm.scaler,
+            self.keys_values.ready(),
+            heads=self.heads,
+            plan=self.plan,
+        )
+        return ours or self
+
+    def into(self, x: Tensor, out: Tensor) -> Tensor:
+        """Queries, keys and values, not turned yet.
+
+        Args:
+            x: The normalised stream, ``[N, E]``.
+            out: Where to, ``[N, 3 H D]``; all of it is written.
+
+        Returns:
+            ``out``.
+        """
+        latents, query_norm, queries, latent_norm, keys_values = self._plan or self._ready()
+        plan, tokens, heads = self.plan, x.shape[0], self.heads
+        each = out.view(tokens, 3, heads, plan.head_dim)
+        halves = out.view(tokens, 3, heads, 2, plan.head_dim // 2)
+        turned, pairs = plan.turned // 2, (plan.turned + plan.unturned) // 2
+        asked, latent, shared = latents(x).split(
+            (plan.query_rank or 0, plan.rank, plan.turned), dim=1
+        )
+        if query_norm is not None:
+            x = query_norm(asked, x.new_empty(asked.shape))
+        halves[:, 0, :, :, :pairs] = queries(x).view(tokens, heads, 2, pairs)
+        made = keys_values(latent_norm(latent, x.new_empty(latent.shape)))
+        made = made.view(tokens, heads, plan.unturned + plan.values)
+        halves[:, 1, :, :, :turned] = shared.view(tokens, 1, 2, turned)
+        halves[:, 1, :, :, turned:pairs] = made[:, :, : plan.unturned].unflatten(-1, (2, -1))
+        each[:, 2, :, : plan.values] = made[:, :, plan.unturned :]
+        if 2 * pairs < plan.head_dim:
+            halves[:, :2, :, :, pairs:].zero_()
+        if plan.values < plan.head_dim:
+            each[:, 2, :, plan.values :].zero_()
+        return out
+
+
+def latent_rules(config: ModelConfig, index: int, plan: LatentPlan) -> list[WeightRule]:
+    """The rules of a layer's `LatentHeads`.
+
+    Args:
+        config: The network.
+        index: Number of the layer.
+        plan: Its sizes.
+    """
+    names, block = config.names, config.blocks[index]
+    hidden, heads = config.hidden_size, config.num_attention_heads
+    target = f"layers.{index}.qkv"
+
+    def sources(ours: str) -> list[str]:
+        return [f"{names['layers']}.{index}.{name}" for name in names[ours].split()]
+
+    ranks = [] if plan.query_rank is None else [plan.query_rank]
+    ahead, is_interleaved = sum(ranks) + plan.rank, block.is_interleaved
+    rules = module_rules(
+        f"{target}.latents",
+        sources("latents"),
+        [*ranks, plan.rank + plan.turned],
+        hidden,
+        bias=block.has_qkv_bias,
+        order=_latent_order(ahead, plan.turned) if is_interleaved else None,
+    )
+    if ranks:
+        rules += module_rules(f"{target}.query_norm", sources("query_norm"), ranks)
+    rules += module_rules(
+        f"{target}.queries",
+        sources("queries"),
+        [heads * (plan.turned + plan.unturned)],
+        plan.query_rank or hidden,
+        order=_query_order(heads, plan.turned, plan.unturned, is_interleaved),
+    )
+    rules += module_rules(f"{target}.latent_norm", sources("latent_norm"), [plan.rank])
+    both = heads * (plan.unturned + plan.values)
+    return rules + module_rules(f"{target}.keys_values", sources("keys_values"), [both], plan.rank)
+
+
+@lru_cache(maxsize=8)
+def _latent_order(ahead: int, turned: int) -> tuple[int, ...]:
+    """Which stored row each of the latent ones is, where neighbours among the last are turned."""
+    first, second = range(ahead, ahead + turned, 2), range(ahead + 1, ahead + turned, 2)
+    return (*range(ahead), *first, *second)
+
+
+@lru_cache(maxsize=8)
+def _query_order(heads: int, turned: int, unturned: int, is_interleaved: bool) -> tuple[int, ...]:
+    """Which stored row each of the queries' is: files have what is turned behind the rest."""
+    size = unturned + turned
+    last = tuple(range(unturned, size))
+    firsts, seconds = last[: turned // 2], last[turned // 2 :]
+    if is_interleaved:
+        firsts, seconds = last[::2], last[1::2]
+    half = unturned // 2
+    inside = (*firsts, *range(half), *seconds, *range(half, unturned))
+    return tuple(head * size + feature for head in range(heads) for feature in inside)
