@@ -14,6 +14,7 @@ from asyncgen.models.block import XIELU_PARAMETERS
 from asyncgen.models.expert_rules import expert_rules
 from asyncgen.models.latent import latent_rules
 from asyncgen.models.layer_inputs import input_rules
+from asyncgen.models.mixers.rules import mixer_rules
 from asyncgen.models.own_block import own_rules
 from asyncgen.weight_map import WeightRule, module_rules
 
