@@ -36,18 +36,6 @@ _GPT2 = {
     "n_positions": 64,
     **dict.fromkeys(SIZES, ...),
 }
-_STATES = {
-    "state_size": 6,
-    **dict.fromkeys(
-        (
-            "intermediate_size",
-            "num_attention_heads",
-            "num_key_value_heads",
-            "max_position_embeddings",
-        ),
-        ...,
-    ),
-}
 _NO_GROUPS = {"num_key_value_heads": ...}
 _WINDOW = {"sliding_window": 6}
 _EXPERTS = {"num_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
@@ -70,6 +58,19 @@ _LATENT = {
     "v_head_dim": 10,
     "num_key_value_heads": 4,
 }
+
+_STATES = {
+    **dict.fromkeys(SIZES, ...),
+    "hidden_size": 32,
+    "num_hidden_layers": 3,
+    "state_size": 6,
+}
+STATES: dict[str, dict[str, Any]] = {
+    "falcon_mamba": _STATES,
+    "mamba": {**_STATES, "time_step_rank": 3},
+    "mamba2": {**_STATES, "num_heads": 8, "head_dim": 8, "n_groups": 2, "state_size": 12},
+}
+"""Families whose layers keep states: what needs keys and values they refuse."""
 
 FAMILIES: dict[str, dict[str, Any]] = {
     "afmoe": {"head_dim": 8, "num_dense_layers": 1, **_EXPERTS, **_WINDOW},
@@ -107,7 +108,6 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "exaone4": _WINDOW,
     "exaone_moe": {"head_dim": 8, "num_shared_experts": 2, **_EXPERTS, **_WINDOW},
     "falcon": {"num_key_value_heads": ..., "num_kv_heads": 1},
-    "falcon_mamba": _STATES,
     "flex_olmo": _EXPERTS,
     "flint": {"head_dim": 8, "shared_expert_intermediate_size": 24, **_EXPERTS, **_WINDOW},
     "gemma": {"head_dim": 12},
@@ -208,8 +208,6 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "jais2": {"head_dim": 8},
     "kolibri1": {"head_dim": 8, "shared_expert_intermediate_size": 24, **_EXPERTS, **_WINDOW},
     "llama": {},
-    "mamba": {**_STATES, "time_step_rank": 3},
-    "mamba2": {**_STATES, "num_heads": 8, "head_dim": 8, "n_groups": 2, "state_size": 12},
     "minicpm3": {**_LATENT, "dim_model_base": 8},
     "llama4_text": {
         "head_dim": 8,
@@ -636,7 +634,7 @@ def make(family: str, folder: Path, seed: int = 0, **overrides: Any) -> Any:
     """Save a checkpoint of a family with random weights; return the reference's model."""
     import transformers
 
-    given = {**COMMON, **FAMILIES[family], **overrides}
+    given = {**COMMON, **{**FAMILIES, **STATES}[family], **overrides}
     settings = {key: value for key, value in given.items() if value is not ...}
     config = transformers.AutoConfig.for_model(family, **settings)
     model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
