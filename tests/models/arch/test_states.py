@@ -61,17 +61,18 @@ def test_beams_and_a_text_that_goes_on(family: str, tmp_path: Path) -> None:
     ours = asyncgen.load_model(tmp_path, dtype="float32")
     ids = torch.tensor(ROWS[:1])
     options: dict[str, Any] = {"max_new_tokens": 8, "do_sample": False, "pad_token_id": 0}
+    generate: Any = ours.generate
     expected = theirs.generate(ids, num_beams=3, eos_token_id=None, **options)
-    assert torch.equal(ours.generate(ids, num_beams=3, **options), expected)
+    assert torch.equal(generate(ids, num_beams=3, **options), expected)
 
     whole = ours(ids)
     first = ours(ids[:, :3])
     then = ours(ids[:, 3:], past_key_values=first.past_key_values)
     assert torch.equal(torch.cat((first.logits, then.logits), dim=1), whole.logits)
     assert then.past_key_values.get_seq_length() == ids.shape[1]
-    one, several = (ours.generate(ids, prefill_chunk_size=size, **options) for size in (None, 2))
+    one, several = (generate(ids, prefill_chunk_size=size, **options) for size in (None, 2))
     assert torch.equal(one, several)
-    assert torch.equal(one, ours.generate(ids, use_cache=False, **options))
+    assert torch.equal(one, generate(ids, use_cache=False, **options))
     repeated = then.past_key_values
     repeated.batch_repeat_interleave(2)
     repeated.batch_select_indices([1])
@@ -85,6 +86,36 @@ def test_beams_and_a_text_that_goes_on(family: str, tmp_path: Path) -> None:
     keys = asyncgen.StaticCache(config=ours.config, batch_size=1, max_cache_len=9)
     with pytest.raises(InvalidRequestError, match="`past_key_values` is 'StaticCache'"):
         ours(ids, past_key_values=keys)
+
+
+def test_a_mamba_cache_is_gone_on_from_and_returned(tmp_path: Path) -> None:
+    make("mamba", tmp_path)
+    model = asyncgen.MambaForCausalLM.from_pretrained(tmp_path, dtype="float32")
+    ids = torch.tensor([ROWS[0], ROWS[2][:7]])
+
+    def cache(rows: int = 2, **given: Any) -> asyncgen.MambaCache:
+        given = {"device": model.device, "dtype": model.dtype, **given}
+        return asyncgen.MambaCache(config=model.config, batch_size=rows, **given)
+
+    mine, whole = cache(), model(ids)
+    first = model(ids[:, :4], past_key_values=mine, use_cache=True)
+    assert first.past_key_values is mine
+    assert mine.get_seq_length() == 4
+    then = model(ids[:, 4:], past_key_values=mine)
+    assert torch.equal(torch.cat((first.logits, then.logits), dim=1), whole.logits)
+    window, state = whole.past_key_values[0]
+    assert torch.equal(mine.conv_states[0], window.mT)
+    assert torch.equal(mine.ssm_states[0], state[:, :, 0])
+    mine.reset()
+    options: dict[str, Any] = {"max_new_tokens": 6, "do_sample": False, "pad_token_id": 0}
+    generate: Any = model.generate
+    found = generate(ids, past_key_values=mine, **options)
+    assert torch.equal(found, generate(ids, **options))
+    for wrong in (cache(1), cache(dtype=torch.float16)):
+        with pytest.raises(InvalidRequestError, match="`past_key_values`"):
+            model(ids, past_key_values=wrong)
+    with pytest.raises(InvalidRequestError, match="its number of rows is fixed"):
+        mine.batch_repeat_interleave(2)
 
 
 @pytest.mark.parametrize(
