@@ -25,8 +25,8 @@ from asyncgen.hub import checked_folder, write_text
 from asyncgen.load_options import ModelOptions, model_arguments, shows
 from asyncgen.loading import Loaded, load_core
 from asyncgen.models.arch.registry import FAMILIES
-from asyncgen.models.attention.dense import DenseAttention
 from asyncgen.models.config.live import CALL_DEFAULTS, LiveConfig
+from asyncgen.models.contexts import dense_context
 from asyncgen.models.embeddings import (
     InputEmbeddings,
     OutputEmbeddings,
@@ -440,7 +440,7 @@ class PreTrainedModel(GenerationMixin, ContinuousMixin, nn.Module):
         positions = self._positions(position_ids, mask, embeddings, start)
         collected: list[Tensor] | None = [] if output_hidden_states else None
         attentions: list[Tensor] | None = [] if output_attentions else None
-        attention = DenseAttention(self.core.config, past, mask, collect_attentions=attentions)
+        attention = dense_context(self.core, past, mask, collect_attentions=attentions)
         hidden = self.core.hidden(embeddings, positions, attention, collected)
         logits = self.core.project(_keep(hidden, logits_to_keep))
         output = CausalLMOutputWithPast(

@@ -31,7 +31,7 @@ class GroupKind(Enum):
     CROSS = "cross"
     """Those of what an encoder read: written once, read by all samples of a request."""
     STATE = "state"
-    """One slot a row, which is copied on a fork and kept at the boundaries of pages."""
+    """One slot a row, in memory of its own (`states`): a state has no positions to deal out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,8 @@ class GroupPlan:
     """The groups of a model.
 
     Attributes:
-        depth: Layers that a page has places for, at least 1.
+        depth: Layers that a page has places for. 0 where all keep states (`states`): a page holds
+            nothing then, and only says how far a text has come.
         groups: Those that keep everything come first. The order is that of a request's tables.
         sources: For each layer, whose keys and values it reads.
     """
@@ -92,6 +93,8 @@ def plan_groups(config: ModelConfig) -> GroupPlan:
     Args:
         config: The model's.
     """
+    if all(block.mixer is not None for block in config.blocks):
+        return GroupPlan(0, (CacheGroup(GroupKind.FULL, ()),), ())
     layers_of: dict[int | None, list[int]] = {}
     sources = tuple(map(config.keys_of, range(config.num_hidden_layers)))
     for layer in sorted(set(sources)):

@@ -1,17 +1,22 @@
-"""The state of state-space models, which have no keys and values.
+"""The documented cache of Mamba, which has no keys and values: states of a fixed number of rows.
 
-For code that brings its own such model: this library has none.
+A model of the family `mamba` goes on from it and returns it; without one it keeps its states in a
+`DynamicCache`, whose rows may become more or fewer.
 """
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor
 
-from asyncgen.cache.caches import number_of_rows
+from asyncgen.cache.caches import Cache, number_of_rows
+from asyncgen.cache.states import StateLayer
 from asyncgen.errors import InvalidRequestError
+
+if TYPE_CHECKING:
+    from asyncgen.models.family.states import StatePlan
 
 
 class MambaShape(Protocol):
@@ -30,7 +35,51 @@ class MambaShape(Protocol):
     conv_kernel: int
 
 
-class MambaCache:
+class MambaLayer(StateLayer):
+    """A layer of a `MambaCache`, as a model of states goes on from it."""
+
+    def __init__(self, cache: MambaCache, index: int) -> None:
+        """Show a layer of a cache; nothing is copied."""
+        super().__init__()
+        self._cache = cache
+        self._index = index
+        self._show()
+
+    def open(self, plan: StatePlan, rows: int, like: Tensor) -> None:
+        """See `StateLayer.open`; the cache may have been written to from outside since."""
+        self._show()
+        super().open(plan, rows, like)
+        if self._cache.ssm_state_size != plan.size:
+            size = self._cache.ssm_state_size
+            allowed = f"the model's states have {plan.size} numbers a channel; make a new one"
+            raise InvalidRequestError("past_key_values", f"MambaCache of {size}", allowed)
+
+    def replace(self, window: Tensor, state: Tensor) -> None:
+        """See `StateLayer.replace`.
+
+        Raises:
+            InvalidRequestError: There are other rows than the cache was made for.
+        """
+        cache, rows = self._cache, self._cache.max_batch_size
+        if len(window) != rows:
+            allowed = "its number of rows is fixed; use `DynamicCache()`"
+            raise InvalidRequestError("past_key_values", f"MambaCache of {rows} rows", allowed)
+        cache.conv_states[self._index].copy_(window.mT)
+        cache.update_ssm_state(self._index, state[:, :, 0])
+        self._show()
+
+    def reset(self) -> None:
+        """Set both to zero, in place."""
+        self.length = 0
+        self._cache.conv_states[self._index].zero_()
+        self._cache.ssm_states[self._index].zero_()
+
+    def _show(self) -> None:
+        self.window = self._cache.conv_states[self._index].mT
+        self.state = self._cache.ssm_states[self._index][:, :, None].float()
+
+
+class MambaCache(Cache):
     """Convolutional and state-space states of every layer.
 
     Attributes:
@@ -81,6 +130,9 @@ class MambaCache:
 
         self.conv_states = zeros(self.conv_kernel_size)
         self.ssm_states = zeros(self.ssm_state_size)
+        depth = range(config.num_hidden_layers)
+        layers = [MambaLayer(self, index) for index in depth]
+        super().__init__(layers, lambda: MambaLayer(self, len(self.layers)))  # type: ignore[arg-type, return-value]
 
     def update_conv_state(
         self, layer_idx: int, new_conv_state: Tensor, cache_position: Tensor
@@ -114,5 +166,5 @@ class MambaCache:
 
     def reset(self) -> None:
         """Set everything to zero, in place."""
-        for state in (*self.conv_states, *self.ssm_states):
-            state.zero_()
+        for layer in self.layers:
+            layer.reset()

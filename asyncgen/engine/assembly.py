@@ -17,6 +17,7 @@ from asyncgen.engine.lane.lane import SideLane
 from asyncgen.engine.metrics import EngineMetrics
 from asyncgen.engine.requests.request import clock
 from asyncgen.errors import InvalidRequestError
+from asyncgen.models.family.states import keeps_states
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -82,6 +83,9 @@ def _record_on_cuda(device: torch.device) -> Recorder:
 
 _log = logging.getLogger("asyncgen.engine")
 
+_PAGES_OF_NOTHING = 1 << 20
+"""Pages of a model without keys and values: they cost integers alone, where they are in use."""
+
 _GATHERED_SHARE = 64
 """One part in so many of a device's memory may hold keys that recorded steps copy together."""
 
@@ -101,6 +105,8 @@ def plan_room(model: Any, options: EngineOptions) -> CacheRoom:
 
     size = options.page_size or kind_of(model.device).page_size
     config = model.core.config
+    if keeps_states(model.core.config):
+        return _room_for_states(model, options, size)
     positions = getattr(config, "max_position_embeddings", None)
     spare = int(_records(model, options))
     windows = plan_groups(config).windows
@@ -120,9 +126,30 @@ def plan_room(model: Any, options: EngineOptions) -> CacheRoom:
     return CacheRoom(num_pages - spare, size, spare, windows)
 
 
+def _room_for_states(model: Any, options: EngineOptions, page_size: int) -> CacheRoom:
+    """The slots that the memory budget pays for; pages hold nothing, so there are enough."""
+    from asyncgen.cache.states import slot_bytes
+    from asyncgen.engine.memory import plan_pages
+    from asyncgen.engine.scheduling.groups import CacheRoom
+
+    _records(model, options)
+    num_slots = plan_pages(
+        options.kv_cache_memory,
+        page_bytes=slot_bytes(model.core.config, model.dtype),
+        wanted=options.max_running,
+        device=model.device,
+        unit="the states of one text",
+    )
+    return CacheRoom(_PAGES_OF_NOTHING, page_size, num_slots=min(num_slots, options.max_running))
+
+
 def _records(model: Any, options: EngineOptions) -> bool:
-    """Whether decode steps are to be recorded, as far as the device goes."""
-    is_able = kind_of(model.device).recorder is not None
+    """Whether decode steps are to be recorded, as far as device and model go."""
+    if options.use_cuda_graph and keeps_states(model.core.config):
+        raise InvalidRequestError(
+            "use_cuda_graph", True, "steps of a model whose layers keep states are not recorded"
+        )
+    is_able = kind_of(model.device).recorder is not None and not keeps_states(model.core.config)
     if options.use_cuda_graph and not is_able:
         raise InvalidRequestError(
             "use_cuda_graph", True, f"the model computes on {model.device}, which has no such thing"
@@ -161,7 +188,11 @@ def assemble(
         from asyncgen.engine.scheduling.pages import PagePool
 
         pool = PagePool(
-            room.num_pages, room.page_size, sharing=options.page_sharing, windows=room.windows
+            room.num_pages,
+            room.page_size,
+            sharing=options.page_sharing,
+            windows=room.windows,
+            num_slots=room.num_slots,
         )
         if callable(getattr(model.core, "decode_packed", None)):
             batch = _make_batch(model, tokenizer, options, room, pool, metrics, progress)
@@ -218,23 +249,13 @@ def _make_batch(
     progress: ProgressOption,
 ) -> Batch:
     """The shared batch of a model that computes packed rows."""
-    from asyncgen.cache.paged import PagedStorage
     from asyncgen.engine.batch import Batch
     from asyncgen.engine.batch_runner import BatchRunner
     from asyncgen.engine.prompt_cost import prompt_cost
     from asyncgen.engine.sampling.sampler import BatchSampler
-    from asyncgen.models.attention.paged.attention import PagedAttention
 
     core, kind = model.core, kind_of(model.device)
-    storage = PagedStorage(
-        core.config,
-        room.num_pages + room.num_spare,
-        room.page_size,
-        device=model.device,
-        dtype=model.dtype,
-        heads_first=kind.heads_first,
-    )
-    attention = PagedAttention(core.config, storage)
+    attention = _make_context(model, room)
     wants_ahead = options.use_async_batching
     return Batch(
         _make_scheduler(options, pool),
@@ -249,6 +270,27 @@ def _make_batch(
         metrics=metrics,
         progress=progress if callable(progress) else None,
     )
+
+
+def _make_context(model: Any, room: CacheRoom) -> Any:
+    """What the rows of a step ask for earlier tokens; allocates its memory."""
+    from asyncgen.cache.paged import PagedStorage
+    from asyncgen.cache.states import StateStorage
+    from asyncgen.models.attention.paged.attention import PagedAttention
+    from asyncgen.models.mixers.packed import PackedStates
+
+    config, device, dtype = model.core.config, model.device, model.dtype
+    if room.num_slots is not None:
+        return PackedStates(StateStorage(config, room.num_slots, device=device, dtype=dtype))
+    storage = PagedStorage(
+        config,
+        room.num_pages + room.num_spare,
+        room.page_size,
+        device=device,
+        dtype=dtype,
+        heads_first=kind_of(device).heads_first,
+    )
+    return PagedAttention(config, storage)
 
 
 def _make_graphs(
@@ -303,6 +345,8 @@ def _make_scheduler(options: EngineOptions, pool: PagePool) -> Scheduler:
         raise InvalidRequestError("scheduler", kind, "a subclass of Scheduler")
     scheduler = kind(pool)
     scheduler.max_running = options.max_running
+    if pool.slots is not None:
+        scheduler.max_running = min(options.max_running, pool.slots.num_slots)
     if options.manual_eviction:
         scheduler.retain_cache_on_finish = True
     return scheduler

@@ -146,6 +146,6 @@ class Engine:
             present += len(batch.requests)
             preemptions = batch.num_preemptions
         waiting = present - running
-        used, total = (0, 0) if pool is None else (pool.num_held, pool.num_pages)
+        used, total = (0, 0) if pool is None else pool.occupied
         self._metrics.step(running, waiting, used, total, num_tokens, preemptions)
         return waiting

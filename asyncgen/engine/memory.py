@@ -30,6 +30,7 @@ def plan_pages(
     wanted: int | None,
     device: torch.device,
     least: int = 1,
+    unit: str = "one page of keys and values",
     memory: Callable[[torch.device], tuple[int, int]] | None = None,
 ) -> int:
     """Number of pages that a budget pays for.
@@ -42,6 +43,7 @@ def plan_pages(
         wanted: Pages with which nothing would ever wait for memory; ``None`` if there is no end.
         device: Where the pages will be.
         least: Pages that the shortest text takes: one for each group of layers.
+        unit: What a page is called.
         memory: Bytes that a device has free, and has in all; ``device_memory``.
 
     Returns:
@@ -65,6 +67,6 @@ def plan_pages(
         raise InvalidRequestError(
             "kv_cache_memory",
             shown,
-            f"one page of keys and values takes {least * page_bytes} bytes",
+            f"{unit} takes {least * page_bytes} bytes",
         )
     return pages

@@ -25,6 +25,7 @@ from asyncgen.models.kernels.products import is_laid_out_anew
 from asyncgen.models.kernels.rope import Rotary, query_factors, sinusoids
 from asyncgen.models.layer_inputs import LayerInputs
 from asyncgen.models.layer_ropes import rope_of, ropes_of
+from asyncgen.models.mixers.layer import MixerLayer
 from asyncgen.models.own_block import OwnLayer, OwnSpace
 from asyncgen.models.weight_rules import weight_rules
 
@@ -357,6 +358,8 @@ class DecoderLM(Prepared):
         return weight_rules(self.config, self.family)
 
     def _make_layer(self, index: int, dtype: torch.dtype) -> nn.Module:
+        if self.config.blocks[index].mixer is not None:
+            return MixerLayer(self.config, index, dtype=dtype)
         kind: type[Any] = DecoderLayer
         if self.config.blocks[index].own is not None:
             kind = AltUpLayer if self.config.stream.streams > 1 else OwnLayer

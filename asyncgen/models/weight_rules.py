@@ -14,6 +14,7 @@ from asyncgen.models.altup import altup_rules, stream_rules
 from asyncgen.models.expert_rules import expert_rules
 from asyncgen.models.latent import latent_rules
 from asyncgen.models.layer_inputs import input_rules
+from asyncgen.models.mixers.rules import mixer_rules
 from asyncgen.models.own_block import own_rules
 from asyncgen.weight_map import WeightRule, module_rules
 
@@ -140,6 +141,8 @@ def _layer_rules(config: ModelConfig, family: Family, index: int) -> list[Weight
         )
 
     norm("input_norm")
+    if plan.mixer is not None:
+        return rules + mixer_rules(config, index, plan.mixer)
     if plan.latent is not None:
         rules += latent_rules(config, index, plan.latent)
         narrow = plan.latent.values

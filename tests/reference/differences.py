@@ -19,7 +19,6 @@ __all__ = ["ABSENT", "DIFFERENT", "REFUSED", "differences"]
 ABSENT = {
     "AutoProcessor": "images and sound are not read: text in, text out",
     "BitsAndBytesConfig": "weights are not quantised: they lie in float32, bfloat16 or float16",
-    "MambaForCausalLM": "no family of models with a state is computed; `MambaCache` holds one",
     "MusicgenForConditionalGeneration": "no models of sound",
     "WhisperForConditionalGeneration": "no models of sound; its logits processors are here",
 }

@@ -30,6 +30,7 @@ class PeerShape(StrEnum):
     SMALL = "5m"
     MEDIUM = "135m"
     LARGE = "0.5b"
+    EXPERTS = "moe"
 
 
 def peers(

@@ -55,10 +55,11 @@ class Deadlines(Generic[C]):
         self._timer = None
         # What came while the loop stood still was read before: loops look at the clock last.
         now = loop.time()
-        while self._waiting:
-            connection, deadline = next(iter(self._waiting.items()))
-            if deadline > now:
+        try:
+            while self._waiting and (first := next(iter(self._waiting.items())))[1] <= now:
+                del self._waiting[first[0]]
+                self._end(first[0])
+        finally:  # an end that fails is its own affair
+            if self._waiting and self._timer is None:
+                deadline = next(iter(self._waiting.values()))
                 self._timer = loop.call_at(deadline, self._look, loop)
-                return
-            del self._waiting[connection]
-            self._end(connection)

@@ -5,8 +5,9 @@ holds the pages that later tokens see, and no others: behind the window, ``GONE`
 table, and a request whose beginning is known needs of it the last window only. A group without a
 window has no page that is gone. All tables name the same positions under the same number.
 
-Groups of what an encoder read (a table that is taken whole and shared by all samples) and of
-states (a slot a row) have their place here as further rules of what a text holds and gives back.
+Groups of what an encoder read (a table that is taken whole and shared by all samples) have their
+place here as further rules of what a text holds and gives back. States are no pages: a row has a
+slot of its own (`slots`).
 """
 
 from __future__ import annotations
@@ -41,12 +42,14 @@ class CacheRoom:
         page_size: Positions of a page.
         num_spare: Pages beside these that no request gets.
         windows: Keys that a query sees, itself included, in each group of layers; ``None``: all.
+        num_slots: Texts that have states at a time; ``None``: the model keeps none.
     """
 
     num_pages: int
     page_size: int
     num_spare: int = 0
     windows: tuple[int | None, ...] = (None,)
+    num_slots: int | None = None
 
     def blocks(self, positions: int) -> int:
         """Pages of one table that a row of so many positions takes."""

@@ -30,6 +30,7 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, Final, Protocol
 
 from asyncgen.cache.groups import first_block, most_blocks
+from asyncgen.engine.scheduling.slots import SlotPool
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -55,6 +56,10 @@ class PageHolder(Protocol):
     @property
     def tables(self) -> Sequence[list[int]]:
         """Its page tables, one a group of layers."""
+
+    @property
+    def slot(self) -> int:
+        """Where its states are, in a model that keeps any."""
 
     @property
     def tokens(self) -> list[int]:
@@ -97,6 +102,7 @@ class PagePool:
 
     Attributes:
         windows: Keys that a query sees, itself included, in each group of layers; ``None``: all.
+        slots: Those for states, where the model keeps any.
         reserved_by: Pages set aside for caches outside the pool, by client.
     """
 
@@ -107,6 +113,7 @@ class PagePool:
         *,
         sharing: bool = True,
         windows: tuple[int | None, ...] = (None,),
+        num_slots: int | None = None,
     ) -> None:
         """Start with all pages free.
 
@@ -117,6 +124,8 @@ class PagePool:
                 whole prompt and nothing is kept.
             windows: Keys that a query sees, itself included, in each group of layers; ``None``:
                 all. By default there is one group, which keeps everything.
+            num_slots: Slots for states; ``None``: the model keeps none. With states nothing is
+                published: a text cannot begin with pages alone.
 
         Raises:
             ValueError: A size below 1.
@@ -128,7 +137,8 @@ class PagePool:
             )
         self.num_pages = num_pages
         self.page_size = page_size
-        self.sharing = sharing
+        self.sharing = sharing and num_slots is None
+        self.slots = None if num_slots is None else SlotPool(num_slots)
         self.windows = windows
         # Pages from `_untouched` on were never used: the heap of free ones starts empty, however
         # large the pool, and memory that is only mapped on first use stays unmapped.
@@ -155,6 +165,13 @@ class PagePool:
     def num_held(self) -> int:
         """Pages that requests hold or that are reserved."""
         return len(self._holders) + self._num_reserved
+
+    @property
+    def occupied(self) -> tuple[int, int]:
+        """How much of the memory requests hold or have reserved, of how much: slots or pages."""
+        if self.slots is not None:
+            return self.slots.num_held, self.slots.num_slots
+        return self.num_held, self.num_pages
 
     @property
     def num_kept(self) -> int:
@@ -235,6 +252,21 @@ class PagePool:
                 self._kept[page] = None
             else:
                 heapq.heappush(self._freed, page)
+
+    @property
+    def has_slot(self) -> bool:
+        """Whether another row can have states, if it needs any."""
+        return self.slots is None or self.slots.num_free > 0
+
+    def take_slot(self) -> int:
+        """A slot for the states of a row; -1 where the model keeps none."""
+        return -1 if self.slots is None else self.slots.take()
+
+    def release_slot(self, slot: int) -> int:
+        """Hold a slot no longer, if it is one; returns that there is none: -1."""
+        if self.slots is not None and slot >= 0:
+            self.slots.release(slot)
+        return -1
 
     def publish(self, page: int, key: bytes) -> None:
         """Let others find a page that is full and will not be written again.
@@ -338,13 +370,15 @@ class PagePool:
                 reservations do not add up.
         """
         states = list(states)
-        free = {*self._freed, *range(self._untouched, self.num_pages)}
-        assert len(free) == self._num_free, "a page is free twice"
+        free = {*self._freed}  # and those that were never used, which are no others' either
+        touched = free | self._holders.keys() | self._kept.keys()
+        assert not touched or max(touched) < self._untouched, "a page was never taken"
+        assert len(free) == len(self._freed), "a page is free twice"
         assert not free & self._holders.keys(), "a page is both free and used"
         assert not free & self._kept.keys(), "a page is both free and kept"
         assert not self._kept.keys() & self._holders.keys(), "a page is both kept and used"
-        assert len(free) + len(self._kept) + len(self._holders) == self.num_pages, "a page is lost"
-        assert 0 <= self._num_reserved <= len(free), "reserved pages are in use"
+        assert len(free) + len(self._kept) + len(self._holders) == self._untouched, "a page is lost"
+        assert 0 <= self._num_reserved <= self._num_free, "reserved pages are in use"
         assert Counter(page for state in states for page in held(state.tables)) == self._holders, (
             "holders are not those that name the page"
         )
@@ -353,6 +387,8 @@ class PagePool:
         assert not free & self._key_of.keys(), "a free page can be found"
         for state in states:
             self._check_tables(state)
+        if self.slots is not None:
+            self.slots.check_integrity(state.slot for state in states)
 
     def _check_tables(self, state: PageHolder) -> None:
         """Prove that what a request computed and will see is there, and the rest is its own."""

@@ -34,12 +34,7 @@ from asyncgen.engine.scheduling.groups import (
     num_to_start,
     publish,
 )
-from asyncgen.engine.scheduling.pages import (
-    GONE,
-    extend_keys,
-    held,
-    most_pages,
-)
+from asyncgen.engine.scheduling.pages import GONE, extend_keys, held, most_pages
 from asyncgen.engine.scheduling.retained import RetainedPages
 from asyncgen.engine.scheduling.state import RequestStatus, ScheduledRow, check_new
 from asyncgen.engine.scheduling.waiting import PrefixLeaders, WaitingQueue
@@ -208,7 +203,8 @@ class Scheduler(ABC):
                 self._retained.evict(request_id)
             return
         state.end()
-        if evict_from_cache or not state.pages:
+        # A state is behind all tokens of its text, so no other text could go on from it.
+        if evict_from_cache or not state.pages or state.slot >= 0:
             self._release(state)
         else:
             self._retained.keep(state)
@@ -457,6 +453,7 @@ class Scheduler(ABC):
         """Take a request's pages away."""
         self._leaders.leave(state)
         self.cache.release(state.drop_pages())
+        state.slot = self.cache.release_slot(state.slot)
 
     def _sort(self) -> None:
         by_rank = sorted(self.active_requests.values(), key=lambda state: state.rank)
@@ -491,7 +488,7 @@ class Scheduler(ABC):
         Returns:
             Whether others may be admitted after it; its status tells whether it was.
         """
-        if len(self.active_requests) >= max_running:
+        if len(self.active_requests) >= max_running or not self.cache.has_slot:
             return False
         several = self._are_clients_several
         if not self.may_admit(state):
@@ -530,6 +527,7 @@ class Scheduler(ABC):
         """Let an admitted request run, with its pages, so many of its tokens being known."""
         state.begin()
         state.pages, *state.more = tables
+        state.slot = self.cache.take_slot()
         state.room = min(map(len, tables)) * self.cache.page_size
         state.num_gone = sum(table.count(GONE) for table in tables)
         state.num_computed = state.num_cached = num_known

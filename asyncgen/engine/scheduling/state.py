@@ -100,6 +100,7 @@ class RequestState:
         pages: Its page table in the first group of layers, one page for each ``page_size``
             tokens; empty while it waits.
         more: Its page tables in the other groups.
+        slot: Where its states are, in a model that keeps any; -1 while it has none.
         room: How many tokens all of its tables have pages for.
         num_gone: How many pages, in all tables, it has given back behind windows.
         num_computed: How many of ``tokens`` have their keys and values in the pages.
@@ -137,6 +138,7 @@ class RequestState:
     lifespan: tuple[float, float] = _NEVER
     pages: list[int] = field(default_factory=list)
     more: list[list[int]] = field(default_factory=list)
+    slot: int = -1
     room: int = 0
     num_gone: int = 0
     num_computed: int = 0
@@ -324,6 +326,11 @@ class ScheduledRow:
     pages: list[int]
     is_last: bool
     more: Sequence[list[int]] = ()
+
+    @property
+    def slot(self) -> int:
+        """Where the request's states are, in a model that keeps any."""
+        return self.state.slot
 
 
 def check_new(state: RequestState, pool: PagePool) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.config.rules import Range, Rule, integer, require, switch
+from asyncgen.models.family.states import keeps_states
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -214,6 +215,9 @@ def _memory(config: ContinuousBatchingConfig, model: Any) -> int | None:
 
     limits = []
     if config.num_blocks is not None:
+        if keeps_states(model.core.config):
+            allowed = "the layers of this model keep states, and nothing in pages; leave it out"
+            raise InvalidRequestError("num_blocks", config.num_blocks, allowed)
         page = page_bytes(model.core.config, config.page_size, model.dtype)
         limits.append(config.num_blocks * page)
     if config.max_memory_percent is not None:

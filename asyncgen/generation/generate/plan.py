@@ -24,6 +24,7 @@ from asyncgen.generation.logits.base import Guidance
 from asyncgen.generation.logits.build import build_logits_processors
 from asyncgen.generation.stopping.criteria import build_stopping_criteria
 from asyncgen.generation.strategies.step import Plan
+from asyncgen.models.family.states import keeps_states
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -253,6 +254,9 @@ def check_cache(model: GenerativeModel, config: GenerationConfig) -> None:
         InvalidRequestError: Names the field or the setting, and the value.
     """
     name, own = config.cache_implementation, model.core.config
+    if keeps_states(own) and name not in (None, "dynamic", "dynamic_full"):
+        allowed = "the layers of this model keep states, and no keys and values; leave it out"
+        raise InvalidRequestError("cache_implementation", name, allowed)
     if name == "quantized":
         check_model(model.config)
         read_settings(config.cache_config)

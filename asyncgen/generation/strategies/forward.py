@@ -17,7 +17,7 @@ from asyncgen.errors import ContextLengthError
 from asyncgen.generation.strategies.record import Inside
 from asyncgen.generation.strategies.step import Step
 from asyncgen.models.attention.cross import Encoded
-from asyncgen.models.attention.dense import DenseAttention
+from asyncgen.models.contexts import dense_context
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -156,8 +156,8 @@ class Forward:
     def _context(self, plan: Plan, cache: Cache) -> AttentionContext:
         """What does the attention."""
         if plan.encoder is None:
-            return DenseAttention(
-                plan.core.config, cache, plan.attention_mask, collect_attentions=self._weights
+            return dense_context(
+                plan.core, cache, plan.attention_mask, collect_attentions=self._weights
             )
         assert plan.encoder.encoded is not None
         return cast("T5", plan.core).attention(

@@ -11,6 +11,7 @@ from asyncgen.generation.generate.plan import check_cache
 from asyncgen.generation.strategies.contrastive import check_contrastive
 from asyncgen.generation.strategies.dola import early_layers
 from asyncgen.generation.strategies.drafters.drafting import Assistance, check_assistance
+from asyncgen.models.family.states import keeps_states
 
 if TYPE_CHECKING:
     from asyncgen.cache.caches import Cache
@@ -49,6 +50,7 @@ def check_mode(mode: GenerationMode, situation: Situation) -> None:
     """
     on, own = situation, situation.model.core.config
     check_cache(on.model, on.config)
+    _check_states(mode, on)
     if mode is GenerationMode.ASSISTED_GENERATION and on.assistance is not None:
         check_assistance(on.model, on.config, on.assistance, rows=on.rows, cache=on.cache)
     elif mode is GenerationMode.CONTRASTIVE_SEARCH:
@@ -59,3 +61,31 @@ def check_mode(mode: GenerationMode, situation: Situation) -> None:
             allowed = "works with decoder-only models; leave it out"
             raise InvalidRequestError("dola_layers", wanted, allowed)
         early_layers(wanted, own.num_hidden_layers, tied=own.tie_word_embeddings)
+
+
+def _check_states(mode: GenerationMode, on: Situation) -> None:
+    """What takes tokens back needs keys and values: a state does not tell what it was before.
+
+    Raises:
+        InvalidRequestError: Names the parameter.
+    """
+    config, helper = on.config, None if on.assistance is None else on.assistance.model
+    names = {
+        GenerationMode.CONTRASTIVE_SEARCH: ("penalty_alpha",),
+        GenerationMode.DOLA_GENERATION: ("dola_layers",),
+        GenerationMode.ASSISTED_GENERATION: ("prompt_lookup_num_tokens", "assistant_early_exit"),
+    }
+    if mode not in names:
+        return
+    name = on.model.config.model_type
+    allowed = f"the layers of a {name} model keep states, which take no token back; leave it out"
+    if keeps_states(on.model.core.config):
+        given = {each: getattr(config, each) for each in names[mode]}
+        found = [each for each, value in given.items() if value is not None]
+        if found:
+            raise InvalidRequestError(found[0], given[found[0]], allowed)
+        raise InvalidRequestError("assistant_model", type(helper).__name__, allowed)
+    if keeps_states(getattr(getattr(helper, "core", None), "config", None)):
+        raise InvalidRequestError(
+            "assistant_model", type(helper).__name__, "drafts are taken back, and states cannot be"
+        )

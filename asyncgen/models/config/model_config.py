@@ -137,6 +137,11 @@ class ModelConfig:
         return self.max_position_embeddings if self.stream.positions == "table" else None
 
     @property
+    def has_states(self) -> bool:
+        """Whether layers keep states of texts in the place of keys and values."""
+        return any(block.mixer is not None for block in self.blocks)
+
+    @property
     def attention_bias(self) -> bool:
         """Whether queries, keys and values have biases."""
         return self.blocks[0].has_qkv_bias
@@ -361,7 +366,7 @@ def _check_own(values: ConfigValues, own: Sequence[LayerPlan], heads: int, kv_he
 
 
 def _blocks(values: ConfigValues, family: Family, kinds: Kinds) -> tuple[BlockPlan, ...]:
-    """What each block computes; most differ in heads, their norms, and experts."""
+    """What each block computes; most differ in heads, norms, experts and mixers."""
     block = BlockPlan(
         norm=settled(family.norm, values),
         has_qkv_bias=settled(family.qkv_bias, values),
@@ -386,9 +391,10 @@ def _blocks(values: ConfigValues, family: Family, kinds: Kinds) -> tuple[BlockPl
     def of(layer: int, kind: str) -> BlockPlan:
         heads, experts = family.heads(values, layer, kind), family.experts(values, layer)
         normed = block.head_norm if family.has_head_norm(values, layer, kind) else None
-        own = family.own(values, layer, kinds)
-        one = replace(block, heads=heads, experts=experts, head_norm=normed, own=own)
-        return made.setdefault((heads, experts, normed, own), one)
+        own, mixer = family.own(values, layer, kinds), family.mixer(values, layer)
+        parts = heads, experts, normed, own, mixer
+        one = replace(block, heads=heads, experts=experts, head_norm=normed, own=own, mixer=mixer)
+        return made.setdefault(parts, one)
 
     return tuple(of(layer, kind) for layer, kind in enumerate(kinds))
 

@@ -23,6 +23,7 @@ from asyncgen.models.family.values import ConfigValues, Kinds
 if TYPE_CHECKING:
     from asyncgen.models.family.experts import ExpertsPlan
     from asyncgen.models.family.rope import QueryScaling
+    from asyncgen.models.family.states import StatePlan
 
 T = TypeVar("T")
 Setting: TypeAlias = T | Callable[[ConfigValues], T]
@@ -105,6 +106,10 @@ def _no_experts(values: ConfigValues, layer: int) -> ExpertsPlan | None:
     return None
 
 
+def _no_mixer(values: ConfigValues, layer: int) -> StatePlan | None:
+    return None
+
+
 def _nothing_own(values: ConfigValues, layer: int, kinds: Kinds) -> LayerPlan | None:
     return None
 
@@ -179,6 +184,8 @@ class Family:
         activation: Name of the activation.
         is_gated: Whether what is activated is a gate.
         experts: The experts of a layer of this number; ``None``: its feed-forward has none.
+        mixer: What a layer of this number has in the place of attention and feed-forward; ``None``:
+            it has these.
         own: What a layer of this number has of its own; layers come with their kinds.
         is_parallel: Whether both parts of a block see the same stream.
 
@@ -250,6 +257,7 @@ class Family:
     activation: Setting[str] = _activation
     is_gated: Setting[bool] = True
     experts: Callable[[ConfigValues, int], ExpertsPlan | None] = _no_experts
+    mixer: Callable[[ConfigValues, int], StatePlan | None] = _no_mixer
     own: Callable[[ConfigValues, int, Kinds], LayerPlan | None] = _nothing_own
     is_parallel: Setting[bool] = False
 

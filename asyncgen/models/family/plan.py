@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 if TYPE_CHECKING:
     from asyncgen.models.family.experts import ExpertsPlan
+    from asyncgen.models.family.states import StatePlan
 
 
 Positions: TypeAlias = Literal["rotary", "table", "sinusoids", "buckets", "none"]
@@ -152,6 +153,7 @@ class BlockPlan:
         is_gated: Whether what is activated is a gate.
         experts: The feed-forward, where it is one of experts; activation, gate and biases of it
             are in there then.
+        mixer: What mixes tokens in the place of attention and feed-forward, with a state.
         is_parallel: Whether both parts see the stream as it was before the block.
         residual_scale: Factor on what each part adds to the stream.
         own: What it does not share with the others; ``None``: all are of one shape.
@@ -174,6 +176,7 @@ class BlockPlan:
     activation: str = "silu"
     is_gated: bool = True
     experts: ExpertsPlan | None = None
+    mixer: StatePlan | None = None
     is_parallel: bool = False
     residual_scale: float = 1.0
     own: LayerPlan | None = None

@@ -147,18 +147,18 @@ class Stack(Linear):
 
 
 class Exact(nn.Module):
-    """A vector that keeps the dtype of its file, float32 as a rule: a choice may hang by a bit.
+    """A tensor that keeps the dtype of its file, float32 as a rule: a choice may hang by a bit.
 
     Attributes:
-        weight: ``[features]``.
+        weight: A vector, mostly.
     """
 
     weight: nn.Parameter
 
-    def __init__(self, features: int) -> None:
-        """Make the vector, uninitialised, on the current default device."""
+    def __init__(self, *shape: int) -> None:
+        """Make the tensor, uninitialised, on the current default device."""
         super().__init__()
-        empty = torch.empty(features, dtype=torch.float32)
+        empty = torch.empty(shape, dtype=torch.float32)
         self.weight = nn.Parameter(empty, requires_grad=False)
 
     @property

@@ -71,8 +71,8 @@ def test_all_forms_of_input(demo: Running) -> None:
     [
         ({"input": ""}, "input", "empty"),
         ({"input": ["a", ""]}, "input[1]", "empty"),
-        ({"input": []}, "input", ""),
-        ({"input": [1, "a"]}, "input", ""),
+        ({"input": []}, "input", "at least 1 item"),
+        ({"input": [1, "a"]}, "input", "valid integer"),
         ({"input": ["a"] * 2049}, "input", "2048"),
         ({"input": [10**6]}, "input", "token ids"),
         ({"input": [1] * 5000}, "input", "context"),

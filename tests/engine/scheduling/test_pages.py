@@ -19,6 +19,7 @@ class Holder:
     tokens: list[int] = field(default_factory=list)
     num_computed: int = 0
     salt: bytes = b""
+    slot: int = -1
 
     @property
     def tables(self) -> list[list[int]]:

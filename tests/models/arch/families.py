@@ -59,6 +59,19 @@ _LATENT = {
     "num_key_value_heads": 4,
 }
 
+_STATES = {
+    **dict.fromkeys(SIZES, ...),
+    "hidden_size": 32,
+    "num_hidden_layers": 3,
+    "state_size": 6,
+}
+STATES: dict[str, dict[str, Any]] = {
+    "falcon_mamba": _STATES,
+    "mamba": {**_STATES, "time_step_rank": 3},
+    "mamba2": {**_STATES, "num_heads": 8, "head_dim": 8, "n_groups": 2, "state_size": 12},
+}
+"""Families whose layers keep states: what needs keys and values they refuse."""
+
 FAMILIES: dict[str, dict[str, Any]] = {
     "afmoe": {"head_dim": 8, "num_dense_layers": 1, **_EXPERTS, **WINDOW},
     "apertus": {"head_dim": 8},
@@ -285,7 +298,7 @@ def make(family: str, folder: Path, seed: int = 0, **overrides: Any) -> Any:
     """Save a checkpoint of a family with random weights; return the reference's model."""
     import transformers
 
-    given = {**COMMON, **FAMILIES[family], **overrides}
+    given = {**COMMON, **{**FAMILIES, **STATES}[family], **overrides}
     settings = {key: value for key, value in given.items() if value is not ...}
     config = transformers.AutoConfig.for_model(family, **settings)
     model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()

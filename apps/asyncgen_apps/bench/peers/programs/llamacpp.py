@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 BATCH = 2048
 MOST_SLOTS = 128
@@ -198,14 +198,23 @@ NAMES = {
     "mlp.down_proj": "ffn_down",
     "input_layernorm": "attn_norm",
     "post_attention_layernorm": "ffn_norm",
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
+    "mlp.gate": "ffn_gate_inp",
+    "mlp.experts.gate_proj": "ffn_gate_exps",
+    "mlp.experts.up_proj": "ffn_up_exps",
+    "mlp.experts.down_proj": "ffn_down_exps",
 }
+
+KINDS = {"llama": "llama", "qwen3_moe": "qwen3moe"}
+"""What GGUF calls a type of model."""
 
 
 def convert(folder: Path, file: Path, dtype: str) -> None:
-    """Write the weights of a Llama checkpoint as GGUF, without a vocabulary of texts.
+    """Write the weights of a checkpoint as GGUF, without a vocabulary of texts.
 
     Args:
-        folder: Checkpoint in Hugging Face layout, its weights in one file of safetensors.
+        folder: Checkpoint of one of :data:`KINDS` in Hugging Face layout, in one file.
         file: Where to; what is there half-written has another name.
         dtype: ``float32`` or ``bfloat16``, of the matrices; norms are always F32.
     """
@@ -213,7 +222,7 @@ def convert(folder: Path, file: Path, dtype: str) -> None:
 
     config = json.loads((folder / "config.json").read_text())
     half = file.with_suffix(".part")
-    writer = gguf.GGUFWriter(half, "llama")
+    writer = gguf.GGUFWriter(half, KINDS[config["model_type"]])
     heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
     writer.add_context_length(config["max_position_embeddings"])
     writer.add_embedding_length(config["hidden_size"])
@@ -221,15 +230,25 @@ def convert(folder: Path, file: Path, dtype: str) -> None:
     writer.add_feed_forward_length(config["intermediate_size"])
     writer.add_head_count(heads)
     writer.add_head_count_kv(kv_heads)
-    writer.add_rope_dimension_count(config["hidden_size"] // heads)
+    head = config.get("head_dim") or config["hidden_size"] // heads
+    writer.add_rope_dimension_count(head)
+    writer.add_key_length(head)
+    writer.add_value_length(head)
+    if "num_experts" in config:
+        writer.add_expert_count(config["num_experts"])
+        writer.add_expert_used_count(config["num_experts_per_tok"])
+        writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
     writer.add_rope_freq_base(config["rope_theta"])
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
     writer.add_vocab_size(config["vocab_size"])
     writer.add_tokenizer_model("none")
     kind = gguf.GGMLQuantizationType
-    for name, array in tensors(folder / "model.safetensors"):
-        target = kind.BF16 if dtype == "bfloat16" and array.ndim > 1 else kind.F32
-        for part, count in (("q_proj", heads), ("k_proj", kv_heads)):
+    turned = (("q_proj", heads), ("k_proj", kv_heads)) if config["model_type"] == "llama" else ()
+    for name, array in joined_experts(tensors(folder / "model.safetensors")):
+        # The router computes in float32 there, too.
+        is_wide = array.ndim > 1 and not name.endswith("mlp.gate.weight")
+        target = kind.BF16 if dtype == "bfloat16" and is_wide else kind.F32
+        for part, count in turned:
             if part in name:
                 # Its rotary embedding turns neighbours, where that of the checkpoint turns halves.
                 size = array.shape[0] // count
@@ -240,6 +259,22 @@ def convert(folder: Path, file: Path, dtype: str) -> None:
     writer.write_tensors_to_file()
     writer.close()
     half.rename(file)
+
+
+def joined_experts(found: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
+    """Give weights on, those of a layer's experts as one: ``[experts, outputs, inputs]``."""
+    import numpy
+
+    experts: dict[str, dict[int, Any]] = {}
+    for name, array in found:
+        layer, is_expert, rest = name.partition(".experts.")
+        if not is_expert:
+            yield name, array
+            continue
+        number, _, part = rest.partition(".")
+        experts.setdefault(f"{layer}.experts.{part}", {})[int(number)] = array
+    for name, arrays in experts.items():
+        yield name, numpy.stack([arrays[number] for number in sorted(arrays)])
 
 
 def gguf_name(name: str) -> str:

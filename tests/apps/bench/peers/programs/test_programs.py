@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from asyncgen_apps.bench.checkpoints import write_checkpoint
+from asyncgen_apps.bench.checkpoints import SHAPES, write_checkpoint
 from asyncgen_apps.bench.peers.programs import llamacpp, transformers, vllm
 from asyncgen_apps.bench.peers.programs.bandwidth import Reading
 from asyncgen_apps.bench.peers.programs.llamacpp import Loop, gguf_name, tensors
@@ -34,6 +35,20 @@ def test_every_weight_of_a_shape_has_a_name_in_gguf() -> None:
     names = [gguf_name(name) for name, _ in TINY.tensors()]
     assert len(set(names)) == len(names)
     assert {"token_embd.weight", "output_norm.weight", "blk.0.attn_q.weight"} <= set(names)
+
+
+def test_experts_of_a_layer_are_one_tensor_in_gguf() -> None:
+    numpy = pytest.importorskip("numpy")
+    moe = replace(TINY, experts=3, chosen=2, style=SHAPES["moe"].style)
+    found = [(name, numpy.full(size, number)) for number, (name, size) in enumerate(moe.tensors())]
+    joined = dict(llamacpp.joined_experts(found))
+    assert len({gguf_name(name) for name in joined}) == len(joined)
+    down = joined["model.layers.1.mlp.experts.down_proj.weight"]
+    assert down.shape == (3, moe.hidden, moe.ffn)
+    numbers = {name: array.flat[0] for name, array in found}
+    for expert in range(3):
+        name = f"model.layers.1.mlp.experts.{expert}.down_proj.weight"
+        assert (down[expert] == numbers[name]).all()
 
 
 @pytest.mark.parametrize("module", [llamacpp, transformers])

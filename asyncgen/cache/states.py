@@ -1,0 +1,227 @@
+"""States of texts in the place of keys and values: those of a batch's rows, and slots for many.
+
+A state is of one size however long its text is. It cannot be taken back by a token, so a cache of
+states goes forward, is copied and starts anew, and does nothing else.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+from torch import Tensor
+
+from asyncgen.cache.caches import Cache, DynamicCache
+from asyncgen.cache.layers import DynamicLayer
+from asyncgen.errors import InvalidRequestError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from asyncgen.models.config import ModelConfig
+    from asyncgen.models.family.states import StatePlan
+
+
+class StateLayer:
+    """What a layer keeps of the rows of a batch.
+
+    Attributes:
+        length: Positions so far, padding included.
+        window: The last inputs of its convolution, ``[B, W, C]`` in the model's dtype, zero before
+            the text begins; ``None``: nothing yet.
+        state: Its state, ``[B, H, P, N]`` float32; ``None``: nothing yet.
+    """
+
+    window: Tensor | None
+    state: Tensor | None
+
+    def __init__(self) -> None:
+        """Begin without rows."""
+        self.length = 0
+        self.window = self.state = None
+
+    @property
+    def keys(self) -> Tensor | None:
+        """What stands in the place of keys: the window."""
+        return self.window
+
+    @property
+    def values(self) -> Tensor | None:
+        """What stands in the place of values: the state."""
+        return self.state
+
+    @property
+    def is_initialized(self) -> bool:
+        """Whether there are rows."""
+        return self.window is not None
+
+    def open(self, plan: StatePlan, rows: int, like: Tensor) -> None:
+        """Make the rows, all zero, where there are none yet.
+
+        Args:
+            plan: The layer's mixer.
+            rows: How many, B.
+            like: Of the dtype and on the device of the window.
+
+        Raises:
+            InvalidRequestError: There are others.
+        """
+        window = self.window
+        if window is None:
+            with torch.inference_mode(False):
+                self.window = like.new_zeros(rows, plan.window, plan.convolved)
+                self.state = like.new_zeros(rows, *plan.shape, dtype=torch.float32)
+            return
+        if window.shape[0] != rows:
+            raise InvalidRequestError(
+                "past_key_values",
+                f"cache of {window.shape[0]} rows",
+                f"the batch has {rows} rows; make a cache of that size",
+            )
+        if window.shape[1:] != (plan.window, plan.convolved) or window.dtype != like.dtype:
+            raise InvalidRequestError(
+                "past_key_values",
+                f"cache of {list(window.shape)} {window.dtype}",
+                f"the model has [{rows}, {plan.window}, {plan.convolved}] {like.dtype}",
+            )
+
+    def replace(self, window: Tensor, state: Tensor) -> None:
+        """Have both of all rows."""
+        self.window, self.state = window, state
+
+    def reserve(self, length: int) -> None:
+        """Any number of positions fits."""
+
+    def reorder(self, rows: Tensor) -> None:
+        """Replace the rows by those of the indices ``[B']``, int64."""
+        if self.window is not None and self.state is not None:
+            rows = rows.to(self.window.device)
+            self.replace(self.window.index_select(0, rows), self.state.index_select(0, rows))
+
+    def exchange(self, rows: Tensor, first: int) -> None:
+        """Let rows become others, as `Cache.exchange_rows` has it."""
+        self.reorder(rows)
+
+    def repeat(self, times: int) -> None:
+        """Repeat every row ``times`` times, copies of a row next to each other."""
+        if self.window is not None and self.state is not None and times != 1:
+            self.replace(
+                self.window.repeat_interleave(times, 0), self.state.repeat_interleave(times, 0)
+            )
+
+    def crop(self, length: int) -> None:
+        """Keep so many positions: all, or none.
+
+        Raises:
+            InvalidRequestError: It is another number.
+        """
+        kept = self.length + length if length < 0 else length
+        if kept >= self.length:
+            return
+        if kept > 0:
+            raise InvalidRequestError(
+                "max_length",
+                length,
+                f"a state after {self.length} positions does not tell what it was before; keep "
+                "all of them or none",
+            )
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget every position."""
+        self.length = 0
+        self.window = self.state = None
+
+
+def state_layers(cache: Cache, count: int) -> list[StateLayer]:
+    """The layers of a cache for a model of states; a growing cache without positions gets them.
+
+    Args:
+        cache: What a caller brought, or what was made for it.
+        count: Layers of the model.
+
+    Raises:
+        InvalidRequestError: It is one of keys and values, or of another number of layers.
+    """
+    layers = cast("list[Any]", cache.layers)
+    is_fresh = all(type(layer) is DynamicLayer and not layer.length for layer in layers)
+    if isinstance(cache, DynamicCache) and is_fresh:
+        layers[:] = [StateLayer() for _ in range(count)]
+    if len(layers) != count or not all(isinstance(layer, StateLayer) for layer in layers):
+        raise InvalidRequestError(
+            "past_key_values",
+            type(cache).__name__,
+            f"the {count} layers of this model keep states, and no keys and values; give a new "
+            "`DynamicCache()`, or what a call of the model returned",
+        )
+    return layers
+
+
+def state_plans(config: ModelConfig) -> list[StatePlan]:
+    """The mixers of a model whose layers all have one."""
+    return [block.mixer for block in config.blocks if block.mixer is not None]
+
+
+def slot_bytes(config: ModelConfig, dtype: torch.dtype) -> int:
+    """Bytes of one slot of `StateStorage`: twice the state of a text.
+
+    Args:
+        config: The model's.
+        dtype: Of the windows.
+    """
+    total = 0
+    for plan in state_plans(config):
+        heads, size, numbers = plan.shape
+        total += plan.window * plan.convolved * dtype.itemsize
+        total += heads * size * numbers * torch.float32.itemsize
+    return 2 * total
+
+
+class StateStorage:
+    """The states of ``num_slots`` texts, two of each: before its newest tokens and behind them.
+
+    What a step reads it does not write, so a step that failed, or was begun in vain, can be run
+    again. The memory is asked for at once and not written: on a CPU a slot that was never used
+    takes none.
+
+    Attributes:
+        num_slots: How many there are.
+        windows: For each layer ``[2 * num_slots + 1, W, C]``, in the model's dtype.
+        states: For each layer ``[2 * num_slots + 1, H, P, N]`` float32. The last place of both is
+            that of a text that has not begun: zero.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        num_slots: int,
+        *,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        """Ask for the memory.
+
+        Args:
+            config: The model's.
+            num_slots: Texts, at least 1.
+            device: Where the model computes.
+            dtype: What it computes in.
+
+        Raises:
+            InvalidRequestError: There is no slot.
+        """
+        if num_slots < 1:
+            raise InvalidRequestError("num_slots", num_slots, "at least 1 is needed")
+        self.num_slots = num_slots
+        self.device = torch.device(device)
+        places, plans = 2 * num_slots + 1, state_plans(config)
+
+        def room(shape: Iterable[int], dtype: torch.dtype) -> Tensor:
+            made = torch.empty((places, *shape), dtype=dtype, device=device)
+            made[-1].zero_()
+            return made
+
+        # Memory made in inference mode could not be written to outside of it later on.
+        with torch.inference_mode(False):
+            self.windows = [room((plan.window, plan.convolved), dtype) for plan in plans]
+            self.states = [room(plan.shape, torch.float32) for plan in plans]

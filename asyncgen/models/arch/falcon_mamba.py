@@ -1,0 +1,30 @@
+"""Falcon Mamba: Mamba with norms of steps, inputs and outputs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from asyncgen.models.arch.mamba import MAMBA, MAMBA_NAMES, MAMBA_UNREAD
+from asyncgen.models.family.declaration import Family
+from asyncgen.models.family.states import StatePlan, expanded_width, selective_plan
+
+if TYPE_CHECKING:
+    from asyncgen.models.family.values import ConfigValues
+
+
+def _mixer(values: ConfigValues, layer: int) -> StatePlan:
+    return selective_plan(values, eps=values.number("mixer_rms_eps"))
+
+
+FAMILY = Family(
+    "falcon_mamba",
+    "FalconMambaForCausalLM",
+    names=MAMBA_NAMES,
+    defaults={**MAMBA, "mixer_rms_eps": 1e-6},
+    spellings={"rms_norm_eps": "layer_norm_epsilon"},
+    unread=MAMBA_UNREAD,
+    only={"hidden_act": "silu", "time_step_scale": 1.0},
+    positions="none",
+    width=expanded_width,
+    mixer=_mixer,
+)

@@ -1,0 +1,149 @@
+"""Layers that keep a state of a text in the place of keys and values, as plain data.
+
+This module imports no torch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal
+
+if TYPE_CHECKING:
+    from asyncgen.models.family.values import ConfigValues
+
+
+MOST_WINDOW: Final = 256
+"""Inputs of a convolution, far beyond any that exists."""
+
+
+@dataclass(frozen=True, slots=True)
+class StatePlan:
+    """One mixer with a state: what it keeps of a text is of the same size however long that is.
+
+    Attributes:
+        kind: ``"selective"``: Mamba, each channel with decays of its own. ``"dual"``: Mamba 2,
+            one decay for each head.
+        channels: Channels between the two products, D.
+        size: Numbers that the state has of each channel, N.
+        window: Inputs that the convolution sees, W.
+        heads: Heads of these channels; as many as channels where each is one.
+        groups: Groups of heads that read and write their states alike.
+        rank: Inputs of the product that makes steps of time; 0 where there is none.
+        has_bias: Whether both products have biases.
+        has_window_bias: Whether the convolution has.
+        least_step: Shortest step of time.
+        most_step: Longest; infinity where nothing limits it.
+        eps: Of the norms inside; ``None``: there are none.
+    """
+
+    kind: Literal["selective", "dual"]
+    channels: int
+    size: int
+    window: int
+    heads: int
+    groups: int
+    rank: int = 0
+    has_bias: bool = False
+    has_window_bias: bool = True
+    least_step: float = 0.0
+    most_step: float = float("inf")
+    eps: float | None = None
+
+    @property
+    def convolved(self) -> int:
+        """Channels that go through the convolution, C."""
+        return self.channels + (2 * self.groups * self.size if self.kind == "dual" else 0)
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Of the state of a row: heads, channels of each, and N."""
+        return self.heads, self.channels // self.heads, self.size
+
+
+def keeps_states(config: object) -> bool:
+    """Whether layers of what a configuration describes keep states."""
+    return bool(getattr(config, "has_states", False))
+
+
+def selective_plan(values: ConfigValues, *, eps: float | None = None) -> StatePlan:
+    """The mixer of Mamba.
+
+    Args:
+        values: Of the file.
+        eps: Of the norms of steps, inputs and outputs; ``None``: there are none.
+    """
+    channels = values.count("intermediate_size", default=_expanded(values))
+    rank = values.value("time_step_rank")
+    if rank == "auto":
+        rank = -(-values.count("hidden_size") // 16)
+    else:
+        rank = values.count("time_step_rank", default=-(-values.count("hidden_size") // 16))
+    return StatePlan(
+        "selective",
+        channels,
+        values.count("state_size"),
+        values.count("conv_kernel", most=MOST_WINDOW),
+        heads=channels,
+        groups=1,
+        rank=rank,
+        has_bias=values.flag("use_bias"),
+        has_window_bias=values.flag("use_conv_bias"),
+        eps=eps,
+    )
+
+
+def dual_plan(values: ConfigValues) -> StatePlan:
+    """The mixer of Mamba 2."""
+    heads, size = values.count("num_attention_heads"), values.count("head_dim")
+    groups, channels = values.count("n_groups"), _expanded(values)
+    if heads * size != channels:
+        allowed = f"with heads of {size} it must be {channels} in all, expand times hidden_size"
+        raise values.bad("num_attention_heads", heads, allowed)
+    if heads % groups:
+        raise values.bad("n_groups", groups, f"must divide the {heads} heads")
+    least, most = _limits(values)
+    return StatePlan(
+        "dual",
+        channels,
+        values.count("state_size"),
+        values.count("conv_kernel", most=MOST_WINDOW),
+        heads=heads,
+        groups=groups,
+        has_bias=values.flag("use_bias"),
+        has_window_bias=values.flag("use_conv_bias"),
+        least_step=least,
+        most_step=most,
+        eps=values.epsilon(),
+    )
+
+
+def expanded_width(values: ConfigValues) -> int:
+    """Channels between the two products, where the file has a factor."""
+    return values.count("intermediate_size", default=_expanded(values))
+
+
+def _expanded(values: ConfigValues) -> int:
+    factor = values.positive("expand")
+    return int(factor * values.count("hidden_size"))
+
+
+def _limits(values: ConfigValues) -> tuple[float, float]:
+    """Shortest and longest step of time."""
+    stated = values.value("time_step_limit")
+    allowed = "must be two numbers, the first neither below 0 nor above the second"
+    if not isinstance(stated, (list, tuple)) or len(stated) != 2:
+        raise values.bad("time_step_limit", stated, allowed)
+    ends = []
+    for end in stated:
+        # What JSON has no number for is written as a text or as an object by some.
+        if isinstance(end, dict):
+            end = end.get("__float__")
+        if end in ("inf", "Infinity"):
+            end = float("inf")
+        if isinstance(end, bool) or not isinstance(end, (int, float)):
+            raise values.bad("time_step_limit", stated, allowed)
+        ends.append(float(end))
+    least, most = ends
+    if not 0 <= least <= most:
+        raise values.bad("time_step_limit", stated, allowed)
+    return least, most

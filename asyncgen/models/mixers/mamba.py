@@ -1,0 +1,187 @@
+"""The mixers of Mamba and Mamba 2: a short convolution, then a state that tokens write and read."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from asyncgen.models.family.plan import NormPlan
+from asyncgen.models.kernels.experts import Exact
+from asyncgen.models.kernels.linear import Linear
+from asyncgen.models.kernels.norm import Norm
+from asyncgen.models.kernels.prepared import Prepared
+from asyncgen.models.mixers.rows import through_rows
+from asyncgen.models.mixers.scan import convolve, scan, silu, softplus
+
+if TYPE_CHECKING:
+    from asyncgen.models.family.states import StatePlan
+    from asyncgen.models.mixers.rows import StateContext
+
+
+class Mixer(Prepared):
+    """What both have: products around a convolution and a recurrence.
+
+    Attributes:
+        plan: What it computes.
+        enter: The first product.
+        window: Weights of the convolution, ``[C, 1, W]``.
+        window_bias: Its bias, ``[C]``, or ``None``.
+        decay: Logarithms of the negative decays.
+        skip: Factors on what goes past the state, one a head.
+        leave: The last product.
+    """
+
+    def __init__(self, plan: StatePlan, hidden: int, enters: int, dtype: torch.dtype) -> None:
+        """Make the parameters, uninitialised.
+
+        Args:
+            plan: What it computes.
+            hidden: Width of the stream.
+            enters: Features that the first product gives.
+            dtype: Of products.
+        """
+        super().__init__()
+        self.plan, self.dtype = plan, dtype
+        self.enter = Linear(hidden, enters, plan.has_bias, dtype=dtype)
+        self.window = Exact(plan.convolved, 1, plan.window)
+        self.window_bias = Exact(plan.convolved) if plan.has_window_bias else None
+        self.decay = Exact(*_decay_shape(plan))
+        self.skip = Exact(plan.heads)
+        self.leave = Linear(plan.channels, hidden, plan.has_bias, dtype=dtype)
+
+    def prepare(self) -> None:
+        """Derive what `run` computes with; again after weights were replaced or moved."""
+        if self.decay.weight.is_meta:
+            return
+        bias = self.window_bias
+        self._plan = (
+            self.window.weight.detach()[:, 0].float().t().contiguous(),
+            None if bias is None else bias.weight.detach().float(),
+            -torch.exp(self.decay.weight.detach().float()).view(self.plan.heads, -1),
+            self.skip.weight.detach().float(),
+        )
+
+    def run(self, x: Tensor, layer: int, states: StateContext) -> Tensor:
+        """What the mixer adds to the stream.
+
+        Args:
+            x: Normalised rows of the stream, ``[N, E]``.
+            layer: Which layer it is.
+            states: What rows there are, and their states.
+
+        Returns:
+            ``[N, E]``.
+        """
+        raise NotImplementedError
+
+    def _convolve(self, inputs: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:
+        weight, bias, _, _ = self._ready()
+        found, window = convolve(inputs, before, weight, bias)
+        return silu(found), window
+
+    def _scan(
+        self, state: Tensor, steps: Tensor, inputs: Tensor, enter: Tensor, leave: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Results ``[R, S, D]`` of channels ``[R, S, D]``, and the new state."""
+        _, _, decay, skip = self._ready()
+        plan, (heads, size, _) = self.plan, self.plan.shape
+        rows, length, _ = inputs.shape
+        by_head = inputs.reshape(rows, length, heads, size)
+        sides = [side.reshape(rows, length, plan.groups, plan.size) for side in (enter, leave)]
+        found, state = scan(state, steps, decay, by_head, *sides)
+        return found.add_(by_head * skip[:, None]).flatten(2), state
+
+
+class SelectiveMixer(Mixer):
+    """That of Mamba: Gu and Dao (2023), section 3.4 and figure 3.
+
+    Falcon Mamba normalises what makes steps, B and C; Zuo et al., "Falcon Mamba: The First
+    Competitive Attention-free 7B Language Model" (2024), section 3.
+    """
+
+    def __init__(self, plan: StatePlan, hidden: int, dtype: torch.dtype) -> None:
+        """See `Mixer`."""
+        super().__init__(plan, hidden, 2 * plan.channels, dtype)
+        self.select = Linear(plan.channels, plan.rank + 2 * plan.size, dtype=dtype)
+        self.steps = Linear(plan.rank, plan.channels, dtype=dtype)
+        self.steps_bias = Exact(plan.channels)
+
+    def run(self, x: Tensor, layer: int, states: StateContext) -> Tensor:
+        """See `Mixer.run`."""
+        channels = self.plan.channels
+        inputs, gate = torch.split(self.enter.ready().product(x), channels, dim=-1)
+        inputs = inputs.contiguous()
+        found = through_rows(states, layer, inputs, channels, self._advance)
+        gated = found.mul_(silu(gate.float()))
+        return self.leave.ready().product(gated.to(self.dtype))
+
+    def _advance(
+        self, inputs: Tensor, before: Tensor, state: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        plan = self.plan
+        convolved, window = self._convolve(inputs, before)
+        rows = convolved.view(-1, plan.channels)
+        chosen = self.select.ready().product(rows.to(self.dtype))
+        sides = [plan.rank, plan.size, plan.size]
+        low, enter, leave = torch.split(chosen, sides, dim=-1)
+        if plan.eps is not None:
+            low, enter, leave = (_normalised(part, plan.eps) for part in (low, enter, leave))
+        steps = self.steps.ready().product(low.contiguous()).float()
+        steps = softplus(steps + self.steps_bias.weight.float()).view(convolved.shape)
+        found, state = self._scan(state, steps, convolved, enter.float(), leave.float())
+        return found, window, state
+
+
+class DualMixer(Mixer):
+    """That of Mamba 2: Dao and Gu (2024), section 7.1 and figure 6."""
+
+    def __init__(self, plan: StatePlan, hidden: int, dtype: torch.dtype) -> None:
+        """See `Mixer`."""
+        super().__init__(plan, hidden, plan.channels + plan.convolved + plan.heads, dtype)
+        assert plan.eps is not None
+        self.steps_bias = Exact(plan.heads)
+        size, groups = plan.channels // plan.groups, plan.groups
+        self.norm = Norm(size, plan.eps, NormPlan(), heads=groups, dtype=dtype)
+
+    def run(self, x: Tensor, layer: int, states: StateContext) -> Tensor:
+        """See `Mixer.run`."""
+        plan = self.plan
+        wide = self.enter.ready().product(x)
+        parts = [plan.channels, plan.convolved + plan.heads]
+        gate, inputs = torch.split(wide, parts, dim=-1)
+        inputs = inputs.contiguous()
+        found = through_rows(states, layer, inputs, plan.channels, self._advance)
+        gated = found.mul_(silu(gate.float())).to(self.dtype)
+        by_group = gated.view(-1, plan.groups, plan.channels // plan.groups)
+        return self.leave.ready().product(self.norm.scaler.into(by_group, by_group).flatten(1))
+
+    def _advance(
+        self, inputs: Tensor, before: Tensor, state: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        plan = self.plan
+        entering, steps = torch.split(inputs, [plan.convolved, plan.heads], dim=-1)
+        convolved, window = self._convolve(entering, before)
+        sides = plan.groups * plan.size
+        parts = [plan.channels, sides, sides]
+        channels, enter, leave = torch.split(convolved, parts, dim=-1)
+        steps = softplus(steps.float() + self.steps_bias.weight.float())
+        steps = steps.clamp(plan.least_step, plan.most_step)
+        found, state = self._scan(state, steps, channels, enter, leave)
+        return found, window, state
+
+
+def make_mixer(plan: StatePlan, hidden: int, dtype: torch.dtype) -> SelectiveMixer | DualMixer:
+    """The mixer of a plan, over a stream of a width, with products of a dtype."""
+    return (SelectiveMixer if plan.kind == "selective" else DualMixer)(plan, hidden, dtype)
+
+
+def _decay_shape(plan: StatePlan) -> tuple[int, ...]:
+    return (plan.channels, plan.size) if plan.kind == "selective" else (plan.heads,)
+
+
+def _normalised(rows: Tensor, eps: float) -> Tensor:
+    """Rows by their root mean square, without weights, in float32 and rounded once."""
+    wide = rows.float()
+    return (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)).to(rows.dtype)

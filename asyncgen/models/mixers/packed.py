@@ -1,0 +1,108 @@
+"""States of the rows of a packed step, each in its slot. It knows slots, not requests."""
+
+from __future__ import annotations
+
+from itertools import chain
+from typing import TYPE_CHECKING, Protocol
+
+import torch
+
+from asyncgen.models.mixers.rows import sort_rows
+from asyncgen.transfer import to_device
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import Tensor
+
+    from asyncgen.cache.states import StateStorage
+    from asyncgen.models.mixers.rows import Rows
+
+
+class SlottedRow(Protocol):
+    """A row of a packed step: some tokens of one text.
+
+    Attributes:
+        start: Position of the first token that is computed now.
+        count: Tokens that are computed now, at least 1.
+        slot: Where its states are.
+    """
+
+    @property
+    def start(self) -> int: ...
+    @property
+    def count(self) -> int: ...
+    @property
+    def slot(self) -> int: ...
+
+
+class PackedStates:
+    """The `StateContext` of packed rows.
+
+    For every forward pass: `lay_out` with the rows, then ``DecoderLM.decode_packed``. A text begins
+    at position 0; from there on a row goes on where one of the last two passes over its slot ended.
+
+    Attributes:
+        storage: Where the states are.
+        rows: See `StateContext`.
+    """
+
+    compiled = None
+    fused = None
+
+    def __init__(self, storage: StateStorage) -> None:
+        """Begin with slots that no text has."""
+        self.storage = storage
+        self.rows: list[Rows] = []
+        # How many tokens each of the two states of each slot is behind.
+        self._behind = [-1] * (2 * storage.num_slots)
+        self._places: dict[int, tuple[Tensor, Tensor]] = {}  # by the identity of `rows`
+
+    def lay_out(self, rows: Sequence[SlottedRow]) -> None:
+        """Get ready for a forward pass of some rows, at least one, in slots of their own.
+
+        Raises:
+            RuntimeError: A row's slot has no state behind its first token.
+        """
+        sources, targets = [], []
+        for row in rows:
+            source, target = self._turn(row)
+            self._behind[target] = row.start + row.count
+            sources.append(source)
+            targets.append(target)
+        device = self.storage.device
+        self.rows = sort_rows([row.count for row in rows], None, device)
+        both = to_device(torch.tensor(list(chain(sources, targets))), device).view(2, -1)
+        self._places.clear()
+        for alike in self.rows:
+            some = both if alike.numbers is None else both.index_select(1, alike.numbers)
+            self._places[id(alike)] = some[0], some[1]
+
+    def begin(self, rows: int, length: int) -> None:
+        """See `AttentionContext`; the step's rows are those that were laid out."""
+
+    def read(self, layer: int, rows: Rows) -> tuple[Tensor, Tensor]:
+        """See `StateContext`."""
+        sources, _ = self._places[id(rows)]
+        storage = self.storage
+        return (
+            storage.windows[layer].index_select(0, sources),
+            storage.states[layer].index_select(0, sources),
+        )
+
+    def write(self, layer: int, rows: Rows, window: Tensor, state: Tensor) -> None:
+        """See `StateContext`."""
+        _, targets = self._places[id(rows)]
+        self.storage.windows[layer].index_copy_(0, targets, window)
+        self.storage.states[layer].index_copy_(0, targets, state)
+
+    def _turn(self, row: SlottedRow) -> tuple[int, int]:
+        """The state that a row goes on from, and the one that it leaves."""
+        first = 2 * row.slot
+        if row.start == 0:
+            self._behind[first + 1] = -1
+            return 2 * self.storage.num_slots, first
+        for source, target in ((first, first + 1), (first + 1, first)):
+            if self._behind[source] == row.start:
+                return source, target
+        raise RuntimeError(f"slot {row.slot} has no state behind {row.start} tokens")

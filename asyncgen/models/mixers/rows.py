@@ -1,0 +1,131 @@
+"""Whose token is whose: the rows of a forward pass, as a layer with states goes through them.
+
+A row is the tokens of one text that are computed now. Rows of as many tokens are computed
+together, and no other ones: padding never meets a state.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from itertools import accumulate, chain
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+
+from asyncgen.transfer import to_device
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Rows of a pass that have as many tokens.
+
+    Attributes:
+        count: How many rows, R.
+        length: Tokens of each, S.
+        numbers: Which rows of the pass they are, int64 ``[R]``; ``None``: all of them, in order.
+        tokens: Which of the pass's N tokens are theirs, row after row, int64 ``[R * S]``;
+            ``None``: all of them, in order.
+    """
+
+    count: int
+    length: int
+    numbers: Tensor | None
+    tokens: Tensor | None
+
+
+class StateContext(Protocol):
+    """Has the states of a pass's rows, and is told what becomes of them.
+
+    Attributes:
+        compiled: See `AttentionContext`; ``None``.
+        rows: Those of the pass, by number of tokens; rows without any are in none.
+    """
+
+    compiled: Any | None
+    rows: Sequence[Rows]
+
+    def read(self, layer: int, rows: Rows) -> tuple[Tensor, Tensor]:
+        """What a layer kept of some rows.
+
+        Returns:
+            The last inputs of its convolution, ``[R, W, C]`` in the model's dtype, and its
+            state, ``[R, H, P, N]`` float32. Not to be written to.
+        """
+
+    def write(self, layer: int, rows: Rows, window: Tensor, state: Tensor) -> None:
+        """Keep both, as they are behind the last tokens of these rows."""
+
+
+def sort_rows(
+    counts: Sequence[int], places: Sequence[Sequence[int]] | None, device: torch.device
+) -> list[Rows]:
+    """Put rows of as many tokens together.
+
+    Args:
+        counts: Tokens of each row; there may be none.
+        places: For each row the numbers of its tokens among those of the pass; ``None``: one row
+            lies behind the other.
+        device: Where the model computes.
+    """
+    if places is None and len(set(counts)) == 1:
+        return [Rows(len(counts), counts[0], None, None)]
+    if places is None:
+        places = [range(end - n, end) for n, end in zip(counts, accumulate(counts), strict=True)]
+    alike: defaultdict[int, list[int]] = defaultdict(list)
+    for number, count in enumerate(counts):
+        if count:
+            alike[count].append(number)
+
+    def tensor(numbers: list[int]) -> Tensor:
+        return to_device(torch.tensor(numbers, dtype=torch.int64), device)
+
+    return [
+        Rows(
+            len(numbers),
+            count,
+            tensor(numbers),
+            tensor(list(chain.from_iterable(places[number] for number in numbers))),
+        )
+        for count, numbers in alike.items()
+    ]
+
+
+def through_rows(
+    states: StateContext,
+    layer: int,
+    inputs: Tensor,
+    width: int,
+    advance: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor, Tensor]],
+) -> Tensor:
+    """Send the tokens of a pass through a layer's states.
+
+    Args:
+        states: Has them.
+        layer: The layer.
+        inputs: Of all tokens, ``[N, I]``.
+        width: Features of a result.
+        advance: Takes inputs ``[R, S, I]``, a window and a state as `StateContext.read` gives
+            them, and returns results ``[R, S, width]`` and the new window and state.
+
+    Returns:
+        Results ``[N, width]`` float32; zero for tokens that are no row's.
+    """
+    found: Tensor | None = None
+    for rows in states.rows:
+        part = inputs if rows.tokens is None else inputs.index_select(0, rows.tokens)
+        window, state = states.read(layer, rows)
+        some, window, state = advance(part.view(rows.count, rows.length, -1), window, state)
+        states.write(layer, rows, window, state)
+        some = some.reshape(-1, width)
+        if rows.tokens is None:
+            return some
+        if found is None:
+            found = some.new_zeros(inputs.shape[0], width)
+        found.index_copy_(0, rows.tokens, some)
+    return inputs.new_zeros(inputs.shape[0], width, dtype=torch.float32) if found is None else found

@@ -1,0 +1,99 @@
+"""Slots: a step that is run again finds what it found, and no row meets another one's state."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+
+from asyncgen.cache.caches import DynamicCache
+from asyncgen.cache.states import StateStorage, slot_bytes
+from asyncgen.models.config import ModelConfig
+from asyncgen.models.contexts import dense_context
+from asyncgen.models.mixers.packed import PackedStates
+from tests.models.build import random_model
+
+RAW = {
+    "model_type": "mamba2",
+    "vocab_size": 61,
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_heads": 4,
+    "head_dim": 8,
+    "n_groups": 2,
+    "state_size": 5,
+}
+TEXT = [5, 17, 3, 44, 9, 21, 60, 7, 8, 30]
+
+
+@dataclass(frozen=True)
+class Row:
+    slot: int
+    start: int
+    count: int
+
+
+@pytest.fixture(scope="module")
+def core() -> object:
+    return random_model(RAW)
+
+
+def run(
+    core: object, states: PackedStates, rows: list[Row], text: list[int] = TEXT
+) -> torch.Tensor:
+    states.lay_out(rows)
+    ids = [token for row in rows for token in TEXT[row.start : row.start + row.count]]
+    last = torch.tensor([row.count for row in rows]).cumsum(0) - 1
+    return core.decode_packed(torch.tensor(ids), torch.tensor(ids), last, states)  # type: ignore[attr-defined]
+
+
+def whole(core: object, length: int) -> torch.Tensor:
+    context = dense_context(core, DynamicCache())
+    ids = torch.tensor([TEXT[:length]])
+    return core.decode(ids, ids, context)[0]  # type: ignore[attr-defined]
+
+
+def filled(core: object, slots: int) -> PackedStates:
+    """Slots full of NaN, as memory is that nobody wrote to."""
+    storage = StateStorage(core.config, slots)  # type: ignore[attr-defined]
+    for tensor in (*storage.windows, *storage.states):
+        tensor[:-1].fill_(torch.nan)
+    return PackedStates(storage)
+
+
+def test_rows_in_chunks_and_single_steps_share_a_step(core: object) -> None:
+    states = filled(core, 3)
+    run(core, states, [Row(2, 0, 4), Row(0, 0, 1)])
+    run(core, states, [Row(0, 1, 1), Row(2, 4, 3), Row(1, 0, 3)])
+    found = run(core, states, [Row(2, 7, 1), Row(0, 2, 1), Row(1, 3, 5)])
+    for logits, length in zip(found, (8, 3, 8), strict=True):
+        assert torch.equal(logits, whole(core, length))
+
+
+def test_a_step_can_be_run_again(core: object) -> None:
+    states = filled(core, 2)
+    first = run(core, states, [Row(1, 0, 4)])
+    assert torch.equal(run(core, states, [Row(1, 0, 4)]), first)
+    then = run(core, states, [Row(1, 4, 2)])
+    assert torch.equal(run(core, states, [Row(1, 4, 2)]), then)
+    assert torch.equal(then[0], whole(core, 6))
+
+
+def test_the_next_text_of_a_slot_begins_anew(core: object) -> None:
+    states = filled(core, 1)
+    for _ in range(3):
+        run(core, states, [Row(0, 0, 4)])
+        found = run(core, states, [Row(0, 4, 1)])
+        assert torch.equal(found[0], whole(core, 5))
+    with pytest.raises(RuntimeError, match="slot 0 has no state behind 7 tokens"):
+        states.lay_out([Row(0, 7, 1)])
+
+
+def test_a_slot_takes_what_it_says() -> None:
+    config = ModelConfig.from_hf(RAW)
+    storage = StateStorage(config, 3)
+    total = sum(tensor.nbytes for tensor in (*storage.windows, *storage.states))
+    assert total == slot_bytes(config, torch.float32) * 7 // 2  # and a text that has not begun
+    with pytest.raises(ValueError, match="`num_slots`"):
+        StateStorage(config, 0)
