@@ -69,6 +69,8 @@ def experts_plan(
 
 def grouped_plan(values: ConfigValues) -> ExpertsPlan:
     """DeepSeek-V3's: groups, a sigmoid, a correction of scores, shared experts."""
+    values.require("scoring_func", "sigmoid", "noaux_tc")  # as dots.llm1 says it
+    values.require("topk_method", "noaux_tc")
     groups, chosen_groups = _groups(values)
     plan = experts_plan(
         values,
