@@ -20,7 +20,7 @@ from torch import nn
 from asyncgen.checkpoint import DTYPES, is_floating, list_few
 from asyncgen.errors import InvalidRequestError, ModelLoadError
 from asyncgen.memory import memory_to_load
-from asyncgen.mxfp4 import widen_into
+from asyncgen.mxfp4 import check_scales, widen_into
 from asyncgen.native.memory import passing
 from asyncgen.progress import Progress
 
@@ -362,6 +362,7 @@ class _Reader:
             file = self._open(place.file)
             file.seek(place.offset)
             self._fill(file, tensor)
+        check_scales(scales, source)
         widen_into(joined.view(-1), blocks, scales)
         return joined
 
