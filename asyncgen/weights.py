@@ -213,8 +213,9 @@ def check_fit(rules: Sequence[WeightRule], ignored: Iterable[str], checkpoint: C
         )
 
 
-_MAKES_SCORES = re.compile(r"\b(qkv|q_norm|k_norm|cross_q|cross_kv)\.")
-"""Parameters whose NaN no logit shows: attention takes a score of NaN for one that is hidden."""
+_MAKES_SCORES = re.compile(r"\b(qkv|q_norm|k_norm|cross_q|cross_kv|correction)\.")
+"""Parameters whose NaN no logit shows: attention takes a score of NaN for one that is hidden, and
+experts whose rank is NaN are chosen or not by chance."""
 
 
 def _is_finite(tensor: torch.Tensor) -> bool:

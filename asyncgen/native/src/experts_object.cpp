@@ -109,7 +109,7 @@ Mixture<T> mixture_of(const Experts& experts, const Rows& stream, const Space& s
 bool read_routing(PyObject* options, Experts& made, PyObject*& correction) {
   static const char* names[] = {"scoring",       "chosen",        "groups",  "chosen_groups",
                                 "best_of_group", "is_normalised", "scale",   "tolerance",
-                                "weighs_inputs", "corrects_logits", "correction",  nullptr};
+                                "weighs_inputs", "corrects_logits", "correction", nullptr};
   Routing& routing = made.routing;
   const char* scoring;
   long long chosen, groups, chosen_groups, best;
