@@ -76,8 +76,8 @@ float score(const Routing& routing, const float* logits, Numbers& scores) {
   return sum;
 }
 
-// What experts are chosen by: their logits, which tell more of them apart than scores do, or scores;
-// either may be corrected.
+// What experts are chosen by: their logits, which tell more of them apart than scores do, or their
+// scores; either may be corrected.
 void rank(const Routing& routing, const float* logits, const Numbers& scores, Numbers& ranks) {
   const bool is_corrected = routing.correction != nullptr && !routing.corrects_logits;
   for (std::int64_t at = 0; at < routing.experts; at += LANES) {

@@ -107,8 +107,8 @@ Mixture<T> mixture_of(const Experts& experts, const Rows& stream, const Space& s
 }
 
 bool read_routing(PyObject* options, Experts& made, PyObject*& correction) {
-  static const char* names[] = {"scoring",       "chosen",        "groups",  "chosen_groups",
-                                "best_of_group", "is_normalised", "scale",   "tolerance",
+  static const char* names[] = {"scoring",       "chosen",          "groups",     "chosen_groups",
+                                "best_of_group", "is_normalised",   "scale",      "tolerance",
                                 "weighs_inputs", "corrects_logits", "correction", nullptr};
   Routing& routing = made.routing;
   const char* scoring;
@@ -116,8 +116,8 @@ bool read_routing(PyObject* options, Experts& made, PyObject*& correction) {
   int is_normalised, weighs_inputs, corrects_logits;
   Reference none(PyTuple_New(0));
   if (!none || !PyArg_ParseTupleAndKeywords(
-                   none.get(), options, "$sLLLLpffppO", const_cast<char**>(names), &scoring, &chosen,
-                   &groups, &chosen_groups, &best, &is_normalised, &routing.scale,
+                   none.get(), options, "$sLLLLpffppO", const_cast<char**>(names), &scoring,
+                   &chosen, &groups, &chosen_groups, &best, &is_normalised, &routing.scale,
                    &routing.tolerance, &weighs_inputs, &corrects_logits, &correction)) {
     return false;
   }
