@@ -98,10 +98,29 @@ def widen_into(target: Tensor, blocks: Tensor, scales: Tensor) -> None:
         rows[part] = widen(codes[part], scales[part])
 
 
+def check_scales(scales: Tensor, source: StoredTensor) -> None:
+    """Refuse blocks that hold no numbers, which an expert that is seldom chosen would hide.
+
+    Args:
+        scales: Of each block, uint8.
+        source: The tensor that they are of.
+
+    Raises:
+        ModelLoadError: A scale is 255.
+    """
+    if bool((scales == _NO_NUMBER).any()):
+        shape = list(source.shape)
+        raise ModelLoadError(
+            f"{source.file}: a block of experts {shape} ({METHOD}) has the scale {_NO_NUMBER}, "
+            "which stands for no number; download it again"
+        )
+
+
 def _is_pair(tensors: Mapping[str, StoredTensor], name: str) -> bool:
-    """Whether both halves of a tensor are there, and of the same blocks."""
+    """Whether both halves of a tensor are there, of the same blocks, and not it itself as well."""
     blocks, scales = tensors.get(f"{name}_blocks"), tensors.get(f"{name}_scales")
-    if blocks is None or scales is None or not blocks.kind == scales.kind == "U8":
+    is_twice = name in tensors
+    if blocks is None or scales is None or is_twice or not blocks.kind == scales.kind == "U8":
         return False
     return len(blocks.shape) == 4 and blocks.shape == (*scales.shape, _BYTES)
 

@@ -20,7 +20,7 @@ from torch import nn
 from asyncgen.checkpoint import DTYPES, is_floating, list_few
 from asyncgen.errors import InvalidRequestError, ModelLoadError
 from asyncgen.memory import memory_to_load
-from asyncgen.mxfp4 import widen_into
+from asyncgen.mxfp4 import check_scales, widen_into
 from asyncgen.native.memory import passing
 from asyncgen.progress import Progress
 
@@ -213,8 +213,9 @@ def check_fit(rules: Sequence[WeightRule], ignored: Iterable[str], checkpoint: C
         )
 
 
-_MAKES_SCORES = re.compile(r"\b(qkv|q_norm|k_norm|cross_q|cross_kv)\.")
-"""Parameters whose NaN no logit shows: attention takes a score of NaN for one that is hidden."""
+_MAKES_SCORES = re.compile(r"\b(qkv|q_norm|k_norm|cross_q|cross_kv|correction)\.")
+"""Parameters whose NaN no logit shows: attention takes a score of NaN for one that is hidden, and
+experts whose rank is NaN are chosen or not by chance."""
 
 
 def _is_finite(tensor: torch.Tensor) -> bool:
@@ -362,6 +363,7 @@ class _Reader:
             file = self._open(place.file)
             file.seek(place.offset)
             self._fill(file, tensor)
+        check_scales(scales, source)
         widen_into(joined.view(-1), blocks, scales)
         return joined
 

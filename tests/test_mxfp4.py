@@ -120,6 +120,28 @@ def test_halves_that_do_not_fit_together_are_named(folders: tuple[Path, Path]) -
             load_model(folders[0])
 
 
+def test_a_tensor_that_is_there_twice_is_named(folders: tuple[Path, Path]) -> None:
+    file = folders[0] / "model.safetensors"
+    tensors, plain = load_file(file), load_file(folders[1] / "model.safetensors")
+    name = next(name for name in plain if name.endswith(EXPERTS))
+    save_file({**tensors, name: plain[name]}, file)
+    with pytest.raises(ModelLoadError, match=f"1 tensors are no blocks and scales: {name}"):
+        load_model(folders[0])
+
+
+def test_a_block_without_numbers_is_refused_whatever_expert_it_is_of(
+    folders: tuple[Path, Path],
+) -> None:
+    file = folders[0] / "model.safetensors"
+    tensors = load_file(file)
+    for expert in range(5):
+        broken = {key: tensor.clone() for key, tensor in tensors.items()}
+        broken[next(key for key in broken if key.endswith("_scales"))][expert, 0, 0] = 255
+        save_file(broken, file)
+        with pytest.raises(ModelLoadError, match=r"model\.safetensors.* has the scale 255"):
+            load_model(folders[0])
+
+
 def test_a_file_without_such_tensors_is_refused(folders: tuple[Path, Path]) -> None:
     declare(folders[1], METHOD)
     with pytest.raises(ModelLoadError, match=r"quantised \(mxfp4\), but has no such tensors"):

@@ -91,7 +91,7 @@ def test_criteria_of_users_see_their_row_alone() -> None:
 def test_a_failure_names_what_is_behind_it() -> None:
     plain = sample_of(request_for([1, 2])[0], 0)
     error = plain.failure(torch.full((1, 260), torch.nan), float("nan"))
-    assert type(error) is FloatingPointError and "position 2" in str(error)
+    assert type(error) is InvalidScoresError and "position 2" in str(error)
     banning = sample_of(request_for([1, 2], suppress_tokens=list(range(260)))[0], 0)
     error = banning.failure(torch.zeros(1, 260), float("-inf"))
     assert isinstance(error, InvalidScoresError)

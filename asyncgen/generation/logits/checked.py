@@ -126,13 +126,15 @@ def raise_named(processors: LogitsProcessorList, error: FloatingPointError) -> N
         error: What picking raised.
 
     Raises:
-        FloatingPointError: An `InvalidScoresError` with the name; otherwise the error itself.
+        InvalidScoresError: With the name, if there is one.
     """
     if isinstance(processors, CheckedProcessors) and not isinstance(error, InvalidScoresError):
         named = processors.culprit()
         if named is not None:
             raise named from error
-    raise error
+    if isinstance(error, InvalidScoresError):
+        raise error
+    raise InvalidScoresError(None, str(error)) from error
 
 
 def _is_ours(processor: object) -> bool:

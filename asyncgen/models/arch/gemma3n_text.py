@@ -10,39 +10,40 @@ from asyncgen.models.arch.gemma3_text import GEMMA3
 from asyncgen.models.arch.gemma4_text import LAYER_INPUT_NAMES, source_of, table_of_rows
 from asyncgen.models.family.declaration import Family, flag, without
 from asyncgen.models.family.plan import LayerPlan
+from asyncgen.models.family.values import MOST
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from asyncgen.models.family.values import ConfigValues, Kinds
 
 _DENSE_AFTER = 10
 """Layers that are sparse where the file does not say it, in a model that has more."""
 
 
-def _widths(values: ConfigValues, count: int) -> list[int]:
+def _widths(values: ConfigValues, count: int) -> Sequence[int]:
     """The width of each feed-forward: one for all, or a list."""
-    stated = values.value("intermediate_size")
-    if not isinstance(stated, (list, tuple)):
-        return [values.count("intermediate_size")] * count
-    if len(stated) != count or any(type(each) is not int or each < 1 for each in stated):
-        allowed = f"must list whole numbers of at least 1 for {count} layers"
-        raise values.bad("intermediate_size", list(stated), allowed)
-    return list(stated)
+    key = "intermediate_size"
+    if not isinstance(values.value(key), (list, tuple)):
+        return (values.count(key),) * count
+
+    def is_width(one: object) -> bool:
+        return type(one) is int and 1 <= one <= MOST
+
+    return values.listed(key, count, is_width, "whole numbers of at least 1") or ()
 
 
-def _sparsities(values: ConfigValues, count: int) -> list[float]:
-    """The part of each layer's gates that is not let through."""
-    stated = values.value("activation_sparsity_pattern")
-    if stated is None:
-        sparse = _DENSE_AFTER if count > _DENSE_AFTER else 0
-        return [0.95] * sparse + [0.0] * (count - sparse)
-    if (
-        not isinstance(stated, (list, tuple))
-        or len(stated) != count
-        or not all(type(each) in (int, float) and 0 <= each < 1 for each in stated)
-    ):
-        allowed = f"must list a number from 0 to below 1 for {count} layers"
-        raise values.bad("activation_sparsity_pattern", stated, allowed)
-    return list(stated)
+def _sparsity(values: ConfigValues, layer: int, count: int) -> float:
+    """The part of a layer's gates that is not let through."""
+
+    def is_part(one: object) -> bool:
+        return isinstance(one, (int, float)) and type(one) is not bool and 0 <= one < 1
+
+    key, each = "activation_sparsity_pattern", "a number from 0 to below 1"
+    stated = values.listed(key, count, is_part, each)
+    if stated is not None:
+        return float(stated[layer])
+    return 0.95 if layer < _DENSE_AFTER < count else 0.0
 
 
 def _own(values: ConfigValues, layer: int, kinds: Kinds) -> LayerPlan:
@@ -57,7 +58,7 @@ def _own(values: ConfigValues, layer: int, kinds: Kinds) -> LayerPlan:
         keys_of=source_of(values, layer, kinds),
         input_width=table[1],
         has_scalar=False,
-        sparsity=_sparsities(values, len(kinds))[layer],
+        sparsity=_sparsity(values, layer, len(kinds)),
         laurel_rank=values.count("laurel_rank"),
         scales_output=values.flag("altup_correct_scale"),
     )

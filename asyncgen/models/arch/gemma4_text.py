@@ -11,6 +11,7 @@ from asyncgen.models.arch.gemma2 import GEMMA2_NAMES, GEMMA2_SPELLINGS
 from asyncgen.models.family.declaration import Family, flag
 from asyncgen.models.family.expert_values import experts_plan
 from asyncgen.models.family.plan import LayerPlan
+from asyncgen.models.family.values import MOST, MOST_LAYERS
 
 if TYPE_CHECKING:
     from asyncgen.models.family.experts import ExpertsPlan
@@ -32,7 +33,7 @@ _SIZES = ("head_dim", "num_key_value_heads")
 def _sizes(values: ConfigValues, layer: int, kind: str) -> tuple[int, int]:
     """Size and number of a layer's key heads, which newer files list by layer."""
     sizes = values.count("head_dim"), values.count("num_key_value_heads")
-    listed = values.value("per_layer_config")
+    listed = values.once("per_layer_config", lambda stated: _by_layer(values, stated))
     if listed is None:
         if kind != "full_attention":
             return sizes
@@ -40,17 +41,26 @@ def _sizes(values: ConfigValues, layer: int, kind: str) -> tuple[int, int]:
         if heads is None or not values.flag("attention_k_eq_v"):
             return values.count("global_head_dim"), sizes[1]
         return values.count("global_head_dim"), values.count("num_global_key_value_heads")
-    if not isinstance(listed, Mapping):
-        raise values.bad("per_layer_config", listed, "must be an object by number of layer")
-    given = {int(key): part for key, part in listed.items() if str(key).isdecimal()}
-    part = given.get(layer, {})
-    if len(given) != len(listed) or not isinstance(part, Mapping) or {*part} - {*_SIZES}:
-        allowed = f"must have {' or '.join(_SIZES)} for numbers of layers"
-        raise values.bad("per_layer_config", listed, allowed)
-    found = [part.get(key, size) for key, size in zip(_SIZES, sizes, strict=True)]
-    if any(type(size) is not int or size < 1 for size in found):
-        raise values.bad("per_layer_config", listed, "sizes are whole numbers of at least 1")
-    return found[0], found[1]
+    part = listed.get(layer, {})
+    return part.get(_SIZES[0], sizes[0]), part.get(_SIZES[1], sizes[1])
+
+
+def _by_layer(values: ConfigValues, stated: object) -> Mapping[int, Mapping[str, int]] | None:
+    """What the file lists of layers, by their numbers."""
+    if stated is None:
+        return None
+    if not isinstance(stated, Mapping):
+        raise values.bad("per_layer_config", stated, "must be an object by number of layer")
+    layers = range(values.count("num_hidden_layers", most=MOST_LAYERS))
+    numbers = {str(layer): layer for layer in layers}
+    for key, part in stated.items():
+        if key not in numbers or not isinstance(part, Mapping) or {*part} - {*_SIZES}:
+            allowed = f"must have {' or '.join(_SIZES)} for numbers of layers"
+            raise values.bad("per_layer_config", stated, allowed)
+        if any(type(size) is not int or not 1 <= size <= MOST for size in part.values()):
+            allowed = "sizes are whole numbers of at least 1"
+            raise values.bad("per_layer_config", stated, allowed)
+    return {numbers[key]: part for key, part in stated.items()}
 
 
 def source_of(values: ConfigValues, layer: int, kinds: Kinds) -> int | None:

@@ -19,17 +19,13 @@ _MOST = 1e30
 
 def layer_theta(values: ConfigValues, layer: int) -> float | None:
     """The theta of a layer; 0: it does not turn; ``None``: it is that of the model."""
-    key = "layer_rope_theta"
-    stated, layers = values.value(key), values.count("num_hidden_layers")
-    if stated is None:
-        return None
-    if (
-        not isinstance(stated, (list, tuple))
-        or len(stated) != layers
-        or any(type(one) not in (int, float) or not 0 <= one <= _MOST for one in stated)
-    ):
-        raise values.bad(key, stated, f"must list a number from 0 to {_MOST:g} for {layers} layers")
-    return float(stated[layer])
+
+    def is_theta(one: object) -> bool:
+        return isinstance(one, (int, float)) and type(one) is not bool and 0 <= one <= _MOST
+
+    layers = values.count("num_hidden_layers")
+    stated = values.listed("layer_rope_theta", layers, is_theta, f"a number from 0 to {_MOST:g}")
+    return None if stated is None else float(stated[layer])
 
 
 FAMILY: Family = replace(

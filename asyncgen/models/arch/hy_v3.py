@@ -40,6 +40,13 @@ FAMILY = Family(
         "norm_topk_prob": True,
         "routed_scaling_factor": 2.826,
     },
+    only={
+        "norm_topk_prob": True,
+        "route_norm": True,
+        "qk_norm": True,
+        "moe_router_use_sigmoid": True,
+        "moe_router_enable_expert_bias": True,
+    },
     spellings={
         "n_shared_experts": "num_shared_experts",
         "routed_scaling_factor": "router_scaling_factor",

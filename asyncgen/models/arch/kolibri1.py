@@ -15,7 +15,12 @@ if TYPE_CHECKING:
 
 
 def _experts(values: ConfigValues, layer: int) -> ExpertsPlan:
-    plan = experts_plan(values, scoring="sigmoid", is_normalised=values.flag("norm_topk_prob"))
+    plan = experts_plan(
+        values,
+        scoring="sigmoid",
+        is_normalised=values.flag("norm_topk_prob"),
+        corrects_logits=True,
+    )
     width = values.count("shared_expert_intermediate_size")
     return replace(plan, is_corrected=True, shared_width=width)
 

@@ -9,20 +9,28 @@ from asyncgen.models.family.declaration import Family, flag
 from asyncgen.models.family.expert_values import EXPERT_NAMES, experts_plan
 from asyncgen.models.family.plan import HeadNormPlan, NormPlan
 from asyncgen.models.family.rope import QueryScaling
+from asyncgen.models.family.values import MOST_LAYERS
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from asyncgen.models.family.experts import ExpertsPlan
     from asyncgen.models.family.values import ConfigValues
 
 
 def _has_rope(values: ConfigValues, layer: int, kind: str) -> bool:
     # The list says 1 where there is a rope, whatever its name.
-    stated = values.value("no_rope_layers") or None
-    if stated is None:
+    key, layers = "no_rope_layers", values.count("num_hidden_layers", most=MOST_LAYERS)
+
+    def checked(stated: object) -> Sequence[int]:
+        is_list = isinstance(stated, (list, tuple)) and len(stated) >= layers
+        if stated and (not is_list or any(one not in (0, 1) for one in stated)):  # type: ignore[attr-defined]
+            raise values.bad(key, stated, f"must list 0 or 1 for {layers} layers")
+        return stated or ()  # type: ignore[return-value]
+
+    stated = values.once(key, checked)
+    if not stated:
         return (layer + 1) % values.count("no_rope_layer_interval") != 0
-    layers = values.count("num_hidden_layers")
-    if not isinstance(stated, (list, tuple)) or len(stated) < layers:
-        raise values.bad("no_rope_layers", stated, f"must list 0 or 1 for {layers} layers")
     return bool(stated[layer])
 
 
@@ -33,16 +41,25 @@ def _head_norm(values: ConfigValues) -> HeadNormPlan | None:
 
 def _query_scaling(values: ConfigValues) -> QueryScaling | None:
     # Early files say 4 in the place of true.
-    if not values.value("attn_temperature_tuning"):
+    key = "attn_temperature_tuning"
+    stated = values.value(key)
+    if stated is not None and not isinstance(stated, int):
+        raise values.bad(key, stated, "must be true or false")
+    if not stated:
         return None
     return QueryScaling(values.positive("attn_scale"), values.count("floor_scale"), 1)
 
 
 def _experts(values: ConfigValues, layer: int) -> ExpertsPlan | None:
-    stated = values.value("moe_layers")
+    def checked(stated: object) -> frozenset[int] | None:
+        if stated is None:
+            return None
+        if not isinstance(stated, (list, tuple)) or any(type(one) is not int for one in stated):
+            raise values.bad("moe_layers", stated, "must be a list of layers")
+        return frozenset(stated)
+
+    stated = values.once("moe_layers", checked)
     step = values.count("interleave_moe_layer_step")
-    if stated is not None and not isinstance(stated, (list, tuple)):
-        raise values.bad("moe_layers", stated, "must be a list of layers")
     if (layer + 1) % step != 0 if stated is None else layer not in stated:
         return None
     plan = experts_plan(values, width="intermediate_size", scoring="sigmoid", weighs_inputs=True)

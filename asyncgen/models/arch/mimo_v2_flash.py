@@ -46,12 +46,9 @@ def _heads(values: ConfigValues, layer: int, kind: str) -> HeadsPlan:
 
 def _listed(values: ConfigValues, key: str, layer: int) -> bool | None:
     """What a list of 0 and 1 says of a layer; ``None``: there is none."""
-    stated, layers = values.value(key), values.count("num_hidden_layers")
-    if stated is None:
-        return None
-    if not isinstance(stated, (list, tuple)) or len(stated) != layers or {*stated} - {0, 1}:
-        raise values.bad(key, stated, f"must list 0 or 1 for {layers} layers")
-    return bool(stated[layer])
+    layers = values.count("num_hidden_layers")
+    stated = values.listed(key, layers, lambda one: one in (0, 1), "0 or 1")
+    return None if stated is None else bool(stated[layer])
 
 
 def _slides(values: ConfigValues, layer: int) -> bool:

@@ -9,6 +9,7 @@ from asyncgen.models.family.declaration import Family
 from asyncgen.models.family.expert_values import MIXTRAL_NAMES, experts_plan
 from asyncgen.models.family.plan import HeadNormPlan
 from asyncgen.models.family.rope import part_that_turns
+from asyncgen.models.family.values import MOST_LAYERS
 
 if TYPE_CHECKING:
     from asyncgen.models.family.experts import ExpertsPlan
@@ -23,6 +24,13 @@ def _turned(values: ConfigValues) -> float:
     if turned > size or turned % 2:
         raise values.bad("rotary_dim", turned, f"must be even and at most head_dim ({size})")
     return turned / size
+
+
+def _layers(values: ConfigValues) -> int:
+    count, key = values.count("num_hidden_layers", most=MOST_LAYERS), "attn_type_list"
+    allowed = "1 (linear attention, 0, is not supported)"
+    values.listed(key, count, lambda one: type(one) is int and one == 1, allowed)
+    return count
 
 
 def _experts(values: ConfigValues, layer: int) -> ExpertsPlan:
@@ -58,6 +66,7 @@ FAMILY = Family(
         "use_routing_bias": True,
         "shared_intermediate_size": 0,
     },
+    layers=_layers,
     turned=_turned,
     head_norm=HeadNormPlan(span="width"),
     experts=_experts,

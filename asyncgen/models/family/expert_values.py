@@ -10,7 +10,7 @@ from asyncgen.models.family.experts import MOST_EXPERTS, ExpertsPlan, GatePlan, 
 from asyncgen.models.family.values import MOST_LAYERS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from asyncgen.models.family.values import ConfigValues
 
@@ -69,6 +69,8 @@ def experts_plan(
 
 def grouped_plan(values: ConfigValues) -> ExpertsPlan:
     """DeepSeek-V3's: groups, a sigmoid, a correction of scores, shared experts."""
+    values.require("scoring_func", "sigmoid", "noaux_tc")  # as dots.llm1 says it
+    values.require("topk_method", "noaux_tc")
     groups, chosen_groups = _groups(values)
     plan = experts_plan(
         values,
@@ -119,23 +121,22 @@ def dense_before(
     return experts
 
 
+def _layer_kinds(values: ConfigValues, key: str) -> Sequence[str] | None:
+    layers = values.count("num_hidden_layers", most=MOST_LAYERS)
+    allowed = ("dense", "sparse")
+    return values.listed(key, layers, lambda kind: kind in allowed, "dense or sparse")
+
+
 def listed_as_sparse(
     plan: Callable[[ConfigValues], ExpertsPlan], key: str = "mlp_layer_types"
 ) -> Callable[[ConfigValues, int], ExpertsPlan | None]:
     """Experts where a list under a key says "sparse"; without it, in all layers but the first."""
-    allowed = ("dense", "sparse")
 
     def experts(values: ConfigValues, layer: int) -> ExpertsPlan | None:
-        kinds, layers = values.value(key), values.count("num_hidden_layers", most=MOST_LAYERS)
+        kinds = _layer_kinds(values, key)
         if kinds is None:
             values.require("first_k_dense_replace", 1)
             return plan(values) if layer else None
-        if (
-            not isinstance(kinds, (list, tuple))
-            or len(kinds) != layers
-            or any(kind not in allowed for kind in kinds)
-        ):
-            raise values.bad(key, kinds, f"must list dense or sparse for {layers} layers")
         return plan(values) if kinds[layer] == "sparse" else None
 
     return experts
@@ -148,17 +149,10 @@ def as_listed(
     """Experts in the layers that ``mlp_layer_types`` calls sparse, if the file lists them."""
 
     def experts(values: ConfigValues, layer: int) -> ExpertsPlan | None:
-        key = "mlp_layer_types"
-        stated, layers = values.value(key), values.count("num_hidden_layers", most=MOST_LAYERS)
-        if stated is None:
+        kinds = _layer_kinds(values, "mlp_layer_types")
+        if kinds is None:
             return otherwise(values, layer)
-        if (
-            not isinstance(stated, (list, tuple))
-            or len(stated) != layers
-            or any(kind not in ("dense", "sparse") for kind in stated)
-        ):
-            raise values.bad(key, stated, f"must list dense or sparse for {layers} layers")
-        return plan(values) if stated[layer] == "sparse" else None
+        return plan(values) if kinds[layer] == "sparse" else None
 
     return experts
 
@@ -169,12 +163,16 @@ def sparse_steps(
     """Qwen's: experts in each n-th layer, but not in those that a list names."""
 
     def experts(values: ConfigValues, layer: int) -> ExpertsPlan | None:
+        def read(stated: object) -> frozenset[int]:
+            dense = stated or []
+            if not isinstance(dense, (list, tuple)) or any(type(one) is not int for one in dense):
+                raise values.bad("mlp_only_layers", dense, "must be a list of layers")
+            if len(dense) > values.count("num_hidden_layers", most=MOST_LAYERS):
+                raise values.bad("mlp_only_layers", dense, "names more layers than there are")
+            return frozenset(dense)
+
         step = values.count("decoder_sparse_step", default=1)
-        dense = values.value("mlp_only_layers") or []
-        if not isinstance(dense, (list, tuple)) or any(type(one) is not int for one in dense):
-            raise values.bad("mlp_only_layers", dense, "must be a list of layers")
-        if len(dense) > values.count("num_hidden_layers", most=MOST_LAYERS):
-            raise values.bad("mlp_only_layers", dense, "names more layers than there are")
+        dense = values.once("mlp_only_layers", read)
         return None if layer in dense or (layer + 1) % step else plan(values)
 
     return experts

@@ -23,6 +23,7 @@ class Routing:
         scale: Factor on the weights.
         weighs_inputs: Whether weights are factors on what experts are given, and not on what they
             give.
+        corrects_logits: Whether a correction for the choice is added to logits, and not to scores.
         groups: Groups that the experts are divided into, one behind the other
             (DeepSeek-V2, section 2.2.2).
         chosen_groups: Only experts of so many best groups are chosen.
@@ -37,6 +38,7 @@ class Routing:
     is_normalised: bool = False
     scale: float = 1.0
     weighs_inputs: bool = False
+    corrects_logits: bool = False
     groups: int = 1
     chosen_groups: int = 1
     best_of_group: int = 1

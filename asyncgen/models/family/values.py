@@ -6,13 +6,15 @@ Knows nothing of the families, nor of what the values are put together to.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from asyncgen.errors import ModelLoadError, shorten
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
+
+T = TypeVar("T")
 
 Kinds: TypeAlias = tuple[str, ...]
 """``"full_attention"``, ``"sliding_attention"`` or ``"chunked_attention"`` for each layer."""
@@ -87,6 +89,7 @@ class ConfigValues:
         self.read: set[str] = set()
         self._defaults = defaults
         self._spellings = spellings
+        self._made: dict[str, Any] = {}
 
     def value(self, key: str) -> object:
         """What stands under a key, else the family's default."""
@@ -98,6 +101,35 @@ class ConfigValues:
         """What stands under a key, null included; the family's default only where it is missing."""
         self.read.add(key)
         return self.raw[key] if key in self.raw else self._defaults.get(key)
+
+    def once(self, key: str, made: Callable[[object], T]) -> T:
+        """What is made of a value, the first time; all layers may ask for what a list says."""
+        if key not in self._made:
+            self._made[key] = made(self.value(key))
+        found: T = self._made[key]
+        return found
+
+    def listed(
+        self, key: str, count: int, is_well: Callable[[object], bool], each: str
+    ) -> Sequence[Any] | None:
+        """A list of something for each layer; ``None``: there is none.
+
+        Args:
+            key: Where it stands.
+            count: How many layers there are.
+            is_well: Whether one of its entries may be there.
+            each: What they must be, for the complaint.
+        """
+
+        def checked(stated: object) -> Sequence[Any] | None:
+            if stated is None:
+                return None
+            is_list = isinstance(stated, (list, tuple)) and len(stated) == count
+            if not is_list or not all(map(is_well, stated)):  # type: ignore[call-overload]
+                raise self.bad(key, stated, f"must list {each} for {count} layers")
+            return stated  # type: ignore[return-value]
+
+        return self.once(key, checked)
 
     def bad(self, key: str, value: object, allowed: str) -> ModelLoadError:
         """A complaint about a key, in the spelling of the file."""

@@ -18,8 +18,8 @@ def choose(routing: Routing, logits: Tensor, correction: Tensor | None) -> tuple
     Args:
         routing: How.
         logits: ``[N, experts]``, in float32 at least.
-        correction: ``[experts]``, added to scores for the choice, but not to weights
-            (DeepSeek-V3, section 2.1.2); ``None``: nothing is.
+        correction: ``[experts]``, added to scores, or to logits, for the choice, but not to
+            weights (DeepSeek-V3, section 2.1.2); ``None``: nothing is.
 
     Returns:
         Ids and weights ``[N, chosen]``, the best expert first.
@@ -28,7 +28,8 @@ def choose(routing: Routing, logits: Tensor, correction: Tensor | None) -> tuple
         return _choose_sparsely(routing, logits)
     is_softmax = routing.scoring == "softmax"
     scores = logits.softmax(-1) if is_softmax else logits.sigmoid()
-    by_scores = correction is not None or routing.best_of_group > 1
+    is_corrected = correction is not None and not routing.corrects_logits
+    by_scores = is_corrected or routing.best_of_group > 1
     # Where nothing is added, logits tell more experts apart than their scores.
     ranks = scores if by_scores else logits
     if correction is not None:

@@ -76,13 +76,14 @@ float score(const Routing& routing, const float* logits, Numbers& scores) {
   return sum;
 }
 
-// What experts are chosen by: their logits, which tell more of them apart than scores do, or scores
-// with a correction.
+// What experts are chosen by: their logits, which tell more of them apart than scores do, or their
+// scores; either may be corrected.
 void rank(const Routing& routing, const float* logits, const Numbers& scores, Numbers& ranks) {
+  const bool is_corrected = routing.correction != nullptr && !routing.corrects_logits;
   for (std::int64_t at = 0; at < routing.experts; at += LANES) {
     const std::int64_t left = routing.experts - at;
     f32x16 values = load_or_lowest(logits + at, left);
-    if (routing.correction != nullptr || routing.best_of_group > 1) {
+    if (is_corrected || routing.best_of_group > 1) {
       values = load_or_lowest(scores.at + at, left);
     }
     if (routing.correction != nullptr) {

@@ -107,18 +107,18 @@ Mixture<T> mixture_of(const Experts& experts, const Rows& stream, const Space& s
 }
 
 bool read_routing(PyObject* options, Experts& made, PyObject*& correction) {
-  static const char* names[] = {"scoring",       "chosen",        "groups",  "chosen_groups",
-                                "best_of_group", "is_normalised", "scale",   "tolerance",
-                                "weighs_inputs", "correction",    nullptr};
+  static const char* names[] = {"scoring",       "chosen",          "groups",     "chosen_groups",
+                                "best_of_group", "is_normalised",   "scale",      "tolerance",
+                                "weighs_inputs", "corrects_logits", "correction", nullptr};
   Routing& routing = made.routing;
   const char* scoring;
   long long chosen, groups, chosen_groups, best;
-  int is_normalised, weighs_inputs;
+  int is_normalised, weighs_inputs, corrects_logits;
   Reference none(PyTuple_New(0));
   if (!none || !PyArg_ParseTupleAndKeywords(
-                   none.get(), options, "$sLLLLpffpO", const_cast<char**>(names), &scoring, &chosen,
-                   &groups, &chosen_groups, &best, &is_normalised, &routing.scale,
-                   &routing.tolerance, &weighs_inputs, &correction)) {
+                   none.get(), options, "$sLLLLpffppO", const_cast<char**>(names), &scoring,
+                   &chosen, &groups, &chosen_groups, &best, &is_normalised, &routing.scale,
+                   &routing.tolerance, &weighs_inputs, &corrects_logits, &correction)) {
     return false;
   }
   const bool is_softmax = std::strcmp(scoring, "softmax") == 0;
@@ -147,6 +147,7 @@ bool read_routing(PyObject* options, Experts& made, PyObject*& correction) {
   routing.best_of_group = std::min(best, experts / groups);
   routing.is_normalised = is_normalised;
   routing.weighs_inputs = weighs_inputs;
+  routing.corrects_logits = corrects_logits;
   return true;
 }
 

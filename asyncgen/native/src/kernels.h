@@ -95,6 +95,7 @@ struct Routing {
   std::int64_t groups, chosen_groups, best_of_group;
   bool is_normalised;       // weights of a token's experts sum up to `scale`
   bool weighs_inputs;       // they are factors on what experts are given, not on what they give
+  bool corrects_logits;     // a correction is added to logits, not to scores
   float scale, tolerance;   // the latter of SPARSEMIXER
   const float* correction;  // [experts] added to scores for the choice alone, or null
 };

@@ -120,14 +120,14 @@ def test_two_together() -> None:
     assert "together" in str(found)
 
 
-def test_without_a_call_or_a_check_the_error_stays() -> None:
+def test_without_a_call_or_a_check_the_error_names_no_processor() -> None:
     error = FloatingPointError("no token")
     assert CheckedProcessors([HARMLESS]).culprit() is None
     plain = LogitsProcessorList([HARMLESS])
     for processors in (CheckedProcessors(), plain):
-        with pytest.raises(FloatingPointError) as caught:
+        with pytest.raises(InvalidScoresError, match="no token") as caught:
             raise_named(processors, error)
-        assert caught.value is error
+        assert caught.value.__cause__ is error and caught.value.processor is None
 
 
 def test_built_in_processors_cost_no_check(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -152,12 +152,14 @@ def searched(theirs: Any, row: list[int], *, alpha: float, top_k: int, new: int)
 
     Su and others, "A Contrastive Framework for Neural Text Generation" (2022), equation 5.
     """
+    # Llama 4's whole model calls itself its base.
+    base = theirs.model if theirs.base_model is theirs else theirs.base_model
     text = list(row)
     for _ in range(new):
         chances = theirs(torch.tensor([text])).logits[0, -1].softmax(dim=-1)
         likely, candidates = chances.topk(top_k)
         tried = torch.tensor([[*text, candidate] for candidate in candidates.tolist()])
-        states = theirs.base_model(tried).last_hidden_state
+        states = base(tried).last_hidden_state
         states = torch.nn.functional.normalize(states, dim=-1)
         likeness = (states[:, :-1] @ states[:, -1:].mT).amax(dim=(1, 2))
         best = ((1 - alpha) * likely - alpha * likeness).argmax()

@@ -156,6 +156,16 @@ def test_corrections_of_scores_stay_exact(tmp_path: Path) -> None:
     assert again["model.norm.weight"].dtype == torch.bfloat16
 
 
+def test_corrections_that_are_no_numbers_are_refused(tmp_path: Path) -> None:
+    make("dots1", tmp_path, **FEW)
+    name = "model.layers.1.mlp.gate.e_score_correction_bias"
+    stored = load_file(tmp_path / "model.safetensors")
+    stored[name][2] = torch.nan
+    save_file(stored, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ModelLoadError, match=f"`{name}` holds NaN"):
+        asyncgen.load_model(tmp_path)
+
+
 @pytest.mark.parametrize("family", ["qwen2_moe", "gpt_oss", "llama4_text"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_torchs_kernels_compute_the_same(

@@ -331,6 +331,10 @@ def test_internlm_3() -> None:
         (MIMO, {"swa_num_key_value_heads": 6}, "`swa_num_key_value_heads` is 6"),
         (MIMO, {"moe_layer_freq": [2] * 48}, "`moe_layer_freq`"),
         (MIMO, {"add_full_attention_sink_bias": True}, "`add_full_attention_sink_bias`"),
+        ({"model_type": "hy_v3"}, {"norm_topk_prob": False}, "`norm_topk_prob` is False"),
+        ({"model_type": "hy_v3"}, {"qk_norm": False}, "`qk_norm` is False"),
+        ({"model_type": "solar_open"}, {"scoring_func": "softmax"}, "`scoring_func` is 'softmax'"),
+        ({"model_type": "solar_open"}, {"topk_method": "greedy"}, "`topk_method` is 'greedy'"),
     ],
 )
 def test_what_would_change_results_is_refused_by_name(

@@ -40,6 +40,7 @@ ROUTINGS: dict[str, tuple[Routing, bool]] = {
         Routing(3, "sigmoid", True, 2.5, groups=3, chosen_groups=2, best_of_group=2),
         True,
     ),
+    "corrected logits": (Routing(3, "sigmoid", corrects_logits=True), True),
     "sparsemixer": (Routing(2, "sparsemixer", tolerance=0.02), False),
     "weighed inputs": (Routing(2, "sigmoid", weighs_inputs=True), False),
 }
@@ -106,7 +107,8 @@ def plainly_chosen(routing: Routing, logits: Tensor, correction: Tensor | None) 
         return found
     scores = (logits.softmax(0) if routing.scoring == "softmax" else logits.sigmoid()).tolist()
     added = [0.0] * len(values) if correction is None else correction.tolist()
-    ranks = [score + more for score, more in zip(scores, added, strict=True)]
+    ranked = values if routing.corrects_logits else scores
+    ranks = [each + more for each, more in zip(ranked, added, strict=True)]
     size = len(ranks) // routing.groups
     groups = [range(first, first + size) for first in range(0, len(ranks), size)]
     worth = [
