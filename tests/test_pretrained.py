@@ -59,8 +59,8 @@ def test_bad_dtype_and_device(tmp_path: Path) -> None:
 
 def test_unsupported_model_type(tmp_path: Path) -> None:
     save_checkpoint(tmp_path)
-    (tmp_path / "config.json").write_text('{"model_type": "mamba"}')
-    with pytest.raises(UnsupportedModelError, match="'mamba': supported .*gpt2, .*llama"):
+    (tmp_path / "config.json").write_text('{"model_type": "rwkv"}')
+    with pytest.raises(UnsupportedModelError, match="'rwkv': supported .*gpt2, .*llama"):
         load_model(tmp_path)
 
 

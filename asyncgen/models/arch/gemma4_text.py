@@ -52,15 +52,17 @@ def _by_layer(values: ConfigValues, stated: object) -> Mapping[int, Mapping[str,
     if not isinstance(stated, Mapping):
         raise values.bad("per_layer_config", stated, "must be an object by number of layer")
     layers = range(values.count("num_hidden_layers", most=MOST_LAYERS))
-    numbers = {str(layer): layer for layer in layers}
-    for key, part in stated.items():
-        if key not in numbers or not isinstance(part, Mapping) or {*part} - {*_SIZES}:
+    digits = len(str(len(layers)))  # files fill numbers up with zeros, to two places or more
+    numbers = {str(n).zfill(places): n for n in layers for places in range(1, max(digits, 2) + 1)}
+    listed = {numbers[key]: part for key, part in stated.items() if key in numbers}
+    for part in stated.values():
+        if len(listed) < len(stated) or not isinstance(part, Mapping) or {*part} - {*_SIZES}:
             allowed = f"must have {' or '.join(_SIZES)} for numbers of layers"
             raise values.bad("per_layer_config", stated, allowed)
         if any(type(size) is not int or not 1 <= size <= MOST for size in part.values()):
             allowed = "sizes are whole numbers of at least 1"
             raise values.bad("per_layer_config", stated, allowed)
-    return {numbers[key]: part for key, part in stated.items()}
+    return listed
 
 
 def source_of(values: ConfigValues, layer: int, kinds: Kinds) -> int | None:
