@@ -422,7 +422,9 @@ class DecoderLayer(Prepared):
 
             def together(heads: Tensor) -> None:
                 unturned = heads[:, :turned]
-                into(unturned, unturned)
+                normed = into(unturned, unturned)
+                if normed is not unturned:
+                    unturned.copy_(normed)
 
             return together
         parts = (

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 import asyncgen
+from asyncgen import native
 from asyncgen.cache.groups import plan_groups
 from asyncgen.cache.paged import PagedStorage, page_bytes
 from asyncgen.engine.scheduling.pages import most_pages
@@ -297,7 +298,9 @@ def bfloat16(pair: Pair, _: object) -> None:
     exact = theirs(ids).logits
     rounded = theirs.to(torch.bfloat16)(ids).logits
     off = _distances(torch.stack(packed_logits(core, ids)), exact)
-    bound = 2**-9 * (12 * core.config.num_hidden_layers + 4) ** 0.5
+    # Torch's operators round about twice as often: each step of a norm or of a gate.
+    of_layer = 12 if native.supports(torch.bfloat16) else 24
+    bound = 2**-9 * (of_layer * core.config.num_hidden_layers + 4) ** 0.5
     if any(plan.experts for plan in core.config.blocks):
         assert off.quantile(0.25) <= 2 * bound
     else:

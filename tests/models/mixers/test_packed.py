@@ -13,6 +13,7 @@ from asyncgen.models.config import ModelConfig
 from asyncgen.models.contexts import dense_context
 from asyncgen.models.mixers.packed import PackedStates
 from tests.models.build import random_model
+from tests.models.same import assert_same
 
 RAW = {
     "model_type": "mamba2",
@@ -68,16 +69,16 @@ def test_rows_in_chunks_and_single_steps_share_a_step(core: object) -> None:
     run(core, states, [Row(0, 1, 1), Row(2, 4, 3), Row(1, 0, 3)])
     found = run(core, states, [Row(2, 7, 1), Row(0, 2, 1), Row(1, 3, 5)])
     for logits, length in zip(found, (8, 3, 8), strict=True):
-        assert torch.equal(logits, whole(core, length))
+        assert_same(logits, whole(core, length))
 
 
 def test_a_step_can_be_run_again(core: object) -> None:
     states = filled(core, 2)
     first = run(core, states, [Row(1, 0, 4)])
-    assert torch.equal(run(core, states, [Row(1, 0, 4)]), first)
+    assert_same(run(core, states, [Row(1, 0, 4)]), first)
     then = run(core, states, [Row(1, 4, 2)])
-    assert torch.equal(run(core, states, [Row(1, 4, 2)]), then)
-    assert torch.equal(then[0], whole(core, 6))
+    assert_same(run(core, states, [Row(1, 4, 2)]), then)
+    assert_same(then[0], whole(core, 6))
 
 
 def test_the_next_text_of_a_slot_begins_anew(core: object) -> None:
@@ -85,7 +86,7 @@ def test_the_next_text_of_a_slot_begins_anew(core: object) -> None:
     for _ in range(3):
         run(core, states, [Row(0, 0, 4)])
         found = run(core, states, [Row(0, 4, 1)])
-        assert torch.equal(found[0], whole(core, 5))
+        assert_same(found[0], whole(core, 5))
     with pytest.raises(RuntimeError, match="slot 0 has no state behind 7 tokens"):
         states.lay_out([Row(0, 7, 1)])
 
