@@ -23,12 +23,12 @@ struct Words;
 template <typename T>
 constexpr std::int64_t IN_WORD = sizeof(float) / sizeof(T);
 
-// Is called in the loops below, for whom nothing is to be done meanwhile.
+// What the loops below call where nothing is to be done meanwhile.
 struct Nothing {
   void operator()() const {}
 };
 
-// A block of keys, turned: [words, BLOCK]. Calls `meanwhile` for each word.
+// A block of keys, turned: [words, BLOCK]. Calls `meanwhile` as often as there are words.
 template <typename T, typename Meanwhile = Nothing>
 void keep_columns(const T* block, std::int64_t width, float* to, Meanwhile meanwhile = {}) {
   for (std::int64_t first = 0; first < BLOCK; first += LANES, block += LANES * width) {
