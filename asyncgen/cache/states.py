@@ -163,7 +163,7 @@ def state_plans(config: ModelConfig) -> list[StatePlan]:
 
 
 def slot_bytes(config: ModelConfig, dtype: torch.dtype) -> int:
-    """Bytes of one slot of `StateStorage`: twice the state of a text.
+    """Bytes of one slot of `StateStorage`: the state of a text in all layers.
 
     Args:
         config: The model's.
@@ -174,20 +174,20 @@ def slot_bytes(config: ModelConfig, dtype: torch.dtype) -> int:
         heads, size, numbers = plan.shape
         total += plan.window * plan.convolved * dtype.itemsize
         total += heads * size * numbers * torch.float32.itemsize
-    return 2 * total
+    return total
 
 
 class StateStorage:
-    """The states of ``num_slots`` texts, two of each: before its newest tokens and behind them.
+    """States of texts, one in each of ``num_slots`` slots.
 
     What a step reads it does not write, so a step that failed, or was begun in vain, can be run
-    again. The memory is asked for at once and not written: on a CPU a slot that was never used
-    takes none.
+    again: a row that goes on has two slots in turn. The memory is asked for at once and not
+    written: on a CPU a slot that was never used takes none.
 
     Attributes:
         num_slots: How many there are.
-        windows: For each layer ``[2 * num_slots + 1, W, C]``, in the model's dtype.
-        states: For each layer ``[2 * num_slots + 1, H, P, N]`` float32. The last place of both is
+        windows: For each layer ``[num_slots + 1, W, C]``, in the model's dtype.
+        states: For each layer ``[num_slots + 1, H, P, N]`` float32. The last place of both is
             that of a text that has not begun: zero.
     """
 
@@ -203,7 +203,7 @@ class StateStorage:
 
         Args:
             config: The model's.
-            num_slots: Texts, at least 1.
+            num_slots: States, at least 1.
             device: Where the model computes.
             dtype: What it computes in.
 
@@ -214,10 +214,10 @@ class StateStorage:
             raise InvalidRequestError("num_slots", num_slots, "at least 1 is needed")
         self.num_slots = num_slots
         self.device = torch.device(device)
-        places, plans = 2 * num_slots + 1, state_plans(config)
+        plans = state_plans(config)
 
         def room(shape: Iterable[int], dtype: torch.dtype) -> Tensor:
-            made = torch.empty((places, *shape), dtype=dtype, device=device)
+            made = torch.empty((num_slots + 1, *shape), dtype=dtype, device=device)
             made[-1].zero_()
             return made
 

@@ -46,6 +46,7 @@ class DeviceKind:
     Attributes:
         page_size: Tokens of a page, if nothing else is asked for.
         prefill_chunk: Prompt tokens of a step, likewise: as many as keep the device busy.
+        snapshot_tokens: Tokens of a prompt from one state that is kept to the next, likewise.
         heads_first: Layout of a page; see `PagedStorage`.
         runs_ahead: Whether a step begins before the tokens of the last one are read.
         recorder: Makes what records decode steps; ``None``: they are not recorded.
@@ -53,6 +54,7 @@ class DeviceKind:
 
     page_size: int
     prefill_chunk: int
+    snapshot_tokens: int
     heads_first: bool
     runs_ahead: bool
     recorder: Callable[[torch.device], Recorder] | None
@@ -65,13 +67,19 @@ def kind_of(device: torch.device) -> DeviceKind:
         return DeviceKind(
             page_size=256,
             prefill_chunk=2048,
+            snapshot_tokens=2048,
             heads_first=False,
             runs_ahead=True,
             recorder=_record_on_cuda,
         )
     is_cpu = device.type == "cpu"
     return DeviceKind(
-        page_size=32, prefill_chunk=256, heads_first=is_cpu, runs_ahead=False, recorder=None
+        page_size=32,
+        prefill_chunk=256,
+        snapshot_tokens=1024,
+        heads_first=is_cpu,
+        runs_ahead=False,
+        recorder=None,
     )
 
 
@@ -83,8 +91,9 @@ def _record_on_cuda(device: torch.device) -> Recorder:
 
 _log = logging.getLogger("asyncgen.engine")
 
-_PAGES_OF_NOTHING = 1 << 20
-"""Pages of a model without keys and values: they cost integers alone, where they are in use."""
+_PAGES_OF_NOTHING = 1 << 18
+"""Pages of a model without keys and values: they cost integers alone, some 400 bytes a page that
+is or was in use."""
 
 _GATHERED_SHARE = 64
 """One part in so many of a device's memory may hold keys that recorded steps copy together."""
@@ -129,18 +138,22 @@ def plan_room(model: Any, options: EngineOptions) -> CacheRoom:
 def _room_for_states(model: Any, options: EngineOptions, page_size: int) -> CacheRoom:
     """The slots that the memory budget pays for; pages hold nothing, so there are enough."""
     from asyncgen.cache.states import slot_bytes
-    from asyncgen.engine.memory import plan_pages
+    from asyncgen.engine.memory import plan_pages, share_slots
     from asyncgen.engine.scheduling.groups import CacheRoom
 
     _records(model, options)
+    num_snapshots = options.state_snapshots
+    more = options.max_running if num_snapshots is None else num_snapshots
     num_slots = plan_pages(
         options.kv_cache_memory,
         page_bytes=slot_bytes(model.core.config, model.dtype),
-        wanted=options.max_running,
+        wanted=2 * options.max_running + more,
         device=model.device,
-        unit="the states of one text",
+        least=2,
+        unit="what a text has of states, two of them,",
     )
-    return CacheRoom(_PAGES_OF_NOTHING, page_size, num_slots=min(num_slots, options.max_running))
+    rows, snapshots = share_slots(num_slots, options.max_running, num_snapshots)
+    return CacheRoom(_PAGES_OF_NOTHING, page_size, num_slots=rows, num_snapshots=snapshots)
 
 
 def _records(model: Any, options: EngineOptions) -> bool:
@@ -185,15 +198,7 @@ def assemble(
     """
     metrics, pool, batch = EngineMetrics(), None, None
     if room is not None:
-        from asyncgen.engine.scheduling.pages import PagePool
-
-        pool = PagePool(
-            room.num_pages,
-            room.page_size,
-            sharing=options.page_sharing,
-            windows=room.windows,
-            num_slots=room.num_slots,
-        )
+        pool = _make_pool(model, options, room)
         if callable(getattr(model.core, "decode_packed", None)):
             batch = _make_batch(model, tokenizer, options, room, pool, metrics, progress)
     start_alone = _runs(model, tokenizer, options, assistants, is_closing, metrics)
@@ -208,6 +213,24 @@ def assemble(
     if room is not None:  # a foreign model sees to its own weights
         attach(model, engine)
     return engine
+
+
+def _make_pool(model: Any, options: EngineOptions, room: CacheRoom) -> PagePool:
+    """The pages, and the slots of a model that keeps states."""
+    from asyncgen.engine.scheduling.pages import PagePool
+    from asyncgen.engine.scheduling.slots import SlotPool
+
+    has_slots = room.num_slots is not None
+    distance = max(kind_of(model.device).snapshot_tokens // room.page_size, 1)
+    return PagePool(
+        room.num_pages,
+        room.page_size,
+        # Without snapshots no text could go on where another one ends.
+        sharing=options.page_sharing and not (has_slots and options.state_snapshots == 0),
+        windows=room.windows,
+        slots=None if room.num_slots is None else SlotPool(room.num_slots, room.num_snapshots),
+        snapshot_pages=options.snapshot_pages or distance,
+    )
 
 
 def _runs(
@@ -281,7 +304,8 @@ def _make_context(model: Any, room: CacheRoom) -> Any:
 
     config, device, dtype = model.core.config, model.device, model.dtype
     if room.num_slots is not None:
-        return PackedStates(StateStorage(config, room.num_slots, device=device, dtype=dtype))
+        num_slots = 2 * room.num_slots + room.num_snapshots
+        return PackedStates(StateStorage(config, num_slots, device=device, dtype=dtype))
     storage = PagedStorage(
         config,
         room.num_pages + room.num_spare,
@@ -346,7 +370,7 @@ def _make_scheduler(options: EngineOptions, pool: PagePool) -> Scheduler:
     scheduler = kind(pool)
     scheduler.max_running = options.max_running
     if pool.slots is not None:
-        scheduler.max_running = min(options.max_running, pool.slots.num_slots)
+        scheduler.max_running = min(options.max_running, pool.slots.num_rows)
     if options.manual_eviction:
         scheduler.retain_cache_on_finish = True
     return scheduler

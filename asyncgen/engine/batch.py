@@ -139,6 +139,7 @@ class Batch:
         try:
             for index in filter(request.goes_on, range(request.params.num_samples)):
                 sample = Sample(request, index, salt=salt)
+                sample.keeps_states = is_shared or request.params.num_samples > 1
                 self._scheduler.add_waiting_request(sample)
                 samples[sample] = None
                 if pool is not None:

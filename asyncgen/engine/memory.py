@@ -70,3 +70,28 @@ def plan_pages(
             f"{unit} takes {least * page_bytes} bytes",
         )
     return pages
+
+
+def share_slots(num_slots: int, max_running: int, num_snapshots: int | None) -> tuple[int, int]:
+    """How many rows may run in so many slots for states, and what is left for snapshots.
+
+    Args:
+        num_slots: How many there are, at least 2.
+        max_running: Most rows, each of which has two.
+        num_snapshots: Slots to set aside beside these; ``None``: what the rows leave.
+
+    Returns:
+        Rows, at least 1, and slots beside theirs.
+
+    Raises:
+        InvalidRequestError: No row fits beside the snapshots.
+    """
+    rows = min(max_running, (num_slots - (num_snapshots or 0)) // 2)
+    if rows < 1:
+        raise InvalidRequestError(
+            "state_snapshots",
+            num_snapshots,
+            f"`kv_cache_memory` pays for {num_slots} states, and a text takes two of them; at most "
+            f"{num_slots - 2} may be kept beside",
+        )
+    return rows, num_slots - 2 * rows

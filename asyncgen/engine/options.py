@@ -44,6 +44,15 @@ class SharedOptions(TypedDict, total=False):
     """Tokens that a page of that memory holds, at least 1; requests share whole pages. ``None`` is
     32, or what the attention kernel needs on CUDA.
     """
+    state_snapshots: int | None
+    """Models whose layers keep states: how many of them the memory has room for beside two for each
+    running sample, so that later requests go on from them; 0 keeps none. ``None``: as many as
+    ``max_running``, where the memory pays for them.
+    """
+    snapshot_pages: int | None
+    """Likewise: the state of a prompt is kept every so many pages, at least 1, beside those at the
+    end of the last page of prompt and answer. ``None``: every 1,024 tokens, on CUDA 2,048.
+    """
     use_cuda_graph: bool | None
     """Whether steps that only decode are recorded once and then repeated, for a few numbers of
     streams; ``None``: on CUDA, where that is possible.
@@ -68,6 +77,10 @@ class EngineOptions:
         manual_eviction: Whether samples that end are left their pages until they are evicted.
         kv_cache_memory: Bytes, or a fraction of the device's memory; ``None`` for the default.
         page_size: Tokens of a page; ``None`` for what suits the device.
+        state_snapshots: States to set memory aside for, beside those of running samples; ``None``:
+            as many as ``max_running``, where there is memory; 0: none is kept.
+        snapshot_pages: A prompt's state is kept every so many pages; ``None`` for what suits the
+            device.
         use_cuda_graph: Whether decode steps are recorded; ``None``: on CUDA, where they can be.
         num_q_padding_intervals: Numbers of rows that are recorded, evenly apart; 0 for a choice.
         num_kv_padding_intervals: Lengths that are recorded, likewise.
@@ -83,6 +96,8 @@ class EngineOptions:
     manual_eviction: bool = False
     kv_cache_memory: int | float | None = None
     page_size: int | None = None
+    state_snapshots: int | None = None
+    snapshot_pages: int | None = None
     use_cuda_graph: bool | None = None
     num_q_padding_intervals: int = 0
     num_kv_padding_intervals: int = 0
@@ -126,6 +141,8 @@ _RULES: dict[str, Rule] = {
     "manual_eviction": switch,
     "kv_cache_memory": _memory,
     "page_size": _COUNT,
+    "state_snapshots": _NATURAL,
+    "snapshot_pages": _COUNT,
     "use_cuda_graph": switch,
     "num_q_padding_intervals": _NATURAL,
     "num_kv_padding_intervals": _NATURAL,

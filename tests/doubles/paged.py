@@ -2,7 +2,8 @@
 
 What it writes for a token depends on what the token sees, like keys and values do, and it reads all
 of that through the page tables, one a group of layers. So a wrong page, a stale one or one that was
-overwritten changes the tokens.
+overwritten changes the tokens. If the pool has slots, it also has a state of each text, which is in
+the slots that rows name.
 """
 
 from __future__ import annotations
@@ -48,7 +49,19 @@ def _value(read: Callable[[int], int], position: int, window: int | None, token:
     return _mix(last if window is None else _mix(last, read(before[0])), token)
 
 
-def alone(prompt: Sequence[int], count: int, windows: Sequence[int | None] = (None,)) -> list[int]:
+def _state_behind(tokens: Sequence[int], before: int = 0) -> int:
+    """The state behind some tokens that follow another one."""
+    for token in tokens:
+        before = _mix(before + 1, token)
+    return before
+
+
+def alone(
+    prompt: Sequence[int],
+    count: int,
+    windows: Sequence[int | None] = (None,),
+    has_states: bool = False,
+) -> list[int]:
     """What the model generates for a prompt with nobody else there."""
     tokens, written = list(prompt), [list[int]() for _ in windows]
     while True:
@@ -63,18 +76,24 @@ def alone(prompt: Sequence[int], count: int, windows: Sequence[int | None] = (No
             for own, window in zip(written, windows, strict=True)
             for at in _seen(end, window)
         )
-        tokens.append(_read_out(list(read)))
+        state = [_state_behind(tokens)] if has_states else []
+        tokens.append(_read_out([*read, *state]))
 
 
 class PagedModel:
-    """Writes and reads pages."""
+    """Writes and reads pages, and slots where there are any."""
 
     def __init__(
-        self, num_pages: int, page_size: int, windows: Sequence[int | None] = (None,)
+        self,
+        num_pages: int,
+        page_size: int,
+        windows: Sequence[int | None] = (None,),
+        num_slots: int = 0,
     ) -> None:
         self.page_size = page_size
         self.windows = windows
         self.slots = [[-1] * page_size for _ in range(num_pages)]
+        self.states = [(-1, -1)] * num_slots  # tokens that each is behind, and what it is
         self.num_computed = 0
 
     def run(self, rows: Sequence[ScheduledRow]) -> list[int]:
@@ -88,7 +107,25 @@ class PagedModel:
                     assert table[page] >= 0
                     self.slots[table[page]][slot] = value
             self.num_computed += row.count
-        return [_read_out(self._read(row)) for row in rows]
+        states = self._advance(rows) if self.states else [[]] * len(rows)
+        return [
+            _read_out([*self._read(row), *state]) for row, state in zip(rows, states, strict=True)
+        ]
+
+    def _advance(self, rows: Sequence[ScheduledRow]) -> list[list[int]]:
+        """The states of all rows, each written once all were read."""
+        found = []
+        for row in rows:
+            end, before = row.start + row.count, 0
+            if row.start:
+                behind, before = self.states[row.source]
+                assert behind == row.start, "a slot has no state of as many tokens"
+            found.append([_state_behind(row.state.tokens[row.start : end], before)])
+        for row, (state,) in zip(rows, found, strict=True):
+            assert row.target not in {other.source for other in rows}, "what is read is written"
+            self.states[row.target] = row.start + row.count, state
+        assert len({row.target for row in rows}) == len(rows), "two rows write to one slot"
+        return found
 
     def _read(self, row: ScheduledRow) -> list[int]:
         """All that the last token of a row sees."""
@@ -113,7 +150,8 @@ class Loop:
     ) -> None:
         pool = scheduler.cache
         self.scheduler = scheduler
-        self.model = PagedModel(pool.num_pages, pool.page_size, pool.windows)
+        num_slots = 0 if pool.slots is None else pool.slots.num_slots
+        self.model = PagedModel(pool.num_pages, pool.page_size, pool.windows, num_slots)
         self.token_budget = token_budget
         self.cache_budget = cache_budget
         self.steps = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import pytest
@@ -39,18 +40,170 @@ def test_long_and_short_ones_in_chunks_beside_each_other(model: Any) -> None:
     assert bench.pool.slots is not None and bench.pool.slots.num_held == 0
 
 
-def test_several_samples_of_a_prompt_each_have_their_own_state(model: Any) -> None:
+def computed_tokens(bench: Bench) -> list[int]:
+    """Filled as steps go: how many tokens each computes."""
+    counts: list[int] = []
+    runner = bench.batch._runner
+    logits = runner.logits
+
+    def counting(rows: Any, *args: Any, **more: Any) -> torch.Tensor:
+        counts.append(sum(row.count for row in rows))
+        return logits(rows, *args, **more)
+
+    runner.logits = counting  # type: ignore[method-assign]
+    return counts
+
+
+@pytest.mark.parametrize("prefix_caching", [True, False])
+def test_samples_of_a_prompt_share_its_state(model: Any, prefix_caching: bool) -> None:
     given = {"n": 3, "do_sample": True, "seed": 4, "max_new_tokens": 15}
-    bench = Bench(model, **ROOM)
+    bench = Bench(model, prefix_caching=prefix_caching, **ROOM)
+    counts = computed_tokens(bench)
     request, sink = bench.add([7, 8, 9, 10, 11, 12, 13], **given)
     bench.run()
     found = [ids_of(sink, index) for index in range(3)]
     assert found == alone(model, request.prompt_ids, **given, **ROOM)
     assert request.cached_tokens == 0
     assert len({*map(tuple, found)}) == 3
+    assert sum(counts) == 4 + 3 * (3 + 14)
+    bench.require_empty()
 
 
-def test_who_is_preempted_computes_its_state_again(model: Any) -> None:
+def test_the_next_turn_of_a_chat_computes_what_is_new(model: Any) -> None:
+    bench = Bench(model, page_size=4, snapshot_pages=100, **ROOM)
+    text, cached = [5, 6, 7, 8, 9, 10], []
+    for turn in range(4):
+        given = {"max_new_tokens": 9 + turn, "do_sample": False}
+        expected = alone(model, text, **given, **ROOM)
+        request, sink = bench.add(text, **given)
+        bench.run()
+        assert [ids_of(sink)] == expected
+        cached.append(len(text) - request.cached_tokens)
+        text = [*text, *ids_of(sink), 40 + turn, 3]
+    # The last token of an answer is not computed, and a page is computed whole or not at all.
+    assert cached[0] == 6
+    assert all(new <= 3 + 1 + 2 for new in cached[1:])
+    bench.require_empty()
+
+
+def test_snapshots_lie_on_the_way_of_a_long_prompt_and_where_texts_part(model: Any) -> None:
+    given: dict[str, Any] = {"max_new_tokens": 3, "do_sample": False}
+    bench = Bench(model, page_size=2, snapshot_pages=4, prefill_chunk_size=100, **ROOM)
+    common = [*range(10, 32)]
+
+    def cached(rest: list[int]) -> int:
+        request, sink = bench.add([*common, *rest], **given)
+        bench.run()
+        assert [ids_of(sink)] == alone(model, request.prompt_ids, **given, **ROOM)
+        return request.cached_tokens
+
+    assert cached([1] * 9) == 0
+    assert cached([2] * 9) == 16  # of 22 that are common, the last of every eight
+    assert cached([3] * 9) == 22  # where the one before parted from the first
+    assert cached([2] * 9) == 30  # the end of its last full page
+    bench.require_empty()
+
+
+def test_those_who_come_together_compute_a_beginning_once(model: Any) -> None:
+    given: dict[str, Any] = {"max_new_tokens": 3, "do_sample": False}
+    bench = Bench(model, page_size=4, snapshot_pages=100, prefill_chunk_size=8, **ROOM)
+    counts = computed_tokens(bench)
+    requests = [bench.add([*range(10, 35), number, 7], **given) for number in range(3)]
+    bench.run()
+    for request, sink in requests:
+        assert [ids_of(sink)] == alone(model, request.prompt_ids, **given, **ROOM)
+    assert [request.cached_tokens for request, _ in requests] == [0, 24, 24]
+    assert sum(counts) == 27 + 2 * 3 + 3 * 2
+    bench.require_empty()
+
+
+def test_salts_part_snapshots_and_without_any_everything_is_computed(model: Any) -> None:
+    prompt, given = [*range(10, 30)], {"max_new_tokens": 6, "do_sample": False}
+    expected = alone(model, prompt, **given, **ROOM)
+    for options, salts, cached in (
+        ({}, ("a", "b", "a"), [0, 0, 16]),
+        ({"state_snapshots": 0}, ("a", "a", "a"), [0, 0, 0]),
+        ({"prefix_caching": False}, ("a", "a", "a"), [0, 0, 0]),
+    ):
+        bench = Bench(model, **options, **ROOM)
+        found = []
+        for salt in salts:
+            request, sink = bench.add(prompt, cache_salt=salt, **given)
+            bench.run()
+            assert [ids_of(sink)] == expected
+            found.append(request.cached_tokens)
+        assert found == cached
+        slots = bench.pool.slots
+        assert slots is not None
+        assert bool(slots.num_kept) is (cached[2] > 0)
+        bench.require_empty()
+
+
+def test_memory_bounds_what_is_kept_and_the_oldest_go(model: Any) -> None:
+    each = slot_bytes(model.core.config, model.dtype)
+    bench = Bench(
+        model, pages=5, page_size=1, position_bytes=each, max_running=8, state_snapshots=3
+    )
+    slots = bench.pool.slots
+    assert slots is not None
+    assert (slots.num_rows, slots.num_slots) == (1, 5)
+    given: dict[str, Any] = {"max_new_tokens": 4, "do_sample": False}
+    for number in (0, 1, 2, 0):
+        request, sink = bench.add([number, *range(10, 20)], **given)
+        bench.run()
+        assert slots.num_kept <= 5
+    assert request.cached_tokens == 0  # others came in between
+    again, _ = bench.add([*request.prompt_ids, *ids_of(sink), 5], **given)
+    bench.run()
+    assert again.cached_tokens == 14
+    with pytest.raises(InvalidRequestError, match=r"`state_snapshots` is 4: .* at most 3"):
+        Bench(model, pages=5, page_size=1, position_bytes=each, state_snapshots=4)
+
+
+@pytest.mark.parametrize("runs_ahead", [False, True])
+def test_chaos_leaks_no_slot_and_changes_no_token(model: Any, runs_ahead: bool) -> None:
+    each = slot_bytes(model.core.config, model.dtype)
+    draws = random.Random(5)
+    bench = Bench(
+        model,
+        pages=14,
+        page_size=3,
+        position_bytes=each // 3,
+        max_running=4,
+        prefill_chunk_size=7,
+        snapshot_pages=2,
+        use_async_batching=runs_ahead,
+    )
+    scheduler = bench.batch._scheduler
+    given: dict[str, Any] = {"max_new_tokens": 11, "do_sample": True, "seed": 1}
+    live, ended = [], []
+    for _ in range(60):
+        event = draws.random()
+        if event < 0.35:
+            beginning = [*range(10, 10 + draws.randrange(18))]
+            prompt = [*beginning, *(draws.randrange(3) for _ in range(1 + draws.randrange(4)))]
+            more = {"n": 2} if draws.random() < 0.2 else {}
+            client = draws.choice(["a", "b"])
+            live.append(bench.add(prompt, client=client, **given, **more))
+        elif event < 0.45 and live:
+            bench.batch.abort(live.pop(draws.randrange(len(live)))[0])
+        elif event < 0.55 and scheduler.active_requests and bench.batch._begun is None:
+            scheduler.preempt(draws.choice(scheduler.running()))
+        if bench.engine.has_work:
+            bench.step()
+        ended += [pair for pair in live if pair[0] not in bench.batch.requests]
+        live = [pair for pair in live if pair[0] in bench.batch.requests]
+    bench.run()
+    for request, sink in ended + live:
+        count = request.params.num_samples
+        expected = alone(model, request.prompt_ids, n=count, **given, **ROOM)
+        assert [ids_of(sink, index) for index in range(count)] == expected
+    bench.require_empty()
+    assert bench.pool.slots is not None
+    assert bench.pool.slots.num_running == bench.pool.slots.num_held == 0
+
+
+def test_who_is_preempted_goes_on_from_its_newest_state(model: Any) -> None:
     bench = Bench(model, max_running=3, **ROOM)
     given = {"n": 3, "do_sample": True, "seed": 9, "max_new_tokens": 24}
     _, sink = bench.add([1, 2, 3], client="hog", **given)
@@ -79,8 +232,9 @@ def test_a_cancelled_one_leaves_its_slot_to_the_next(model: Any) -> None:
 
 def test_the_memory_pays_for_slots_and_more_rows_wait(model: Any) -> None:
     each = slot_bytes(model.core.config, model.dtype)
-    bench = Bench(model, pages=5, page_size=1, position_bytes=each // 2, max_running=8)
-    assert bench.pool.slots is not None and bench.pool.slots.num_slots == 2
+    bench = Bench(model, pages=5, page_size=1, position_bytes=each, max_running=8)
+    assert bench.pool.slots is not None
+    assert (bench.pool.slots.num_rows, bench.pool.slots.num_slots) == (2, 5)
     sinks = [bench.add([number, 9], max_new_tokens=6, do_sample=False)[1] for number in range(5)]
     bench.step()
     assert bench.batch._scheduler.num_running == 2
@@ -88,18 +242,18 @@ def test_the_memory_pays_for_slots_and_more_rows_wait(model: Any) -> None:
     for number, sink in enumerate(sinks):
         expected = alone(model, [number, 9], max_new_tokens=6, do_sample=False, **ROOM)
         assert [ids_of(sink)] == expected
-    with pytest.raises(InvalidRequestError, match="the states of one text takes"):
-        Bench(model, pages=1, page_size=1, position_bytes=each - 1)
+    with pytest.raises(InvalidRequestError, match=f"states, two of them, takes {2 * each} bytes"):
+        Bench(model, pages=1, page_size=1, position_bytes=2 * each - 1)
 
 
-def test_a_text_that_was_left_its_pages_is_computed_anew(model: Any) -> None:
+def test_a_text_that_was_left_its_pages_goes_on_from_a_snapshot(model: Any) -> None:
     bench = Bench(model, manual_eviction=True, **ROOM)
     request, sink = bench.add([1, 2, 3, 4, 5, 6], max_new_tokens=5, do_sample=False)
     bench.run()
     again, other = bench.add([1, 2, 3, 4, 5, 6], max_new_tokens=5, do_sample=False)
     bench.run()
     assert ids_of(other) == ids_of(sink)
-    assert again.cached_tokens == 0
+    assert again.cached_tokens == 4
     bench.require_empty()
 
 

@@ -6,8 +6,8 @@ table, and a request whose beginning is known needs of it the last window only. 
 window has no page that is gone. All tables name the same positions under the same number.
 
 Groups of what an encoder read (a table that is taken whole and shared by all samples) have their
-place here as further rules of what a text holds and gives back. States are no pages: a row has a
-slot of its own (`slots`).
+place here as further rules of what a text holds and gives back. States are no pages: they are in
+slots (`slots`), and go on from where one was kept (`snapshots`).
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ class CacheRoom:
         num_spare: Pages beside these that no request gets.
         windows: Keys that a query sees, itself included, in each group of layers; ``None``: all.
         num_slots: Texts that have states at a time; ``None``: the model keeps none.
+        num_snapshots: States that are kept beside those of these texts.
     """
 
     num_pages: int
@@ -50,6 +51,7 @@ class CacheRoom:
     num_spare: int = 0
     windows: tuple[int | None, ...] = (None,)
     num_slots: int | None = None
+    num_snapshots: int = 0
 
     def blocks(self, positions: int) -> int:
         """Pages of one table that a row of so many positions takes."""
@@ -225,6 +227,8 @@ def publish(pool: PagePool, state: RequestState) -> list[bytes]:
 def withdraw(pool: PagePool, state: RequestState) -> None:
     """Let no request find what this one computed, pages that it has given back included."""
     pool.withdraw(held(state.tables))
+    if pool.slots is not None:
+        pool.slots.withdraw(state.page_keys)
     if state.num_gone:
         for group, table in enumerate(state.tables):
             keys = state.page_keys[: table.count(GONE)]

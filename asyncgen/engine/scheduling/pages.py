@@ -30,11 +30,11 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, Final, Protocol
 
 from asyncgen.cache.groups import first_block, most_blocks
-from asyncgen.engine.scheduling.slots import SlotPool
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from asyncgen.engine.scheduling.slots import SlotPool
 
 UNREAD = -1
 """Stands in a request's tokens for one that was sampled but not read from the device yet."""
@@ -59,7 +59,15 @@ class PageHolder(Protocol):
 
     @property
     def slot(self) -> int:
-        """Where its states are, in a model that keeps any."""
+        """See `SlotHolder`."""
+
+    @property
+    def next_slot(self) -> int:
+        """See `SlotHolder`."""
+
+    @property
+    def page_keys(self) -> list[bytes]:
+        """See `SlotHolder`."""
 
     @property
     def tokens(self) -> list[int]:
@@ -103,6 +111,7 @@ class PagePool:
     Attributes:
         windows: Keys that a query sees, itself included, in each group of layers; ``None``: all.
         slots: Those for states, where the model keeps any.
+        snapshot_pages: A prompt's state is kept every so many pages.
         reserved_by: Pages set aside for caches outside the pool, by client.
     """
 
@@ -113,7 +122,8 @@ class PagePool:
         *,
         sharing: bool = True,
         windows: tuple[int | None, ...] = (None,),
-        num_slots: int | None = None,
+        slots: SlotPool | None = None,
+        snapshot_pages: int = 1,
     ) -> None:
         """Start with all pages free.
 
@@ -124,8 +134,8 @@ class PagePool:
                 whole prompt and nothing is kept.
             windows: Keys that a query sees, itself included, in each group of layers; ``None``:
                 all. By default there is one group, which keeps everything.
-            num_slots: Slots for states; ``None``: the model keeps none. With states nothing is
-                published: a text cannot begin with pages alone.
+            slots: Those for states; ``None``: the model keeps none.
+            snapshot_pages: A prompt's state is kept every so many pages, at least 1.
 
         Raises:
             ValueError: A size below 1.
@@ -137,8 +147,9 @@ class PagePool:
             )
         self.num_pages = num_pages
         self.page_size = page_size
-        self.sharing = sharing and num_slots is None
-        self.slots = None if num_slots is None else SlotPool(num_slots)
+        self.sharing = sharing
+        self.slots = slots
+        self.snapshot_pages = snapshot_pages
         self.windows = windows
         # Pages from `_untouched` on were never used: the heap of free ones starts empty, however
         # large the pool, and memory that is only mapped on first use stays unmapped.
@@ -168,9 +179,9 @@ class PagePool:
 
     @property
     def occupied(self) -> tuple[int, int]:
-        """How much of the memory requests hold or have reserved, of how much: slots or pages."""
+        """How much of the memory requests hold or have reserved, of how much: rows or pages."""
         if self.slots is not None:
-            return self.slots.num_held, self.slots.num_slots
+            return self.slots.num_running, self.slots.num_rows
         return self.num_held, self.num_pages
 
     @property
@@ -252,21 +263,6 @@ class PagePool:
                 self._kept[page] = None
             else:
                 heapq.heappush(self._freed, page)
-
-    @property
-    def has_slot(self) -> bool:
-        """Whether another row can have states, if it needs any."""
-        return self.slots is None or self.slots.num_free > 0
-
-    def take_slot(self) -> int:
-        """A slot for the states of a row; -1 where the model keeps none."""
-        return -1 if self.slots is None else self.slots.take()
-
-    def release_slot(self, slot: int) -> int:
-        """Hold a slot no longer, if it is one; returns that there is none: -1."""
-        if self.slots is not None and slot >= 0:
-            self.slots.release(slot)
-        return -1
 
     def publish(self, page: int, key: bytes) -> None:
         """Let others find a page that is full and will not be written again.
@@ -388,7 +384,7 @@ class PagePool:
         for state in states:
             self._check_tables(state)
         if self.slots is not None:
-            self.slots.check_integrity(state.slot for state in states)
+            self.slots.check_integrity(states, self.page_size)
 
     def _check_tables(self, state: PageHolder) -> None:
         """Prove that what a request computed and will see is there, and the rest is its own."""

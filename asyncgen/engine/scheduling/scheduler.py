@@ -28,7 +28,6 @@ from asyncgen.engine.scheduling.clients import ClientShares, lengthen
 from asyncgen.engine.scheduling.groups import (
     begin_tables,
     extend_tables,
-    find_tables,
     give_back,
     num_missing,
     num_to_start,
@@ -36,6 +35,16 @@ from asyncgen.engine.scheduling.groups import (
 )
 from asyncgen.engine.scheduling.pages import GONE, extend_keys, held, most_pages
 from asyncgen.engine.scheduling.retained import RetainedPages
+from asyncgen.engine.scheduling.snapshots import (
+    advance,
+    ask_for_snapshot,
+    begin_states,
+    end_states,
+    find_start,
+    keep_state,
+    slot_to_write,
+    stop_at_snapshot,
+)
 from asyncgen.engine.scheduling.state import RequestStatus, ScheduledRow, check_new
 from asyncgen.engine.scheduling.waiting import PrefixLeaders, WaitingQueue
 from asyncgen.errors import InvalidRequestError
@@ -168,9 +177,12 @@ class Scheduler(ABC):
             state = row.state
             if not state.pages:
                 continue
+            advance(self.cache, row)
             state.num_computed = end = row.start + row.count
             if end >= (state.num_published + 1) * page_size:
-                for key in publish(self.cache, state):
+                found = publish(self.cache, state)
+                keep_state(self.cache, row)
+                for key in found:
                     self._leaders.settle(state, key)
             if state.status is not _DECODING:
                 state.status = _DECODING if row.is_last else _SPLIT_PENDING_REMAINDER
@@ -184,6 +196,7 @@ class Scheduler(ABC):
             rows: What ``schedule_batch`` gave.
         """
         for row in rows:
+            advance(self.cache, row)
             row.state.num_computed = row.start + row.count
             if row.state.status is not _DECODING:
                 row.state.status = _DECODING if row.is_last else _SPLIT_PENDING_REMAINDER
@@ -203,8 +216,8 @@ class Scheduler(ABC):
                 self._retained.evict(request_id)
             return
         state.end()
-        # A state is behind all tokens of its text, so no other text could go on from it.
-        if evict_from_cache or not state.pages or state.slot >= 0:
+        # A state goes on only from where it was kept, which it is with pages and without them.
+        if evict_from_cache or not state.pages or self.cache.slots is not None:
             self._release(state)
         else:
             self._retained.keep(state)
@@ -365,6 +378,9 @@ class Scheduler(ABC):
             if count <= 0:
                 continue
             end = start + count
+            if count > 1 and state.status is not _DECODING:
+                end = stop_at_snapshot(self.cache, state, end)
+                count = end - start
             if end > state.room:
                 end = self._grow(state, start, end)
                 if end <= start:
@@ -376,9 +392,10 @@ class Scheduler(ABC):
                 state.last_chunk = self._steps
                 if most is not None and state.client in most:
                     most[state.client] -= count
-            rows.append(
-                ScheduledRow(state, start, count, state.pages, end == num_tokens, state.more)
-            )
+            row = ScheduledRow(state, start, count, state.pages, end == num_tokens, state.more)
+            if self.cache.slots is not None:
+                row.source, row.target = state.slot, slot_to_write(self.cache.slots, state)
+            rows.append(row)
             token_budget -= count
             cache_budget -= end
         if preemptions != self.num_preemptions:
@@ -452,8 +469,8 @@ class Scheduler(ABC):
     def _release(self, state: RequestState) -> None:
         """Take a request's pages away."""
         self._leaders.leave(state)
+        end_states(self.cache, state)
         self.cache.release(state.drop_pages())
-        state.slot = self.cache.release_slot(state.slot)
 
     def _sort(self) -> None:
         by_rank = sorted(self.active_requests.values(), key=lambda state: state.rank)
@@ -488,7 +505,8 @@ class Scheduler(ABC):
         Returns:
             Whether others may be admitted after it; its status tells whether it was.
         """
-        if len(self.active_requests) >= max_running or not self.cache.has_slot:
+        slots = self.cache.slots
+        if len(self.active_requests) >= max_running or not (slots is None or slots.has_room):
             return False
         several = self._are_clients_several
         if not self.may_admit(state):
@@ -505,6 +523,8 @@ class Scheduler(ABC):
                 usable = (len(state.tokens) - 1) // pool.page_size
                 awaited = self._leaders.awaited_key(state.page_keys[blocks:usable])
                 if awaited is not None:
+                    if slots is not None:
+                        ask_for_snapshot(*self._leaders.who_computes(awaited))
                     self._queue.set_aside(state, awaited)
                     return True
             known = held(tables)
@@ -527,7 +547,7 @@ class Scheduler(ABC):
         """Let an admitted request run, with its pages, so many of its tokens being known."""
         state.begin()
         state.pages, *state.more = tables
-        state.slot = self.cache.take_slot()
+        begin_states(self.cache, state, num_known)
         state.room = min(map(len, tables)) * self.cache.page_size
         state.num_gone = sum(table.count(GONE) for table in tables)
         state.num_computed = state.num_cached = num_known
@@ -555,7 +575,9 @@ class Scheduler(ABC):
         if pool.sharing:
             usable = (len(state.tokens) - 1) // page_size
             extend_keys(state.page_keys, state.tokens, page_size, state.salt, usable)
-            tables, blocks = find_tables(pool, state.page_keys[:usable])
+            tables, blocks, longest = find_start(pool, state.page_keys[:usable])
+            if longest > blocks:
+                ask_for_snapshot(state, longest)
         if state.request_id in self._retained.states:
             retained, num_retained = self._retained.known(state)
             if num_retained > blocks * page_size:

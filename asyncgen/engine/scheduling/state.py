@@ -13,6 +13,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING
 
 from asyncgen.engine.scheduling.pages import held, most_pages
+from asyncgen.engine.scheduling.slots import NO_SLOT
 from asyncgen.errors import InvalidRequestError
 
 if TYPE_CHECKING:
@@ -100,7 +101,11 @@ class RequestState:
         pages: Its page table in the first group of layers, one page for each ``page_size``
             tokens; empty while it waits.
         more: Its page tables in the other groups.
-        slot: Where its states are, in a model that keeps any; -1 while it has none.
+        slot: Where its state is, in a model that keeps any; ``NO_SLOT`` while it has none.
+        next_slot: Where its next step leaves it; ``NO_SLOT`` where that is not decided.
+        keeps_states: Whether anybody could find a state of it that is kept.
+        partings: Pages behind which other texts part from its prompt: its state is kept there.
+        newest_snapshot: Key of the state that was last kept of what it generated.
         room: How many tokens all of its tables have pages for.
         num_gone: How many pages, in all tables, it has given back behind windows.
         num_computed: How many of ``tokens`` have their keys and values in the pages.
@@ -138,7 +143,11 @@ class RequestState:
     lifespan: tuple[float, float] = _NEVER
     pages: list[int] = field(default_factory=list)
     more: list[list[int]] = field(default_factory=list)
-    slot: int = -1
+    slot: int = NO_SLOT
+    next_slot: int = NO_SLOT
+    keeps_states: bool = True
+    partings: list[int] = field(default_factory=list)
+    newest_snapshot: bytes | None = None
     room: int = 0
     num_gone: int = 0
     num_computed: int = 0
@@ -318,6 +327,9 @@ class ScheduledRow:
             tokens. The request's own list: it grows later and must not be changed.
         is_last: Whether these are all the tokens it has, so that the next one is to be sampled.
         more: Its tables in the other groups, likewise.
+        source: Slot of the state before the first token, in a model that keeps any; ``NO_SLOT``:
+            the text begins.
+        target: Slot for the state behind the last token, likewise.
     """
 
     state: RequestState
@@ -326,11 +338,8 @@ class ScheduledRow:
     pages: list[int]
     is_last: bool
     more: Sequence[list[int]] = ()
-
-    @property
-    def slot(self) -> int:
-        """Where the request's states are, in a model that keeps any."""
-        return self.state.slot
+    source: int = NO_SLOT
+    target: int = NO_SLOT
 
 
 def check_new(state: RequestState, pool: PagePool) -> None:

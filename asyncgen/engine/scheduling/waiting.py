@@ -182,6 +182,11 @@ class PrefixLeaders:
                 awaited = key
         return awaited
 
+    def who_computes(self, key: bytes) -> tuple[RequestState, int]:
+        """The leader of an awaited page, and how many pages of its text end with that one."""
+        leader = self._leaders[key]
+        return leader, leader.page_keys.index(key) + 1
+
     def recall_the_impatient(self, step: int) -> None:
         """Call requests back for good whose leader has computed nothing for some steps.
 

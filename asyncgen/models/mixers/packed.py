@@ -25,7 +25,8 @@ class SlottedRow(Protocol):
     Attributes:
         start: Position of the first token that is computed now.
         count: Tokens that are computed now, at least 1.
-        slot: Where its states are.
+        source: Slot of the state before the first token; negative: its text begins.
+        target: Slot for the state behind the last token, another one.
     """
 
     @property
@@ -33,14 +34,17 @@ class SlottedRow(Protocol):
     @property
     def count(self) -> int: ...
     @property
-    def slot(self) -> int: ...
+    def source(self) -> int: ...
+    @property
+    def target(self) -> int: ...
 
 
 class PackedStates:
     """The `StateContext` of packed rows.
 
     For every forward pass: `lay_out` with the rows, then ``DecoderLM.decode_packed``. A text begins
-    at position 0; from there on a row goes on where one of the last two passes over its slot ended.
+    at position 0; from there on a row goes on from a slot whose state is behind as many tokens.
+    Several rows may go on from one slot, and none writes to it.
 
     Attributes:
         storage: Where the states are.
@@ -54,22 +58,21 @@ class PackedStates:
         """Begin with slots that no text has."""
         self.storage = storage
         self.rows: list[Rows] = []
-        # How many tokens each of the two states of each slot is behind.
-        self._behind = [-1] * (2 * storage.num_slots)
+        self._behind = [-1] * storage.num_slots  # so many tokens is the state of each slot
         self._places: dict[int, tuple[Tensor, Tensor]] = {}  # by the identity of `rows`
 
     def lay_out(self, rows: Sequence[SlottedRow]) -> None:
-        """Get ready for a forward pass of some rows, at least one, in slots of their own.
+        """Get ready for a forward pass of some rows, at least one.
 
         Raises:
-            RuntimeError: A row's slot has no state behind its first token.
+            RuntimeError: A row's slot has no state of a text that ends before its first token.
         """
         sources, targets = [], []
         for row in rows:
-            source, target = self._turn(row)
-            self._behind[target] = row.start + row.count
-            sources.append(source)
-            targets.append(target)
+            sources.append(self._source(row))
+            targets.append(row.target)
+        for row in rows:
+            self._behind[row.target] = row.start + row.count
         device = self.storage.device
         self.rows = sort_rows([row.count for row in rows], None, device)
         both = to_device(torch.tensor(list(chain(sources, targets))), device).view(2, -1)
@@ -96,13 +99,10 @@ class PackedStates:
         self.storage.windows[layer].index_copy_(0, targets, window)
         self.storage.states[layer].index_copy_(0, targets, state)
 
-    def _turn(self, row: SlottedRow) -> tuple[int, int]:
-        """The state that a row goes on from, and the one that it leaves."""
-        first = 2 * row.slot
+    def _source(self, row: SlottedRow) -> int:
+        """The slot that a row goes on from."""
         if row.start == 0:
-            self._behind[first + 1] = -1
-            return 2 * self.storage.num_slots, first
-        for source, target in ((first, first + 1), (first + 1, first)):
-            if self._behind[source] == row.start:
-                return source, target
-        raise RuntimeError(f"slot {row.slot} has no state behind {row.start} tokens")
+            return self.storage.num_slots
+        if row.source < 0 or self._behind[row.source] != row.start:
+            raise RuntimeError(f"slot {row.source} has no state behind {row.start} tokens")
+        return row.source

@@ -18,8 +18,10 @@ class Holder:
     pages: list[int]
     tokens: list[int] = field(default_factory=list)
     num_computed: int = 0
-    salt: bytes = b""
     slot: int = -1
+    next_slot: int = -1
+    page_keys: list[bytes] = field(default_factory=list)
+    salt: bytes = b""
 
     @property
     def tables(self) -> list[list[int]]:

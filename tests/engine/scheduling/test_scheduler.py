@@ -12,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from asyncgen.engine.scheduling.pages import UNREAD, PagePool, Reservation, most_pages
 from asyncgen.engine.scheduling.scheduler import Scheduler
 from asyncgen.engine.scheduling.schedulers import FIFOScheduler, PrefillFirstScheduler
+from asyncgen.engine.scheduling.slots import SlotPool
 from asyncgen.engine.scheduling.state import RequestState, RequestStatus, ScheduledRow
 from asyncgen.errors import InvalidRequestError
 from tests.doubles.paged import Loop, alone
@@ -62,6 +63,8 @@ class Mix(RuleBasedStateMachine):
         cache_budget=st.sampled_from([5, 30, 1 << 40]),
         max_running=st.integers(1, 6),
         windows=st.sampled_from([(None,), (None, 3), (4,), (None, 2, 2, 7), (1, 5)]),
+        slots=st.none() | st.tuples(st.integers(1, 3), st.integers(0, 4)),
+        snapshot_pages=st.integers(1, 3),
     )
     def open(
         self,
@@ -73,9 +76,19 @@ class Mix(RuleBasedStateMachine):
         cache_budget: int,
         max_running: int,
         windows: tuple[int | None, ...],
+        slots: tuple[int, int] | None,
+        snapshot_pages: int,
     ) -> None:
         num_pages *= len(windows)
-        scheduler = order(PagePool(num_pages, page_size, sharing=sharing, windows=windows))
+        pool = PagePool(
+            num_pages,
+            page_size,
+            sharing=sharing,
+            windows=windows,
+            slots=None if slots is None else SlotPool(*slots),
+            snapshot_pages=snapshot_pages,
+        )
+        scheduler = order(pool)
         scheduler.max_running = max_running
         scheduler.ageing = 4
         self.loop = Loop(scheduler, token_budget=token_budget, cache_budget=cache_budget)
@@ -142,10 +155,14 @@ class Mix(RuleBasedStateMachine):
         pool = self.loop.scheduler.cache
         assert (pool.num_used, pool.num_reserved, pool.num_available) == (0, 0, pool.num_pages)
         for state in self.states:
-            expected = alone(state.initial_tokens, state.max_new_tokens or 0, pool.windows)
+            has_states = pool.slots is not None
+            count = state.max_new_tokens or 0
+            expected = alone(state.initial_tokens, count, pool.windows, has_states)
             assert state.status is RequestStatus.FINISHED
             assert state.generated_tokens == expected[: state.generated_len()]
             assert state.cancelled or state.generated_len() == state.max_new_tokens
+        if pool.slots is not None:
+            assert pool.slots.num_running == pool.slots.num_held == 0
         assert len(self.loop.scheduler._leaders) == 0
         assert not self.loop.scheduler._queue._standing
 

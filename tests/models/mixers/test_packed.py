@@ -30,7 +30,8 @@ TEXT = [5, 17, 3, 44, 9, 21, 60, 7, 8, 30]
 
 @dataclass(frozen=True)
 class Row:
-    slot: int
+    source: int
+    target: int
     start: int
     count: int
 
@@ -64,37 +65,46 @@ def filled(core: object, slots: int) -> PackedStates:
 
 
 def test_rows_in_chunks_and_single_steps_share_a_step(core: object) -> None:
-    states = filled(core, 3)
-    run(core, states, [Row(2, 0, 4), Row(0, 0, 1)])
-    run(core, states, [Row(0, 1, 1), Row(2, 4, 3), Row(1, 0, 3)])
-    found = run(core, states, [Row(2, 7, 1), Row(0, 2, 1), Row(1, 3, 5)])
+    states = filled(core, 6)
+    run(core, states, [Row(-1, 2, 0, 4), Row(-1, 0, 0, 1)])
+    run(core, states, [Row(0, 3, 1, 1), Row(2, 4, 4, 3), Row(-1, 1, 0, 3)])
+    found = run(core, states, [Row(4, 2, 7, 1), Row(3, 0, 2, 1), Row(1, 5, 3, 5)])
     for logits, length in zip(found, (8, 3, 8), strict=True):
         assert_same(logits, whole(core, length))
 
 
 def test_a_step_can_be_run_again(core: object) -> None:
     states = filled(core, 2)
-    first = run(core, states, [Row(1, 0, 4)])
-    assert_same(run(core, states, [Row(1, 0, 4)]), first)
-    then = run(core, states, [Row(1, 4, 2)])
-    assert_same(run(core, states, [Row(1, 4, 2)]), then)
+    first = run(core, states, [Row(-1, 1, 0, 4)])
+    assert_same(run(core, states, [Row(-1, 1, 0, 4)]), first)
+    then = run(core, states, [Row(1, 0, 4, 2)])
+    assert_same(run(core, states, [Row(1, 0, 4, 2)]), then)
     assert_same(then[0], whole(core, 6))
 
 
+def test_several_go_on_from_one_slot(core: object) -> None:
+    states = filled(core, 4)
+    run(core, states, [Row(-1, 0, 0, 4)])
+    found = run(core, states, [Row(0, 1, 4, 2), Row(0, 2, 4, 5), Row(0, 3, 4, 2)])
+    for logits, length in zip(found, (6, 9, 6), strict=True):
+        assert_same(logits, whole(core, length))
+    assert_same(run(core, states, [Row(0, 1, 4, 1)])[0], whole(core, 5))
+
+
 def test_the_next_text_of_a_slot_begins_anew(core: object) -> None:
-    states = filled(core, 1)
+    states = filled(core, 2)
     for _ in range(3):
-        run(core, states, [Row(0, 0, 4)])
-        found = run(core, states, [Row(0, 4, 1)])
+        run(core, states, [Row(-1, 0, 0, 4)])
+        found = run(core, states, [Row(0, 1, 4, 1)])
         assert_same(found[0], whole(core, 5))
     with pytest.raises(RuntimeError, match="slot 0 has no state behind 7 tokens"):
-        states.lay_out([Row(0, 7, 1)])
+        states.lay_out([Row(0, 1, 7, 1)])
 
 
 def test_a_slot_takes_what_it_says() -> None:
     config = ModelConfig.from_hf(RAW)
     storage = StateStorage(config, 3)
     total = sum(tensor.nbytes for tensor in (*storage.windows, *storage.states))
-    assert total == slot_bytes(config, torch.float32) * 7 // 2  # and a text that has not begun
+    assert total == slot_bytes(config, torch.float32) * 4  # and a text that has not begun
     with pytest.raises(ValueError, match="`num_slots`"):
         StateStorage(config, 0)
