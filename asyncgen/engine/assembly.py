@@ -114,25 +114,57 @@ def plan_room(model: Any, options: EngineOptions) -> CacheRoom:
 
     size = options.page_size or kind_of(model.device).page_size
     config = model.core.config
-    if keeps_states(model.core.config):
+    if not config.attending:
         return _room_for_states(model, options, size)
+    rows, snapshots, memory = _slots(model, options)
     positions = getattr(config, "max_position_embeddings", None)
-    spare = int(_records(model, options))
+    spare = int(_records(model, options))  # no hybrid's
     windows = plan_groups(config).windows
     wanted = None
     if positions:
         a_row = most_pages(windows, size, positions, _prefill_chunk(model, options))
         wanted = options.max_running * a_row + spare
     num_pages = plan_pages(
-        options.kv_cache_memory,
+        memory,
         page_bytes=page_bytes(config, size, model.dtype),
         wanted=wanted,
         device=model.device,
         least=len(windows),
     )
+    if rows is not None and wanted is not None and options.kv_cache_memory is None:
+        num_pages = min(num_pages, wanted)
     # One that a text cannot do without is needed more urgently.
     spare = min(spare, num_pages - len(windows))
-    return CacheRoom(num_pages - spare, size, spare, windows)
+    return CacheRoom(num_pages - spare, size, spare, windows, rows, snapshots)
+
+
+def _slots(model: Any, options: EngineOptions) -> tuple[int | None, int, int | float | None]:
+    """Rows and snapshots of a model of which some layers attend, and what is left for pages.
+
+    Half of the memory is for states at most: a row needs pages as well.
+    """
+    from asyncgen.cache.states import slot_bytes
+    from asyncgen.engine.memory import budget_bytes, share_slots
+
+    memory = options.kv_cache_memory
+    if not keeps_states(model.core.config):
+        return None, 0, memory
+    each = slot_bytes(model.core.config, model.dtype)
+    room = budget_bytes(memory, model.device)
+    num_slots = min(_wanted_slots(options), max(room // 2 // each, 2))
+    left = room - num_slots * each
+    if left <= 0:
+        shown = f"unset, which is {room} bytes here" if memory is None else memory
+        allowed = f"two states of one text take {2 * each} bytes, beside which there must be pages"
+        raise InvalidRequestError("kv_cache_memory", shown, allowed)
+    rows, snapshots = share_slots(num_slots, options.max_running, options.state_snapshots)
+    return rows, snapshots, left
+
+
+def _wanted_slots(options: EngineOptions) -> int:
+    """Slots with which no row waits for one, and as many for snapshots as were asked for."""
+    beside = options.state_snapshots
+    return 2 * options.max_running + (options.max_running if beside is None else beside)
 
 
 def _room_for_states(model: Any, options: EngineOptions, page_size: int) -> CacheRoom:
@@ -142,17 +174,15 @@ def _room_for_states(model: Any, options: EngineOptions, page_size: int) -> Cach
     from asyncgen.engine.scheduling.groups import CacheRoom
 
     _records(model, options)
-    num_snapshots = options.state_snapshots
-    more = options.max_running if num_snapshots is None else num_snapshots
     num_slots = plan_pages(
         options.kv_cache_memory,
         page_bytes=slot_bytes(model.core.config, model.dtype),
-        wanted=2 * options.max_running + more,
+        wanted=_wanted_slots(options),
         device=model.device,
         least=2,
         unit="what a text has of states, two of them,",
     )
-    rows, snapshots = share_slots(num_slots, options.max_running, num_snapshots)
+    rows, snapshots = share_slots(num_slots, options.max_running, options.state_snapshots)
     return CacheRoom(_PAGES_OF_NOTHING, page_size, num_slots=rows, num_snapshots=snapshots)
 
 
@@ -300,12 +330,16 @@ def _make_context(model: Any, room: CacheRoom) -> Any:
     from asyncgen.cache.paged import PagedStorage
     from asyncgen.cache.states import StateStorage
     from asyncgen.models.attention.paged.attention import PagedAttention
+    from asyncgen.models.mixers.hybrid import PackedHybrid
     from asyncgen.models.mixers.packed import PackedStates
 
     config, device, dtype = model.core.config, model.device, model.dtype
+    states = None
     if room.num_slots is not None:
         num_slots = 2 * room.num_slots + room.num_snapshots
-        return PackedStates(StateStorage(config, num_slots, device=device, dtype=dtype))
+        states = PackedStates(StateStorage(config, num_slots, device=device, dtype=dtype))
+        if not config.attending:
+            return states
     storage = PagedStorage(
         config,
         room.num_pages + room.num_spare,
@@ -314,7 +348,8 @@ def _make_context(model: Any, room: CacheRoom) -> Any:
         dtype=dtype,
         heads_first=kind_of(device).heads_first,
     )
-    return PagedAttention(config, storage)
+    attention = PagedAttention(config, storage)
+    return attention if states is None else PackedHybrid(attention, states)
 
 
 def _make_graphs(
