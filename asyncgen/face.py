@@ -93,7 +93,7 @@ class Face:
             state_snapshots: Models whose layers keep states: how many of them the memory has room
                 for beside two for each running sample, so that later requests go on from them; 0
                 keeps none. ``None``: as many as ``max_running``, where the memory pays for them.
-            snapshot_pages: Likewise: the state of a prompt is kept every so many pages, at least
+            snapshot_pages: Likewise: the state of a text is kept every so many pages, at least
                 1, beside those at the end of the last page of prompt and answer. ``None``: every
                 1,024 tokens, on CUDA 2,048.
             use_cuda_graph: Whether steps that only decode are recorded once and then repeated, for

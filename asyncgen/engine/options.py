@@ -50,7 +50,7 @@ class SharedOptions(TypedDict, total=False):
     ``max_running``, where the memory pays for them.
     """
     snapshot_pages: int | None
-    """Likewise: the state of a prompt is kept every so many pages, at least 1, beside those at the
+    """Likewise: the state of a text is kept every so many pages, at least 1, beside those at the
     end of the last page of prompt and answer. ``None``: every 1,024 tokens, on CUDA 2,048.
     """
     use_cuda_graph: bool | None
@@ -79,7 +79,7 @@ class EngineOptions:
         page_size: Tokens of a page; ``None`` for what suits the device.
         state_snapshots: States to set memory aside for, beside those of running samples; ``None``:
             as many as ``max_running``, where there is memory; 0: none is kept.
-        snapshot_pages: A prompt's state is kept every so many pages; ``None`` for what suits the
+        snapshot_pages: A text's state is kept every so many pages; ``None`` for what suits the
             device.
         use_cuda_graph: Whether decode steps are recorded; ``None``: on CUDA, where they can be.
         num_q_padding_intervals: Numbers of rows that are recorded, evenly apart; 0 for a choice.

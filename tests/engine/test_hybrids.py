@@ -78,6 +78,17 @@ def test_a_hit_needs_pages_and_a_state_at_the_same_place(pair: tuple[Any, Any]) 
     bench.require_empty()
 
 
+def test_a_text_goes_on_in_the_middle_of_an_answer(pair: tuple[Any, Any]) -> None:
+    _, ours = pair
+    bench = Bench(ours, page_size=PAGE, snapshot_pages=2, **ROOM)
+    first, sink = bench.add([5, 6, 7], max_new_tokens=30, do_sample=False)
+    bench.run()
+    request, other = bench.add([*first.prompt_ids, *ids_of(sink)[:20], 9], **GIVEN)
+    bench.run()
+    assert request.cached_tokens == 20 // (2 * PAGE) * 2 * PAGE
+    assert [ids_of(other)] == alone(ours, request.prompt_ids, **GIVEN, **ROOM)
+
+
 def test_chaos_leaks_neither_page_nor_slot(pair: tuple[Any, Any]) -> None:
     _, ours = pair
     draws, room = random.Random(8), 60 * page_bytes(ours.core.config, 3, ours.dtype)

@@ -111,7 +111,7 @@ class PagePool:
     Attributes:
         windows: Keys that a query sees, itself included, in each group of layers; ``None``: all.
         slots: Those for states, where the model keeps any.
-        snapshot_pages: A prompt's state is kept every so many pages.
+        snapshot_pages: A text's state is kept every so many pages.
         reserved_by: Pages set aside for caches outside the pool, by client.
     """
 
@@ -135,7 +135,7 @@ class PagePool:
             windows: Keys that a query sees, itself included, in each group of layers; ``None``:
                 all. By default there is one group, which keeps everything.
             slots: Those for states; ``None``: the model keeps none.
-            snapshot_pages: A prompt's state is kept every so many pages, at least 1.
+            snapshot_pages: A text's state is kept every so many pages, at least 1.
 
         Raises:
             ValueError: A size below 1.

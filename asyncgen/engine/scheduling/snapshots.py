@@ -3,8 +3,8 @@
 A state does not tell what it was before, so a text can go on only from where a state was kept: a
 *snapshot*, at the end of a page and under the key of that page (`slots`). These are kept:
 
-    of a prompt             every so many pages (``PagePool.snapshot_pages``), the end of its last
-                            full page, and where it parts from a text that is known
+    of every text           each so many pages (``PagePool.snapshot_pages``)
+    of a prompt             the end of its last full page, and where it parts from a known text
     of what is generated    the end of its last full page, where the next turn of a chat goes on
 
 The end of a prompt is worth more than what lies on its way, until an answer has a snapshot.
@@ -67,7 +67,7 @@ def end_states(pool: PagePool, state: RequestState) -> None:
     if pool.slots is not None and state.pages:
         pool.slots.end(state.slot, state.next_slot)
     state.slot = state.next_slot = NO_SLOT
-    state.newest_snapshot = None
+    state.newest_snapshot = 0
 
 
 def slot_to_write(slots: SlotPool, state: RequestState) -> int:
@@ -130,9 +130,12 @@ def keep_state(pool: PagePool, row: ScheduledRow) -> None:
     if is_prompt and not is_regular and not is_worthy:
         return
     is_new = slots.publish(row.target, key, is_worthy=is_worthy or not is_prompt)
-    if is_new and not is_prompt:
-        if state.newest_snapshot is not None:
-            slots.withdraw([state.newest_snapshot])
-        elif (of_prompt := (len(state.initial_tokens) - 1) // size) > 0:
-            slots.demote(state.page_keys[of_prompt - 1])
-        state.newest_snapshot = key
+    if not is_new or is_prompt:
+        return
+    # The one before is worth less now: that at the end of the prompt, or in the answer.
+    last = state.newest_snapshot or (len(state.initial_tokens) - 1) // size
+    if state.newest_snapshot and last % pool.snapshot_pages:
+        slots.withdraw(state.page_keys[last - 1 : last])
+    elif last:
+        slots.demote(state.page_keys[last - 1])
+    state.newest_snapshot = blocks

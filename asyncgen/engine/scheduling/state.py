@@ -105,7 +105,7 @@ class RequestState:
         next_slot: Where its next step leaves it; ``NO_SLOT`` where that is not decided.
         keeps_states: Whether anybody could find a state of it that is kept.
         partings: Pages behind which other texts part from its prompt: its state is kept there.
-        newest_snapshot: Key of the state that was last kept of what it generated.
+        newest_snapshot: Pages behind which its state was last kept, of what it generated.
         room: How many tokens all of its tables have pages for.
         num_gone: How many pages, in all tables, it has given back behind windows.
         num_computed: How many of ``tokens`` have their keys and values in the pages.
@@ -147,7 +147,7 @@ class RequestState:
     next_slot: int = NO_SLOT
     keeps_states: bool = True
     partings: list[int] = field(default_factory=list)
-    newest_snapshot: bytes | None = None
+    newest_snapshot: int = 0
     room: int = 0
     num_gone: int = 0
     num_computed: int = 0

@@ -19,7 +19,7 @@ import asyncgen
 from asyncgen import native
 from asyncgen.cache.groups import plan_groups
 from asyncgen.cache.paged import PagedStorage, page_bytes
-from asyncgen.cache.states import StateStorage
+from asyncgen.cache.states import StateStorage, slot_bytes
 from asyncgen.engine.scheduling.pages import most_pages
 from asyncgen.errors import InvalidRequestError
 from asyncgen.models.attention.paged.attention import PagedAttention
@@ -145,12 +145,17 @@ def prefixes(pair: Pair, tokenizer: asyncgen.Tokenizer) -> None:
 
 
 def _engine(pair: Pair, tokenizer: asyncgen.Tokenizer, pages: int) -> asyncgen.AsyncLLM:
+    config = pair.ours.core.config
+    memory = pages * page_bytes(config, PAGE, torch.float32)
+    if keeps_states(config):  # half of it, for two states of a row and those that are kept
+        memory += max(memory, 100 * slot_bytes(config, torch.float32))
     return asyncgen.AsyncLLM(
         pair.ours,
         tokenizer=tokenizer,
         page_size=PAGE,
         prefill_chunk_size=PAGE,
-        kv_cache_memory=pages * page_bytes(pair.ours.core.config, PAGE, torch.float32),
+        snapshot_pages=1,
+        kv_cache_memory=memory,
     )
 
 
