@@ -1,7 +1,8 @@
 """States of texts in the place of keys and values: those of a batch's rows, and slots for many.
 
 A state is of one size however long its text is. It cannot be taken back by a token, so a cache of
-states goes forward, is copied and starts anew, and does nothing else.
+states goes forward, is copied and starts anew; it goes back only to where it was marked, as drafts
+need it.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ class StateLayer:
         """Begin without rows."""
         self.length = 0
         self.window = self.state = None
+        self._marked: tuple[int, Tensor, Tensor] | None = None
 
     @property
     def keys(self) -> Tensor | None:
@@ -94,6 +96,7 @@ class StateLayer:
 
     def reorder(self, rows: Tensor) -> None:
         """Replace the rows by those of the indices ``[B']``, int64."""
+        self._marked = None
         if self.window is not None and self.state is not None:
             rows = rows.to(self.window.device)
             self.replace(self.window.index_select(0, rows), self.state.index_select(0, rows))
@@ -104,19 +107,34 @@ class StateLayer:
 
     def repeat(self, times: int) -> None:
         """Repeat every row ``times`` times, copies of a row next to each other."""
+        self._marked = None
         if self.window is not None and self.state is not None and times != 1:
             self.replace(
                 self.window.repeat_interleave(times, 0), self.state.repeat_interleave(times, 0)
             )
 
+    def mark(self) -> None:
+        """Keep a copy of the present state, to go back to; the one before is forgotten."""
+        if self.window is not None and self.state is not None:
+            self._marked = self.length, self.window.clone(), self.state.clone()
+
+    @property
+    def marked(self) -> int:
+        """Positions that it can go back to."""
+        return 0 if self._marked is None else self._marked[0]
+
     def crop(self, length: int) -> None:
-        """Keep so many positions: all, or none.
+        """Keep so many positions: all, as many as were marked, or none.
 
         Raises:
             InvalidRequestError: It is another number.
         """
         kept = self.length + length if length < 0 else length
         if kept >= self.length:
+            return
+        if self._marked is not None and kept == self._marked[0]:
+            self.length, window, state = self._marked
+            self.replace(window.clone(), state.clone())
             return
         if kept > 0:
             raise InvalidRequestError(
@@ -130,7 +148,7 @@ class StateLayer:
     def reset(self) -> None:
         """Forget every position."""
         self.length = 0
-        self.window = self.state = None
+        self.window = self.state = self._marked = None
 
 
 def state_layers(cache: Cache, config: ModelConfig) -> list[StateLayer]:
@@ -170,6 +188,28 @@ def state_layers(cache: Cache, config: ModelConfig) -> list[StateLayer]:
             "new `DynamicCache()`, or what a call of the model returned",
         )
     return [layers[place] for place in places]
+
+
+def _of_states(cache: Cache) -> list[StateLayer]:
+    layers: Iterable[Any] = getattr(cache, "layers", ())
+    return [layer for layer in layers if isinstance(layer, StateLayer)]
+
+
+def mark_states(cache: Cache) -> bool:
+    """Keep copies of the states of a cache, to go back to; returns whether it has any."""
+    layers = _of_states(cache)
+    for layer in layers:
+        layer.mark()
+    return bool(layers)
+
+
+def way_back(cache: Cache, length: int) -> int:
+    """The most positions, of ``length`` or fewer, that a cache can be cropped to."""
+    layers = _of_states(cache)
+    if all(layer.length <= length for layer in layers):
+        return length
+    marked = min(layer.marked for layer in layers)
+    return marked if marked <= length else 0
 
 
 def state_plans(config: ModelConfig) -> list[MixerPlan]:

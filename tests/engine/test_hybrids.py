@@ -89,6 +89,16 @@ def test_a_text_goes_on_in_the_middle_of_an_answer(pair: tuple[Any, Any]) -> Non
     assert [ids_of(other)] == alone(ours, request.prompt_ids, **GIVEN, **ROOM)
 
 
+def test_drafts_are_taken_back(pair: tuple[Any, Any]) -> None:
+    theirs, ours = pair
+    bench = Bench(ours, **ROOM)
+    prompt = [*range(10, 16)] * 3
+    _, sink = bench.add(prompt, prompt_lookup_num_tokens=4, max_new_tokens=30, do_sample=False)
+    bench.run()
+    assert ids_of(sink) == said_by(theirs, prompt, 30)
+    bench.require_empty()
+
+
 def test_chaos_leaks_neither_page_nor_slot(pair: tuple[Any, Any]) -> None:
     _, ours = pair
     draws, room = random.Random(8), 60 * page_bytes(ours.core.config, 3, ours.dtype)

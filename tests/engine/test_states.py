@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import random
 from typing import Any
 
@@ -270,6 +271,46 @@ def test_going_on_behind_generated_tokens(model: Any) -> None:
     "given",
     [
         {"prompt_lookup_num_tokens": 3},
+        {"prompt_lookup_num_tokens": 4, "do_sample": True, "top_k": 1},
+        {"assistant_early_exit": 1},
+        {"assistant_early_exit": 1, "output_hidden_states": True},
+        {"assistant": 5},
+        {"assistant": None, "prompt": 40},
+    ],
+)
+def test_drafts_change_no_token(model: Any, given: dict[str, Any]) -> None:
+    """Right and wrong ones: of the same model, of another one, of its own layers, looked up."""
+    given = dict(given)
+    length = given.pop("prompt", 12)
+    if "assistant" in given:
+        seed = given.pop("assistant")
+        given["assistant_model"] = model if seed is None else other_weights(model, seed)
+    ids = torch.tensor([[*range(10, 10 + length // 2)] * 2])
+    more = {"max_new_tokens": 40, "return_dict_in_generate": True, "output_scores": True}
+    plain = model.generate(ids, do_sample=False, **more)
+    found = model.generate(ids, **{"do_sample": False, **more, **given})
+    assert torch.equal(found.sequences, plain.sequences)
+    if "do_sample" not in given:
+        assert all(map(torch.equal, found.scores, plain.scores))
+    if "output_hidden_states" in given:
+        expected = model.generate(ids, do_sample=False, output_hidden_states=True, **more)
+        for step, other in zip(found.hidden_states, expected.hidden_states, strict=True):
+            assert all(map(torch.equal, step, other))
+
+
+def other_weights(model: Any, seed: int) -> Any:
+    """A model of the same shape that says something else."""
+    torch.manual_seed(seed)
+    other = copy.deepcopy(model)
+    for parameter in other.parameters():
+        parameter.data.mul_(1 + 0.5 * torch.rand_like(parameter))
+    other.core.prepare()
+    return other
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
         {"penalty_alpha": 0.6, "top_k": 4},
         {"dola_layers": "high"},
         {"cache_implementation": "static"},

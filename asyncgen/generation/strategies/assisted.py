@@ -17,7 +17,12 @@ from asyncgen.generation.strategies.verify import verify
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from asyncgen.generation.strategies.forward import Forward
     from asyncgen.generation.strategies.verify import Verdict
+
+
+_MOST_REPEATED = 16
+"""Positions that are computed again beside guesses: more, and they get a pass of their own."""
 
 
 @torch.no_grad()
@@ -47,6 +52,8 @@ def assisted(plan: Plan) -> Steps:
     while True:
         is_embedded = plan.embeddings is not None and forward.length < plan.num_positions
         proposal = Proposal(ids[0, :0])
+        if forward.mark() and not is_embedded and _repeat(plan, forward, ids[:, :length]):
+            yield Step([[]])
         if not is_embedded:  # beside embeddings no guesses can be read, which are ids
             proposal = yield from _draft(plan, ids[:, :length])
         count = len(proposal.token_ids)
@@ -76,6 +83,27 @@ def assisted(plan: Plan) -> Steps:
         )
         if reason is not None:
             return Outcome(ids[:, :length].clone())
+
+
+def _repeat(plan: Plan, forward: Forward, ids: Tensor) -> bool:
+    """Compute what stands and is not in the cache, where many guesses had to be taken back.
+
+    A state goes back to where it was marked, and what was right behind it is computed again,
+    beside the next guesses while it is little.
+
+    Returns:
+        Whether that was a pass of its own.
+    """
+    record, behind = plan.record, ids[:, forward.length - plan.offset : -1]
+    if behind.shape[1] <= (0 if record is not None and forward.repeats else _MOST_REPEATED):
+        return False
+    if record is not None and not forward.repeats:
+        return False  # a prompt, whose pass is one of those that are asked for
+    forward(behind)
+    if record is not None:
+        record.fresh.pop()
+    forward.mark()
+    return True
 
 
 def _draft(plan: Plan, ids: Tensor) -> Drafting:

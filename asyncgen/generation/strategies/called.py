@@ -12,6 +12,7 @@ import torch
 from torch.nn import functional as F
 
 from asyncgen.cache.no_cache import NoCache
+from asyncgen.cache.states import mark_states, way_back
 from asyncgen.generation.outputs import BaseModelOutput
 from asyncgen.generation.strategies.forward import Forward, embedded
 from asyncgen.generation.strategies.record import Inside
@@ -106,11 +107,17 @@ class Called(Forward):
 
     def crop(self, length: int) -> None:
         """See `Forward`."""
+        self.repeats = 0
         if length < self.length:
             assert self._call.cache is not None
-            self._call.cache.crop(length)
-            self._ids = self._ids[:, : self._ids.shape[1] - (self.length - length)]
-            self.length = length
+            reached = way_back(self._call.cache, length)
+            self._call.cache.crop(reached)
+            self._ids = self._ids[:, : self._ids.shape[1] - (self.length - reached)]
+            self.length, self.repeats = reached, length - reached
+
+    def mark(self) -> bool:
+        """See `Forward`."""
+        return self._call.cache is not None and mark_states(self._call.cache)
 
     def exchange_rows(self, rows: Tensor, first: int) -> None:
         """See `Forward`."""

@@ -13,6 +13,7 @@ import torch
 from asyncgen.cache.caches import DynamicCache
 from asyncgen.cache.encoder_decoder import EncoderDecoderCache
 from asyncgen.cache.no_cache import NoCache
+from asyncgen.cache.states import mark_states, way_back
 from asyncgen.errors import ContextLengthError
 from asyncgen.generation.strategies.record import Inside
 from asyncgen.generation.strategies.step import Step
@@ -37,11 +38,14 @@ class Forward:
 
     Attributes:
         length: Positions that are in the cache, padding included.
+        repeats: How many positions before the last `crop` are to be computed again, because a
+            state could not be taken back to there.
     """
 
     def __init__(self, plan: Plan) -> None:
         """Begin where the plan's cache ends; an encoder that did not run yet runs now."""
         self.length = plan.cache.get_seq_length()
+        self.repeats = 0
         self._core = plan.core
         self._cache = plan.cache
         self._decode = plan.core.decode
@@ -108,10 +112,16 @@ class Forward:
         return cast("DecoderLM", self._core).project(hidden)
 
     def crop(self, length: int) -> None:
-        """Forget the positions from ``length`` on."""
+        """Forget the positions from ``length`` on; with states, from where they were marked."""
+        self.repeats = 0
         if length < self.length:
-            self._cache.crop(length)
-            self.length = length
+            self.length = way_back(self._cache, length)
+            self._cache.crop(self.length)
+            self.repeats = length - self.length
+
+    def mark(self) -> bool:
+        """Let `crop` come back to here, where layers keep states; returns whether any do."""
+        return mark_states(self._cache)
 
     def exchange_rows(self, rows: Tensor, first: int) -> None:
         """Let every row become another one: int64 ``[B]``, alike before position ``first``."""

@@ -69,23 +69,15 @@ def _check_states(mode: GenerationMode, on: Situation) -> None:
     Raises:
         InvalidRequestError: Names the parameter.
     """
-    config, helper = on.config, None if on.assistance is None else on.assistance.model
     names = {
-        GenerationMode.CONTRASTIVE_SEARCH: ("penalty_alpha",),
-        GenerationMode.DOLA_GENERATION: ("dola_layers",),
-        GenerationMode.ASSISTED_GENERATION: ("prompt_lookup_num_tokens", "assistant_early_exit"),
+        GenerationMode.CONTRASTIVE_SEARCH: "penalty_alpha",
+        GenerationMode.DOLA_GENERATION: "dola_layers",
     }
-    if mode not in names:
-        return
-    name = on.model.config.model_type
-    allowed = f"the layers of a {name} model keep states, which take no token back; leave it out"
-    if keeps_states(on.model.core.config):
-        given = {each: getattr(config, each) for each in names[mode]}
-        found = [each for each, value in given.items() if value is not None]
-        if found:
-            raise InvalidRequestError(found[0], given[found[0]], allowed)
-        raise InvalidRequestError("assistant_model", type(helper).__name__, allowed)
-    if keeps_states(getattr(getattr(helper, "core", None), "config", None)):
+    if mode in names and keeps_states(on.model.core.config):
+        name, model_type = names[mode], on.model.config.model_type
         raise InvalidRequestError(
-            "assistant_model", type(helper).__name__, "drafts are taken back, and states cannot be"
+            name,
+            getattr(on.config, name),
+            f"the layers of a {model_type} model keep states, which take no token back; leave it "
+            "out",
         )

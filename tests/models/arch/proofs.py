@@ -310,14 +310,7 @@ def is_latent(core: Any) -> bool:
 
 
 def drafts(pair: Pair, _: object) -> None:
-    """Drafts of the prompt's own words, and of the model itself, change no token.
-
-    A model with states, which cannot be taken back, refuses them.
-    """
-    if keeps_states(pair.ours.core.config):
-        _takes_nothing_back(pair, prompt_lookup_num_tokens=3)
-        _takes_nothing_back(pair, assistant_model=pair.ours)
-        return
+    """Drafts of the prompt's own words, and of the model itself, change no token."""
     row = ROWS[2] + ROWS[2][:6]
     options = {"max_new_tokens": LENGTH, **GREEDY}
     looked_up = pair.ours.generate(torch.tensor([row]), prompt_lookup_num_tokens=3, **options)

@@ -62,6 +62,9 @@ class EarlyExit:
         hidden = forward.hidden(input_ids, depth=self._depth)
         return forward.project(hidden[:, -1].contiguous())
 
+    def mark(self) -> None:
+        """Do nothing: the deciding model marked its states before."""
+
     def crop(self, length: int) -> None:
         """Do nothing: the deciding model crops the cache itself."""
 
@@ -125,6 +128,7 @@ class AssistantDrafter:
             return Proposal(ids.new_empty(0))
         sequence = torch.cat((ids, ids.new_empty(1, count)), dim=1)
         raw = yield from read_prompt(forward, ids[:, forward.length :], self.prefill_chunk, 1)
+        forward.mark()
         scores: list[Tensor] = []
         while True:
             raw = raw.float()
