@@ -27,7 +27,7 @@ def summed(snapshots: Iterable[MetricsSnapshot]) -> MetricsSnapshot:
         field.name: _sum([getattr(one, field.name) for one in found])
         for field in fields(MetricsSnapshot)
     }
-    return MetricsSnapshot(**values)
+    return MetricsSnapshot(**{**values, "page_size": found[0].page_size})
 
 
 def _sum(values: list[Any]) -> Any:

@@ -11,12 +11,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from asyncgen import EngineDiedError, InvalidRequestError, TokenEvent
-from asyncgen_apps.remote.wire import Order
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from asyncgen_apps.remote.wire import Begun
+    from asyncgen_apps.remote.wire import Begun, Order
 
 
 class LostStreamError(EngineDiedError):

@@ -48,10 +48,18 @@ async def engines() -> AsyncIterator[tuple[AsyncLLM, AsyncLLM]]:
         yield one, other
 
 
-async def read(llm: Any, prompt: Any, params: dict[str, Any]) -> tuple[list[TokenEvent], Completion]:
+async def read(
+    llm: Any, prompt: Any, params: dict[str, Any]
+) -> tuple[list[TokenEvent], Completion]:
     stream = llm.stream(prompt, **params)
     events = [event async for event in stream.events()]
     return events, stream.result
+
+
+async def idle(engine: AsyncLLM) -> None:
+    """Return when nothing runs there."""
+    while engine.metrics().requests_running:  # noqa: ASYNC110
+        await anyio.sleep(0.01)
 
 
 def said(completion: Completion) -> Any:
@@ -149,8 +157,8 @@ async def test_cancelling_and_leaving(engines: tuple[AsyncLLM, AsyncLLM]) -> Non
                 break
         assert left.result.finish_reason == "cancelled"
         with anyio.fail_after(10):
-            while any(engine.metrics().requests_running for engine in engines):
-                await anyio.sleep(0.01)
+            for engine in engines:
+                await idle(engine)
         hanging = llm.stream(PROMPT, **endless)
         await anext(hanging.events())
     assert hanging.result.finish_reason == "cancelled"
@@ -159,16 +167,16 @@ async def test_cancelling_and_leaving(engines: tuple[AsyncLLM, AsyncLLM]) -> Non
 async def test_an_answer_that_has_begun_waits_for_a_free_engine(
     engines: tuple[AsyncLLM, AsyncLLM],
 ) -> None:
-    lives = iter([4, None, None])
+    lives = iter([2, None, None])
     calls = LocalCalls(*engines, messages=lambda: next(lives))
     async with RemoteLLM(calls, facts_of(engines[0])) as llm:
-        events = llm.stream(PROMPT, max_new_tokens=20, do_sample=False).events()
+        events = llm.stream(PROMPT, max_new_tokens=150, do_sample=False).events()
         first = await anext(events)
         calls.full = 3
         rest = [event async for event in events]
         assert len(calls.orders) == 5 and llm.num_resumed == 1
         ids = [token_id for event in (first, *rest) for token_id in event.token_ids]
-        expected = await engines[0].generate(PROMPT, max_new_tokens=20, do_sample=False)
+        expected = await engines[0].generate(PROMPT, max_new_tokens=150, do_sample=False)
         assert ids == list(expected.token_ids)
         calls.full = 1
         with pytest.raises(OverloadedError):
