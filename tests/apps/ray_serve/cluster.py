@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
-import random
 import signal
 import socket
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import random
 
 
 def free_port() -> int:
