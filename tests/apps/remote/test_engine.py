@@ -167,12 +167,16 @@ async def test_cancelling_and_leaving(engines: tuple[AsyncLLM, AsyncLLM]) -> Non
 async def test_an_answer_that_has_begun_waits_for_a_free_engine(
     engines: tuple[AsyncLLM, AsyncLLM],
 ) -> None:
-    lives = iter([2, None, None])
-    calls = LocalCalls(*engines, messages=lambda: next(lives))
+    calls = LocalCalls(*engines)
+
+    def fill() -> int | None:
+        calls.full = 3 if len(calls.orders) == 1 else 0
+        return 2 if calls.full else None
+
+    calls.messages = fill
     async with RemoteLLM(calls, facts_of(engines[0])) as llm:
         events = llm.stream(PROMPT, max_new_tokens=150, do_sample=False).events()
         first = await anext(events)
-        calls.full = 3
         rest = [event async for event in events]
         assert len(calls.orders) == 5 and llm.num_resumed == 1
         ids = [token_id for event in (first, *rest) for token_id in event.token_ids]
