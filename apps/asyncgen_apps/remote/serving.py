@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from asyncgen_apps.remote.wire import Begun, Facts, Failed
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncGenerator
 
     from asyncgen import AsyncLLM
     from asyncgen_apps.remote.wire import Item, Order
@@ -20,7 +20,7 @@ GATHER_SECONDS = 0.05
 
 async def answer(
     llm: AsyncLLM, order: Order, *, replica: str = "", interval: float = GATHER_SECONDS
-) -> AsyncIterator[Item]:
+) -> AsyncGenerator[Item, None]:
     """Follow an order; closing the iterator, or cancelling who reads it, stops the work.
 
     Args:
