@@ -516,10 +516,9 @@ class Scheduler(ABC):
             if not self._retained.evict_oldest():
                 return several and self._shares.is_short(state, needed)
         self._queue.remove(state)
-        state.num_shared = pool.share(known)
+        pool.share(known)
         if state.request_id in self._retained.states:
             self._retained.evict(state.request_id)
-            state.num_shared = 0
         self._start(state, begin_tables(pool, tables, num_known, len(state.tokens)), num_known)
         return True
 

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from asyncgen.engine.scheduling.groups import pages_of_clients
 from asyncgen.engine.scheduling.pages import PagePool
 from asyncgen.engine.scheduling.scheduler import Scheduler
 from asyncgen.engine.scheduling.schedulers import FIFOScheduler, PrefillFirstScheduler
@@ -344,7 +345,7 @@ def test_a_row_that_comes_back_counts_all_its_pages() -> None:
         loop.step()
     assert [state.num_preemptions for state in hog] == [0, 0, 1, 1]
     assert scheduler.num_running == 4
-    held = scheduler._shares._held(scheduler.running())
+    held = pages_of_clients(scheduler.cache, scheduler.running())
     assert held["hog"] == sum(len(state.pages) for state in hog)
 
 
