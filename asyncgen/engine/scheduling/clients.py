@@ -111,7 +111,7 @@ class ClientShares:
         def place(client: str) -> tuple[float, int, float, tuple[int, int]]:
             head = queue.head(client)
             assert head is not None
-            above = num_pages[client] - pages.due(client)
+            above = num_pages[client] - pages.extra(client)
             return above, held[client], -seats.credit(client), head.rank
 
         # The place of one changes with what it gets itself: a heap, as clients may be thousands.
@@ -139,7 +139,7 @@ class ClientShares:
         def place(state: RequestState) -> tuple[float, int, float]:
             client = state.client
             held[client] += 1
-            above = num_pages[client] - self._pages.due(client)
+            above = num_pages[client] - self._pages.extra(client)
             return above, held[client], -self._seats.credit(client)
 
         # Each client's own by rank; sorting keeps that, since each is behind the one before.
@@ -239,14 +239,14 @@ class ClientShares:
 
     def junior(self, running: Sequence[RequestState]) -> RequestState:
         """Choose who gives its pages to a running request that needs one: the youngest of the
-        client that holds most beyond what it should.
+        client that holds most, what it is owed aside.
 
         Args:
             running: All running requests, most senior first; at least one.
         """
-        held, due = pages_of_clients(self._pool, running), self._pages.due
+        held, extra = pages_of_clients(self._pool, running), self._pages.extra
         youngest = {state.client: state for state in running}
-        client = max(youngest, key=lambda each: (held[each] - due(each), youngest[each].rank))
+        client = max(youngest, key=lambda each: (held[each] - extra(each), youngest[each].rank))
         return youngest[client]
 
     def _for_seats(

@@ -122,13 +122,14 @@ class Credits:
         self._holders = [client for client, count in self.held.items() if count]
         self._givers = None
 
-    def due(self, client: str) -> float:
-        """What a client should hold now: its share, and part of what it is owed; 0 if not known."""
-        return self.shares.get(client, 0.0) + self.credit(client) / _HORIZON
+    def extra(self, client: str) -> float:
+        """What a client should hold beside its share now, being owed it; below 0 for less."""
+        return self.credit(client) / _HORIZON
 
     def missing(self, client: str) -> float:
         """What a client lacks of what it should hold now; below 0 if it holds more."""
-        return self.due(client) - self.held.get(client, 0.0)
+        share = self.shares.get(client, 0.0)
+        return share + self.extra(client) - self.held.get(client, 0.0)
 
     def giver(self, client: str) -> str | None:
         """Find out who has to give something up for a client; ``None`` for nobody, or not yet."""
