@@ -136,8 +136,11 @@ class Credits:
         missing = self.missing(client)
         if missing <= 0:
             return None
-        # Of shares below one each has its turn of some steps: one step would be all overhead.
-        most = self.credit(client) - PATIENCE * max(missing, self.shares[client], 1.0)
+        # Who has most of its share waits longer: what starts anew computes its end again. Of
+        # shares below one each has its turn of some steps: one step would be all overhead.
+        share = self.shares[client]
+        patience = PATIENCE * max(missing, share + min(share, self.held[client]), 1.0)
+        most = self.credit(client) - patience
         if self._givers is None:
             self._givers = self._look_up_givers()
         least, givers = self._givers
