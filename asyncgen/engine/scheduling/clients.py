@@ -106,7 +106,8 @@ class ClientShares:
         """
         queue, pages, seats = self._queue, self._pages, self._seats
         held = Counter(state.client for state in running.values())
-        num_pages = pages_of_clients(self._pool, running.values()) if self.short else Counter[str]()
+        are_few = bool(pages.shares)
+        num_pages = pages_of_clients(self._pool, running.values() if are_few else ())
 
         def place(client: str) -> tuple[float, int, float, tuple[int, int]]:
             head = queue.head(client)
@@ -125,7 +126,7 @@ class ClientShares:
             yield state
             if state.status is not RequestStatus.PENDING:
                 held[client] += 1
-                num_pages[client] += num_alone(self._pool, state) if self.short else 0
+                num_pages[client] += num_alone(self._pool, state) if are_few else 0
             if client in self._refused and pages.is_long_owed(client):
                 return
             if queue.head(client) not in (state, None):
@@ -134,7 +135,7 @@ class ClientShares:
     def ranked(self, running: Mapping[str, RequestState]) -> list[RequestState]:
         """All waiting requests in the order in which clients would have them start; a copy."""
         held = Counter(state.client for state in running.values())
-        num_pages = pages_of_clients(self._pool, running.values()) if self.short else Counter[str]()
+        num_pages = pages_of_clients(self._pool, running.values() if self._pages.shares else ())
 
         def place(state: RequestState) -> tuple[float, int, float]:
             client = state.client
@@ -278,6 +279,9 @@ class ClientShares:
         for client in credits.most_owed(self.short):
             # Not for its next request alone: while rows end by the dozen that would never do.
             least = self.short[client] - self._pool.num_available
+            share = credits.shares.get(client, 0.0) - credits.held.get(client, 0.0)
+            if client == self.guest and self.short[client] > share:
+                continue  # it would keep more than its share until it ends
             most, given = max(least, credits.missing(client)), 0
             rows_given: list[RequestState] = []
             while given < most:

@@ -85,6 +85,7 @@ class Credits:
         self._holders: list[str] = []  # those of them that hold anything, few where many wait
         self.shares: dict[str, float] = {}
         self._credits: dict[str, float] = {}
+        self._due: dict[str, float] = {}  # what each should hold now, with what it is owed
         self._givers: tuple[float, list[str]] | None = None
 
     def step(self, capacity: int, held: Mapping[str, int], wanted: Mapping[str, int]) -> None:
@@ -98,15 +99,17 @@ class Credits:
         self._givers = None
         most = level(capacity, wanted.values())
         if most == float("inf"):
-            self.held, self.shares, self._credits, self._holders = {}, {}, {}, []
+            self.held, self.shares, self._credits, self._due, self._holders = {}, {}, {}, {}, []
             return
-        even = level(sum(held.values()), wanted.values())
+        total = sum(held.values())
+        even = most if total == capacity else level(total, wanted.values())
         limit, hads = _MOST_STEPS * most, [held.get(client, 0) for client in wanted]
         self.shares = {client: min(want, most) for client, want in wanted.items()}
         self._credits = {
             client: max(-limit, min(limit, self.credit(client) + min(want, even) - had))
             for (client, want), had in zip(wanted.items(), hads, strict=True)
         }
+        self._due = {client: share + self.extra(client) for client, share in self.shares.items()}
 
     def credit(self, client: str) -> float:
         """What a client is owed, in steps times what is held; below 0 for one that had more."""
@@ -128,8 +131,7 @@ class Credits:
 
     def missing(self, client: str) -> float:
         """What a client lacks of what it should hold now; below 0 if it holds more."""
-        share = self.shares.get(client, 0.0)
-        return share + self.extra(client) - self.held.get(client, 0.0)
+        return self._due.get(client, 0.0) - self.held.get(client, 0.0)
 
     def giver(self, client: str) -> str | None:
         """Find out who has to give something up for a client; ``None`` for nobody, or not yet."""
@@ -150,9 +152,10 @@ class Credits:
 
     def _look_up_givers(self) -> tuple[float, list[str]]:
         """Who holds more than it should, most first, and their least credit: many may ask."""
-        lacks = {each: self.missing(each) for each in self._holders}
-        above = sorted((each for each in lacks if lacks[each] < 0), key=lacks.__getitem__)
-        return min(map(self.credit, above), default=float("inf")), above
+        due, held = self._due, self.held
+        lacks = [(due[each] - held[each], each) for each in self._holders]
+        above = [client for lack, client in sorted(lacks) if lack < 0]
+        return min(map(self._credits.__getitem__, above), default=float("inf")), above
 
     def is_long_owed(self, client: str) -> bool:
         """Whether a client has waited so long for its share that others no longer pass it."""
