@@ -295,28 +295,3 @@ class ClientShares:
             if given >= least:  # else it would be given up for nothing
                 chosen += rows_given
         return chosen
-
-
-def lengthen(rows: Sequence[ScheduledRow], num_tokens: int, num_entries: int) -> None:
-    """Give prompts what others have left of a step's tokens.
-
-    Args:
-        rows: Those of the step; chunks of prompts may become longer.
-        num_tokens: Tokens that are left.
-        num_entries: Cache entries that are left.
-    """
-    for row in rows:
-        state = row.state
-        if row.is_last or not state.pages:
-            continue
-        total = len(state.tokens)
-        limit = (state.prefill_chunk_size or total) - row.count
-        left = min(total, state.room) - row.start - row.count
-        room = min(num_tokens, num_entries, limit, left)
-        if room > 0:
-            row.count += room
-            num_tokens -= room
-            num_entries -= room
-            row.is_last = row.start + row.count == total
-            if row.is_last:
-                state.status = RequestStatus.PREFILLING
