@@ -99,6 +99,51 @@ class Attention:
     def lay_out(self, rows: array[int], pages: array[int], out: Tensor, /) -> None: ...
     def attend(self, layer: int, heads: Tensor, sinks: Tensor | None = None, /) -> Tensor: ...
 
+class States:
+    def __new__(
+        cls, layers: Sequence[tuple[Tensor | None, Tensor | None] | None], *, dtype: torch.dtype
+    ) -> States: ...
+    def lay_out(self, rows: array[int], /) -> None: ...
+
+class DualMixer:
+    def __new__(
+        cls,
+        enter: Linear,
+        window: Tensor,
+        window_bias: Tensor | None,
+        steps_bias: Tensor,
+        decay: Tensor,
+        skip: Tensor,
+        norm: Norm | None,
+        leave: Linear,
+        *,
+        heads: int,
+        groups: int,
+        numbers: int,
+        least: float,
+        most: float,
+    ) -> DualMixer: ...
+    def add_to(self, stream: Tensor, x: Tensor, states: States, layer: int, /) -> None: ...
+
+class SelectiveMixer:
+    def __new__(
+        cls,
+        enter: Linear,
+        window: Tensor,
+        window_bias: Tensor | None,
+        select: Linear,
+        low: Linear,
+        steps_bias: Tensor,
+        decay: Tensor,
+        skip: Tensor,
+        leave: Linear,
+        *,
+        low_norm: Norm | None,
+        enter_norm: Norm | None,
+        leave_norm: Norm | None,
+    ) -> SelectiveMixer: ...
+    def add_to(self, stream: Tensor, x: Tensor, states: States, layer: int, /) -> None: ...
+
 _Block: TypeAlias = tuple[
     Norm | None,
     Linear | Latent,

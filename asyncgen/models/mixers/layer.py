@@ -9,6 +9,7 @@ import torch
 from asyncgen.models.kernels.norm import Norm
 from asyncgen.models.kernels.prepared import Prepared
 from asyncgen.models.mixers.mamba import make_mixer
+from asyncgen.models.mixers.native import add_mixed
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -38,7 +39,7 @@ class MixerLayer(Prepared):
     def prepare(self) -> None:
         """Gather what `run` uses; again after weights were replaced or moved."""
         self.mixer.prepare()
-        self._plan = self.input_norm.scaler.into, self.mixer.run
+        self._plan = self.input_norm.scaler.into, self.mixer.run, self.mixer.compiled
 
     def run(self, x: Tensor, placed: Any, states: StateContext, space: Any) -> None:
         """Add this block's output to the stream ``x`` ``[N, E]`` in place.
@@ -49,5 +50,9 @@ class MixerLayer(Prepared):
             states: What rows there are, and their states.
             space: Of no use here.
         """
-        normalise, mix = self._plan or self._ready()
-        x.add_(mix(normalise(x, torch.empty_like(x)), self.index, states))
+        normalise, mix, compiled = self._plan or self._ready()
+        normed = normalise(x, torch.empty_like(x))
+        if compiled is None or states.native is None:
+            x.add_(mix(normed, self.index, states))
+        else:
+            add_mixed(compiled, x, normed, states, self.index)
