@@ -12,6 +12,7 @@ namespace {
 constexpr std::int64_t TILE = 16;   // tokens whose B and C stay in the nearest cache
 constexpr std::int64_t SIDE = 16;   // channels that a piece of work has
 constexpr int MOST_VECTORS = 8;     // of a channel's state that stay in registers
+constexpr std::int64_t MOST_CACHED = 1 << 19;  // numbers of a layer's states
 
 // log(1 + exp(x)), which is x itself from 20 on. With u = 1 + exp(x) as it was rounded,
 // log(1 + e) = log(u) + (e - (u - 1)) / u; and log(u) = k ln 2 + 2 atanh(f / (2 + f)) for
@@ -73,6 +74,14 @@ struct Part {
   float* out(std::int64_t token) const {
     return scan.out + ((run.token + token) * scan.heads + head) * scan.size;
   }
+  // Whether states are written past the caches, as those of many texts are after a few tokens:
+  // they are more than caches hold, and lines that are written whole need not be read first.
+  bool passes_by(std::int64_t first, std::int64_t end) const {
+    const bool is_whole = first == 0 && end == run.count && run.source != run.target;
+    return is_whole && scan.runs.count * scan.heads * scan.size * scan.numbers > MOST_CACHED &&
+           scan.numbers % LANES == 0 &&
+           reinterpret_cast<std::uintptr_t>(scan.states) % sizeof(f32x16) == 0;
+  }
   float* state(std::int64_t place, std::int64_t channel) const {
     return scan.states + ((place * scan.heads + head) * scan.size + channel) * scan.numbers;
   }
@@ -116,9 +125,16 @@ void advance(const Part& part, std::int64_t channel, std::int64_t number, std::i
       out[row] = found + (number == 0 ? scan.skip[part.head] * x[row] : out[row]);
     }
   }
+  const bool passes = part.passes_by(first, end);
   for (int row = 0; row < CHANNELS; ++row) {
     float* to = part.state(part.run.target, channel + row) + number;
-    for (int at = 0; at < VECTORS; ++at) store(to + at * LANES, lanes(at), state[row][at]);
+    for (int at = 0; at < VECTORS; ++at) {
+      if (passes) {
+        _mm512_stream_ps(to + at * LANES, state[row][at]);
+      } else {
+        store(to + at * LANES, lanes(at), state[row][at]);
+      }
+    }
   }
 }
 
@@ -224,6 +240,7 @@ void scan_states(const Scan& scan) noexcept {
       const std::int64_t next = first + TILE < run.count ? first + TILE : run.count;
       advance_all(part, channel, end, first, next);
     }
+    _mm_sfence();
   });
 }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from array import array
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import torch
@@ -17,9 +17,6 @@ from asyncgen.cache.states import StateStorage
 from asyncgen.models.contexts import dense_context
 from asyncgen.models.mixers.packed import PackedStates
 from tests.models.build import random_model
-
-if TYPE_CHECKING:
-    from asyncgen.models.decoder import DecoderLM
 
 pytestmark = pytest.mark.skipif(native.kernels is None, reason="our own kernels do not run here")
 
@@ -62,7 +59,7 @@ class Row:
     count: int = 0
 
 
-def made(variant: str, dtype: torch.dtype = torch.float32) -> DecoderLM:
+def made(variant: str, dtype: torch.dtype = torch.float32) -> Any:
     core = random_model({**COMMON, **VARIANTS[variant]}, seed=5, dtype=dtype)
     core.prepare()
     return core
@@ -76,7 +73,7 @@ def texts() -> list[Row]:
     ]
 
 
-def slots(core: DecoderLM, dtype: torch.dtype, *, is_plain: bool = False) -> PackedStates:
+def slots(core: Any, dtype: torch.dtype, *, is_plain: bool = False) -> PackedStates:
     """Slots full of NaN, as memory is that nobody wrote to."""
     storage = StateStorage(core.config, len(LENGTHS), dtype=dtype)
     for tensor in (*storage.windows, *storage.states):
@@ -88,17 +85,18 @@ def slots(core: DecoderLM, dtype: torch.dtype, *, is_plain: bool = False) -> Pac
     return states
 
 
-def step(core: DecoderLM, states: PackedStates, rows: list[Row]) -> Tensor:
+def step(core: Any, states: PackedStates, rows: list[Row]) -> Tensor:
     """Hidden states of all tokens of a step."""
     states.lay_out(rows)
     ids = torch.tensor([id for row in rows for id in row.text[row.start : row.start + row.count]])
     found = core.hidden_packed(ids, ids, torch.arange(len(ids)), states)
     for row in rows:
         row.start += row.count
+    assert isinstance(found, Tensor)
     return found.clone()
 
 
-def alone(core: DecoderLM, states: PackedStates, rows: list[Row]) -> list[Tensor]:
+def alone(core: Any, states: PackedStates, rows: list[Row]) -> list[Tensor]:
     found = []
     for row in rows:
         row.count = len(row.text)
@@ -106,7 +104,7 @@ def alone(core: DecoderLM, states: PackedStates, rows: list[Row]) -> list[Tensor
     return found
 
 
-def mixed(core: DecoderLM, states: PackedStates, rows: list[Row], seed: int) -> list[Tensor]:
+def mixed(core: Any, states: PackedStates, rows: list[Row], seed: int) -> list[Tensor]:
     """Hidden states of texts that came in chunks and in company."""
     chooser = random.Random(seed)
     found: list[list[Tensor]] = [[] for _ in rows]
@@ -114,7 +112,8 @@ def mixed(core: DecoderLM, states: PackedStates, rows: list[Row], seed: int) -> 
         some = chooser.sample(live, chooser.randint(1, len(live)))
         for row in some:
             row.count = min(chooser.choice([1, 1, 3, 20]), len(row.text) - row.start)
-        parts = step(core, states, some).split([row.count for row in some])
+        parts = step(core, states, some)
+        parts = torch.split(parts, [row.count for row in some])
         for row, part in zip(some, parts, strict=True):
             found[row.slot].append(part)
     return [torch.cat(parts) for parts in found]
@@ -126,7 +125,7 @@ def test_a_mixer_is_the_formula(variant: str, dtype: torch.dtype) -> None:
     core = made(variant, dtype)
     states, plain = slots(core, dtype), slots(core, dtype, is_plain=True)
     loose = dtype == torch.bfloat16
-    close = {"atol": 0.05, "rtol": 0.05} if loose else {"atol": 2e-5, "rtol": 1e-4}
+    close: dict[str, Any] = {"atol": 0.05, "rtol": 0.05} if loose else {"atol": 2e-5, "rtol": 1e-4}
     for found, expected in zip(
         alone(core, states, texts()), alone(core, plain, texts()), strict=True
     ):
@@ -176,10 +175,11 @@ def test_padded_rows_with_a_cache_are_those_rows(variant: str) -> None:
 
 
 def test_what_does_not_fit_is_refused() -> None:
+    assert native.kernels is not None
     core, dtype = made("dual"), torch.float32
     states = slots(core, dtype)
-    held = states.native
-    mixer = core.layers[0].mixer.compiled  # type: ignore[union-attr]
+    held: Any = states.native
+    mixer = core.layers[0].mixer.compiled
     stream = torch.zeros(3, 32)
     with pytest.raises(RuntimeError, match="lay out the rows"):
         mixer.add_to(stream, stream.clone(), held, 0)
@@ -197,7 +197,7 @@ def test_what_does_not_fit_is_refused() -> None:
         mixer.add_to(stream[:2], stream.clone(), held, 1)
     with pytest.raises(ValueError, match=r"rows are \[3, 32\] torch.bfloat16"):
         mixer.add_to(stream, stream.bfloat16(), held, 1)
-    other = slots(made("selective"), dtype).native
+    other: Any = slots(made("selective"), dtype).native
     other.lay_out(array("q", [0, 3, 8, 0]))
     with pytest.raises(ValueError, match="layer 0 of these states"):
         mixer.add_to(stream, stream.clone(), other, 0)

@@ -197,6 +197,11 @@ inline __m512 _mm512_roundscale_ps(__m512 a, int) {
   for (unsigned lane = 0; lane < 16; ++lane) a[lane] = std::nearbyint(a[lane]);
   return a;
 }
+inline void _mm512_stream_ps(void* to, __m512 a) {
+  emulated::want_aligned(to);
+  emulated::store(to, a);
+}
+inline void _mm_sfence() {}
 // Exponents, and mantissas from 0.75 to below 1.5, of numbers above zero.
 inline __m512 _mm512_getexp_ps(__m512 a) {
   for (unsigned lane = 0; lane < 16; ++lane) a[lane] = std::logb(a[lane]);
