@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from asyncgen.cache.states import state_layers, state_plans
-from asyncgen.errors import InvalidRequestError
 from asyncgen.models.mixers.native import native_states
 from asyncgen.models.mixers.rows import sort_rows
 
@@ -43,7 +42,6 @@ class DenseStates:
         attention_mask: Tensor | None = None,
         *,
         like: Tensor,
-        collect_attentions: list[Tensor] | None = None,
     ) -> None:
         """Continue where a cache ends.
 
@@ -53,14 +51,10 @@ class DenseStates:
             attention_mask: ``[B, T]``, zero for padding, from position 0 of the cache; positions
                 that it does not reach are tokens. ``None``: no padding.
             like: Of the model's dtype, on its device.
-            collect_attentions: Nothing attends, so anything but ``None`` is an error.
 
         Raises:
-            InvalidRequestError: Attention weights are wanted, or the cache is one of keys.
+            InvalidRequestError: The cache is none for such a model.
         """
-        if collect_attentions is not None:
-            allowed = f"the layers of a {config.model_type} model attend to nothing; leave it out"
-            raise InvalidRequestError("output_attentions", True, allowed)
         self.cache = cache
         self.native: Any | None = None
         self.order: Tensor | None = None
@@ -69,7 +63,7 @@ class DenseStates:
         self._places: list[list[int]] | None = None
         self._held: list[tuple[Tensor, Tensor]] = []  # what `native` was made of
         self._plans = state_plans(config)
-        self._layers = state_layers(cache, config.num_hidden_layers)
+        self._layers = state_layers(cache, config)
         hidden = None if attention_mask is None else attention_mask == 0
         self._padding = None if hidden is None or not bool(hidden.any()) else hidden
         self._like = like
