@@ -144,6 +144,22 @@ class SelectiveMixer:
     ) -> SelectiveMixer: ...
     def add_to(self, stream: Tensor, x: Tensor, states: States, layer: int, /) -> None: ...
 
+class DeltaMixer:
+    def __new__(
+        cls,
+        enter: Linear,
+        window: Tensor,
+        window_bias: Tensor | None,
+        sides_norm: Norm,
+        steps_bias: Tensor,
+        decay: Tensor,
+        norm: Norm,
+        leave: Linear,
+        *,
+        heads: int,
+    ) -> DeltaMixer: ...
+    def add_to(self, stream: Tensor, x: Tensor, states: States, layer: int, /) -> None: ...
+
 _Block: TypeAlias = tuple[
     Norm | None,
     Linear | Latent,

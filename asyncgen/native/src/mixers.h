@@ -54,6 +54,9 @@ struct Mixer {
 // The mixer that a Python object is, if it is one; null otherwise, without an error.
 const Mixer* mixer_of(PyObject* object);
 
+const Mixer* scan_of(PyObject* object);
+const Mixer* delta_of(PyObject* object);
+
 // `add_to(stream, x, states, layer)` of all of them.
 PyObject* add_mixed(Mixer& mixer, PyObject* const* args);
 

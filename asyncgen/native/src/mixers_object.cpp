@@ -12,6 +12,11 @@ bool are_rows(const Mixer& mixer, const View& view, std::int64_t tokens) {
 
 }  // namespace
 
+const Mixer* mixer_of(PyObject* object) {
+  if (const Mixer* found = scan_of(object)) return found;
+  return delta_of(object);
+}
+
 bool read_floats(PyObject* tensor, const char* what, std::initializer_list<std::int64_t> shape,
                  bool may_miss, const float*& at) {
   at = nullptr;

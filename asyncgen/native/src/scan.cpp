@@ -211,19 +211,6 @@ void select(const Selection<T>& selection) {
   });
 }
 
-template <typename T>
-void gate(const Gating<T>& gating) {
-  for_rows(gating.rows, gating.features, [&](std::int64_t row) {
-    const float* const x = gating.x + row * gating.features;
-    const T* const by = gating.gate + row * gating.gate_stride;
-    T* const out = gating.out + row * gating.features;
-    for (std::int64_t at = 0; at < gating.features; at += LANES) {
-      const __mmask16 lanes = first_lanes(gating.features - at);
-      store(out + at, lanes, _mm512_mul_ps(load(x + at, lanes), silu(load(by + at, lanes))));
-    }
-  });
-}
-
 }  // namespace
 
 void make_steps_f32(const Steps<float>& steps) noexcept { make(steps); }
@@ -246,6 +233,3 @@ void scan_states(const Scan& scan) noexcept {
 
 void select_f32(const Selection<float>& selection) noexcept { select(selection); }
 void select_bf16(const Selection<bf16>& selection) noexcept { select(selection); }
-
-void gate_f32(const Gating<float>& gating) noexcept { gate(gating); }
-void gate_bf16(const Gating<bf16>& gating) noexcept { gate(gating); }

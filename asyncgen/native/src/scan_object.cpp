@@ -48,8 +48,9 @@ struct Dual : Mixer {
   }
   template <typename T>
   Gating<T> gating_of(const Space& space, std::int64_t rows) const {
-    return {space.found, reinterpret_cast<const T*>(space.wide), enter->outputs,
-            reinterpret_cast<T*>(space.gated), rows, channels()};
+    return {Passing::SILU,    space.found, reinterpret_cast<const T*>(space.wide),
+            enter->outputs,   reinterpret_cast<T*>(space.gated),
+            rows,             channels()};
   }
 
   void mix(const Rows& x, const Rows& out, Use use, const StateLayer& layer, const Runs& runs,
@@ -287,13 +288,13 @@ PyMethodDef methods[] = {
 
 }  // namespace
 
-const Mixer* mixer_of(PyObject* object) {
+const Mixer* scan_of(PyObject* object) {
   if (PyObject_TypeCheck(object, type_of<Dual>)) return &unbox<Dual>(object);
   if (PyObject_TypeCheck(object, type_of<Selective>)) return &unbox<Selective>(object);
   return nullptr;
 }
 
-bool add_mixers(PyObject* module) {
+bool add_scans(PyObject* module) {
   return add_type<Dual>(module, "asyncgen.native._kernels.DualMixer", make_dual, methods<Dual>,
                         "DualMixer(enter, window, window_bias, steps_bias, decay, skip, norm, "
                         "leave, *,\nheads, groups, numbers, least, most)\n--\n\n"

@@ -83,9 +83,38 @@ struct Selection {
 void select_f32(const Selection<float>& selection) noexcept;
 void select_bf16(const Selection<bf16>& selection) noexcept;
 
-// out = x * silu(gate).
+// The gated delta rule M = kept M, M = M + rate (v - M k) k', y = M q.
+struct Delta {
+  float* states;  // [places, heads, size, numbers]
+  const float *queries, *keys;  // [tokens, groups, numbers]
+  const float* values;          // [tokens, heads, size]
+  std::int64_t stride;          // of all three from token to token
+  const float* kept;  // [tokens, heads], or [tokens, heads, numbers] where features differ
+  bool has_features;
+  const float* rates;  // [tokens, heads]
+  float* out;          // [tokens, heads, size]
+  std::int64_t heads, size, groups, numbers;
+  Runs runs;
+};
+
+void apply_delta(const Delta& delta) noexcept;
+
+// out = sigmoid(x).
+template <typename T>
+struct Rates {
+  const T* x;  // [rows, heads]
+  std::int64_t x_stride, rows, heads;
+  float* out;  // [rows, heads]
+};
+
+void make_rates_f32(const Rates<float>& rates) noexcept;
+void make_rates_bf16(const Rates<bf16>& rates) noexcept;
+
+// out = x * act(gate), and act is
+enum class Passing { PLAIN, SILU, SIGMOID };
 template <typename T>
 struct Gating {
+  Passing passing;
   const float* x;  // [rows, features]
   const T* gate;
   std::int64_t gate_stride;
