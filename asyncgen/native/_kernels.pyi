@@ -16,6 +16,7 @@ def features() -> dict[str, bool]: ...
 def begin_team(threads: int, /) -> int: ...
 def end_team(before: int, /) -> None: ...
 def has_team() -> bool: ...
+def pass_gates(x: Tensor, gates: Tensor, /) -> None: ...
 
 class Linear:
     def __new__(
@@ -162,30 +163,37 @@ class DeltaMixer:
 
 _Block: TypeAlias = tuple[
     Norm | None,
-    Linear | Latent,
+    Linear | Latent | None,
     Norm | None,
     Norm | None,
     bool,
     int,
     Tensor | None,
-    Linear,
+    Linear | None,
     Norm | None,
     Norm | None,
-    Linear | Experts,
+    Linear | Experts | None,
     Linear | None,
     Norm | None,
     bool,
     float,
     float,
+    DualMixer | SelectiveMixer | DeltaMixer | None,
+    bool,
 ]
 """Input norm; queries, keys and values, or what makes them of latent rows; norm of heads, or of all
 queries and of all keys; whether after they were turned; the number of the rope that turns them, or
 -1; sinks; output; its norm; second norm; up with its activation and down, or experts and nothing;
-the norm of what that gives; whether both parts are parallel; factors on what each adds. What is
-``None`` is left out."""
+the norm of what that gives; whether both parts are parallel; factors on what each adds; what goes
+on from a state; whether gates of what attention gives lie behind the heads. What is ``None`` is
+left out."""
 
 class Layers:
     def __new__(cls, blocks: Sequence[_Block], *, rotary: Rotary, width: int) -> Layers: ...
     def run(
-        self, stream: Tensor, angles: Sequence[tuple[Tensor, ...]], attention: Attention, /
+        self,
+        stream: Tensor,
+        angles: Sequence[tuple[Tensor, ...]],
+        attention: Attention | States | tuple[Attention, States],
+        /,
     ) -> None: ...

@@ -33,8 +33,6 @@ class DenseStates:
         order: See `StateContext`.
     """
 
-    compiled = None
-
     def __init__(
         self,
         config: ModelConfig,
@@ -112,6 +110,15 @@ class DenseStates:
             kept.window.index_copy(0, rows.numbers, window),
             kept.state.index_copy(0, rows.numbers, state),
         )
+
+    @property
+    def compiled(self) -> Any | None:
+        """See `AttentionContext`: states that are all in their places, of rows without padding."""
+        is_here = self.order is None and all(
+            kept.window is window and kept.state is state
+            for kept, (window, state) in zip(self._layers, self._held, strict=True)
+        )
+        return self.native if is_here else None
 
     def keep(self, layer: int) -> None:
         """Take note of what our kernels left in a layer's states."""

@@ -19,14 +19,12 @@ class Hybrid:
     """Keys and values beside states.
 
     Attributes:
-        compiled: See `AttentionContext`; ``None``.
         attend: See `AttentionContext`.
         read: See `StateContext`.
         write: See `StateContext`.
         keep: See `StateContext`.
     """
 
-    compiled = None
     fused = None
 
     def __init__(self, attention: AttentionContext, states: Any) -> None:
@@ -48,6 +46,12 @@ class Hybrid:
         """See `StateContext`."""
         found: Sequence[Rows] = self._states.rows
         return found
+
+    @property
+    def compiled(self) -> tuple[Any, Any] | None:
+        """See `AttentionContext`: pages and states, where our kernels compute with both."""
+        pages, states = self._attention.compiled, self._states.compiled
+        return None if pages is None or states is None else (pages, states)
 
     @property
     def native(self) -> Any | None:

@@ -48,10 +48,6 @@ class MixerLayer(DecoderLayer):
             self.mixer.prepare()
         super().prepare()
 
-    def compiled(self) -> None:
-        """Its parts are several calls, also where all of them are our kernels'."""
-        return None
-
     def run(
         self, x: Tensor, placed: Sequence[tuple[Tensor, ...]], attention: Any, space: Workspace
     ) -> None:

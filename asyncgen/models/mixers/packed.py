@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from itertools import chain
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
@@ -50,7 +50,6 @@ class PackedStates:
         order: See `StateContext`.
     """
 
-    compiled = None
     fused = None
     order = None
 
@@ -58,7 +57,7 @@ class PackedStates:
         """Begin with slots that no text has."""
         self.storage = storage
         layers = list(zip(storage.windows, storage.states, strict=True))
-        self.native = native_states(layers, storage.windows[0].dtype, storage.device)
+        self.native: Any | None = native_states(layers, storage.windows[0].dtype, storage.device)
         # How many tokens each of the two states of each slot is behind.
         self._behind = [-1] * (2 * storage.num_slots)
         self._counts: list[int] = []
@@ -66,6 +65,11 @@ class PackedStates:
         self._targets: list[int] = []
         self._rows: list[Rows] | None = None
         self._places: dict[int, tuple[Tensor, Tensor]] = {}  # by the identity of `rows`
+
+    @property
+    def compiled(self) -> Any | None:
+        """See `AttentionContext`: the states as our own kernels see them."""
+        return self.native
 
     def lay_out(self, rows: Sequence[SlottedRow]) -> None:
         """Get ready for a forward pass of some rows, at least one, in slots of their own.

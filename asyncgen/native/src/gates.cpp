@@ -1,4 +1,4 @@
-// What lies around a recurrence: rates, and gates behind it.
+// What lies around a recurrence, rates and gates behind it, and gates of what attention gives.
 
 #include "scans.h"
 #include "team.h"
@@ -33,7 +33,22 @@ void gate(const Gating<T>& gating) {
   });
 }
 
+template <typename T>
+void pass(const Gates<T>& gates) {
+  for_rows(gates.rows, gates.features, [&](std::int64_t row) {
+    T* const x = gates.x + row * gates.x_stride;
+    const T* const by = gates.gates + row * gates.stride;
+    for (std::int64_t at = 0; at < gates.features; at += LANES) {
+      const __mmask16 lanes = first_lanes(gates.features - at);
+      store(x + at, lanes, _mm512_mul_ps(load(x + at, lanes), sigmoid(load(by + at, lanes))));
+    }
+  });
+}
+
 }  // namespace
+
+void pass_gates_f32(const Gates<float>& gates) noexcept { pass(gates); }
+void pass_gates_bf16(const Gates<bf16>& gates) noexcept { pass(gates); }
 
 void make_rates_f32(const Rates<float>& rates) noexcept { make(rates); }
 void make_rates_bf16(const Rates<bf16>& rates) noexcept { make(rates); }

@@ -173,11 +173,16 @@ def test_a_mixer_is_the_formula(variant: str, dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_no_bit_depends_on_chunks_company_or_threads(variant: str, dtype: torch.dtype) -> None:
+def test_no_bit_depends_on_chunks_company_threads_or_blocks(
+    variant: str, dtype: torch.dtype
+) -> None:
     core, before = made(variant, dtype), torch.get_num_threads()
     expected = alone(core, slots(core, dtype), texts())
+    *others, compiled = core._plan
+    assert compiled is not None
     try:
-        for seed, threads in enumerate((1, 3)):
+        for seed, (threads, way) in enumerate([(1, compiled), (3, None)]):
+            core._plan = (*others, way)  # in one call, and block by block
             torch.set_num_threads(threads)
             found = mixed(core, slots(core, dtype), texts(), seed)
             for one, other in zip(found, expected, strict=True):
