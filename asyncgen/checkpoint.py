@@ -18,7 +18,7 @@ from asyncgen.hub import is_pointer, read_json
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 
 SINGLE = "model.safetensors"
@@ -57,6 +57,8 @@ class StoredTensor:
         offset: Its first byte, from the start of the file.
         num_bytes: Its length in bytes.
         scales: Those of its blocks, if it is one in MXFP4 (`asyncgen.mxfp4`).
+        made: Makes it, in a floating dtype, of what lies there in another form (`asyncgen.formats`);
+            raises `ModelLoadError`.
     """
 
     file: Path
@@ -65,6 +67,7 @@ class StoredTensor:
     offset: int
     num_bytes: int
     scales: StoredTensor | None = None
+    made: Callable[[torch.dtype], torch.Tensor] | None = None
 
 
 @dataclass(frozen=True, slots=True)

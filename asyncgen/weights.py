@@ -108,6 +108,7 @@ def load_weights(
     *,
     device: torch.device | str = "cpu",
     ignored: Sequence[str] = (),
+    rules: Sequence[WeightRule] | None = None,
     progress: ProgressOption = None,
 ) -> None:
     """Fill a model that was built on the meta device.
@@ -122,13 +123,14 @@ def load_weights(
         checkpoint: The stored tensors.
         device: Where the parameters go.
         ignored: More regular expressions of stored names that may be left alone.
+        rules: What is made of what, where the files are not those that ``weight_map`` is of.
         progress: How far it is: a bar, nothing, or what is called.
 
     Raises:
         ModelLoadError: Weights are missing, unexpected or of another shape, quantised, too large
             for the memory that is free, or a file changed under the reader's hands.
     """
-    rules = core.weight_map()
+    rules = core.weight_map() if rules is None else rules
     is_here = torch.device(device).type == "cpu"
     as_stored = core.stays_as_stored() if is_here else None
     check_fit(rules, (*core.ignored_weights(), *ignored), checkpoint)
@@ -334,6 +336,8 @@ class _Reader:
             whole = [self._widened(source, dtype) for source in sources]
             joined = whole[0] if len(whole) == 1 else torch.cat(whole)
             return joined if transposed else joined.mT.contiguous()
+        if any(source.made is not None for source in sources):
+            return self._made(sources, dtype)
         if transposed:
             whole = [self.join([source], dtype) for source in sources]
             if transposed > 1:
@@ -349,6 +353,17 @@ class _Reader:
             self._read(source, flat[start:end])
             start = end
         return joined
+
+    def _made(self, sources: Sequence[StoredTensor], dtype: torch.dtype) -> torch.Tensor:
+        """Read tensors of which some lie there in another form; those are not transposed."""
+        whole = []
+        for source in sources:
+            if source.made is None:
+                whole.append(self.join([source], dtype))
+                continue
+            whole.append(source.made(dtype))
+            self._progress.advance(source.num_bytes)
+        return whole[0] if len(whole) == 1 else torch.cat(whole)
 
     def _widened(self, source: StoredTensor, dtype: torch.dtype) -> torch.Tensor:
         """Read a tensor in MXFP4, transposed: as it is stored."""

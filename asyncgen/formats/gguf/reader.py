@@ -15,13 +15,12 @@ from typing import TYPE_CHECKING, Final
 from asyncgen.errors import ModelLoadError, shorten
 from asyncgen.formats.gguf.cursor import LONGEST_KEY, Cursor, Numbers, Texts, Value
 from asyncgen.formats.gguf.kinds import KINDS, UNREAD, Kind
+from asyncgen.formats.files import SUFFIX
 from asyncgen.hub import is_pointer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-
-SUFFIX: Final = ".gguf"
 
 _MAGIC: Final = b"GGUF"
 _VERSIONS: Final = (2, 3)
