@@ -57,8 +57,8 @@ class StoredTensor:
         offset: Its first byte, from the start of the file.
         num_bytes: Its length in bytes.
         scales: Those of its blocks, if it is one in MXFP4 (`asyncgen.mxfp4`).
-        made: Makes it, in a floating dtype, of what lies there in another form (`asyncgen.formats`);
-            raises `ModelLoadError`.
+        made: Makes it, in a floating dtype, of what lies there in another form
+            (`asyncgen.formats`); raises `ModelLoadError`.
     """
 
     file: Path

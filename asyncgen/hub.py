@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 
+_PART = re.compile(r"[\w][\w./+-]*")
+"""What may stand behind a repository and a colon."""
+
 _IN_VAIN = [
     "[!0-9]*/*.json",  # what is numbered says how texts are embedded
     "*/*.safetensors",
@@ -155,7 +158,8 @@ def resolve(
     """
     folder = _local_folder(source)
     repository, colon, part = str(source).partition(":")
-    if folder is None and colon and part and _REPOSITORY.fullmatch(repository):
+    is_part = colon and "/" in repository and _PART.fullmatch(part)
+    if folder is None and is_part and _REPOSITORY.fullmatch(repository):
         return _download_single(repository, part, subfolder, options, progress)
     if folder is not None:
         _refuse_revision(options, "only a repository on the hub has revisions, a folder has not")

@@ -16,6 +16,7 @@ LAYERS = (
         "asyncgen.errors",
         "asyncgen.embedding_layers",
         "asyncgen.embedding_settings",
+        "asyncgen.formats",
         "asyncgen.guard",
         "asyncgen.types",
         "asyncgen.progress",
@@ -49,6 +50,8 @@ LAYERS = (
     ("asyncgen.generation.strategies", "asyncgen.generation.generate"),
     ("asyncgen.engine",),
     (
+        "asyncgen.formats.gguf.config",
+        "asyncgen.formats.gguf.rules",
         "asyncgen.load_options",
         "asyncgen.loading",
         "asyncgen.modeling",

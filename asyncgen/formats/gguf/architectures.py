@@ -7,11 +7,12 @@ spelling of them is looked up where they are written down. This module imports n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from asyncgen.formats.gguf.reader import GgufModel
 
 COMMON: Final[Mapping[str, str]] = {
@@ -103,6 +104,7 @@ class Architecture:
             whatever they are in the checkpoints that those were made of.
         plus_one: Whether norms are stored with the one that checkpoints leave out.
         has_parts: Whether a part of a head may be turned.
+        rope: What belongs to ``rope_scaling``, where positions are stretched.
         more: What is to be worked out.
     """
 
@@ -114,12 +116,14 @@ class Architecture:
     turns_neighbours: bool = False
     plus_one: bool = False
     has_parts: bool = False
+    rope: Mapping[str, Any] = field(default_factory=dict)
     more: Callable[[GgufModel, str], Mapping[str, Any]] | None = None
 
 
 _WINDOW: Final = {"attention.sliding_window": "sliding_window"}
 _BIASES: Final = {"attention_bias": "blk.0.attn_q.bias", "mlp_bias": "blk.0.ffn_up.bias"}
 _ATTENTION_BIAS: Final = {"attention_bias": "blk.0.attn_q.bias"}
+_NORM_AFTER: Final = {"post_norm": "post_attention_norm"}
 _CAPS: Final = {
     "attn_logit_softcapping": "attn_logit_softcapping",
     "final_logit_softcapping": "final_logit_softcapping",
@@ -203,6 +207,13 @@ def _steps(model: GgufModel, prefix: str) -> Mapping[str, Any]:
     return {"mlp_only_layers": dense}
 
 
+def _granite(model: GgufModel, prefix: str) -> Mapping[str, Any]:
+    width = model.metadata.whole(f"{prefix}expert_shared_feed_forward_length")
+    if not width:
+        return {}
+    return {"model_type": "granitemoeshared", "shared_intermediate_size": width}
+
+
 def _clip(model: GgufModel, prefix: str) -> Mapping[str, Any]:
     return {"clip_qkv": model.metadata.number(f"{prefix}attention.clamp_kqv") or None}
 
@@ -244,7 +255,8 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
         "gpt_oss",
         {**_WINDOW, **EXPERTS},
         flags=_ATTENTION_BIAS,
-        names={"post_norm": "post_attention_norm"},
+        names=_NORM_AFTER,
+        rope={"truncate": False},
     ),
     "olmo": Architecture("olmo", turns_neighbours=True, more=_clip),
     "olmo2": Architecture("olmo2", flags=_ATTENTION_BIAS, more=_olmo),
@@ -266,6 +278,7 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
         {**_FACTORS, "expert_count": "num_experts", "expert_used_count": "num_experts_per_tok"},
         flags=_ATTENTION_BIAS,
         turns_neighbours=True,
+        more=_granite,
     ),
     "command-r": Architecture(
         "cohere",
@@ -281,20 +294,22 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
     ),
     "smollm3": Architecture("smollm3", flags=_BIASES, turns_neighbours=True),
     "arcee": Architecture("arcee", flags=_BIASES, turns_neighbours=True),
-    "nemotron": Architecture("nemotron", flags=_BIASES, has_parts=True),
+    "nemotron": Architecture("nemotron", flags=_BIASES, plus_one=True, has_parts=True),
     "jais2": Architecture("jais2"),
     "exaone4": Architecture("exaone4", _WINDOW),
-    "seed_oss": Architecture("seed_oss", flags=_ATTENTION_BIAS),
+    "seed_oss": Architecture("seed_oss", flags=_ATTENTION_BIAS, names=_NORM_AFTER),
     "ernie4_5": Architecture("ernie4_5", turns_neighbours=True),
     "chatglm": Architecture("glm", flags=_ATTENTION_BIAS, turns_neighbours=True, has_parts=True),
     "glm4": Architecture("glm4", flags=_ATTENTION_BIAS, turns_neighbours=True, has_parts=True),
     "glm4moe": Architecture(
         "glm4_moe",
         GROUPED,
+        {"first_k_dense_replace": 0},
         flags={**_ATTENTION_BIAS, "use_qk_norm": "blk.0.attn_q_norm.weight"},
-        names={"post_norm": "post_attention_norm"},
+        names=_NORM_AFTER,
         has_parts=True,
     ),
+    "hunyuan-dense": Architecture("hunyuan_v1_dense"),
     "dots1": Architecture("dots1", GROUPED),
 }
 """By the name in ``general.architecture``."""

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import struct
 from typing import TYPE_CHECKING, Any, Final
 
 from asyncgen.errors import ModelLoadError, UnsupportedModelError, shorten
-from asyncgen.formats.gguf.architectures import ARCHITECTURES, COMMON, Architecture
 from asyncgen.formats.files import SUFFIX
+from asyncgen.formats.gguf.architectures import ARCHITECTURES, COMMON, Architecture
 from asyncgen.formats.gguf.cursor import Numbers
-from asyncgen.formats.gguf.reader import GgufModel
+from asyncgen.formats.gguf.reader import GgufModel, as_written
 from asyncgen.formats.gguf.rope import rope_scaling
 from asyncgen.formats.gguf.tensors import read_numbers
 from asyncgen.models.arch.registry import FAMILIES
@@ -62,8 +61,12 @@ def config_of(model: GgufModel) -> dict[str, Any]:
     }
     for theirs, ours in {**COMMON, **architecture.keys}.items():
         value = _plain(model, prefix + theirs)
-        if value is not None:
+        if value is not None and (value or ours != "sliding_window"):  # 0: there is none
             found[ours] = value
+    found["num_hidden_layers"] = layers_of(model, prefix)
+    heads, width = found.get("num_attention_heads"), found.get("hidden_size")
+    if "head_dim" not in found and isinstance(heads, int) and isinstance(width, int) and heads:
+        found["head_dim"] = width // heads
     for ours, name in architecture.flags.items():
         found[ours] = name in model.tensors
     if architecture.has_parts:
@@ -76,12 +79,18 @@ def config_of(model: GgufModel) -> dict[str, Any]:
         model, prefix, context, theta, lambda name: read_numbers(model.tensors[name])
     )
     if scaling is not None:
-        found["rope_scaling"] = dict(scaling)
+        found["rope_scaling"] = {**scaling, **architecture.rope}
     if architecture.more is not None:
         found |= architecture.more(model, prefix)
     for ours, theirs in _TOKENS.items():
         found[theirs] = metadata.whole(f"tokenizer.ggml.{ours}_token_id")
     return _spelled(found)
+
+
+def layers_of(model: GgufModel, prefix: str) -> int | None:
+    """How many layers there are, without those behind the last that guess tokens ahead."""
+    layers = model.metadata.whole(f"{prefix}block_count")
+    return layers and layers - (model.metadata.whole(f"{prefix}nextn_predict_layers") or 0)
 
 
 def _spelled(found: Mapping[str, Any]) -> dict[str, Any]:
@@ -107,25 +116,11 @@ def _plain(model: GgufModel, key: str) -> Any:
     return value
 
 
-def as_written(value: float) -> float:
-    """The shortest decimal number that is the same one in float32."""
-    try:
-        bits = struct.pack("<f", value)
-    except OverflowError:
-        return value
-    for digits in range(6, 10):
-        short = float(f"{value:.{digits}g}")
-        if struct.pack("<f", short) == bits:
-            return short
-    return value
-
-
 def _turned_part(model: GgufModel, prefix: str, found: Mapping[str, Any]) -> dict[str, Any]:
     turned = model.metadata.whole(f"{prefix}rope.dimension_count")
-    heads, width = found.get("num_attention_heads"), found.get("hidden_size")
-    if not turned or not isinstance(heads, int) or not isinstance(width, int) or heads < 1:
+    size = found.get("head_dim")
+    if not turned or not size:
         return {}
-    size = found.get("head_dim") or width // heads
     if not isinstance(size, int) or size < turned:
         raise model.metadata.bad(f"{prefix}rope.dimension_count", f"heads are of size {size}")
     return {"partial_rotary_factor": turned / size}

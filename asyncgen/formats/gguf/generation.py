@@ -1,10 +1,10 @@
-"""Defaults of generation from the metadata of a GGUF file: which tokens end a text, and sampling."""
+"""Defaults of generation from the metadata of a GGUF file: tokens that end a text, and sampling."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from asyncgen.formats.gguf.config import as_written
+from asyncgen.formats.gguf.reader import as_written
 
 if TYPE_CHECKING:
     from asyncgen.formats.gguf.reader import Metadata

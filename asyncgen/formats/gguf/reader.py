@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -15,7 +16,6 @@ from typing import TYPE_CHECKING, Final
 from asyncgen.errors import ModelLoadError, shorten
 from asyncgen.formats.gguf.cursor import LONGEST_KEY, Cursor, Numbers, Texts, Value
 from asyncgen.formats.gguf.kinds import KINDS, UNREAD, Kind
-from asyncgen.formats.files import SUFFIX
 from asyncgen.hub import is_pointer
 
 if TYPE_CHECKING:
@@ -211,6 +211,19 @@ def open_gguf(file: Path) -> GgufModel:
     return GgufModel(first.file, first.metadata, tensors)
 
 
+def as_written(value: float) -> float:
+    """The shortest decimal number that is the same one in float32."""
+    try:
+        bits = struct.pack("<f", value)
+    except OverflowError:
+        return value
+    for digits in range(6, 10):
+        short = float(f"{value:.{digits}g}")
+        if struct.pack("<f", short) == bits:
+            return short
+    return value
+
+
 def _open_one(file: Path) -> GgufModel:
     try:
         if is_pointer(file):
@@ -305,7 +318,5 @@ def _placed(
         if entry.name in tensors:
             raise cursor.bad(shown, "is there twice")
         end = offset + entry.num_bytes
-        tensors[entry.name] = PackedTensor(
-            entry.file, entry.name, entry.kind, entry.shape, offset
-        )
+        tensors[entry.name] = PackedTensor(entry.file, entry.name, entry.kind, entry.shape, offset)
     return {entry.name: tensors[entry.name] for entry in entries}

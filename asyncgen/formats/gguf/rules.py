@@ -75,7 +75,7 @@ def gguf_checkpoint(model: GgufModel, config: ModelConfig) -> Checkpoint:
     plus_one = architecture_of(model).plus_one
     tensors: dict[str, StoredTensor] = {}
     for name, tensor in model.tensors.items():
-        if name in _UNNEEDED:
+        if name in _UNNEEDED or _layer(name) >= config.num_hidden_layers:
             continue
         stem, _, kind = name.rpartition(".")
         less = 1.0 if plus_one and name.endswith("norm.weight") else 0.0
@@ -85,6 +85,14 @@ def gguf_checkpoint(model: GgufModel, config: ModelConfig) -> Checkpoint:
         else:
             tensors[name] = _stored(tensor, less)
     return Checkpoint(model.file, tensors)
+
+
+def _layer(name: str) -> int:
+    """The number of the layer that a tensor belongs to; -1: it belongs to none."""
+    first, _, rest = name.partition(".")
+    number = rest.partition(".")[0]
+    is_layer = first == "blk" and number.isascii() and number.isdigit() and len(number) < 9
+    return int(number) if is_layer else -1
 
 
 def _stored(tensor: PackedTensor, less: float, expert: int | None = None) -> StoredTensor:

@@ -38,7 +38,10 @@ def test_the_table_of_types_is_that_of_the_reference() -> None:
 
     for number, kind in KINDS.items():
         theirs = GGMLQuantizationType(number)
-        assert (kind.name, (kind.numbers, kind.num_bytes)) == (theirs.name, GGML_QUANT_SIZES[theirs])
+        assert (kind.name, (kind.numbers, kind.num_bytes)) == (
+            theirs.name,
+            GGML_QUANT_SIZES[theirs],
+        )
     assert {number: kind.name for number, kind in KINDS.items()} | UNREAD == {
         int(theirs): theirs.name for theirs in GGMLQuantizationType
     }
