@@ -100,8 +100,8 @@ def chat(
 
 def _lasting(source: Source) -> str:
     """Name a model such that the name still means it in another folder."""
-    is_folder = source.url is None and source.model != "demo" and Path(source.model).is_dir()
-    return str(Path(source.model).resolve()) if is_folder else source.name
+    is_here = source.url is None and source.model != "demo" and Path(source.model).exists()
+    return str(Path(source.model).resolve()) if is_here else source.name
 
 
 def _question(prompt: str | None) -> str | None:

@@ -173,9 +173,7 @@ def _rope(family: str, config: Mapping[str, Any]) -> dict[str, Any]:
 def _renamed(
     name: str, config: Mapping[str, Any], tensors: Mapping[str, np.ndarray]
 ) -> dict[str, np.ndarray]:
-    architecture = next(
-        key for key, value in gguf.MODEL_ARCH_NAMES.items() if value == name
-    )
+    architecture = next(key for key, value in gguf.MODEL_ARCH_NAMES.items() if value == name)
     layers = config.get("num_hidden_layers", config.get("n_layer"))
     names = gguf.get_tensor_name_map(architecture, layers)
     made: dict[str, np.ndarray] = {}
@@ -242,9 +240,7 @@ def _one_by_one(
     return made
 
 
-def _moved(
-    name: str, config: Mapping[str, Any], theirs: str, tensor: np.ndarray
-) -> np.ndarray:
+def _moved(name: str, config: Mapping[str, Any], theirs: str, tensor: np.ndarray) -> np.ndarray:
     heads = config.get("num_attention_heads", config.get("n_head"))
     if name in _TURNED_IN_PAIRS and theirs.split(".")[-2] in ("attn_q", "attn_k"):
         count = heads if ".attn_q." in theirs else config["num_key_value_heads"]

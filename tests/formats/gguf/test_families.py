@@ -126,10 +126,7 @@ def test_packed_weights_are_their_numbers(kind: str, tmp_path: Path) -> None:
     one = asyncgen.load_model(
         write_gguf(tmp_path / "packed.gguf", metadata, packed, kinds), dtype="float32"
     )
-    other = asyncgen.load_model(
-        write_gguf(tmp_path / "wide.gguf", metadata, wide), dtype="float32"
-    )
+    other = asyncgen.load_model(write_gguf(tmp_path / "wide.gguf", metadata, wide), dtype="float32")
     torch.testing.assert_close(logits(one), logits(other), atol=1e-5, rtol=1e-5)
     stated = {"F16": torch.float16, "BF16": torch.bfloat16}.get(kind, torch.bfloat16)
     assert asyncgen.load_model(tmp_path / "packed.gguf").dtype == stated
-

@@ -15,6 +15,7 @@ from asyncgen.formats.gguf.config import config_of
 from asyncgen.formats.gguf.generation import generation_values
 from asyncgen.formats.gguf.reader import as_written, open_gguf
 from asyncgen.formats.gguf.tokenizer import read_gguf_tokenizer
+from asyncgen.models.config import ModelConfig
 from tests.formats.gguf.making import Writer, write_gguf
 
 if TYPE_CHECKING:
@@ -91,9 +92,7 @@ def test_values_of_the_wrong_kind_are_refused_by_key(file: Path, key: str) -> No
 
 
 def test_shards_are_one_model(tmp_path: Path) -> None:
-    writer = Writer(
-        tmp_path / "model.gguf", "llama", split_max_tensors=1, small_first_shard=False
-    )
+    writer = Writer(tmp_path / "model.gguf", "llama", split_max_tensors=1, small_first_shard=False)
     for key, value in METADATA.items():
         if key != "general.architecture":
             writer.value(key, value)
@@ -106,9 +105,10 @@ def test_shards_are_one_model(tmp_path: Path) -> None:
         model = open_gguf(file)
         assert model.file == files[0]
         assert set(model.tensors) == set(TENSORS)
-        assert model.tensors["blk.0.attn_q.weight"].read_blocks() == TENSORS[
-            "blk.0.attn_q.weight"
-        ].tobytes()
+        assert (
+            model.tensors["blk.0.attn_q.weight"].read_blocks()
+            == TENSORS["blk.0.attn_q.weight"].tobytes()
+        )
     files[1].unlink()
     with pytest.raises(ModelLoadError, match=r"1 of the 2 files .*00002-of-00002"):
         open_gguf(files[0])
@@ -188,11 +188,21 @@ def test_hostile_files_are_refused_by_name_at_once(name: str, tmp_path: Path) ->
     assert len(str(caught.value)) < 1500
 
 
-def read_all(file: Path) -> None:
-    """Everything that is made of metadata alone."""
-    config_of(open_gguf(file))
-    generation_values(open_gguf(file).metadata)
-    read_gguf_tokenizer(file)
+def is_refused(read: Callable[[Path], object], file: Path) -> bool:
+    """Whether reading a file ends in an error of ours; any other fails the test."""
+    try:
+        read(file)
+    except AsyncgenError:
+        return True
+    return False
+
+
+READERS: tuple[Callable[[Path], object], ...] = (
+    lambda file: ModelConfig.from_hf(config_of(open_gguf(file))),
+    lambda file: generation_values(open_gguf(file).metadata),
+    read_gguf_tokenizer,
+)
+"""Everything that is made of metadata alone."""
 
 
 def mutate(data: bytes, draw: random.Random) -> bytes:
@@ -222,8 +232,5 @@ def test_mutated_files_are_read_or_refused_by_name(file: Path, count: int, tmp_p
     refused = 0
     for _ in range(count):
         other.write_bytes(mutate(data, draw))
-        try:
-            read_all(other)
-        except AsyncgenError:
-            refused += 1
+        refused += any([is_refused(read, other) for read in READERS])
     assert 0.3 * count < refused <= count
