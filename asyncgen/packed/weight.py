@@ -43,8 +43,9 @@ GROUPS: Final = (16, 32, 64, 128)
 SUPER: Final = 256
 """How many inputs share the float of a two-level scale."""
 
-LARGEST: Final = 32767
-"""Numbers of a table are whole, and no larger in size."""
+LARGEST: Final = 1 << 16
+"""A table's largest number (and 128 where there are zero points) times the group is no larger: the
+sum of a group's products with inputs of 16 bits is then one of 32."""
 
 UNSIGNED: Final = tuple(range(16))
 """The table of codes that are numbers themselves."""
@@ -70,8 +71,8 @@ class PackedWeight:
         group: Inputs that share a scale, one of `GROUPS`.
         scales: ``[out, groups]``, or ``[out, 1]`` for one a row: float16, bfloat16 or float32; or
             int8, with ``super_scales``.
-        table: The number of each of 16 codes, whole and at most `LARGEST` in size; ``None``: codes
-            are 8-bit numbers.
+        table: The number of each of 16 codes, whole, see `LARGEST`; ``None``: codes are 8-bit
+            numbers.
         zeros: int8 of the shape of ``scales``, what is taken off a number; or ``None``.
         minimums: Of the shape of ``scales``, what is added to a scaled number: floats or, with
             ``super_minimums``, int8; or ``None``.
@@ -125,10 +126,10 @@ class PackedWeight:
             _check("zeros", self.zeros, tuple(self.scales.shape), (torch.int8,))
         if self.order is not None:
             _check("order", self.order, (self.inputs,), (torch.int32,))
-        if self.table is not None and (
-            len(self.table) != 16 or max(map(abs, self.table)) > LARGEST
-        ):
-            raise ValueError(f"table is {self.table} and must be 16 numbers of {LARGEST} at most")
+        if self.table is not None:
+            most = LARGEST // self.group - (0 if self.zeros is None else 128)
+            if len(self.table) != 16 or max(map(abs, self.table)) > most:
+                raise ValueError(f"table is {self.table} and must be 16 numbers of {most} at most")
 
     @property
     def outputs(self) -> int:

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kernels.h"
+#include "linear_packed.h"
 #include "objects.h"
 
 // Rows of a tensor, or of memory of our own; the stride counts elements.
@@ -18,8 +19,9 @@ struct Rows {
   explicit Rows(const View& view) : Rows(view.data, view.strides[0], view.sizes[0]) {}
 };
 
-// What a weight's numbers are: those of its rows, or of 16 bits for rows in float32.
-enum class Stored { AS_ROWS, BFLOAT16, FLOAT16 };
+// What a weight's numbers are: those of its rows, of 16 bits for rows in float32, or of 4 or 8 bits;
+// or it consists of others, which give some of the outputs each.
+enum class Stored { AS_ROWS, BFLOAT16, FLOAT16, PACKED, JOINED };
 
 // A weight in panels, and its bias; or several of one size, one behind the other.
 struct Linear {
@@ -33,12 +35,22 @@ struct Linear {
   Use use;  // what becomes of its product where nothing else is said
   std::int64_t inputs, outputs, matrices;
   std::int64_t matrix_size;  // numbers of a matrix in panels
+  std::vector<PackedLayout> packed = {};  // one a matrix, of PACKED
+  std::vector<Linear*> joined = {};       // in the order of their outputs, of JOINED
 };
 
 void multiply(const Linear& linear, const Rows& x, const Rows& out, Use use) noexcept;
 
+// The same with a weight of 4 or 8 bits. Where there is no memory for the rows as integers, results
+// are no numbers, which nothing is picked by.
+void multiply_packed(const Linear& linear, const Rows& x, const Rows& out, Use use) noexcept;
+
 // What a gate of some activation makes of a product; false, and a Python error, if it is not known.
 bool read_gate(const char* activation, Use& use);
+
+// What becomes of a product by an activation of all of it or of a gate, null for none; false, and a
+// Python error, if it is not known.
+bool read_activation(const char* name, bool is_gated, Use& use);
 
 // What multiplies the groups of some rows, each by the matrix that it names.
 struct Groups {
