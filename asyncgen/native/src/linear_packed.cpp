@@ -7,12 +7,19 @@
 
 #include <cstring>
 
+#include "memory.h"
 #include "products.h"
 
 namespace {
 
-// Rows at a time: an integer and a float accumulator each, of 32 registers.
-constexpr int MOST_ROWS = 12;
+// Rows at a time: two integer and two float accumulators each, of 32 registers.
+constexpr int MOST_ROWS = 6;
+
+// More rows than these share a panel that is widened once.
+constexpr int FEW_ROWS = 12;
+
+// Each thread's, for one panel after another.
+thread_local Memory tile;
 
 // How far ahead of its use a half of a panel is fetched, in bytes.
 constexpr std::int64_t AHEAD = 2048;
@@ -109,13 +116,16 @@ inline f32x16 load_scales(Scale kind, const char*& at) {
 struct Scales {
   f32x16 scale, minimum, large, large_minimum;
   __m512i zero;
+  std::int64_t until_large = 0, until_scale = 0;  // groups before there are others
 
-  void read(const PackedLayout& layout, std::int64_t group, const char*& at) {
-    if (group % layout.groups_per_super == 0) {
+  void read(const PackedLayout& layout, const char*& at) {
+    if (until_large-- == 0) {
+      until_large = layout.groups_per_super - 1;
       if (layout.scales == Scale::INT8) large = load_scales(Scale::FLOAT16, at);
       if (layout.minimums == Scale::INT8) large_minimum = load_scales(Scale::FLOAT16, at);
     }
-    if (group % layout.groups_per_scale != 0) return;
+    if (until_scale-- != 0) return;
+    until_scale = layout.groups_per_scale - 1;
     scale = load_scales(layout.scales, at);
     if (layout.scales == Scale::INT8) scale = _mm512_mul_ps(scale, large);
     if (layout.has_zeros) {
@@ -128,53 +138,48 @@ struct Scales {
   }
 };
 
-inline __m512i pair_of(const std::int16_t* numbers) {
+inline __m512i pair_at(const std::int16_t* numbers) {
   std::int32_t both;
   std::memcpy(&both, numbers, sizeof both);
   return _mm512_set1_epi32(both);
 }
 
-// Adds the next pair of some rows' inputs times that of sixteen outputs.
-template <int ROWS>
-inline void add_pair(__m512i (&sums)[ROWS], __m512i weights, const std::int16_t* numbers,
-                     std::int64_t stride) {
-#pragma GCC unroll 12
-  for (int row = 0; row < ROWS; ++row) {
-    sums[row] = _mm512_dpwssd_epi32(sums[row], pair_of(numbers + row * stride), weights);
-  }
-}
-
+// Calls `use(pair, weights)` for each pair of a group's inputs, with the numbers of 16 outputs.
+//
 // Codes of 8 inputs lie in words of 16 bits, of which a table takes four bits at a time: it is there
 // twice, so that the fifth bit means nothing.
-template <int ROWS>
-inline void add_codes(__m512i (&sums)[ROWS], __m512i table, const char*& at,
-                      const std::int16_t* numbers, std::int64_t stride, std::int64_t group) {
-  for (std::int64_t k = 0; k < group; k += 8, at += 64) {
-    _mm_prefetch(at + AHEAD, _MM_HINT_T0);
-    const __m512i codes = _mm512_loadu_si512(at);
-    add_pair(sums, _mm512_permutexvar_epi16(codes, table), numbers + k, stride);
-    add_pair(sums, _mm512_permutexvar_epi16(_mm512_srli_epi16(codes, 4), table), numbers + k + 2,
-             stride);
-    add_pair(sums, _mm512_permutexvar_epi16(_mm512_srli_epi16(codes, 8), table), numbers + k + 4,
-             stride);
-    add_pair(sums, _mm512_permutexvar_epi16(_mm512_srli_epi16(codes, 12), table), numbers + k + 6,
-             stride);
+template <bool HAS_TABLE, typename Use>
+inline void for_pairs(__m512i table, const char*& at, std::int64_t group, Use use) {
+  for (std::int64_t pair = 0; pair < group / 2; pair += 8) {
+#pragma GCC unroll 2
+    for (int part = 0; part < 8; part += 4) {
+      _mm_prefetch(at + AHEAD, _MM_HINT_T0);
+      if (HAS_TABLE) {
+        const __m512i codes = _mm512_loadu_si512(at);
+        at += 64;
+        use(pair + part, _mm512_permutexvar_epi16(codes, table));
+        use(pair + part + 1, _mm512_permutexvar_epi16(_mm512_srli_epi16(codes, 4), table));
+        use(pair + part + 2, _mm512_permutexvar_epi16(_mm512_srli_epi16(codes, 8), table));
+        use(pair + part + 3, _mm512_permutexvar_epi16(_mm512_srli_epi16(codes, 12), table));
+        continue;
+      }
+      _mm_prefetch(at + AHEAD + 64, _MM_HINT_T0);
+#pragma GCC unroll 4
+      for (int number = 0; number < 4; ++number, at += 32) {
+        const __m256i bytes = _mm256_loadu_si256((const __m256i*)at);
+        use(pair + part + number, _mm512_cvtepi8_epi16(bytes));
+      }
+    }
   }
 }
 
-template <int ROWS>
-inline void add_bytes(__m512i (&sums)[ROWS], const char*& at, const std::int16_t* numbers,
-                      std::int64_t stride, std::int64_t group) {
-  for (std::int64_t k = 0; k < group; k += 4, at += 64) {
-    _mm_prefetch(at + AHEAD, _MM_HINT_T0);
-    add_pair(sums, _mm512_cvtepi8_epi16(_mm256_loadu_si256((const __m256i*)at)), numbers + k,
-             stride);
-    add_pair(sums, _mm512_cvtepi8_epi16(_mm256_loadu_si256((const __m256i*)(at + 32))),
-             numbers + k + 2, stride);
-  }
+// Adds what a group of a row gives to its sum, from the sum of integers.
+inline f32x16 add_group(f32x16 sum, __m512i whole, f32x16 scale, float row_scale) {
+  return _mm512_fmadd_ps(_mm512_cvtepi32_ps(whole),
+                         _mm512_mul_ps(scale, _mm512_set1_ps(row_scale)), sum);
 }
 
-// The sums of some rows with one half of a panel.
+// The sums of a few rows with one half of a panel, as it is read from memory.
 template <int ROWS, bool HAS_TABLE>
 void half_of(const PackedLayout& layout, const char* at, const Quantised& x, std::int64_t first,
              f32x16 (&sums)[ROWS]) {
@@ -182,41 +187,35 @@ void half_of(const PackedLayout& layout, const char* at, const Quantised& x, std
   const __m512i table = HAS_TABLE ? _mm512_load_si512(layout.table) : _mm512_setzero_si512();
   const std::int16_t* numbers = x.numbers + first * x.wide;
   Scales scales{};
-  for (std::int64_t group = 0; group < layout.groups; ++group) {
-    scales.read(layout, group, at);
+  for (std::int64_t group = 0; group < layout.groups; ++group, numbers += layout.group) {
+    scales.read(layout, at);
     __m512i whole[ROWS];
     for (int row = 0; row < ROWS; ++row) whole[row] = _mm512_setzero_si512();
-    if (HAS_TABLE) {
-      add_codes(whole, table, at, numbers + group * layout.group, x.wide, layout.group);
-    } else {
-      add_bytes(whole, at, numbers + group * layout.group, x.wide, layout.group);
-    }
-    const std::int64_t place = first * x.groups + group;
-    if (layout.has_zeros) {
+    for_pairs<HAS_TABLE>(table, at, layout.group, [&](std::int64_t pair, __m512i weights) {
 #pragma GCC unroll 12
       for (int row = 0; row < ROWS; ++row) {
-        const __m512i total = _mm512_set1_epi32(x.totals[place + row * x.groups]);
+        whole[row] =
+            _mm512_dpwssd_epi32(whole[row], weights, pair_at(numbers + row * x.wide + 2 * pair));
+      }
+    });
+    const std::int64_t place = first * x.groups + group;
+#pragma GCC unroll 12
+    for (int row = 0; row < ROWS; ++row) {
+      const std::int64_t at_row = place + row * x.groups;
+      if (layout.has_zeros) {
+        const __m512i total = _mm512_set1_epi32(x.totals[at_row]);
         whole[row] = _mm512_sub_epi32(whole[row], _mm512_mullo_epi32(total, scales.zero));
       }
-    }
-#pragma GCC unroll 12
-    for (int row = 0; row < ROWS; ++row) {
-      const f32x16 scale =
-          _mm512_mul_ps(scales.scale, _mm512_set1_ps(x.scales[place + row * x.groups]));
-      sums[row] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(whole[row]), scale, sums[row]);
-    }
-    if (layout.minimums == Scale::NONE) continue;
-#pragma GCC unroll 12
-    for (int row = 0; row < ROWS; ++row) {
-      const f32x16 sum = _mm512_set1_ps(x.sums[place + row * x.groups]);
-      sums[row] = _mm512_fmadd_ps(scales.minimum, sum, sums[row]);
+      sums[row] = add_group(sums[row], whole[row], scales.scale, x.scales[at_row]);
+      if (layout.minimums == Scale::NONE) continue;
+      sums[row] = _mm512_fmadd_ps(scales.minimum, _mm512_set1_ps(x.sums[at_row]), sums[row]);
     }
   }
 }
 
 template <int ROWS, bool HAS_TABLE, typename T>
-void block(const Product<T, PackedLayout>& product, const Quantised& x, std::int64_t row,
-           std::int64_t first, std::int64_t panel) {
+void few_rows(const Product<T, PackedLayout>& product, const Quantised& x, std::int64_t row,
+              std::int64_t first, std::int64_t panel) {
   const PackedLayout& layout = *product.weight;
   const char* at = layout.data + panel * 2 * layout.half_bytes;
   f32x16 low[ROWS], high[ROWS];
@@ -227,6 +226,121 @@ void block(const Product<T, PackedLayout>& product, const Quantised& x, std::int
   }
 }
 
+// A panel whose numbers are widened once for many rows; zero points are taken off.
+struct Widened {
+  std::int16_t* numbers;     // [groups * group / 2, 2, 16 outputs, 2 inputs]
+  float *scales, *minimums;  // [groups, 2, 16]
+
+  static std::int64_t bytes(const PackedLayout& layout) {
+    return layout.groups * PANEL * (layout.group * 2 + 8);
+  }
+  Widened(char* memory, const PackedLayout& layout) {
+    numbers = reinterpret_cast<std::int16_t*>(memory);
+    scales = reinterpret_cast<float*>(numbers + layout.groups * layout.group * PANEL);
+    minimums = scales + layout.groups * PANEL;
+  }
+};
+
+template <bool HAS_TABLE>
+void widen(const PackedLayout& layout, std::int64_t panel, const Widened& to) {
+  const __m512i table = HAS_TABLE ? _mm512_load_si512(layout.table) : _mm512_setzero_si512();
+  for (int half = 0; half < 2; ++half) {
+    const char* at = layout.data + (panel * 2 + half) * layout.half_bytes;
+    std::int16_t* numbers = to.numbers + half * PANEL;
+    Scales scales{};
+    for (std::int64_t group = 0; group < layout.groups; ++group, numbers += layout.group * PANEL) {
+      scales.read(layout, at);
+      _mm512_store_ps(to.scales + (2 * group + half) * LANES, scales.scale);
+      _mm512_store_ps(to.minimums + (2 * group + half) * LANES, scales.minimum);
+      // The same number in both halves of a word: it is small.
+      const __m512i both = _mm512_or_si512(_mm512_slli_epi32(scales.zero, 16),
+                                           _mm512_and_si512(scales.zero, _mm512_set1_epi32(0xffff)));
+      for_pairs<HAS_TABLE>(table, at, layout.group, [&](std::int64_t pair, __m512i weights) {
+        _mm512_store_si512(numbers + pair * 2 * PANEL, _mm512_sub_epi16(weights, both));
+      });
+    }
+  }
+}
+
+// The same sums, of more rows, by both halves of a widened panel. Meanwhile so many bytes for each
+// group are fetched, of what is widened next.
+template <int ROWS, typename T>
+void many_rows(const Product<T, PackedLayout>& product, const Quantised& x, const Widened& panel_of,
+               std::int64_t row, std::int64_t first, std::int64_t panel, const char* next,
+               std::int64_t bytes) {
+  const PackedLayout& layout = *product.weight;
+  f32x16 low[ROWS], high[ROWS];
+  for (int at = 0; at < ROWS; ++at) low[at] = high[at] = _mm512_setzero_ps();
+  const std::int16_t *numbers = x.numbers + row * x.wide, *weights = panel_of.numbers;
+  for (std::int64_t group = 0; group < layout.groups; ++group) {
+    __m512i first_sums[ROWS], second_sums[ROWS];
+    for (int at = 0; at < ROWS; ++at) first_sums[at] = second_sums[at] = _mm512_setzero_si512();
+    for (const char* end = next + bytes; next < end; next += 64) _mm_prefetch(next, _MM_HINT_T1);
+    for (std::int64_t k = 0; k < layout.group; k += 8) {
+#pragma GCC unroll 4
+      for (int part = 0; part < 4; ++part, numbers += 2, weights += 2 * PANEL) {
+        const __m512i upper = _mm512_load_si512(weights);
+        const __m512i lower = _mm512_load_si512(weights + PANEL);
+#pragma GCC unroll 8
+        for (int at = 0; at < ROWS; ++at) {
+          const __m512i pair = pair_at(numbers + at * x.wide);
+          first_sums[at] = _mm512_dpwssd_epi32(first_sums[at], upper, pair);
+          second_sums[at] = _mm512_dpwssd_epi32(second_sums[at], lower, pair);
+        }
+      }
+    }
+    const float* scales = panel_of.scales + group * PANEL;
+    const float* minimums = panel_of.minimums + group * PANEL;
+    const f32x16 upper = _mm512_load_ps(scales), lower = _mm512_load_ps(scales + LANES);
+#pragma GCC unroll 8
+    for (int at = 0; at < ROWS; ++at) {
+      const std::int64_t place = (row + at) * x.groups + group;
+      low[at] = add_group(low[at], first_sums[at], upper, x.scales[place]);
+      high[at] = add_group(high[at], second_sums[at], lower, x.scales[place]);
+      if (layout.minimums == Scale::NONE) continue;
+      const f32x16 sum = _mm512_set1_ps(x.sums[place]);
+      low[at] = _mm512_fmadd_ps(_mm512_load_ps(minimums), sum, low[at]);
+      high[at] = _mm512_fmadd_ps(_mm512_load_ps(minimums + LANES), sum, high[at]);
+    }
+  }
+  for (int at = 0; at < ROWS; ++at) use_result(product, low[at], high[at], first + at, panel);
+}
+
+// Calls `compute(count, first)` for blocks of nearly the same size, with a count that is known when
+// it is compiled.
+template <int MOST, typename Compute>
+void for_blocks_of(std::int64_t rows, Compute compute) {
+  const std::int64_t blocks = (rows + MOST - 1) / MOST;
+  for (std::int64_t block = 0; block < blocks; ++block) {
+    const std::int64_t begin = rows * block / blocks, end = rows * (block + 1) / blocks;
+    with_count<MOST>(end - begin, [&](auto count) { compute(count, begin); });
+  }
+}
+
+template <bool HAS_TABLE, typename T, typename Work>
+void multiply_panels(const Work& work, const Product<T, PackedLayout>& all, const Quantised& x) {
+  struct Nothing {};
+  for_panels<Nothing>(work, [&](Nothing&, const auto& product, std::int64_t first,
+                                std::int64_t count, std::int64_t panel) {
+    const std::int64_t row = (product.x - all.x) / all.x_stride + first;
+    const PackedLayout& layout = *product.weight;
+    if (count > FEW_ROWS && tile.hold(static_cast<std::size_t>(Widened::bytes(layout)))) {
+      const Widened widened(tile.data(), layout);
+      widen<HAS_TABLE>(layout, panel, widened);
+      const char* next = layout.data + (panel + 1) * 2 * layout.half_bytes;
+      const std::int64_t bytes = (2 * layout.half_bytes * MOST_ROWS / count / layout.groups + 63) / 64 * 64;
+      for_blocks_of<MOST_ROWS>(count, [&](auto size, std::int64_t begin) {
+        many_rows<size>(product, x, widened, row + begin, first + begin, panel, next, bytes);
+        next += bytes * layout.groups;
+      });
+    } else {
+      for_blocks_of<FEW_ROWS>(count, [&](auto size, std::int64_t begin) {
+        few_rows<size, HAS_TABLE>(product, x, row + begin, first + begin, panel);
+      });
+    }
+  });
+}
+
 template <typename T, typename Work>
 void multiply(const Work& work, const Product<T, PackedLayout>& all, char* memory) {
   const PackedLayout& layout = *all.weight;
@@ -234,15 +348,11 @@ void multiply(const Work& work, const Product<T, PackedLayout>& all, char* memor
   for_rows(all.rows, all.inputs, [&](std::int64_t row) {
     quantise_row(all.x + row * all.x_stride, layout, all.inputs, x, row);
   });
-  for_blocks<MOST_ROWS>(work, [&](auto size, const Product<T, PackedLayout>& product,
-                                  std::int64_t first, std::int64_t panel) {
-    const std::int64_t row = (product.x - all.x) / all.x_stride + first;
-    if (layout.has_table) {
-      block<size, true>(product, x, row, first, panel);
-    } else {
-      block<size, false>(product, x, row, first, panel);
-    }
-  });
+  if (layout.has_table) {
+    multiply_panels<true>(work, all, x);
+  } else {
+    multiply_panels<false>(work, all, x);
+  }
 }
 
 // The number of a column of one output, of a group whose codes begin at `at`.
@@ -262,7 +372,7 @@ void look_up(const PackedLayout& layout, std::int64_t inputs, std::int64_t outpu
   const char* at = layout.data + output / LANES * layout.half_bytes;
   Scales scales{};
   for (std::int64_t group = 0; group < layout.groups; ++group) {
-    scales.read(layout, group, at);
+    scales.read(layout, at);
     alignas(64) float scale[LANES], minimum[LANES];
     alignas(64) std::int32_t zero[LANES];
     _mm512_store_ps(scale, scales.scale);

@@ -7,6 +7,7 @@
 
 #include "kernels.h"
 #include "linear_packed.h"
+#include "memory.h"
 #include "objects.h"
 
 // Rows of a tensor, or of memory of our own; the stride counts elements.
@@ -63,35 +64,6 @@ struct Gate {
 };
 void multiply(const Linear& linear, const Rows& x, const Rows& out, const Gate& gate,
               const Groups& groups) noexcept;
-
-// Memory for what lies between, kept from call to call.
-class Memory {
- public:
-  // Makes room for so many bytes; false if there are not so many.
-  bool hold(std::size_t bytes) {
-    if (bytes <= size_) return true;
-    size_ = rounded(bytes);
-    data_.reset(static_cast<char*>(std::aligned_alloc(LINE, size_)));
-    if (data_ == nullptr) size_ = 0;
-    return data_ != nullptr;
-  }
-  char* data() const { return data_.get(); }
-
-  // Whether it is little enough to be kept.
-  bool is_small() const { return size_ <= MOST_KEPT; }
-
-  // Bytes up to the next cache line.
-  static std::size_t rounded(std::size_t bytes) { return (bytes + LINE - 1) / LINE * LINE; }
-
- private:
-  static constexpr std::size_t LINE = 64, MOST_KEPT = 8 << 20;
-  struct Free {
-    void operator()(char* memory) const { std::free(memory); }
-  };
-
-  std::unique_ptr<char, Free> data_;
-  std::size_t size_ = 0;
-};
 
 // A feed-forward of which each token uses a few of many, as a router chooses.
 struct Experts {
