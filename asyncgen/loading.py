@@ -19,6 +19,7 @@ from asyncgen.models.config.stored import check_sizes
 from asyncgen.models.core import make_core
 from asyncgen.models.family.text_part import text_config, text_tensors
 from asyncgen.mxfp4 import METHOD, join_pairs
+from asyncgen.packed.quantise import check_packing
 from asyncgen.progress import progress_option
 from asyncgen.weights import load_weights, resolve_dtype
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
     from asyncgen.checkpoint import Checkpoint
     from asyncgen.models.decoder import DecoderLM
+    from asyncgen.packed.quantise import Packing
     from asyncgen.progress import ProgressOption
 
 
@@ -62,6 +64,7 @@ def load_core(
     device: str | int | torch.device | None = None,
     dtype: str | torch.dtype | None = None,
     progress: ProgressOption = None,
+    quantize: Packing | None = None,
     check: Callable[[ModelConfig], None] | None = None,
     **address: Any,
 ) -> Loaded:
@@ -72,6 +75,7 @@ def load_core(
         device: Where to compute; ``None`` or ``"auto"`` is CUDA where there is one, else the CPU.
         dtype: What to compute in; ``None`` or ``"auto"`` is what the checkpoint says.
         progress: How far downloads and loading are: a bar, nothing, or what is called.
+        quantize: What weights are packed to while they are read; ``None``: they stay as they are.
         check: May refuse a configuration, before any weight is read.
         **address: As those of `asyncgen.hub.resolve`.
 
@@ -81,6 +85,7 @@ def load_core(
         InvalidRequestError: The device or the dtype is none.
     """
     require("progress", progress, progress_option)
+    check_packing(quantize)
     chosen = _check_device(device)
     folder = resolve(source, progress=progress, **address)
     stored = _read_file(folder)
@@ -93,7 +98,12 @@ def load_core(
         check(config)
     generation_config = _read_generation_config(folder, config)
     checkpoint = open_checkpoint(folder)
-    if _quantisation(stored) is not None:
+    method = _quantisation(stored)
+    if method is not None and quantize is not None:
+        raise InvalidRequestError(
+            "quantize", quantize, f"the weights are packed already ({method}); leave it out"
+        )
+    if method is not None:
         checkpoint = join_pairs(checkpoint)
     if text is not None:
         checkpoint = replace(checkpoint, tensors=text_tensors(checkpoint.tensors))
@@ -108,6 +118,7 @@ def load_core(
         checkpoint.below(_stack_prefix(config)),
         device=chosen,
         progress=progress,
+        quantize=quantize,
     )
     embedding_settings = read_embedding_settings(folder, raw, config.hidden_size)
     return Loaded(core, generation_config, str(source), checkpoint, embedding_settings)
