@@ -102,6 +102,10 @@ class PackedLinearKernel:
         """See `Kernel`; in float32."""
         return torch.cat([part.dequantise() for part in self.parts()])
 
+    def bytes(self) -> Tensor:
+        """What is kept of the matrix, of one part, ``[rows, bytes]`` uint8."""
+        return self._blocks[0].panels.flatten(0, 1)
+
     def look_up(self, ids: Tensor) -> Tensor:
         """Rows ``[N, in]`` of the matrix, of ids ``[N]`` (int64); of one part without a gate."""
         rows = torch.empty(len(ids), self._blocks[0].layout.inputs, dtype=self._dtype)
