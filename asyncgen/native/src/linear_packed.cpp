@@ -256,7 +256,8 @@ void widen(const PackedLayout& layout, std::int64_t panel, const Widened& to) {
       const __m512i both = _mm512_or_si512(_mm512_slli_epi32(scales.zero, 16),
                                            _mm512_and_si512(scales.zero, _mm512_set1_epi32(0xffff)));
       for_pairs<HAS_TABLE>(table, at, layout.group, [&](std::int64_t pair, __m512i weights) {
-        _mm512_store_si512(numbers + pair * 2 * PANEL, _mm512_sub_epi16(weights, both));
+        if (layout.has_zeros) weights = _mm512_sub_epi16(weights, both);
+        _mm512_store_si512(numbers + pair * 2 * PANEL, weights);
       });
     }
   }
