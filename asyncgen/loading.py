@@ -24,6 +24,7 @@ from asyncgen.models.config.stored import check_sizes
 from asyncgen.models.core import make_core
 from asyncgen.models.family.text_part import text_config, text_tensors
 from asyncgen.mxfp4 import METHOD, join_pairs
+from asyncgen.packed.quantise import check_packing
 from asyncgen.progress import progress_option
 from asyncgen.weights import load_weights, resolve_dtype
 
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
     from asyncgen.checkpoint import Checkpoint
     from asyncgen.models.decoder import DecoderLM
+    from asyncgen.packed.quantise import Packing
     from asyncgen.progress import ProgressOption
 
 
@@ -67,6 +69,7 @@ def load_core(
     device: str | int | torch.device | None = None,
     dtype: str | torch.dtype | None = None,
     progress: ProgressOption = None,
+    quantize: Packing | None = None,
     check: Callable[[ModelConfig], None] | None = None,
     **address: Any,
 ) -> Loaded:
@@ -78,6 +81,7 @@ def load_core(
         device: Where to compute; ``None`` or ``"auto"`` is CUDA where there is one, else the CPU.
         dtype: What to compute in; ``None`` or ``"auto"`` is what the checkpoint says.
         progress: How far downloads and loading are: a bar, nothing, or what is called.
+        quantize: What weights are packed to while they are read; ``None``: they stay as they are.
         check: May refuse a configuration, before any weight is read.
         **address: As those of `asyncgen.hub.resolve`.
 
@@ -87,10 +91,11 @@ def load_core(
         InvalidRequestError: The device or the dtype is none.
     """
     require("progress", progress, progress_option)
+    check_packing(quantize)
     chosen = _check_device(device)
     place = resolve(source, progress=progress, **address)
     if is_single(place):
-        return _load_gguf(place, str(source), chosen, dtype, progress, check)
+        return _load_gguf(place, str(source), chosen, dtype, progress, quantize, check)
     stored = _read_file(place)
     text = text_config(stored)
     raw = stored if text is None else text
@@ -101,7 +106,12 @@ def load_core(
         check(config)
     generation_config = _read_generation_config(place, config)
     checkpoint = open_checkpoint(place)
-    if _quantisation(stored) is not None:
+    method = _quantisation(stored)
+    if method is not None and quantize is not None:
+        raise InvalidRequestError(
+            "quantize", quantize, f"the weights are packed already ({method}); leave it out"
+        )
+    if method is not None:
         checkpoint = join_pairs(checkpoint)
     if text is not None:
         checkpoint = replace(checkpoint, tensors=text_tensors(checkpoint.tensors))
@@ -116,6 +126,7 @@ def load_core(
         checkpoint.below(_stack_prefix(config)),
         device=chosen,
         progress=progress,
+        quantize=quantize,
     )
     embedding_settings = read_embedding_settings(place, raw, config.hidden_size)
     return Loaded(core, generation_config, str(source), checkpoint, embedding_settings)
@@ -127,6 +138,7 @@ def _load_gguf(
     device: torch.device,
     dtype: str | torch.dtype | None,
     progress: ProgressOption,
+    quantize: Packing | None,
     check: Callable[[ModelConfig], None] | None,
 ) -> Loaded:
     """Load a model in GGUF; its parameters become those of its family."""
@@ -141,12 +153,16 @@ def _load_gguf(
     except (ValueError, TypeError) as error:
         raise ModelLoadError(f"{file}: its defaults of generation: {error}") from error
     checkpoint = gguf_checkpoint(model, config)
+    if quantize is not None and any(each.packed for each in checkpoint.tensors.values()):
+        raise InvalidRequestError("quantize", quantize, "the file is packed already; leave it out")
     check_sizes(config, {name: tensor.shape for name, tensor in checkpoint.tensors.items()})
     kind = resolve_dtype(dtype, raw, checkpoint)
     with torch.device("meta"):
         core = make_core(config, dtype=kind)
     rules = gguf_rules(model, config)
-    load_weights(core, checkpoint, device=device, rules=rules, progress=progress)
+    load_weights(
+        core, checkpoint, device=device, rules=rules, progress=progress, quantize=quantize
+    )
     return Loaded(core, generation_config, source, checkpoint, EmbeddingSettings())
 
 

@@ -38,6 +38,7 @@ LAYERS = (
         "asyncgen.weight_map",
         "asyncgen.checkpoint",
         "asyncgen.mxfp4",
+        "asyncgen.packed",
         "asyncgen.weights",
     ),
     (

@@ -8,21 +8,18 @@ stores ``[in, out]``. Nothing is moved twice.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from asyncgen.checkpoint import Checkpoint, StoredTensor
 from asyncgen.errors import UnsupportedModelError
 from asyncgen.formats.gguf.architectures import JOINED, NAMES
 from asyncgen.formats.gguf.config import architecture_of
-from asyncgen.formats.gguf.tensors import read_as
+from asyncgen.formats.gguf.tensors import read_as, read_packed
 from asyncgen.models.arch.registry import FAMILIES
 from asyncgen.models.weight_rules import weight_rules
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    import torch
-
     from asyncgen.formats.gguf.reader import GgufModel, PackedTensor
     from asyncgen.models.config import ModelConfig
     from asyncgen.weight_map import WeightRule
@@ -104,9 +101,8 @@ def _stored(tensor: PackedTensor, less: float, expert: int | None = None) -> Sto
     plain = tensor.kind.plain
     if plain is not None and not less:
         return StoredTensor(tensor.file, plain, shape, offset, size)
-    make = _maker(replace(tensor, shape=shape, offset=offset), less)
-    return StoredTensor(tensor.file, plain or "F32", shape, offset, size, made=make)
-
-
-def _maker(tensor: PackedTensor, less: float) -> Callable[[torch.dtype], torch.Tensor]:
-    return lambda dtype: read_as(tensor, dtype, less=less)
+    part = replace(tensor, shape=shape, offset=offset)
+    found = StoredTensor(tensor.file, plain or "F32", shape, offset, size)
+    if plain is None and len(shape) == 2 and not less:
+        return replace(found, packed=partial(read_packed, part))
+    return replace(found, made=partial(read_as, part, less=less))
