@@ -17,6 +17,7 @@ LAYERS = (
         "asyncgen.errors",
         "asyncgen.embedding_layers",
         "asyncgen.embedding_settings",
+        "asyncgen.formats",
         "asyncgen.guard",
         "asyncgen.types",
         "asyncgen.progress",
@@ -37,6 +38,7 @@ LAYERS = (
         "asyncgen.weight_map",
         "asyncgen.checkpoint",
         "asyncgen.mxfp4",
+        "asyncgen.packed",
         "asyncgen.weights",
     ),
     (
@@ -50,6 +52,8 @@ LAYERS = (
     ("asyncgen.generation.strategies", "asyncgen.generation.generate"),
     ("asyncgen.engine",),
     (
+        "asyncgen.formats.gguf.config",
+        "asyncgen.formats.gguf.rules",
         "asyncgen.load_options",
         "asyncgen.loading",
         "asyncgen.modeling",
