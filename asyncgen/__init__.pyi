@@ -228,6 +228,8 @@ from asyncgen.types import (
     Sample as Sample,
     Timing as Timing,
     TokenLogprob as TokenLogprob,
+    ToolCall as ToolCall,
+    ToolCallDelta as ToolCallDelta,
     TopLogprob as TopLogprob,
     Usage as Usage,
 )

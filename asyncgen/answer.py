@@ -57,6 +57,7 @@ def _prepare(
         room=opened.room,
         place=place,
         fingerprint=opened.fingerprint,
+        formats=opened.formats,
     )
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from asyncgen.types import Sample
+from asyncgen.types import Sample, ToolCall
 
 if TYPE_CHECKING:
-    from asyncgen.types import FinishReason, TokenEvent, TokenLogprob
+    from asyncgen.types import FinishReason, TokenEvent, TokenLogprob, ToolCallDelta
 
 
 @dataclass(slots=True)
@@ -25,6 +25,8 @@ class SampleBuilder:
         first_at: Seconds from acceptance to its first token; ``None`` without one.
         last_at: The same for its newest token.
         num_steps: Steps that gave it tokens.
+        reasoning: Its reasoning, in pieces.
+        calls: Pieces of its calls, in order.
     """
 
     index: int
@@ -36,6 +38,8 @@ class SampleBuilder:
     first_at: float | None = None
     last_at: float = 0.0
     num_steps: int = 0
+    reasoning: list[str] = field(default_factory=list)
+    calls: list[ToolCallDelta] = field(default_factory=list)
 
     def add(self, event: TokenEvent) -> None:
         """Take in one event of this sample."""
@@ -47,6 +51,10 @@ class SampleBuilder:
             self.last_at = event.time
             if self.first_at is None:
                 self.first_at = event.time
+        if event.reasoning:
+            self.reasoning.append(event.reasoning)
+        if event.tool_calls:
+            self.calls += event.tool_calls
         if event.logprobs is not None:
             self.logprobs = [*(self.logprobs or ()), *event.logprobs]
         if event.finish_reason is not None:
@@ -62,4 +70,19 @@ class SampleBuilder:
             finish_reason=self.finish_reason or unfinished,
             stop_reason=self.stop_reason,
             logprobs=None if self.logprobs is None else tuple(self.logprobs),
+            reasoning="".join(self.reasoning),
+            tool_calls=_whole(self.calls),
+            tool_errors=tuple(each.error for each in self.calls if each.error is not None),
         )
+
+
+def _whole(deltas: list[ToolCallDelta]) -> tuple[ToolCall, ...]:
+    """The calls that pieces come to; of one that began before these pieces there is no name."""
+    pieces: dict[int, list[ToolCallDelta]] = {}
+    for each in deltas:
+        pieces.setdefault(each.index, []).append(each)
+    return tuple(
+        ToolCall(parts[0].id or "", parts[0].name or "", "".join(each.arguments for each in parts))
+        for parts in pieces.values()
+        if all(each.error is None for each in parts)
+    )

@@ -126,6 +126,40 @@ class TokenLogprob:
 
 
 @dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A tool that the model wants called.
+
+    Attributes:
+        id: Names the call in the message with its result (``tool_call_id``).
+        name: Of the tool.
+        arguments: A JSON object, as the model wrote it.
+    """
+
+    id: str
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCallDelta:
+    """A piece of a call: its name at once, then its arguments as they grow.
+
+    Attributes:
+        index: Which call of the sample, from 0.
+        id: Of the call, with its first piece; ``None`` later.
+        name: Of the tool, with its first piece; ``None`` later.
+        arguments: The next piece of the arguments, as JSON.
+        error: What is wrong with the call; it is no call then, and its text is part of the text.
+    """
+
+    index: int
+    id: str | None = None
+    name: str | None = None
+    arguments: str = ""
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Usage:
     """Token counts of a request, summed over its samples.
 
@@ -135,6 +169,7 @@ class Usage:
         cached_tokens: Those of the prompt whose keys and values were kept from earlier requests.
         fingerprint: Of the engine; ``None`` where no tokens can be promised.
         exact: Whether every engine of this fingerprint gives the request the same tokens.
+        reasoning_tokens: Those of the completion that were reasoning, its markers included.
     """
 
     prompt_tokens: int
@@ -142,6 +177,7 @@ class Usage:
     cached_tokens: int = 0
     fingerprint: str | None = None
     exact: bool = False
+    reasoning_tokens: int = 0
 
     @property
     def total_tokens(self) -> int:
@@ -185,6 +221,8 @@ class TokenEvent:
         stop_reason: The end-of-sequence id or the stop string that ended the sample.
         usage: Set on the last event of the request.
         timing: Set on the last event of the request.
+        reasoning: Reasoning that became complete, which is no part of the text.
+        tool_calls: Pieces of calls, which are no part of the text either.
     """
 
     index: int
@@ -196,11 +234,19 @@ class TokenEvent:
     stop_reason: int | str | None = None
     usage: Usage | None = None
     timing: Timing | None = None
+    reasoning: str = ""
+    tool_calls: tuple[ToolCallDelta, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One finished sample of a request: its whole text, ids and the reason it ended."""
+    """One finished sample of a request: its whole text, ids and the reason it ended.
+
+    Attributes:
+        reasoning: What the model thought before it answered; empty where it told nothing.
+        tool_calls: The tools that it wants called.
+        tool_errors: What is wrong with calls that are malformed, whose words are in the text.
+    """
 
     index: int
     text: str
@@ -208,6 +254,9 @@ class Sample:
     finish_reason: FinishReason
     stop_reason: int | str | None = None
     logprobs: tuple[TokenLogprob, ...] | None = None
+    reasoning: str = ""
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_errors: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -288,3 +337,13 @@ class Completion:
     def logprobs(self) -> tuple[TokenLogprob, ...] | None:
         """Log-probabilities of the first sample, if asked for."""
         return self.samples[0].logprobs
+
+    @property
+    def reasoning(self) -> str:
+        """What the model thought before its first sample."""
+        return self.samples[0].reasoning
+
+    @property
+    def tool_calls(self) -> tuple[ToolCall, ...]:
+        """The tools that the first sample wants called."""
+        return self.samples[0].tool_calls

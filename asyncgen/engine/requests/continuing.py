@@ -88,7 +88,7 @@ def _taken_up(
     request: Request, tokenizer: Tokenizer | None, index: int, ids: tuple[int, ...]
 ) -> GivenTokens:
     """One sample, behind its tokens."""
-    text, ends = SampleText(tokenizer, request), request.ends
+    text, ends = SampleText(tokenizer, request, index), request.ends
     if not ids:
         return GivenTokens(ids, text)
     _, stop = text.add(ids[:-1])
