@@ -149,6 +149,8 @@ class EventWriter:
         self._texts[index].live = False
         self._num_live -= 1
         ending = "stop" if stop is not None else cast("str", reason)
+        if stop is not None and request.grammar is not None:
+            ending = "incomplete"  # the text ends before the stop string
         usage = timing = None
         if not self._num_live:
             # Before the reader hears of it, who may look at the figures.

@@ -18,6 +18,7 @@ from asyncgen.chat_template import check_messages
 from asyncgen.engine.requests.continuing import check_continues, take_up
 from asyncgen.engine.requests.params import RequestParams, fit_room, resolve_params
 from asyncgen.engine.requests.request import Request, Sink, clock
+from asyncgen.engine.requests.shaping import compile_for
 from asyncgen.errors import ContextLengthError, InvalidRequestError
 from asyncgen.generation.config.checks import check_token_ids, check_values, join_equal_ids
 from asyncgen.generation.config.modes import GenerationMode
@@ -32,6 +33,7 @@ from asyncgen.generation.generate.plan import (
 from asyncgen.generation.generate.prompts import decoder_start
 from asyncgen.generation.stopping.criteria import StoppingCriteriaList
 from asyncgen.generation.stopping.ends import Ends
+from asyncgen.generation.stopping.grammar import GrammarCriteria
 from asyncgen.generation.strategies import TAIL_ONLY
 from asyncgen.generation.strategies.drafters.drafting import Assistance
 from asyncgen.generation.strategies.healing import Healing, plan_healing
@@ -50,6 +52,7 @@ if TYPE_CHECKING:
     from asyncgen.generation.generate.plan import GenerativeModel
     from asyncgen.generation.logits.base import Guidance, LogitsProcessorList
     from asyncgen.generation.stopping.cancel import CancelCriteria
+    from asyncgen.structured.grammar import Grammar
     from asyncgen.types import Message, Prompt
 
 
@@ -179,10 +182,13 @@ def prepare_request(
         params = _params(model, given, len(prompt_ids))  # lengths count from the prompt's new end
     alone = why_alone(model, params)
     num_pages = _make_room(room, params, prompt_ids, has_encoder=has_encoder, alone=alone)
-    processors = _processors(model, params, prompt_ids, has_encoder)
+    grammar = None if params.shape is None else compile_for(model, tokenizer, params)
+    processors = _processors(model, params, prompt_ids, has_encoder, grammar)
     criteria = make_criteria(
         model, params.config, tokenizer=tokenizer, user=params.criteria, cancel=cancel
     )
+    if grammar is not None and alone is not None:  # in the batch a sample asks its own matcher
+        criteria.append(GrammarCriteria(grammar, 1 if has_encoder else len(prompt_ids)))
     request = Request(
         prompt_ids=prompt_ids,
         params=params,
@@ -201,6 +207,7 @@ def prepare_request(
         stops=StopStrings(params.stop) if params.stop else None,
         place=place,
         fingerprint=fingerprint,
+        grammar=grammar,
     )
     if params.generated_ids:
         request.given = take_up(request, tokenizer)
@@ -371,7 +378,11 @@ def _decoder_ids(params: RequestParams) -> list[int]:
 
 
 def _processors(
-    model: GenerativeModel, params: RequestParams, prompt_ids: list[int], has_encoder: bool
+    model: GenerativeModel,
+    params: RequestParams,
+    prompt_ids: list[int],
+    has_encoder: bool,
+    grammar: Grammar | None,
 ) -> LogitsProcessorList:
     """Built-in and user processors."""
     # Only strategies of our own promise that rows change at their end alone.
@@ -388,6 +399,7 @@ def _processors(
             presence_penalty=params.presence_penalty,
             frequency_penalty=params.frequency_penalty,
             prefix_allowed_tokens_fn=params.prefix_allowed_tokens_fn,
+            grammar=grammar,
         )
     except InvalidRequestError:
         raise

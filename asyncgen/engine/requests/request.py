@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from asyncgen.generation.stopping.cancel import CancelCriteria
     from asyncgen.generation.stopping.ends import Ends
     from asyncgen.generation.strategies.healing import Healing
+    from asyncgen.structured.grammar import Grammar
     from asyncgen.types import TokenEvent
     from streamers import StopStrings
 
@@ -61,6 +62,7 @@ class Request:
         fingerprint: Of the engine; ``None`` where nothing is promised.
         given: What each sample had generated before; empty where nothing was.
         pool: What its hidden states go to, if it asks for a vector and for no token.
+        grammar: Compiled from the shape that its answers must have; ``None``: they are free.
         id: Short name for logs, and in the batch.
         started_at: Clock of the engine at its first turn, in seconds; ``None`` before.
         first_token_at: Clock at its first token; ``None`` before.
@@ -88,6 +90,7 @@ class Request:
     fingerprint: str | None = None
     given: tuple[GivenTokens, ...] = ()
     pool: HiddenPool | None = None
+    grammar: Grammar | None = None
     id: str = field(default_factory=lambda: f"req-{next(_numbers)}")
     started_at: float | None = None
     first_token_at: float | None = None

@@ -109,6 +109,12 @@ class RequestKeywords(TypedDict, total=False):
     chat_template_kwargs: dict[str, Any] | None
     generated_ids: Sequence[int] | Sequence[Sequence[int]] | None
     fingerprint: str | None
+    json_schema: dict[str, Any] | str | None
+    json_object: bool | None
+    response_model: type | None
+    regex: str | None
+    grammar: str | None
+    choice: Sequence[str] | None
     n: int | None
     skip_special_tokens: bool | None
 
