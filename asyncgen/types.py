@@ -16,10 +16,13 @@ from asyncgen.errors import InvalidRequestError
 if TYPE_CHECKING:
     from torch import Tensor
 
-FinishReason: TypeAlias = Literal["stop", "length", "time", "cancelled", "aborted", "error"]
-"""Why a sample ended: ``stop`` (end-of-sequence token, stop string or a user's criterion),
-``length``, ``time`` (``max_time``), ``cancelled`` (the reader left), ``aborted`` (the engine
-was closed) or ``error`` (the stream raised)."""
+FinishReason: TypeAlias = Literal[
+    "stop", "length", "incomplete", "time", "cancelled", "aborted", "error"
+]
+"""Why a sample ended: ``stop`` (end-of-sequence token, stop string or a user's criterion; an answer
+in a shape is complete), ``length``, ``incomplete`` (a stop string or a criterion ended an answer
+before its shape was complete), ``time`` (``max_time``), ``cancelled`` (the reader left),
+``aborted`` (the engine was closed) or ``error`` (the stream raised)."""
 
 Message: TypeAlias = Mapping[str, Any]
 """One chat message: ``role`` and ``content``, and whatever else the chat template reads."""

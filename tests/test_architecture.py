@@ -31,6 +31,7 @@ LAYERS = (
         "asyncgen.token_bounds",
         "asyncgen.tokenizer_files",
         "asyncgen.tokenizer",
+        "asyncgen.structured",
         "asyncgen.transfer",
         "asyncgen.vocabulary",
         "asyncgen.weight_map",

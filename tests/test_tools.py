@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from asyncgen import AsyncLLM, InvalidRequestError, ToolCall
-from tests.chat_formats.templates import LLAMA, PLAIN, QWEN, THINKING
+from tests.chat_formats.templates import BY_FORMAT, LLAMA, PLAIN, QWEN, THINKING
 from tests.doubles.models import TableModel, byte_tokenizer
 
 if TYPE_CHECKING:
@@ -253,3 +253,93 @@ async def test_the_last_message_is_gone_on_with() -> None:
         llm.stream(messages, continue_final_message=True, max_new_tokens=1) as stream,
     ):
         assert llm.tokenizer.decode(stream.prompt_ids).endswith("assistant:It is")
+
+
+def tool(name: str, *, strict: bool = False, **properties: Any) -> dict[str, Any]:
+    """A tool whose arguments are all required."""
+    parameters = {
+        "type": "object",
+        "properties": properties,
+        "required": list(properties),
+        "additionalProperties": False,
+    }
+    return {
+        "type": "function",
+        "function": {"name": name, "parameters": parameters, "strict": strict},
+    }
+
+
+COUNT = tool("count", many={"type": "integer", "minimum": 1, "maximum": 9})
+PICK = tool("pick", colour={"enum": ["red", "blue"]})
+
+
+@pytest.mark.parametrize("name", ["qwen", "llama", "mistral", "mistral_list", "granite"])
+@pytest.mark.parametrize("choice", ["required", "pick"])
+async def test_calls_are_enforced(name: str, choice: str) -> None:
+    pytest.importorskip("llguidance")
+    tokenizer = byte_tokenizer(chat_template=BY_FORMAT[name])
+    named = {"type": "function", "function": {"name": choice}}
+    wanted = choice if choice == "required" else named
+    async with AsyncLLM(TableModel(seed=1), tokenizer=tokenizer) as llm:
+        for seed in range(3):
+            completion = await llm.generate(
+                USER,
+                tools=[COUNT, PICK],
+                tool_choice=wanted,
+                seed=seed,
+                temperature=1.5,
+                max_new_tokens=300,
+                parallel_tool_calls=False,
+            )
+            (sample,) = completion.samples
+            assert sample.finish_reason == "stop" and not sample.text and not sample.tool_errors
+            (call,) = sample.tool_calls
+            value = json.loads(call.arguments)
+            assert call.name in ("count", "pick") and (choice == "required" or call.name == choice)
+            assert 1 <= value["many"] <= 9 if call.name == "count" else value["colour"]
+
+
+async def test_a_call_is_enforced_behind_reasoning() -> None:
+    pytest.importorskip("llguidance")
+    tokenizer = byte_tokenizer(chat_template=THINKING)
+    async with AsyncLLM(TableModel(seed=1), tokenizer=tokenizer) as llm:
+        completion = await llm.generate(
+            USER,
+            tools=[PICK],
+            tool_choice="required",
+            max_reasoning_tokens=5,
+            parallel_tool_calls=False,
+            max_new_tokens=200,
+        )
+        assert len(completion.tool_calls) == 1 and completion.finish_reason == "stop"
+        assert completion.usage.reasoning_tokens == 5 + len("</think>") and not completion.text
+        shaped = await llm.generate(USER, choice=["yes", "no"], max_reasoning_tokens=5)
+        assert shaped.text in ("yes", "no") and shaped.finish_reason == "stop"
+
+
+async def test_strict_calls_are_free_up_to_their_marker() -> None:
+    pytest.importorskip("llguidance")
+    strict = [tool("pick", strict=True, colour={"enum": ["red", "blue"]})]
+    call = '<tool_call>\n{"name": "pick", "arguments": {"colour": "green"}}\n</tool_call>'
+    async with scripted("All is free. " + call, tools=strict) as llm:
+        completion = await llm.generate(USER, tools=strict, max_new_tokens=300)
+        assert completion.text == "All is free." and completion.finish_reason == "stop"
+        assert json.loads(completion.tool_calls[0].arguments)["colour"] in ("red", "blue")
+    async with scripted("No call at all.", tools=strict) as llm:
+        completion = await llm.generate(USER, tools=strict)
+        assert completion.text == "No call at all." and completion.finish_reason == "stop"
+
+
+async def test_calls_stand_beside_a_json_answer() -> None:
+    pytest.importorskip("llguidance")
+    schema = {"type": "object", "properties": {"a": {"enum": [1]}}, "required": ["a"]}
+    for script in ('{"a": 1}', '<tool_call>\n{"name": "pick", "arguments": {"colour": "red"}}'):
+        async with scripted(script, tools=[PICK]) as llm:
+            completion = await llm.generate(
+                USER, tools=[PICK], json_schema=schema, parallel_tool_calls=False
+            )
+            assert completion.finish_reason == "stop"
+            assert (completion.text == '{"a": 1}') != bool(completion.tool_calls)
+            for more in ({"tool_choice": "required"}, {"json_schema": None, "regex": "a+"}):
+                with pytest.raises(InvalidRequestError, match="shape"):
+                    await llm.generate(USER, **{"tools": [PICK], "json_schema": schema, **more})

@@ -6,8 +6,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
-from asyncgen.chat_formats import deepseek, gemma, glm, granite, harmony, llama, mistral
-from asyncgen.chat_formats import qwen, qwen_coder
+from asyncgen.chat_formats import (
+    deepseek,
+    gemma,
+    glm,
+    granite,
+    harmony,
+    llama,
+    mistral,
+    qwen,
+    qwen_coder,
+)
 from asyncgen.chat_formats.harmony import HarmonyReader
 from asyncgen.chat_formats.reader import MarkedReader
 from asyncgen.chat_formats.reasoning import HARMONY, REASONING_FORMATS

@@ -34,7 +34,7 @@ FORMAT = ToolFormat(
     words=CallWords(
         before="<|channel|>commentary to=functions.",
         between=" <|constrain|>json<|message|>",
-        after="<|call|>",
+        after="",  # ``<|call|>`` ends the answer
     ),
     markers=(*_BODY_ENDS, "<|message|>", "<|constrain|>"),
 )

@@ -114,7 +114,7 @@ class EventWriter:
             return True
         ending_id: int | None = None
         if stop is None:
-            # Whoever goes on behind these ids gets the rest again: it is told apart from their text.
+            # Whoever goes on behind these ids gets the rest again: it is told apart.
             splits = bool(token_ids) and reason in ("cancelled", "time")
             if splits and text.reader is not None:
                 self._tell(index, token_ids, shown, logprobs, now)
@@ -169,6 +169,8 @@ class EventWriter:
         self._texts[index].live = False
         self._num_live -= 1
         ending = "stop" if stop is not None else cast("str", reason)
+        if stop and request.grammar is not None:
+            ending = "incomplete"  # the text ends before the stop string
         usage = timing = None
         if not self._num_live:
             # Before the reader hears of it, who may look at the figures.

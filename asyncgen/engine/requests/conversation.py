@@ -17,12 +17,14 @@ from asyncgen.chat_content import only_texts
 from asyncgen.chat_formats.calls import Calls
 from asyncgen.chat_formats.find import TOOL_NAMES, ChatFormats
 from asyncgen.chat_template import check_messages, select_template, template_variables
+from asyncgen.engine.requests.call_shape import call_shape
 from asyncgen.errors import ChatTemplateError, InvalidRequestError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from asyncgen.chat_formats.reader import AnswerReader
+    from asyncgen.structured.shape import Shape
     from asyncgen.tokenizer import Tokenizer
     from asyncgen.types import Message
 
@@ -87,11 +89,13 @@ class Rendered:
         text: The prompt.
         reading: How its answer is read; ``None`` where all of it is text.
         in_reasoning: Whether the prompt ends within reasoning.
+        shape: What the answer must look like because of its calls; ``None``: nothing.
     """
 
     text: str
     reading: AnswerReading | None = None
     in_reasoning: bool = False
+    shape: Shape | None = None
 
 
 def render(
@@ -139,6 +143,9 @@ def render(
         raise InvalidRequestError("max_reasoning_tokens", given["max_reasoning_tokens"], allowed)
     if not reads and parameters is None:
         return Rendered(text, None, in_reasoning)
+    shape = None
+    if parameters is not None:
+        shape = call_shape(tokenizer, formats, given, in_reasoning=in_reasoning)
     reading = AnswerReading(
         formats,
         parameters,
@@ -147,7 +154,7 @@ def render(
         in_reasoning=in_reasoning,
         hidden=_hidden(tokenizer, formats, given),
     )
-    return Rendered(text, reading, in_reasoning)
+    return Rendered(text, reading, in_reasoning, shape)
 
 
 def refuse_without_messages(given: Mapping[str, Any]) -> None:
@@ -182,18 +189,10 @@ def _tools(
         )
         raise InvalidRequestError("tools", _named(tools), allowed)
     functions = {tool["function"]["name"]: tool["function"] for tool in tools}
-    if choice != "auto":
-        _refuse_choice(choice, functions)
-    return tools, {name: each.get("parameters") or {} for name, each in functions.items()}
-
-
-def _refuse_choice(choice: str | Mapping[str, Any], functions: Mapping[str, Any]) -> None:
-    """Refuse a choice that cannot be kept."""
     if not isinstance(choice, str) and choice["function"]["name"] not in functions:
         allowed = f"one of the tools: {', '.join(functions)}"
         raise InvalidRequestError("tool_choice", choice["function"]["name"], allowed)
-    allowed = 'only "auto" and "none" can be kept; a call cannot be enforced'
-    raise InvalidRequestError("tool_choice", choice, allowed)
+    return tools, {name: each.get("parameters") or {} for name, each in functions.items()}
 
 
 def _named(tools: Sequence[Mapping[str, Any]]) -> str:

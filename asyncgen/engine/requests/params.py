@@ -30,6 +30,7 @@ from asyncgen.generation.logits.base import LogitsProcessorList
 from asyncgen.generation.stopping.criteria import StoppingCriteriaList
 from asyncgen.generation.strategies.constraints import check_constraints
 from asyncgen.recipes import one_method
+from asyncgen.structured.shape import read_shape
 
 if TYPE_CHECKING:
     import os
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from asyncgen.generation.config import GenerationConfig
+    from asyncgen.structured.shape import Shape
 
 
 _FIELDS = frozenset(each.name for each in FIELDS)
@@ -91,6 +93,7 @@ class RequestParams:
         assistant_model: Draft model: an object, or where to load it from.
         assistant_tokenizer: Its tokenizer, if it is not the model's: the same.
         prefix_allowed_tokens_fn: The user's function of that name, or ``None``.
+        shape: What the answer must look like; ``None``: it is free.
     """
 
     config: GenerationConfig
@@ -118,6 +121,7 @@ class RequestParams:
     assistant_tokenizer: Any = None
     length: str | None = None
     prefix_allowed_tokens_fn: Callable[[int, Tensor], list[int]] | None = None
+    shape: Shape | None = None
 
 
 def resolve_params(
@@ -181,6 +185,7 @@ def resolve_params(
         negative_prompt_attention_mask=_negative_prompt(
             params, "negative_prompt_attention_mask", config
         ),
+        shape=read_shape(params),
         length=next((name for name in ("max_new_tokens", "max_length") if name in given), None),
         **{name: params[name] for name in _AS_GIVEN & params.keys()},
     )

@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import inspect
 import os
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
 from asyncgen.chat_formats.find import NO_FORMATS
+from asyncgen.engine.requests.call_shape import join_shapes
 from asyncgen.engine.requests.continuing import check_continues, take_up
 from asyncgen.engine.requests.conversation import OF_MESSAGES, refuse_without_messages, render
 from asyncgen.engine.requests.params import RequestParams, fit_room, resolve_params
 from asyncgen.engine.requests.request import Request, Sink, clock
+from asyncgen.engine.requests.shaping import compile_for
 from asyncgen.errors import ContextLengthError, InvalidRequestError
 from asyncgen.generation.config.checks import check_token_ids, check_values, join_equal_ids
 from asyncgen.generation.config.modes import GenerationMode
@@ -33,6 +36,7 @@ from asyncgen.generation.generate.prompts import decoder_start
 from asyncgen.generation.logits.reasoning import ReasoningBudget
 from asyncgen.generation.stopping.criteria import StoppingCriteriaList
 from asyncgen.generation.stopping.ends import Ends
+from asyncgen.generation.stopping.grammar import GrammarCriteria
 from asyncgen.generation.strategies import TAIL_ONLY
 from asyncgen.generation.strategies.drafters.drafting import Assistance
 from asyncgen.generation.strategies.healing import Healing, plan_healing
@@ -53,6 +57,7 @@ if TYPE_CHECKING:
     from asyncgen.generation.generate.plan import GenerativeModel
     from asyncgen.generation.logits.base import Guidance, LogitsProcessorList
     from asyncgen.generation.stopping.cancel import CancelCriteria
+    from asyncgen.structured.grammar import Grammar
     from asyncgen.types import Message, Prompt
 
 
@@ -165,6 +170,9 @@ def prepare_request(
     prompt_ids, rendered = read_prompt(model, tokenizer, prompt, given, formats)
     has_encoder = hasattr(model, "core") and model.config.is_encoder_decoder
     params = _params(model, given, 1 if has_encoder else len(prompt_ids))
+    if rendered is not None:
+        shape = join_shapes(params.shape, rendered, formats, tokenizer, given)
+        params = replace(params, shape=shape)
     check_token_ids(params.config, given.keys(), model.config.vocab_size)
     _check_stop_ids(model, given)
     _check_cache_length(model, params)
@@ -185,13 +193,16 @@ def prepare_request(
         params = _params(model, given, len(prompt_ids))  # lengths count from the prompt's new end
     alone = why_alone(model, params)
     num_pages = _make_room(room, params, prompt_ids, has_encoder=has_encoder, alone=alone)
-    processors = _processors(model, params, prompt_ids, has_encoder)
+    grammar = None if params.shape is None else compile_for(model, tokenizer, params)
+    processors = _processors(model, params, prompt_ids, has_encoder, grammar)
     budget = given.get("max_reasoning_tokens")
     if budget is not None and tokenizer is not None and rendered is not None:
         processors.append(_budget(budget, tokenizer, formats, rendered, params, len(prompt_ids)))
     criteria = make_criteria(
         model, params.config, tokenizer=tokenizer, user=params.criteria, cancel=cancel
     )
+    if grammar is not None and alone is not None:  # in the batch a sample asks its own matcher
+        criteria.append(GrammarCriteria(grammar, 1 if has_encoder else len(prompt_ids)))
     request = Request(
         prompt_ids=prompt_ids,
         params=params,
@@ -211,6 +222,7 @@ def prepare_request(
         place=place,
         fingerprint=fingerprint,
         reading=None if rendered is None else rendered.reading,
+        grammar=grammar,
     )
     if params.generated_ids:
         request.given = take_up(request, tokenizer)
@@ -417,7 +429,11 @@ def _decoder_ids(params: RequestParams) -> list[int]:
 
 
 def _processors(
-    model: GenerativeModel, params: RequestParams, prompt_ids: list[int], has_encoder: bool
+    model: GenerativeModel,
+    params: RequestParams,
+    prompt_ids: list[int],
+    has_encoder: bool,
+    grammar: Grammar | None,
 ) -> LogitsProcessorList:
     """Built-in and user processors."""
     # Only strategies of our own promise that rows change at their end alone.
@@ -434,6 +450,7 @@ def _processors(
             presence_penalty=params.presence_penalty,
             frequency_penalty=params.frequency_penalty,
             prefix_allowed_tokens_fn=params.prefix_allowed_tokens_fn,
+            grammar=grammar,
         )
     except InvalidRequestError:
         raise

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from asyncgen.generation.stopping.cancel import CancelCriteria
     from asyncgen.generation.stopping.ends import Ends
     from asyncgen.generation.strategies.healing import Healing
+    from asyncgen.structured.grammar import Grammar
     from asyncgen.types import TokenEvent
     from streamers import StopStrings
 
@@ -63,6 +64,7 @@ class Request:
         given: What each sample had generated before; empty where nothing was.
         pool: What its hidden states go to, if it asks for a vector and for no token.
         reading: How the text of its answers is taken apart; ``None`` where all of it is text.
+        grammar: Compiled from the shape that its answers must have; ``None``: they are free.
         id: Short name for logs, and in the batch.
         started_at: Clock of the engine at its first turn, in seconds; ``None`` before.
         first_token_at: Clock at its first token; ``None`` before.
@@ -91,6 +93,7 @@ class Request:
     given: tuple[GivenTokens, ...] = ()
     pool: HiddenPool | None = None
     reading: AnswerReading | None = None
+    grammar: Grammar | None = None
     id: str = field(default_factory=lambda: f"req-{next(_numbers)}")
     started_at: float | None = None
     first_token_at: float | None = None

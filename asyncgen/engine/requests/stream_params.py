@@ -132,6 +132,12 @@ class RequestKeywords(TypedDict, total=False):
     continue_final_message: bool | None
     generated_ids: Sequence[int] | Sequence[Sequence[int]] | None
     fingerprint: str | None
+    json_schema: dict[str, Any] | str | None
+    json_object: bool | None
+    response_model: type | None
+    regex: str | None
+    grammar: str | None
+    choice: Sequence[str] | None
     n: int | None
     skip_special_tokens: bool | None
 

@@ -354,6 +354,14 @@ OWN = _group("stream",
        rule=rules.generated_ids, neutral=([], ())),
     _P("fingerprint", "str", "Of the engine that generated `generated_ids`: whether the tokens"
        " behind them are promised to be its own.", rule=rules.label),
+    _P("json_schema", "dict[str, Any] | str", "A JSON schema, or its JSON: the answer is a value"
+       " that it allows.", rule=rules.schema),
+    _P("json_object", "bool", "The answer is an object of JSON.", rule=rules.switch, neutral=_OFF),
+    _P("response_model", "type", "A pydantic model or a dataclass: the answer is one, as JSON, and"
+       " `parsed` is one.", is_local=True),
+    _P("regex", "str", "A regular expression that the whole answer matches.", rule=rules.grammar),
+    _P("grammar", "str", "A grammar of the answer, in Lark or GBNF.", rule=rules.grammar),
+    _P("choice", "list[str]", "Texts of which the answer is one.", rule=rules.choice),
     _P("n", "int", "Short for `num_return_sequences`.", rule=_ROWS),
     _P("skip_special_tokens", "bool", "Leave special tokens out of the text; they are unless"
        " this is False.", rule=rules.switch),
