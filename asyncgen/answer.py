@@ -155,6 +155,15 @@ class Answer:
         return tuple(len(ids) + self._num_read.get(index, 0) for index, ids in enumerate(given))
 
     @property
+    def separates(self) -> bool:
+        """Whether its events tell reasoning or calls of tools apart from the text.
+
+        Raises:
+            RuntimeError: It has not started.
+        """
+        return self._begun.reading is not None
+
+    @property
     def exact(self) -> bool:
         """Whether its tokens are promised to be those of any engine of the same fingerprint.
 

@@ -71,18 +71,6 @@ class SampleBuilder:
             stop_reason=self.stop_reason,
             logprobs=None if self.logprobs is None else tuple(self.logprobs),
             reasoning="".join(self.reasoning),
-            tool_calls=_whole(self.calls),
+            tool_calls=ToolCall.whole(self.calls),
             tool_errors=tuple(each.error for each in self.calls if each.error is not None),
         )
-
-
-def _whole(deltas: list[ToolCallDelta]) -> tuple[ToolCall, ...]:
-    """The calls that pieces come to; of one that began before these pieces there is no name."""
-    pieces: dict[int, list[ToolCallDelta]] = {}
-    for each in deltas:
-        pieces.setdefault(each.index, []).append(each)
-    return tuple(
-        ToolCall(parts[0].id or "", parts[0].name or "", "".join(each.arguments for each in parts))
-        for parts in pieces.values()
-        if all(each.error is None for each in parts)
-    )

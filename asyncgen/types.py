@@ -142,6 +142,22 @@ class ToolCall:
     name: str
     arguments: str
 
+    @classmethod
+    def whole(cls, deltas: Sequence[ToolCallDelta]) -> tuple[ToolCall, ...]:
+        """The calls that pieces come to, but for those that turned out malformed.
+
+        Args:
+            deltas: Of one sample, in order. Of a call that began before them there is no name.
+        """
+        pieces: dict[int, list[ToolCallDelta]] = {}
+        for each in deltas:
+            pieces.setdefault(each.index, []).append(each)
+        return tuple(
+            cls(one[0].id or "", one[0].name or "", "".join(each.arguments for each in one))
+            for one in pieces.values()
+            if all(each.error is None for each in one)
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class ToolCallDelta:

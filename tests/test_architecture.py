@@ -25,6 +25,7 @@ LAYERS = (
         "asyncgen.recipes",
         "asyncgen.saving",
         "asyncgen.chat_content",
+        "asyncgen.chat_formats",
         "asyncgen.chat_template",
         "asyncgen.template_limits",
         "asyncgen.batch_encoding",

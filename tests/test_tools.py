@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from asyncgen import AsyncLLM, InvalidRequestError, ToolCall
 from tests.chat_formats.templates import BY_FORMAT, LLAMA, PLAIN, QWEN, THINKING
 from tests.doubles.models import TableModel, byte_tokenizer
-
-if TYPE_CHECKING:
-    from asyncgen import TokenEvent
 
 pytestmark = pytest.mark.anyio
 
@@ -51,13 +48,11 @@ def scripted(script: str, template: str = QWEN, **variables: Any) -> AsyncLLM:
 
 
 async def test_a_call_comes_in_pieces_and_whole() -> None:
-    events: list[TokenEvent] = []
     async with (
         scripted(f"Let me see.\n{CALL}", tools=TOOLS) as llm,
         llm.stream(USER, tools=TOOLS) as stream,
     ):
-        async for event in stream.events():
-            events.append(event)
+        events = [event async for event in stream.events()]
     pieces = [piece for event in events for piece in event.tool_calls]
     assert pieces[0].name == "weather" and pieces[0].id and len(pieces) > 10
     (call,) = stream.result.tool_calls
@@ -340,6 +335,7 @@ async def test_calls_stand_beside_a_json_answer() -> None:
             )
             assert completion.finish_reason == "stop"
             assert (completion.text == '{"a": 1}') != bool(completion.tool_calls)
+            given: dict[str, Any] = {"tools": [PICK], "json_schema": schema}
             for more in ({"tool_choice": "required"}, {"json_schema": None, "regex": "a+"}):
                 with pytest.raises(InvalidRequestError, match="shape"):
-                    await llm.generate(USER, **{"tools": [PICK], "json_schema": schema, **more})
+                    await llm.generate(USER, **{**given, **more})

@@ -1,4 +1,4 @@
-"""DeepSeek V3, R1 and V3.1: calls between ``<｜tool▁calls▁begin｜>`` and ``<｜tool▁calls▁end｜>``."""
+"""DeepSeek V3, R1 and V3.1: calls between ``<｜tool▁calls▁begin｜>`` and its end."""
 
 from __future__ import annotations
 

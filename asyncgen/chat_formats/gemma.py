@@ -1,4 +1,4 @@
-"""Gemma 4, and FunctionGemma: ``call:name{key:value, …}`` between markers, texts in quotes of its own.
+"""Gemma 4, and FunctionGemma: ``call:name{key:value, …}`` between markers.
 
 The arguments are no JSON: keys stand bare, and a text stands between two equal marks.
 """

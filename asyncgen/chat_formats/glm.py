@@ -1,4 +1,4 @@
-"""GLM 4.5 and later: ``<tool_call>name<arg_key>…</arg_key><arg_value>…</arg_value></tool_call>``."""
+"""GLM 4.5 and later: ``<tool_call>name<arg_key>…</arg_key><arg_value>…</arg_value>``."""
 
 from __future__ import annotations
 

@@ -167,6 +167,7 @@ def prepare_request(
     """
     accepted_at = clock()
     check_direction(model)
+    given = {name: value for name, value in given.items() if value is not None}
     prompt_ids, rendered = read_prompt(model, tokenizer, prompt, given, formats)
     has_encoder = hasattr(model, "core") and model.config.is_encoder_decoder
     params = _params(model, given, 1 if has_encoder else len(prompt_ids))
@@ -337,6 +338,7 @@ def read_prompt(
         ContextLengthError: A text that cannot fit, whatever its tokens are.
         ChatTemplateError: The chat template refuses the messages, or there is none.
     """
+    given = {name: value for name, value in given.items() if value is not None}
     check_values({name: given.get(name) for name in OF_MESSAGES})
     if not is_messages(prompt):
         refuse_without_messages(given)

@@ -329,8 +329,8 @@ OWN = _group("stream",
        " same salt.", rule=rules.label),
     _P("chat_template_kwargs", "dict[str, Any]", "Variables of the model's chat template, such as"
        " `enable_thinking`; for messages alone.", rule=rules.template_variables, neutral=({},)),
-    _P("tools", "list[dict[str, Any]]", "Functions that the model may call, with the JSON schemas"
-       " of their arguments, as OpenAI has them; for messages alone.",
+    _P("tools", "Sequence[dict[str, Any]]", "Functions that the model may call, with the JSON"
+       " schemas of their arguments, as OpenAI has them; for messages alone.",
        rule=tool_rules.tools, neutral=([], ())),
     _P("tool_choice", "str | dict[str, Any]", 'Whether it calls one: "auto", as it likes, which is'
        ' so where none is given; "none"; "required"; or one by its name.',
@@ -345,7 +345,7 @@ OWN = _group("stream",
        ' where that only knows on and off, "none" is off.', rule=tool_rules.effort),
     _P("max_reasoning_tokens", "int", "Most tokens of reasoning; behind them its end is written.",
        rule=_NATURAL),
-    _P("stop_token_ids", "list[int]", "Token ids that end the generation, beside"
+    _P("stop_token_ids", "Sequence[int]", "Token ids that end the generation, beside"
        " `eos_token_id`.", rule=tool_rules.stop_ids, neutral=([], ())),
     _P("continue_final_message", "bool", "Go on with the last message, in place of answering it.",
        rule=rules.switch, neutral=_OFF),
