@@ -8,7 +8,7 @@ from __future__ import annotations
 from array import array
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from asyncgen.errors import InvalidRequestError
@@ -203,7 +203,11 @@ class TokenEvent:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One finished sample of a request: its whole text, ids and the reason it ended."""
+    """One finished sample of a request: its whole text, ids and the reason it ended.
+
+    An answer in a shape has its value in ``parsed``: an object of ``response_model``, a plain value
+    of JSON, or the text. It is ``None`` where ``parse_error`` says why there is none.
+    """
 
     index: int
     text: str
@@ -211,6 +215,8 @@ class Sample:
     finish_reason: FinishReason
     stop_reason: int | str | None = None
     logprobs: tuple[TokenLogprob, ...] | None = None
+    parsed: Any = field(default=None, compare=False)
+    parse_error: str | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -291,3 +297,13 @@ class Completion:
     def logprobs(self) -> tuple[TokenLogprob, ...] | None:
         """Log-probabilities of the first sample, if asked for."""
         return self.samples[0].logprobs
+
+    @property
+    def parsed(self) -> Any:
+        """The value of the first sample, where its answer has a shape; else ``None``."""
+        return self.samples[0].parsed
+
+    @property
+    def parse_error(self) -> str | None:
+        """Why an answer that was to have a shape has no value; ``None`` where it has one."""
+        return self.samples[0].parse_error

@@ -98,6 +98,8 @@ APART: dict[str, str] = {
     "assistant_tokenizer custom_generate recipe": "of strategies that cannot be continued",
     "synced_gpus is_assistant disable_compile compile_config cache_config": "change nothing here",
     "chat_template_kwargs": "for messages",
+    "json_schema json_object response_model regex grammar choice": "need a tokenizer with a file: "
+    "a test of their own",
 }
 
 _WAYS = ({"do_sample": False}, {"do_sample": True}, {"do_sample": True, "temperature": 1.6})

@@ -38,7 +38,6 @@ NEUTRAL: dict[str, tuple[object, ...]] = {
     "prompt_cache_key": (None,),
     "prompt_cache_retention": (None,),
     "reasoning_effort": (None,),
-    "response_format": (None, {"type": "text"}),
     "safety_identifier": (None,),
     "service_tier": (None, "auto", "default"),
     "store": (None, False),
@@ -105,6 +104,7 @@ Forms = Annotated[list[TokenIds], Field(fail_fast=True, max_length=MAX_WORDS)]
 Words = Annotated[list[TokenIds | Forms], Field(fail_fast=True, max_length=MAX_WORDS)]
 Texts = Annotated[list[Text], Field(fail_fast=True)]
 Variables = Annotated[dict[Text, JsonValue], BeforeValidator(_small)]
+Schema = dict[Text, JsonValue]
 Setting = Boolean | Integer | Number | Text | TokenIds
 
 
@@ -225,6 +225,11 @@ class GenerationFields(Strict):
         None, description="Variables of the chat template, such as `enable_thinking`."
     )
     skip_special_tokens: Boolean | None = None
+    json_schema: Schema | None = Field(None, description="The answer is a value that it allows.")
+    json_object: Boolean | None = Field(None, description="The answer is an object of JSON.")
+    regex: Text | None = Field(None, description="The whole answer matches it.")
+    grammar: Text | None = Field(None, description="Of the answer, in Lark or GBNF.")
+    choice: Texts | None = Field(None, description="The answer is one of these.")
     generated_ids: TokenIds | Sequences | None = Field(
         None,
         description="Tokens that were generated already, one list a choice: goes on behind them.",
@@ -292,8 +297,40 @@ class ChatMessage(Strict):
         return name in empty and value in (None, [])
 
 
+class NamedSchema(Strict):
+    """A JSON schema with its name."""
+
+    name: Text
+    description: Text | None = Field(None, description="For people; the model does not see it.")
+    schema_: Schema = Field(alias="schema")
+    strict: Boolean | None = Field(None, description="The schema is kept to in any case.")
+
+
+class TextFormat(Strict):
+    """Any text."""
+
+    type: Literal["text"]
+
+
+class ObjectFormat(Strict):
+    """An object of JSON."""
+
+    type: Literal["json_object"]
+
+
+class SchemaFormat(Strict):
+    """A value that a JSON schema allows."""
+
+    type: Literal["json_schema"]
+    json_schema: NamedSchema
+
+
 class ChatCompletionRequest(RequestFields):
     """Body of ``POST /v1/chat/completions``."""
+
+    response_format: (
+        Annotated[TextFormat | ObjectFormat | SchemaFormat, Field(discriminator="type")] | None
+    ) = Field(None, description="What the answer must look like.")
 
     messages: Annotated[list[ChatMessage], Field(fail_fast=True, min_length=1)]
     max_completion_tokens: Integer | None = None

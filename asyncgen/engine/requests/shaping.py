@@ -15,9 +15,7 @@ if TYPE_CHECKING:
     from asyncgen.tokenizer import Tokenizer
 
 
-_OTHERWISE = frozenset(
-    {GenerationMode.CONTRASTIVE_SEARCH, GenerationMode.CONSTRAINED_BEAM_SEARCH}
-)
+_OTHERWISE = frozenset({GenerationMode.CONTRASTIVE_SEARCH, GenerationMode.CONSTRAINED_BEAM_SEARCH})
 """Strategies that weigh tokens which a grammar bans, or have words of their own to place."""
 
 
