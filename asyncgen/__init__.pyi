@@ -133,6 +133,7 @@ from asyncgen.generation.logits.guidance import (
     ClassifierFreeGuidanceLogitsProcessor as ClassifierFreeGuidanceLogitsProcessor,
     UnbatchedClassifierFreeGuidanceLogitsProcessor as UnbatchedClassifierFreeGuidanceLogitsProcessor,  # noqa: E501
 )
+from asyncgen.generation.logits.grammar import GrammarLogitsProcessor as GrammarLogitsProcessor
 from asyncgen.generation.logits.lengths import (
     ExponentialDecayLengthPenalty as ExponentialDecayLengthPenalty,
     ForcedBOSTokenLogitsProcessor as ForcedBOSTokenLogitsProcessor,

@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from asyncgen.structured.parsing import read_answer
 from asyncgen.types import Sample, ToolCall
 
 if TYPE_CHECKING:
+    from asyncgen.structured.shape import Shape
     from asyncgen.types import FinishReason, TokenEvent, TokenLogprob, ToolCallDelta
 
 
@@ -61,16 +63,33 @@ class SampleBuilder:
             self.finish_reason = event.finish_reason
             self.stop_reason = event.stop_reason
 
-    def build(self, unfinished: FinishReason = "cancelled") -> Sample:
-        """Freeze; ``unfinished`` is the finish reason of a sample that got none."""
+    def build(
+        self, unfinished: FinishReason = "cancelled", shape: Shape | None = None, given: str = ""
+    ) -> Sample:
+        """Freeze.
+
+        Args:
+            unfinished: The finish reason of a sample that got none.
+            shape: What its answer was to look like, if it was to look like anything.
+            given: Text that it had generated elsewhere.
+        """
+        text, reason = "".join(self.texts), self.finish_reason or unfinished
+        parsed = problem = None
+        calls = ToolCall.whole(self.calls)
+        if calls:
+            problem = None if shape is None else "the answer calls tools"
+        elif shape is not None:
+            parsed, problem = read_answer(shape, given + text, reason)
         return Sample(
             index=self.index,
-            text="".join(self.texts),
+            text=text,
             token_ids=tuple(self.token_ids),
-            finish_reason=self.finish_reason or unfinished,
+            finish_reason=reason,
             stop_reason=self.stop_reason,
             logprobs=None if self.logprobs is None else tuple(self.logprobs),
             reasoning="".join(self.reasoning),
-            tool_calls=ToolCall.whole(self.calls),
+            tool_calls=calls,
             tool_errors=tuple(each.error for each in self.calls if each.error is not None),
+            parsed=parsed,
+            parse_error=problem,
         )

@@ -8,7 +8,7 @@ from __future__ import annotations
 from array import array
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from asyncgen.errors import InvalidRequestError
@@ -261,6 +261,9 @@ class TokenEvent:
 class Sample:
     """One finished sample of a request: its whole text, ids and the reason it ended.
 
+    An answer in a shape has its value in ``parsed``: an object of ``response_model``, a plain value
+    of JSON, or the text. It is ``None`` where ``parse_error`` says why there is none.
+
     Attributes:
         reasoning: What the model thought before it answered; empty where it told nothing.
         tool_calls: The tools that it wants called.
@@ -276,6 +279,8 @@ class Sample:
     reasoning: str = ""
     tool_calls: tuple[ToolCall, ...] = ()
     tool_errors: tuple[str, ...] = ()
+    parsed: Any = field(default=None, compare=False)
+    parse_error: str | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -366,3 +371,13 @@ class Completion:
     def tool_calls(self) -> tuple[ToolCall, ...]:
         """The tools that the first sample wants called."""
         return self.samples[0].tool_calls
+
+    @property
+    def parsed(self) -> Any:
+        """The value of the first sample, where its answer has a shape; else ``None``."""
+        return self.samples[0].parsed
+
+    @property
+    def parse_error(self) -> str | None:
+        """Why an answer that was to have a shape has no value; ``None`` where it has one."""
+        return self.samples[0].parse_error

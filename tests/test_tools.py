@@ -309,7 +309,11 @@ async def test_a_call_is_enforced_behind_reasoning() -> None:
         assert len(completion.tool_calls) == 1 and completion.finish_reason == "stop"
         assert completion.usage.reasoning_tokens == 5 + len("</think>") and not completion.text
         shaped = await llm.generate(USER, choice=["yes", "no"], max_reasoning_tokens=5)
-        assert shaped.text in ("yes", "no") and shaped.finish_reason == "stop"
+        assert shaped.text in ("yes", "no") and shaped.parsed == shaped.text
+        whole = await llm.generate(
+            USER, choice=["yes", "no"], max_reasoning_tokens=5, separate_reasoning=False
+        )
+        assert "</think>" in whole.text and whole.parsed in ("yes", "no")
 
 
 async def test_strict_calls_are_free_up_to_their_marker() -> None:
@@ -334,7 +338,7 @@ async def test_calls_stand_beside_a_json_answer() -> None:
                 USER, tools=[PICK], json_schema=schema, parallel_tool_calls=False
             )
             assert completion.finish_reason == "stop"
-            assert (completion.text == '{"a": 1}') != bool(completion.tool_calls)
+            assert (completion.parsed == {"a": 1}) != bool(completion.tool_calls)
             given: dict[str, Any] = {"tools": [PICK], "json_schema": schema}
             for more in ({"tool_choice": "required"}, {"json_schema": None, "regex": "a+"}):
                 with pytest.raises(InvalidRequestError, match="shape"):

@@ -155,11 +155,13 @@ class GivenTokens:
     Attributes:
         token_ids: Its generated tokens, in order; may be none.
         text: The text so far, which the reader has, and what is held back of it.
+        shown: That text, as far as nothing is held back of it.
         reason: Why the sample has ended with them, ``None`` where it goes on.
         stop: The end-of-sequence id or the stop string that ended it.
     """
 
     token_ids: tuple[int, ...]
     text: SampleText
+    shown: str = ""
     reason: FinishReason | None = None
     stop: int | str | None = None

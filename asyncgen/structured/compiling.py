@@ -29,7 +29,7 @@ can fill its tokens with spaces."""
 
 _LIMITS = {
     "max_items_in_row": 2_000,
-    "initial_lexer_fuel": 2_000_000,
+    "initial_lexer_fuel": 1_000_000,
     "step_lexer_fuel": 200_000,
     "step_max_items": 50_000,
     "max_lexer_states": 50_000,
@@ -131,7 +131,7 @@ class Compiler:
             # What the first mask finds out is better said now than in the first step.
             matcher.deep_copy().compute_bitmask()
         if problem:
-            raise InvalidRequestError(shape.parameter, _shortly(shape.source), _first_line(problem))
+            raise InvalidRequestError(shape.parameter, _shortly(shape.source), _in_a_line(problem))
         return matcher
 
 
@@ -141,7 +141,12 @@ def _grammar_text(shape: Shape) -> str:
     from llguidance.gbnf_to_lark import any_to_lark
 
     if shape.kind == "json":
-        return LLMatcher.grammar_from_json_schema(shape.source, defaults=_SEPARATORS)
+        try:
+            return LLMatcher.grammar_from_json_schema(shape.source, defaults=_SEPARATORS)
+        except ValueError as error:
+            raise InvalidRequestError(
+                shape.parameter, _shortly(shape.source), _in_a_line(str(error))
+            ) from error
     if shape.kind == "regex":
         return LLMatcher.grammar_from_regex(shape.source)
     text = shape.source
@@ -149,7 +154,7 @@ def _grammar_text(shape: Shape) -> str:
         try:
             text = any_to_lark(text)
         except Exception as error:
-            allowed = f"neither Lark nor GBNF: {_first_line(str(error))}"
+            allowed = f"neither Lark nor GBNF: {_in_a_line(str(error))}"
             raise InvalidRequestError(shape.parameter, _shortly(text), allowed) from error
     return LLMatcher.grammar_from_lark(text)
 
@@ -158,6 +163,6 @@ def _shortly(source: str) -> str:
     return source if len(source) <= 80 else f"{source[:80]}…"
 
 
-def _first_line(problem: str) -> str:
-    """What llguidance says, without its traces."""
-    return problem.strip().partition("\n")[0][:400]
+def _in_a_line(problem: str) -> str:
+    """What llguidance says, in one line."""
+    return " ".join(problem.split())[:400]

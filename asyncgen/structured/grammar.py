@@ -182,13 +182,9 @@ class Matcher:
         own = self.token_ids
         length = len(token_ids) - start
         if length < len(own) or list(token_ids[start : start + len(own)]) != own:
-            common = 0
-            for common, (mine, given) in enumerate(zip(own, token_ids[start:], strict=False)):
-                if mine != given:
-                    break
-            else:
-                common = min(len(own), length)
-            self.rollback(len(own) - common)
+            pairs = zip(own, token_ids[start:], strict=False)
+            differ = (place for place, (mine, given) in enumerate(pairs) if mine != given)
+            self.rollback(len(own) - next(differ, min(len(own), length)))
         self.extend(token_ids, start)
 
     def extend(self, token_ids: Sequence[int], start: int = 0) -> None:

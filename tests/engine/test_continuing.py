@@ -100,6 +100,8 @@ APART: dict[str, str] = {
     "synced_gpus is_assistant disable_compile compile_config cache_config": "change nothing here",
     "chat_template_kwargs tools tool_choice parallel_tool_calls separate_reasoning "
     "enable_thinking reasoning_effort max_reasoning_tokens continue_final_message": "for messages",
+    "json_schema json_object response_model regex grammar choice": "need a tokenizer with a file: "
+    "a test of their own",
 }
 
 _WAYS = ({"do_sample": False}, {"do_sample": True}, {"do_sample": True, "temperature": 1.6})

@@ -80,6 +80,7 @@ Forms = Annotated[list[TokenIds], Field(fail_fast=True, max_length=MAX_WORDS)]
 Words = Annotated[list[TokenIds | Forms], Field(fail_fast=True, max_length=MAX_WORDS)]
 Texts = Annotated[list[Text], Field(fail_fast=True)]
 Variables = Annotated[dict[Text, JsonValue], BeforeValidator(_small)]
+Schema = dict[Text, JsonValue]
 Setting = Boolean | Integer | Number | Text | TokenIds
 
 

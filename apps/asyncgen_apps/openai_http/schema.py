@@ -18,6 +18,7 @@ from asyncgen_apps.openai_http.fields import (
     Integer,
     Number,
     Off,
+    Schema,
     Sequences,
     Setting,
     Strict,
@@ -40,7 +41,6 @@ NEUTRAL: dict[str, tuple[object, ...]] = {
     "moderation": (None,),
     "prediction": (None,),
     "prompt_cache_retention": (None,),
-    "response_format": (None, {"type": "text"}),
     "suffix": (None,),
     "verbosity": (None,),
     "web_search_options": (None,),
@@ -153,6 +153,11 @@ class GenerationFields(Strict):
         None, description="Go on with the last message, in place of answering it."
     )
     skip_special_tokens: Boolean | None = None
+    json_schema: Schema | None = Field(None, description="The answer is a value that it allows.")
+    json_object: Boolean | None = Field(None, description="The answer is an object of JSON.")
+    regex: Text | None = Field(None, description="The whole answer matches it.")
+    grammar: Text | None = Field(None, description="Of the answer, in Lark or GBNF.")
+    choice: Texts | None = Field(None, description="The answer is one of these.")
     generated_ids: TokenIds | Sequences | None = Field(
         None,
         description="Tokens that were generated already, one list a choice: goes on behind them.",
@@ -205,8 +210,40 @@ class RequestFields(GenerationFields):
         return any(type(value) is type(one) and value == one for one in wanted)
 
 
+class NamedSchema(Strict):
+    """A JSON schema with its name."""
+
+    name: Text
+    description: Text | None = Field(None, description="For people; the model does not see it.")
+    schema_: Schema = Field(alias="schema")
+    strict: Boolean | None = Field(None, description="The schema is kept to in any case.")
+
+
+class TextFormat(Strict):
+    """Any text."""
+
+    type: Literal["text"]
+
+
+class ObjectFormat(Strict):
+    """An object of JSON."""
+
+    type: Literal["json_object"]
+
+
+class SchemaFormat(Strict):
+    """A value that a JSON schema allows."""
+
+    type: Literal["json_schema"]
+    json_schema: NamedSchema
+
+
 class ChatCompletionRequest(RequestFields):
     """Body of ``POST /v1/chat/completions``."""
+
+    response_format: (
+        Annotated[TextFormat | ObjectFormat | SchemaFormat, Field(discriminator="type")] | None
+    ) = Field(None, description="What the answer must look like.")
 
     messages: Annotated[list[ChatMessage], Field(fail_fast=True, min_length=1)]
     max_completion_tokens: Integer | None = None

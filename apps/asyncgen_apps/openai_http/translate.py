@@ -17,6 +17,8 @@ from asyncgen_apps.openai_http.schema import (
     ChatCompletionRequest,
     CompletionRequest,
     GenerationFields,
+    ObjectFormat,
+    SchemaFormat,
 )
 from asyncgen_apps.turns import give_way
 
@@ -108,6 +110,7 @@ def plan(
         prompts: list[Prompt] = [_conversation(request)]
         names["prompt"] = "messages"
         logprobs, top = _chat_logprobs(request)
+        _format(request, params, names)
     else:
         prompts = _prompts(request)
         names["prompt"] = "prompt"
@@ -254,6 +257,15 @@ def _conversation(request: ChatCompletionRequest) -> list[dict[str, Any]]:
             call.pop("index", None)
         messages.append({**turn, "role": role, "content": turn.get("content")})
     return messages
+
+
+def _format(request: ChatCompletionRequest, params: dict[str, Any], names: dict[str, str]) -> None:
+    """The API's name of ``json_object`` and ``json_schema``."""
+    asked = request.response_format
+    if isinstance(asked, ObjectFormat):
+        _join(params, names, "json_object", "response_format", True)
+    elif isinstance(asked, SchemaFormat):
+        _join(params, names, "json_schema", "response_format", asked.json_schema.schema_)
 
 
 def _prompts(request: CompletionRequest) -> list[Prompt]:

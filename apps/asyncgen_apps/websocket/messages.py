@@ -19,7 +19,9 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter, model
 SUBPROTOCOL = "asyncgen.v1"
 """Name of the protocol in the opening handshake and in ``hello``."""
 
-FinishReason: TypeAlias = Literal["stop", "length", "time", "cancelled", "aborted", "error"]
+FinishReason: TypeAlias = Literal[
+    "stop", "length", "incomplete", "time", "cancelled", "aborted", "error"
+]
 
 ErrorCode: TypeAlias = Literal[
     "invalid_json",

@@ -58,6 +58,15 @@ def call_shape(
     return Shape(name, "lark", writer.calls(_optional(reasoning)))
 
 
+def told_shape(own: Shape | None, rendered: Rendered, formats: ChatFormats) -> Shape | None:
+    """The shape of the text that the reader gets: reasoning stands before it where it is told."""
+    reading, reasoning = rendered.reading, formats.reasoning
+    is_told_apart = reading is not None and reading.reads_reasoning
+    if own is None or reasoning is None or not rendered.in_reasoning or is_told_apart:
+        return own
+    return replace(own, after=reasoning.end)
+
+
 def join_shapes(
     own: Shape | None,
     rendered: Rendered,

@@ -91,7 +91,7 @@ def _taken_up(
     text, ends = SampleText(tokenizer, request, index), request.ends
     if not ids:
         return GivenTokens(ids, text)
-    _, stop = text.add(ids[:-1])
+    shown, stop = text.add(ids[:-1])
     ended = stop or next((each for each in ids[:-1] if each in ends.eos_token_ids), None)
     if ended is not None:
         allowed = f"sample {index} would have ended with {ended!r}, and there are tokens behind it"
@@ -100,21 +100,19 @@ def _taken_up(
     if most is not None and length > most:
         allowed = f"at most {most - len(request.starting_ids)} tokens can follow the prompt"
         raise InvalidRequestError("generated_ids", f"{len(ids)} tokens", allowed)
-    _, stop = text.add(ids[-1:])
+    newest, stop = text.add(ids[-1:])
+    shown += newest
     reason = ends.reason(index, ids[-1], length, stops=_meets_stop_strings(request, index))
     if request.grammar is not None:
         reason = _shaped(request, index, ids, reason)
     if stop is not None:
         is_cut = stop != "" and request.grammar is not None
-        return GivenTokens(ids, text, "incomplete" if is_cut else "stop", stop)
-    if reason not in (
-        "stop",
-        "incomplete",
-        "length",
-    ):  # a deadline or a cancel is found in its turn
-        return GivenTokens(ids, text)
+        stopped: FinishReason = "incomplete" if is_cut else "stop"
+        return GivenTokens(ids, text, shown, stopped, stop)
+    if reason not in ("stop", "incomplete", "length"):
+        return GivenTokens(ids, text, shown)  # a deadline or a cancel is found in its turn
     ending = ids[-1] if reason == "stop" and ids[-1] in ends.eos_token_ids else None
-    return GivenTokens(ids, text, cast("FinishReason", reason), ending)
+    return GivenTokens(ids, text, shown, cast("FinishReason", reason), ending)
 
 
 def _shaped(request: Request, index: int, ids: tuple[int, ...], reason: str | None) -> str | None:

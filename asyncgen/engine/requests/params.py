@@ -30,7 +30,7 @@ from asyncgen.generation.logits.base import LogitsProcessorList
 from asyncgen.generation.stopping.criteria import StoppingCriteriaList
 from asyncgen.generation.strategies.constraints import check_constraints
 from asyncgen.recipes import one_method
-from asyncgen.structured.shape import read_shape
+from asyncgen.structured.shape import SHAPES, read_shape
 
 if TYPE_CHECKING:
     import os
@@ -185,7 +185,7 @@ def resolve_params(
         negative_prompt_attention_mask=_negative_prompt(
             params, "negative_prompt_attention_mask", config
         ),
-        shape=read_shape(params),
+        shape=read_shape(params) if SHAPES & params.keys() else None,
         length=next((name for name in ("max_new_tokens", "max_length") if name in given), None),
         **{name: params[name] for name in _AS_GIVEN & params.keys()},
     )

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 
 from asyncgen.chat_formats.find import NO_FORMATS
-from asyncgen.engine.requests.call_shape import join_shapes
+from asyncgen.engine.requests.call_shape import join_shapes, told_shape
 from asyncgen.engine.requests.continuing import check_continues, take_up
 from asyncgen.engine.requests.conversation import OF_MESSAGES, refuse_without_messages, render
 from asyncgen.engine.requests.params import RequestParams, fit_room, resolve_params
@@ -171,9 +171,6 @@ def prepare_request(
     prompt_ids, rendered = read_prompt(model, tokenizer, prompt, given, formats)
     has_encoder = hasattr(model, "core") and model.config.is_encoder_decoder
     params = _params(model, given, 1 if has_encoder else len(prompt_ids))
-    if rendered is not None:
-        shape = join_shapes(params.shape, rendered, formats, tokenizer, given)
-        params = replace(params, shape=shape)
     check_token_ids(params.config, given.keys(), model.config.vocab_size)
     _check_stop_ids(model, given)
     _check_cache_length(model, params)
@@ -194,7 +191,11 @@ def prepare_request(
         params = _params(model, given, len(prompt_ids))  # lengths count from the prompt's new end
     alone = why_alone(model, params)
     num_pages = _make_room(room, params, prompt_ids, has_encoder=has_encoder, alone=alone)
-    grammar = None if params.shape is None else compile_for(model, tokenizer, params)
+    shape = params.shape
+    if rendered is not None:
+        shape = join_shapes(shape, rendered, formats, tokenizer, given)
+        params = replace(params, shape=told_shape(params.shape, rendered, formats))
+    grammar = None if shape is None else compile_for(model, tokenizer, params, shape)
     processors = _processors(model, params, prompt_ids, has_encoder, grammar)
     budget = given.get("max_reasoning_tokens")
     if budget is not None and tokenizer is not None and rendered is not None:

@@ -114,6 +114,12 @@ class Request:
         return not self.given or self.params.fingerprint == self.fingerprint
 
     @property
+    def given_texts(self) -> list[str]:
+        """The text that each sample had generated before."""
+        rows = range(self.params.num_samples)
+        return [each.shown for each in self.given] if self.given else ["" for _ in rows]
+
+    @property
     def num_given(self) -> int:
         """Tokens that were generated before, those of all samples together."""
         return sum(len(each.token_ids) for each in self.given)
