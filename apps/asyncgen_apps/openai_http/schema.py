@@ -35,6 +35,7 @@ from asyncgen_apps.sizes import MOST_SAMPLES
 NEUTRAL: dict[str, tuple[object, ...]] = {
     "audio": (None,),
     "best_of": (None, 1),
+    "echo": (None, False),
     "function_call": (None, "none"),
     "functions": (None, []),
     "modalities": (None, ["text"]),
