@@ -22,6 +22,8 @@ from asyncgen.generation.config.rules import Range, require
 from asyncgen.generation.stopping.cancel import CancelCriteria
 from asyncgen.pace import Pace
 from asyncgen.sample_builder import SampleBuilder
+from asyncgen.structured.parsing import NOTHING, Growing
+from asyncgen.structured.shape import read_shape
 from asyncgen.types import Completion, Timing, TokenEvent, Usage, counted, length_of, size_of
 
 if TYPE_CHECKING:
@@ -57,6 +59,7 @@ def _prepare(
         room=opened.room,
         place=place,
         fingerprint=opened.fingerprint,
+        formats=opened.formats,
     )
 
 
@@ -152,6 +155,15 @@ class Answer:
         """
         given = self._begun.params.generated_ids or ((),) * self._num_samples
         return tuple(len(ids) + self._num_read.get(index, 0) for index, ids in enumerate(given))
+
+    @property
+    def separates(self) -> bool:
+        """Whether its events tell reasoning or calls of tools apart from the text.
+
+        Raises:
+            RuntimeError: It has not started.
+        """
+        return self._begun.reading is not None
 
     @property
     def exact(self) -> bool:
@@ -260,6 +272,29 @@ class Answer:
                 text = "".join([self._take().text for _ in range(len(self._unread))])
             if text:
                 return text
+
+    def _growing(self) -> Growing:
+        """What the growing value of the answer is read with; from the parameters alone.
+
+        Raises:
+            InvalidRequestError: The answer was not asked for as JSON, or there is no pydantic.
+        """
+        shape = read_shape(self._params)
+        if shape is None:
+            allowed = "a growing value needs a shape: give `json_schema` or `response_model`"
+            raise InvalidRequestError("partial", "called", allowed)
+        return Growing(shape)
+
+    async def _next_partial(self, growing: Growing) -> Any:
+        while True:
+            try:
+                value = growing.add(await self._next_text())
+            except StopAsyncIteration:
+                value = growing.finish()
+                if value is NOTHING:
+                    raise
+            if value is not NOTHING:
+                return value
 
     def _pace(self, interval: float) -> Pace:
         """The turns of a reader of batches."""
@@ -380,7 +415,13 @@ class Answer:
     def _build_result(self) -> Completion:
         builders = (self._samples.get(row, SampleBuilder(row)) for row in range(self._num_samples))
         unfinished: FinishReason = "cancelled" if self._failure is None else "error"
-        samples = tuple(builder.build(unfinished) for builder in builders)
+        request = self._request
+        shape = None if request is None else request.params.shape
+        if shape is None:
+            samples = tuple(builder.build(unfinished) for builder in builders)
+        else:
+            given = request.given_texts
+            samples = tuple(one.build(unfinished, shape, given[one.index]) for one in builders)
         return Completion(samples, self._usage(), self._timing())
 
     def _usage(self) -> Usage:

@@ -63,6 +63,19 @@ class TextStream(Answer):
         next_events = partial(self._next_events, self._pace(interval))
         return Reader(next_events, self._leave, self._abandon)
 
+    def partial(self) -> AsyncIterator[Any]:
+        """Read the value that the answer stands for while it grows: objects, lists and texts.
+
+        For an answer in JSON (``json_schema``, ``json_object``, ``response_model``). Each value is
+        valid so far, and the last one is whole if the stream ended with ``"stop"``; the object of
+        ``response_model`` itself is ``result.parsed``. Leaving and errors are as in a plain loop.
+
+        Raises:
+            InvalidRequestError: The answer was not asked for as JSON, or there is no pydantic.
+        """
+        next_partial = partial(self._next_partial, self._growing())
+        return Reader(next_partial, self._leave, self._abandon)
+
     def __anext__(self) -> Awaitable[str]:
         """The text since the last read, at least one character.
 
@@ -153,6 +166,14 @@ class SyncTextStream(Answer):
             InvalidRequestError: An interval that is none.
         """
         return self._reader(partial(self._next_events, self._pace(interval)))
+
+    def partial(self) -> Iterator[Any]:
+        """Read the value that the answer stands for while it grows, as `TextStream.partial`.
+
+        Raises:
+            InvalidRequestError: The answer was not asked for as JSON, or there is no pydantic.
+        """
+        return self._reader(partial(self._next_partial, self._growing()))
 
     def __next__(self) -> str:
         """The text since the last read, at least one character.

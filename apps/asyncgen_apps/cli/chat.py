@@ -128,7 +128,9 @@ async def _answer_once(
     from asyncgen_apps.cli.render import note
 
     async with opened(source) as llm:
-        stream = llm.stream(session.prompt(question), **session.settings.params())
+        stream = llm.stream(
+            session.prompt(question), separate_reasoning=False, **session.settings.params()
+        )
         completion, interrupted = await answer_once(stream)
     if last is not None:
         session.keep(question, completion)

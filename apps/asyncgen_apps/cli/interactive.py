@@ -189,7 +189,9 @@ class Chat:
         """Answer a question and keep both, or say why not; ``True`` if the user wants to leave."""
         try:
             params = self._session.settings.params()
-            stream = self._llm.stream(self._session.prompt(question), **params)
+            stream = self._llm.stream(
+                self._session.prompt(question), separate_reasoning=False, **params
+            )
             view = PlainView(self._console.file) if self._raw else MarkdownView(self._console)
             completion = await show_answer(stream, view, interrupts)
         except Exception as error:
