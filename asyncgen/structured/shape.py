@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from asyncgen.errors import InvalidRequestError
+from asyncgen.structured.narrowing import narrowed
 from asyncgen.structured.parsing import adapter_of
 
 if TYPE_CHECKING:
@@ -110,7 +111,7 @@ def _of_schema(value: Any, parameter: str = "json_schema") -> Shape:
         if _weight(value) > _MOST_WEIGHT:
             allowed = f"too many properties: at most {math.isqrt(_MOST_WEIGHT)} of one object"
             raise InvalidRequestError(parameter, f"{len(value)} keys", allowed)
-        source = json.dumps(value, ensure_ascii=False, allow_nan=False)
+        source = json.dumps(narrowed(value), ensure_ascii=False, allow_nan=False)
     except InvalidRequestError:
         raise
     except (TypeError, ValueError, RecursionError) as error:

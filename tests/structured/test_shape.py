@@ -83,7 +83,7 @@ REFUSED: list[dict[str, Any]] = [
     {"regex": "("},
     {"regex": r"\bfoo\b"},
     {"grammar": "foo"},
-    {"grammar": 'start: other'},
+    {"grammar": "start: other"},
     {"grammar": "root ::= other"},
 ]
 
@@ -99,7 +99,9 @@ def test_what_cannot_be_kept_is_refused_and_never_weakened(asked: dict[str, Any]
 
 def test_without_the_engine_of_grammars_the_remedy_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "llguidance", None)
-    with pytest.raises(InvalidRequestError, match=r"`choice`.*pip install 'asyncgen\[structured\]'"):
+    with pytest.raises(
+        InvalidRequestError, match=r"`choice`.*pip install 'asyncgen\[structured\]'"
+    ):
         compile_shape(shape_of(choice=["a"]), byte_tokenizer(), 260)
 
 
