@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import torch
 
 from asyncgen.cache.states import state_layers, state_plans
-from asyncgen.errors import InvalidRequestError
 from asyncgen.models.mixers.rows import sort_rows
 
 if TYPE_CHECKING:
@@ -38,7 +37,6 @@ class DenseStates:
         attention_mask: Tensor | None = None,
         *,
         like: Tensor,
-        collect_attentions: list[Tensor] | None = None,
     ) -> None:
         """Continue where a cache ends.
 
@@ -48,18 +46,14 @@ class DenseStates:
             attention_mask: ``[B, T]``, zero for padding, from position 0 of the cache; positions
                 that it does not reach are tokens. ``None``: no padding.
             like: Of the model's dtype, on its device.
-            collect_attentions: Nothing attends, so anything but ``None`` is an error.
 
         Raises:
-            InvalidRequestError: Attention weights are wanted, or the cache is one of keys.
+            InvalidRequestError: The cache is none for such a model.
         """
-        if collect_attentions is not None:
-            allowed = f"the layers of a {config.model_type} model attend to nothing; leave it out"
-            raise InvalidRequestError("output_attentions", True, allowed)
         self.cache = cache
         self.rows: list[Rows] = []
         self._plans = state_plans(config)
-        self._layers = state_layers(cache, config.num_hidden_layers)
+        self._layers = state_layers(cache, config)
         hidden = None if attention_mask is None else attention_mask == 0
         self._padding = None if hidden is None or not bool(hidden.any()) else hidden
         self._like = like

@@ -172,11 +172,6 @@ class DualMixer(Mixer):
         return found, window, state
 
 
-def make_mixer(plan: StatePlan, hidden: int, dtype: torch.dtype) -> SelectiveMixer | DualMixer:
-    """The mixer of a plan, over a stream of a width, with products of a dtype."""
-    return (SelectiveMixer if plan.kind == "selective" else DualMixer)(plan, hidden, dtype)
-
-
 def _decay_shape(plan: StatePlan) -> tuple[int, ...]:
     return (plan.channels, plan.size) if plan.kind == "selective" else (plan.heads,)
 

@@ -18,7 +18,7 @@ from asyncgen.models.config import ModelConfig
 from asyncgen.models.kernels.linear import Linear
 from asyncgen.models.kernels.native_linear import NativeKernel, NativeStack
 from tests.doubles.tokenizers import save_tokenizer
-from tests.models.arch.families import FAMILIES, STATES, make
+from tests.models.arch.families import FAMILIES, HYBRIDS, STATES, make
 from tests.models.arch.variants import VARIANTS
 from tests.models.packing import make_rows, num_groups, packed
 
@@ -37,6 +37,7 @@ ROWS = [[5, 17, 3, 44, 9, 21, 80], [7, 8], [11, 64, 2, 90, 33, 12, 6, 28, 71, 15
 # Blocks of our kernels alone run in one call; in these our products take turns with torch: what is
 # cut off, gated, repeated or weighed before an expert, norms without weights, learned activations.
 NOT_IN_ONE_CALL = {
+    *HYBRIDS,
     "afmoe",
     "apertus",
     "dbrx",
