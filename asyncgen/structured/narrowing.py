@@ -7,7 +7,7 @@ nothing else; the soak test of random schemas finds what else there may be.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeGuard
 
 _LISTS = ("anyOf", "allOf", "oneOf", "prefixItems")
 _MAPS = ("properties", "patternProperties", "$defs", "definitions")
@@ -84,5 +84,5 @@ def _narrow_bounds(schema: dict[str, Any]) -> None:
         schema[inclusive] = beside
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: Any) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300

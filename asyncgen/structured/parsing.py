@@ -147,16 +147,13 @@ class Growing:
 
     def _read(self, written: str) -> Any:
         try:
-            value = self._from_json(written, allow_partial=_STRINGS)
+            value = self._from_json(written, allow_partial="trailing-strings")
         except ValueError:
             return NOTHING
         if self._value is not NOTHING and _same(value, self._value):
             return NOTHING
         self._value = value
         return value
-
-
-_STRINGS = "trailing-strings"
 
 
 def _same(left: Any, right: Any) -> bool:

@@ -110,7 +110,7 @@ def _of_schema(value: Any, parameter: str = "json_schema") -> Shape:
     try:
         if _weight(value) > _MOST_WEIGHT:
             allowed = f"too many properties: at most {math.isqrt(_MOST_WEIGHT)} of one object"
-            raise InvalidRequestError(parameter, f"{len(value)} keys", allowed)
+            raise InvalidRequestError(parameter, "given", allowed)
         source = json.dumps(narrowed(value), ensure_ascii=False, allow_nan=False)
     except InvalidRequestError:
         raise
