@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from typing import TYPE_CHECKING, Any
 
 from asyncgen.errors import InvalidRequestError
@@ -56,7 +57,19 @@ def parse(shape: Shape, text: str) -> Any:
     text = _behind(shape, text)
     if shape.model is not None:
         return adapter_of(shape.model).validate_json(text)
-    return json.loads(text) if shape.is_json else text
+    return json.loads(text, parse_float=_finite) if shape.is_json else text
+
+
+def _finite(digits: str) -> float:
+    """JSON has numbers of any size, and a float has not.
+
+    Raises:
+        ValueError: It is too large.
+    """
+    value = float(digits)
+    if math.isinf(value):
+        raise ValueError(f"{digits[:40]} is beyond the range of a float")
+    return value
 
 
 def read_answer(shape: Shape, text: str, reason: str) -> tuple[Any, str | None]:
@@ -134,16 +147,13 @@ class Growing:
 
     def _read(self, written: str) -> Any:
         try:
-            value = self._from_json(written, allow_partial=_STRINGS)
+            value = self._from_json(written, allow_partial="trailing-strings")
         except ValueError:
             return NOTHING
         if self._value is not NOTHING and _same(value, self._value):
             return NOTHING
         self._value = value
         return value
-
-
-_STRINGS = "trailing-strings"
 
 
 def _same(left: Any, right: Any) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 import anyio
 
@@ -21,9 +21,12 @@ if TYPE_CHECKING:
 
     from asyncgen import (
         Embedding,
+        EmbedParams,
         GenerationConfig,
         MetricsSnapshot,
         Prompt,
+        PromptParams,
+        StreamParams,
         Tokenizer,
     )
     from asyncgen_apps.remote.wire import Calls, Facts
@@ -99,19 +102,20 @@ class RemoteLLM:
         """The model's own defaults."""
         return self._facts.generation_config
 
-    def stream(self, prompt: Prompt, **params: Any) -> RemoteStream:
+    def stream(self, prompt: Prompt, **params: Unpack[StreamParams]) -> RemoteStream:
         """Answer a prompt; nothing runs before the stream is entered or read."""
-        return RemoteStream(self, Order(prompt, params, session_of(prompt, params)))
+        given = dict(params)
+        return RemoteStream(self, Order(prompt, given, session_of(prompt, given)))
 
-    async def count_tokens(
-        self, prompt: Prompt, *, chat_template_kwargs: dict[str, Any] | None = None
-    ) -> int:
+    async def count_tokens(self, prompt: Prompt, **params: Unpack[PromptParams]) -> int:
         """Count the tokens of a prompt."""
-        return int(await self._ask("count", prompt, chat_template_kwargs))
+        return int(await self._ask("count", prompt, dict(params)))
 
-    async def embed(self, prompt: Sequence[str | Sequence[int]], **params: Any) -> list[Embedding]:
+    async def embed(
+        self, prompt: Sequence[str | Sequence[int]], **params: Unpack[EmbedParams]
+    ) -> list[Embedding]:
         """Turn texts into vectors."""
-        found: list[Embedding] = await self._ask("embed", prompt, params)
+        found: list[Embedding] = await self._ask("embed", prompt, dict(params))
         return found
 
     async def measure(self) -> MetricsSnapshot:

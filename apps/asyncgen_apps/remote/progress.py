@@ -119,13 +119,16 @@ class Progress:
             row.is_over = kept.finish_reason is not None
             if kept.token_ids:
                 self.num_lost = 0
-            if kept.token_ids or kept.text or row.is_over:
+            said = kept.token_ids or kept.text or kept.reasoning or kept.tool_calls
+            if said or row.is_over:
                 fresh.append(replace(kept, time=kept.time + self._offset))
         return fresh
 
     def _without_read(self, row: _Row, event: TokenEvent) -> TokenEvent:
         if not row.ids_again and not row.text_again:
             return event
+        # Strategies that are run again settle what they tell apart from the text with its ids.
+        is_new = len(event.token_ids) > row.ids_again
         again = min(row.ids_again, len(event.token_ids))
         start = len(row.ids) - row.ids_again
         if tuple(row.ids[start : start + again]) != event.token_ids[:again]:
@@ -135,7 +138,12 @@ class Progress:
         row.text_again -= chars
         logprobs = None if event.logprobs is None else event.logprobs[again:]
         return replace(
-            event, token_ids=event.token_ids[again:], text=event.text[chars:], logprobs=logprobs
+            event,
+            token_ids=event.token_ids[again:],
+            text=event.text[chars:],
+            logprobs=logprobs,
+            reasoning=event.reasoning if is_new else "",
+            tool_calls=event.tool_calls if is_new else (),
         )
 
     def lose(self, elapsed: float) -> None:

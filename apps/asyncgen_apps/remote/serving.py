@@ -31,7 +31,8 @@ async def answer(
     """
     try:
         async with llm.stream(order.prompt, **order.params) as stream:
-            yield Begun(stream.prompt_ids, stream.seed, stream.position, llm.fingerprint, replica)
+            told = stream.prompt_ids, stream.seed, stream.position, llm.fingerprint, replica
+            yield Begun(*told, separates=stream.separates)
             async for events in stream.event_batches(interval=interval):
                 yield events
     except Exception as error:
@@ -42,8 +43,8 @@ async def reply(llm: AsyncLLM, kind: str, given: tuple[Any, ...]) -> Any:
     """Answer a question; an error is returned, not raised."""
     try:
         if kind == "count":
-            prompt, kwargs = given
-            return await llm.count_tokens(prompt, chat_template_kwargs=kwargs)
+            prompt, params = given
+            return await llm.count_tokens(prompt, **params)
         prompts, params = given
         return await llm.embed(prompts, **params)
     except Exception as error:

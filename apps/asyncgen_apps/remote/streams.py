@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 import anyio
 import anyio.lowlevel
 
-from asyncgen import Completion, InvalidRequestError, Sample, Timing, TokenEvent, Usage
+from asyncgen import Completion, InvalidRequestError, Sample, Timing, TokenEvent, ToolCall, Usage
 from asyncgen_apps.remote.wire import Begun
 from streamers import LoopBell, Mailbox, Reader
 
@@ -48,6 +48,11 @@ class RemoteStream:
     def seed(self) -> int:
         """Seed of its draws."""
         return self._told.seed
+
+    @property
+    def separates(self) -> bool:
+        """Whether its events tell reasoning or calls of tools apart from the text."""
+        return self._told.separates
 
     @property
     def position(self) -> tuple[int, ...]:
@@ -129,6 +134,7 @@ class RemoteStream:
         events = self._all.get(row, [])
         end = next((event for event in events if event.finish_reason is not None), None)
         marked = [event.logprobs for event in events if event.logprobs is not None]
+        calls = [piece for event in events for piece in event.tool_calls]
         return Sample(
             row,
             "".join(event.text for event in events),
@@ -136,6 +142,9 @@ class RemoteStream:
             (end and end.finish_reason) or ("cancelled" if self._failure is None else "error"),
             None if end is None else end.stop_reason,
             tuple(each for some in marked for each in some) if marked else None,
+            reasoning="".join(event.reasoning for event in events),
+            tool_calls=ToolCall.whole(calls),
+            tool_errors=tuple(piece.error for piece in calls if piece.error is not None),
         )
 
     def _start(self) -> None:

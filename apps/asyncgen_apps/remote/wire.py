@@ -40,6 +40,7 @@ class Begun:
         position: Tokens of each sample; ``generated_ids`` count.
         fingerprint: Of the engine.
         replica: The engine's name, for the log.
+        separates: Whether events tell reasoning or calls of tools apart from the text.
     """
 
     prompt_ids: list[int]
@@ -47,6 +48,7 @@ class Begun:
     position: tuple[int, ...]
     fingerprint: str | None
     replica: str
+    separates: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -212,7 +212,9 @@ def prepare_request(
         ends=Ends(criteria),
         cancel=cancel,
         sink=sink,
-        continues_text=not (is_messages(prompt) or has_encoder),
+        continues_text=not (
+            is_messages(prompt) or has_encoder or (grammar and _is_cut(tokenizer, prompt_ids))
+        ),
         healing=healing,
         shown=shown,
         accepted_at=accepted_at,
@@ -229,6 +231,11 @@ def prepare_request(
     if params.generated_ids:
         request.given = take_up(request, tokenizer)
     return request
+
+
+def _is_cut(tokenizer: Tokenizer | None, prompt_ids: list[int]) -> bool:
+    """Whether a prompt ends inside of a character, which would be the answer's to complete."""
+    return tokenizer is not None and tokenizer.decode(prompt_ids[-4:]).endswith("\ufffd")
 
 
 def _context_length(model: GenerativeModel) -> int | None:

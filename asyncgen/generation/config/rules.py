@@ -227,7 +227,7 @@ def grammar(value: object) -> str | None:
     return None if isinstance(value, str) and value else "a text that is not empty"
 
 
-def choice(value: object) -> str | None:
+def choice(value: Any) -> str | None:
     """Take texts to choose among."""
     good = isinstance(value, list | tuple) and all(isinstance(s, str) and s for s in value)
     if not good or not value:

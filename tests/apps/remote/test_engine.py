@@ -138,7 +138,7 @@ async def test_who_is_lost_too_often_ends_with_what_there_is(
 
 
 async def test_cancelling_and_leaving(engines: tuple[AsyncLLM, AsyncLLM]) -> None:
-    endless = {"max_new_tokens": 900, "eos_token_id": [], "seed": 1}
+    endless: Any = {"max_new_tokens": 900, "eos_token_id": [], "seed": 1}
     async with RemoteLLM(LocalCalls(*engines), facts_of(engines[0])) as llm:
         stream = llm.stream(PROMPT, **endless)
         events = []
