@@ -229,6 +229,7 @@ def assemble(
     metrics, pool, batch = EngineMetrics(), None, None
     if room is not None:
         pool = _make_pool(model, options, room)
+        metrics.pages_total, metrics.page_size = pool.num_pages, room.page_size
         if callable(getattr(model.core, "decode_packed", None)):
             batch = _make_batch(model, tokenizer, options, room, pool, metrics, progress)
     start_alone = _runs(model, tokenizer, options, assistants, is_closing, metrics)

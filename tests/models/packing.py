@@ -49,8 +49,18 @@ class Row:
     start: int = 0
     count: int = 0
     more: list[list[int]] = field(default_factory=list)
-    source: int = -1
-    target: int = -1
+    slot: int = -1
+    turn: int = 0
+
+    @property
+    def source(self) -> int:
+        """Two slots in turn: that which the last step wrote."""
+        return 2 * self.slot + (self.turn + 1) % 2 if self.start else -1
+
+    @property
+    def target(self) -> int:
+        """The other one."""
+        return 2 * self.slot + self.turn % 2
 
     def forget(self, storage: PagedStorage) -> None:
         """Give back what no later token sees, and let the worst be written there."""
@@ -79,6 +89,8 @@ def packed(core: DecoderLM, attention: Attention, rows: list[Row]) -> list[Tenso
     positions = torch.cat([torch.arange(row.start, row.start + row.count) for row in rows])
     last = torch.arange(len(ids), device=ids.device)
     logits = core.decode_packed(ids, positions.to(ids.device), last, attention)
+    for row in rows:
+        row.turn += 1
     return list(torch.split(logits, [row.count for row in rows]))
 
 
