@@ -23,8 +23,10 @@ def mixer_rules(config: ModelConfig, index: int, plan: MixerPlan) -> list[Weight
     """
     target = f"layers.{index}.mixer"
     stored = f"{config.names['layers']}.{index}.{config.names['mixer']}"
-    rules = _delta_rules if isinstance(plan, DeltaPlan) else _mamba_rules
-    return rules(target, stored, config.hidden_size, plan)
+    hidden = config.hidden_size
+    if isinstance(plan, DeltaPlan):
+        return _delta_rules(target, stored, hidden, plan)
+    return _mamba_rules(target, stored, hidden, plan)
 
 
 def _delta_rules(target: str, stored: str, hidden: int, plan: DeltaPlan) -> list[WeightRule]:
@@ -91,11 +93,20 @@ def _mamba_rules(target: str, stored: str, hidden: int, plan: StatePlan) -> list
     if is_dual:
         rules.append(exact("decay", "A_log", plan.heads))
         rules.append(exact("steps_bias", "dt_bias", plan.heads))
-        rules += module_rules(f"{target}.norm", [f"{stored}.norm"], [plan.channels])
+        if plan.eps is not None:
+            rules += module_rules(f"{target}.norm", [f"{stored}.norm"], [plan.channels])
     else:
         rules.append(exact("decay", "A_log", plan.channels, size))
         rules += product("select", "x_proj", rank + 2 * size, plan.channels, bias=False)
         rules += product("steps", "dt_proj", plan.channels, rank, bias=False)
         rules.append(exact("steps_bias", "dt_proj.bias", plan.channels))
+        if plan.has_norm_weights:
+            for ours, theirs, width in (
+                ("steps", "dt", rank),
+                ("enter", "b", size),
+                ("leave", "c", size),
+            ):
+                norm = f"{stored}.{theirs}_layernorm"
+                rules += module_rules(f"{target}.{ours}_norm", [norm], [width])
     rules.append(exact("skip", "D", plan.heads))
-    return rules + product("leave", "out_proj", hidden, plan.channels, bias)
+    return rules + product("leave", "out_proj", hidden, plan.channels, plan.has_leave_bias)
