@@ -120,17 +120,18 @@ async def _seats_change_hands(
         pair.ours, tokenizer=tokenizer, page_size=PAGE, prefill_chunk_size=PAGE, max_running=half
     ) as llm:
         for _ in range(5):
-            streams = [
-                llm.stream(row, **{**options, "max_new_tokens": 2 * LENGTH}) for row in rows[:half]
+            first = [
+                asyncio.ensure_future(
+                    llm.generate(row, **{**options, "max_new_tokens": 2 * LENGTH})
+                )
+                for row in rows[:half]
             ]
-            for stream in streams:
-                await anext(stream.events())  # from its first token on it has a seat
+            for _ in range(1000):
+                if llm.metrics().requests_running == half:
+                    break
+                await asyncio.sleep(0.001)
             later = [llm.generate(row, client="another", **options) for row in rows[half:]]
-            others = await asyncio.gather(*later)
-            for stream in streams:
-                async for _ in stream.events():
-                    pass
-            answers = [*(stream.result for stream in streams), *others]
+            answers = await asyncio.gather(*first, *later)
             if llm.metrics().preemptions > 0:
                 return [list(answer.token_ids)[:LENGTH] for answer in answers]
         raise AssertionError("no text lost its seat")
