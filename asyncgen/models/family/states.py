@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
+from asyncgen.models.family.convolution import ConvolutionPlan
 from asyncgen.models.family.delta import MOST_WINDOW, DeltaPlan
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ class StateShape(Protocol):
     Attributes:
         window: Inputs that its convolution sees, W; 0 where it has none.
         convolved: Features of each, C.
-        shape: Of the state of a row, all 1 or more.
+        shape: Of the state of a row; zeros where there is none.
     """
 
     @property
@@ -92,7 +93,7 @@ class StatePlan:
         return self.heads, self.channels // self.heads, self.size
 
 
-MixerPlan: TypeAlias = StatePlan | DeltaPlan
+MixerPlan: TypeAlias = StatePlan | DeltaPlan | ConvolutionPlan
 """Whatever mixes tokens with a state."""
 
 

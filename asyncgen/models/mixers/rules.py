@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from asyncgen.models.family.convolution import ConvolutionPlan
 from asyncgen.models.family.delta import DeltaPlan
 from asyncgen.weight_map import WeightRule, module_rules
 
@@ -26,6 +27,8 @@ def mixer_rules(config: ModelConfig, index: int, plan: MixerPlan) -> list[Weight
     hidden = config.hidden_size
     if isinstance(plan, DeltaPlan):
         return _delta_rules(target, stored, hidden, plan)
+    if isinstance(plan, ConvolutionPlan):
+        return _convolution_rules(target, stored, hidden, plan)
     return _mamba_rules(target, stored, hidden, plan)
 
 
@@ -72,6 +75,21 @@ def joined_order(plan: DeltaPlan) -> tuple[int, ...]:
         *part(each, each, behind, 2 * each),
         *part(2 * keys + values, values, 0, share),
     )
+
+
+def _convolution_rules(
+    target: str, stored: str, hidden: int, plan: ConvolutionPlan
+) -> list[WeightRule]:
+    """Those of a gated short convolution."""
+    width, bias = plan.convolved, plan.has_bias
+    sources = [f"{stored}.in_proj"]
+    rules = module_rules(f"{target}.enter", sources, [3 * width], hidden, bias=bias)
+    name, shape = f"{stored}.conv", (width, 1, plan.window)
+    rules.append(WeightRule(f"{target}.window.weight", (f"{name}.weight",), (shape,)))
+    if bias:
+        rules.append(WeightRule(f"{target}.window_bias.weight", (f"{name}.bias",), ((width,),)))
+    sources = [f"{stored}.out_proj"]
+    return rules + module_rules(f"{target}.leave", sources, [hidden], width, bias=bias)
 
 
 def _mamba_rules(target: str, stored: str, hidden: int, plan: StatePlan) -> list[WeightRule]:

@@ -110,6 +110,12 @@ HYBRIDS: dict[str, dict[str, Any]] = {
         "mamba_dt_rank": 3,
         "max_position_embeddings": ...,
     },
+    "lfm2": {"layer_types": ["conv", "full_attention", "conv", "conv"], "block_multiple_of": 8},
+    "lfm2_moe": {
+        "layer_types": ["conv", "full_attention", "conv", "full_attention"],
+        "num_dense_layers": 1,
+        **_EXPERTS,
+    },
     "nemotron_h": {
         "num_hidden_layers": ...,
         "layers_block_type": ["mamba", "mlp", "attention", "mlp", "mamba"],
