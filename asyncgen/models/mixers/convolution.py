@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import torch
-
 from asyncgen.models.kernels.experts import Exact
 from asyncgen.models.kernels.linear import Linear
 from asyncgen.models.kernels.prepared import Prepared
@@ -13,6 +11,7 @@ from asyncgen.models.mixers.rows import through_rows
 from asyncgen.models.mixers.scan import convolve
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
     from asyncgen.models.family.convolution import ConvolutionPlan
