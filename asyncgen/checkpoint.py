@@ -60,6 +60,7 @@ class StoredTensor:
         num_bytes: Its length in bytes.
         scales: Those of its blocks, if it is one in MXFP4 (`asyncgen.mxfp4`).
         packed: Reads it, if it is in 4 or 8 bits (`asyncgen.packed`); raises `ModelLoadError`.
+        unpacked: Reads it as floats, if no layout of packed weights has it exactly; likewise.
     """
 
     file: Path
@@ -69,6 +70,7 @@ class StoredTensor:
     num_bytes: int
     scales: StoredTensor | None = None
     packed: Callable[[], PackedWeight] | None = None
+    unpacked: Callable[[], torch.Tensor] | None = None
 
 
 @dataclass(frozen=True, slots=True)

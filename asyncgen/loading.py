@@ -20,6 +20,7 @@ from asyncgen.models.core import make_core
 from asyncgen.models.family.text_part import text_config, text_tensors
 from asyncgen.mxfp4 import METHOD, join_pairs
 from asyncgen.packed.quantise import check_packing
+from asyncgen.packed.stored import METHODS, join_packed
 from asyncgen.progress import progress_option
 from asyncgen.weights import load_weights, resolve_dtype
 
@@ -103,7 +104,9 @@ def load_core(
         raise InvalidRequestError(
             "quantize", quantize, f"the weights are packed already ({method}); leave it out"
         )
-    if method is not None:
+    if method in METHODS:
+        checkpoint = join_packed(checkpoint, stored[_QUANTISED])
+    elif method is not None:
         checkpoint = join_pairs(checkpoint)
     if text is not None:
         checkpoint = replace(checkpoint, tensors=text_tensors(checkpoint.tensors))
@@ -153,7 +156,7 @@ def _read_file(folder: Path) -> dict[str, Any]:
         )
     raw = read_json(file)
     method = _quantisation(raw)
-    if method not in (None, METHOD):
+    if method not in (None, METHOD, *METHODS):
         raise ModelLoadError(
             f"{folder} is quantised ({method}), which is not supported; "
             "use the model that it was made of"
