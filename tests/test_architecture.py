@@ -58,6 +58,7 @@ LAYERS = (
         "asyncgen.pretrained",
         "asyncgen.auto",
         "asyncgen.pipelines",
+        "asyncgen.quantizing",
     ),
     (
         "asyncgen.fingerprint",

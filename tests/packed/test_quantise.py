@@ -25,8 +25,9 @@ needs_kernels = pytest.mark.skipif(not PACKS, reason="needs our kernels, for AVX
 
 def test_errors_are_half_a_scale() -> None:
     weight = torch.randn(70, 100) * torch.rand(70, 1)
-    for packing in ("int8", "int4"):
-        packed = quantise(weight, packing)  # type: ignore[arg-type]
+    packings: tuple[Packing, ...] = ("int8", "int4")
+    for packing in packings:
+        packed = quantise(weight, packing)
         errors = (packed.dequantise() - weight).abs()
         scales = packed.full_scales().repeat_interleave(32, dim=1)[:, :100]
         assert bool((errors <= 0.51 * scales + 1e-6).all())
@@ -79,8 +80,9 @@ def test_a_packed_model_computes_what_its_weights_are(
 @needs_kernels
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_blocks_of_packed_weights_are_one_call(folder: Path, dtype: str) -> None:
-    for packing in ("int8", "int4"):
-        core = asyncgen.load_model(folder, dtype=dtype, quantize=packing).core  # type: ignore[arg-type]
+    packings: tuple[Packing, ...] = ("int8", "int4")
+    for packing in packings:
+        core: Any = asyncgen.load_model(folder, dtype=dtype, quantize=packing).core
         kernels = [layer.qkv.kernel for layer in core.layers] + [core.lm_head.kernel]
         assert all(isinstance(kernel, PackedLinearKernel) for kernel in kernels)
         assert core._ready()[5] is not None
