@@ -22,7 +22,7 @@ from asyncgen.errors import InvalidRequestError, ModelLoadError
 from asyncgen.hub import resolve, write_text
 from asyncgen.loading import read_plan
 from asyncgen.packed.quantise import GROUP, PACKINGS, quantise
-from asyncgen.packed.raw import read_raw
+from asyncgen.packed.raw import nibbles, read_raw
 from asyncgen.progress import Progress
 
 if TYPE_CHECKING:
@@ -115,12 +115,13 @@ def quantize_checkpoint(
     if set(places.values()) != {SINGLE}:
         index = {"metadata": {"total_size": sums.bytes_after}, "weight_map": places}
         write_text(target / INDEX, json.dumps(index, indent=2) + "\n")
-    kept = sorted(
+    kept = {
         name.removesuffix(".weight")
         for name, stored in checkpoint.tensors.items()
         if name not in names and len(stored.shape) == 2 and name.endswith(".weight")
-    )
-    settings = {"quantization_config": _settings(to, kept)}
+    }
+    kept.add("lm_head")  # a tied one has no tensor, and is a layer to peers all the same
+    settings = {"quantization_config": _settings(to, sorted(kept))}
     write_text(target / "config.json", json.dumps({**raw, **settings}, indent=2) + "\n")
     for file in sorted(place.iterdir()):
         if file.suffix in _OTHERS and file.name not in ("config.json", INDEX) and file.is_file():
@@ -160,25 +161,23 @@ def _packed(name: str, tensor: Tensor, to: Packing, sums: _Sums) -> dict[str, Te
         raise ModelLoadError(f"`{name}`: {error}") from error
     sums.add(tensor, packed)
     stem = name.removesuffix(".weight")
-    if to == "int8":
-        codes = packed.codes[:, : packed.inputs].contiguous()
-        return {name: codes, f"{stem}.weight_scale": packed.scales}
-    assert packed.zeros is not None
-    numbers = packed.codes
-    zeros = pad(packed.zeros.view(torch.uint8), (0, 0, 0, -packed.outputs % 8))
-    columns = zeros.mT.contiguous()
-    joined = columns[:, 0::2] | columns[:, 1::2] << 4
-    return {
-        f"{stem}.weight_packed": numbers.contiguous().view(torch.int32),
+    bits = 8 if to == "int8" else 4
+    words = -(-packed.inputs * bits // 32)
+    numbers = packed.codes.view(torch.uint8) ^ (0x80 if to == "int8" else 0)  # without a sign
+    written = {
+        f"{stem}.weight_packed": numbers[:, : 4 * words].contiguous().view(torch.int32),
         f"{stem}.weight_shape": torch.tensor([packed.outputs, packed.inputs]),
         f"{stem}.weight_scale": packed.scales,
-        f"{stem}.weight_zero_point": joined.contiguous().view(torch.int32).mT.contiguous(),
     }
+    if packed.zeros is not None:
+        zeros = pad(packed.zeros.view(torch.uint8), (0, 0, 0, -packed.outputs % 8))
+        columns = nibbles(zeros.mT.contiguous()).contiguous().view(torch.int32)
+        written[f"{stem}.weight_zero_point"] = columns.mT.contiguous()
+    return written
 
 
 def _settings(to: Packing, kept: Sequence[str]) -> dict[str, Any]:
     bits = 8 if to == "int8" else 4
-    form = "int-quantized" if to == "int8" else "pack-quantized"
     weights = {
         "num_bits": bits,
         "type": "int",
@@ -190,7 +189,7 @@ def _settings(to: Packing, kept: Sequence[str]) -> dict[str, Any]:
     group = {"targets": ["Linear"], "weights": weights, "input_activations": None}
     return {
         "quant_method": "compressed-tensors",
-        "format": form,
+        "format": "pack-quantized",
         "quantization_status": "compressed",
         "config_groups": {"group_0": group},
         "ignore": list(kept),
