@@ -59,6 +59,8 @@ class StoredTensor:
         offset: Its first byte, from the start of the file.
         num_bytes: Its length in bytes.
         scales: Those of its blocks, if it is one in MXFP4 (`asyncgen.mxfp4`).
+        made: Makes it, in a floating dtype, of what lies there in another form
+            (`asyncgen.formats`); raises `ModelLoadError`.
         packed: Reads it, if it is in 4 or 8 bits (`asyncgen.packed`); raises `ModelLoadError`.
         unpacked: Reads it as floats, if no layout of packed weights has it exactly; likewise.
     """
@@ -69,6 +71,7 @@ class StoredTensor:
     offset: int
     num_bytes: int
     scales: StoredTensor | None = None
+    made: Callable[[torch.dtype], torch.Tensor] | None = None
     packed: Callable[[], PackedWeight] | None = None
     unpacked: Callable[[], torch.Tensor] | None = None
 

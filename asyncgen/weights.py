@@ -121,6 +121,7 @@ def load_weights(
     *,
     device: torch.device | str = "cpu",
     ignored: Sequence[str] = (),
+    rules: Sequence[WeightRule] | None = None,
     progress: ProgressOption = None,
     quantize: Packing | None = None,
 ) -> None:
@@ -136,6 +137,7 @@ def load_weights(
         checkpoint: The stored tensors.
         device: Where the parameters go.
         ignored: More regular expressions of stored names that may be left alone.
+        rules: What is made of what, where the files are not those that ``weight_map`` is of.
         progress: How far it is: a bar, nothing, or what is called.
         quantize: What matrices are packed to on the way, their tables of embeddings and heads to 8
             bits; ``None``: they stay as they are.
@@ -144,7 +146,7 @@ def load_weights(
         ModelLoadError: Weights are missing, unexpected or of another shape, of a dtype that is not
             read, too large for the memory that is free, or a file changed under the reader's hands.
     """
-    rules = core.weight_map()
+    rules = core.weight_map() if rules is None else rules
     is_here = torch.device(device).type == "cpu"
     modules = {rule.target: core.get_submodule(rule.target.rpartition(".")[0]) for rule in rules}
     as_stored = core.stays_as_stored() if is_here else None
@@ -399,6 +401,8 @@ class _Reader:
             whole = [self._widened(source, dtype) for source in sources]
             joined = whole[0] if len(whole) == 1 else torch.cat(whole)
             return joined if transposed else joined.mT.contiguous()
+        if any(source.made is not None for source in sources):
+            return self._made(sources, dtype)
         if transposed:
             whole = [self.join([source], dtype) for source in sources]
             if transposed > 1:
@@ -414,6 +418,17 @@ class _Reader:
             self._read(source, flat[start:end])
             start = end
         return joined
+
+    def _made(self, sources: Sequence[StoredTensor], dtype: torch.dtype) -> torch.Tensor:
+        """Read tensors of which some lie there in another form; those are not transposed."""
+        whole = []
+        for source in sources:
+            if source.made is None:
+                whole.append(self.join([source], dtype))
+                continue
+            whole.append(source.made(dtype))
+            self._progress.advance(source.num_bytes)
+        return whole[0] if len(whole) == 1 else torch.cat(whole)
 
     def read_packed(
         self, sources: Sequence[StoredTensor], rule: WeightRule, checkpoint: Checkpoint

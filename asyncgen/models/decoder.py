@@ -362,10 +362,11 @@ class DecoderLM(Prepared):
         return weight_rules(self.config, self.family)
 
     def _make_layer(self, index: int, dtype: torch.dtype) -> nn.Module:
-        if self.config.blocks[index].mixer is not None:
-            return MixerLayer(self.config, index, dtype=dtype)
+        plan = self.config.blocks[index]
         kind: type[Any] = DecoderLayer
-        if self.config.blocks[index].own is not None:
+        if plan.mixer is not None or not (plan.has_attention and plan.has_feed_forward):
+            kind = MixerLayer
+        elif plan.own is not None:
             kind = AltUpLayer if self.config.stream.streams > 1 else OwnLayer
         return kind(self.config, index, rope=rope_of(self.config, index), dtype=dtype)
 
