@@ -160,9 +160,7 @@ def _load_gguf(
     with torch.device("meta"):
         core = make_core(config, dtype=kind)
     rules = gguf_rules(model, config)
-    load_weights(
-        core, checkpoint, device=device, rules=rules, progress=progress, quantize=quantize
-    )
+    load_weights(core, checkpoint, device=device, rules=rules, progress=progress, quantize=quantize)
     return Loaded(core, generation_config, source, checkpoint, EmbeddingSettings())
 
 

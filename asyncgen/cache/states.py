@@ -152,7 +152,9 @@ def state_layers(cache: Cache, config: ModelConfig) -> list[StateLayer]:
         next(behind) if config.blocks[layer].has_attention else layer for layer in config.mixing
     ]
     layers = cast("list[Any]", cache.layers)
-    is_growing = isinstance(cache, DynamicCache) and all(type(one) is DynamicLayer for one in layers)
+    is_growing = isinstance(cache, DynamicCache) and all(
+        type(one) is DynamicLayer for one in layers
+    )
     if (is_growing or config.attending) and not any(layer.length for layer in layers):
         cache.ensure_layers(max(count, *(place + 1 for place in places)))
         for place in places:

@@ -48,7 +48,5 @@ def dense_context(
     states = DenseStates(config, cache, attention_mask, like=like)
     if not config.attending:
         return states
-    attention = DenseAttention(
-        config, cache, attention_mask, collect_attentions=collect_attentions
-    )
+    attention = DenseAttention(config, cache, attention_mask, collect_attentions=collect_attentions)
     return Hybrid(attention, states)

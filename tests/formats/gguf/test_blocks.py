@@ -9,11 +9,12 @@ import pytest
 import torch
 from gguf import GGMLQuantizationType, quants
 
-from asyncgen.formats.gguf.kinds import KINDS, UNREAD, Kind
 from asyncgen.formats.gguf.blocks import unpack
+from asyncgen.formats.gguf.kinds import KINDS, UNREAD, Kind
 from asyncgen.formats.gguf.reader import open_gguf
 from asyncgen.formats.gguf.tensors import read_as, read_packed
 from tests.formats.gguf.making import write_gguf
+
 if TYPE_CHECKING:
     from pathlib import Path
 

@@ -127,6 +127,11 @@ def test_packed_weights_are_their_numbers(kind: str, tmp_path: Path) -> None:
         write_gguf(tmp_path / "packed.gguf", metadata, packed, kinds), dtype="float32"
     )
     other = asyncgen.load_model(write_gguf(tmp_path / "wide.gguf", metadata, wide), dtype="float32")
-    torch.testing.assert_close(logits(one), logits(other), atol=1e-5, rtol=1e-5)
+    # Where a kernel multiplies by packed weights, what they are multiplied by is rounded.
+    error = 1e-5 if kind.endswith("F16") else 5e-3
+    torch.testing.assert_close(logits(one), logits(other), atol=error, rtol=0)
+    stored = other.state_dict()
+    for name, weight in one.state_dict().items():
+        assert torch.equal(weight, stored[name]), name
     stated = {"F16": torch.float16, "BF16": torch.bfloat16}.get(kind, torch.bfloat16)
     assert asyncgen.load_model(tmp_path / "packed.gguf").dtype == stated
