@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import re
+from pathlib import Path
+from typing import Any
 
 import gguf
 import pytest
@@ -10,11 +12,10 @@ import torch
 
 import asyncgen
 from asyncgen.errors import ModelLoadError, UnsupportedModelError
+from asyncgen.formats.gguf.architectures import ARCHITECTURES as KNOWN
+from asyncgen.formats.gguf.kinds import KINDS
 from tests.formats.gguf.making import ARCHITECTURES, read_folder, write_gguf
 from tests.models.arch.families import make
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 PLAIN = ("llama", "qwen2", "qwen3_moe", "gemma3_text", "phi3", "gpt_oss", "gpt2", "nemotron")
 OVERRIDES: dict[str, dict[str, Any]] = {
@@ -135,3 +136,12 @@ def test_packed_weights_are_their_numbers(kind: str, tmp_path: Path) -> None:
         assert torch.equal(weight, stored[name]), name
     stated = {"F16": torch.float16, "BF16": torch.bfloat16}.get(kind, torch.bfloat16)
     assert asyncgen.load_model(tmp_path / "packed.gguf").dtype == stated
+
+
+def test_the_page_names_every_architecture_and_type() -> None:
+    page = (Path(asyncgen.__file__).parent / "docs" / "formats.md").read_text(encoding="utf-8")
+    listed = page.partition("## Architectures")[2].partition("Another one")[0]
+    assert set(re.findall(r"`([a-z0-9_-]+)`", listed)) == set(KNOWN)
+    table = page.partition("## Types")[2].partition("All of these")[0]
+    packed = {kind.name for kind in KINDS.values() if kind.plain is None}
+    assert packed <= set(re.findall(r"[A-Z]+\d[A-Z0-9_]*", table))
