@@ -43,11 +43,15 @@ INSTRUCTIONS: Mapping[str, Sequence[str]] = {
     "attention_amx.cpp": AMX,
     "attention_bf16.cpp": AVX512_BF16,
     "attention_f32.cpp": AVX512,
+    "convolution.cpp": AVX512,
+    "delta.cpp": AVX512,
     "experts.cpp": AVX512,
+    "gates.cpp": AVX512,
     "linear_bf16.cpp": AMX,
     "linear_f32.cpp": AVX512,
     "linear_packed.cpp": AVX512_VNNI,
     "rows.cpp": AVX512,
+    "scan.cpp": AVX512,
 }
 
 

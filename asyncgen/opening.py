@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from asyncgen.chat_formats.find import NO_FORMATS, ChatFormats, check_formats, find_formats
 from asyncgen.engine.options import EngineOptions, SharedOptions
 from asyncgen.errors import InvalidRequestError
 
@@ -60,6 +61,12 @@ class LLMOptions(SharedOptions, total=False):
     on, texts of more than 4,096 characters are refused by an :class:`OverloadedError`. ``None`` for
     no limit.
     """
+    tool_format: str | None
+    """How the model writes calls of tools: the name of a format, or ``"none"`` to leave them in the
+    text; ``None`` finds it in the chat template.
+    """
+    reasoning_format: str | None
+    """How it marks reasoning; likewise."""
     prefill_chunk_size: int | None
     """Most prompt tokens of one step, at least 1; ``None`` for 256, on CUDA 2048. A running stream
     waits for one chunk of another's prompt at most.
@@ -93,6 +100,8 @@ class ModelSource(EngineOptions):
         max_queue_size: Most requests that wait; ``None`` for no limit.
         prepare_seconds: How long making one request ready may take; ``None`` for no limit.
         progress: How far long work is: bars, nothing, or what is called.
+        tool_format: Name of the format of calls, or ``"none"``; ``None`` finds it.
+        reasoning_format: Name of the format of reasoning, or ``"none"``; ``None`` finds it.
     """
 
     source: str | os.PathLike[str] | Any
@@ -106,6 +115,8 @@ class ModelSource(EngineOptions):
     max_queue_size: int | None = None
     prepare_seconds: float | None = 10.0
     progress: ProgressOption = None
+    tool_format: str | None = None
+    reasoning_format: str | None = None
 
     def __post_init__(self) -> None:
         """Check what can be checked before loading.
@@ -117,6 +128,7 @@ class ModelSource(EngineOptions):
         EngineOptions.__post_init__(self)
         if self.quantize not in (None, "int8", "int4"):
             raise InvalidRequestError("quantize", self.quantize, "use 'int8', 'int4' or None")
+        check_formats(self.tool_format, self.reasoning_format)
         if isinstance(self.source, str | os.PathLike):
             return
         if self.tokenizer is None:
@@ -143,6 +155,7 @@ class Opened:
         room: Memory for keys and values; ``None`` where a foreign model sees to its own.
         metrics: What the engine counts.
         fingerprint: Equal ones promise equal tokens; ``None`` where nothing is promised.
+        formats: How the model writes calls and reasoning.
     """
 
     model: PreTrainedModel
@@ -150,6 +163,7 @@ class Opened:
     room: CacheRoom | None
     metrics: EngineMetrics
     fingerprint: str | None = None
+    formats: ChatFormats = NO_FORMATS
 
 
 def open_engine(
@@ -186,7 +200,10 @@ def open_engine(
     )
     engine.warm()
     fingerprint = _fingerprint(model, tokenizer)
-    return engine, Opened(model, tokenizer, room, engine.metrics, fingerprint)
+    formats = find_formats(
+        getattr(tokenizer, "chat_template", None), source.tool_format, source.reasoning_format
+    )
+    return engine, Opened(model, tokenizer, room, engine.metrics, fingerprint, formats)
 
 
 def _fingerprint(model: PreTrainedModel, tokenizer: Tokenizer) -> str | None:

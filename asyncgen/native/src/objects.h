@@ -164,4 +164,7 @@ bool add_rows(PyObject* module);
 bool add_attention(PyObject* module);
 bool add_experts(PyObject* module);
 bool add_latent(PyObject* module);
+bool add_states(PyObject* module);
+bool add_scans(PyObject* module);
+bool add_delta(PyObject* module);
 bool add_layers(PyObject* module);

@@ -217,8 +217,12 @@ class Hold {
   Pages* pages_;
 };
 
-// Attends in one layer for `heads` [tokens, num_heads + 2 * kv_heads, size].
+// Attends in one layer for `heads` [tokens, num_heads + 2 * kv_heads, size], tokens so many numbers
+// apart.
 //
 // `sinks` are those of the query heads, null where the layer has none.
-void attend_in(Pages& pages, const PagedLayer& layer, const char* heads,
+void attend_in(Pages& pages, const PagedLayer& layer, const char* heads, std::int64_t stride,
                const float* sinks) noexcept;
+
+// Multiplies rows of so many features by the sigmoid of gates, in place.
+void pass_gates(Kind kind, const Rows& x, const Rows& gates, std::int64_t features) noexcept;
