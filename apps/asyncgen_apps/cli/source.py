@@ -70,7 +70,7 @@ class Source:
     """Which model to open, and how.
 
     Attributes:
-        model: ``demo``, a folder, or a hub id.
+        model: ``demo``, a folder, a hub id, or a GGUF file.
         device: Where to compute; ``None`` chooses.
         dtype: Data type of the weights; ``None`` takes the checkpoint's.
         threads: Compute threads; ``None`` takes the process's.
