@@ -80,7 +80,10 @@ from asyncgen.engine.metrics import (
     HistogramSnapshot as HistogramSnapshot,
     MetricsSnapshot as MetricsSnapshot,
 )
-from asyncgen.engine.requests.stream_params import StreamParams as StreamParams
+from asyncgen.engine.requests.stream_params import (
+    PromptParams as PromptParams,
+    StreamParams as StreamParams,
+)
 from asyncgen.engine.scheduling.scheduler import Scheduler as Scheduler
 from asyncgen.engine.scheduling.schedulers import (
     FIFOScheduler as FIFOScheduler,
@@ -229,6 +232,8 @@ from asyncgen.types import (
     Sample as Sample,
     Timing as Timing,
     TokenLogprob as TokenLogprob,
+    ToolCall as ToolCall,
+    ToolCallDelta as ToolCallDelta,
     TopLogprob as TopLogprob,
     Usage as Usage,
 )

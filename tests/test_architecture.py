@@ -17,6 +17,7 @@ LAYERS = (
         "asyncgen.errors",
         "asyncgen.embedding_layers",
         "asyncgen.embedding_settings",
+        "asyncgen.formats",
         "asyncgen.guard",
         "asyncgen.types",
         "asyncgen.progress",
@@ -26,6 +27,7 @@ LAYERS = (
         "asyncgen.recipes",
         "asyncgen.saving",
         "asyncgen.chat_content",
+        "asyncgen.chat_formats",
         "asyncgen.chat_template",
         "asyncgen.template_limits",
         "asyncgen.batch_encoding",
@@ -38,6 +40,7 @@ LAYERS = (
         "asyncgen.weight_map",
         "asyncgen.checkpoint",
         "asyncgen.mxfp4",
+        "asyncgen.packed",
         "asyncgen.weights",
     ),
     (
@@ -51,6 +54,8 @@ LAYERS = (
     ("asyncgen.generation.strategies", "asyncgen.generation.generate"),
     ("asyncgen.engine",),
     (
+        "asyncgen.formats.gguf.config",
+        "asyncgen.formats.gguf.rules",
         "asyncgen.load_options",
         "asyncgen.loading",
         "asyncgen.modeling",

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from asyncgen.models.activations import ACTIVATIONS, FUSED, Xielu
-from asyncgen.models.kernels.blocks import Block, compiled_block
+from asyncgen.models.kernels.blocks import Block, compiled_block, pass_gates
 from asyncgen.models.kernels.experts import Exact, Experts
 from asyncgen.models.kernels.linear import Linear
 from asyncgen.models.kernels.native_linear import GATES
@@ -48,6 +48,10 @@ IN_ONE_CALL = frozenset(
         "experts",
         "is_parallel",
         "residual_scale",
+        "has_attention",
+        "has_feed_forward",
+        "gates_in_queries",
+        "mixer",
     }
 )
 """The fields of a `BlockPlan` that are computed, or settled by its weights, in one call. A block
@@ -123,6 +127,7 @@ class DecoderLayer(Prepared):
         self.plan: BlockPlan = config.blocks[index]
         self.index = index
         self.rope = rope
+        self.mixer: Any = None  # see `MixerLayer`
         self.num_turned = config.num_attention_heads + config.num_key_value_heads
         self.num_heads = config.num_attention_heads
         self.num_stored = self.num_turned + config.num_key_value_heads
@@ -214,32 +219,36 @@ class DecoderLayer(Prepared):
         if any(getattr(plan, field.name) != field.default for field in others):
             return None
         heads_scaler = keys_scaler = None
-        if head_norm is not None:
+        if head_norm is not None and plan.has_attention:
             assert self.q_norm is not None and self.k_norm is not None
             if head_norm.span == "width":
                 heads_scaler, keys_scaler = self.q_norm.scaler, self.k_norm.scaler
             elif (heads_scaler := self._heads_scaler()) is None:
                 return None
-        has_experts = plan.experts is not None
-        feed: Any = self.experts if has_experts else self._up().ready()
+        feed: Any = None
+        if plan.has_feed_forward:
+            feed = self._up().ready() if plan.experts is None else self.experts
+        is_plain = plan.has_feed_forward and plan.experts is None
         return compiled_block(
             Block(
                 input_norm=_scaler(self.input_norm),
-                qkv=self.qkv.ready(),
+                qkv=self.qkv.ready() if plan.has_attention else None,
                 heads_norm=heads_scaler,
                 keys_norm=keys_scaler,
-                is_normed_turned=head_norm is not None and head_norm.is_after_rope,
-                rope=-1 if self.rope is None else self.rope,
-                sinks=self._sinks(),
-                output=self.output.ready(),
+                is_normed_turned=heads_scaler is not None and self._is_normed_turned(),
+                rope=-1 if self.rope is None or not plan.has_attention else self.rope,
+                sinks=self._sinks() if plan.has_attention else None,
+                output=self.output.ready() if plan.has_attention else None,
                 output_norm=_scaler(self.output_norm),
                 post_norm=_scaler(self.post_norm),
                 up=feed,
-                down=None if has_experts else self.down.ready(),
+                down=self.down.ready() if is_plain else None,
                 down_norm=_scaler(self.down_norm),
                 is_parallel=plan.is_parallel,
                 output_scale=plan.residual_scale,
                 down_scale=plan.residual_scale * self._experts_scale(),
+                mixer=self.mixer,
+                has_gates=plan.gates_in_queries and plan.has_attention,
             )
         )
 
@@ -277,7 +286,7 @@ class DecoderLayer(Prepared):
         """What makes of normalised rows ``[N, E]`` those that attention gives, ``[N, H * D]``."""
         head_norm, rope = self.plan.head_norm, self.rope
         normalise = None if head_norm is None else self._head_normaliser()
-        is_after = head_norm is not None and head_norm.is_after_rope
+        is_after = self._is_normed_turned()
         before, after = (None, normalise) if is_after else (normalise, None)
         qkv_into, sinks, finish = self._qkv_into(), self._sinks(), self._finisher()
         index, num_heads, count = self.index, self.num_heads, self.num_stored
@@ -306,11 +315,15 @@ class DecoderLayer(Prepared):
                 after(heads)
             if gates:
                 attended = attention.attend(index, heads[:, :count].contiguous(), sinks)
-                return attended.mul_(heads[:, count:].flatten(1).sigmoid())
+                return pass_gates(attended, heads[:, count:].flatten(1))
             attended = attention.attend(index, heads, sinks)
             return attended if finish is None else finish(attended, normed)
 
         return attend
+
+    def _is_normed_turned(self) -> bool:
+        head_norm = self.plan.head_norm
+        return head_norm is not None and head_norm.is_after_rope
 
     def _qkv_into(self) -> Callable[[Tensor, Tensor], Tensor]:
         """The product of queries, keys and values, cut off and filled up as the plan says."""

@@ -74,6 +74,7 @@ class Begun:
     prompt_ids: list[int]
     seed: int
     position: tuple[int, ...]
+    separates: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,10 +185,8 @@ class EngineProcess:
                 pass
         return stream.result
 
-    async def count_tokens(
-        self, prompt: Prompt, *, chat_template_kwargs: dict[str, Any] | None = None
-    ) -> int:
-        return int(await self._ask("count", prompt, chat_template_kwargs))
+    async def count_tokens(self, prompt: Prompt, **params: Any) -> int:
+        return int(await self._ask("count", prompt, params))
 
     async def measure(self) -> MetricsSnapshot:
         found: MetricsSnapshot = await self._ask("measure")
@@ -282,6 +281,10 @@ class PipedStream:
     @property
     def seed(self) -> int:
         return self._told.seed
+
+    @property
+    def separates(self) -> bool:
+        return self._told.separates
 
     @property
     def position(self) -> tuple[int, ...]:
@@ -468,8 +471,8 @@ class _Child:
                 texts, params = order.given
                 self._tell(order, await self.llm.embed(texts, **params))
             else:
-                prompt, variables = order.given
-                count = await self.llm.count_tokens(prompt, chat_template_kwargs=variables)
+                prompt, params = order.given
+                count = await self.llm.count_tokens(prompt, **params)
                 self._tell(order, count)
         except Exception as error:
             self._tell(order, _portable(error))
@@ -480,7 +483,9 @@ class _Child:
             stream = self.llm.stream(prompt, **params)
             self.streams[order.number] = stream
             async with stream:
-                self._tell(order, Begun(stream.prompt_ids, stream.seed, stream.position))
+                self._tell(
+                    order, Begun(stream.prompt_ids, stream.seed, stream.position, stream.separates)
+                )
                 async for event in stream.events():
                     self._tell(order, event)
             self._tell(order, None)

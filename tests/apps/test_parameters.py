@@ -23,6 +23,9 @@ JSON_TYPES = {
     "list[list[int]]": "Sequences",
     "Sequence[int] | Sequence[Sequence[int]]": "TokenIds | Sequences",
     "dict[str, Any]": "Variables",
+    "Sequence[dict[str, Any]]": "Tools",
+    "str | dict[str, Any]": "Choice | NamedTool",
+    "Sequence[int]": "TokenIds",
     "tuple[int, float]": "tuple[Integer, Number]",
 }
 """How the HTTP schema writes a type of the table."""

@@ -154,7 +154,7 @@ def test_partial_values_without_an_event_loop() -> None:
         {"custom_generate": lambda model, input_ids, **_: input_ids},
         {"choice": ["a"]},
     ],
-    ids=str,
+    ids=lambda further: next(iter(further)),
 )
 async def test_what_has_rules_of_its_own_is_refused(further: dict[str, Any]) -> None:
     async with AsyncLLM(MODEL, tokenizer=byte_tokenizer()) as llm:

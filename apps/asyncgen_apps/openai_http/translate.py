@@ -10,6 +10,8 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
+from pydantic import BaseModel
+
 from asyncgen_apps.openai_http.failures import ApiError, clipped
 from asyncgen_apps.openai_http.schema import (
     ChatCompletionRequest,
@@ -31,6 +33,8 @@ MAX_STREAMS = 1024
 EXTRAS = tuple(GenerationFields.model_fields)
 SAME = ("seed", "stop", "temperature", "top_p", "presence_penalty", "frequency_penalty")
 OTHER_NAMES = {"min_tokens": "min_new_tokens"}
+_TOLD = {"content", "name", "tool_calls", "tool_call_id", "reasoning_content"}
+"""Fields of a message that chat templates read, beside its role."""
 _TOKEN_ID = re.compile("0|[1-9][0-9]{0,17}")
 
 
@@ -165,7 +169,7 @@ def _shared(
     """Parameters that both routes have, and what the client called them."""
     given = request.model_fields_set
     extras = {name: getattr(request, name) for name in EXTRAS if name in given}
-    extras = {name: value for name, value in extras.items() if value is not None}
+    extras = {name: _plain(value) for name, value in extras.items() if value is not None}
     params = {name: value for name, value in extras.items() if name not in OTHER_NAMES}
     names: dict[str, str] = {}
     for name, ours in OTHER_NAMES.items():
@@ -185,6 +189,15 @@ def _shared(
         _join(params, names, "sequence_bias", "logit_bias", _bias(request.logit_bias))
     _length(request, params, names, text_tokens)
     return params, names
+
+
+def _plain(value: Any) -> Any:
+    """A value of a field without the classes of the schema, as the library takes it."""
+    if isinstance(value, BaseModel):
+        return value.model_dump(exclude_none=True)
+    if isinstance(value, list) and value and isinstance(value[0], BaseModel):
+        return [each.model_dump(exclude_none=True) for each in value]
+    return value
 
 
 def _join(
@@ -239,10 +252,10 @@ def _conversation(request: ChatCompletionRequest) -> list[dict[str, Any]]:
     for message in request.messages:
         give_way()
         role = "system" if message.role == "developer" else message.role
-        turn = {"role": role, "content": message.model_dump(include={"content"})["content"]}
-        if message.name is not None:
-            turn["name"] = message.name
-        messages.append(turn)
+        turn = message.model_dump(include=_TOLD, exclude_none=True)
+        for call in turn.get("tool_calls", ()):
+            call.pop("index", None)
+        messages.append({**turn, "role": role, "content": turn.get("content")})
     return messages
 
 

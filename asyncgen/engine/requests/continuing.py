@@ -88,7 +88,7 @@ def _taken_up(
     request: Request, tokenizer: Tokenizer | None, index: int, ids: tuple[int, ...]
 ) -> GivenTokens:
     """One sample, behind its tokens."""
-    text, ends = SampleText(tokenizer, request), request.ends
+    text, ends = SampleText(tokenizer, request, index), request.ends
     if not ids:
         return GivenTokens(ids, text)
     shown, stop = text.add(ids[:-1])
@@ -106,7 +106,8 @@ def _taken_up(
     if request.grammar is not None:
         reason = _shaped(request, index, ids, reason)
     if stop is not None:
-        stopped: FinishReason = "stop" if request.grammar is None else "incomplete"
+        is_cut = stop != "" and request.grammar is not None
+        stopped: FinishReason = "incomplete" if is_cut else "stop"
         return GivenTokens(ids, text, shown, stopped, stop)
     if reason not in ("stop", "incomplete", "length"):
         return GivenTokens(ids, text, shown)  # a deadline or a cancel is found in its turn

@@ -159,6 +159,7 @@ def resolve_params(
         for name, value in given.items():
             setattr(config, name, value)
         _fill(config, _FILLED)
+        _add_stop_ids(config, params.get("stop_token_ids", ()))
         mode = _check(config, given, params)
     except InvalidRequestError:
         raise
@@ -205,6 +206,14 @@ def _check(
         check_constraints(config)
     check_drafting(config, params, mode)
     return mode
+
+
+def _add_stop_ids(config: GenerationConfig, ids: Sequence[int]) -> None:
+    """Let further ids end a sequence."""
+    if ids:
+        own = config.eos_token_id
+        own = [] if own is None else [own] if isinstance(own, int) else list(own)
+        config.eos_token_id = [*own, *(each for each in ids if each not in own)]
 
 
 def _method(params: Mapping[str, Any]) -> str | os.PathLike[str] | Callable[..., Any] | None:

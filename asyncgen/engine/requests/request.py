@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from asyncgen.engine.metrics import EngineMetrics
     from asyncgen.engine.pooling import HiddenPool
     from asyncgen.engine.requests.admission import Seat
+    from asyncgen.engine.requests.conversation import AnswerReading
     from asyncgen.engine.requests.params import RequestParams
     from asyncgen.engine.sample_text import GivenTokens
     from asyncgen.generation.generate.custom import CustomMethod
@@ -62,6 +63,7 @@ class Request:
         fingerprint: Of the engine; ``None`` where nothing is promised.
         given: What each sample had generated before; empty where nothing was.
         pool: What its hidden states go to, if it asks for a vector and for no token.
+        reading: How the text of its answers is taken apart; ``None`` where all of it is text.
         grammar: Compiled from the shape that its answers must have; ``None``: they are free.
         id: Short name for logs, and in the batch.
         started_at: Clock of the engine at its first turn, in seconds; ``None`` before.
@@ -90,6 +92,7 @@ class Request:
     fingerprint: str | None = None
     given: tuple[GivenTokens, ...] = ()
     pool: HiddenPool | None = None
+    reading: AnswerReading | None = None
     grammar: Grammar | None = None
     id: str = field(default_factory=lambda: f"req-{next(_numbers)}")
     started_at: float | None = None

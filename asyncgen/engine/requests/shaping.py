@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from asyncgen.engine.requests.params import RequestParams
     from asyncgen.generation.generate.plan import GenerativeModel
     from asyncgen.structured.grammar import Grammar
+    from asyncgen.structured.shape import Shape
     from asyncgen.tokenizer import Tokenizer
 
 
@@ -20,14 +21,15 @@ _OTHERWISE = frozenset({GenerationMode.CONTRASTIVE_SEARCH, GenerationMode.CONSTR
 
 
 def compile_for(
-    model: GenerativeModel, tokenizer: Tokenizer | None, params: RequestParams
+    model: GenerativeModel, tokenizer: Tokenizer | None, params: RequestParams, shape: Shape
 ) -> Grammar:
     """Compile the shape of a request.
 
     Args:
         model: The engine's model.
         tokenizer: Its tokenizer.
-        params: Of the request, resolved, with a ``shape``.
+        params: Of the request, resolved.
+        shape: What its answers must look like.
 
     Returns:
         The grammar.
@@ -36,8 +38,7 @@ def compile_for(
         InvalidRequestError: The shape is wrong, not supported or too complex, or cannot be had
             together with another parameter.
     """
-    shape, config = params.shape, params.config
-    assert shape is not None
+    config = params.config
     what = None
     if not hasattr(model, "core"):
         what = "a foreign model object decodes by itself"

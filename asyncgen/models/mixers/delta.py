@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from asyncgen.models.family.plan import NormPlan
 from asyncgen.models.kernels.experts import Exact
 from asyncgen.models.kernels.linear import Linear
-from asyncgen.models.kernels.norm import Norm
+from asyncgen.models.kernels.norm import Norm, make_scaler
 from asyncgen.models.kernels.prepared import Prepared
-from asyncgen.models.mixers.gated_delta import gated_delta, of_length_one
+from asyncgen.models.mixers.gated_delta import LEAST, gated_delta, of_length_one
+from asyncgen.models.mixers.native import compile_mixer
 from asyncgen.models.mixers.rows import through_rows
 from asyncgen.models.mixers.scan import convolve, silu, softplus
 
@@ -57,11 +58,17 @@ class DeltaMixer(Prepared):
         """Derive what `run` computes with; again after weights were replaced or moved."""
         if self.decay.weight.is_meta:
             return
-        self._plan = (
+        exact = (
             self.window.weight.detach()[:, 0].float().t().contiguous(),
             -torch.exp(self.decay.weight.detach().float()),
             self.steps_bias.weight.detach().float(),
         )
+        self._plan = *exact, self._compile(*exact)
+
+    @property
+    def compiled(self) -> Any | None:
+        """The mixer in one call, where every part of it is a kernel of ours."""
+        return self._ready()[3]
 
     def run(self, x: Tensor, layer: int, states: StateContext) -> Tensor:
         """What the mixer adds to the stream.
@@ -83,11 +90,34 @@ class DeltaMixer(Prepared):
         normed = self.norm.scaler.into(by_head, by_head).view(found.shape).float()
         return self.leave.ready().product(normed.mul_(silu(gate.float())).to(self.dtype))
 
+    def _compile(self, window: Tensor, decay: Tensor, steps_bias: Tensor) -> Any | None:
+        plan = self.plan
+        # x / sqrt(sum(x²) + eps) is the norm by the root mean square, times a factor.
+        root = plan.keys**-0.5
+        factors = torch.full((2 * plan.key_heads, plan.keys), root)
+        factors[: plan.key_heads] *= root
+        scale = self.norm.scale()
+        if scale is None or not scale.is_cpu:
+            return None
+        by_head = scale.float().expand(plan.heads, -1)
+        return compile_mixer(
+            "DeltaMixer",
+            self.enter.ready(),
+            window,
+            None,
+            make_scaler(factors, plan.keys, LEAST / plan.keys, torch.float32),
+            steps_bias,
+            decay,
+            make_scaler(by_head, plan.values, plan.eps, torch.float32),
+            self.leave.ready(),
+            heads=plan.heads,
+        )
+
     def _advance(
         self, inputs: Tensor, before: Tensor, state: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         plan = self.plan
-        weight, decay, bias = self._plan or self._ready()
+        weight, decay, bias, _ = self._plan or self._ready()
         entering, rates, steps = torch.split(
             inputs, [plan.convolved, plan.heads, plan.heads], dim=-1
         )

@@ -6,10 +6,12 @@ on whether a token came alone, or on the rows beside it (see `scan`).
 
 from __future__ import annotations
 
+from typing import Final
+
 import torch
 from torch import Tensor
 
-_LEAST = 1e-6
+LEAST: Final = 1e-6
 """Added to the square of a length before the root, as checkpoints were trained."""
 
 
@@ -53,4 +55,4 @@ def gated_delta(
 
 def of_length_one(rows: Tensor) -> Tensor:
     """Vectors ``[..., K]`` divided by their lengths, float32."""
-    return rows * torch.rsqrt(rows.square().sum(-1, keepdim=True).add_(_LEAST))
+    return rows * torch.rsqrt(rows.square().sum(-1, keepdim=True).add_(LEAST))

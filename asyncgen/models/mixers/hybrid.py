@@ -19,13 +19,12 @@ class Hybrid:
     """Keys and values beside states.
 
     Attributes:
-        compiled: See `AttentionContext`; ``None``.
         attend: See `AttentionContext`.
         read: See `StateContext`.
         write: See `StateContext`.
+        keep: See `StateContext`.
     """
 
-    compiled = None
     fused = None
 
     def __init__(self, attention: AttentionContext, states: Any) -> None:
@@ -40,11 +39,29 @@ class Hybrid:
         self.attend: Callable[..., Tensor] = attention.attend
         self.read: Callable[[int, Rows], tuple[Tensor, Tensor]] = states.read
         self.write: Callable[[int, Rows, Tensor, Tensor], None] = states.write
+        self.keep: Callable[[int], None] = states.keep
 
     @property
     def rows(self) -> Sequence[Rows]:
         """See `StateContext`."""
         found: Sequence[Rows] = self._states.rows
+        return found
+
+    @property
+    def compiled(self) -> tuple[Any, Any] | None:
+        """See `AttentionContext`: pages and states, where our kernels compute with both."""
+        pages, states = self._attention.compiled, self._states.compiled
+        return None if pages is None or states is None else (pages, states)
+
+    @property
+    def native(self) -> Any | None:
+        """See `StateContext`."""
+        return self._states.native
+
+    @property
+    def order(self) -> Tensor | None:
+        """See `StateContext`."""
+        found: Tensor | None = self._states.order
         return found
 
     def begin(self, rows: int, length: int) -> None:

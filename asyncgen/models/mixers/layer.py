@@ -7,15 +7,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from asyncgen.models.block import DecoderLayer
 from asyncgen.models.family.delta import DeltaPlan
 from asyncgen.models.mixers.delta import DeltaMixer
 from asyncgen.models.mixers.mamba import DualMixer, SelectiveMixer
+from asyncgen.models.mixers.native import add_mixed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import torch
     from torch import Tensor
 
     from asyncgen.models.block import Workspace
@@ -46,10 +48,6 @@ class MixerLayer(DecoderLayer):
             self.mixer.prepare()
         super().prepare()
 
-    def compiled(self) -> None:
-        """Its parts are several calls, also where all of them are our kernels'."""
-        return None
-
     def run(
         self, x: Tensor, placed: Sequence[tuple[Tensor, ...]], attention: Any, space: Workspace
     ) -> None:
@@ -64,18 +62,26 @@ class MixerLayer(DecoderLayer):
         plan = self._plan or self._ready()
         input_norm, attend, add_output, post_norm, feed_forward = plan
         normed = x if input_norm is None else input_norm(x, space.normed)
-        mixed = None if self.mixer is None else self.mixer.run(normed, self.place, attention)
         if attend is not None:
             add_output(x, attend(normed, placed, attention, space), space)
-        if mixed is not None:
-            x.add_(self._scaled(mixed))
+        if self.mixer is not None:
+            self._mix(x, normed, attention)
         if feed_forward is not None:
             feed_forward(x, normed if post_norm is None else post_norm(x, space.normed), space)
 
-    def _scaled(self, mixed: Tensor) -> Tensor:
-        """What a mixer gives, as it is added to the stream."""
-        scale = self.plan.residual_scale
-        return mixed if scale == 1 else mixed.mul_(scale)
+    def _mix(self, x: Tensor, normed: Tensor, states: Any) -> None:
+        """Add what the mixer gives to the stream."""
+        assert self.mixer is not None
+        scale, compiled = self.plan.residual_scale, self.mixer.compiled
+        if compiled is None or states.native is None:
+            mixed = self.mixer.run(normed, self.place, states)
+            x.add_(mixed if scale == 1 else mixed.mul_(scale))
+        elif scale == 1:
+            add_mixed(compiled, x, normed, states, self.place)
+        else:
+            mixed = torch.zeros_like(x)
+            add_mixed(compiled, mixed, normed, states, self.place)
+            x.add_(mixed.mul_(scale))
 
 
 def make_mixer(

@@ -86,7 +86,7 @@ def test_one_question_goes_on_with_the_last_conversation(llm: ScriptedLLM, state
     _keep(state, "some/model", seed=3, top_p=0.5)
     assert run_cli("chat", "c", "--continue", "--seed", "4").exit_code == 0
     assert _texts(llm.asked[0][0]) == ["s", "a", "b", "c"]
-    assert llm.asked[0][1] == {"seed": 4, "top_p": 0.5}
+    assert llm.asked[0][1] == {"seed": 4, "top_p": 0.5, "separate_reasoning": False}
     assert llm.source == source.Source("some/model")
     assert run_cli("chat", "d", "-c", "--system", "t", "-m", "other", "--no-save").exit_code == 0
     said = ["t", "a", "b", "c", "An answer.", "d"]

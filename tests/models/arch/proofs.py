@@ -122,7 +122,7 @@ async def _seats_change_hands(
         for _ in range(5):
             first = [asyncio.ensure_future(llm.generate(row, **options)) for row in rows[:half]]
             while llm.metrics().requests_running < half and not all(call.done() for call in first):
-                await asyncio.sleep(0)
+                await asyncio.sleep(0.001)
             later = [llm.generate(row, client="another", **options) for row in rows[half:]]
             answers = await asyncio.gather(*first, *later)
             if llm.metrics().preemptions > 0:
@@ -278,7 +278,7 @@ def quantised_cache(pair: Pair, _: object) -> None:
 @torch.no_grad()
 def rounded(theirs: Any, text: list[int], answer: list[int], *, residual_length: int) -> Tensor:
     """Logits ``[S, V]`` along an answer, of the reference with a cache that rounds to 4 bits."""
-    from transformers.cache_utils import Cache, QuantizedLayer
+    from transformers.cache_utils import DynamicCache, DynamicLayer, QuantizedLayer
 
     class Rounded(QuantizedLayer):  # type: ignore[misc]
         """Levels between the least and the greatest number of a head; kept as numbers."""
@@ -291,8 +291,10 @@ def rounded(theirs: Any, text: list[int], answer: list[int], *, residual_length:
         def _dequantize(self, q_tensor: Tensor) -> Tensor:
             return q_tensor
 
-    layers = theirs.config.get_text_config().num_hidden_layers
-    cache = Cache(layers=[Rounded(residual_length=residual_length) for _ in range(layers)])
+    cache = DynamicCache(config=theirs.config)
+    for number, layer in enumerate(cache.layers):
+        if isinstance(layer, DynamicLayer):  # a state is kept as it is
+            cache.layers[number] = Rounded(residual_length=residual_length)
     steps = [text, *([token] for token in answer[:-1])]
     found, length = [], 0
     for ids in steps:

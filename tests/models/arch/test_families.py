@@ -12,13 +12,16 @@ import torch
 import asyncgen
 from asyncgen import native
 from asyncgen.cache.paged import PagedStorage
+from asyncgen.cache.states import StateStorage
 from asyncgen.models.arch.registry import FAMILIES as DECLARED
 from asyncgen.models.attention.paged.attention import PagedAttention
 from asyncgen.models.config import ModelConfig
 from asyncgen.models.kernels.linear import Linear
 from asyncgen.models.kernels.native_linear import NativeKernel, NativeStack
+from asyncgen.models.mixers.hybrid import PackedHybrid
+from asyncgen.models.mixers.packed import PackedStates
 from tests.doubles.tokenizers import save_tokenizer
-from tests.models.arch.families import FAMILIES, HYBRIDS, STATES, make
+from tests.models.arch.families import FAMILIES, STATES, make
 from tests.models.arch.variants import VARIANTS
 from tests.models.packing import make_rows, num_groups, packed
 
@@ -37,7 +40,6 @@ ROWS = [[5, 17, 3, 44, 9, 21, 80], [7, 8], [11, 64, 2, 90, 33, 12, 6, 28, 71, 15
 # Blocks of our kernels alone run in one call; in these our products take turns with torch: what is
 # cut off, gated, repeated or weighed before an expert, norms without weights, learned activations.
 NOT_IN_ONE_CALL = {
-    *HYBRIDS,
     "afmoe",
     "apertus",
     "dbrx",
@@ -139,10 +141,14 @@ def compare_paths(core: DecoderLM) -> None:
         core._plan = plan
         groups = num_groups(core)
         storage = PagedStorage(core.config, 8 * groups, 8, dtype=core.dtype)
-        attention = PagedAttention(core.config, storage)
+        attention: Any = PagedAttention(core.config, storage)
+        if core.config.mixing:
+            states = PackedStates(StateStorage(core.config, 3, dtype=core.dtype))
+            attention = PackedHybrid(attention, states)
         rows = make_rows([26, 1, 9], 8, list(range(8 * groups)), 0, groups)
-        for row in rows:
+        for slot, row in enumerate(rows):
             row.ids %= core.vocab_size
+            row.slot = slot
         for count in (1, 9, 16):
             live = [row for row in rows if row.start < len(row.ids)]
             for row in live:
