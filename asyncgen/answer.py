@@ -302,15 +302,29 @@ class Answer:
         return Pace(interval, self._waiting.pause)
 
     async def _next_batch(self, pace: Pace) -> str:
+        await self._come_round(pace)
+        text = await self._next_text()
+        pace.took()
+        return text
+
+    async def _next_events(self, pace: Pace) -> list[TokenEvent]:
+        await self._come_round(pace)
+        while True:
+            await self._fill(as_text=False)
+            with self._guard:
+                events = [self._take() for _ in range(len(self._unread))]
+            if events:
+                pace.took()
+                return events
+
+    async def _come_round(self, pace: Pace) -> None:
+        """Wait until the next batch may be read."""
         with self._alone():
             try:
                 await pace.turn(self._is_over)
             except BaseException:
                 self._leave()
                 raise
-        text = await self._next_text()
-        pace.took()
-        return text
 
     def _is_over(self) -> bool:
         """Whether the last event is there, read or not."""

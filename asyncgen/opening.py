@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from asyncgen.engine.metrics import EngineMetrics
     from asyncgen.engine.requests.admission import Admission
     from asyncgen.engine.scheduling.groups import CacheRoom
+    from asyncgen.packed.quantise import Packing
     from asyncgen.pretrained import PreTrainedModel
     from asyncgen.progress import ProgressOption
     from asyncgen.tokenizer import Tokenizer
@@ -40,6 +41,10 @@ class LLMOptions(SharedOptions, total=False):
     """Where to compute; ``None`` is the CPU, or CUDA where there is one."""
     dtype: str | torch.dtype | None
     """What to compute in; ``None`` or ``"auto"`` is what the checkpoint says."""
+    quantize: Packing | None
+    """``"int8"`` or ``"int4"`` packs weights while they are read: half, a quarter of the memory
+    of bfloat16. ``None`` leaves them as the checkpoint has them.
+    """
     num_threads: int | None
     """OpenMP threads that compute, until it is closed; ``None`` leaves torch's choice."""
     revision: str | None
@@ -88,6 +93,7 @@ class ModelSource(EngineOptions):
         tokenizer: A folder, a hub id or a tokenizer object; ``None`` takes the model's own.
         device: Where to compute.
         dtype: What to compute in; ``None`` or ``"auto"`` is what the checkpoint says.
+        quantize: What weights are packed to while they are read; ``None`` leaves them as they are.
         num_threads: OpenMP threads of the decode thread; ``None`` leaves torch's choice.
         revision: Revision on the hub.
         token: Access token for the hub.
@@ -102,6 +108,7 @@ class ModelSource(EngineOptions):
     tokenizer: str | os.PathLike[str] | Any | None = None
     device: str | torch.device | None = None
     dtype: str | torch.dtype | None = None
+    quantize: Packing | None = None
     num_threads: int | None = None
     revision: str | None = None
     token: str | bool | None = None
@@ -119,6 +126,8 @@ class ModelSource(EngineOptions):
                 cannot honour.
         """
         EngineOptions.__post_init__(self)
+        if self.quantize not in (None, "int8", "int4"):
+            raise InvalidRequestError("quantize", self.quantize, "use 'int8', 'int4' or None")
         check_formats(self.tool_format, self.reasoning_format)
         if isinstance(self.source, str | os.PathLike):
             return
@@ -126,7 +135,7 @@ class ModelSource(EngineOptions):
             raise InvalidRequestError(
                 "tokenizer", None, "a model object comes without one; pass its tokenizer"
             )
-        loaded = ["device", "dtype", "revision"]
+        loaded = ["device", "dtype", "quantize", "revision"]
         if not isinstance(self.tokenizer, str | os.PathLike):
             loaded.append("token")
         for name in loaded:
@@ -212,6 +221,7 @@ def _load_model(source: ModelSource) -> PreTrainedModel:
         source.source,
         device=source.device,
         dtype=source.dtype,
+        quantize=source.quantize,
         revision=source.revision,
         token=source.token,
         progress=source.progress,

@@ -51,6 +51,18 @@ class TextStream(Answer):
         next_batch = partial(self._next_batch, self._pace(interval))
         return Reader(next_batch, self._leave, self._abandon)
 
+    def event_batches(self, *, interval: float = 0.05) -> AsyncIterator[list[TokenEvent]]:
+        """Read events in few lists, as :meth:`batches` reads text; no list is empty.
+
+        Args:
+            interval: Least seconds between two lists, from 0.
+
+        Raises:
+            InvalidRequestError: An interval that is none.
+        """
+        next_events = partial(self._next_events, self._pace(interval))
+        return Reader(next_events, self._leave, self._abandon)
+
     def partial(self) -> AsyncIterator[Any]:
         """Read the value that the answer stands for while it grows: objects, lists and texts.
 
@@ -143,6 +155,17 @@ class SyncTextStream(Answer):
             InvalidRequestError: An interval that is none; from the first read, several samples.
         """
         return self._reader(partial(self._next_batch, self._pace(interval)))
+
+    def event_batches(self, *, interval: float = 0.05) -> Iterator[list[TokenEvent]]:
+        """Read events in few lists, as :meth:`TextStream.event_batches`.
+
+        Args:
+            interval: Least seconds between two lists, from 0.
+
+        Raises:
+            InvalidRequestError: An interval that is none.
+        """
+        return self._reader(partial(self._next_events, self._pace(interval)))
 
     def partial(self) -> Iterator[Any]:
         """Read the value that the answer stands for while it grows, as `TextStream.partial`.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 
 import pytest
@@ -22,6 +23,18 @@ settings.register_profile("same", unhurried, derandomize=True)
 def pytest_configure(config: pytest.Config) -> None:
     """Examples are the same in every run of the gate; the big counts look for new ones."""
     settings.load_profile("new" if config.option.markexpr == "soak" else "same")
+
+
+def pytest_collection() -> None:
+    """What is collected stays: looking through it for garbage takes as long as collecting it."""
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """Leave it out when tests collect garbage, as many do."""
+    gc.collect()
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(params=["asyncio", "trio"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ LAYERS = (
         "asyncgen.errors",
         "asyncgen.embedding_layers",
         "asyncgen.embedding_settings",
+        "asyncgen.formats",
         "asyncgen.guard",
         "asyncgen.types",
         "asyncgen.progress",
@@ -38,6 +40,7 @@ LAYERS = (
         "asyncgen.weight_map",
         "asyncgen.checkpoint",
         "asyncgen.mxfp4",
+        "asyncgen.packed",
         "asyncgen.weights",
     ),
     (
@@ -51,6 +54,8 @@ LAYERS = (
     ("asyncgen.generation.strategies", "asyncgen.generation.generate"),
     ("asyncgen.engine",),
     (
+        "asyncgen.formats.gguf.config",
+        "asyncgen.formats.gguf.rules",
         "asyncgen.load_options",
         "asyncgen.loading",
         "asyncgen.modeling",
@@ -83,10 +88,17 @@ FOLDERS = {"streamers": ROOT, "asyncgen": ROOT, "asyncgen_apps": ROOT / "apps"}
 """Where each package lies."""
 
 
-def _sources() -> list[Path]:
-    return sorted(
+@cache
+def _sources() -> tuple[Path, ...]:
+    paths = (
         path for package, folder in FOLDERS.items() for path in (folder / package).rglob("*.py")
     )
+    return tuple(sorted(paths))
+
+
+@cache
+def _modules() -> frozenset[str]:
+    return frozenset(_module(path) for path in _sources())
 
 
 def _module(path: Path) -> str:
@@ -107,9 +119,9 @@ def _layer(module: str) -> int:
     return rank
 
 
-def _imports(path: Path) -> set[str]:
+@cache
+def _imports(path: Path) -> frozenset[str]:
     """Every module of ours that a file imports, also inside functions and for types only."""
-    modules = {_module(other) for other in _sources()}
     found: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
@@ -117,8 +129,8 @@ def _imports(path: Path) -> set[str]:
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             for alias in node.names:
                 deeper = f"{node.module}.{alias.name}"
-                found.add(deeper if deeper in modules else node.module)
-    return {name for name in found if name.split(".")[0] in FOLDERS}
+                found.add(deeper if deeper in _modules() else node.module)
+    return frozenset(name for name in found if name.split(".")[0] in FOLDERS)
 
 
 @pytest.mark.parametrize("path", _sources(), ids=_module)

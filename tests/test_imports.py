@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 
 from tests.test_architecture import ROOT, _imports, _module, _sources
 
 
-def _graph() -> dict[str, set[str]]:
+@cache
+def _graph() -> dict[str, frozenset[str]]:
     """What each module imports, also for types only and inside functions.
 
     An import of a package is one of its ``__init__``. The stub of the package's front counts as

@@ -57,12 +57,12 @@ class GroupPlan:
         depth: Layers that a page has places for. 0 where all keep states (`states`): a page holds
             nothing then, and only says how far a text has come.
         groups: Those that keep everything come first. The order is that of a request's tables.
-        sources: For each layer, whose keys and values it reads.
+        sources: For each layer, whose keys and values it reads; ``None``: it does not attend.
     """
 
     depth: int
     groups: tuple[CacheGroup, ...]
-    sources: tuple[int, ...]
+    sources: tuple[int | None, ...]
 
     @property
     def windows(self) -> tuple[int | None, ...]:
@@ -78,13 +78,16 @@ class GroupPlan:
         return min(count, max(seen))
 
     def places(self) -> list[tuple[int, int]]:
-        """For each layer its group, and its place in that group's pages."""
+        """For each layer its group, and its place in that group's pages.
+
+        A layer that does not attend never asks; it has those of the first that does.
+        """
         found = {
             layer: (number, place)
             for number, group in enumerate(self.groups)
             for place, layer in enumerate(group.layers)
         }
-        return [found[source] for source in self.sources]
+        return [(0, 0) if source is None else found[source] for source in self.sources]
 
 
 def plan_groups(config: ModelConfig) -> GroupPlan:
@@ -93,11 +96,15 @@ def plan_groups(config: ModelConfig) -> GroupPlan:
     Args:
         config: The model's.
     """
-    if all(block.mixer is not None for block in config.blocks):
+    if not config.attending:
         return GroupPlan(0, (CacheGroup(GroupKind.FULL, ()),), ())
     layers_of: dict[int | None, list[int]] = {}
-    sources = tuple(map(config.keys_of, range(config.num_hidden_layers)))
-    for layer in sorted(set(sources)):
+    attending = frozenset(config.attending)
+    sources = tuple(
+        config.keys_of(layer) if layer in attending else None
+        for layer in range(config.num_hidden_layers)
+    )
+    for layer in sorted({source for source in sources if source is not None}):
         layers_of.setdefault(config.window(layer), []).append(layer)
     kinds = sorted(layers_of.items(), key=lambda kind: (kind[0] is not None, kind[0] or 0))
     depth = _depth([len(layers) for _, layers in kinds], has_full=None in layers_of)

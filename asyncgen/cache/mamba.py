@@ -16,7 +16,7 @@ from asyncgen.cache.states import StateLayer
 from asyncgen.errors import InvalidRequestError
 
 if TYPE_CHECKING:
-    from asyncgen.models.family.states import StatePlan
+    from asyncgen.models.family.states import StateShape
 
 
 class MambaShape(Protocol):
@@ -45,13 +45,13 @@ class MambaLayer(StateLayer):
         self._index = index
         self._show()
 
-    def open(self, plan: StatePlan, rows: int, like: Tensor) -> None:
+    def open(self, plan: StateShape, rows: int, like: Tensor) -> None:
         """See `StateLayer.open`; the cache may have been written to from outside since."""
         self._show()
         super().open(plan, rows, like)
-        if self._cache.ssm_state_size != plan.size:
+        if self._cache.ssm_state_size != plan.shape[-1]:
             size = self._cache.ssm_state_size
-            allowed = f"the model's states have {plan.size} numbers a channel; make a new one"
+            allowed = f"the model's states have {plan.shape[-1]} numbers a channel; make a new one"
             raise InvalidRequestError("past_key_values", f"MambaCache of {size}", allowed)
 
     def replace(self, window: Tensor, state: Tensor) -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from asyncgen.models.config import ModelConfig
-    from asyncgen.models.family.states import StatePlan
+    from asyncgen.models.family.states import MixerPlan, StateShape
 
 
 class StateLayer:
@@ -55,7 +55,7 @@ class StateLayer:
         """Whether there are rows."""
         return self.window is not None
 
-    def open(self, plan: StatePlan, rows: int, like: Tensor) -> None:
+    def open(self, plan: StateShape, rows: int, like: Tensor) -> None:
         """Make the rows, all zero, where there are none yet.
 
         Args:
@@ -133,32 +133,47 @@ class StateLayer:
         self.window = self.state = None
 
 
-def state_layers(cache: Cache, count: int) -> list[StateLayer]:
-    """The layers of a cache for a model of states; a growing cache without positions gets them.
+def state_layers(cache: Cache, config: ModelConfig) -> list[StateLayer]:
+    """The layers of a cache that keep states; a cache without positions gets them.
+
+    They stand at the numbers of their layers; where a layer attends as well, behind all others.
 
     Args:
         cache: What a caller brought, or what was made for it.
-        count: Layers of the model.
+        config: The model's.
 
     Raises:
-        InvalidRequestError: It is one of keys and values, or of another number of layers.
+        InvalidRequestError: It has keys and values in their places, or is of another number of
+            layers.
     """
+    count = config.num_hidden_layers
+    behind = iter(range(count, count + len(config.mixing)))
+    places = [
+        next(behind) if config.blocks[layer].has_attention else layer for layer in config.mixing
+    ]
     layers = cast("list[Any]", cache.layers)
-    is_fresh = all(type(layer) is DynamicLayer and not layer.length for layer in layers)
-    if isinstance(cache, DynamicCache) and is_fresh:
-        layers[:] = [StateLayer() for _ in range(count)]
-    if len(layers) != count or not all(isinstance(layer, StateLayer) for layer in layers):
+    is_growing = isinstance(cache, DynamicCache) and all(
+        type(one) is DynamicLayer for one in layers
+    )
+    if (is_growing or config.attending) and not any(layer.length for layer in layers):
+        cache.ensure_layers(max(count, *(place + 1 for place in places)))
+        for place in places:
+            if not isinstance(layers[place], StateLayer):
+                layers[place] = StateLayer()
+    total = max(count, max(places) + 1)
+    if len(layers) != total or not all(isinstance(layers[place], StateLayer) for place in places):
+        others = "no" if not config.attending else "not all of them"
         raise InvalidRequestError(
             "past_key_values",
             type(cache).__name__,
-            f"the {count} layers of this model keep states, and no keys and values; give a new "
-            "`DynamicCache()`, or what a call of the model returned",
+            f"the {count} layers of this model keep states, and {others} keys and values; give a "
+            "new `DynamicCache()`, or what a call of the model returned",
         )
-    return layers
+    return [layers[place] for place in places]
 
 
-def state_plans(config: ModelConfig) -> list[StatePlan]:
-    """The mixers of a model whose layers all have one."""
+def state_plans(config: ModelConfig) -> list[MixerPlan]:
+    """The mixers of a model."""
     return [block.mixer for block in config.blocks if block.mixer is not None]
 
 

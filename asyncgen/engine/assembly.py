@@ -105,25 +105,51 @@ def plan_room(model: Any, options: EngineOptions) -> CacheRoom:
 
     size = options.page_size or kind_of(model.device).page_size
     config = model.core.config
-    if keeps_states(model.core.config):
+    if not config.attending:
         return _room_for_states(model, options, size)
+    num_slots, memory = _slots(model, options)
     positions = getattr(config, "max_position_embeddings", None)
-    spare = int(_records(model, options))
+    spare = int(_records(model, options))  # no hybrid's
     windows = plan_groups(config).windows
     wanted = None
     if positions:
         a_row = most_pages(windows, size, positions, _prefill_chunk(model, options))
         wanted = options.max_running * a_row + spare
     num_pages = plan_pages(
-        options.kv_cache_memory,
+        memory,
         page_bytes=page_bytes(config, size, model.dtype),
         wanted=wanted,
         device=model.device,
         least=len(windows),
     )
+    if num_slots is not None and wanted is not None and options.kv_cache_memory is None:
+        num_pages = min(num_pages, wanted)
     # One that a text cannot do without is needed more urgently.
     spare = min(spare, num_pages - len(windows))
-    return CacheRoom(num_pages - spare, size, spare, windows)
+    return CacheRoom(num_pages - spare, size, spare, windows, num_slots)
+
+
+def _slots(model: Any, options: EngineOptions) -> tuple[int | None, int | float | None]:
+    """Slots of a model of which some layers attend, and what is left of the budget for pages.
+
+    As many as rows run, if half of the memory pays for them: a row needs pages as well.
+
+    """
+    from asyncgen.cache.states import slot_bytes
+    from asyncgen.engine.memory import budget_bytes
+
+    memory = options.kv_cache_memory
+    if not keeps_states(model.core.config):
+        return None, memory
+    each = slot_bytes(model.core.config, model.dtype)
+    room = budget_bytes(memory, model.device)
+    num_slots = min(options.max_running, max(room // 2 // each, 1))
+    left = room - num_slots * each
+    if left <= 0:
+        shown = f"unset, which is {room} bytes here" if memory is None else memory
+        allowed = f"the states of one text take {each} bytes, beside which there must be pages"
+        raise InvalidRequestError("kv_cache_memory", shown, allowed)
+    return num_slots, left
 
 
 def _room_for_states(model: Any, options: EngineOptions, page_size: int) -> CacheRoom:
@@ -194,6 +220,7 @@ def assemble(
             windows=room.windows,
             num_slots=room.num_slots,
         )
+        metrics.pages_total, metrics.page_size = pool.num_pages, room.page_size
         if callable(getattr(model.core, "decode_packed", None)):
             batch = _make_batch(model, tokenizer, options, room, pool, metrics, progress)
     start_alone = _runs(model, tokenizer, options, assistants, is_closing, metrics)
@@ -277,11 +304,15 @@ def _make_context(model: Any, room: CacheRoom) -> Any:
     from asyncgen.cache.paged import PagedStorage
     from asyncgen.cache.states import StateStorage
     from asyncgen.models.attention.paged.attention import PagedAttention
+    from asyncgen.models.mixers.hybrid import PackedHybrid
     from asyncgen.models.mixers.packed import PackedStates
 
     config, device, dtype = model.core.config, model.device, model.dtype
+    states = None
     if room.num_slots is not None:
-        return PackedStates(StateStorage(config, room.num_slots, device=device, dtype=dtype))
+        states = PackedStates(StateStorage(config, room.num_slots, device=device, dtype=dtype))
+        if not config.attending:
+            return states
     storage = PagedStorage(
         config,
         room.num_pages + room.num_spare,
@@ -290,7 +321,8 @@ def _make_context(model: Any, room: CacheRoom) -> Any:
         dtype=dtype,
         heads_first=kind_of(device).heads_first,
     )
-    return PagedAttention(config, storage)
+    attention = PagedAttention(config, storage)
+    return attention if states is None else PackedHybrid(attention, states)
 
 
 def _make_graphs(

@@ -23,6 +23,22 @@ CUDA_SHARE = 0.90
 """Default share of the device that model and pages take together."""
 
 
+def budget_bytes(
+    budget: int | float | None,
+    device: torch.device,
+    memory: Callable[[torch.device], tuple[int, int]] | None = None,
+) -> int:
+    """Bytes that a budget is; arguments and errors are those of `plan_pages`."""
+    free, total = (memory or device_memory)(device)
+    if budget is None:
+        share = int(CUDA_SHARE * total) - (total - free)
+        return share if device.type == "cuda" else int(CPU_SHARE * free)
+    room = int(budget * total) if isinstance(budget, float) else budget
+    if room > total:
+        raise InvalidRequestError("kv_cache_memory", budget, f"the device has {total} bytes")
+    return room
+
+
 def plan_pages(
     budget: int | float | None,
     *,
@@ -52,17 +68,12 @@ def plan_pages(
     Raises:
         InvalidRequestError: The budget pays for fewer, or is more than the device has.
     """
-    free, total = (memory or device_memory)(device)
+    room = budget_bytes(budget, device, memory)
+    pages = room // page_bytes
+    shown: object = budget
     if budget is None:
-        share = int(CUDA_SHARE * total) - (total - free)
-        room = share if device.type == "cuda" else int(CPU_SHARE * free)
-        pages = room // page_bytes if wanted is None else min(room // page_bytes, wanted)
-        shown: object = f"unset, which is {room} bytes here"
-    else:
-        room = int(budget * total) if isinstance(budget, float) else budget
-        pages, shown = room // page_bytes, budget
-        if room > total:
-            raise InvalidRequestError("kv_cache_memory", budget, f"the device has {total} bytes")
+        pages = pages if wanted is None else min(pages, wanted)
+        shown = f"unset, which is {room} bytes here"
     if pages < least:
         raise InvalidRequestError(
             "kv_cache_memory",

@@ -68,5 +68,4 @@ def prompt_cost(core: Any) -> PromptCost | None:
         if isinstance(module, Linear) and module is not core.lm_head
     )
     each = 2 * config.num_attention_heads * config.head_dim
-    attending = [layer for layer, block in enumerate(config.blocks) if block.mixer is None]
-    return PromptCost(products, [(each, config.window(layer)) for layer in attending])
+    return PromptCost(products, [(each, config.window(layer)) for layer in config.attending])

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from asyncgen.models.activations import ACTIVATIONS, FUSED, Xielu
-from asyncgen.models.kernels.blocks import Block, compiled_block
+from asyncgen.models.kernels.blocks import Block, compiled_block, pass_gates
 from asyncgen.models.kernels.experts import Exact, Experts
 from asyncgen.models.kernels.linear import Linear
 from asyncgen.models.kernels.native_linear import GATES
@@ -48,6 +48,10 @@ IN_ONE_CALL = frozenset(
         "experts",
         "is_parallel",
         "residual_scale",
+        "has_attention",
+        "has_feed_forward",
+        "gates_in_queries",
+        "mixer",
     }
 )
 """The fields of a `BlockPlan` that are computed, or settled by its weights, in one call. A block
@@ -123,24 +127,36 @@ class DecoderLayer(Prepared):
         self.plan: BlockPlan = config.blocks[index]
         self.index = index
         self.rope = rope
+        self.mixer: Any = None  # see `MixerLayer`
         self.num_turned = config.num_attention_heads + config.num_key_value_heads
         self.num_heads = config.num_attention_heads
+        self.num_stored = self.num_turned + config.num_key_value_heads
         self.head_dim = config.head_dim
         self.width = config.intermediate_size
         self.eps = config.rms_norm_eps
+        self.input_norm = self._norm("input_norm", config, dtype)
+        self.output_norm = self._norm("output_norm", config, dtype)
+        self.post_norm = self._norm("post_norm", config, dtype)
+        self.down_norm = self._norm("down_norm", config, dtype)
+        if self.plan.has_attention:
+            self._make_attention(config, dtype)
+        if self.plan.has_feed_forward:
+            self._make_feed_forward(config, dtype)
+
+    def _norm(self, name: str, config: ModelConfig, dtype: torch.dtype) -> Norm | None:
+        if name not in config.names:
+            return None
+        return Norm(config.hidden_size, self.eps, self.plan.norm, dtype=dtype)
+
+    def _make_attention(self, config: ModelConfig, dtype: torch.dtype) -> None:
         plan, hidden, queries = self.plan, config.hidden_size, self.num_heads * self.head_dim
         keys = values = config.num_key_value_heads * config.head_dim
         attended = queries
         if plan.heads is not None:
             keys, values = (plan.heads.kv_heads * one for one in (self.head_dim, plan.heads.values))
             attended = self.num_heads * plan.heads.values
-
-        def norm(name: str) -> Norm | None:
-            if name not in config.names:
-                return None
-            return Norm(hidden, self.eps, plan.norm, dtype=dtype)
-
-        self.input_norm = norm("input_norm")
+        if plan.gates_in_queries:
+            queries *= 2
         self.qkv: Linear | LatentHeads
         if plan.latent is None:
             self.qkv = Linear(hidden, queries + keys + values, plan.has_qkv_bias, dtype=dtype)
@@ -151,10 +167,10 @@ class DecoderLayer(Prepared):
         self.k_norm = self._head_norm(config.num_key_value_heads, dtype)
         self.attention_gate = Linear(hidden, attended, dtype=dtype) if plan.has_gate else None
         self.output = Linear(attended, hidden, plan.has_output_bias, dtype=dtype)
-        self.output_norm = norm("output_norm")
-        self.post_norm = norm("post_norm")
-        self.down_norm = norm("down_norm")
-        self.sinks = Exact(self.num_heads) if config.attention[index].has_sinks else None
+        self.sinks = Exact(self.num_heads) if config.attention[self.index].has_sinks else None
+
+    def _make_feed_forward(self, config: ModelConfig, dtype: torch.dtype) -> None:
+        plan, hidden = self.plan, config.hidden_size
         if plan.experts is not None:
             self.experts = Experts(hidden, plan.experts, dtype=dtype)
             return
@@ -187,19 +203,13 @@ class DecoderLayer(Prepared):
 
     def prepare(self) -> None:
         """Gather what `run` uses; again after weights were replaced or moved."""
-        head_norm = self.plan.head_norm
-        normalise = None if head_norm is None else self._head_normaliser()
-        is_after = head_norm is not None and head_norm.is_after_rope
+        plan = self.plan
         self._plan = (
             _into(self.input_norm),
-            self._qkv_into(),
-            None if is_after else normalise,
-            normalise if is_after else None,
-            self._sinks(),
-            self._finisher(),
-            self._adder(self.output.ready(), self.output_norm),
+            self._attention() if plan.has_attention else None,
+            self._adder(self.output.ready(), self.output_norm) if plan.has_attention else None,
             _into(self.post_norm),
-            self._feed_forward(),
+            self._feed_forward() if plan.has_feed_forward else None,
         )
 
     def compiled(self) -> Block | None:
@@ -209,32 +219,36 @@ class DecoderLayer(Prepared):
         if any(getattr(plan, field.name) != field.default for field in others):
             return None
         heads_scaler = keys_scaler = None
-        if head_norm is not None:
+        if head_norm is not None and plan.has_attention:
             assert self.q_norm is not None and self.k_norm is not None
             if head_norm.span == "width":
                 heads_scaler, keys_scaler = self.q_norm.scaler, self.k_norm.scaler
             elif (heads_scaler := self._heads_scaler()) is None:
                 return None
-        has_experts = plan.experts is not None
-        feed: Any = self.experts if has_experts else self._up().ready()
+        feed: Any = None
+        if plan.has_feed_forward:
+            feed = self._up().ready() if plan.experts is None else self.experts
+        is_plain = plan.has_feed_forward and plan.experts is None
         return compiled_block(
             Block(
                 input_norm=_scaler(self.input_norm),
-                qkv=self.qkv.ready(),
+                qkv=self.qkv.ready() if plan.has_attention else None,
                 heads_norm=heads_scaler,
                 keys_norm=keys_scaler,
-                is_normed_turned=head_norm is not None and head_norm.is_after_rope,
-                rope=-1 if self.rope is None else self.rope,
-                sinks=self._sinks(),
-                output=self.output.ready(),
+                is_normed_turned=heads_scaler is not None and self._is_normed_turned(),
+                rope=-1 if self.rope is None or not plan.has_attention else self.rope,
+                sinks=self._sinks() if plan.has_attention else None,
+                output=self.output.ready() if plan.has_attention else None,
                 output_norm=_scaler(self.output_norm),
                 post_norm=_scaler(self.post_norm),
                 up=feed,
-                down=None if has_experts else self.down.ready(),
+                down=self.down.ready() if is_plain else None,
                 down_norm=_scaler(self.down_norm),
                 is_parallel=plan.is_parallel,
                 output_scale=plan.residual_scale,
                 down_scale=plan.residual_scale * self._experts_scale(),
+                mixer=self.mixer,
+                has_gates=plan.gates_in_queries and plan.has_attention,
             )
         )
 
@@ -256,27 +270,9 @@ class DecoderLayer(Prepared):
             space: Memory for N tokens.
         """
         plan = self._plan or self._ready()
-        input_norm, qkv_into, before, after, sinks, finish, *rest = plan
-        add_output, post_norm, feed_forward = rest
+        input_norm, attend, add_output, post_norm, feed_forward = plan
         normed = x if input_norm is None else input_norm(x, space.normed)
-        qkv = qkv_into(normed, space.qkv)
-        if qkv is space.qkv:
-            heads, turned = space.heads, space.turned
-        else:
-            heads = qkv.view(qkv.shape[0], -1, self.head_dim)  # [N, H + 2K, D]
-            turned = _halves(heads, self.num_turned)
-        if before is not None:
-            before(heads)
-        if self.rope is not None:
-            cosines, sines, *factors = placed[self.rope]
-            space.turn(turned, cosines, sines)
-            if factors:
-                heads[:, : self.num_heads].mul_(factors[0])
-        if after is not None:
-            after(heads)
-        attended = attention.attend(self.index, heads, sinks)
-        if finish is not None:
-            attended = finish(attended, normed)
+        attended = attend(normed, placed, attention, space)
         if self.plan.is_parallel:
             if post_norm is not None:
                 normed = post_norm(x, torch.empty_like(x))
@@ -286,12 +282,58 @@ class DecoderLayer(Prepared):
             normed = x if post_norm is None else post_norm(x, space.normed)
         feed_forward(x, normed, space)
 
+    def _attention(self) -> Callable[..., Tensor]:
+        """What makes of normalised rows ``[N, E]`` those that attention gives, ``[N, H * D]``."""
+        head_norm, rope = self.plan.head_norm, self.rope
+        normalise = None if head_norm is None else self._head_normaliser()
+        is_after = self._is_normed_turned()
+        before, after = (None, normalise) if is_after else (normalise, None)
+        qkv_into, sinks, finish = self._qkv_into(), self._sinks(), self._finisher()
+        index, num_heads, count = self.index, self.num_heads, self.num_stored
+        gates = self.plan.gates_in_queries
+
+        def attend(
+            normed: Tensor,
+            placed: Sequence[tuple[Tensor, ...]],
+            attention: AttentionContext,
+            space: Workspace,
+        ) -> Tensor:
+            qkv = qkv_into(normed, space.qkv)
+            if qkv is space.qkv:
+                heads, turned = space.heads, space.turned
+            else:
+                heads = qkv.view(qkv.shape[0], -1, self.head_dim)  # [N, H + 2K, D], gates behind
+                turned = _halves(heads, self.num_turned)
+            if before is not None:
+                before(heads)
+            if rope is not None:
+                cosines, sines, *factors = placed[rope]
+                space.turn(turned, cosines, sines)
+                if factors:
+                    heads[:, :num_heads].mul_(factors[0])
+            if after is not None:
+                after(heads)
+            if gates:
+                attended = attention.attend(index, heads[:, :count].contiguous(), sinks)
+                return pass_gates(attended, heads[:, count:].flatten(1))
+            attended = attention.attend(index, heads, sinks)
+            return attended if finish is None else finish(attended, normed)
+
+        return attend
+
+    def _is_normed_turned(self) -> bool:
+        head_norm = self.plan.head_norm
+        return head_norm is not None and head_norm.is_after_rope
+
     def _qkv_into(self) -> Callable[[Tensor, Tensor], Tensor]:
         """The product of queries, keys and values, cut off and filled up as the plan says."""
         limit = self.plan.qkv_limit
         if self.plan.heads is not None:
             assert isinstance(self.qkv, Linear)
             return self._filled_up(self.qkv.ready().product, self.plan.heads)
+        if self.plan.gates_in_queries:
+            product = self.qkv.ready().product  # wider than the memory that layers share
+            return lambda x, out: product(x)
         into: Callable[[Tensor, Tensor], Tensor] = self.qkv.ready().into
         if limit is None:
             return into

@@ -6,14 +6,17 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from asyncgen.errors import InvalidRequestError
 from asyncgen.models.attention.dense import DenseAttention
 from asyncgen.models.family.states import keeps_states
 from asyncgen.models.mixers.dense import DenseStates
+from asyncgen.models.mixers.hybrid import Hybrid
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from asyncgen.cache.caches import Cache
+    from asyncgen.models.config import ModelConfig
 
 
 def dense_context(
@@ -29,13 +32,21 @@ def dense_context(
         core: The module that computes.
         cache: What there is of earlier tokens; goes on with every forward pass.
         attention_mask: ``[B, T]``, zero for padding.
-        collect_attentions: Gets the attention weights of every layer.
+        collect_attentions: Gets the attention weights of every layer that attends.
+
+    Raises:
+        InvalidRequestError: Weights are wanted and no layer attends; or the cache is none for
+            such a model.
     """
-    if not keeps_states(core.config):
-        return DenseAttention(
-            core.config, cache, attention_mask, collect_attentions=collect_attentions
-        )
+    config: ModelConfig = core.config
+    if not keeps_states(config):
+        return DenseAttention(config, cache, attention_mask, collect_attentions=collect_attentions)
+    if collect_attentions is not None and not config.attending:
+        allowed = f"the layers of a {config.model_type} model attend to nothing; leave it out"
+        raise InvalidRequestError("output_attentions", True, allowed)
     like = torch.empty(0, dtype=core.dtype, device=core.device)
-    return DenseStates(
-        core.config, cache, attention_mask, like=like, collect_attentions=collect_attentions
-    )
+    states = DenseStates(config, cache, attention_mask, like=like)
+    if not config.attending:
+        return states
+    attention = DenseAttention(config, cache, attention_mask, collect_attentions=collect_attentions)
+    return Hybrid(attention, states)

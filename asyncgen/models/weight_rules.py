@@ -113,56 +113,66 @@ def qkv_order(
     return None if rows == list(range(len(rows))) else tuple(rows)
 
 
+@lru_cache(maxsize=8)
+def gated_order(
+    heads: int, kv_heads: int, size: int, order: tuple[int, ...] | None
+) -> tuple[int, ...]:
+    """Which row of the files' queries, each head's with its gate behind it, keys and values each
+    of ours is, whose gates come last; arguments are those of `qkv_order`."""
+    inside = order or tuple(range(size))
+    keys, values = 2 * heads * size, (2 * heads + kv_heads) * size
+    return (
+        *(2 * head * size + row for head in range(heads) for row in inside),
+        *(keys + head * size + row for head in range(kv_heads) for row in inside),
+        *range(values, values + kv_heads * size),
+        *((2 * head + 1) * size + row for head in range(heads) for row in range(size)),
+    )
+
+
+def _sources(config: ModelConfig, index: int, ours: str) -> list[str]:
+    """What the files call a module of a layer, or the modules that are joined in it."""
+    return [f"{config.names['layers']}.{index}.{name}" for name in config.names[ours].split()]
+
+
+def _product_rules(
+    config: ModelConfig,
+    family: Family,
+    index: int,
+    ours: str,
+    rows: list[int],
+    columns: int,
+    bias: bool,
+    order: tuple[int, ...] | None = None,
+) -> list[WeightRule]:
+    """The rules of a product of a layer, of one or several matrices."""
+    stored = _sources(config, index, ours)
+    rows = rows if len(stored) > 1 else [sum(rows)]
+    target, across = f"layers.{index}.{ours}", family.is_transposed
+    return module_rules(target, stored, rows, columns, bias=bias, transposed=across, order=order)
+
+
 def _layer_rules(config: ModelConfig, family: Family, index: int) -> list[WeightRule]:
     plan, names = config.blocks[index], config.names
-    hidden, width, size = config.hidden_size, config.intermediate_size, config.head_dim
-    heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
-    narrow = size
-    if plan.heads is not None:
-        kv_heads, narrow = plan.heads.kv_heads, plan.heads.values
+    hidden, width = config.hidden_size, config.intermediate_size
     rules: list[WeightRule] = []
-    order = head_order(config, index) if plan.latent is None else None
-
-    def sources(ours: str) -> list[str]:
-        return [f"{names['layers']}.{index}.{name}" for name in names[ours].split()]
 
     def norm(ours: str) -> None:
         if ours in names:
-            rules.extend(_norm_rules(f"layers.{index}.{ours}", sources(ours), (hidden,), plan.norm))
+            target, stored = f"layers.{index}.{ours}", _sources(config, index, ours)
+            rules.extend(_norm_rules(target, stored, (hidden,), plan.norm))
 
-    def product(
-        ours: str, rows: list[int], columns: int, bias: bool, order: tuple[int, ...] | None = None
-    ) -> None:
-        stored = sources(ours)
-        rows = rows if len(stored) > 1 else [sum(rows)]
-        target, across = f"layers.{index}.{ours}", family.is_transposed
-        rules.extend(
-            module_rules(target, stored, rows, columns, bias=bias, transposed=across, order=order)
-        )
+    def product(ours: str, rows: list[int], columns: int, bias: bool) -> None:
+        rules.extend(_product_rules(config, family, index, ours, rows, columns, bias))
 
     norm("input_norm")
     if plan.mixer is not None:
-        return rules + mixer_rules(config, index, plan.mixer)
-    if plan.latent is not None:
-        rules += latent_rules(config, index, plan.latent)
-        narrow = plan.latent.values
-    else:
-        grouping = plan.qkv_groups, plan.qkv_order
-        moved = qkv_order(heads, kv_heads, size, *grouping, order, narrow)
-        rows = [heads * size, kv_heads * size, kv_heads * narrow]
-        product("qkv", rows, hidden, plan.has_qkv_bias, moved)
-    if plan.head_norm is not None:
-        for ours, count in (("q_norm", heads), ("k_norm", kv_heads)):
-            target = f"layers.{index}.{ours}"
-            rules += _head_norm_rules(plan.head_norm, target, sources(ours), count, size, order)
-    if plan.has_gate:
-        product("attention_gate", [heads * narrow], hidden, False)
-    product("output", [hidden], heads * narrow, plan.has_output_bias)
+        rules += mixer_rules(config, index, plan.mixer)
+    if plan.has_attention:
+        rules += _attention_rules(config, family, index)
     for ours in ("output_norm", "post_norm", "down_norm"):
         norm(ours)
-    if config.attention[index].has_sinks:
-        sinks = tuple(sources("sinks"))
-        rules.append(WeightRule(f"layers.{index}.sinks.weight", sinks, ((heads,),)))
+    if not plan.has_feed_forward:
+        return rules
     if plan.experts is not None:
         return rules + expert_rules(config, index, plan.experts)
     if plan.is_gated:
@@ -170,11 +180,51 @@ def _layer_rules(config: ModelConfig, family: Family, index: int) -> list[Weight
     else:
         product("up", [width], hidden, plan.has_up_bias)
     if "shape" in names:
+        (shape_of,) = _sources(config, index, "shape")
         rules += [
-            WeightRule(f"layers.{index}.shape.{kind}", (f"{sources('shape')[0]}.{kind}",), (shape,))
+            WeightRule(f"layers.{index}.shape.{kind}", (f"{shape_of}.{kind}",), (shape,))
             for kind, shape in XIELU_PARAMETERS.items()
         ]
     product("down", [hidden], width, plan.has_down_bias)
+    return rules
+
+
+def _attention_rules(config: ModelConfig, family: Family, index: int) -> list[WeightRule]:
+    plan, hidden, size = config.blocks[index], config.hidden_size, config.head_dim
+    heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
+    narrow = size
+    if plan.heads is not None:
+        kv_heads, narrow = plan.heads.kv_heads, plan.heads.values
+    rules: list[WeightRule] = []
+    order = head_order(config, index) if plan.latent is None else None
+
+    def product(
+        ours: str, rows: list[int], columns: int, bias: bool, order: tuple[int, ...] | None = None
+    ) -> None:
+        rules.extend(_product_rules(config, family, index, ours, rows, columns, bias, order))
+
+    if plan.latent is not None:
+        rules += latent_rules(config, index, plan.latent)
+        narrow = plan.latent.values
+    elif plan.gates_in_queries:
+        moved = gated_order(heads, kv_heads, size, order)
+        rows = [2 * heads * size, kv_heads * size, kv_heads * size]
+        product("qkv", rows, hidden, plan.has_qkv_bias, moved)
+    else:
+        grouping = plan.qkv_groups, plan.qkv_order
+        moved = qkv_order(heads, kv_heads, size, *grouping, order, narrow)
+        rows = [heads * size, kv_heads * size, kv_heads * narrow]
+        product("qkv", rows, hidden, plan.has_qkv_bias, moved)
+    if plan.head_norm is not None:
+        for ours, count in (("q_norm", heads), ("k_norm", kv_heads)):
+            target, stored = f"layers.{index}.{ours}", _sources(config, index, ours)
+            rules += _head_norm_rules(plan.head_norm, target, stored, count, size, order)
+    if plan.has_gate:
+        product("attention_gate", [heads * narrow], hidden, False)
+    product("output", [hidden], heads * narrow, plan.has_output_bias)
+    if config.attention[index].has_sinks:
+        sinks = tuple(_sources(config, index, "sinks"))
+        rules.append(WeightRule(f"layers.{index}.sinks.weight", sinks, ((heads,),)))
     return rules
 
 

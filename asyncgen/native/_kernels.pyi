@@ -16,6 +16,7 @@ def features() -> dict[str, bool]: ...
 def begin_team(threads: int, /) -> int: ...
 def end_team(before: int, /) -> None: ...
 def has_team() -> bool: ...
+def pass_gates(x: Tensor, gates: Tensor, /) -> None: ...
 
 class Linear:
     def __new__(
@@ -33,6 +34,26 @@ class Linear:
     ) -> Linear: ...
     def into(self, x: Tensor, out: Tensor, /) -> Tensor: ...
     def add_to(self, residual: Tensor, x: Tensor, /) -> None: ...
+    def look_up(self, ids: Tensor, out: Tensor, /) -> Tensor: ...
+
+def packed_linear(
+    data: Tensor,
+    bias: Tensor | None,
+    *,
+    dtype: torch.dtype,
+    inputs: int,
+    outputs: int,
+    is_gated: bool,
+    group: int,
+    table: Sequence[int] | None,
+    scales: str,
+    zeros: bool,
+    minimums: str,
+    is_by_row: bool,
+    order: Tensor | None,
+    activation: str | None,
+) -> Linear: ...
+def joined_linear(parts: Sequence[Linear], /) -> Linear: ...
 
 class Experts:
     def __new__(
@@ -99,32 +120,100 @@ class Attention:
     def lay_out(self, rows: array[int], pages: array[int], out: Tensor, /) -> None: ...
     def attend(self, layer: int, heads: Tensor, sinks: Tensor | None = None, /) -> Tensor: ...
 
+class States:
+    def __new__(
+        cls, layers: Sequence[tuple[Tensor | None, Tensor | None] | None], *, dtype: torch.dtype
+    ) -> States: ...
+    def lay_out(self, rows: array[int], /) -> None: ...
+
+class DualMixer:
+    def __new__(
+        cls,
+        enter: Linear,
+        window: Tensor,
+        window_bias: Tensor | None,
+        steps_bias: Tensor,
+        decay: Tensor,
+        skip: Tensor,
+        norm: Norm | None,
+        leave: Linear,
+        *,
+        heads: int,
+        groups: int,
+        numbers: int,
+        least: float,
+        most: float,
+    ) -> DualMixer: ...
+    def add_to(self, stream: Tensor, x: Tensor, states: States, layer: int, /) -> None: ...
+
+class SelectiveMixer:
+    def __new__(
+        cls,
+        enter: Linear,
+        window: Tensor,
+        window_bias: Tensor | None,
+        select: Linear,
+        low: Linear,
+        steps_bias: Tensor,
+        decay: Tensor,
+        skip: Tensor,
+        leave: Linear,
+        *,
+        low_norm: Norm | None,
+        enter_norm: Norm | None,
+        leave_norm: Norm | None,
+    ) -> SelectiveMixer: ...
+    def add_to(self, stream: Tensor, x: Tensor, states: States, layer: int, /) -> None: ...
+
+class DeltaMixer:
+    def __new__(
+        cls,
+        enter: Linear,
+        window: Tensor,
+        window_bias: Tensor | None,
+        sides_norm: Norm,
+        steps_bias: Tensor,
+        decay: Tensor,
+        norm: Norm,
+        leave: Linear,
+        *,
+        heads: int,
+    ) -> DeltaMixer: ...
+    def add_to(self, stream: Tensor, x: Tensor, states: States, layer: int, /) -> None: ...
+
 _Block: TypeAlias = tuple[
     Norm | None,
-    Linear | Latent,
+    Linear | Latent | None,
     Norm | None,
     Norm | None,
     bool,
     int,
     Tensor | None,
-    Linear,
+    Linear | None,
     Norm | None,
     Norm | None,
-    Linear | Experts,
+    Linear | Experts | None,
     Linear | None,
     Norm | None,
     bool,
     float,
     float,
+    DualMixer | SelectiveMixer | DeltaMixer | None,
+    bool,
 ]
 """Input norm; queries, keys and values, or what makes them of latent rows; norm of heads, or of all
 queries and of all keys; whether after they were turned; the number of the rope that turns them, or
 -1; sinks; output; its norm; second norm; up with its activation and down, or experts and nothing;
-the norm of what that gives; whether both parts are parallel; factors on what each adds. What is
-``None`` is left out."""
+the norm of what that gives; whether both parts are parallel; factors on what each adds; what goes
+on from a state; whether gates of what attention gives lie behind the heads. What is ``None`` is
+left out."""
 
 class Layers:
     def __new__(cls, blocks: Sequence[_Block], *, rotary: Rotary, width: int) -> Layers: ...
     def run(
-        self, stream: Tensor, angles: Sequence[tuple[Tensor, ...]], attention: Attention, /
+        self,
+        stream: Tensor,
+        angles: Sequence[tuple[Tensor, ...]],
+        attention: Attention | States | tuple[Attention, States],
+        /,
     ) -> None: ...

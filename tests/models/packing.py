@@ -49,6 +49,7 @@ class Row:
     start: int = 0
     count: int = 0
     more: list[list[int]] = field(default_factory=list)
+    slot: int = -1
 
     def forget(self, storage: PagedStorage) -> None:
         """Give back what no later token sees, and let the worst be written there."""

@@ -20,7 +20,8 @@ ROOT = Path(__file__).parents[2]
 SOURCES = ROOT / "asyncgen/native/src"
 EMULATION = Path(__file__).parent / "emulation"
 
-CHECKED = ("-O1", "-DASYNCGEN_CHECK")
+CHECKS = ("-DASYNCGEN_CHECK",)
+CHECKED = ("-O1", *CHECKS)
 SANITIZED = (*CHECKED, "-g", "-fno-omit-frame-pointer", "-fsanitize=address,undefined")
 
 needs_compiler = pytest.mark.skipif(

@@ -42,6 +42,7 @@ NATIVE_TESTS = (
     "tests/models/kernels/test_blocks.py",
     "tests/models/kernels/test_experts.py",
     "tests/models/arch/test_latent.py",
+    "tests/models/mixers/test_native.py",
 )
 
 

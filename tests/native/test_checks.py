@@ -19,7 +19,7 @@ from asyncgen.models.kernels.native_heads import NativeHeads
 from asyncgen.models.kernels.native_linear import NativeKernel
 from asyncgen.models.kernels.norm import NativeScaler, Norm
 from asyncgen.models.latent import LatentHeads
-from tests.native.build import CHECKED, build_kernels, load_kernels, needs_compiler
+from tests.native.build import CHECKS, build_kernels, load_kernels, needs_compiler
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,7 +34,7 @@ PLAIN = (0, False, 1.0, 0.0, None, False, 0)
 
 @pytest.fixture(scope="module", autouse=True)
 def kernels(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    file = build_kernels(tmp_path_factory.mktemp("checked"), CHECKED, is_emulated=True)
+    file = build_kernels(tmp_path_factory.mktemp("checked"), CHECKS, is_emulated=True)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(native, "kernels", load_kernels(file))
         yield native.kernels

@@ -20,6 +20,10 @@ Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, mps; chosen
 Dtype = Annotated[
     str | None, typer.Option(help="float32, bfloat16, float16; as stored if not given.")
 ]
+Quantize = Annotated[
+    str | None,
+    typer.Option(help="int8, int4: packs weights while they load; as stored if not given."),
+]
 Threads = Annotated[
     int | None,
     typer.Option(min=1, help="Compute threads; OMP_NUM_THREADS or the usable cores if not given."),

@@ -12,6 +12,7 @@ from asyncgen_apps.cli.arguments import (
     Device,
     Dtype,
     Model,
+    Quantize,
     Revision,
     Stats,
     Threads,
@@ -64,6 +65,7 @@ def chat(
     stats: Stats = True,
     device: Device = None,
     dtype: Dtype = None,
+    quantize: Quantize = None,
     threads: Threads = None,
     revision: Revision = None,
     token: Token = None,
@@ -76,7 +78,7 @@ def chat(
         if not (is_typed(context, "model") or is_typed(context, "url")):
             model, url = model_of(saved, model)
         if url is None:
-            source = Source(model, device, dtype, threads, revision, token)
+            source = Source(model, device, dtype, threads, revision, token, quantize=quantize)
         else:
             source = remote_source(url, context)
         session = Session(model=_lasting(source), settings=settings, system=system)
@@ -100,8 +102,8 @@ def chat(
 
 def _lasting(source: Source) -> str:
     """Name a model such that the name still means it in another folder."""
-    is_folder = source.url is None and source.model != "demo" and Path(source.model).is_dir()
-    return str(Path(source.model).resolve()) if is_folder else source.name
+    is_here = source.url is None and source.model != "demo" and Path(source.model).exists()
+    return str(Path(source.model).resolve()) if is_here else source.name
 
 
 def _question(prompt: str | None) -> str | None:

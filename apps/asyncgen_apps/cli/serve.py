@@ -6,7 +6,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from asyncgen_apps.cli.arguments import Debug, Device, Dtype, Model, Revision, Threads, Token
+from asyncgen_apps.cli.arguments import (
+    Debug,
+    Device,
+    Dtype,
+    Model,
+    Quantize,
+    Revision,
+    Threads,
+    Token,
+)
 from asyncgen_apps.cli.doors import (
     AllowAnonymous,
     AllowedHost,
@@ -128,6 +137,7 @@ def serve(
     ] = False,
     device: Device = None,
     dtype: Dtype = None,
+    quantize: Quantize = None,
     threads: Threads = None,
     revision: Revision = None,
     token: Token = None,
@@ -147,6 +157,7 @@ def serve(
             max_running,
             max_queue,
             prepare_seconds,
+            quantize=quantize,
         )
         startup = Startup()
 

@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from asyncgen_apps.cli.arguments import Debug, Device, Dtype, Model, Revision, Threads, Token
+from asyncgen_apps.cli.arguments import (
+    Debug,
+    Device,
+    Dtype,
+    Model,
+    Quantize,
+    Revision,
+    Threads,
+    Token,
+)
 from asyncgen_apps.cli.doors import (
     AllowAnonymous,
     AllowedHost,
@@ -133,6 +142,7 @@ def serve_ws(
     ] = False,
     device: Device = None,
     dtype: Dtype = None,
+    quantize: Quantize = None,
     threads: Threads = None,
     revision: Revision = None,
     token: Token = None,
@@ -152,6 +162,7 @@ def serve_ws(
             max_running,
             max_queue,
             prepare_seconds,
+            quantize=quantize,
         )
         startup = Startup()
 

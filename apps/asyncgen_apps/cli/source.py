@@ -80,6 +80,7 @@ class Source:
         max_queue_size: Most streams that wait for that; ``None`` is no limit.
         prepare_seconds: How long it may take to make one request ready; ``None`` is the library's
             choice.
+        quantize: What weights are packed to while they load; ``None`` leaves them as stored.
         url: Address of a server that has the model; the fields above, but ``token``, then have no
             effect.
     """
@@ -93,6 +94,7 @@ class Source:
     max_running: int | None = None
     max_queue_size: int | None = None
     prepare_seconds: float | None = None
+    quantize: str | None = None
     url: str | None = None
 
     @property
@@ -119,6 +121,7 @@ def open_llm(source: Source) -> AbstractAsyncContextManager[LLM]:
     options: dict[str, Any] = {
         "device": source.device,
         "dtype": source.dtype,
+        "quantize": source.quantize,
         "num_threads": source.threads,
         "revision": source.revision,
         "token": source.token,

@@ -105,7 +105,6 @@ class RequestState:
         num_gone: How many pages, in all tables, it has given back behind windows.
         num_computed: How many of ``tokens`` have their keys and values in the pages.
         num_cached: How many of these were found in pages when it was last admitted.
-        num_shared: How many of its pages other requests held by then.
         num_preemptions: How often it had to give its pages up.
         arrival: Its number in the order of arrival.
         rank: Its place among waiting and running ones, lowest first: (step of arrival less
@@ -143,7 +142,6 @@ class RequestState:
     num_gone: int = 0
     num_computed: int = 0
     num_cached: int = 0
-    num_shared: int = 0
     num_preemptions: int = 0
     arrival: int = -1
     rank: tuple[int, int] = (0, -1)

@@ -243,6 +243,11 @@ def make_cache(
     )
 
 
+def _has_keys(config: object) -> bool:
+    """Whether any layer of ours attends; a foreign model's are not known."""
+    return not keeps_states(config) or bool(getattr(config, "attending", ()))
+
+
 def check_cache(model: GenerativeModel, config: GenerationConfig) -> None:
     """Refuse a ``cache_implementation`` that the model cannot use, and settings that are wrong.
 
@@ -254,7 +259,7 @@ def check_cache(model: GenerativeModel, config: GenerationConfig) -> None:
         InvalidRequestError: Names the field or the setting, and the value.
     """
     name, own = config.cache_implementation, model.core.config
-    if keeps_states(own) and name not in (None, "dynamic", "dynamic_full"):
+    if not _has_keys(own) and name not in (None, "dynamic", "dynamic_full"):
         allowed = "the layers of this model keep states, and no keys and values; leave it out"
         raise InvalidRequestError("cache_implementation", name, allowed)
     if name == "quantized":

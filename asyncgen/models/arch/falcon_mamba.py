@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from asyncgen.models.arch.mamba import MAMBA, MAMBA_NAMES, MAMBA_UNREAD
 from asyncgen.models.family.declaration import Family
+from asyncgen.models.family.layer_kinds import STATE, all_of
 from asyncgen.models.family.states import StatePlan, expanded_width, selective_plan
 
 if TYPE_CHECKING:
@@ -26,5 +27,7 @@ FAMILY = Family(
     only={"hidden_act": "silu", "time_step_scale": 1.0},
     positions="none",
     width=expanded_width,
+    kinds=all_of(STATE),
     mixer=_mixer,
+    has_feed_forward=lambda values, layer, kind: False,
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from asyncgen.models.family.declaration import Family
+from asyncgen.models.family.layer_kinds import STATE, all_of
 from asyncgen.models.family.states import expanded_width, selective_plan
 
 MAMBA_NAMES = {
@@ -49,5 +50,7 @@ FAMILY = Family(
     only={"hidden_act": "silu", "time_step_scale": 1.0},
     positions="none",
     width=expanded_width,
+    kinds=all_of(STATE),
     mixer=lambda values, layer: selective_plan(values),
+    has_feed_forward=lambda values, layer, kind: False,
 )

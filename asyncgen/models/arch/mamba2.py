@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from asyncgen.models.arch.mamba import MAMBA, MAMBA_NAMES
 from asyncgen.models.family.declaration import Family, without
+from asyncgen.models.family.layer_kinds import STATE, all_of
 from asyncgen.models.family.states import dual_plan, expanded_width
 
 FAMILY = Family(
@@ -36,5 +37,7 @@ FAMILY = Family(
     only={"hidden_act": "silu"},
     positions="none",
     width=expanded_width,
+    kinds=all_of(STATE),
     mixer=lambda values, layer: dual_plan(values),
+    has_feed_forward=lambda values, layer, kind: False,
 )

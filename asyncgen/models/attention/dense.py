@@ -85,6 +85,7 @@ class DenseAttention:
         self.cache = cache
         self._config = config
         self._layers = cache.ensure_layers(config.num_hidden_layers)
+        self._first = config.attending[0]
         self._heads = config.num_attention_heads
         self._kv_heads = config.num_key_value_heads
         self._group = self._heads // self._kv_heads
@@ -104,7 +105,7 @@ class DenseAttention:
 
     def begin(self, rows: int, length: int) -> None:
         """See `AttentionContext`."""
-        self._start = self._layers[0].length
+        self._start = self._layers[self._first].length
         self._end = self._start + length
         if rows != self._rows or length != self._length:
             self._rows, self._length, self._bound = rows, length, None

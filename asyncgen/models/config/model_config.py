@@ -13,6 +13,7 @@ from asyncgen.errors import UnsupportedModelError, shorten
 from asyncgen.models.arch.registry import FAMILIES
 from asyncgen.models.attention.options import AttentionOptions
 from asyncgen.models.family.declaration import Family, settled
+from asyncgen.models.family.layer_kinds import ATTENDING, MIXING, SLIDING
 from asyncgen.models.family.plan import BlockPlan, Positions, StreamPlan
 from asyncgen.models.family.rope import RopeConfig, require_pairs, rope_values
 from asyncgen.models.family.values import MOST_HEADS, MOST_LAYERS, ConfigValues
@@ -51,7 +52,7 @@ class ModelConfig:
             they are. Layers that turn alike share an equal one.
         sliding_window: Keys that a query of a sliding layer sees, itself included; ``None``: all.
         layer_types: ``"full_attention"``, ``"sliding_attention"`` or ``"chunked_attention"`` for
-            each layer.
+            each layer; where not all attend, also one of `layer_kinds`.
         blocks: What each block computes.
         stream: What is done before the first block and after the last.
         names: What the files call each module, see `Family`.
@@ -142,6 +143,16 @@ class ModelConfig:
         return any(block.mixer is not None for block in self.blocks)
 
     @property
+    def attending(self) -> tuple[int, ...]:
+        """Numbers of the layers that attend."""
+        return tuple(layer for layer, block in enumerate(self.blocks) if block.has_attention)
+
+    @property
+    def mixing(self) -> tuple[int, ...]:
+        """Numbers of the layers that keep states."""
+        return tuple(layer for layer, block in enumerate(self.blocks) if block.mixer is not None)
+
+    @property
     def attention_bias(self) -> bool:
         """Whether queries, keys and values have biases."""
         return self.blocks[0].has_qkv_bias
@@ -185,6 +196,8 @@ class ModelConfig:
             left_out |= {"num_key_value_heads"}  # files say those of some layers by it
         if self.blocks[0].own is not None:  # the greatest are not what the file means by these
             left_out |= {"head_dim", "num_key_value_heads", "intermediate_size"}
+        if self.has_states:  # each such family lists its layers in its own way
+            left_out |= {"layer_types"}
         names = [field.name for field in fields(self) if field.name not in left_out]
         return {**self.raw, **{name: _plain(getattr(self, name)) for name in (*names, *_OF_BLOCKS)}}
 
@@ -273,7 +286,11 @@ def _read(raw: Mapping[str, object], family: Family) -> ModelConfig:
         sliding if window is not None and family.slides(values, layer) else _FULL
         for layer in range(layers)
     )
-    kinds = values.layer_types(window, expected, sliding=sliding, fixed=not family.has_layer_types)
+    if family.kinds is not None:
+        kinds = family.kinds(values)
+    else:
+        fixed = not family.has_layer_types
+        kinds = values.layer_types(window, expected, sliding=sliding, fixed=fixed)
     blocks = _blocks(values, family, kinds)
     own = [block.own for block in blocks if block.own is not None]
     if own:
@@ -377,6 +394,7 @@ def _blocks(values: ConfigValues, family: Family, kinds: Kinds) -> tuple[BlockPl
         head_norm=settled(family.head_norm, values),
         latent=settled(family.latent, values),
         has_gate=family.has_gate,
+        gates_in_queries=family.gates_in_queries,
         qkv_groups=settled(family.qkv_groups, values),
         qkv_order=family.qkv_order,
         is_interleaved=settled(family.is_interleaved, values),
@@ -391,10 +409,22 @@ def _blocks(values: ConfigValues, family: Family, kinds: Kinds) -> tuple[BlockPl
     def of(layer: int, kind: str) -> BlockPlan:
         heads, experts = family.heads(values, layer, kind), family.experts(values, layer)
         normed = block.head_norm if family.has_head_norm(values, layer, kind) else None
-        own, mixer = family.own(values, layer, kinds), family.mixer(values, layer)
-        parts = heads, experts, normed, own, mixer
-        one = replace(block, heads=heads, experts=experts, head_norm=normed, own=own, mixer=mixer)
-        return made.setdefault(parts, one)
+        own = family.own(values, layer, kinds)
+        mixer = family.mixer(values, layer) if kind in MIXING else None
+        attends, feeds = kind in ATTENDING, family.has_feed_forward(values, layer, kind)
+        parts = heads, experts, normed, own, mixer, attends, feeds
+        if parts not in made:
+            made[parts] = replace(
+                block,
+                heads=heads,
+                experts=experts,
+                head_norm=normed,
+                own=own,
+                mixer=mixer,
+                has_attention=attends,
+                has_feed_forward=feeds,
+            )
+        return made[parts]
 
     return tuple(of(layer, kind) for layer, kind in enumerate(kinds))
 
@@ -411,12 +441,12 @@ def _attention(
         window = window // 2 + 1  # files count the keys of both sides
     return tuple(
         AttentionOptions(
-            None if kind == _FULL else window,
+            window if kind in SLIDING else None,
             each,
             cap,
             family.has_sinks(values, layer, kind),
             slopes,
-            is_chunked=family.is_chunked and kind != _FULL,
+            is_chunked=family.is_chunked and kind in SLIDING,
             is_bidirectional=both,
         )
         for layer, (kind, each) in enumerate(zip(kinds, scales, strict=True))

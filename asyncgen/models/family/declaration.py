@@ -23,7 +23,7 @@ from asyncgen.models.family.values import ConfigValues, Kinds
 if TYPE_CHECKING:
     from asyncgen.models.family.experts import ExpertsPlan
     from asyncgen.models.family.rope import QueryScaling
-    from asyncgen.models.family.states import StatePlan
+    from asyncgen.models.family.states import MixerPlan
 
 T = TypeVar("T")
 Setting: TypeAlias = T | Callable[[ConfigValues], T]
@@ -106,7 +106,7 @@ def _no_experts(values: ConfigValues, layer: int) -> ExpertsPlan | None:
     return None
 
 
-def _no_mixer(values: ConfigValues, layer: int) -> StatePlan | None:
+def _no_mixer(values: ConfigValues, layer: int) -> MixerPlan | None:
     return None
 
 
@@ -179,13 +179,17 @@ class Family:
         output_bias: See `BlockPlan`.
         qkv_limit: See `BlockPlan`.
         has_gate: See `BlockPlan`.
+        gates_in_queries: See `BlockPlan`.
         up_bias: See `BlockPlan`.
         down_bias: See `BlockPlan`.
         activation: Name of the activation.
         is_gated: Whether what is activated is a gate.
         experts: The experts of a layer of this number; ``None``: its feed-forward has none.
-        mixer: What a layer of this number has in the place of attention and feed-forward; ``None``:
-            it has these.
+        kinds: The kind of each layer, where not all of them attend, see `layer_kinds`; ``None``:
+            all do.
+        mixer: What a layer of this number has in the place of attention or beside it, if it is of
+            such a kind.
+        has_feed_forward: Whether a layer of this number and kind has that.
         own: What a layer of this number has of its own; layers come with their kinds.
         is_parallel: Whether both parts of a block see the same stream.
 
@@ -252,12 +256,15 @@ class Family:
     output_bias: Setting[bool] = False
     qkv_limit: Setting[float | None] = None
     has_gate: bool = False
+    gates_in_queries: bool = False
     up_bias: Setting[bool] = False
     down_bias: Setting[bool] = False
     activation: Setting[str] = _activation
     is_gated: Setting[bool] = True
     experts: Callable[[ConfigValues, int], ExpertsPlan | None] = _no_experts
-    mixer: Callable[[ConfigValues, int], StatePlan | None] = _no_mixer
+    kinds: Callable[[ConfigValues], Kinds] | None = None
+    mixer: Callable[[ConfigValues, int], MixerPlan | None] = _no_mixer
+    has_feed_forward: Callable[[ConfigValues, int, str], bool] = every_layer
     own: Callable[[ConfigValues, int, Kinds], LayerPlan | None] = _nothing_own
     is_parallel: Setting[bool] = False
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 if TYPE_CHECKING:
     from asyncgen.models.family.experts import ExpertsPlan
-    from asyncgen.models.family.states import StatePlan
+    from asyncgen.models.family.states import MixerPlan
 
 
 Positions: TypeAlias = Literal["rotary", "table", "sinusoids", "buckets", "none"]
@@ -129,7 +129,7 @@ class LayerPlan:
 
 @dataclass(frozen=True, slots=True)
 class BlockPlan:
-    """One block: attention and feed-forward. Which norms it has, its weight names tell.
+    """One block: attention and feed-forward, as a rule. Which norms it has, its weight names tell.
 
     Attributes:
         norm: The kind of its norms.
@@ -142,8 +142,11 @@ class BlockPlan:
             they are not.
         head_norm: The norm of queries and keys.
         latent: The latent rows that queries, keys and values are made of; ``None``: of the stream.
+        has_attention: Whether it attends.
+        has_feed_forward: Whether it has that.
         has_gate: Whether what attention gives is multiplied by the sigmoid of a product of its
             own with what attention was given.
+        gates_in_queries: Whether it is so, and files have each head's gate behind its queries.
         qkv_groups: In how many groups a joined matrix has its heads: each has its share of the
             queries, of the keys and of the values.
         qkv_order: In which order each group has them.
@@ -153,7 +156,7 @@ class BlockPlan:
         is_gated: Whether what is activated is a gate.
         experts: The feed-forward, where it is one of experts; activation, gate and biases of it
             are in there then.
-        mixer: What mixes tokens in the place of attention and feed-forward, with a state.
+        mixer: What mixes tokens in the place of attention, or beside it, with a state.
         is_parallel: Whether both parts see the stream as it was before the block.
         residual_scale: Factor on what each part adds to the stream.
         own: What it does not share with the others; ``None``: all are of one shape.
@@ -168,7 +171,10 @@ class BlockPlan:
     qkv_limit: float | None = None
     head_norm: HeadNormPlan | None = None
     latent: LatentPlan | None = None
+    has_attention: bool = True
+    has_feed_forward: bool = True
     has_gate: bool = False
+    gates_in_queries: bool = False
     qkv_groups: int = 1
     qkv_order: str = "qkv"
     is_interleaved: bool = False
@@ -176,7 +182,7 @@ class BlockPlan:
     activation: str = "silu"
     is_gated: bool = True
     experts: ExpertsPlan | None = None
-    mixer: StatePlan | None = None
+    mixer: MixerPlan | None = None
     is_parallel: bool = False
     residual_scale: float = 1.0
     own: LayerPlan | None = None

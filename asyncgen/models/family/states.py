@@ -6,14 +6,29 @@ This module imports no torch.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
+
+from asyncgen.models.family.delta import MOST_WINDOW, DeltaPlan
 
 if TYPE_CHECKING:
     from asyncgen.models.family.values import ConfigValues
 
 
-MOST_WINDOW: Final = 256
-"""Inputs of a convolution, far beyond any that exists."""
+class StateShape(Protocol):
+    """What has to be known of a mixer to keep its states.
+
+    Attributes:
+        window: Inputs that its convolution sees, W; 0 where it has none.
+        convolved: Features of each, C.
+        shape: Of the state of a row, all 1 or more.
+    """
+
+    @property
+    def window(self) -> int: ...
+    @property
+    def convolved(self) -> int: ...
+    @property
+    def shape(self) -> tuple[int, int, int]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +73,10 @@ class StatePlan:
     def shape(self) -> tuple[int, int, int]:
         """Of the state of a row: heads, channels of each, and N."""
         return self.heads, self.channels // self.heads, self.size
+
+
+MixerPlan: TypeAlias = StatePlan | DeltaPlan
+"""Whatever mixes tokens with a state."""
 
 
 def keeps_states(config: object) -> bool:

@@ -6,7 +6,7 @@ the same, to the last bit.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -14,6 +14,7 @@ from asyncgen import native
 from asyncgen.models.kernels.experts import Experts
 from asyncgen.models.kernels.native_heads import NativeHeads
 from asyncgen.models.kernels.native_linear import NativeKernel
+from asyncgen.models.kernels.native_packed import PackedLinearKernel
 from asyncgen.models.kernels.norm import NativeScaler
 
 if TYPE_CHECKING:
@@ -27,22 +28,25 @@ class Block(NamedTuple):
 
     Attributes:
         input_norm: Before the attention, or ``None``.
-        qkv: Product of queries, keys and values, or what makes them of latent rows.
+        qkv: Product of queries, keys and values, or what makes them of latent rows; ``None``: the
+            block does not attend.
         heads_norm: Of queries and keys together, or with ``keys_norm`` of all queries of a token;
             ``None``: none.
         keys_norm: Of all keys of a token, or ``None``.
         is_normed_turned: Whether heads are normalised after they were turned.
         rope: Which of the model's ropes turns the heads; -1: none.
         sinks: Of the query heads, ``[H]`` in float32, or ``None``.
-        output: Product behind the attention.
+        output: Product behind the attention, or ``None``.
         output_norm: Of what it gives, or ``None``.
         post_norm: Before the feed-forward, or ``None``.
-        up: Its first product, with its activation; or experts.
+        up: Its first product, with its activation; or experts; or ``None``.
         down: Its second; ``None`` behind experts.
         down_norm: Of what that gives, or ``None``.
         is_parallel: Whether both parts see the stream as it was before the block.
-        output_scale: Factor on what the attention adds to the stream.
+        output_scale: Factor on what the attention, and the mixer, add to the stream.
         down_scale: Factor on what the feed-forward adds to it.
+        mixer: What goes on from a state, beside the attention or in its place; or ``None``.
+        has_gates: Whether gates of what attention gives lie behind the heads.
     """
 
     input_norm: Any
@@ -61,20 +65,44 @@ class Block(NamedTuple):
     is_parallel: bool
     output_scale: float
     down_scale: float
+    mixer: Any
+    has_gates: bool
 
 
-_OURS = NativeKernel | NativeScaler | NativeHeads | Experts
+_OURS = NativeKernel | PackedLinearKernel | NativeScaler | NativeHeads | Experts
+
+
+@runtime_checkable
+class Mixer(Protocol):
+    """What mixes tokens with a state.
+
+    Attributes:
+        compiled: The kernel, where all of it is ours.
+    """
+
+    @property
+    def compiled(self) -> Any | None: ...
+    def run(self, x: Tensor, layer: int, states: Any) -> Tensor:
+        """What it adds to the stream, ``[N, E]``."""
+
+
+def pass_gates(x: Tensor, gates: Tensor) -> Tensor:
+    """Multiply rows by the sigmoid of gates, ``[N, F]`` both, in place; return them."""
+    if native.kernels is None or not x.is_cpu or not native.supports(x.dtype):
+        return x.mul_(gates.sigmoid())
+    native.kernels.pass_gates(x, gates)
+    return x
 
 
 def compiled_block(block: Block) -> Block | None:
     """A block of compiled parts; ``None`` where a part, or an activation, is not ours."""
-    if isinstance(block.up, NativeKernel) and block.up.activation is None:
+    if isinstance(block.up, NativeKernel | PackedLinearKernel) and block.up.activation is None:
         return None
     parts: list[Any] = []
     for part in block:
         if part is None or isinstance(part, bool | int | float | Tensor):
             parts.append(part)
-        elif isinstance(part, _OURS) and part.compiled is not None:
+        elif isinstance(part, _OURS | Mixer) and part.compiled is not None:
             parts.append(part.compiled)
         else:
             return None

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from array import array
+from itertools import accumulate, chain
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from asyncgen.cache.states import state_layers, state_plans
-from asyncgen.errors import InvalidRequestError
+from asyncgen.models.mixers.native import native_states
 from asyncgen.models.mixers.rows import sort_rows
 
 if TYPE_CHECKING:
@@ -26,10 +28,10 @@ class DenseStates:
 
     Attributes:
         cache: The cache that goes along.
-        rows: See `StateContext`.
+        native: See `StateContext`. It goes on in the cache's own tensors where these lie in one
+            piece, else in copies.
+        order: See `StateContext`.
     """
-
-    compiled = None
 
     def __init__(
         self,
@@ -38,7 +40,6 @@ class DenseStates:
         attention_mask: Tensor | None = None,
         *,
         like: Tensor,
-        collect_attentions: list[Tensor] | None = None,
     ) -> None:
         """Continue where a cache ends.
 
@@ -48,18 +49,19 @@ class DenseStates:
             attention_mask: ``[B, T]``, zero for padding, from position 0 of the cache; positions
                 that it does not reach are tokens. ``None``: no padding.
             like: Of the model's dtype, on its device.
-            collect_attentions: Nothing attends, so anything but ``None`` is an error.
 
         Raises:
-            InvalidRequestError: Attention weights are wanted, or the cache is one of keys.
+            InvalidRequestError: The cache is none for such a model.
         """
-        if collect_attentions is not None:
-            allowed = f"the layers of a {config.model_type} model attend to nothing; leave it out"
-            raise InvalidRequestError("output_attentions", True, allowed)
         self.cache = cache
-        self.rows: list[Rows] = []
+        self.native: Any | None = None
+        self.order: Tensor | None = None
+        self._rows: list[Rows] | None = None
+        self._counts: list[int] = []
+        self._places: list[list[int]] | None = None
+        self._held: list[tuple[Tensor, Tensor]] = []  # what `native` was made of
         self._plans = state_plans(config)
-        self._layers = state_layers(cache, config.num_hidden_layers)
+        self._layers = state_layers(cache, config)
         hidden = None if attention_mask is None else attention_mask == 0
         self._padding = None if hidden is None or not bool(hidden.any()) else hidden
         self._like = like
@@ -70,17 +72,24 @@ class DenseStates:
         for layer, plan in zip(self._layers, self._plans, strict=True):
             layer.open(plan, rows, self._like)
             layer.length += length
-        counts, places = [length] * rows, None
+        self._counts, self._places, self._rows = [length] * rows, None, None
         hidden = None if self._padding is None else self._padding[:, start : start + length]
         if hidden is not None and bool(hidden.any()):
             reached = hidden.shape[1]
             unseen = torch.nn.functional.pad(hidden, (0, length - reached)).tolist()
-            places = [
+            self._places = [
                 [row * length + at for at, is_hidden in enumerate(line) if not is_hidden]
                 for row, line in enumerate(unseen)
             ]
-            counts = [len(line) for line in places]
-        self.rows = sort_rows(counts, places, self._like.device)
+            self._counts = [len(line) for line in self._places]
+        self._show()
+
+    @property
+    def rows(self) -> list[Rows]:
+        """See `StateContext`; made when torch asks for them."""
+        if self._rows is None:
+            self._rows = sort_rows(self._counts, self._places, self._like.device)
+        return self._rows
 
     def read(self, layer: int, rows: Rows) -> tuple[Tensor, Tensor]:
         """See `StateContext`."""
@@ -101,3 +110,45 @@ class DenseStates:
             kept.window.index_copy(0, rows.numbers, window),
             kept.state.index_copy(0, rows.numbers, state),
         )
+
+    @property
+    def compiled(self) -> Any | None:
+        """See `AttentionContext`: states that are all in their places, of rows without padding."""
+        is_here = self.order is None and all(
+            kept.window is window and kept.state is state
+            for kept, (window, state) in zip(self._layers, self._held, strict=True)
+        )
+        return self.native if is_here else None
+
+    def keep(self, layer: int) -> None:
+        """Take note of what our kernels left in a layer's states."""
+        kept, (window, state) = self._layers[layer], self._held[layer]
+        if kept.window is not window or kept.state is not state:
+            kept.replace(window, state)
+
+    def _show(self) -> None:
+        """Let our kernels see the pass's states and rows, where they compute."""
+        layers = self._layers
+        held = self._held
+        if not held or any(
+            kept.window is not window or kept.state is not state
+            for kept, (window, state) in zip(layers, held, strict=True)
+        ):
+            self._held = [
+                (kept.window.contiguous(), kept.state.contiguous())
+                for kept in layers
+                if kept.window is not None and kept.state is not None
+            ]
+            self.native = native_states(self._held, self._like.dtype, self._like.device)
+        if self.native is None:
+            return
+        places = self._places
+        self.order = None
+        if places is not None:
+            self.order = torch.tensor(list(chain.from_iterable(places)), dtype=torch.int64)
+        ends = accumulate(self._counts)
+        numbers: list[int] = []
+        for row, (count, end) in enumerate(zip(self._counts, ends, strict=True)):
+            if count:
+                numbers += (end - count, count, row, row)
+        self.native.lay_out(array("q", numbers))

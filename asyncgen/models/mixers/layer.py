@@ -1,4 +1,7 @@
-"""A block that is a norm and a mixer with a state around the stream, and nothing else."""
+"""A block with a mixer: in the place of attention or beside it, with a feed-forward or without.
+
+So is one that has a feed-forward alone, or attention alone.
+"""
 
 from __future__ import annotations
 
@@ -6,48 +9,85 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from asyncgen.models.kernels.norm import Norm
-from asyncgen.models.kernels.prepared import Prepared
-from asyncgen.models.mixers.mamba import make_mixer
+from asyncgen.models.block import DecoderLayer
+from asyncgen.models.family.delta import DeltaPlan
+from asyncgen.models.mixers.delta import DeltaMixer
+from asyncgen.models.mixers.mamba import DualMixer, SelectiveMixer
+from asyncgen.models.mixers.native import add_mixed
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from torch import Tensor
 
+    from asyncgen.models.block import Workspace
     from asyncgen.models.config import ModelConfig
-    from asyncgen.models.mixers.rows import StateContext
+    from asyncgen.models.family.states import MixerPlan
 
 
-class MixerLayer(Prepared):
-    """One block."""
+class MixerLayer(DecoderLayer):
+    """One block, whose parts its plan lists.
 
-    def __init__(self, config: ModelConfig, index: int, *, dtype: torch.dtype) -> None:
-        """Make the parameters.
+    Attributes:
+        mixer: What mixes tokens with a state; ``None``: nothing does.
+        place: Which of the layers with states it is.
+    """
 
-        Args:
-            config: The model's.
-            index: Which layer this is.
-            dtype: Of the parameters.
-        """
-        super().__init__()
-        plan = config.blocks[index]
-        assert plan.mixer is not None
-        self.index = index
-        self.input_norm = Norm(config.hidden_size, config.rms_norm_eps, plan.norm, dtype=dtype)
-        self.mixer = make_mixer(plan.mixer, config.hidden_size, dtype)
+    def __init__(
+        self, config: ModelConfig, index: int, *, rope: int | None, dtype: torch.dtype
+    ) -> None:
+        """Make the parameters; arguments are those of `DecoderLayer`."""
+        super().__init__(config, index, rope=rope, dtype=dtype)
+        plan = self.plan.mixer
+        self.mixer = None if plan is None else make_mixer(plan, config.hidden_size, dtype)
+        self.place = -1 if plan is None else config.mixing.index(index)
 
     def prepare(self) -> None:
         """Gather what `run` uses; again after weights were replaced or moved."""
-        self.mixer.prepare()
-        self._plan = self.input_norm.scaler.into, self.mixer.run
+        if self.mixer is not None:
+            self.mixer.prepare()
+        super().prepare()
 
-    def run(self, x: Tensor, placed: Any, states: StateContext, space: Any) -> None:
+    def run(
+        self, x: Tensor, placed: Sequence[tuple[Tensor, ...]], attention: Any, space: Workspace
+    ) -> None:
         """Add this block's output to the stream ``x`` ``[N, E]`` in place.
 
         Args:
             x: The residual stream.
-            placed: Of no use here: a state knows what came before.
-            states: What rows there are, and their states.
-            space: Of no use here.
+            placed: See `DecoderLayer.run`.
+            attention: Does the attention, and has the rows and their states.
+            space: Memory for N tokens.
         """
-        normalise, mix = self._plan or self._ready()
-        x.add_(mix(normalise(x, torch.empty_like(x)), self.index, states))
+        plan = self._plan or self._ready()
+        input_norm, attend, add_output, post_norm, feed_forward = plan
+        normed = x if input_norm is None else input_norm(x, space.normed)
+        if attend is not None:
+            add_output(x, attend(normed, placed, attention, space), space)
+        if self.mixer is not None:
+            self._mix(x, normed, attention)
+        if feed_forward is not None:
+            feed_forward(x, normed if post_norm is None else post_norm(x, space.normed), space)
+
+    def _mix(self, x: Tensor, normed: Tensor, states: Any) -> None:
+        """Add what the mixer gives to the stream."""
+        assert self.mixer is not None
+        scale, compiled = self.plan.residual_scale, self.mixer.compiled
+        if compiled is None or states.native is None:
+            mixed = self.mixer.run(normed, self.place, states)
+            x.add_(mixed if scale == 1 else mixed.mul_(scale))
+        elif scale == 1:
+            add_mixed(compiled, x, normed, states, self.place)
+        else:
+            mixed = torch.zeros_like(x)
+            add_mixed(compiled, mixed, normed, states, self.place)
+            x.add_(mixed.mul_(scale))
+
+
+def make_mixer(
+    plan: MixerPlan, hidden: int, dtype: torch.dtype
+) -> SelectiveMixer | DualMixer | DeltaMixer:
+    """The mixer of a plan, over a stream of a width, with products of a dtype."""
+    if isinstance(plan, DeltaPlan):
+        return DeltaMixer(plan, hidden, dtype)
+    return (SelectiveMixer if plan.kind == "selective" else DualMixer)(plan, hidden, dtype)

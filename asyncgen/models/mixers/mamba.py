@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -10,13 +10,15 @@ from torch import Tensor
 from asyncgen.models.family.plan import NormPlan
 from asyncgen.models.kernels.experts import Exact
 from asyncgen.models.kernels.linear import Linear
-from asyncgen.models.kernels.norm import Norm
+from asyncgen.models.kernels.norm import Norm, make_scaler
 from asyncgen.models.kernels.prepared import Prepared
+from asyncgen.models.mixers.native import compile_mixer
 from asyncgen.models.mixers.rows import through_rows
 from asyncgen.models.mixers.scan import convolve, scan, silu, softplus
 
 if TYPE_CHECKING:
     from asyncgen.models.family.states import StatePlan
+    from asyncgen.models.kernels.norm import NativeScaler, Scaler
     from asyncgen.models.mixers.rows import StateContext
 
 
@@ -56,12 +58,18 @@ class Mixer(Prepared):
         if self.decay.weight.is_meta:
             return
         bias = self.window_bias
-        self._plan = (
+        exact = (
             self.window.weight.detach()[:, 0].float().t().contiguous(),
             None if bias is None else bias.weight.detach().float(),
             -torch.exp(self.decay.weight.detach().float()).view(self.plan.heads, -1),
             self.skip.weight.detach().float(),
         )
+        self._plan = *exact, self._compile(*exact)
+
+    @property
+    def compiled(self) -> Any | None:
+        """The mixer in one call, where every part of it is a kernel of ours."""
+        return self._ready()[4]
 
     def run(self, x: Tensor, layer: int, states: StateContext) -> Tensor:
         """What the mixer adds to the stream.
@@ -76,8 +84,13 @@ class Mixer(Prepared):
         """
         raise NotImplementedError
 
+    def _compile(
+        self, window: Tensor, window_bias: Tensor | None, decay: Tensor, skip: Tensor
+    ) -> Any | None:
+        raise NotImplementedError
+
     def _convolve(self, inputs: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:
-        weight, bias, _, _ = self._ready()
+        weight, bias, *_ = self._ready()
         found, window = convolve(inputs, before, weight, bias)
         return silu(found), window
 
@@ -85,7 +98,7 @@ class Mixer(Prepared):
         self, state: Tensor, steps: Tensor, inputs: Tensor, enter: Tensor, leave: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Results ``[R, S, D]`` of channels ``[R, S, D]``, and the new state."""
-        _, _, decay, skip = self._ready()
+        _, _, decay, skip, _ = self._ready()
         plan, (heads, size, _) = self.plan, self.plan.shape
         rows, length, _ = inputs.shape
         by_head = inputs.reshape(rows, length, heads, size)
@@ -116,6 +129,32 @@ class SelectiveMixer(Mixer):
         found = through_rows(states, layer, inputs, channels, self._advance)
         gated = found.mul_(silu(gate.float()))
         return self.leave.ready().product(gated.to(self.dtype))
+
+    def _compile(
+        self, window: Tensor, window_bias: Tensor | None, decay: Tensor, skip: Tensor
+    ) -> Any | None:
+        plan = self.plan
+        norms: list[NativeScaler | Scaler | None] = [None] * 3
+        if plan.eps is not None:
+            sizes = (plan.rank, plan.size, plan.size)
+            eps, dtype = plan.eps, self.dtype
+            norms = [make_scaler(torch.ones(n), n, eps, dtype) for n in sizes]
+        low, enter, leave = norms
+        return compile_mixer(
+            "SelectiveMixer",
+            self.enter.ready(),
+            window,
+            window_bias,
+            self.select.ready(),
+            self.steps.ready(),
+            self.steps_bias.weight.detach().float(),
+            decay,
+            skip,
+            self.leave.ready(),
+            low_norm=low,
+            enter_norm=enter,
+            leave_norm=leave,
+        )
 
     def _advance(
         self, inputs: Tensor, before: Tensor, state: Tensor
@@ -157,6 +196,27 @@ class DualMixer(Mixer):
         by_group = gated.view(-1, plan.groups, plan.channels // plan.groups)
         return self.leave.ready().product(self.norm.scaler.into(by_group, by_group).flatten(1))
 
+    def _compile(
+        self, window: Tensor, window_bias: Tensor | None, decay: Tensor, skip: Tensor
+    ) -> Any | None:
+        plan = self.plan
+        return compile_mixer(
+            "DualMixer",
+            self.enter.ready(),
+            window,
+            window_bias,
+            self.steps_bias.weight.detach().float(),
+            decay.flatten(),
+            skip,
+            self.norm.scaler,
+            self.leave.ready(),
+            heads=plan.heads,
+            groups=plan.groups,
+            numbers=plan.size,
+            least=plan.least_step,
+            most=plan.most_step,
+        )
+
     def _advance(
         self, inputs: Tensor, before: Tensor, state: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
@@ -170,11 +230,6 @@ class DualMixer(Mixer):
         steps = steps.clamp(plan.least_step, plan.most_step)
         found, state = self._scan(state, steps, channels, enter, leave)
         return found, window, state
-
-
-def make_mixer(plan: StatePlan, hidden: int, dtype: torch.dtype) -> SelectiveMixer | DualMixer:
-    """The mixer of a plan, over a stream of a width, with products of a dtype."""
-    return (SelectiveMixer if plan.kind == "selective" else DualMixer)(plan, hidden, dtype)
 
 
 def _decay_shape(plan: StatePlan) -> tuple[int, ...]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from array import array
 from itertools import chain
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
+from asyncgen.models.mixers.native import native_states
 from asyncgen.models.mixers.rows import sort_rows
 from asyncgen.transfer import to_device
 
@@ -44,19 +46,30 @@ class PackedStates:
 
     Attributes:
         storage: Where the states are.
-        rows: See `StateContext`.
+        native: See `StateContext`.
+        order: See `StateContext`.
     """
 
-    compiled = None
     fused = None
+    order = None
 
     def __init__(self, storage: StateStorage) -> None:
         """Begin with slots that no text has."""
         self.storage = storage
-        self.rows: list[Rows] = []
+        layers = list(zip(storage.windows, storage.states, strict=True))
+        self.native: Any | None = native_states(layers, storage.windows[0].dtype, storage.device)
         # How many tokens each of the two states of each slot is behind.
         self._behind = [-1] * (2 * storage.num_slots)
+        self._counts: list[int] = []
+        self._sources: list[int] = []
+        self._targets: list[int] = []
+        self._rows: list[Rows] | None = None
         self._places: dict[int, tuple[Tensor, Tensor]] = {}  # by the identity of `rows`
+
+    @property
+    def compiled(self) -> Any | None:
+        """See `AttentionContext`: the states as our own kernels see them."""
+        return self.native
 
     def lay_out(self, rows: Sequence[SlottedRow]) -> None:
         """Get ready for a forward pass of some rows, at least one, in slots of their own.
@@ -64,19 +77,36 @@ class PackedStates:
         Raises:
             RuntimeError: A row's slot has no state behind its first token.
         """
-        sources, targets = [], []
+        sources, targets, counts = [], [], []
+        numbers: list[int] = []
+        token = 0
         for row in rows:
             source, target = self._turn(row)
             self._behind[target] = row.start + row.count
             sources.append(source)
             targets.append(target)
+            counts.append(row.count)
+            numbers += (token, row.count, source, target)
+            token += row.count
+        self._counts, self._sources, self._targets = counts, sources, targets
+        self._rows = None
+        if self.native is not None:
+            self.native.lay_out(array("q", numbers))
+
+    @property
+    def rows(self) -> list[Rows]:
+        """See `StateContext`; made when torch asks for them."""
+        if self._rows is not None:
+            return self._rows
         device = self.storage.device
-        self.rows = sort_rows([row.count for row in rows], None, device)
-        both = to_device(torch.tensor(list(chain(sources, targets))), device).view(2, -1)
+        self._rows = sort_rows(self._counts, None, device)
+        both = torch.tensor(list(chain(self._sources, self._targets)))
+        both = to_device(both, device).view(2, -1)
         self._places.clear()
-        for alike in self.rows:
+        for alike in self._rows:
             some = both if alike.numbers is None else both.index_select(1, alike.numbers)
             self._places[id(alike)] = some[0], some[1]
+        return self._rows
 
     def begin(self, rows: int, length: int) -> None:
         """See `AttentionContext`; the step's rows are those that were laid out."""
@@ -95,6 +125,9 @@ class PackedStates:
         _, targets = self._places[id(rows)]
         self.storage.windows[layer].index_copy_(0, targets, window)
         self.storage.states[layer].index_copy_(0, targets, state)
+
+    def keep(self, layer: int) -> None:
+        """See `StateContext`; they are where they belong."""
 
     def _turn(self, row: SlottedRow) -> tuple[int, int]:
         """The state that a row goes on from, and the one that it leaves."""

@@ -45,10 +45,17 @@ class StateContext(Protocol):
     Attributes:
         compiled: See `AttentionContext`; ``None``.
         rows: Those of the pass, by number of tokens; rows without any are in none.
+        native: States and rows as our own kernels see them; ``None``: torch computes.
+        order: The pass's tokens that are any row's, row after row, int64, for those kernels;
+            ``None``: all of them, in order.
     """
 
     compiled: Any | None
-    rows: Sequence[Rows]
+    native: Any | None
+    order: Tensor | None
+
+    @property
+    def rows(self) -> Sequence[Rows]: ...
 
     def read(self, layer: int, rows: Rows) -> tuple[Tensor, Tensor]:
         """What a layer kept of some rows.
@@ -60,6 +67,9 @@ class StateContext(Protocol):
 
     def write(self, layer: int, rows: Rows, window: Tensor, state: Tensor) -> None:
         """Keep both, as they are behind the last tokens of these rows."""
+
+    def keep(self, layer: int) -> None:
+        """Take note of what our kernels left in a layer's states."""
 
 
 def sort_rows(

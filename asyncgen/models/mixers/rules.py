@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from asyncgen.models.family.delta import DeltaPlan
 from asyncgen.weight_map import WeightRule, module_rules
 
 if TYPE_CHECKING:
     from asyncgen.models.config import ModelConfig
-    from asyncgen.models.family.states import StatePlan
+    from asyncgen.models.family.states import MixerPlan, StatePlan
 
 
-def mixer_rules(config: ModelConfig, index: int, plan: StatePlan) -> list[WeightRule]:
+def mixer_rules(config: ModelConfig, index: int, plan: MixerPlan) -> list[WeightRule]:
     """The rules of a block's mixer.
 
     Args:
@@ -19,9 +21,59 @@ def mixer_rules(config: ModelConfig, index: int, plan: StatePlan) -> list[Weight
         index: Which layer it is.
         plan: Its mixer.
     """
-    names, hidden = config.names, config.hidden_size
     target = f"layers.{index}.mixer"
-    stored = f"{names['layers']}.{index}.{names['mixer']}"
+    stored = f"{config.names['layers']}.{index}.{config.names['mixer']}"
+    rules = _delta_rules if isinstance(plan, DeltaPlan) else _mamba_rules
+    return rules(target, stored, config.hidden_size, plan)
+
+
+def _delta_rules(target: str, stored: str, hidden: int, plan: DeltaPlan) -> list[WeightRule]:
+    """Those of the gated delta rule."""
+    heads, width = plan.heads, plan.convolved
+    if plan.is_joined:
+        joined = ["in_proj_qkvz", "in_proj_ba"], [width + plan.channels, 2 * heads]
+        order = joined_order(plan)
+    else:
+        order = None
+        joined = (
+            ["in_proj_qkv", "in_proj_b", "in_proj_a", "in_proj_z"],
+            [width, heads, heads, plan.channels],
+        )
+    sources = [f"{stored}.{name}" for name in joined[0]]
+    rules = module_rules(f"{target}.enter", sources, joined[1], hidden, order=order)
+    for ours, theirs, shape in (
+        ("window", "conv1d.weight", (width, 1, plan.window)),
+        ("decay", "A_log", (heads,)),
+        ("steps_bias", "dt_bias", (heads,)),
+    ):
+        rules.append(WeightRule(f"{target}.{ours}.weight", (f"{stored}.{theirs}",), (shape,)))
+    rules += module_rules(f"{target}.norm", [f"{stored}.norm"], [plan.values])
+    return rules + module_rules(f"{target}.leave", [f"{stored}.out_proj"], [hidden], plan.channels)
+
+
+@lru_cache(maxsize=4)
+def joined_order(plan: DeltaPlan) -> tuple[int, ...]:
+    """Which row of the files' two matrices, which go by head of keys, each of ours is: queries,
+    keys, values, rates, steps and gates of all heads."""
+    each, keys, heads = plan.heads // plan.key_heads, plan.keys, range(plan.key_heads)
+    values = each * plan.values
+    share, behind = 2 * keys + 2 * values, plan.key_heads * (2 * keys + 2 * values)
+
+    def part(first: int, count: int, start: int, step: int) -> list[int]:
+        return [start + head * step + first + row for head in heads for row in range(count)]
+
+    return (
+        *part(0, keys, 0, share),
+        *part(keys, keys, 0, share),
+        *part(2 * keys, values, 0, share),
+        *part(0, each, behind, 2 * each),
+        *part(each, each, behind, 2 * each),
+        *part(2 * keys + values, values, 0, share),
+    )
+
+
+def _mamba_rules(target: str, stored: str, hidden: int, plan: StatePlan) -> list[WeightRule]:
+    """Those of Mamba and Mamba 2."""
     rank, size, bias = plan.rank, plan.size, plan.has_bias
 
     def exact(ours: str, theirs: str, *shape: int) -> WeightRule:

@@ -34,7 +34,7 @@ void keep_keys(const Step<T>& step, std::int64_t first, std::int64_t end) {
     const Row& row = step.rows[number];
     const std::int64_t last = least(row.token + row.count, end);
     for (std::int64_t token = most(row.token, first); token < last; ++token) {
-      const T* from = step.heads + token * step.token_size() + step.num_heads * step.size;
+      const T* from = step.heads + token * step.stride + step.num_heads * step.size;
       for (std::int64_t head = 0; head < step.kv_heads; ++head, from += step.size) {
         const std::int64_t place = step.place(row, head, row.start + token - row.token);
         std::memcpy(step.keys + place, from, bytes);

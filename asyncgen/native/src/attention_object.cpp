@@ -159,9 +159,10 @@ bool is_safe(const Pages& pages, const PagedLayer& layer, const Numbers& rows, c
 
 template <typename T>
 Attention<T> step_of(const Pages& pages, const PagedLayer& layer, const char* heads,
-                     const float* sinks) {
+                     std::int64_t stride, const float* sinks) {
   const std::int64_t num_rows = pages.rows.count() / 4 / pages.num_tables;
   return {reinterpret_cast<const T*>(heads),
+          stride,
           reinterpret_cast<T*>(pages.out_at),
           reinterpret_cast<T*>(layer.keys_at),
           reinterpret_cast<T*>(layer.values_at),
@@ -190,9 +191,9 @@ void divide_work(Pages& pages) {
         like->is_chunked == layer.is_chunked) {
       layer.division = like->division;
     } else if (pages.kind == Kind::FLOAT32) {
-      layer.division = divide_f32(step_of<float>(pages, layer, nullptr, nullptr));
+      layer.division = divide_f32(step_of<float>(pages, layer, nullptr, 0, nullptr));
     } else {
-      layer.division = divide_bf16(step_of<bf16>(pages, layer, nullptr, nullptr));
+      layer.division = divide_bf16(step_of<bf16>(pages, layer, nullptr, 0, nullptr));
     }
     like = &layer;
     needed = std::max(needed, layer.division.memory);
@@ -300,7 +301,7 @@ PyObject* attend(PyObject* self, PyObject* const* args, Py_ssize_t count) {
 #endif
   const float* sinks_at = reinterpret_cast<const float*>(sinks.data);
   const bool is_done =
-      run_unlocked([&]() noexcept { attend_in(pages, layer, heads.data, sinks_at); });
+      run_unlocked([&]() noexcept { attend_in(pages, layer, heads.data, heads.strides[0], sinks_at); });
   return is_done ? Py_NewRef(pages.out.get()) : nullptr;
 }
 
@@ -321,15 +322,15 @@ Hold::Hold(Pages& pages) : pages_(pages.is_busy ? nullptr : &pages) {
   pages.is_busy = true;
 }
 
-void attend_in(Pages& pages, const PagedLayer& layer, const char* heads,
+void attend_in(Pages& pages, const PagedLayer& layer, const char* heads, std::int64_t stride,
                const float* sinks) noexcept {
   float* memory = pages.memory.data();
   if (pages.kind == Kind::FLOAT32) {
-    attend_f32(step_of<float>(pages, layer, heads, sinks), layer.division, memory);
+    attend_f32(step_of<float>(pages, layer, heads, stride, sinks), layer.division, memory);
   } else if (pages.uses_tiles) {
-    attend_bf16_amx(step_of<bf16>(pages, layer, heads, sinks), layer.division, memory);
+    attend_bf16_amx(step_of<bf16>(pages, layer, heads, stride, sinks), layer.division, memory);
   } else {
-    attend_bf16(step_of<bf16>(pages, layer, heads, sinks), layer.division, memory);
+    attend_bf16(step_of<bf16>(pages, layer, heads, stride, sinks), layer.division, memory);
   }
 }
 

@@ -23,15 +23,15 @@ constexpr std::int64_t TILES = 48;
 // A step, and what follows from its numbers.
 template <typename T>
 struct Step : Attention<T> {
-  using Attention<T>::heads, Attention<T>::out, Attention<T>::pages, Attention<T>::num_heads;
-  using Attention<T>::kv_heads, Attention<T>::size, Attention<T>::page_size, Attention<T>::window;
+  using Attention<T>::heads, Attention<T>::stride, Attention<T>::out, Attention<T>::pages;
+  using Attention<T>::num_heads, Attention<T>::kv_heads, Attention<T>::size;
+  using Attention<T>::page_size, Attention<T>::window;
   using Attention<T>::scale, Attention<T>::cap, Attention<T>::slopes, Attention<T>::sinks;
   std::int64_t most_splits, most_queries;  // see `Division`
 
   std::int64_t record() const { return SUMS + parts(size, BLOCK) * BLOCK; }
 
   std::int64_t group() const { return num_heads / kv_heads; }
-  std::int64_t token_size() const { return (num_heads + 2 * kv_heads) * size; }
 
   // Queries of a row that share a key head are numbered token by token.
   std::int64_t queries(const Row& row) const { return row.count * group(); }
@@ -40,7 +40,7 @@ struct Step : Attention<T> {
   }
   const T* query(const Row& row, std::int64_t head, std::int64_t number) const {
     const std::int64_t g = group();
-    return heads + (row.token + number / g) * token_size() + (head * g + number % g) * size;
+    return heads + (row.token + number / g) * stride + (head * g + number % g) * size;
   }
   T* result(const Row& row, std::int64_t head, std::int64_t number) const {
     const std::int64_t g = group();

@@ -187,6 +187,18 @@ struct Rotation {
 void rotate_f32(const Rotation<float>& rotation) noexcept;
 void rotate_bf16(const Rotation<bf16>& rotation) noexcept;
 
+// Multiplies rows by the sigmoid of gates, in place.
+template <typename T>
+struct Gates {
+  T* x;  // [rows, features]
+  std::int64_t x_stride;
+  const T* gates;
+  std::int64_t stride, rows, features;
+};
+
+void pass_gates_f32(const Gates<float>& gates) noexcept;
+void pass_gates_bf16(const Gates<bf16>& gates) noexcept;
+
 // Some tokens of one text: the first one's number in the step, how many there are, the position of
 // the first, and where the text's page table begins in the step's list of pages.
 struct Row {
@@ -197,6 +209,7 @@ struct Row {
 template <typename T>
 struct Attention {
   const T* heads;    // [tokens, num_heads + 2 * kv_heads, size]
+  std::int64_t stride;  // from token to token
   T* out;            // [tokens, num_heads * size]
   T *keys, *values;  // [num_pages, kv_heads, page_size, size]
   const Row* rows;

@@ -3,137 +3,12 @@
 
 #include <algorithm>
 #include <exception>
+#include <optional>
 
-#include "parts.h"
+#include "layers.h"
 #include "team.h"
 
 namespace {
-
-// One block: attention and a feed-forward, or experts. What is null is left out.
-struct Block {
-  Norm *input_norm, *output_norm, *post_norm, *down_norm;
-  Norm *heads_norm, *keys_norm;  // the former of queries and keys together if the latter is null
-  bool is_normed_turned;         // whether heads are normalised after they were turned
-  Linear* qkv;                   // or, where it is null, what makes heads of latent rows
-  Latent* latent;
-  Linear *output, *up, *down;  // the last two are null if there are experts
-  Experts* experts;
-  std::int64_t rope;   // whose angles turn the heads, or -1
-  const float* sinks;  // of the query heads
-  std::int64_t num_sinks;
-  bool is_parallel;  // whether both parts see the stream as it was before the block
-  float output_scale, down_scale;  // of what each part adds to the stream
-};
-
-struct Layers {
-  Reference parts;  // keeps the blocks' parts
-  std::vector<Block> blocks;
-  Rotary* rotary;
-  std::int64_t width;  // of the stream
-  Memory memory;       // taken out while in use
-};
-
-template <typename T>
-bool read_part(PyObject* object, T*& part) {
-  part = nullptr;
-  return object == Py_None || (part = unbox_as<T>(object)) != nullptr;
-}
-
-// A product and one down, or experts and nothing.
-bool read_feed_forward(PyObject* first, PyObject* down, Block& block) {
-  block.up = block.down = nullptr;
-  block.experts = nullptr;
-  if (down == Py_None) return (block.experts = unbox_as<Experts>(first)) != nullptr;
-  return (block.up = unbox_as<Linear>(first)) && (block.down = unbox_as<Linear>(down));
-}
-
-// What makes heads: a product, or latent rows.
-bool read_heads(PyObject* object, Block& block) {
-  const bool is_latent = PyObject_TypeCheck(object, type_of<Latent>);
-  block.latent = is_latent ? &unbox<Latent>(object) : nullptr;
-  block.qkv = is_latent ? nullptr : unbox_as<Linear>(object);
-  return is_latent || block.qkv != nullptr;
-}
-
-// Numbers of a token's heads.
-std::int64_t token_size(const Block& block) {
-  return block.latent != nullptr ? block.latent->token_size() : block.qkv->outputs;
-}
-
-bool read_sinks(PyObject* sinks, Block& block) {
-  block.sinks = nullptr;
-  block.num_sinks = 0;
-  if (sinks == Py_None) return true;
-  View view;
-  Kind kind;
-  if (!look_at(sinks, view) || !read_kind(view.dtype, kind)) return false;
-  if (kind != Kind::FLOAT32 || view.dims != 1 || !view.is_cpu || !view.is_dense_from(0)) {
-    refuse("sinks are", sinks, "[heads] float32 on cpu is expected");
-    return false;
-  }
-  block.sinks = view.as<float>();
-  block.num_sinks = view.sizes[0];
-  return true;
-}
-
-bool read_block(PyObject* item, Block& block) {
-  PyObject *input, *qkv, *heads, *keys, *sinks, *output, *output_norm, *post, *up, *down, *down_norm;
-  int is_normed_turned, is_parallel;
-  long long rope;
-  if (!is_tuple("a block", item) ||
-      !PyArg_ParseTuple(item, "OOOOpLOOOOOOOpff", &input, &qkv, &heads, &keys, &is_normed_turned,
-                        &rope, &sinks, &output, &output_norm, &post, &up, &down, &down_norm,
-                        &is_parallel, &block.output_scale, &block.down_scale)) {
-    return false;
-  }
-  block.is_normed_turned = is_normed_turned;
-  block.is_parallel = is_parallel;
-  block.rope = rope;
-  return read_part(input, block.input_norm) && read_heads(qkv, block) &&
-         read_part(heads, block.heads_norm) && read_part(keys, block.keys_norm) &&
-         read_sinks(sinks, block) && (block.output = unbox_as<Linear>(output)) &&
-         read_part(output_norm, block.output_norm) && read_part(post, block.post_norm) &&
-         read_feed_forward(up, down, block) && read_part(down_norm, block.down_norm);
-}
-
-// Whether a block's parts fit together, and to the first block.
-bool fits(const Block& block, const Layers& layers) {
-  const Kind kind = layers.rotary->kind;
-  const auto is_norm = [&](const Norm* norm) {
-    return norm == nullptr ||
-           (norm->kind == kind && norm->groups == 1 && norm->features == layers.width);
-  };
-  const auto is_linear = [&](const Linear& linear, std::int64_t inputs) {
-    return linear.kind == kind && linear.inputs == inputs && linear.matrices == 1;
-  };
-  const auto is_plain = [&](const Linear& linear, std::int64_t inputs) {
-    return is_linear(linear, inputs) && linear.use == STORE;
-  };
-  const auto is_feed_forward = [&] {
-    if (block.experts != nullptr) {
-      return block.experts->gate_up->kind == kind && block.experts->gate_up->inputs == layers.width;
-    }
-    return is_linear(*block.up, layers.width) && block.up->use != STORE &&
-           is_plain(*block.down, block.up->outputs >> block.up->is_gated) &&
-           block.down->outputs == layers.width;
-  };
-  const auto is_made = [&] {
-    if (block.latent == nullptr) return is_plain(*block.qkv, layers.width);
-    return is_plain(*block.latent->latents, layers.width);
-  };
-  const auto is_heads_norm = [&](const Norm* norm) {
-    return norm == nullptr || norm->kind == kind;
-  };
-  // Without any norm the second of parallel parts would see what the first has added.
-  const bool is_seen =
-      !block.is_parallel || block.input_norm != nullptr || block.post_norm != nullptr;
-  return is_norm(block.input_norm) && is_norm(block.output_norm) && is_norm(block.post_norm) &&
-         is_norm(block.down_norm) && is_seen && is_made() &&
-         token_size(block) == token_size(layers.blocks[0]) && is_heads_norm(block.heads_norm) &&
-         is_heads_norm(block.keys_norm) && block.rope >= -1 &&
-         is_plain(*block.output, layers.blocks[0].output->inputs) &&
-         block.output->outputs == layers.width && is_feed_forward();
-}
 
 PyObject* make(PyTypeObject* type, PyObject* args, PyObject* keywords) {
   static const char* names[] = {"blocks", "rotary", "width", nullptr};
@@ -150,10 +25,12 @@ PyObject* make(PyTypeObject* type, PyObject* args, PyObject* keywords) {
     made.rotary = unbox_as<Rotary>(rotary);
     if (made.rotary == nullptr) return nullptr;
     made.width = width;
+    made.attending = -1;
     for (Py_ssize_t at = 0; at < PyTuple_GET_SIZE(items.get()); ++at) {
       Block block;
       if (!read_block(PyTuple_GET_ITEM(items.get(), at), block)) return nullptr;
       made.blocks.push_back(block);
+      if (made.attending < 0 && attends(block)) made.attending = at;
       if (!fits(block, made)) {
         return PyErr_Format(PyExc_ValueError, "the parts of block %zd do not fit together", at);
       }
@@ -171,9 +48,11 @@ PyObject* make(PyTypeObject* type, PyObject* args, PyObject* keywords) {
 
 // A step: the stream that blocks add to, and memory for what lies between.
 struct Step {
-  Rows stream, normed, branch, qkv, attended;
+  Rows stream, normed, branch;
+  char* heads;  // with the gates behind them
+  Rows attended;
   std::vector<Angles> angles;  // of each rope
-  char* memory;                // of the feed-forward, and before it of latent rows
+  char* memory;                // of the feed-forward, and before it of latent rows and mixers
 };
 
 bool has_branch(const Block& block) {
@@ -195,13 +74,12 @@ void add_product(const Linear& linear, const Norm* norm, float scale, const Rows
   add_branch(norm, scale, linear.kind, step);
 }
 
-void normalise_heads(const Block& block, const Step& step) noexcept {
+void normalise_heads(const Block& block, const Rows& heads) noexcept {
   if (block.heads_norm == nullptr) return;
-  normalise(*block.heads_norm, step.qkv, step.qkv);
+  normalise(*block.heads_norm, heads, heads);
   if (block.keys_norm == nullptr) return;
   const std::int64_t first = block.heads_norm->groups * block.heads_norm->features;
-  const Rows keys(step.qkv.data + first * item_size(block.keys_norm->kind), step.qkv.stride,
-                  step.qkv.count);
+  const Rows keys(heads.data + first * item_size(block.keys_norm->kind), heads.stride, heads.count);
   normalise(*block.keys_norm, keys, keys);
 }
 
@@ -220,31 +98,39 @@ void feed_forward(const Block& block, const Rows& x, const Step& step) noexcept 
   add_branch(block.down_norm, block.down_scale, kind, step);
 }
 
-void run_block(const Block& block, const Rotary& rotary, const Step& step, Pages& pages,
-               const PagedLayer& layer) noexcept {
-  const auto normed = [&](const Norm* norm) -> const Rows& {
-    if (norm == nullptr) return step.stream;
-    normalise(*norm, step.stream, step.normed);
-    return step.normed;
-  };
-  const Rows* x = &normed(block.input_norm);
+// What attention gives of rows, in the memory that the step's pages have for it.
+void attend(const Block& block, const Rotary& rotary, const Rows& x, const Step& step, Pages& pages,
+            const PagedLayer& layer) noexcept {
+  const Rows heads(step.heads, heads_width(block), x.count);
   if (block.latent != nullptr) {
-    make_heads(*block.latent, *x, step.qkv, step.memory);
+    make_heads(*block.latent, x, heads, step.memory);
   } else {
-    multiply(*block.qkv, *x, step.qkv, STORE);
+    multiply(*block.qkv, x, heads, STORE);
   }
-  if (!block.is_normed_turned) normalise_heads(block, step);
+  if (!block.is_normed_turned) normalise_heads(block, heads);
   if (block.rope >= 0) {
-    turn_heads(rotary, step.qkv, pages.num_heads + pages.kv_heads, step.angles[block.rope]);
+    turn_heads(rotary, heads, pages.num_heads + pages.kv_heads, step.angles[block.rope]);
   }
-  if (block.is_normed_turned) normalise_heads(block, step);
-  attend_in(pages, layer, step.qkv.data, block.sinks);
+  if (block.is_normed_turned) normalise_heads(block, heads);
+  attend_in(pages, layer, heads.data, heads.stride, block.sinks);
   if (block.latent != nullptr) cut_values(*block.latent, step.attended);
-  // Of parallel parts the second sees what the first saw, or another norm of it.
-  if (block.is_parallel && block.post_norm != nullptr) x = &normed(block.post_norm);
-  add_product(*block.output, block.output_norm, block.output_scale, step.attended, step);
-  if (!block.is_parallel) x = &normed(block.post_norm);
-  feed_forward(block, *x, step);
+  if (block.has_gates) {
+    const Rows gates(heads.data + token_size(block) * item_size(rotary.kind), heads.stride,
+                     heads.count);
+    pass_gates(rotary.kind, step.attended, gates, block.output->inputs);
+  }
+}
+
+// Adds what goes on from a state to the stream.
+void mix(const Block& block, const Rows& x, const Step& step, const States& states,
+         std::size_t place) noexcept {
+  const StateLayer& layer = states.layers[place];
+  const Mixer& mixer = *block.mixer;
+  if (block.output_scale == 1.0f) {
+    return mixer.mix(x, step.stream, ADD, layer, states.runs(), step.memory);
+  }
+  mixer.mix(x, step.branch, STORE, layer, states.runs(), step.memory);
+  add_branch(nullptr, block.output_scale, mixer.kind, step);
 }
 
 // Whether a block's heads are those of some pages, and its sinks those of a layer of them.
@@ -269,14 +155,28 @@ bool is_of(const Block& block, const Pages& pages, const PagedLayer& layer) {
 
 // Whether a step's pages are those of these blocks.
 bool are_of(const Pages& pages, const Layers& layers) {
+  const auto first = static_cast<std::size_t>(layers.attending);
   if (pages.layers.size() != layers.blocks.size() || pages.kind != layers.rotary->kind ||
-      pages.token_size() != token_size(layers.blocks[0])) {
+      pages.token_size() != token_size(layers.blocks[first])) {
     return false;
   }
-  for (std::size_t number = 0; number < layers.blocks.size(); ++number) {
-    if (!is_of(layers.blocks[number], pages, pages.layers[number])) return false;
+  for (std::size_t number = first; number < layers.blocks.size(); ++number) {
+    const Block& block = layers.blocks[number];
+    if (attends(block) && !is_of(block, pages, pages.layers[number])) return false;
   }
   return true;
+}
+
+// Whether a step's states are those of these blocks' mixers, one after another.
+bool are_of(const States& states, const Layers& layers) {
+  std::size_t place = 0;
+  if (states.kind != layers.rotary->kind) return false;
+  for (const Block& block : layers.blocks) {
+    if (block.mixer == nullptr) continue;
+    if (place == states.layers.size() || !block.mixer->is_of(states.layers[place])) return false;
+    ++place;
+  }
+  return place == states.layers.size();
 }
 
 // Reads the angles of one rope, (cosines, sines) or (cosines, sines, factors on queries).
@@ -319,11 +219,11 @@ bool read_ropes(const Reference& ropes, const Layers& layers, const Pages& pages
 }
 
 // Whether the stream is that of the step that was laid out.
-bool is_stream(PyObject* tensor, const View& stream, const Layers& layers, const Pages& pages) {
-  if (!stream.has_shape({pages.num_tokens, layers.width}) || stream.dtype != layers.rotary->dtype ||
+bool is_stream(PyObject* tensor, const View& stream, const Layers& layers, std::int64_t tokens) {
+  if (!stream.has_shape({tokens, layers.width}) || stream.dtype != layers.rotary->dtype ||
       !stream.is_cpu || !stream.is_dense_from(1) || !stream.has_rows_apart()) {
     refuse("the stream is", tensor, "the step that was laid out has [%lld, %lld] %S on cpu",
-           static_cast<long long>(pages.num_tokens), static_cast<long long>(layers.width),
+           static_cast<long long>(tokens), static_cast<long long>(layers.width),
            layers.rotary->dtype);
     return false;
   }
@@ -334,12 +234,81 @@ bool is_stream(PyObject* tensor, const View& stream, const Layers& layers, const
 #endif
 }
 
+// What a step's rows have of earlier tokens, pages or states or both, in this thread's hands.
+class Held {
+ public:
+  // False comes with a Python error.
+  bool take(PyObject* context) {
+    if (!PyTuple_Check(context)) return take_one(context);
+    for (Py_ssize_t at = 0; at < PyTuple_GET_SIZE(context); ++at) {
+      if (!take_one(PyTuple_GET_ITEM(context, at))) return false;
+    }
+    return true;
+  }
+  // Whether it is what these layers need, and of one step.
+  bool fits(const Layers& layers) const {
+    bool mixes = false;
+    for (const Block& block : layers.blocks) mixes = mixes || block.mixer != nullptr;
+    if ((pages_ != nullptr) != (layers.attending >= 0) || (states_ != nullptr) != mixes) {
+      return false;
+    }
+    if (pages_ != nullptr && states_ != nullptr && pages_->num_tokens != states_->num_tokens) {
+      return false;
+    }
+    return (pages_ == nullptr || are_of(*pages_, layers)) &&
+           (states_ == nullptr || are_of(*states_, layers));
+  }
+  std::int64_t num_tokens() const {
+    return pages_ != nullptr ? pages_->num_tokens : states_->num_tokens;
+  }
+  Pages* pages() const { return pages_; }
+  States* states() const { return states_; }
+
+ private:
+  bool take_one(PyObject* object) {
+    if (PyObject_TypeCheck(object, type_of<States>)) {
+      states_ = &unbox<States>(object);
+      held_states_.emplace(*states_);
+      return static_cast<bool>(*held_states_);
+    }
+    if ((pages_ = unbox_as<Pages>(object)) == nullptr) return false;
+    held_pages_.emplace(*pages_);
+    return static_cast<bool>(*held_pages_);
+  }
+
+  Pages* pages_ = nullptr;
+  States* states_ = nullptr;
+  std::optional<Hold> held_pages_;
+  std::optional<HeldStates> held_states_;
+};
+
 // Runs the blocks over a step in memory of theirs; false: a debug build found an error.
-bool run_blocks(const Layers& layers, const Step& step, Pages& pages) {
+bool run_blocks(const Layers& layers, const Step& step, const Held& held) {
   return run_unlocked([&]() noexcept {
     rouse_team();
+    std::size_t mixers = 0;
     for (std::size_t number = 0; number < layers.blocks.size(); ++number) {
-      run_block(layers.blocks[number], *layers.rotary, step, pages, pages.layers[number]);
+      const Block& block = layers.blocks[number];
+      const auto normed = [&](const Norm* norm) -> const Rows& {
+        if (norm == nullptr) return step.stream;
+        normalise(*norm, step.stream, step.normed);
+        return step.normed;
+      };
+      const Rows* x = &normed(block.input_norm);
+      if (attends(block)) {
+        attend(block, *layers.rotary, *x, step, *held.pages(), held.pages()->layers[number]);
+        // Of parallel parts the second sees what the first saw, or another norm of it.
+        if (block.is_parallel && block.post_norm != nullptr) x = &normed(block.post_norm);
+        add_product(*block.output, block.output_norm, block.output_scale, step.attended, step);
+      }
+      if (block.mixer != nullptr) mix(block, *x, step, *held.states(), mixers++);
+      if (!feeds(block)) continue;
+      // What feeds forward alone has one norm, and without any sees the stream behind attention.
+      const bool is_second = attends(block) && block.mixer == nullptr;
+      if (!block.is_parallel && (is_second || block.post_norm != nullptr)) {
+        x = &normed(block.post_norm);
+      }
+      feed_forward(block, *x, step);
     }
   });
 }
@@ -348,44 +317,46 @@ PyObject* run(PyObject* self, PyObject* const* args) {
   Layers& layers = unbox<Layers>(self);
   View stream;
   if (!look_at(args[0], stream)) return nullptr;
-  Pages* pages = unbox_as<Pages>(args[2]);
-  if (pages == nullptr) return nullptr;
-  Hold hold(*pages);
-  if (!hold) return nullptr;
-  if (!are_of(*pages, layers)) {
-    PyErr_SetString(PyExc_ValueError, "these pages are those of other blocks");
+  Held held;
+  if (!held.take(args[2])) return nullptr;
+  if (!held.fits(layers)) {
+    PyErr_SetString(PyExc_ValueError, "these pages and states are those of other blocks");
     return nullptr;
   }
   const Reference ropes(PySequence_Tuple(args[1]));  // perhaps nobody else has them
   std::vector<Angles> angles;
-  if (!ropes || !is_stream(args[0], stream, layers, *pages) ||
-      !read_ropes(ropes, layers, *pages, angles)) {
+  if (!ropes || !is_stream(args[0], stream, layers, held.num_tokens()) ||
+      (held.pages() != nullptr && !read_ropes(ropes, layers, *held.pages(), angles))) {
     return nullptr;
   }
-  const std::int64_t tokens = pages->num_tokens, qkv = pages->token_size();
-  const std::int64_t item = item_size(layers.rotary->kind);
+  const std::int64_t tokens = held.num_tokens(), item = item_size(layers.rotary->kind);
   const auto bytes = [&](std::int64_t width) {
     return Memory::rounded(static_cast<std::size_t>(tokens * width * item));
   };
   std::size_t most = 0, branch = 0;  // of what lies between, and of branches
+  std::int64_t qkv = 0;
   for (const Block& block : layers.blocks) {
-    most = std::max(most, block.experts != nullptr ? memory_for(*block.experts, tokens)
-                                                   : bytes(block.down->inputs));
+    if (block.experts != nullptr) most = std::max(most, memory_for(*block.experts, tokens));
+    if (block.down != nullptr) most = std::max(most, bytes(block.down->inputs));
     if (block.latent != nullptr) most = std::max(most, memory_for(*block.latent, tokens));
+    if (block.mixer != nullptr) most = std::max(most, block.mixer->memory_for(tokens));
+    if (attends(block)) qkv = std::max(qkv, heads_width(block));
     if (has_branch(block)) branch = bytes(layers.width);
   }
   Memory memory = std::exchange(layers.memory, {});
   if (!memory.hold(bytes(layers.width) + branch + bytes(qkv) + most)) return PyErr_NoMemory();
   char* const branch_at = memory.data() + bytes(layers.width);
   char* const qkv_at = branch_at + branch;
+  const Pages* const pages = held.pages();
   const Step step{Rows(stream),
                   Rows(memory.data(), layers.width, tokens),
                   Rows(branch_at, layers.width, tokens),
-                  Rows(qkv_at, qkv, tokens),
-                  Rows(pages->out_at, pages->num_heads * pages->size, tokens),
+                  qkv_at,
+                  pages == nullptr ? Rows(nullptr, 0, tokens)
+                                   : Rows(pages->out_at, pages->num_heads * pages->size, tokens),
                   std::move(angles),
                   qkv_at + bytes(qkv)};
-  const bool is_done = run_blocks(layers, step, *pages);
+  const bool is_done = run_blocks(layers, step, held);
   if (memory.is_small()) layers.memory = std::move(memory);
   if (!is_done) return nullptr;
   Py_RETURN_NONE;

@@ -147,6 +147,32 @@ PyMethodDef rotary_methods[] = {
     {nullptr, nullptr, 0, nullptr},
 };
 
+PyObject* pass(PyObject*, PyObject* const* args) {
+  View x, gates;
+  Kind kind;
+  if (!look_at(args[0], x) || !look_at(args[1], gates) || !read_kind(x.dtype, kind)) return nullptr;
+  const bool is_x = x.dims == 2 && x.is_cpu && x.is_dense_from(1) && x.has_rows_apart();
+  if (!is_x || !gates.has_shape({x.sizes[0], x.sizes[1]}) || gates.dtype != x.dtype ||
+      !gates.is_cpu || !gates.is_dense_from(1)) {
+    return refuse(is_x ? "gates are" : "rows are", args[is_x],
+                  "rows and gates are [N, F] of one dtype on cpu");
+  }
+#ifdef ASYNCGEN_CHECK
+  const std::int64_t item = item_size(kind);
+  if (!lies_within(args[0], x, item) || !lies_within(args[1], gates, item)) return nullptr;
+#endif
+  if (!run_unlocked([&]() noexcept { pass_gates(kind, Rows(x), Rows(gates), x.sizes[1]); })) {
+    return nullptr;
+  }
+  Py_RETURN_NONE;
+}
+
+PyMethodDef functions[] = {
+    METHOD("pass_gates", pass, 2,
+           "pass_gates(x, gates, /)\n--\n\nMultiply rows by the sigmoid of gates, in place."),
+    {nullptr, nullptr, 0, nullptr},
+};
+
 }  // namespace
 
 void normalise(const Norm& norm, const Rows& x, const Rows& out) noexcept {
@@ -165,6 +191,16 @@ void add_rows(Kind kind, const Rows& x, std::int64_t features, float scale,
   } else {
     add_bf16({reinterpret_cast<bf16*>(x.data), x.stride,
               reinterpret_cast<bf16*>(stream.data), stream.stride, x.count, features, scale});
+  }
+}
+
+void pass_gates(Kind kind, const Rows& x, const Rows& gates, std::int64_t features) noexcept {
+  if (kind == Kind::FLOAT32) {
+    pass_gates_f32({reinterpret_cast<float*>(x.data), x.stride,
+                    reinterpret_cast<const float*>(gates.data), gates.stride, x.count, features});
+  } else {
+    pass_gates_bf16({reinterpret_cast<bf16*>(x.data), x.stride,
+                     reinterpret_cast<const bf16*>(gates.data), gates.stride, x.count, features});
   }
 }
 
@@ -200,5 +236,6 @@ bool add_rows(PyObject* module) {
                         "Norm(weight, bias, *, eps, dtype, is_centred)\n--\n\n"
                         "A norm by the root mean square, or by mean and variance.") &&
          add_type<Rotary>(module, "asyncgen.native._kernels.Rotary", make_rotary, rotary_methods,
-                          "Rotary(dtype)\n--\n\nRotary positions of heads.");
+                          "Rotary(dtype)\n--\n\nRotary positions of heads.") &&
+         PyModule_AddFunctions(module, functions) == 0;
 }

@@ -72,7 +72,22 @@ STATES: dict[str, dict[str, Any]] = {
 }
 """Families whose layers keep states: what needs keys and values they refuse."""
 
+_DELTA = {
+    "head_dim": 8,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 8,
+    "linear_value_head_dim": 6,
+}
+HYBRIDS: dict[str, dict[str, Any]] = {
+    "qwen3_5_moe_text": {**_DELTA, **_EXPERTS, "shared_expert_intermediate_size": 24},
+    "qwen3_5_text": _DELTA,
+    "qwen3_next": {**_DELTA, **_EXPERTS, "shared_expert_intermediate_size": 24},
+}
+"""Families of which some layers attend and others keep states."""
+
 FAMILIES: dict[str, dict[str, Any]] = {
+    **HYBRIDS,
     "afmoe": {"head_dim": 8, "num_dense_layers": 1, **_EXPERTS, **WINDOW},
     "apertus": {"head_dim": 8},
     "arcee": {"head_dim": 8},

@@ -19,9 +19,13 @@ import asyncgen
 from asyncgen import native
 from asyncgen.cache.groups import plan_groups
 from asyncgen.cache.paged import PagedStorage, page_bytes
+from asyncgen.cache.states import StateStorage
 from asyncgen.engine.scheduling.pages import most_pages
 from asyncgen.errors import InvalidRequestError
 from asyncgen.models.attention.paged.attention import PagedAttention
+from asyncgen.models.family.states import keeps_states
+from asyncgen.models.mixers.hybrid import PackedHybrid
+from asyncgen.models.mixers.packed import PackedStates
 from tests.models.arch.families import make
 from tests.models.packing import Row, packed
 
@@ -91,6 +95,8 @@ def preemption(pair: Pair, tokenizer: asyncgen.Tokenizer) -> None:
     pages = most_pages(windows, PAGE, max(map(len, rows)) + LENGTH, chunk=PAGE)
 
     async def run() -> list[list[int]]:
+        if keeps_states(pair.ours.core.config):
+            return await _seats_change_hands(pair, tokenizer, rows)
         async with _engine(pair, tokenizer, pages) as llm:
             for _ in range(5):  # a machine that stands still may let one text end before the next
                 calls = [llm.generate(row, max_new_tokens=LENGTH, **SHARED) for row in rows]
@@ -104,8 +110,32 @@ def preemption(pair: Pair, tokenizer: asyncgen.Tokenizer) -> None:
         assert_greedy(pair.theirs, row, answer)
 
 
+async def _seats_change_hands(
+    pair: Pair, tokenizer: asyncgen.Tokenizer, rows: list[list[int]]
+) -> list[list[int]]:
+    """Answers to rows of which the first have all seats until another client comes."""
+    half = len(rows) // 2
+    options = {"max_new_tokens": LENGTH, **SHARED}
+    async with asyncgen.AsyncLLM(
+        pair.ours, tokenizer=tokenizer, page_size=PAGE, prefill_chunk_size=PAGE, max_running=half
+    ) as llm:
+        for _ in range(5):
+            first = [asyncio.ensure_future(llm.generate(row, **options)) for row in rows[:half]]
+            while llm.metrics().requests_running < half and not all(call.done() for call in first):
+                await asyncio.sleep(0.001)
+            later = [llm.generate(row, client="another", **options) for row in rows[half:]]
+            answers = await asyncio.gather(*first, *later)
+            if llm.metrics().preemptions > 0:
+                return [list(answer.token_ids) for answer in answers]
+        raise AssertionError("no text lost its seat")
+
+
 def prefixes(pair: Pair, tokenizer: asyncgen.Tokenizer) -> None:
-    """A second text begins as the first one and its answer did: what is known is not computed."""
+    """A second text begins as the first one and its answer did: what is known is not computed.
+
+    A state does not tell what it was before, so where there are any all is computed anew.
+    """
+    is_known = not keeps_states(pair.ours.core.config)
 
     async def run() -> tuple[list[int], asyncgen.Completion]:
         async with _engine(pair, tokenizer, 64) as llm:
@@ -114,7 +144,7 @@ def prefixes(pair: Pair, tokenizer: asyncgen.Tokenizer) -> None:
             return begun, await llm.generate([*begun, 4], max_new_tokens=10, **SHARED)
 
     begun, second = asyncio.run(run())
-    assert second.usage.cached_tokens > len(begun) - 2 * PAGE
+    assert not is_known or second.usage.cached_tokens > len(begun) - 2 * PAGE
     assert_greedy(pair.theirs, [*begun, 4], list(second.token_ids))
 
 
@@ -169,7 +199,10 @@ def searched(theirs: Any, row: list[int], *, alpha: float, top_k: int, new: int)
 
 
 def contrastive_search(pair: Pair, _: object) -> None:
-    """Rows of a padded batch find what the formula finds for each."""
+    """Rows of a padded batch find what the formula finds for each; with states it is refused."""
+    if keeps_states(pair.ours.core.config):
+        _takes_nothing_back(pair, penalty_alpha=0.6, top_k=4)
+        return
     ids, mask = padded()
     found = pair.ours.generate(
         ids, attention_mask=mask, penalty_alpha=0.6, top_k=4, max_new_tokens=10, **GREEDY
@@ -201,6 +234,15 @@ def _refused(pair: Pair, name: str) -> None:
         assert error.parameter == "cache_implementation"
     else:
         raise AssertionError(f"{name} was to be refused")
+
+
+def _takes_nothing_back(pair: Pair, **options: Any) -> None:
+    try:
+        pair.ours.generate(torch.tensor(ROWS[:1]), max_new_tokens=4, **options, **GREEDY)
+    except InvalidRequestError as error:
+        assert error.parameter in options
+    else:
+        raise AssertionError(f"{options} was to be refused")
 
 
 def quantised_cache(pair: Pair, _: object) -> None:
@@ -236,7 +278,7 @@ def quantised_cache(pair: Pair, _: object) -> None:
 @torch.no_grad()
 def rounded(theirs: Any, text: list[int], answer: list[int], *, residual_length: int) -> Tensor:
     """Logits ``[S, V]`` along an answer, of the reference with a cache that rounds to 4 bits."""
-    from transformers.cache_utils import Cache, QuantizedLayer
+    from transformers.cache_utils import DynamicCache, DynamicLayer, QuantizedLayer
 
     class Rounded(QuantizedLayer):  # type: ignore[misc]
         """Levels between the least and the greatest number of a head; kept as numbers."""
@@ -249,8 +291,10 @@ def rounded(theirs: Any, text: list[int], answer: list[int], *, residual_length:
         def _dequantize(self, q_tensor: Tensor) -> Tensor:
             return q_tensor
 
-    layers = theirs.config.get_text_config().num_hidden_layers
-    cache = Cache(layers=[Rounded(residual_length=residual_length) for _ in range(layers)])
+    cache = DynamicCache(config=theirs.config)
+    for number, layer in enumerate(cache.layers):
+        if isinstance(layer, DynamicLayer):  # a state is kept as it is
+            cache.layers[number] = Rounded(residual_length=residual_length)
     steps = [text, *([token] for token in answer[:-1])]
     found, length = [], 0
     for ids in steps:
@@ -267,7 +311,14 @@ def is_latent(core: Any) -> bool:
 
 
 def drafts(pair: Pair, _: object) -> None:
-    """Drafts of the prompt's own words, and of the model itself, change no token."""
+    """Drafts of the prompt's own words, and of the model itself, change no token.
+
+    A model with states, which cannot be taken back, refuses them.
+    """
+    if keeps_states(pair.ours.core.config):
+        _takes_nothing_back(pair, prompt_lookup_num_tokens=3)
+        _takes_nothing_back(pair, assistant_model=pair.ours)
+        return
     row = ROWS[2] + ROWS[2][:6]
     options = {"max_new_tokens": LENGTH, **GREEDY}
     looked_up = pair.ours.generate(torch.tensor([row]), prompt_lookup_num_tokens=3, **options)
@@ -314,9 +365,13 @@ def packed_logits(core: Any, ids: Tensor) -> list[Tensor]:
     rows = []
     for row in ids:
         first, *more = ([next(pages) for _ in range(each)] for _ in range(groups))
-        rows.append(Row(row, first, more=more, count=len(row)))
+        rows.append(Row(row, first, more=more, count=len(row), slot=len(rows)))
     storage = PagedStorage(core.config, next(pages), PAGE, dtype=core.dtype)
-    return packed(core, PagedAttention(core.config, storage), rows)
+    context: Any = PagedAttention(core.config, storage)
+    if keeps_states(core.config):
+        states = PackedStates(StateStorage(core.config, len(rows), dtype=core.dtype))
+        context = PackedHybrid(context, states)
+    return packed(core, context, rows)
 
 
 def _distances(found: Tensor, exact: Tensor) -> Tensor:

@@ -12,11 +12,14 @@ import torch
 import asyncgen
 from asyncgen import native
 from asyncgen.cache.paged import PagedStorage
+from asyncgen.cache.states import StateStorage
 from asyncgen.models.arch.registry import FAMILIES as DECLARED
 from asyncgen.models.attention.paged.attention import PagedAttention
 from asyncgen.models.config import ModelConfig
 from asyncgen.models.kernels.linear import Linear
 from asyncgen.models.kernels.native_linear import NativeKernel, NativeStack
+from asyncgen.models.mixers.hybrid import PackedHybrid
+from asyncgen.models.mixers.packed import PackedStates
 from tests.doubles.tokenizers import save_tokenizer
 from tests.models.arch.families import FAMILIES, STATES, make
 from tests.models.arch.variants import VARIANTS
@@ -138,10 +141,14 @@ def compare_paths(core: DecoderLM) -> None:
         core._plan = plan
         groups = num_groups(core)
         storage = PagedStorage(core.config, 8 * groups, 8, dtype=core.dtype)
-        attention = PagedAttention(core.config, storage)
+        attention: Any = PagedAttention(core.config, storage)
+        if core.config.mixing:
+            states = PackedStates(StateStorage(core.config, 3, dtype=core.dtype))
+            attention = PackedHybrid(attention, states)
         rows = make_rows([26, 1, 9], 8, list(range(8 * groups)), 0, groups)
-        for row in rows:
+        for slot, row in enumerate(rows):
             row.ids %= core.vocab_size
+            row.slot = slot
         for count in (1, 9, 16):
             live = [row for row in rows if row.start < len(row.ids)]
             for row in live:

@@ -11,10 +11,13 @@ from tests.doubles.tokenizers import save_tokenizer
 from tests.models.arch.families import FAMILIES
 from tests.models.arch.proofs import CHEAP, PROOFS, make_pair
 from tests.models.arch.test_experts import VARIANTS as OF_EXPERTS
+from tests.models.arch.test_families import one_thread
 from tests.models.arch.variants import VARIANTS
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+__all__ = ["one_thread"]
 
 pytest.importorskip("transformers")
 

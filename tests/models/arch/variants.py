@@ -54,6 +54,14 @@ _LATENTS: list[dict[str, Any]] = [
 ]
 """Switches of latent attention."""
 
+_DELTAS: list[dict[str, Any]] = [
+    {"linear_num_key_heads": 4, "linear_conv_kernel_dim": 2, **_turned(0.5)},
+    {"linear_key_head_dim": 3, "linear_value_head_dim": 10, "attention_bias": True, **_TIED},
+    {"layer_types": ["full_attention", "linear_attention"] * 2, "head_dim": 12, **_turned(1.0)},
+    {"layer_types": ["linear_attention"] * 3 + ["full_attention"], "rms_norm_eps": 1e-3, **_ONE},
+]
+"""Switches of mixers with the gated delta rule."""
+
 VARIANTS: dict[str, list[dict[str, Any]]] = {
     "afmoe": [
         {"mup_enabled": True, "attention_bias": True},
@@ -317,6 +325,12 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
         {"attention_bias": True},
         _TIED,
         {"use_sliding_window": True, **_MIXED, **WINDOW},
+    ],
+    "qwen3_5_moe_text": _DELTAS,
+    "qwen3_5_text": _DELTAS,
+    "qwen3_next": [
+        *_DELTAS,
+        {"mlp_only_layers": [1], "norm_topk_prob": False, "decoder_sparse_step": 2},
     ],
     "seed_oss": [{"attention_bias": False}, {"attention_out_bias": True, "mlp_bias": True}, _TIED],
     "smollm3": [

@@ -20,6 +20,7 @@ using __mmask32 = std::uint32_t;
 
 constexpr int _MM_HINT_T0 = 0, _MM_HINT_T1 = 1, _CMP_LT_OQ = 17, _CMP_UNORD_Q = 3;
 constexpr int _CMP_GT_OQ = 30, _MM_FROUND_TO_NEAREST_INT = 0, _MM_FROUND_NO_EXC = 8;
+constexpr int _MM_MANT_NORM_p75_1p5 = 3, _MM_MANT_SIGN_zero = 1;
 
 namespace emulated {
 
@@ -194,6 +195,25 @@ inline __mmask16 _mm512_cmp_ps_mask(__m512 a, __m512 b, int kind) {
 }
 inline __m512 _mm512_roundscale_ps(__m512 a, int) {
   for (unsigned lane = 0; lane < 16; ++lane) a[lane] = std::nearbyint(a[lane]);
+  return a;
+}
+inline void _mm512_stream_ps(void* to, __m512 a) {
+  emulated::want_aligned(to);
+  emulated::store(to, a);
+}
+inline void _mm_sfence() {}
+// Exponents, and mantissas from 0.75 to below 1.5, of numbers above zero.
+inline __m512 _mm512_getexp_ps(__m512 a) {
+  for (unsigned lane = 0; lane < 16; ++lane) a[lane] = std::logb(a[lane]);
+  return a;
+}
+inline __m512 _mm512_getmant_ps(__m512 a, int, int) {
+  for (unsigned lane = 0; lane < 16; ++lane) {
+    if (!std::isfinite(a[lane])) continue;
+    int exponent;
+    const float half = std::frexp(a[lane], &exponent);
+    a[lane] = half < 0.75f ? 2 * half : half;
+  }
   return a;
 }
 inline __m512 _mm512_scalef_ps(__m512 a, __m512 b) {

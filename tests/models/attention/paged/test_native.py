@@ -237,7 +237,7 @@ def test_any_mix_equals_plain_products(
 @given(shape=shapes, length=st.integers(250, 900), seed=st.integers(0, 10**6))
 def test_long_texts_equal_plain_products(shape: Shape, length: int, seed: int) -> None:
     shape = replace(shape, kv_heads=1)
-    pool = Pool(shape, 2000, seed)
+    pool = Pool(shape, 2000 // shape.page_size + 10, seed)
     texts = [pool.text(random_heads(shape, length + n, seed + n)) for n in range(2)]
     for text, found in zip(texts, pool.run(texts, random.Random(seed), 400), strict=True):
         close(found, plainly(shape, text.heads))
@@ -255,7 +255,7 @@ def test_company_chunks_and_threads_do_not_change_a_bit(
     try:
         for number, most in enumerate((length, 1000, 50, 3 if length < 100 else 99)):
             torch.set_num_threads(1 + number % 2)
-            pool = Pool(shape, 2000, seed + number)
+            pool = Pool(shape, 1100 // shape.page_size + 10, seed + number)
             texts = [pool.text(one) for one in [heads, *others[: number or None]]]
             if number == 0:
                 results.append(pool.step([Row(texts[0], 0, length)])[0])

@@ -1,0 +1,137 @@
+"""The mixer with the gated delta rule: short convolutions, the state, a norm behind a gate."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from asyncgen.models.family.plan import NormPlan
+from asyncgen.models.kernels.experts import Exact
+from asyncgen.models.kernels.linear import Linear
+from asyncgen.models.kernels.norm import Norm, make_scaler
+from asyncgen.models.kernels.prepared import Prepared
+from asyncgen.models.mixers.gated_delta import LEAST, gated_delta, of_length_one
+from asyncgen.models.mixers.native import compile_mixer
+from asyncgen.models.mixers.rows import through_rows
+from asyncgen.models.mixers.scan import convolve, silu, softplus
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from asyncgen.models.family.delta import DeltaPlan
+    from asyncgen.models.mixers.rows import StateContext
+
+
+class DeltaMixer(Prepared):
+    """That of Yang, Kautz and Hatamizadeh, "Gated Delta Networks" (2024), section 3.4 and figure 1.
+
+    Attributes:
+        plan: What it computes.
+        enter: The first product: queries, keys, values, rates, steps of time, and gates.
+        window: Weights of the convolution of the first three, ``[C, 1, W]``.
+        decay: Logarithms of the negative decays, one a head.
+        steps_bias: Added to the steps.
+        norm: Of each head's results.
+        leave: The last product.
+    """
+
+    def __init__(self, plan: DeltaPlan, hidden: int, dtype: torch.dtype) -> None:
+        """Make the parameters, uninitialised.
+
+        Args:
+            plan: What it computes.
+            hidden: Width of the stream.
+            dtype: Of products.
+        """
+        super().__init__()
+        self.plan, self.dtype = plan, dtype
+        enters = plan.convolved + 2 * plan.heads + plan.channels
+        self.enter = Linear(hidden, enters, dtype=dtype)
+        self.window = Exact(plan.convolved, 1, plan.window)
+        self.decay = Exact(plan.heads)
+        self.steps_bias = Exact(plan.heads)
+        self.norm = Norm(plan.values, plan.eps, NormPlan(), dtype=dtype)
+        self.leave = Linear(plan.channels, hidden, dtype=dtype)
+
+    def prepare(self) -> None:
+        """Derive what `run` computes with; again after weights were replaced or moved."""
+        if self.decay.weight.is_meta:
+            return
+        exact = (
+            self.window.weight.detach()[:, 0].float().t().contiguous(),
+            -torch.exp(self.decay.weight.detach().float()),
+            self.steps_bias.weight.detach().float(),
+        )
+        self._plan = *exact, self._compile(*exact)
+
+    @property
+    def compiled(self) -> Any | None:
+        """The mixer in one call, where every part of it is a kernel of ours."""
+        return self._ready()[3]
+
+    def run(self, x: Tensor, layer: int, states: StateContext) -> Tensor:
+        """What the mixer adds to the stream.
+
+        Args:
+            x: Normalised rows of the stream, ``[N, E]``.
+            layer: Which of the layers with states it is.
+            states: What rows there are, and their states.
+
+        Returns:
+            ``[N, E]``.
+        """
+        plan = self.plan
+        wide = self.enter.ready().product(x)
+        parts = [plan.convolved + 2 * plan.heads, plan.channels]
+        inputs, gate = torch.split(wide, parts, dim=-1)
+        found = through_rows(states, layer, inputs.contiguous(), plan.channels, self._advance)
+        by_head = found.to(self.dtype).view(-1, plan.values)
+        normed = self.norm.scaler.into(by_head, by_head).view(found.shape).float()
+        return self.leave.ready().product(normed.mul_(silu(gate.float())).to(self.dtype))
+
+    def _compile(self, window: Tensor, decay: Tensor, steps_bias: Tensor) -> Any | None:
+        plan = self.plan
+        # x / sqrt(sum(x²) + eps) is the norm by the root mean square, times a factor.
+        root = plan.keys**-0.5
+        factors = torch.full((2 * plan.key_heads, plan.keys), root)
+        factors[: plan.key_heads] *= root
+        scale = self.norm.scale()
+        if scale is None or not scale.is_cpu:
+            return None
+        by_head = scale.float().expand(plan.heads, -1)
+        return compile_mixer(
+            "DeltaMixer",
+            self.enter.ready(),
+            window,
+            None,
+            make_scaler(factors, plan.keys, LEAST / plan.keys, torch.float32),
+            steps_bias,
+            decay,
+            make_scaler(by_head, plan.values, plan.eps, torch.float32),
+            self.leave.ready(),
+            heads=plan.heads,
+        )
+
+    def _advance(
+        self, inputs: Tensor, before: Tensor, state: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        plan = self.plan
+        weight, decay, bias, _ = self._plan or self._ready()
+        entering, rates, steps = torch.split(
+            inputs, [plan.convolved, plan.heads, plan.heads], dim=-1
+        )
+        found, window = convolve(entering, before, weight, None)
+        width = plan.key_heads * plan.keys
+        queries, keys, values = torch.split(silu(found), [width, width, plan.channels], dim=-1)
+        rows, length, _ = inputs.shape
+        by_key = rows, length, plan.key_heads, plan.keys
+        found, state = gated_delta(
+            state,
+            of_length_one(queries.reshape(by_key)).mul_(plan.keys**-0.5),
+            of_length_one(keys.reshape(by_key)),
+            values.reshape(rows, length, plan.heads, plan.values),
+            (decay * softplus(steps.float() + bias))[..., None],
+            rates.float().sigmoid(),
+        )
+        return found.flatten(2), window, state

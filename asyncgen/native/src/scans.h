@@ -1,0 +1,126 @@
+// Kernels of layers that keep a state of each text: short convolutions and recurrences. Each goes
+// through a text token by token, or sums in the order of its tokens, so no result depends on how a
+// text was cut, on other texts, or on threads. See kernels.h for what all kernels have in common.
+#pragma once
+
+#include "kernels.h"
+
+// Some tokens of one text: the first one's number in the step, how many there are, the place of the
+// state that they go on from, and that of the one they leave, which may be the same.
+struct Run {
+  std::int64_t token, count, source, target;
+};
+struct Runs {
+  const Run* first;
+  std::int64_t count;
+};
+
+// A causal convolution of each channel by itself, over the last `taps` inputs.
+template <typename T>
+struct Convolution {
+  const T* x;  // [tokens, channels]
+  std::int64_t x_stride;
+  const T* factors;  // of x's shape and stride, on the inputs; or null
+  T* windows;        // [places, taps, channels]: the last inputs
+  const float* weight;  // [taps, channels], the last ones those of the token itself
+  const float* bias;    // [channels], or null
+  bool is_activated;    // by SiLU
+  float* out;           // [tokens, channels]
+  T* rounded;           // the same, or null
+  std::int64_t channels, taps;
+  Runs runs;
+};
+
+void convolve_f32(const Convolution<float>& convolution) noexcept;
+void convolve_bf16(const Convolution<bf16>& convolution) noexcept;
+
+// Steps of time of heads, and what they keep of a state:
+// steps = min(max(softplus(x + bias), least), most) and kept = exp(steps * decay).
+template <typename T>
+struct Steps {
+  const T* x;  // [rows, heads]
+  std::int64_t x_stride, rows, heads;
+  const float *bias, *decay;
+  float least, most;
+  float *steps, *kept;  // [rows, heads]
+};
+
+void make_steps_f32(const Steps<float>& steps) noexcept;
+void make_steps_bf16(const Steps<bf16>& steps) noexcept;
+
+// The recurrence h = kept h + steps x B, y = C h + skip x of heads whose channels share a decay.
+struct Scan {
+  float* states;       // [places, heads, size, numbers]
+  const float* x;      // [tokens, heads, size]
+  const float *enter, *leave;  // B and C, [tokens, groups, numbers]
+  std::int64_t stride;         // of all three from token to token
+  const float *steps, *kept;   // [tokens, heads]
+  const float* skip;           // [heads]
+  float* out;                  // [tokens, heads, size]
+  std::int64_t heads, size, groups, numbers;
+  Runs runs;
+};
+
+void scan_states(const Scan& scan) noexcept;
+
+// The same where each channel is a head, with a decay for each number of its state, and a gate
+// behind it: out = (C h + skip x) * silu(gate), and steps = softplus(low + bias).
+template <typename T>
+struct Selection {
+  float* states;  // [places, channels, numbers]
+  const float* x;  // [tokens, channels]
+  const T* low;    // [tokens, channels]
+  const float *bias, *decay, *skip;  // [channels], [channels, numbers], [channels]
+  const T *enter, *leave;            // [tokens, numbers]
+  std::int64_t side_stride;
+  const T* gate;  // [tokens, channels]
+  std::int64_t gate_stride;
+  T* out;  // [tokens, channels]
+  std::int64_t channels, numbers;
+  Runs runs;
+};
+
+void select_f32(const Selection<float>& selection) noexcept;
+void select_bf16(const Selection<bf16>& selection) noexcept;
+
+// The gated delta rule M = kept M, M = M + rate (v - M k) k', y = M q.
+struct Delta {
+  float* states;  // [places, heads, size, numbers]
+  const float *queries, *keys;  // [tokens, groups, numbers]
+  const float* values;          // [tokens, heads, size]
+  std::int64_t stride;          // of all three from token to token
+  const float* kept;  // [tokens, heads], or [tokens, heads, numbers] where features differ
+  bool has_features;
+  const float* rates;  // [tokens, heads]
+  float* out;          // [tokens, heads, size]
+  std::int64_t heads, size, groups, numbers;
+  Runs runs;
+};
+
+void apply_delta(const Delta& delta) noexcept;
+
+// out = sigmoid(x).
+template <typename T>
+struct Rates {
+  const T* x;  // [rows, heads]
+  std::int64_t x_stride, rows, heads;
+  float* out;  // [rows, heads]
+};
+
+void make_rates_f32(const Rates<float>& rates) noexcept;
+void make_rates_bf16(const Rates<bf16>& rates) noexcept;
+
+// out = x * act(gate), and act is
+enum class Passing { PLAIN, SILU, SIGMOID };
+template <typename T>
+struct Gating {
+  Passing passing;
+  const float* x;  // [rows, features]
+  const T* gate;
+  std::int64_t gate_stride;
+  T* out;  // [rows, features]
+  std::int64_t rows, features;
+};
+
+void gate_f32(const Gating<float>& gating) noexcept;
+void gate_bf16(const Gating<bf16>& gating) noexcept;
