@@ -14,8 +14,8 @@ from tests.apps.openai_http.clients.talks import talks
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = pytest.mark.clients
-MODES = ["TOOLS", "TOOLS_STRICT", "JSON", "JSON_SCHEMA", "MD_JSON"]
+pytestmark = [pytest.mark.clients, pytest.mark.filterwarnings("ignore")]
+MODES = ["TOOLS", "JSON", "JSON_SCHEMA", "MD_JSON"]
 
 
 class Person(BaseModel):
@@ -41,4 +41,4 @@ def test_modes(client: OpenAI, mode: str) -> None:
         temperature=0,
         max_retries=0,
     )
-    assert got == Person(name="Ada", age=36)
+    assert got.model_dump() == {"name": "Ada", "age": 36}

@@ -15,7 +15,7 @@ from tests.apps.openai_http.clients.talks import SUNNY, talks
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = pytest.mark.clients
+pytestmark = [pytest.mark.clients, pytest.mark.filterwarnings("ignore")]
 
 
 class Person(BaseModel):

@@ -13,7 +13,7 @@ from tests.apps.openai_http.clients.talks import ADA, HELLO, SUNNY, talks
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = pytest.mark.clients
+pytestmark = [pytest.mark.clients, pytest.mark.filterwarnings("ignore")]
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from tests.apps.openai_http.running import Running
 
-pytestmark = pytest.mark.clients
+pytestmark = [pytest.mark.clients, pytest.mark.filterwarnings("ignore")]
 
 
 class Person(BaseModel):
