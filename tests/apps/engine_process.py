@@ -188,6 +188,10 @@ class EngineProcess:
     async def count_tokens(self, prompt: Prompt, **params: Any) -> int:
         return int(await self._ask("count", prompt, params))
 
+    async def tokenize(self, prompt: Prompt, **params: Any) -> list[int]:
+        found: list[int] = await self._ask("tokenize", prompt, params)
+        return found
+
     async def measure(self) -> MetricsSnapshot:
         found: MetricsSnapshot = await self._ask("measure")
         return found
@@ -470,6 +474,9 @@ class _Child:
             elif order.kind == "embed":
                 texts, params = order.given
                 self._tell(order, await self.llm.embed(texts, **params))
+            elif order.kind == "tokenize":
+                prompt, params = order.given
+                self._tell(order, await self.llm.tokenize(prompt, **params))
             else:
                 prompt, params = order.given
                 count = await self.llm.count_tokens(prompt, **params)
