@@ -33,7 +33,6 @@ from asyncgen.engine.scheduling.groups import (
     publish,
 )
 from asyncgen.engine.scheduling.pages import GONE, extend_keys, held, most_pages
-from asyncgen.engine.scheduling.plan import StepPlan
 from asyncgen.engine.scheduling.snapshots import (
     advance,
     ask_for_snapshot,
@@ -41,7 +40,7 @@ from asyncgen.engine.scheduling.snapshots import (
     find_start,
     keep_state,
 )
-from asyncgen.engine.scheduling.state import RequestStatus, ScheduledRow
+from asyncgen.engine.scheduling.state import RequestStatus, ScheduledRow, StepPlan
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
