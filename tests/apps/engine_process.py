@@ -55,7 +55,7 @@ class Order:
     """What the parent wants; ``number`` names the answer to it."""
 
     number: int
-    kind: Literal["stream", "cancel", "leave", "count", "embed", "measure"]
+    kind: Literal["stream", "cancel", "leave", "count", "embed", "measure", "tokenize"]
     given: tuple[Any, ...] = ()
 
 
@@ -200,7 +200,7 @@ class EngineProcess:
         found: list[Embedding] = await self._ask("embed", prompt, params)
         return found
 
-    async def _ask(self, kind: Literal["count", "embed", "measure"], *given: Any) -> Any:
+    async def _ask(self, kind: Literal["count", "embed", "measure", "tokenize"], *given: Any) -> Any:
         number, mailbox = self.order(kind, *given)
         try:
             await mailbox.wait()
@@ -212,7 +212,7 @@ class EngineProcess:
             raise item
         return item
 
-    def order(self, kind: Literal["stream", "count", "embed", "measure"], *given: Any) -> Any:
+    def order(self, kind: Literal["stream", "count", "embed", "measure", "tokenize"], *given: Any) -> Any:
         """Give an order; return its number, and where what comes of it arrives."""
         number, mailbox = next(self._numbers), Mailbox[Any]()
         with self._lock:
