@@ -141,7 +141,9 @@ class SelectiveMixer(Mixer):
     ) -> Any | None:
         plan = self.plan
         norms: list[NativeScaler | Scaler | None] = [None] * 3
-        if plan.eps is not None:
+        if plan.has_norm_weights:
+            norms = [self.steps_norm.scaler, self.enter_norm.scaler, self.leave_norm.scaler]
+        elif plan.eps is not None:
             sizes = (plan.rank, plan.size, plan.size)
             eps, dtype = plan.eps, self.dtype
             norms = [make_scaler(torch.ones(n), n, eps, dtype) for n in sizes]
@@ -239,6 +241,9 @@ class DualMixer(Mixer):
         self, window: Tensor, window_bias: Tensor | None, decay: Tensor, skip: Tensor
     ) -> Any | None:
         plan = self.plan
+        has_factors = {*plan.factors, plan.enter_scale, plan.leave_scale} != {1.0}
+        if self.norm is None or plan.norms_first or has_factors:
+            return None
         return compile_mixer(
             "DualMixer",
             self.enter.ready(),
