@@ -43,6 +43,7 @@ NOT_IN_ONE_CALL = {
     "afmoe",
     "apertus",
     "dbrx",
+    "falcon_h1",
     "gemma3n_text",
     "gemma4_text",
     "llama4_text",
