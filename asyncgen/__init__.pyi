@@ -64,6 +64,11 @@ from asyncgen.cache.quantized.settings import (
     CacheConfig as CacheConfig,
     QuantizedCacheConfig as QuantizedCacheConfig,
 )
+from asyncgen.quantizing import (
+    QuantizationReport as QuantizationReport,
+    quantize_checkpoint as quantize_checkpoint,
+)
+from asyncgen.packed.bits_and_bytes import BitsAndBytesConfig as BitsAndBytesConfig
 from asyncgen.cache.encoder_decoder import EncoderDecoderCache as EncoderDecoderCache
 from asyncgen.cache.sliding import (
     HybridCache as HybridCache,
@@ -80,7 +85,10 @@ from asyncgen.engine.metrics import (
     HistogramSnapshot as HistogramSnapshot,
     MetricsSnapshot as MetricsSnapshot,
 )
-from asyncgen.engine.requests.stream_params import StreamParams as StreamParams
+from asyncgen.engine.requests.stream_params import (
+    PromptParams as PromptParams,
+    StreamParams as StreamParams,
+)
 from asyncgen.engine.scheduling.scheduler import Scheduler as Scheduler
 from asyncgen.engine.scheduling.schedulers import (
     FIFOScheduler as FIFOScheduler,
@@ -130,6 +138,7 @@ from asyncgen.generation.logits.guidance import (
     ClassifierFreeGuidanceLogitsProcessor as ClassifierFreeGuidanceLogitsProcessor,
     UnbatchedClassifierFreeGuidanceLogitsProcessor as UnbatchedClassifierFreeGuidanceLogitsProcessor,  # noqa: E501
 )
+from asyncgen.generation.logits.grammar import GrammarLogitsProcessor as GrammarLogitsProcessor
 from asyncgen.generation.logits.lengths import (
     ExponentialDecayLengthPenalty as ExponentialDecayLengthPenalty,
     ForcedBOSTokenLogitsProcessor as ForcedBOSTokenLogitsProcessor,
@@ -228,6 +237,8 @@ from asyncgen.types import (
     Sample as Sample,
     Timing as Timing,
     TokenLogprob as TokenLogprob,
+    ToolCall as ToolCall,
+    ToolCallDelta as ToolCallDelta,
     TopLogprob as TopLogprob,
     Usage as Usage,
 )
@@ -290,6 +301,8 @@ class InternLM3ForCausalLM(PreTrainedModel): ...
 class Jais2ForCausalLM(PreTrainedModel): ...
 class JambaForCausalLM(PreTrainedModel): ...
 class Kolibri1ForCausalLM(PreTrainedModel): ...
+class Lfm2ForCausalLM(PreTrainedModel): ...
+class Lfm2MoeForCausalLM(PreTrainedModel): ...
 class Llama4ForCausalLM(PreTrainedModel): ...
 class LlamaForCausalLM(PreTrainedModel): ...
 class Mamba2ForCausalLM(PreTrainedModel): ...

@@ -22,6 +22,8 @@ from asyncgen.generation.config.rules import Range, require
 from asyncgen.generation.stopping.cancel import CancelCriteria
 from asyncgen.pace import Pace
 from asyncgen.sample_builder import SampleBuilder
+from asyncgen.structured.parsing import NOTHING, Growing
+from asyncgen.structured.shape import read_shape
 from asyncgen.types import Completion, Timing, TokenEvent, Usage, counted, length_of, size_of
 
 if TYPE_CHECKING:
@@ -57,6 +59,7 @@ def _prepare(
         room=opened.room,
         place=place,
         fingerprint=opened.fingerprint,
+        formats=opened.formats,
     )
 
 
@@ -152,6 +155,15 @@ class Answer:
         """
         given = self._begun.params.generated_ids or ((),) * self._num_samples
         return tuple(len(ids) + self._num_read.get(index, 0) for index, ids in enumerate(given))
+
+    @property
+    def separates(self) -> bool:
+        """Whether its events tell reasoning or calls of tools apart from the text.
+
+        Raises:
+            RuntimeError: It has not started.
+        """
+        return self._begun.reading is not None
 
     @property
     def exact(self) -> bool:
@@ -261,21 +273,58 @@ class Answer:
             if text:
                 return text
 
+    def _growing(self) -> Growing:
+        """What the growing value of the answer is read with; from the parameters alone.
+
+        Raises:
+            InvalidRequestError: The answer was not asked for as JSON, or there is no pydantic.
+        """
+        shape = read_shape(self._params)
+        if shape is None:
+            allowed = "a growing value needs a shape: give `json_schema` or `response_model`"
+            raise InvalidRequestError("partial", "called", allowed)
+        return Growing(shape)
+
+    async def _next_partial(self, growing: Growing) -> Any:
+        while True:
+            try:
+                value = growing.add(await self._next_text())
+            except StopAsyncIteration:
+                value = growing.finish()
+                if value is NOTHING:
+                    raise
+            if value is not NOTHING:
+                return value
+
     def _pace(self, interval: float) -> Pace:
         """The turns of a reader of batches."""
         require("interval", interval, Range(0, note="seconds between two pieces"))
         return Pace(interval, self._waiting.pause)
 
     async def _next_batch(self, pace: Pace) -> str:
+        await self._come_round(pace)
+        text = await self._next_text()
+        pace.took()
+        return text
+
+    async def _next_events(self, pace: Pace) -> list[TokenEvent]:
+        await self._come_round(pace)
+        while True:
+            await self._fill(as_text=False)
+            with self._guard:
+                events = [self._take() for _ in range(len(self._unread))]
+            if events:
+                pace.took()
+                return events
+
+    async def _come_round(self, pace: Pace) -> None:
+        """Wait until the next batch may be read."""
         with self._alone():
             try:
                 await pace.turn(self._is_over)
             except BaseException:
                 self._leave()
                 raise
-        text = await self._next_text()
-        pace.took()
-        return text
 
     def _is_over(self) -> bool:
         """Whether the last event is there, read or not."""
@@ -366,7 +415,13 @@ class Answer:
     def _build_result(self) -> Completion:
         builders = (self._samples.get(row, SampleBuilder(row)) for row in range(self._num_samples))
         unfinished: FinishReason = "cancelled" if self._failure is None else "error"
-        samples = tuple(builder.build(unfinished) for builder in builders)
+        request = self._request
+        shape = None if request is None else request.params.shape
+        if shape is None:
+            samples = tuple(builder.build(unfinished) for builder in builders)
+        else:
+            given = request.given_texts
+            samples = tuple(one.build(unfinished, shape, given[one.index]) for one in builders)
         return Completion(samples, self._usage(), self._timing())
 
     def _usage(self) -> Usage:

@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import jinja2
-from jinja2 import nodes
+from jinja2 import meta, nodes
 from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension, loopcontrols
 
@@ -141,6 +141,19 @@ def render_chat(
     if continue_final_message:
         return _cut_at_marker(_render(compiled, _mark_final(messages), names), text)
     return text
+
+
+@lru_cache(maxsize=64)
+def template_variables(template: str) -> frozenset[str]:
+    """Names that a template reads and does not set itself.
+
+    Args:
+        template: Jinja text; one that is none reads nothing.
+    """
+    try:
+        return frozenset(meta.find_undeclared_variables(_environment().parse(template)))
+    except jinja2.TemplateError:
+        return frozenset()
 
 
 class _Refusal(Exception):

@@ -18,7 +18,9 @@ from asyncgen.hub import is_pointer, read_json
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
+
+    from asyncgen.packed.weight import PackedWeight
 
 
 SINGLE = "model.safetensors"
@@ -52,11 +54,15 @@ class StoredTensor:
     Attributes:
         file: The safetensors file.
         kind: Its dtype as the file spells it, such as ``"BF16"``; of one in MXFP4 that of its
-            numbers.
-        shape: Its shape.
+            numbers, of a packed one what it becomes where nothing multiplies it as it is.
+        shape: Its shape, ``[out, in]`` of a packed one.
         offset: Its first byte, from the start of the file.
         num_bytes: Its length in bytes.
         scales: Those of its blocks, if it is one in MXFP4 (`asyncgen.mxfp4`).
+        made: Makes it, in a floating dtype, of what lies there in another form
+            (`asyncgen.formats`); raises `ModelLoadError`.
+        packed: Reads it, if it is in 4 or 8 bits (`asyncgen.packed`); raises `ModelLoadError`.
+        unpacked: Reads it as floats, if no layout of packed weights has it exactly; likewise.
     """
 
     file: Path
@@ -65,6 +71,9 @@ class StoredTensor:
     offset: int
     num_bytes: int
     scales: StoredTensor | None = None
+    made: Callable[[torch.dtype], torch.Tensor] | None = None
+    packed: Callable[[], PackedWeight] | None = None
+    unpacked: Callable[[], torch.Tensor] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,6 +76,9 @@ class Face:
                 all: ``"downloading"`` and ``"loading weights"`` in bytes, ``"prefill"`` in tokens
                 for a prompt of more than one chunk, ``"answering prompts"`` in prompts,
                 ``"embedding texts"`` in texts. It must be quick.
+            tool_format: How the model writes calls of tools: the name of a format, or ``"none"`` to
+                leave them in the text; ``None`` finds it in the chat template.
+            reasoning_format: How it marks reasoning; likewise.
             prefill_chunk_size: Most prompt tokens of one step, at least 1; ``None`` for 256, on
                 CUDA 2048. A running stream waits for one chunk of another's prompt at most.
             scheduler: Who goes first: ``"fifo"`` (running streams before new prompts),
@@ -148,13 +151,13 @@ class Face:
         check_text(text)
         return await embed_one(start(text))
 
-    async def _count_tokens(
-        self, prompt: Prompt, variables: dict[str, Any] | None, waiting: Waiting
-    ) -> int:
+    async def _tokenize(
+        self, prompt: Prompt, given: Mapping[str, Any], waiting: Waiting
+    ) -> list[int]:
         check_prompt(prompt)
-        count = partial(_count_tokens, self._opened, prompt, variables)
+        read = partial(_token_ids, self._opened, prompt, given)
         length = length_of(prompt)
-        return await waiting.prepared(self._preparing, count, length=length, limited=True)
+        return await waiting.prepared(self._preparing, read, length=length, limited=True)
 
     def metrics(self) -> MetricsSnapshot:
         """Return what the engine has counted since it was loaded; may be called from any thread.
@@ -213,8 +216,8 @@ class Face:
         return opened
 
 
-def _count_tokens(opened: Opened, prompt: Prompt, variables: dict[str, Any] | None) -> int:
+def _token_ids(opened: Opened, prompt: Prompt, given: Mapping[str, Any]) -> list[int]:
     """Runs on a worker thread. Imported late, because it brings torch."""
-    from asyncgen.engine.requests.prepare import token_ids
+    from asyncgen.engine.requests.prepare import read_prompt
 
-    return len(token_ids(opened.model, opened.tokenizer, prompt, variables))
+    return read_prompt(opened.model, opened.tokenizer, prompt, given, opened.formats)[0]

@@ -12,7 +12,7 @@ import ctypes
 import hashlib
 import json
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -20,7 +20,6 @@ from asyncgen import native
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from typing import Any
 
     from asyncgen.pretrained import PreTrainedModel
     from asyncgen.tokenizer import Tokenizer
@@ -70,8 +69,12 @@ def fingerprint_of(model: PreTrainedModel, tokenizer: Tokenizer | None) -> str |
     found.update(_bytes(_logits(model)))
     for name, weight in model.core.named_parameters():
         if name.startswith("embed_"):
+            module: Any = model.core.get_submodule(name.rpartition(".")[0])
+            packed = getattr(module, "kernel", None)
             # Those of a norm behind the table have one dimension.
             table = weight.detach().reshape(-1, weight.shape[-1])
+            if packed is not None:
+                table = packed.bytes()
             for sums in _sums(table, model.dtype):
                 found.update(_bytes(sums))
     return found.hexdigest()[:_SHOWN]
@@ -103,9 +106,11 @@ def _sums(table: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.
     """Sums down and across a table ``[V, E]`` of the bits of what it gives, ``[E]`` and ``[V]``.
 
     It may be kept in another dtype than it gives, and a part at a time is converted: the whole
-    could be the largest thing in memory.
+    could be the largest thing in memory. One in bytes is taken as it is.
     """
     whole = torch.int32 if dtype.itemsize == 4 else torch.int16
+    if table.dtype == torch.uint8:
+        dtype = whole = torch.uint8
     down, across = torch.zeros(table.shape[1], dtype=torch.int64), []
     for start in range(0, len(table), _ROWS):
         bits = table[start : start + _ROWS].to(dtype).view(whole)

@@ -1,6 +1,6 @@
-"""Finds the folder of a checkpoint: bundled, local, or downloaded from the hub.
+"""Finds the folder of a checkpoint, or its one file: bundled, local, or downloaded from the hub.
 
-Only folders and small files are known here; nothing of what a checkpoint means.
+Only folders, names and small files are known here; nothing of what a checkpoint means.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from asyncgen.errors import InvalidRequestError, ModelLoadError
+from asyncgen.formats.files import is_single, only_model, patterns_of
 from asyncgen.progress import is_terminal, tell
 
 if TYPE_CHECKING:
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
     from asyncgen.progress import ProgressOption
 
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
+
+_PART = re.compile(r"[\w][\w./+-]*")
+"""What may stand behind a repository and a colon."""
 
 _IN_VAIN = [
     "[!0-9]*/*.json",  # what is numbered says how texts are embedded
@@ -137,20 +141,26 @@ def resolve(
     Args:
         source: ``"demo"`` for the bundled model, a folder, or the id of a repository on the hub
             such as ``"owner/name"``. A folder that is called ``demo`` is reached as ``"./demo"``.
+            Also a GGUF file, a folder with one, or ``"owner/name:part"``, where the part is such a
+            file of the repository or what its name ends with, such as ``Q4_K_M``.
         weights: Whether the weights are needed, or only the small files beside them.
         subfolder: Folder of the checkpoint inside of the source; empty for the source itself.
         progress: How far a download is: bars, nothing, or what is called.
         **options: See `HubOptions`.
 
     Returns:
-        An existing folder.
+        An existing folder; or a file, where the whole model is one.
 
     Raises:
         InvalidRequestError: A revision was given for something that is no repository.
         ModelLoadError: There is no such folder or repository, access is denied, or the hub cannot
-            be reached.
+            be reached; or it has several models in one file each.
     """
     folder = _local_folder(source)
+    repository, colon, part = str(source).partition(":")
+    is_part = colon and "/" in repository and _PART.fullmatch(part)
+    if folder is None and is_part and _REPOSITORY.fullmatch(repository):
+        return _download_single(repository, part, subfolder, options, progress)
     if folder is not None:
         _refuse_revision(options, "only a repository on the hub has revisions, a folder has not")
     else:
@@ -159,10 +169,13 @@ def resolve(
         inside = f"{subfolder.strip('/')}/" if subfolder else ""
         allowed, in_vain = ([inside + one for one in listed] for listed in (allowed, _IN_VAIN))
         folder = _download(source, allowed, in_vain, options, progress)
+    if is_single(folder) and folder.is_file() and not subfolder:
+        return folder
     if not (folder / subfolder).is_dir():
         allowed_here = "there is no such folder in it; leave it out, or check its name"
         raise InvalidRequestError("subfolder", subfolder, allowed_here)
-    return folder / subfolder
+    folder /= subfolder
+    return folder if (folder / "config.json").is_file() else only_model(folder) or folder
 
 
 def resolve_code(
@@ -198,8 +211,27 @@ def _local_folder(source: str | os.PathLike[str]) -> Path | None:
         return Path(__file__).parent / "demo"
     path = Path(source).expanduser()
     if path.is_file():
+        if is_single(path):
+            return path
         raise ModelLoadError(f"{str(source)!r} is a file; give the folder that it lies in")
     return path if path.is_dir() else None
+
+
+def _download_single(
+    repository: str, part: str, subfolder: str, options: HubOptions, progress: ProgressOption
+) -> Path:
+    """The file of a repository that holds a whole model, or the first of such files."""
+    inside = f"{subfolder.strip('/')}/" if subfolder else ""
+    patterns = patterns_of(part)
+    allowed = [inside + pattern for pattern in patterns]
+    folder = _download(repository, allowed, [], options, progress) / subfolder
+    found = only_model(folder, patterns) if folder.is_dir() else None
+    if found is None:
+        raise ModelLoadError(
+            f"the repository {repository!r} has no GGUF file of the name or ending {part!r}; "
+            "see its page on the hub for those that there are"
+        )
+    return found
 
 
 def _download(

@@ -6,7 +6,7 @@ a request: how it is posted, and how its events are read.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Self, cast, overload
+from typing import TYPE_CHECKING, Self, cast, overload
 
 import anyio
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from asyncgen.embedding import EmbeddingPrompt, EmbedParams
     from asyncgen.engine.metrics import MetricsSnapshot
-    from asyncgen.engine.requests.stream_params import StreamParams
+    from asyncgen.engine.requests.stream_params import PromptParams, StreamParams
     from asyncgen.types import Embedding, Prompt
 
 __all__ = ["LLM", "AsyncLLM", "Completion", "SyncTextStream", "TextStream"]
@@ -118,14 +118,12 @@ class AsyncLLM(Face):
                 pass
         return stream.result
 
-    async def count_tokens(
-        self, prompt: Prompt, *, chat_template_kwargs: dict[str, Any] | None = None
-    ) -> int:
+    async def count_tokens(self, prompt: Prompt, **params: Unpack[PromptParams]) -> int:
         """Count the tokens of a prompt, as a stream would: messages by way of the chat template.
 
         Args:
             prompt: As in :meth:`stream`.
-            chat_template_kwargs: As in :meth:`stream`.
+            **params: As in :meth:`stream`: what is said to the chat template.
 
         Raises:
             InvalidRequestError: Something that is no prompt, variables that the template must not
@@ -134,7 +132,11 @@ class AsyncLLM(Face):
             ChatTemplateError: The chat template refuses the messages, or there is none.
             OverloadedError: Too many texts hang, and this one is long.
         """
-        return await self._count_tokens(prompt, chat_template_kwargs, InLoop())
+        return len(await self._tokenize(prompt, params, InLoop()))
+
+    async def tokenize(self, prompt: Prompt, **params: Unpack[PromptParams]) -> list[int]:
+        """Tell the token ids of a prompt, as a stream would have them; see :meth:`count_tokens`."""
+        return await self._tokenize(prompt, params, InLoop())
 
     @overload
     async def embed(  # type: ignore[overload-overlap]  # a text is no list of texts
@@ -291,11 +293,13 @@ class LLM(Face):
                 pass
         return stream.result
 
-    def count_tokens(
-        self, prompt: Prompt, *, chat_template_kwargs: dict[str, Any] | None = None
-    ) -> int:
+    def count_tokens(self, prompt: Prompt, **params: Unpack[PromptParams]) -> int:
         """Count the tokens of a prompt, as a stream would; as :meth:`AsyncLLM.count_tokens`."""
-        return run_blocking(self._count_tokens(prompt, chat_template_kwargs, InThread()))
+        return len(run_blocking(self._tokenize(prompt, params, InThread())))
+
+    def tokenize(self, prompt: Prompt, **params: Unpack[PromptParams]) -> list[int]:
+        """Tell the token ids of a prompt; as :meth:`AsyncLLM.tokenize`."""
+        return run_blocking(self._tokenize(prompt, params, InThread()))
 
     @overload
     def embed(  # type: ignore[overload-overlap]

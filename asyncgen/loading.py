@@ -11,6 +11,11 @@ import torch
 from asyncgen.checkpoint import open_checkpoint
 from asyncgen.embedding_settings import EmbeddingSettings, read_embedding_settings
 from asyncgen.errors import InvalidRequestError, ModelLoadError
+from asyncgen.formats.files import is_single
+from asyncgen.formats.gguf.config import config_of
+from asyncgen.formats.gguf.generation import generation_values
+from asyncgen.formats.gguf.reader import open_gguf
+from asyncgen.formats.gguf.rules import gguf_checkpoint, gguf_rules
 from asyncgen.generation.config import CONFIG_FILE, GenerationConfig
 from asyncgen.generation.config.rules import require
 from asyncgen.hub import read_json, resolve
@@ -19,6 +24,9 @@ from asyncgen.models.config.stored import check_sizes
 from asyncgen.models.core import make_core
 from asyncgen.models.family.text_part import text_config, text_tensors
 from asyncgen.mxfp4 import METHOD, join_pairs
+from asyncgen.packed.loading import packing_of
+from asyncgen.packed.quantise import check_packing
+from asyncgen.packed.stored import METHODS, join_packed
 from asyncgen.progress import progress_option
 from asyncgen.weights import load_weights, resolve_dtype
 
@@ -29,6 +37,7 @@ if TYPE_CHECKING:
 
     from asyncgen.checkpoint import Checkpoint
     from asyncgen.models.decoder import DecoderLM
+    from asyncgen.packed.quantise import Packing
     from asyncgen.progress import ProgressOption
 
 
@@ -62,16 +71,19 @@ def load_core(
     device: str | int | torch.device | None = None,
     dtype: str | torch.dtype | None = None,
     progress: ProgressOption = None,
+    quantize: Packing | None = None,
     check: Callable[[ModelConfig], None] | None = None,
     **address: Any,
 ) -> Loaded:
     """Load the weights of a model.
 
     Args:
-        source: ``"demo"``, a folder, or the id of a repository on the hub.
+        source: ``"demo"``, a folder, a GGUF file, or the id of a repository on the hub; see
+            `asyncgen.hub.resolve`.
         device: Where to compute; ``None`` or ``"auto"`` is CUDA where there is one, else the CPU.
         dtype: What to compute in; ``None`` or ``"auto"`` is what the checkpoint says.
         progress: How far downloads and loading are: a bar, nothing, or what is called.
+        quantize: What weights are packed to while they are read; ``None``: they stay as they are.
         check: May refuse a configuration, before any weight is read.
         **address: As those of `asyncgen.hub.resolve`.
 
@@ -81,9 +93,12 @@ def load_core(
         InvalidRequestError: The device or the dtype is none.
     """
     require("progress", progress, progress_option)
+    check_packing(quantize)
     chosen = _check_device(device)
-    folder = resolve(source, progress=progress, **address)
-    stored = _read_file(folder)
+    place = resolve(source, progress=progress, **address)
+    if is_single(place):
+        return _load_gguf(place, str(source), chosen, dtype, progress, quantize, check)
+    stored = _read_file(place)
     text = text_config(stored)
     raw = stored if text is None else text
     # The model is what its weights were widened to, and is saved as that.
@@ -91,13 +106,20 @@ def load_core(
     config = ModelConfig.from_hf(raw)
     if check is not None:
         check(config)
-    generation_config = _read_generation_config(folder, config)
-    checkpoint = open_checkpoint(folder)
-    if _quantisation(stored) is not None:
+    generation_config = _read_generation_config(place, config)
+    checkpoint = open_checkpoint(place)
+    method = _quantisation(stored)
+    if method is not None and quantize is not None:
+        raise InvalidRequestError(
+            "quantize", quantize, f"the weights are packed already ({method}); leave it out"
+        )
+    if method in METHODS:
+        checkpoint = join_packed(checkpoint, stored[_QUANTISED])
+    elif method is not None:
         checkpoint = join_pairs(checkpoint)
     if text is not None:
         checkpoint = replace(checkpoint, tensors=text_tensors(checkpoint.tensors))
-        _log.warning("%s is a `%s`: its text model alone is loaded", folder, stored["model_type"])
+        _log.warning("%s is a `%s`: its text model alone is loaded", place, stored["model_type"])
     config = config.fitted_to(checkpoint.tensors.keys())
     check_sizes(config, {name: tensor.shape for name, tensor in checkpoint.tensors.items()})
     kind = resolve_dtype(dtype, raw, checkpoint)
@@ -108,9 +130,42 @@ def load_core(
         checkpoint.below(_stack_prefix(config)),
         device=chosen,
         progress=progress,
+        quantize=quantize,
     )
-    embedding_settings = read_embedding_settings(folder, raw, config.hidden_size)
+    embedding_settings = read_embedding_settings(place, raw, config.hidden_size)
     return Loaded(core, generation_config, str(source), checkpoint, embedding_settings)
+
+
+def _load_gguf(
+    file: Path,
+    source: str,
+    device: torch.device,
+    dtype: str | torch.dtype | None,
+    progress: ProgressOption,
+    quantize: Packing | None,
+    check: Callable[[ModelConfig], None] | None,
+) -> Loaded:
+    """Load a model in GGUF; its parameters become those of its family."""
+    model = open_gguf(file)
+    raw = config_of(model)
+    config = ModelConfig.from_hf(raw)
+    if check is not None:
+        check(config)
+    defaults = generation_values(model.metadata)
+    try:
+        generation_config = GenerationConfig(**defaults)
+    except (ValueError, TypeError) as error:
+        raise ModelLoadError(f"{file}: its defaults of generation: {error}") from error
+    checkpoint = gguf_checkpoint(model, config)
+    if quantize is not None and any(each.packed for each in checkpoint.tensors.values()):
+        raise InvalidRequestError("quantize", quantize, "the file is packed already; leave it out")
+    check_sizes(config, {name: tensor.shape for name, tensor in checkpoint.tensors.items()})
+    kind = resolve_dtype(dtype, raw, checkpoint)
+    with torch.device("meta"):
+        core = make_core(config, dtype=kind)
+    rules = gguf_rules(model, config)
+    load_weights(core, checkpoint, device=device, rules=rules, progress=progress, quantize=quantize)
+    return Loaded(core, generation_config, source, checkpoint, EmbeddingSettings())
 
 
 def read_config(source: str | os.PathLike[str], **address: Any) -> ModelConfig:
@@ -124,8 +179,37 @@ def read_config(source: str | os.PathLike[str], **address: Any) -> ModelConfig:
         ModelLoadError: There is none, or it cannot be read.
         UnsupportedModelError: Its ``model_type`` has no implementation.
     """
-    raw = _read_file(resolve(source, weights=False, **address))
+    place = resolve(source, weights=False, **address)
+    if is_single(place):
+        return ModelConfig.from_hf(config_of(open_gguf(place)))
+    raw = _read_file(place)
     return ModelConfig.from_hf(text_config(raw) or raw)
+
+
+def read_plan(folder: Path) -> tuple[dict[str, Any], set[str]]:
+    """A folder's ``config.json``, and which of its tensors are matrices that can be packed.
+
+    Raises:
+        ModelLoadError: It cannot be read, or is packed already.
+        UnsupportedModelError: Its ``model_type`` has no implementation.
+    """
+    stored = _read_file(folder)
+    method = _quantisation(stored)
+    if method is not None:
+        raise ModelLoadError(f"{folder} is packed already ({method})")
+    checkpoint = open_checkpoint(folder)
+    config = ModelConfig.from_hf(text_config(stored) or stored).fitted_to(checkpoint.tensors.keys())
+    with torch.device("meta"):
+        core = make_core(config, dtype=torch.float32)
+    prefix = _stack_prefix(config)
+    found: set[str] = set()
+    for rule in core.weight_map():
+        module = core.get_submodule(rule.target.rpartition(".")[0])
+        if packing_of(module, rule, "int4") != "int4" or rule.transposed:
+            continue
+        for name in rule.sources:
+            found |= {name, name.removeprefix(prefix)}
+    return stored, found
 
 
 def _stack_prefix(config: ModelConfig) -> str:
@@ -142,7 +226,7 @@ def _read_file(folder: Path) -> dict[str, Any]:
         )
     raw = read_json(file)
     method = _quantisation(raw)
-    if method not in (None, METHOD):
+    if method not in (None, METHOD, *METHODS):
         raise ModelLoadError(
             f"{folder} is quantised ({method}), which is not supported; "
             "use the model that it was made of"

@@ -322,7 +322,7 @@ class PreTrainedModel(GenerationMixin, ContinuousMixin, nn.Module):
         require_unattached(self, "new_num_tokens", wanted)
         std = None if mean_resizing else float(self.config.to_dict().get("initializer_range", 0.02))
         core = self.core
-        table = resized(core.embed_tokens.weight.detach().to(core.dtype), wanted, std=std)
+        table = resized(core.embed_tokens.dense_weight().to(core.dtype), wanted, std=std)
         tied = core.config.tie_word_embeddings
         head = None if tied else resized(core.lm_head.dense_weight(), wanted, std=std)
         # What is new in the bias of a tied head is zero, as in the reference.

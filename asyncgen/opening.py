@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from asyncgen.chat_formats.find import NO_FORMATS, ChatFormats, check_formats, find_formats
 from asyncgen.engine.options import EngineOptions, SharedOptions
 from asyncgen.errors import InvalidRequestError
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from asyncgen.engine.metrics import EngineMetrics
     from asyncgen.engine.requests.admission import Admission
     from asyncgen.engine.scheduling.groups import CacheRoom
+    from asyncgen.packed.quantise import Packing
     from asyncgen.pretrained import PreTrainedModel
     from asyncgen.progress import ProgressOption
     from asyncgen.tokenizer import Tokenizer
@@ -39,6 +41,10 @@ class LLMOptions(SharedOptions, total=False):
     """Where to compute; ``None`` is the CPU, or CUDA where there is one."""
     dtype: str | torch.dtype | None
     """What to compute in; ``None`` or ``"auto"`` is what the checkpoint says."""
+    quantize: Packing | None
+    """``"int8"`` or ``"int4"`` packs weights while they are read: half, a quarter of the memory
+    of bfloat16. ``None`` leaves them as the checkpoint has them.
+    """
     num_threads: int | None
     """OpenMP threads that compute, until it is closed; ``None`` leaves torch's choice."""
     revision: str | None
@@ -55,6 +61,12 @@ class LLMOptions(SharedOptions, total=False):
     on, texts of more than 4,096 characters are refused by an :class:`OverloadedError`. ``None`` for
     no limit.
     """
+    tool_format: str | None
+    """How the model writes calls of tools: the name of a format, or ``"none"`` to leave them in the
+    text; ``None`` finds it in the chat template.
+    """
+    reasoning_format: str | None
+    """How it marks reasoning; likewise."""
     prefill_chunk_size: int | None
     """Most prompt tokens of one step, at least 1; ``None`` for 256, on CUDA 2048. A running stream
     waits for one chunk of another's prompt at most.
@@ -81,24 +93,30 @@ class ModelSource(EngineOptions):
         tokenizer: A folder, a hub id or a tokenizer object; ``None`` takes the model's own.
         device: Where to compute.
         dtype: What to compute in; ``None`` or ``"auto"`` is what the checkpoint says.
+        quantize: What weights are packed to while they are read; ``None`` leaves them as they are.
         num_threads: OpenMP threads of the decode thread; ``None`` leaves torch's choice.
         revision: Revision on the hub.
         token: Access token for the hub.
         max_queue_size: Most requests that wait; ``None`` for no limit.
         prepare_seconds: How long making one request ready may take; ``None`` for no limit.
         progress: How far long work is: bars, nothing, or what is called.
+        tool_format: Name of the format of calls, or ``"none"``; ``None`` finds it.
+        reasoning_format: Name of the format of reasoning, or ``"none"``; ``None`` finds it.
     """
 
     source: str | os.PathLike[str] | Any
     tokenizer: str | os.PathLike[str] | Any | None = None
     device: str | torch.device | None = None
     dtype: str | torch.dtype | None = None
+    quantize: Packing | None = None
     num_threads: int | None = None
     revision: str | None = None
     token: str | bool | None = None
     max_queue_size: int | None = None
     prepare_seconds: float | None = 10.0
     progress: ProgressOption = None
+    tool_format: str | None = None
+    reasoning_format: str | None = None
 
     def __post_init__(self) -> None:
         """Check what can be checked before loading.
@@ -108,13 +126,16 @@ class ModelSource(EngineOptions):
                 cannot honour.
         """
         EngineOptions.__post_init__(self)
+        if self.quantize not in (None, "int8", "int4"):
+            raise InvalidRequestError("quantize", self.quantize, "use 'int8', 'int4' or None")
+        check_formats(self.tool_format, self.reasoning_format)
         if isinstance(self.source, str | os.PathLike):
             return
         if self.tokenizer is None:
             raise InvalidRequestError(
                 "tokenizer", None, "a model object comes without one; pass its tokenizer"
             )
-        loaded = ["device", "dtype", "revision"]
+        loaded = ["device", "dtype", "quantize", "revision"]
         if not isinstance(self.tokenizer, str | os.PathLike):
             loaded.append("token")
         for name in loaded:
@@ -134,6 +155,7 @@ class Opened:
         room: Memory for keys and values; ``None`` where a foreign model sees to its own.
         metrics: What the engine counts.
         fingerprint: Equal ones promise equal tokens; ``None`` where nothing is promised.
+        formats: How the model writes calls and reasoning.
     """
 
     model: PreTrainedModel
@@ -141,6 +163,7 @@ class Opened:
     room: CacheRoom | None
     metrics: EngineMetrics
     fingerprint: str | None = None
+    formats: ChatFormats = NO_FORMATS
 
 
 def open_engine(
@@ -177,7 +200,10 @@ def open_engine(
     )
     engine.warm()
     fingerprint = _fingerprint(model, tokenizer)
-    return engine, Opened(model, tokenizer, room, engine.metrics, fingerprint)
+    formats = find_formats(
+        getattr(tokenizer, "chat_template", None), source.tool_format, source.reasoning_format
+    )
+    return engine, Opened(model, tokenizer, room, engine.metrics, fingerprint, formats)
 
 
 def _fingerprint(model: PreTrainedModel, tokenizer: Tokenizer) -> str | None:
@@ -195,6 +221,7 @@ def _load_model(source: ModelSource) -> PreTrainedModel:
         source.source,
         device=source.device,
         dtype=source.dtype,
+        quantize=source.quantize,
         revision=source.revision,
         token=source.token,
         progress=source.progress,

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from asyncgen.types import Sample
+from asyncgen.structured.parsing import read_answer
+from asyncgen.types import Sample, ToolCall
 
 if TYPE_CHECKING:
-    from asyncgen.types import FinishReason, TokenEvent, TokenLogprob
+    from asyncgen.structured.shape import Shape
+    from asyncgen.types import FinishReason, TokenEvent, TokenLogprob, ToolCallDelta
 
 
 @dataclass(slots=True)
@@ -25,6 +27,8 @@ class SampleBuilder:
         first_at: Seconds from acceptance to its first token; ``None`` without one.
         last_at: The same for its newest token.
         num_steps: Steps that gave it tokens.
+        reasoning: Its reasoning, in pieces.
+        calls: Pieces of its calls, in order.
     """
 
     index: int
@@ -36,6 +40,8 @@ class SampleBuilder:
     first_at: float | None = None
     last_at: float = 0.0
     num_steps: int = 0
+    reasoning: list[str] = field(default_factory=list)
+    calls: list[ToolCallDelta] = field(default_factory=list)
 
     def add(self, event: TokenEvent) -> None:
         """Take in one event of this sample."""
@@ -47,19 +53,43 @@ class SampleBuilder:
             self.last_at = event.time
             if self.first_at is None:
                 self.first_at = event.time
+        if event.reasoning:
+            self.reasoning.append(event.reasoning)
+        if event.tool_calls:
+            self.calls += event.tool_calls
         if event.logprobs is not None:
             self.logprobs = [*(self.logprobs or ()), *event.logprobs]
         if event.finish_reason is not None:
             self.finish_reason = event.finish_reason
             self.stop_reason = event.stop_reason
 
-    def build(self, unfinished: FinishReason = "cancelled") -> Sample:
-        """Freeze; ``unfinished`` is the finish reason of a sample that got none."""
+    def build(
+        self, unfinished: FinishReason = "cancelled", shape: Shape | None = None, given: str = ""
+    ) -> Sample:
+        """Freeze.
+
+        Args:
+            unfinished: The finish reason of a sample that got none.
+            shape: What its answer was to look like, if it was to look like anything.
+            given: Text that it had generated elsewhere.
+        """
+        text, reason = "".join(self.texts), self.finish_reason or unfinished
+        parsed = problem = None
+        calls = ToolCall.whole(self.calls)
+        if calls:
+            problem = None if shape is None else "the answer calls tools"
+        elif shape is not None:
+            parsed, problem = read_answer(shape, given + text, reason)
         return Sample(
             index=self.index,
-            text="".join(self.texts),
+            text=text,
             token_ids=tuple(self.token_ids),
-            finish_reason=self.finish_reason or unfinished,
+            finish_reason=reason,
             stop_reason=self.stop_reason,
             logprobs=None if self.logprobs is None else tuple(self.logprobs),
+            reasoning="".join(self.reasoning),
+            tool_calls=calls,
+            tool_errors=tuple(each.error for each in self.calls if each.error is not None),
+            parsed=parsed,
+            parse_error=problem,
         )

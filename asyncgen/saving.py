@@ -201,7 +201,8 @@ def _parameter(model: Savable, target: str) -> Tensor:
     owner, _, name = target.rpartition(".")
     module: Any = model.get_submodule(owner)
     found = getattr(module, name)
-    tensor: Tensor = module.dense_weight() if found is None else found
+    is_elsewhere = found is None or found.numel() == 0  # laid out, or packed
+    tensor: Tensor = module.dense_weight() if is_elsewhere else found
     return tensor.detach()
 
 

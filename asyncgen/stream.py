@@ -51,6 +51,31 @@ class TextStream(Answer):
         next_batch = partial(self._next_batch, self._pace(interval))
         return Reader(next_batch, self._leave, self._abandon)
 
+    def event_batches(self, *, interval: float = 0.05) -> AsyncIterator[list[TokenEvent]]:
+        """Read events in few lists, as :meth:`batches` reads text; no list is empty.
+
+        Args:
+            interval: Least seconds between two lists, from 0.
+
+        Raises:
+            InvalidRequestError: An interval that is none.
+        """
+        next_events = partial(self._next_events, self._pace(interval))
+        return Reader(next_events, self._leave, self._abandon)
+
+    def partial(self) -> AsyncIterator[Any]:
+        """Read the value that the answer stands for while it grows: objects, lists and texts.
+
+        For an answer in JSON (``json_schema``, ``json_object``, ``response_model``). Each value is
+        valid so far, and the last one is whole if the stream ended with ``"stop"``; the object of
+        ``response_model`` itself is ``result.parsed``. Leaving and errors are as in a plain loop.
+
+        Raises:
+            InvalidRequestError: The answer was not asked for as JSON, or there is no pydantic.
+        """
+        next_partial = partial(self._next_partial, self._growing())
+        return Reader(next_partial, self._leave, self._abandon)
+
     def __anext__(self) -> Awaitable[str]:
         """The text since the last read, at least one character.
 
@@ -130,6 +155,25 @@ class SyncTextStream(Answer):
             InvalidRequestError: An interval that is none; from the first read, several samples.
         """
         return self._reader(partial(self._next_batch, self._pace(interval)))
+
+    def event_batches(self, *, interval: float = 0.05) -> Iterator[list[TokenEvent]]:
+        """Read events in few lists, as :meth:`TextStream.event_batches`.
+
+        Args:
+            interval: Least seconds between two lists, from 0.
+
+        Raises:
+            InvalidRequestError: An interval that is none.
+        """
+        return self._reader(partial(self._next_events, self._pace(interval)))
+
+    def partial(self) -> Iterator[Any]:
+        """Read the value that the answer stands for while it grows, as `TextStream.partial`.
+
+        Raises:
+            InvalidRequestError: The answer was not asked for as JSON, or there is no pydantic.
+        """
+        return self._reader(partial(self._next_partial, self._growing()))
 
     def __next__(self) -> str:
         """The text since the last read, at least one character.

@@ -29,8 +29,7 @@ from asyncgen.hub import checked_folder
 from asyncgen.tokenizer_files import (
     NO_MAX_LENGTH,
     TokenizerSettings,
-    read_backend,
-    read_settings,
+    read_tokenizer,
     write_tokenizer,
 )
 from asyncgen.vocabulary import Vocabulary, as_ids
@@ -121,7 +120,7 @@ class Tokenizer(Vocabulary):
         """Read the tokenizer of a checkpoint.
 
         Args:
-            folder: Folder with ``tokenizer.json``; ``tokenizer_config.json``,
+            folder: A GGUF file, or folder with ``tokenizer.json``; ``tokenizer_config.json``,
                 ``special_tokens_map.json``, ``added_tokens.json``, ``chat_template.jinja`` and
                 ``additional_chat_templates`` are read where they exist.
             add_prefix_space: Whether a text that begins a word is split as if a space stood
@@ -131,8 +130,7 @@ class Tokenizer(Vocabulary):
             ModelLoadError: A file is missing or cannot be read.
             InvalidRequestError: ``add_prefix_space`` does not apply to this tokenizer.
         """
-        settings = read_settings(folder)
-        backend = read_backend(folder, settings, add_prefix_space=add_prefix_space)
+        settings, backend = read_tokenizer(folder, add_prefix_space=add_prefix_space)
         return cls(
             backend,
             special_tokens=settings.special_tokens,

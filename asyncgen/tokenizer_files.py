@@ -18,6 +18,8 @@ from tokenizers.models import BPE
 
 from asyncgen.batch_encoding import Side, check_side
 from asyncgen.errors import InvalidRequestError, ModelLoadError
+from asyncgen.formats.files import is_single
+from asyncgen.formats.gguf.tokenizer import read_gguf_tokenizer
 from asyncgen.hub import read_json, read_text, write_text
 
 if TYPE_CHECKING:
@@ -71,6 +73,30 @@ class TokenizerSettings:
     truncation_side: Side = "right"
     clean_up_tokenization_spaces: bool = False
     stated: Mapping[str, Any] = field(default_factory=dict)
+
+
+def read_tokenizer(
+    place: str | os.PathLike[str], *, add_prefix_space: bool | None = None
+) -> tuple[TokenizerSettings, Backend]:
+    """Read a tokenizer, and what is said of it.
+
+    Args:
+        place: Folder of a checkpoint, or a GGUF file.
+        add_prefix_space: Overrides the pre-tokenizer's setting of that name.
+
+    Raises:
+        ModelLoadError: There is none, or it cannot be read.
+        UnsupportedModelError: That of a GGUF file is of a kind that is not read.
+        InvalidRequestError: ``add_prefix_space`` does not apply to this tokenizer.
+    """
+    path = Path(place)
+    if is_single(path):
+        if add_prefix_space is not None:
+            raise InvalidRequestError("add_prefix_space", add_prefix_space, "a GGUF file says it")
+        backend, stated = read_gguf_tokenizer(path)
+        return TokenizerSettings(**stated), backend
+    settings = read_settings(path)
+    return settings, read_backend(path, settings, add_prefix_space=add_prefix_space)
 
 
 def read_settings(folder: str | os.PathLike[str]) -> TokenizerSettings:

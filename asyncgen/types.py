@@ -8,7 +8,7 @@ from __future__ import annotations
 from array import array
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from asyncgen.errors import InvalidRequestError
@@ -16,10 +16,13 @@ from asyncgen.errors import InvalidRequestError
 if TYPE_CHECKING:
     from torch import Tensor
 
-FinishReason: TypeAlias = Literal["stop", "length", "time", "cancelled", "aborted", "error"]
-"""Why a sample ended: ``stop`` (end-of-sequence token, stop string or a user's criterion),
-``length``, ``time`` (``max_time``), ``cancelled`` (the reader left), ``aborted`` (the engine
-was closed) or ``error`` (the stream raised)."""
+FinishReason: TypeAlias = Literal[
+    "stop", "length", "incomplete", "time", "cancelled", "aborted", "error"
+]
+"""Why a sample ended: ``stop`` (end-of-sequence token, stop string or a user's criterion; an answer
+in a shape is complete), ``length``, ``incomplete`` (a stop string or a criterion ended an answer
+before its shape was complete), ``time`` (``max_time``), ``cancelled`` (the reader left),
+``aborted`` (the engine was closed) or ``error`` (the stream raised)."""
 
 Message: TypeAlias = Mapping[str, Any]
 """One chat message: ``role`` and ``content``, and whatever else the chat template reads."""
@@ -126,6 +129,56 @@ class TokenLogprob:
 
 
 @dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A tool that the model wants called.
+
+    Attributes:
+        id: Names the call in the message with its result (``tool_call_id``).
+        name: Of the tool.
+        arguments: A JSON object, as the model wrote it.
+    """
+
+    id: str
+    name: str
+    arguments: str
+
+    @classmethod
+    def whole(cls, deltas: Sequence[ToolCallDelta]) -> tuple[ToolCall, ...]:
+        """The calls that pieces come to, but for those that turned out malformed.
+
+        Args:
+            deltas: Of one sample, in order. Of a call that began before them there is no name.
+        """
+        pieces: dict[int, list[ToolCallDelta]] = {}
+        for each in deltas:
+            pieces.setdefault(each.index, []).append(each)
+        return tuple(
+            cls(one[0].id or "", one[0].name or "", "".join(each.arguments for each in one))
+            for one in pieces.values()
+            if all(each.error is None for each in one)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCallDelta:
+    """A piece of a call: its name at once, then its arguments as they grow.
+
+    Attributes:
+        index: Which call of the sample, from 0.
+        id: Of the call, with its first piece; ``None`` later.
+        name: Of the tool, with its first piece; ``None`` later.
+        arguments: The next piece of the arguments, as JSON.
+        error: What is wrong with the call; it is no call then, and its text is part of the text.
+    """
+
+    index: int
+    id: str | None = None
+    name: str | None = None
+    arguments: str = ""
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Usage:
     """Token counts of a request, summed over its samples.
 
@@ -135,6 +188,7 @@ class Usage:
         cached_tokens: Those of the prompt whose keys and values were kept from earlier requests.
         fingerprint: Of the engine; ``None`` where no tokens can be promised.
         exact: Whether every engine of this fingerprint gives the request the same tokens.
+        reasoning_tokens: Those of the completion that were reasoning, its markers included.
     """
 
     prompt_tokens: int
@@ -142,6 +196,7 @@ class Usage:
     cached_tokens: int = 0
     fingerprint: str | None = None
     exact: bool = False
+    reasoning_tokens: int = 0
 
     @property
     def total_tokens(self) -> int:
@@ -185,6 +240,8 @@ class TokenEvent:
         stop_reason: The end-of-sequence id or the stop string that ended the sample.
         usage: Set on the last event of the request.
         timing: Set on the last event of the request.
+        reasoning: Reasoning that became complete, which is no part of the text.
+        tool_calls: Pieces of calls, which are no part of the text either.
     """
 
     index: int
@@ -196,11 +253,22 @@ class TokenEvent:
     stop_reason: int | str | None = None
     usage: Usage | None = None
     timing: Timing | None = None
+    reasoning: str = ""
+    tool_calls: tuple[ToolCallDelta, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One finished sample of a request: its whole text, ids and the reason it ended."""
+    """One finished sample of a request: its whole text, ids and the reason it ended.
+
+    An answer in a shape has its value in ``parsed``: an object of ``response_model``, a plain value
+    of JSON, or the text. It is ``None`` where ``parse_error`` says why there is none.
+
+    Attributes:
+        reasoning: What the model thought before it answered; empty where it told nothing.
+        tool_calls: The tools that it wants called.
+        tool_errors: What is wrong with calls that are malformed, whose words are in the text.
+    """
 
     index: int
     text: str
@@ -208,6 +276,11 @@ class Sample:
     finish_reason: FinishReason
     stop_reason: int | str | None = None
     logprobs: tuple[TokenLogprob, ...] | None = None
+    reasoning: str = ""
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_errors: tuple[str, ...] = ()
+    parsed: Any = field(default=None, compare=False)
+    parse_error: str | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -288,3 +361,23 @@ class Completion:
     def logprobs(self) -> tuple[TokenLogprob, ...] | None:
         """Log-probabilities of the first sample, if asked for."""
         return self.samples[0].logprobs
+
+    @property
+    def reasoning(self) -> str:
+        """What the model thought before its first sample."""
+        return self.samples[0].reasoning
+
+    @property
+    def tool_calls(self) -> tuple[ToolCall, ...]:
+        """The tools that the first sample wants called."""
+        return self.samples[0].tool_calls
+
+    @property
+    def parsed(self) -> Any:
+        """The value of the first sample, where its answer has a shape; else ``None``."""
+        return self.samples[0].parsed
+
+    @property
+    def parse_error(self) -> str | None:
+        """Why an answer that was to have a shape has no value; ``None`` where it has one."""
+        return self.samples[0].parse_error

@@ -12,7 +12,7 @@ from __future__ import annotations
 import ctypes
 import math
 import re
-from typing import TYPE_CHECKING, BinaryIO, Protocol, Self
+from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, Self
 
 import torch
 from torch import nn
@@ -22,6 +22,17 @@ from asyncgen.errors import InvalidRequestError, ModelLoadError
 from asyncgen.memory import memory_to_load
 from asyncgen.mxfp4 import check_scales, widen_into
 from asyncgen.native.memory import passing
+from asyncgen.packed.loading import (
+    is_made,
+    is_stored_packed,
+    log_unpacked,
+    ordered,
+    pack,
+    packed_size,
+    packing_of,
+    stays_packed,
+    takes_packed,
+)
 from asyncgen.progress import Progress
 
 if TYPE_CHECKING:
@@ -29,6 +40,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from asyncgen.checkpoint import Checkpoint, StoredTensor
+    from asyncgen.packed.quantise import Packing
+    from asyncgen.packed.weight import PackedWeight
     from asyncgen.progress import ProgressOption
     from asyncgen.weight_map import WeightRule
 
@@ -108,7 +121,9 @@ def load_weights(
     *,
     device: torch.device | str = "cpu",
     ignored: Sequence[str] = (),
+    rules: Sequence[WeightRule] | None = None,
     progress: ProgressOption = None,
+    quantize: Packing | None = None,
 ) -> None:
     """Fill a model that was built on the meta device.
 
@@ -122,45 +137,80 @@ def load_weights(
         checkpoint: The stored tensors.
         device: Where the parameters go.
         ignored: More regular expressions of stored names that may be left alone.
+        rules: What is made of what, where the files are not those that ``weight_map`` is of.
         progress: How far it is: a bar, nothing, or what is called.
+        quantize: What matrices are packed to on the way, their tables of embeddings and heads to 8
+            bits; ``None``: they stay as they are.
 
     Raises:
-        ModelLoadError: Weights are missing, unexpected or of another shape, quantised, too large
-            for the memory that is free, or a file changed under the reader's hands.
+        ModelLoadError: Weights are missing, unexpected or of another shape, of a dtype that is not
+            read, too large for the memory that is free, or a file changed under the reader's hands.
     """
-    rules = core.weight_map()
+    rules = core.weight_map() if rules is None else rules
     is_here = torch.device(device).type == "cpu"
+    modules = {rule.target: core.get_submodule(rule.target.rpartition(".")[0]) for rule in rules}
     as_stored = core.stays_as_stored() if is_here else None
     check_fit(rules, (*core.ignored_weights(), *ignored), checkpoint)
     stored = checkpoint.tensors
     kinds = {
         rule.target: _kind(core, rule, checkpoint) if is_here else core.dtype for rule in rules
     }
+    packings = {rule.target: packing_of(modules[rule.target], rule, quantize) for rule in rules}
+    if as_stored is not None and (
+        packings.get(as_stored) or is_stored_packed(rules, as_stored, stored)
+    ):
+        as_stored = None
     twice = {rule.target: stored[rule.sources[0]] for rule in rules if rule.target == as_stored}
     beside = sum(table.num_bytes for table in twice.values())
-    check_memory(rules, kinds, beside, checkpoint, dtype=core.dtype, device=torch.device(device))
+    sizes = {
+        rule.target: size
+        for rule in rules
+        if is_here and (size := packed_size(modules[rule.target], rule, packings, stored))
+    }
+    check_memory(
+        rules, kinds, beside, checkpoint, dtype=core.dtype, device=torch.device(device), sizes=sizes
+    )
+    if not sizes:
+        log_unpacked(packings, stored, core.dtype, device)
     total = sum(stored[source].num_bytes for rule in rules for source in rule.sources)
     total += sum(
         table.num_bytes for target, table in twice.items() if DTYPES[table.kind] != kinds[target]
     )
     with Progress(total, "loading weights", progress=progress) as bar, _Reader(bar) as reader:
         for module_name, group in _by_module(rules):
-            module = core.get_submodule(module_name)
+            module: Any = core.get_submodule(module_name)
+            parts: list[PackedWeight] | None = None
             for rule in group:
                 sources = [stored[source] for source in rule.sources]
                 kind = kinds[rule.target]
+                packing = packings[rule.target]
+                if is_here and stays_packed(module, rule, sources):
+                    parts = reader.read_packed(sources, rule, checkpoint)
+                    continue
                 matrices = rule.matrices if rule.transposed else None
                 tensor = reader.join(sources, kind, transposed=matrices)
-                tensor = in_order(tensor, rule.order).to(device)
+                tensor = in_order(tensor, rule.order)
+                tensor = tensor if packing is not None else tensor.to(device)
                 if _MAKES_SCORES.search(rule.target) and not _is_finite(tensor):
                     broken = next(each for each in rule.sources if _is_broken(reader, stored[each]))
                     raise ModelLoadError(tell_broken(checkpoint, broken))
+                if packing is not None:
+                    packed = _pack(tensor, packing, rule.target, checkpoint)
+                    if is_here and takes_packed(module):
+                        parts = [packed]
+                        del tensor, packed
+                        continue
+                    tensor = packed.dequantise().to(device, kind)
+                    del packed
                 name = rule.target.rpartition(".")[2]
                 setattr(module, name, nn.Parameter(tensor, requires_grad=False))
                 # Else this name would keep the original alive while `prepare` makes its copy.
                 del tensor
             prepare = getattr(module, "prepare", None)
-            if prepare is not None:
+            if parts is not None:
+                module.pack(parts)
+                del parts
+            elif prepare is not None:
                 prepare()
             table = twice.get(group[0].target)
             if table is not None:
@@ -258,6 +308,8 @@ def _kind(core: Fillable, rule: WeightRule, checkpoint: Checkpoint) -> torch.dty
     """The dtype that a parameter is read in: the stored one where its module keeps that."""
     module_name, _, name = rule.target.rpartition(".")
     keeps = getattr(core.get_submodule(module_name), "keeps", None)
+    if any(is_made(checkpoint.tensors[source]) for source in rule.sources):
+        return core.dtype
     kind, *others = {DTYPES[checkpoint.tensors[source].kind] for source in rule.sources}
     is_kept = keeps is not None and name == "weight" and not others and keeps(kind)
     return kind if is_kept else core.dtype
@@ -271,6 +323,7 @@ def check_memory(
     *,
     dtype: torch.dtype,
     device: torch.device,
+    sizes: Mapping[str, int],
 ) -> None:
     """Refuse what cannot fit, by arithmetic.
 
@@ -281,13 +334,16 @@ def check_memory(
         checkpoint: The stored tensors.
         dtype: What the model computes in.
         device: Where the parameters go.
+        sizes: Bytes of those that are kept packed, by their names in the map.
 
     Raises:
         ModelLoadError: Less memory is free than the weights take.
     """
     free = memory_to_load(device)
     counts = {rule.target: sum(map(math.prod, rule.shapes)) for rule in rules}
-    need = sum(count * kinds[target].itemsize for target, count in counts.items()) + beside
+    need = beside + sum(
+        sizes.get(target, count * kinds[target].itemsize) for target, count in counts.items()
+    )
     if free is None or need <= free:
         return
     half = sum(counts.values()) * 2 + beside
@@ -303,6 +359,15 @@ def check_memory(
 
 def _gigabytes(count: int) -> str:
     return f"{count / 1e9:.1f}" if count >= 1e8 else f"{count / 1e9:.2g}"
+
+
+def _pack(
+    tensor: torch.Tensor, packing: Packing, target: str, checkpoint: Checkpoint
+) -> PackedWeight:
+    try:
+        return pack(tensor, packing, target)
+    except ValueError as error:
+        raise ModelLoadError(f"{checkpoint.folder}: {error}; load it without `quantize`") from error
 
 
 class _Reader:
@@ -330,10 +395,14 @@ class _Reader:
             dtype: Of the result.
             transposed: Of how many matrices each consists, which are transposed; ``None``: none is.
         """
+        if any(is_made(source) for source in sources):
+            return self._unpacked(sources, dtype, transposed=transposed)
         if any(source.scales is not None for source in sources):
             whole = [self._widened(source, dtype) for source in sources]
             joined = whole[0] if len(whole) == 1 else torch.cat(whole)
             return joined if transposed else joined.mT.contiguous()
+        if any(source.made is not None for source in sources):
+            return self._made(sources, dtype)
         if transposed:
             whole = [self.join([source], dtype) for source in sources]
             if transposed > 1:
@@ -349,6 +418,55 @@ class _Reader:
             self._read(source, flat[start:end])
             start = end
         return joined
+
+    def _made(self, sources: Sequence[StoredTensor], dtype: torch.dtype) -> torch.Tensor:
+        """Read tensors of which some lie there in another form; those are not transposed."""
+        whole = []
+        for source in sources:
+            if source.made is None:
+                whole.append(self.join([source], dtype))
+                continue
+            whole.append(source.made(dtype))
+            self._progress.advance(source.num_bytes)
+        return whole[0] if len(whole) == 1 else torch.cat(whole)
+
+    def read_packed(
+        self, sources: Sequence[StoredTensor], rule: WeightRule, checkpoint: Checkpoint
+    ) -> list[PackedWeight]:
+        """Read packed tensors one below the other, their rows in the order of a rule.
+
+        Raises:
+            ModelLoadError: A scale is no number.
+        """
+        parts = []
+        for source, name in zip(sources, rule.sources, strict=True):
+            part = self._packed(source)
+            minimums = part.full_minimums()
+            if not _is_finite(part.full_scales()) or not (minimums is None or _is_finite(minimums)):
+                raise ModelLoadError(tell_broken(checkpoint, name))
+            parts.append(part)
+        return ordered(parts, rule.order)
+
+    def _packed(self, source: StoredTensor) -> PackedWeight:
+        assert source.packed is not None
+        weight = source.packed()
+        self._progress.advance(source.num_bytes)
+        return weight
+
+    def _unpacked(
+        self, sources: Sequence[StoredTensor], dtype: torch.dtype, *, transposed: int | None
+    ) -> torch.Tensor:
+        """Packed tensors, and others, as numbers of a dtype; those are as after transposing."""
+        whole = []
+        for source in sources:
+            if source.packed is not None:
+                whole.append(self._packed(source).dequantise().to(dtype))
+            elif source.unpacked is not None:
+                whole.append(source.unpacked().to(dtype))
+                self._progress.advance(source.num_bytes)
+            else:
+                whole.append(self.join([source], dtype, transposed=transposed))
+        return whole[0] if len(whole) == 1 else torch.cat(whole)
 
     def _widened(self, source: StoredTensor, dtype: torch.dtype) -> torch.Tensor:
         """Read a tensor in MXFP4, transposed: as it is stored."""

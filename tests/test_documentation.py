@@ -11,7 +11,7 @@ import logging
 import re
 import sys
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, cast, get_args
 
 import pytest
 import torch
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from asyncgen.structured.grammar import Grammar
     from tests.pages import Example
 
 EXAMPLES = [example for page in PAGES for example in examples(page)]
@@ -193,11 +194,13 @@ def test_processors_run_in_the_documented_order() -> None:
         presence_penalty=1.0,
         frequency_penalty=1.0,
         prefix_allowed_tokens_fn=lambda row, ids: [1],
+        grammar=cast("Grammar", object()),
     )
     run = [type(processor).__name__ for processor in built]
     models = {"guidance_scale", "diversity_penalty"}  # need a model, or groups of beams
     assert run == [name for parameter, name in documented if parameter not in models]
     own = {"logits_processor", "presence_penalty", "frequency_penalty", "prefix_allowed_tokens_fn"}
+    own.add("json_schema")
     assert {parameter for parameter, _ in documented} == given.keys() | models | own
 
 

@@ -7,7 +7,7 @@ goes through here can be pickled. The applications are tried with one behind a p
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol, Self, Unpack
+from typing import TYPE_CHECKING, Protocol, Self, Unpack
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         GenerationConfig,
         MetricsSnapshot,
         Prompt,
+        PromptParams,
         StreamParams,
         TokenEvent,
         Tokenizer,
@@ -31,8 +32,9 @@ __all__ = ["Engine", "EngineStream"]
 class EngineStream(Protocol):
     """One answer on its way, as ``asyncgen.TextStream``; read once, by one task.
 
-    The first read starts the request, where ``async with`` has not. ``prompt_ids``, ``seed`` and
-    ``position`` are known once it has started, and ``result`` once it has ended or was left.
+    The first read starts the request, where ``async with`` has not. ``prompt_ids``, ``seed``,
+    ``position`` and ``separates`` are known once it has started, and ``result`` once it has ended
+    or was left.
     """
 
     @property
@@ -50,6 +52,10 @@ class EngineStream(Protocol):
     @property
     def position(self) -> tuple[int, ...]:
         """Tokens of each sample, as far as they were read; ``generated_ids`` count."""
+
+    @property
+    def separates(self) -> bool:
+        """Whether its events tell reasoning or calls of tools apart from the text."""
 
     async def __aenter__(self) -> Self:
         """Start the request.
@@ -118,10 +124,15 @@ class Engine(Protocol):
             AsyncgenError: No engine is there, or something is no prompt, or an unknown parameter.
         """
 
-    async def count_tokens(
-        self, prompt: Prompt, *, chat_template_kwargs: dict[str, Any] | None = None
-    ) -> int:
+    async def count_tokens(self, prompt: Prompt, **params: Unpack[PromptParams]) -> int:
         """Count the tokens of a prompt, as a stream would.
+
+        Raises:
+            AsyncgenError: As a stream raises it.
+        """
+
+    async def tokenize(self, prompt: Prompt, **params: Unpack[PromptParams]) -> list[int]:
+        """Tell the token ids of a prompt, as a stream would have them.
 
         Raises:
             AsyncgenError: As a stream raises it.

@@ -13,6 +13,7 @@ name after the prefix                        kind       what it is
 ``num_requests_waiting``                     gauge      requests that wait for a place
 ``kv_cache_usage_perc``                      gauge      share of the pages in use, 0 to 1
 ``num_threads_abandoned``                    gauge      threads that hang over a text
+``cache_config_info``                        info       ``block_size``, ``num_gpu_blocks``: pages
 ``prefix_cache_queries_total``               counter    prompt tokens looked up
 ``prefix_cache_hits_total``                  counter    prompt tokens found, not computed
 ``num_preemptions_total``                    counter    requests that lost their pages
@@ -42,20 +43,21 @@ from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
     HistogramMetricFamily,
+    InfoMetricFamily,
 )
 from prometheus_client.registry import Collector
 
 from asyncgen import AsyncgenError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from prometheus_client.core import Metric
 
     from asyncgen import HistogramSnapshot, MetricsSnapshot
     from asyncgen_apps.engine import Engine
 
-__all__ = ["EngineCollector", "exposition", "families"]
+__all__ = ["EngineCollector", "exposition", "exposition_of", "families"]
 
 
 PREFIX = "vllm:"
@@ -154,32 +156,59 @@ async def exposition(llm: Engine, model_name: str, *others: Collector) -> bytes:
     registry = CollectorRegistry()
     if llm.healthy:
         with suppress(AsyncgenError):  # it may die while it is asked
-            registry.register(_Measured(await llm.measure(), model_name))
+            registry.register(_Read(families(await llm.measure(), model_name, PREFIX)))
     for other in others:
         registry.register(other)
     return generate_latest(registry)
 
 
-class _Measured(Collector):
-    """Figures that were read already."""
+def exposition_of(engines: Mapping[str, MetricsSnapshot], model_name: str) -> bytes:
+    """Return what Prometheus reads of several engines, each under its label ``replica``.
 
-    def __init__(self, snapshot: MetricsSnapshot, model_name: str) -> None:
-        self._snapshot = snapshot
-        self._model_name = model_name
+    Args:
+        engines: Figures by the name of the engine.
+        model_name: Value of the label ``model_name``.
+    """
+    found: dict[str, Metric] = {}
+    for replica, snapshot in engines.items():
+        for family in families(snapshot, model_name, PREFIX, replica=replica):
+            if family.name in found:
+                found[family.name].samples += family.samples
+            else:
+                found[family.name] = family
+    registry = CollectorRegistry()
+    registry.register(_Read(found.values()))
+    return generate_latest(registry)
+
+
+class _Read(Collector):
+    """Families that were made already."""
+
+    def __init__(self, found: Iterable[Metric]) -> None:
+        self._found = list(found)
 
     def collect(self) -> Iterable[Metric]:
-        return families(self._snapshot, self._model_name, PREFIX)
+        return self._found
 
 
-def families(snapshot: MetricsSnapshot, model_name: str, prefix: str) -> Iterator[Metric]:
+def families(
+    snapshot: MetricsSnapshot, model_name: str, prefix: str, *, replica: str | None = None
+) -> Iterator[Metric]:
     """Lay a snapshot out as families of one sample each.
 
     Args:
         snapshot: The figures.
         model_name: Value of the label ``model_name``.
         prefix: Stands in front of every name.
+        replica: Value of the label ``replica``; ``None``: there is no such label.
     """
     labels, values = ["model_name"], [model_name]
+    if replica is not None:
+        labels, values = [*labels, "replica"], [*values, replica]
+    config = InfoMetricFamily(f"{prefix}cache_config", "The cache.", labels=labels)
+    sizes = {"block_size": snapshot.page_size, "num_gpu_blocks": snapshot.pages_total}
+    config.add_metric(values, {name: str(size) for name, size in sizes.items()})
+    yield config
     for name, (field, help_text) in GAUGES.items():
         gauge = GaugeMetricFamily(prefix + name, help_text, labels=labels)
         gauge.add_metric(values, getattr(snapshot, field))

@@ -220,6 +220,7 @@ def assemble(
             windows=room.windows,
             num_slots=room.num_slots,
         )
+        metrics.pages_total, metrics.page_size = pool.num_pages, room.page_size
         if callable(getattr(model.core, "decode_packed", None)):
             batch = _make_batch(model, tokenizer, options, room, pool, metrics, progress)
     start_alone = _runs(model, tokenizer, options, assistants, is_closing, metrics)

@@ -382,13 +382,18 @@ class Batch:
         assert token_id is not None
         sample.tokens.append(token_id)
         reason = sample.reason_to_end(sampled.scores.get(number))
+        token_ids: tuple[int, ...] = (token_id,)
+        if sample.matcher is not None and not self._runs_ahead:  # no next step is under way
+            while reason is None and (forced := sample.take_forced()):
+                token_ids += tuple(forced)
+                reason = sample.reason_to_end(None)
         logprobs: tuple[TokenLogprob, ...] | None = None
         if number in sampled.logprobs:
             logprobs = (named_logprob(token_id, sampled.logprobs[number], self._tokenizer),)
         if not sample.decodes:
             self._count_decoding(sample)
         events = self._events[sample.request]
-        if not events.settle(sample.index, (token_id,), reason, logprobs):
+        if not events.settle(sample.index, token_ids, reason, logprobs):
             # A cancel that came during the step ends it here, like any other criterion.
             self._end_sample(sample, evict=not self._manual_eviction or reason == "cancelled")
             if not events.any_live:

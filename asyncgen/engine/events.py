@@ -6,6 +6,7 @@ reads the events.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 from asyncgen.engine.sample_text import SampleText
@@ -44,7 +45,7 @@ class EventWriter:
         self._metrics = metrics
         rows = range(request.params.num_samples)
         self._texts = [each.text for each in request.given] or [
-            SampleText(tokenizer, request) for _ in rows
+            SampleText(tokenizer, request, row) for row in rows
         ]
         self._num_live = len(self._texts)
         self._num_rows = sum(map(request.goes_on, rows))
@@ -54,6 +55,8 @@ class EventWriter:
         if metrics is not None:
             metrics.request_started(request, now)
         for index, given in enumerate(request.given):
+            if given.text.reader is not None:
+                given.text.reader.take()  # the reader of the first part has it
             if given.reason is not None:
                 stop = given.stop if isinstance(given.stop, str) else None
                 ending_id = given.stop if isinstance(given.stop, int) else None
@@ -107,24 +110,41 @@ class EventWriter:
             if request.first_token_at is None:
                 request.first_token_at = now
         if reason is None and stop is None:
-            since = now - request.accepted_at
-            request.sink.put_nowait(TokenEvent(index, tuple(token_ids), shown, logprobs, since))
+            self._tell(index, token_ids, shown, logprobs, now)
             return True
         ending_id: int | None = None
         if stop is None:
+            # Whoever goes on behind these ids gets the rest again: it is told apart.
+            splits = bool(token_ids) and reason in ("cancelled", "time")
+            if splits and text.reader is not None:
+                self._tell(index, token_ids, shown, logprobs, now)
+                token_ids, shown, logprobs = (), "", None if logprobs is None else ()
             rest, stop = text.finish()
-            if rest and token_ids and stop is None and reason in ("cancelled", "time"):
-                # Whoever goes on behind these ids gets it again: it is told apart from their text.
-                event = TokenEvent(
-                    index, tuple(token_ids), shown, logprobs, now - request.accepted_at
-                )
-                request.sink.put_nowait(event)
+            if splits and rest and token_ids and stop is None:
+                self._tell(index, token_ids, shown, logprobs, now)
                 token_ids, shown, logprobs = (), "", None if logprobs is None else ()
             shown += rest
             if reason == "stop" and token_ids and token_ids[-1] in request.ends.eos_token_ids:
                 ending_id = token_ids[-1]
         self._end(index, tuple(token_ids), shown, logprobs, reason, stop, ending_id, now)
         return False
+
+    def _tell(
+        self,
+        index: int,
+        token_ids: Sequence[int],
+        shown: str,
+        logprobs: tuple[TokenLogprob, ...] | None,
+        now: float,
+    ) -> None:
+        """Hand the reader an event of a sample that goes on."""
+        request, reader = self._request, self._texts[index].reader
+        since = now - request.accepted_at
+        event = TokenEvent(index, tuple(token_ids), shown, logprobs, since)
+        if reader is not None:
+            reasoning, calls = reader.take()
+            event = replace(event, reasoning=reasoning, tool_calls=tuple(calls))
+        request.sink.put_nowait(event)
 
     def end(self, reason: str) -> None:
         """End every live sample here, keeping what was generated."""
@@ -145,10 +165,12 @@ class EventWriter:
         now: float,
     ) -> None:
         """Hand the reader the last event of a sample; that of the request has usage and timing."""
-        request = self._request
+        request, reader = self._request, self._texts[index].reader
         self._texts[index].live = False
         self._num_live -= 1
         ending = "stop" if stop is not None else cast("str", reason)
+        if stop and request.grammar is not None:
+            ending = "incomplete"  # the text ends before the stop string
         usage = timing = None
         if not self._num_live:
             # Before the reader hears of it, who may look at the figures.
@@ -163,8 +185,10 @@ class EventWriter:
                 request.cached_tokens,
                 request.fingerprint,
                 request.is_exact,
+                sum(text.num_reasoning for text in self._texts),
             )
             timing = self._timing(now)
+        reasoning, calls = ("", ()) if reader is None else reader.take()
         request.sink.put_nowait(
             TokenEvent(
                 index,
@@ -173,9 +197,11 @@ class EventWriter:
                 logprobs,
                 now - request.accepted_at,
                 cast("FinishReason", ending),
-                ending_id if stop is None else stop,
+                ending_id if stop is None else stop or None,
                 usage,
                 timing,
+                reasoning,
+                tuple(calls),
             )
         )
 

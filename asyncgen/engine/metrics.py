@@ -95,6 +95,7 @@ class MetricsSnapshot:
         requests_waiting: Requests that wait for a place.
         pages_used: Pages of the cache that running requests hold.
         pages_total: Pages of the cache; 0 in an engine without pages.
+        page_size: Tokens of a page; 0 in an engine without pages.
         prefix_cache_queries: Prompt tokens that were looked up among the kept pages.
         prefix_cache_hits: Those that were found, and so not computed.
         preemptions: How often a running request lost its pages and went back to the queue.
@@ -118,6 +119,7 @@ class MetricsSnapshot:
     requests_waiting: int
     pages_used: int
     pages_total: int
+    page_size: int
     prefix_cache_queries: int
     prefix_cache_hits: int
     preemptions: int
@@ -194,6 +196,7 @@ class EngineMetrics:
     requests_waiting: int = 0
     pages_used: int = 0
     pages_total: int = 0
+    page_size: int = 0
     prefix_cache_queries: int = 0
     prefix_cache_hits: int = 0
     preemptions: int = 0

@@ -16,6 +16,7 @@ from asyncgen.engine.sampling.placing import make_plan, place
 from asyncgen.engine.scheduling.state import RequestState
 from asyncgen.generation.logits.base import definition_of
 from asyncgen.generation.logits.checked import CheckedProcessors, raise_named
+from asyncgen.generation.logits.grammar import GrammarLogitsProcessor
 from asyncgen.generation.strategies.token_by_token import most_probable, require_finite
 from asyncgen.guard import request_failure
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from asyncgen.engine.requests.request import Request
     from asyncgen.engine.sampling.placing import Plan
     from asyncgen.generation.stopping.ends import Ends
+    from asyncgen.structured.grammar import Matcher
 
 
 class Sample(RequestState):
@@ -40,6 +42,9 @@ class Sample(RequestState):
         processors: Those of the request, from its first step on; what keeps state has an object
             for this sample.
         draw: Where its tokens come from; ``None`` where the likeliest one is taken.
+        matcher: Where it is in its grammar; ``None`` where it is free, or has not begun.
+        takes_forced: Whether tokens that the grammar forces need no step of their own: nobody
+            looks at their scores.
         top_logprobs: Alternatives a token; ``None`` where no log-probabilities were asked for.
     """
 
@@ -51,8 +56,10 @@ class Sample(RequestState):
         "draw",
         "has_begun",
         "index",
+        "matcher",
         "processors",
         "request",
+        "takes_forced",
         "top_logprobs",
     )
 
@@ -84,6 +91,8 @@ class Sample(RequestState):
         self.processors = CheckedProcessors()
         self.draw = HashDraw(request.params.seed) if config.do_sample else None
         self.top_logprobs = request.params.top_logprobs
+        self.matcher: Matcher | None = None
+        self.takes_forced = False
         self._plan: Plan | None = None
         self._ids: Tensor | None = None
         self._filled = 0
@@ -92,6 +101,17 @@ class Sample(RequestState):
         """Make what the sampler needs, at the first step."""
         self.has_begun = True
         self.processors = CheckedProcessors(map(_own, self.request.processors))
+        if self.request.grammar is None:
+            return
+        (own,) = (each for each in self.processors if type(each) is GrammarLogitsProcessor)
+        self.matcher = own.matcher(0)
+        params = self.request.params
+        self.takes_forced = (
+            self.top_logprobs is None
+            and not self.ends.tensor_criteria
+            and not params.processors
+            and params.config.watermarking_config is None
+        )
 
     @property
     def position(self) -> int:
@@ -188,7 +208,26 @@ class Sample(RequestState):
         if called:
             device = torch.device("cpu") if scores is None else scores.device
             stops = bool(called(self.input_ids(device), scores).item())
-        return ends.reason(self.index, self.tokens[-1], len(self.tokens), stops=stops)
+        reason = ends.reason(self.index, self.tokens[-1], len(self.tokens), stops=stops)
+        return reason if self.matcher is None else self._shaped(self.matcher, reason)
+
+    def _shaped(self, matcher: Matcher, reason: str | None) -> str | None:
+        """Why the row ends, where its answer has a shape: it may only stop with that complete."""
+        matcher.extend(self.tokens, len(self.request.starting_ids))
+        if matcher.is_over:
+            return "stop"
+        return "incomplete" if reason == "stop" and not matcher.is_complete else reason
+
+    def take_forced(self) -> list[int]:
+        """Append the tokens that the grammar forces next, as far as the length allows."""
+        if self.matcher is None or not self.takes_forced:
+            return []
+        taken = list(self.matcher.forced)
+        most = self.request.ends.max_length
+        if most is not None:
+            taken = taken[: most - len(self.tokens)]
+        self.tokens += taken
+        return taken
 
 
 def _own(processor: Callable[..., Any]) -> Callable[..., Any]:

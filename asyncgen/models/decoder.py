@@ -124,7 +124,7 @@ class DecoderLM(Prepared):
     @property
     def device(self) -> torch.device:
         """Where the model computes."""
-        return self.embed_tokens.weight.device
+        return self.embed_tokens.device
 
     @property
     def runs_in_one_call(self) -> bool:
@@ -168,6 +168,9 @@ class DecoderLM(Prepared):
         """
         table = self.embed_tokens.weight
         self._head_made_of = (table,)
+        if self.embed_tokens.kernel is not None:
+            self.lm_head.share(self.embed_tokens.kernel)
+            return
         self.lm_head.tie(table.detach(), own_copy=own_copy)
 
     def computes_in_place(self) -> bool:
@@ -180,6 +183,7 @@ class DecoderLM(Prepared):
         From now on also after `prepare`. A table that stayed in the dtype of its file is converted.
         """
         self.lm_head.compute_in_place()
+        self.embed_tokens.unpack()
         self.embed_tokens.weight = nn.Parameter(
             self.embed_tokens.weight.detach().to(self.dtype), requires_grad=False
         )

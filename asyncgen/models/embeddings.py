@@ -169,6 +169,7 @@ def replace_table(
     if core.reads_ids and size != config.vocab_size:
         allowed = f"layers of this model have tables of {config.vocab_size} rows of their own"
         raise InvalidRequestError("vocab_size", size, allowed)
+    core.embed_tokens.unpack()
     core.embed_tokens.weight = _parameter(table.to(core.device, core.dtype))
     core.embed_tokens.prepare()
     core.config = replace(config, vocab_size=size, raw={**config.raw, "vocab_size": size})

@@ -34,6 +34,26 @@ class Linear:
     ) -> Linear: ...
     def into(self, x: Tensor, out: Tensor, /) -> Tensor: ...
     def add_to(self, residual: Tensor, x: Tensor, /) -> None: ...
+    def look_up(self, ids: Tensor, out: Tensor, /) -> Tensor: ...
+
+def packed_linear(
+    data: Tensor,
+    bias: Tensor | None,
+    *,
+    dtype: torch.dtype,
+    inputs: int,
+    outputs: int,
+    is_gated: bool,
+    group: int,
+    table: Sequence[int] | None,
+    scales: str,
+    zeros: bool,
+    minimums: str,
+    is_by_row: bool,
+    order: Tensor | None,
+    activation: str | None,
+) -> Linear: ...
+def joined_linear(parts: Sequence[Linear], /) -> Linear: ...
 
 class Experts:
     def __new__(

@@ -55,7 +55,7 @@ class Order:
     """What the parent wants; ``number`` names the answer to it."""
 
     number: int
-    kind: Literal["stream", "cancel", "leave", "count", "embed", "measure"]
+    kind: Literal["stream", "cancel", "leave", "count", "tokenize", "embed", "measure"]
     given: tuple[Any, ...] = ()
 
 
@@ -74,6 +74,7 @@ class Begun:
     prompt_ids: list[int]
     seed: int
     position: tuple[int, ...]
+    separates: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,10 +185,12 @@ class EngineProcess:
                 pass
         return stream.result
 
-    async def count_tokens(
-        self, prompt: Prompt, *, chat_template_kwargs: dict[str, Any] | None = None
-    ) -> int:
-        return int(await self._ask("count", prompt, chat_template_kwargs))
+    async def count_tokens(self, prompt: Prompt, **params: Any) -> int:
+        return int(await self._ask("count", prompt, params))
+
+    async def tokenize(self, prompt: Prompt, **params: Any) -> list[int]:
+        found: list[int] = await self._ask("tokenize", prompt, params)
+        return found
 
     async def measure(self) -> MetricsSnapshot:
         found: MetricsSnapshot = await self._ask("measure")
@@ -197,7 +200,7 @@ class EngineProcess:
         found: list[Embedding] = await self._ask("embed", prompt, params)
         return found
 
-    async def _ask(self, kind: Literal["count", "embed", "measure"], *given: Any) -> Any:
+    async def _ask(self, kind: Literal["count", "tokenize", "embed", "measure"], *given: Any) -> Any:
         number, mailbox = self.order(kind, *given)
         try:
             await mailbox.wait()
@@ -209,7 +212,7 @@ class EngineProcess:
             raise item
         return item
 
-    def order(self, kind: Literal["stream", "count", "embed", "measure"], *given: Any) -> Any:
+    def order(self, kind: Literal["stream", "count", "tokenize", "embed", "measure"], *given: Any) -> Any:
         """Give an order; return its number, and where what comes of it arrives."""
         number, mailbox = next(self._numbers), Mailbox[Any]()
         with self._lock:
@@ -282,6 +285,10 @@ class PipedStream:
     @property
     def seed(self) -> int:
         return self._told.seed
+
+    @property
+    def separates(self) -> bool:
+        return self._told.separates
 
     @property
     def position(self) -> tuple[int, ...]:
@@ -467,9 +474,12 @@ class _Child:
             elif order.kind == "embed":
                 texts, params = order.given
                 self._tell(order, await self.llm.embed(texts, **params))
+            elif order.kind == "tokenize":
+                prompt, params = order.given
+                self._tell(order, await self.llm.tokenize(prompt, **params))
             else:
-                prompt, variables = order.given
-                count = await self.llm.count_tokens(prompt, chat_template_kwargs=variables)
+                prompt, params = order.given
+                count = await self.llm.count_tokens(prompt, **params)
                 self._tell(order, count)
         except Exception as error:
             self._tell(order, _portable(error))
@@ -480,7 +490,9 @@ class _Child:
             stream = self.llm.stream(prompt, **params)
             self.streams[order.number] = stream
             async with stream:
-                self._tell(order, Begun(stream.prompt_ids, stream.seed, stream.position))
+                self._tell(
+                    order, Begun(stream.prompt_ids, stream.seed, stream.position, stream.separates)
+                )
                 async for event in stream.events():
                     self._tell(order, event)
             self._tell(order, None)

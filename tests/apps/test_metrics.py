@@ -102,10 +102,12 @@ def test_every_figure_is_served() -> None:
         assert samples[name, (label,)] == pytest.approx(value), name
     for reason in ("stop", "length"):
         assert samples["vllm:request_success_total", (("finished_reason", reason), label)] == 1
+    cache = (("block_size", "0"), label, ("num_gpu_blocks", "12"))
+    assert samples["vllm:cache_config_info", tuple(sorted(cache))] == 1
     assert kinds["vllm:num_requests_running"] == "gauge"
     assert kinds["vllm:generation_tokens"] == "counter"
     assert kinds["vllm:inter_token_latency_seconds"] == "histogram"
-    assert len(kinds) == len(GAUGES) + len(COUNTERS) + len(HISTOGRAMS) + 1
+    assert len(kinds) == len(GAUGES) + len(COUNTERS) + len(HISTOGRAMS) + 2
 
 
 def test_buckets_are_cumulative_and_end_with_all() -> None:
@@ -210,7 +212,8 @@ async def test_every_figure_that_is_published_moves(monkeypatch: pytest.MonkeyPa
         sum(value for (name, _), value in shot.items() if name == "vllm:request_success_total")
         for shot in figures
     }
-    published = {name for shot in figures for name, _ in shot if not name.endswith("_bucket")}
+    names_told = {name for shot in figures for name, _ in shot}
+    published = {name for name in names_told if not name.endswith(("_bucket", "_info"))}
     assert published == seen.keys()
     still = [name for name, values in seen.items() if len(values) < 2]
     assert not still, f"never moved: {still}"

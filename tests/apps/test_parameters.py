@@ -16,12 +16,16 @@ JSON_TYPES = {
     "bool": "Boolean",
     "str": "Text",
     "list[int]": "TokenIds",
+    "list[str]": "Texts",
     "int | list[int]": "Integer | TokenIds",
     "str | list[str]": "Text | Texts",
     "str | Sequence[str]": "Text | Texts",
     "list[list[int]]": "Sequences",
     "Sequence[int] | Sequence[Sequence[int]]": "TokenIds | Sequences",
     "dict[str, Any]": "Variables",
+    "Sequence[dict[str, Any]]": "Tools",
+    "str | dict[str, Any]": "Choice | NamedTool",
+    "Sequence[int]": "TokenIds",
     "tuple[int, float]": "tuple[Integer, Number]",
 }
 """How the HTTP schema writes a type of the table."""
@@ -72,7 +76,14 @@ def test_the_chat_page_shows_the_defaults_that_apply() -> None:
 def test_types_of_the_http_fields() -> None:
     """Where JSON can say more, as of a choice of words, it does."""
     hints = {**RequestFields.__annotations__, **GenerationFields.__annotations__}
-    narrower = {"early_stopping", "num_beams", "n", "dola_layers", "num_assistant_tokens_schedule"}
+    narrower = {
+        "json_schema",
+        "early_stopping",
+        "num_beams",
+        "n",
+        "dola_layers",
+        "num_assistant_tokens_schedule",
+    }
     for each in PARAMETERS:
         if each.name in hints and each.name not in narrower and each.type != "Any":
             assert hints[each.name].removesuffix(" | None") == JSON_TYPES[each.type], each.name

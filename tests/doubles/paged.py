@@ -106,7 +106,11 @@ class PagedModel:
 
 
 class Loop:
-    """Steps of a scheduler and the model, with everything checked that must hold after each."""
+    """Steps of a scheduler and the model, with everything checked that must hold after each.
+
+    Attributes:
+        while_computing: Called in the midst of each step, when its rows hold what they compute in.
+    """
 
     def __init__(
         self, scheduler: Scheduler, *, token_budget: int = 16, cache_budget: int = 1 << 40
@@ -119,6 +123,7 @@ class Loop:
         self.steps = 0
         self.added = 0
         self.ended: dict[str, RequestState] = {}
+        self.while_computing: Callable[[], None] = lambda: None
 
     def add(
         self,
@@ -154,6 +159,7 @@ class Loop:
         rows = scheduler.schedule_batch(self.token_budget, self.cache_budget)
         scheduler.check_integrity()
         self._check(rows)
+        self.while_computing()
         next_tokens = self.model.run(rows)
         scheduler.computed(rows)
         scheduler.check_integrity()

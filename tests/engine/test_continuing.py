@@ -66,6 +66,7 @@ VALUES: dict[str, list[Any]] = {
     "stop": [["ab", "e"], "\ufffd\ufffd\ufffd\ufffd"],
     "stop_strings": [["ab", "e"]],
     "eos_token_id": [[EOS, 70, 71]],
+    "stop_token_ids": [[72, 73]],
     "pad_token_id": [0],
     "bos_token_id": [1],
     "logprobs": [True],
@@ -97,7 +98,10 @@ APART: dict[str, str] = {
     "assistant_early_exit assistant_lookbehind target_lookbehind assistant_model "
     "assistant_tokenizer custom_generate recipe": "of strategies that cannot be continued",
     "synced_gpus is_assistant disable_compile compile_config cache_config": "change nothing here",
-    "chat_template_kwargs": "for messages",
+    "chat_template_kwargs tools tool_choice parallel_tool_calls separate_reasoning "
+    "enable_thinking reasoning_effort max_reasoning_tokens continue_final_message": "for messages",
+    "json_schema json_object response_model regex grammar choice": "need a tokenizer with a file: "
+    "a test of their own",
 }
 
 _WAYS = ({"do_sample": False}, {"do_sample": True}, {"do_sample": True, "temperature": 1.6})

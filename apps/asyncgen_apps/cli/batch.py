@@ -14,6 +14,7 @@ from asyncgen_apps.cli.arguments import (
     Device,
     Dtype,
     Model,
+    Quantize,
     Revision,
     Threads,
     Token,
@@ -69,6 +70,7 @@ def batch(
     ] = MAX_RUNNING,
     device: Device = None,
     dtype: Dtype = None,
+    quantize: Quantize = None,
     threads: Threads = None,
     revision: Revision = None,
     token: Token = None,
@@ -83,7 +85,16 @@ def batch(
         require_installed(NEEDED, extra="apps")
         if output.exists() and prompts.exists() and output.samefile(prompts):
             raise UserError("--output is the file of the requests: choose another")
-        source = Source(model, device, dtype, threads, revision, token, max_running=max_running)
+        source = Source(
+            model,
+            device,
+            dtype,
+            threads,
+            revision,
+            token,
+            max_running=max_running,
+            quantize=quantize,
+        )
         defaults = dict(settings.params())
         plan = _Plan(prompts, output, overwrite, ordered, name or [model], defaults, max_running)
         prepare_process(threads)

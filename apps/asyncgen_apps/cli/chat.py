@@ -1,9 +1,10 @@
 """``asyncgen chat``: one answer to one prompt, or a conversation in the terminal."""
 
+import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -12,6 +13,7 @@ from asyncgen_apps.cli.arguments import (
     Device,
     Dtype,
     Model,
+    Quantize,
     Revision,
     Stats,
     Threads,
@@ -60,10 +62,15 @@ def chat(
         typer.Option("--save/--no-save", help="Keep the conversation, and what was typed."),
     ] = True,
     system: Annotated[str | None, typer.Option(help="System message.")] = None,
+    json_schema: Annotated[
+        Path | None,
+        typer.Option(help="Every answer is a value that the JSON schema in this file allows."),
+    ] = None,
     raw: Annotated[bool, typer.Option("--raw", help="No Markdown in the conversation.")] = False,
     stats: Stats = True,
     device: Device = None,
     dtype: Dtype = None,
+    quantize: Quantize = None,
     threads: Threads = None,
     revision: Revision = None,
     token: Token = None,
@@ -76,10 +83,12 @@ def chat(
         if not (is_typed(context, "model") or is_typed(context, "url")):
             model, url = model_of(saved, model)
         if url is None:
-            source = Source(model, device, dtype, threads, revision, token)
+            source = Source(model, device, dtype, threads, revision, token, quantize=quantize)
         else:
             source = remote_source(url, context)
         session = Session(model=_lasting(source), settings=settings, system=system)
+        if json_schema is not None:
+            session.json_schema = _schema(json_schema)
         if saved is not None:
             session.go_on(saved)
         question = _question(prompt)
@@ -100,8 +109,19 @@ def chat(
 
 def _lasting(source: Source) -> str:
     """Name a model such that the name still means it in another folder."""
-    is_folder = source.url is None and source.model != "demo" and Path(source.model).is_dir()
-    return str(Path(source.model).resolve()) if is_folder else source.name
+    is_here = source.url is None and source.model != "demo" and Path(source.model).exists()
+    return str(Path(source.model).resolve()) if is_here else source.name
+
+
+def _schema(file: Path) -> dict[str, Any]:
+    """Read a JSON schema."""
+    try:
+        schema = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"--json-schema: {file} cannot be read: {error}") from error
+    if not isinstance(schema, dict):
+        raise UserError(f"--json-schema: {file} holds no JSON schema, which is an object")
+    return schema
 
 
 def _question(prompt: str | None) -> str | None:
@@ -126,7 +146,8 @@ async def _answer_once(
     from asyncgen_apps.cli.render import note
 
     async with opened(source) as llm:
-        stream = llm.stream(session.prompt(question), **session.settings.params())
+        params: Any = {**session.params(), "separate_reasoning": False}
+        stream = llm.stream(session.prompt(question), **params)
         completion, interrupted = await answer_once(stream)
     if last is not None:
         session.keep(question, completion)

@@ -12,6 +12,7 @@ from asyncgen_apps.cli.arguments import (
     Device,
     Dtype,
     Model,
+    Quantize,
     Revision,
     Stats,
     Threads,
@@ -58,6 +59,7 @@ def generate(
     stats: Stats = True,
     device: Device = None,
     dtype: Dtype = None,
+    quantize: Quantize = None,
     threads: Threads = None,
     revision: Revision = None,
     token: Token = None,
@@ -74,7 +76,7 @@ def generate(
             raise UserError("no prompt: give some text, or pipe it in")
         if not text:
             raise UserError("the prompt is empty: give some text, or pipe it in")
-        source = Source(model, device, dtype, threads, revision, token)
+        source = Source(model, device, dtype, threads, revision, token, quantize=quantize)
         output = _Output(n, as_json, stream, logprobs, top_logprobs, stats)
         prepare_process(threads)
 

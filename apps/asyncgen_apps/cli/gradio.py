@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from asyncgen_apps.cli.arguments import Debug, Device, Dtype, Model, Revision, Threads, Token
+from asyncgen_apps.cli.arguments import (
+    Debug,
+    Device,
+    Dtype,
+    Model,
+    Quantize,
+    Revision,
+    Threads,
+    Token,
+)
 from asyncgen_apps.cli.doors import AllowedHost, TrustedProxy
 from asyncgen_apps.cli.guard import UserError, one_line_errors
 from asyncgen_apps.cli.process import prepare_process
@@ -65,6 +74,7 @@ def gradio(
     ] = None,
     device: Device = None,
     dtype: Dtype = None,
+    quantize: Quantize = None,
     threads: Threads = None,
     revision: Revision = None,
     token: Token = None,
@@ -72,7 +82,7 @@ def gradio(
 ) -> None:
     """Chat with a model in the browser."""
     with one_line_errors(debug):
-        source = Source(model, device, dtype, threads, revision, token)
+        source = Source(model, device, dtype, threads, revision, token, quantize=quantize)
         proxies = _proxies(trusted_proxy or ())
         names = _hosts(host, allowed_host or (), share or login is not None)
         options = _PageOptions(host, port, share, _login(login), browser, names, proxies)

@@ -6,7 +6,7 @@ Joins the session, the commands, the files and the screen; how lines are read is
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import anyio
 
@@ -188,7 +188,7 @@ class Chat:
     async def _answer(self, question: str, interrupts: Interrupts) -> bool:
         """Answer a question and keep both, or say why not; ``True`` if the user wants to leave."""
         try:
-            params = self._session.settings.params()
+            params: Any = {**self._session.params(), "separate_reasoning": False}
             stream = self._llm.stream(self._session.prompt(question), **params)
             view = PlainView(self._console.file) if self._raw else MarkdownView(self._console)
             completion = await show_answer(stream, view, interrupts)

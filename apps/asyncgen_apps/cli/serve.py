@@ -6,7 +6,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from asyncgen_apps.cli.arguments import Debug, Device, Dtype, Model, Revision, Threads, Token
+from asyncgen_apps.cli.arguments import (
+    Debug,
+    Device,
+    Dtype,
+    Model,
+    Quantize,
+    Revision,
+    Threads,
+    Token,
+)
 from asyncgen_apps.cli.doors import (
     AllowAnonymous,
     AllowedHost,
@@ -14,6 +23,8 @@ from asyncgen_apps.cli.doors import (
     OpenMetrics,
     PrepareSeconds,
     PriorityKey,
+    ReasoningFormat,
+    ToolFormat,
     TrustedProxy,
     check_reach,
 )
@@ -126,8 +137,11 @@ def serve(
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Say where the start went; log requests.")
     ] = False,
+    tool_format: ToolFormat = None,
+    reasoning_format: ReasoningFormat = None,
     device: Device = None,
     dtype: Dtype = None,
+    quantize: Quantize = None,
     threads: Threads = None,
     revision: Revision = None,
     token: Token = None,
@@ -147,6 +161,9 @@ def serve(
             max_running,
             max_queue,
             prepare_seconds,
+            quantize=quantize,
+            tool_format=tool_format,
+            reasoning_format=reasoning_format,
         )
         startup = Startup()
 

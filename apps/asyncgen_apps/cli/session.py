@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from asyncgen_apps.cli.options import SettingError, Settings
 
 if TYPE_CHECKING:
-    from asyncgen import Completion
+    from asyncgen import Completion, StreamParams
 
 
 FORMAT = "asyncgen.chat"
@@ -52,6 +52,7 @@ class Session:
         messages: The turns so far, without the system message.
         last: The latest answer.
         totals: Figures over all answers.
+        json_schema: What every answer must be a value of; ``None``: answers are free.
     """
 
     model: str
@@ -60,6 +61,14 @@ class Session:
     messages: list[dict[str, Any]] = field(default_factory=list)
     last: Completion | None = None
     totals: Totals = field(default_factory=Totals)
+    json_schema: dict[str, Any] | None = None
+
+    def params(self) -> StreamParams:
+        """Parameters of the next answer."""
+        params = self.settings.params()
+        if self.json_schema is not None:
+            params["json_schema"] = self.json_schema
+        return params
 
     def prompt(self, question: str) -> list[dict[str, Any]]:
         """Return what the model is asked: everything so far, and ``question``.

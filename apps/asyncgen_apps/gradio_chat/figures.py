@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 REASONS = {
     "stop": "complete",
     "length": "length limit",
+    "incomplete": "its shape is incomplete",
     "time": "time limit",
     "cancelled": "stopped",
     "aborted": "server closed",

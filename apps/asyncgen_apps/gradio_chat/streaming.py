@@ -11,10 +11,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from asyncgen_apps.gradio_chat.thinking import CLOSE, OPEN
+
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from asyncgen import Completion, TokenLogprob
+    from asyncgen import Completion, TokenEvent, TokenLogprob
     from asyncgen_apps.gradio_chat.model import ChatStream
 
 
@@ -36,6 +38,7 @@ class Reading:
         failure: What the stream raised.
         completion: The result of a stream that ended without one.
         ended: Whether nothing more will come.
+        is_thinking: Whether the text so far ends within reasoning.
     """
 
     texts: list[str] = field(default_factory=list)
@@ -44,6 +47,20 @@ class Reading:
     failure: Exception | None = None
     completion: Completion | None = None
     ended: bool = False
+    is_thinking: bool = False
+
+    def add(self, event: TokenEvent) -> None:
+        """Take in an event; reasoning stands in front of the text, between tags."""
+        if event.reasoning:
+            if not self.is_thinking:
+                self.texts.append(OPEN)
+            self.is_thinking = True
+            self.texts.append(event.reasoning)
+        if event.text:
+            if self.is_thinking:
+                self.texts.append(CLOSE)
+            self.is_thinking = False
+            self.texts.append(event.text)
 
     @property
     def text(self) -> str:
@@ -94,8 +111,7 @@ async def _read(stream: ChatStream, reading: Reading, news: asyncio.Event) -> No
         async with stream:
             async for event in stream.events():
                 reading.is_begun = True
-                if event.text:
-                    reading.texts.append(event.text)
+                reading.add(event)
                 reading.logprobs.extend(event.logprobs or ())
                 news.set()
         reading.completion = stream.result

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
-from asyncgen import Usage
+from asyncgen import PromptParams, Usage
 from asyncgen_apps.openai_http.bodies import check_whole, whole
 from asyncgen_apps.openai_http.job import Job
 from asyncgen_apps.openai_http.reply import MARK, Template, event_line
@@ -104,9 +104,10 @@ class Answer(Watched):
             if ended is not None:
                 check_whole(index, event)
             self._tokens += len(event.token_ids)
-            if not event.text and ended is None and not tells_tokens:
+            tells_more = bool(event.reasoning or event.tool_calls)
+            if not (event.text or tells_more or tells_tokens) and ended is None:
                 return None
-            if ended is not None or opening or varies:
+            if ended is not None or opening or varies or tells_more:
                 line = laid_out(index, event)
             else:
                 template = templates.get(index)
@@ -138,6 +139,6 @@ async def _count_prompts(llm: Engine, plan: Plan) -> int:
     total = 0
     for part in plan.parts:
         if part.counts_prompt:
-            variables = part.params.get("chat_template_kwargs")
-            total += await llm.count_tokens(part.prompt, chat_template_kwargs=variables)
+            said = {name: part.params.get(name) for name in PromptParams.__annotations__}
+            total += await llm.count_tokens(part.prompt, **cast("PromptParams", said))
     return total

@@ -112,6 +112,8 @@ class Job:
         return Usage(
             sum(usage.prompt_tokens for part, usage in counts if part.counts_prompt),
             sum(usage.completion_tokens for _, usage in counts),
+            sum(usage.cached_tokens for part, usage in counts if part.counts_prompt),
+            reasoning_tokens=sum(usage.reasoning_tokens for _, usage in counts),
             fingerprint=counts[0][1].fingerprint,
             exact=all(usage.exact for _, usage in counts),
         )

@@ -7,7 +7,7 @@ themselves end with the server. Knows the page by what it asks of a model, and b
 from __future__ import annotations
 
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 import anyio
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         GenerationConfig,
         MetricsSnapshot,
         Prompt,
+        PromptParams,
         StreamParams,
         TokenEvent,
         Tokenizer,
@@ -82,11 +83,13 @@ class GatedModel:
         """The model's own defaults."""
         return self._llm.generation_config
 
-    async def count_tokens(
-        self, prompt: Prompt, *, chat_template_kwargs: dict[str, Any] | None = None
-    ) -> int:
+    async def count_tokens(self, prompt: Prompt, **params: Unpack[PromptParams]) -> int:
         """Count the tokens of a prompt."""
-        return await self._llm.count_tokens(prompt, chat_template_kwargs=chat_template_kwargs)
+        return await self._llm.count_tokens(prompt, **params)
+
+    async def tokenize(self, prompt: Prompt, **params: Unpack[PromptParams]) -> list[int]:
+        """Tell the token ids of a prompt."""
+        return await self._llm.tokenize(prompt, **params)
 
     async def embed(
         self, prompt: Sequence[str | Sequence[int]], **params: Unpack[EmbedParams]
@@ -132,6 +135,11 @@ class GatedStream:
     def seed(self) -> int:
         """Seed of its draws."""
         return self._stream.seed
+
+    @property
+    def separates(self) -> bool:
+        """Whether its events tell more than text."""
+        return self._stream.separates
 
     async def __aenter__(self) -> Self:
         """Start the request.

@@ -6,23 +6,31 @@ values are checked by the engine, which knows the model. Knows no engine and no 
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Literal
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    JsonValue,
-    model_validator,
+from pydantic import BeforeValidator, Field, JsonValue
+
+from asyncgen_apps.openai_http.conversation_schema import ChatMessage, Choice, NamedTool, Tools
+from asyncgen_apps.openai_http.fields import (
+    Bias,
+    Biases,
+    Boolean,
+    Integer,
+    Number,
+    Off,
+    Schema,
+    Sequences,
+    Setting,
+    Strict,
+    Text,
+    Texts,
+    TokenIds,
+    Variables,
+    Words,
+    few,
+    first_wrong,
 )
-
 from asyncgen_apps.sizes import MOST_SAMPLES
-from asyncgen_apps.template_variables import too_large
-from asyncgen_apps.turns import give_way
-
-T = TypeVar("T")
 
 NEUTRAL: dict[str, tuple[object, ...]] = {
     "audio": (None,),
@@ -30,124 +38,22 @@ NEUTRAL: dict[str, tuple[object, ...]] = {
     "echo": (None, False),
     "function_call": (None, "none"),
     "functions": (None, []),
-    "metadata": (None, {}),
     "modalities": (None, ["text"]),
     "moderation": (None,),
-    "parallel_tool_calls": (None, False),
     "prediction": (None,),
-    "prompt_cache_key": (None,),
     "prompt_cache_retention": (None,),
-    "reasoning_effort": (None,),
-    "response_format": (None, {"type": "text"}),
-    "safety_identifier": (None,),
-    "service_tier": (None, "auto", "default"),
-    "store": (None, False),
     "suffix": (None,),
-    "tool_choice": (None, "none"),
-    "tools": (None, []),
-    "user": (None,),
     "verbosity": (None,),
     "web_search_options": (None,),
 }
 """Fields of the API that are not supported, with the values that ask for what is done anyway."""
 
+_IDLE = "Taken, and not used: it changes no token."
+
 MAX_CHOICES = MOST_SAMPLES
 MAX_PROMPTS = 1024
 MAX_INPUTS = 2048
 """Most texts of one request for embeddings, as in the API."""
-MAX_IDS = 2**18
-"""Most token ids in one list: as many as the largest vocabularies have."""
-MAX_SEQUENCES = 2**15
-"""Most sequences of token ids in one field: laying them out blocks all other requests."""
-MAX_SETTINGS = 32
-MAX_WORDS = 1024
-"""Most forced words, and most forms of one: each takes part in every step of every beam."""
-
-
-def _encodable(text: str) -> str:
-    """JSON can spell half a character; no text holds one."""
-    give_way()
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise ValueError(f"not Unicode: a lone surrogate at position {error.start}") from None
-    return text
-
-
-def _same(value: T) -> T:
-    """Between two entries of a long field, other threads have their turn."""
-    give_way()
-    return value
-
-
-def _small(variables: Any) -> Any:
-    """Refuse what is more than settings of a chat template."""
-    reason = too_large(variables)
-    if reason is not None:
-        raise ValueError(reason)
-    return variables
-
-
-Text = Annotated[str, AfterValidator(_encodable)]
-Integer = Annotated[int, Field(strict=True, ge=-(2**63), lt=2**64)]
-Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
-Bias = Annotated[Number, AfterValidator(_same)]
-Boolean = Annotated[bool, Field(strict=True)]
-
-# Lists end at the first entry that does not fit: only one complaint is told, and a million of them
-# would hold up everybody.
-TokenIds = Annotated[
-    list[Integer], Field(fail_fast=True, max_length=MAX_IDS), AfterValidator(_same)
-]
-Sequences = Annotated[list[TokenIds], Field(fail_fast=True, max_length=MAX_SEQUENCES)]
-Biases = Annotated[list[tuple[TokenIds, Number]], Field(fail_fast=True, max_length=MAX_SEQUENCES)]
-Forms = Annotated[list[TokenIds], Field(fail_fast=True, max_length=MAX_WORDS)]
-Words = Annotated[list[TokenIds | Forms], Field(fail_fast=True, max_length=MAX_WORDS)]
-Texts = Annotated[list[Text], Field(fail_fast=True)]
-Variables = Annotated[dict[Text, JsonValue], BeforeValidator(_small)]
-Setting = Boolean | Integer | Number | Text | TokenIds
-
-
-def _first_wrong(biases: Any) -> Any:
-    """Of a table with values that do not fit, leave the first of them: it is all that is told."""
-    if isinstance(biases, dict):
-        for token, bias in biases.items():
-            if type(bias) not in (int, float):
-                return {token: bias}
-    return biases
-
-
-def _few(settings: Any) -> Any:
-    """Refuse a table that is too long to be one of settings."""
-    if isinstance(settings, dict) and len(settings) > MAX_SETTINGS:
-        raise ValueError(f"{len(settings)} entries: at most {MAX_SETTINGS}")
-    return settings
-
-
-class Strict(BaseModel):
-    """Refuses what it does not know."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _refuse_one(cls, data: Any) -> Any:
-        """Of the names that are unknown, leave the first: it is all that is told."""
-        give_way()
-        if not isinstance(data, dict):
-            return data
-        known = {name: data[name] for name in cls.model_fields if name in data}
-        if len(known) == len(data):
-            return data
-        for name, value in data.items():
-            if name not in known and not cls._is_idle(name, value):
-                return {**known, name: value}
-        return known
-
-    @classmethod
-    def _is_idle(cls, name: object, value: object) -> bool:
-        """Whether an unknown field asks for nothing, and may be left out."""
-        return False
 
 
 class StreamOptions(Strict):
@@ -205,7 +111,7 @@ class GenerationFields(Strict):
     guidance_scale: Number | None = None
     negative_prompt_ids: TokenIds | None = None
     negative_prompt_attention_mask: TokenIds | None = None
-    watermarking_config: Annotated[dict[str, Setting], BeforeValidator(_few)] | None = None
+    watermarking_config: Annotated[dict[str, Setting], BeforeValidator(few)] | None = None
     bos_token_id: Integer | None = None
     pad_token_id: Integer | None = None
     decoder_start_token_id: Integer | TokenIds | None = None
@@ -224,7 +130,35 @@ class GenerationFields(Strict):
     chat_template_kwargs: Variables | None = Field(
         None, description="Variables of the chat template, such as `enable_thinking`."
     )
+    tools: Tools | None = Field(None, description="Functions that the model may call.")
+    tool_choice: Choice | NamedTool | None = Field(
+        None, description="Whether it calls one; not given: as it likes."
+    )
+    parallel_tool_calls: Boolean | None = Field(
+        None, description="Whether an answer may have several calls; not given: it may."
+    )
+    separate_reasoning: Boolean | None = Field(
+        None, description="Tell `reasoning_content` apart; not given: where the model marks it."
+    )
+    enable_thinking: Boolean | None = None
+    reasoning_effort: Text | None = Field(
+        None, description="none, minimal, low, medium, high or xhigh: of the chat template."
+    )
+    max_reasoning_tokens: Integer | None = Field(
+        None, description="Behind so many tokens the end of the reasoning is written."
+    )
+    stop_token_ids: TokenIds | None = Field(
+        None, description="End the text, beside the model's own end of sequence."
+    )
+    continue_final_message: Boolean | None = Field(
+        None, description="Go on with the last message, in place of answering it."
+    )
     skip_special_tokens: Boolean | None = None
+    json_schema: Schema | None = Field(None, description="The answer is a value that it allows.")
+    json_object: Boolean | None = Field(None, description="The answer is an object of JSON.")
+    regex: Text | None = Field(None, description="The whole answer matches it.")
+    grammar: Text | None = Field(None, description="Of the answer, in Lark or GBNF.")
+    choice: Texts | None = Field(None, description="The answer is one of these.")
     generated_ids: TokenIds | Sequences | None = Field(
         None,
         description="Tokens that were generated already, one list a choice: goes on behind them.",
@@ -249,6 +183,12 @@ class RequestFields(GenerationFields):
         None, description="Choices for each prompt."
     )
     seed: Integer | None = None
+    user: Text | None = Field(None, description=_IDLE)
+    metadata: dict[Text, JsonValue] | None = Field(None, description=_IDLE)
+    safety_identifier: Text | None = Field(None, description=_IDLE)
+    prompt_cache_key: Text | None = Field(None, description=_IDLE)
+    store: Off | None = Field(None, description="Nothing is stored.")
+    service_tier: Literal["auto", "default"] | None = Field(None, description=_IDLE)
     return_token_ids: Boolean | None = Field(
         None, description="Token ids in every choice, and those of the prompts."
     )
@@ -260,7 +200,7 @@ class RequestFields(GenerationFields):
     top_p: Number | None = None
     presence_penalty: Number | None = None
     frequency_penalty: Number | None = None
-    logit_bias: Annotated[dict[str, Bias], BeforeValidator(_first_wrong)] | None = Field(
+    logit_bias: Annotated[dict[str, Bias], BeforeValidator(first_wrong)] | None = Field(
         None, description="Added to the score of a token id, -100 to 100."
     )
 
@@ -271,29 +211,40 @@ class RequestFields(GenerationFields):
         return any(type(value) is type(one) and value == one for one in wanted)
 
 
-class TextPart(Strict):
-    """One text of a message."""
+class NamedSchema(Strict):
+    """A JSON schema with its name."""
+
+    name: Text
+    description: Text | None = Field(None, description="For people; the model does not see it.")
+    schema_: Schema = Field(alias="schema")
+    strict: Boolean | None = Field(None, description="The schema is kept to in any case.")
+
+
+class TextFormat(Strict):
+    """Any text."""
 
     type: Literal["text"]
-    text: Text
 
 
-class ChatMessage(Strict):
-    """One turn of a conversation."""
+class ObjectFormat(Strict):
+    """An object of JSON."""
 
-    role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: Text | Annotated[list[TextPart], Field(fail_fast=True, min_length=1)]
-    name: Text | None = Field(None, description="Read by some chat templates.")
+    type: Literal["json_object"]
 
-    @classmethod
-    def _is_idle(cls, name: object, value: object) -> bool:
-        """Clients send back the answers they got, with the empty fields that came along."""
-        empty = ("refusal", "tool_calls", "function_call", "audio", "annotations")
-        return name in empty and value in (None, [])
+
+class SchemaFormat(Strict):
+    """A value that a JSON schema allows."""
+
+    type: Literal["json_schema"]
+    json_schema: NamedSchema
 
 
 class ChatCompletionRequest(RequestFields):
     """Body of ``POST /v1/chat/completions``."""
+
+    response_format: (
+        Annotated[TextFormat | ObjectFormat | SchemaFormat, Field(discriminator="type")] | None
+    ) = Field(None, description="What the answer must look like.")
 
     messages: Annotated[list[ChatMessage], Field(fail_fast=True, min_length=1)]
     max_completion_tokens: Integer | None = None
@@ -341,3 +292,28 @@ class EmbeddingRequest(Strict):
     )
     priority: Integer | None = None
     cache_salt: Text | None = None
+
+
+class TokenizeRequest(Strict):
+    """Body of ``POST /tokenize``."""
+
+    model: Text | None = Field(None, description="Id of a model of `/v1/models`.")
+    prompt: Text | None = Field(None, description="A text; or else `messages`.")
+    messages: Annotated[list[ChatMessage], Field(fail_fast=True, min_length=1)] | None = None
+    tools: Tools | None = None
+    chat_template_kwargs: Variables | None = None
+    enable_thinking: Boolean | None = None
+    reasoning_effort: Text | None = None
+    continue_final_message: Boolean | None = None
+
+    @classmethod
+    def _is_idle(cls, name: object, value: object) -> bool:
+        """What is done anyway."""
+        return name in ("add_special_tokens", "add_generation_prompt") and value is True
+
+
+class DetokenizeRequest(Strict):
+    """Body of ``POST /detokenize``."""
+
+    model: Text | None = Field(None, description="Id of a model of `/v1/models`.")
+    tokens: TokenIds

@@ -67,6 +67,8 @@ def counts_object(usage: Usage) -> Object:
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.completion_tokens,
         "total_tokens": usage.total_tokens,
+        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
+        "completion_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
     }
 
 
@@ -83,11 +85,13 @@ class ChatShape:
         head: What stands at the top.
         logprobs: Whether log-probabilities are asked for.
         token_ids: Whether token ids are.
+        calls: Of each choice, the calls so far that are not malformed.
     """
 
     head: Head
     logprobs: bool = False
     token_ids: bool = False
+    calls: dict[int, set[int]] = field(default_factory=dict)
 
     def opening(self, prompt_ids: Sequence[Sequence[int]], choices: int) -> Iterable[Object]:
         """The first delta of every choice says who speaks."""
@@ -98,9 +102,38 @@ class ChatShape:
     def chunk(self, index: int, event: TokenEvent) -> Object:
         """The text that an event brought, or the end."""
         delta: Object = {"content": event.text} if event.text or not event.finish_reason else {}
+        if event.reasoning:
+            delta = {"content": event.text} if event.text else {}
+            delta["reasoning_content"] = event.reasoning
+        if event.tool_calls:
+            delta = {
+                **({"content": event.text} if event.text else {}),
+                **self._called(index, event),
+            }
+            if event.reasoning:
+                delta["reasoning_content"] = event.reasoning
         logprobs = _chat_logprobs(event.logprobs or ()) if self.logprobs else None
         ids: Object = {"token_ids": list(event.token_ids)} if self.token_ids else {}
-        return self._chunk(index, delta, logprobs, event.finish_reason, event.stop_reason, ids)
+        reason = _ending(event.finish_reason, bool(self.calls.get(index)))
+        return self._chunk(index, delta, logprobs, reason, event.stop_reason, ids)
+
+    def _called(self, index: int, event: TokenEvent) -> Object:
+        """Pieces of calls in the API's words; what is malformed is told beside them."""
+        good = self.calls.setdefault(index, set())
+        errors = [each.error for each in event.tool_calls if each.error is not None]
+        told = []
+        for each in event.tool_calls:
+            if each.error is not None:
+                good.discard(each.index)
+                continue
+            good.add(each.index)
+            function: Object = {} if each.name is None else {"name": each.name}
+            call: Object = {"index": each.index}
+            if each.id is not None:
+                call |= {"id": each.id, "type": "function"}
+            told.append({**call, "function": {**function, "arguments": each.arguments}})
+        found: Object = {"tool_calls": told} if told else {}
+        return {**found, "tool_call_errors": errors} if errors else found
 
     def closing(self, usage: Usage) -> Object:
         """Counts, and an empty list of choices."""
@@ -113,9 +146,9 @@ class ChatShape:
         choices = [
             {
                 "index": index,
-                "message": {"role": "assistant", "content": sample.text, "refusal": None},
+                "message": _message(sample),
                 "logprobs": _chat_logprobs(sample.logprobs or ()) if self.logprobs else None,
-                "finish_reason": sample.finish_reason,
+                "finish_reason": _ending(sample.finish_reason, bool(sample.tool_calls)),
                 "stop_reason": sample.stop_reason,
                 **({"token_ids": list(sample.token_ids)} if self.token_ids else {}),
             }
@@ -232,6 +265,31 @@ class TextShape:
             "created": head.created,
             "model": head.model,
         }
+
+
+def _message(sample: Sample) -> Object:
+    """A whole answer; what few answers have is there only where it is."""
+    content = sample.text if sample.text or not sample.tool_calls else None
+    message: Object = {"role": "assistant", "content": content, "refusal": None}
+    if sample.reasoning:
+        message["reasoning_content"] = sample.reasoning
+    if sample.tool_calls:
+        message["tool_calls"] = [
+            {
+                "id": call.id,
+                "type": "function",
+                "function": {"name": call.name, "arguments": call.arguments},
+            }
+            for call in sample.tool_calls
+        ]
+    if sample.tool_errors:
+        message["tool_call_errors"] = list(sample.tool_errors)
+    return message
+
+
+def _ending(reason: str | None, has_calls: bool) -> str | None:
+    """Why a choice ended, in the API's words."""
+    return "tool_calls" if reason == "stop" and has_calls else reason
 
 
 def _text_choice(

@@ -10,16 +10,23 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
+from pydantic import BaseModel
+
 from asyncgen_apps.openai_http.failures import ApiError, clipped
 from asyncgen_apps.openai_http.schema import (
     ChatCompletionRequest,
     CompletionRequest,
     GenerationFields,
+    ObjectFormat,
+    SchemaFormat,
 )
 from asyncgen_apps.turns import give_way
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from asyncgen import Prompt, StreamParams
+    from asyncgen_apps.openai_http.conversation_schema import ChatMessage
 
 
 COMPLETION_TOKENS = 16
@@ -29,6 +36,8 @@ MAX_STREAMS = 1024
 EXTRAS = tuple(GenerationFields.model_fields)
 SAME = ("seed", "stop", "temperature", "top_p", "presence_penalty", "frequency_penalty")
 OTHER_NAMES = {"min_tokens": "min_new_tokens"}
+_TOLD = {"content", "name", "tool_calls", "tool_call_id", "reasoning_content"}
+"""Fields of a message that chat templates read, beside its role."""
 _TOKEN_ID = re.compile("0|[1-9][0-9]{0,17}")
 
 
@@ -101,9 +110,10 @@ def plan(
     """
     params, names = _shared(request, text_tokens)
     if isinstance(request, ChatCompletionRequest):
-        prompts: list[Prompt] = [_conversation(request)]
+        prompts: list[Prompt] = [conversation(request.messages)]
         names["prompt"] = "messages"
         logprobs, top = _chat_logprobs(request)
+        _format(request, params, names)
     else:
         prompts = _prompts(request)
         names["prompt"] = "prompt"
@@ -162,7 +172,7 @@ def _shared(
     """Parameters that both routes have, and what the client called them."""
     given = request.model_fields_set
     extras = {name: getattr(request, name) for name in EXTRAS if name in given}
-    extras = {name: value for name, value in extras.items() if value is not None}
+    extras = {name: _plain(value) for name, value in extras.items() if value is not None}
     params = {name: value for name, value in extras.items() if name not in OTHER_NAMES}
     names: dict[str, str] = {}
     for name, ours in OTHER_NAMES.items():
@@ -182,6 +192,15 @@ def _shared(
         _join(params, names, "sequence_bias", "logit_bias", _bias(request.logit_bias))
     _length(request, params, names, text_tokens)
     return params, names
+
+
+def _plain(value: Any) -> Any:
+    """A value of a field without the classes of the schema, as the library takes it."""
+    if isinstance(value, BaseModel):
+        return value.model_dump(exclude_none=True)
+    if isinstance(value, list) and value and isinstance(value[0], BaseModel):
+        return [each.model_dump(exclude_none=True) for each in value]
+    return value
 
 
 def _join(
@@ -230,17 +249,26 @@ def _bias(given: dict[str, float]) -> dict[tuple[int], float]:
     return found
 
 
-def _conversation(request: ChatCompletionRequest) -> list[dict[str, Any]]:
-    """The messages as chat templates know them; the API's developer speaks for the system."""
+def conversation(given: Sequence[ChatMessage]) -> list[dict[str, Any]]:
+    """Messages as chat templates know them; the API's developer speaks for the system."""
     messages = []
-    for message in request.messages:
+    for message in given:
         give_way()
         role = "system" if message.role == "developer" else message.role
-        turn = {"role": role, "content": message.model_dump(include={"content"})["content"]}
-        if message.name is not None:
-            turn["name"] = message.name
-        messages.append(turn)
+        turn = message.model_dump(include=_TOLD, exclude_none=True)
+        for call in turn.get("tool_calls", ()):
+            call.pop("index", None)
+        messages.append({**turn, "role": role, "content": turn.get("content")})
     return messages
+
+
+def _format(request: ChatCompletionRequest, params: dict[str, Any], names: dict[str, str]) -> None:
+    """The API's name of ``json_object`` and ``json_schema``."""
+    asked = request.response_format
+    if isinstance(asked, ObjectFormat):
+        _join(params, names, "json_object", "response_format", True)
+    elif isinstance(asked, SchemaFormat):
+        _join(params, names, "json_schema", "response_format", asked.json_schema.schema_)
 
 
 def _prompts(request: CompletionRequest) -> list[Prompt]:

@@ -9,7 +9,7 @@ and, from :meth:`Channel.flush`, the messages to send. Whoever moves the bytes c
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from asyncgen_apps.clients import ANYBODY
@@ -20,6 +20,7 @@ from asyncgen_apps.websocket.params import check_params, check_priority
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from asyncgen import ToolCallDelta
     from asyncgen_apps.clients import Client
     from asyncgen_apps.websocket.answers import Answer, Registry
     from asyncgen_apps.websocket.messages import ClientMessage
@@ -362,6 +363,15 @@ def _delta(answer: Answer, piece: Piece) -> dict[str, Any]:
     if piece.token_ids is not None:
         delta["token_ids"] = piece.token_ids
         delta["time"] = piece.time
+    if piece.reasoning:
+        delta["reasoning"] = piece.reasoning
+    if piece.tool_calls:
+        delta["tool_calls"] = [_without_nones(call) for call in piece.tool_calls]
     if piece.logprobs is not None:
         delta["logprobs"] = piece.logprobs  # dataclasses, laid out as the protocol has them
     return delta
+
+
+def _without_nones(call: ToolCallDelta) -> dict[str, Any]:
+    """A piece of a call as the protocol has it."""
+    return {name: value for name, value in asdict(call).items() if value is not None}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from asyncgen_apps.websocket.replay import Piece
@@ -21,12 +22,14 @@ def piece_of(event: TokenEvent, position: int, *, with_tokens: bool) -> Piece | 
     Returns:
         The piece; ``None`` if there is nothing in it for this client.
     """
+    says = bool(event.text or event.reasoning or event.tool_calls)
+    more: Any = {"reasoning": event.reasoning, "tool_calls": event.tool_calls}
     if not with_tokens:
-        return Piece(event.index, event.text, position=position) if event.text else None
-    if not event.text and not event.token_ids:
+        return Piece(event.index, event.text, position=position, **more) if says else None
+    if not says and not event.token_ids:
         return None
     ids, logprobs = event.token_ids, event.logprobs
-    return Piece(event.index, event.text, ids, logprobs, event.time, position)
+    return Piece(event.index, event.text, ids, logprobs, event.time, position, **more)
 
 
 def done_message(result: Completion, *, aborted: bool = False) -> dict[str, Any]:
@@ -46,6 +49,7 @@ def done_message(result: Completion, *, aborted: bool = False) -> dict[str, Any]
             "prompt_tokens": usage.prompt_tokens,
             "completion_tokens": usage.completion_tokens,
             "cached_tokens": usage.cached_tokens,
+            "reasoning_tokens": usage.reasoning_tokens,
             "fingerprint": usage.fingerprint,
             "exact": usage.exact,
         },
@@ -68,6 +72,8 @@ def _choice(sample: Sample, aborted: bool) -> dict[str, Any]:
     choice: dict[str, Any] = {"index": sample.index, "finish_reason": reason}
     if sample.stop_reason is not None:
         choice["stop_reason"] = sample.stop_reason
+    if sample.tool_calls:
+        choice["tool_calls"] = [asdict(call) for call in sample.tool_calls]
     if reason == "aborted":
         choice["text"] = sample.text
     return choice

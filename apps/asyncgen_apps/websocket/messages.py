@@ -19,7 +19,9 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter, model
 SUBPROTOCOL = "asyncgen.v1"
 """Name of the protocol in the opening handshake and in ``hello``."""
 
-FinishReason: TypeAlias = Literal["stop", "length", "time", "cancelled", "aborted", "error"]
+FinishReason: TypeAlias = Literal[
+    "stop", "length", "incomplete", "time", "cancelled", "aborted", "error"
+]
 
 ErrorCode: TypeAlias = Literal[
     "invalid_json",
@@ -259,6 +261,38 @@ class Logprob(TopLogprob):
     top: list[TopLogprob] = Field(default_factory=list)
 
 
+class ToolCall(_Message):
+    """A tool that the model wants called.
+
+    Attributes:
+        id: Names the call in the message with its result (``tool_call_id``).
+        name: Of the tool.
+        arguments: A JSON object, as the model wrote it.
+    """
+
+    id: str
+    name: str
+    arguments: str
+
+
+class ToolCallPiece(_Message):
+    """A piece of a call: its name at once, then its arguments as they grow.
+
+    Attributes:
+        index: Which call of the sample.
+        id: Of the call, with its first piece.
+        name: Of the tool, with its first piece.
+        arguments: The next piece of the arguments, as JSON.
+        error: What is wrong with the call; it is no call then, and its text is part of the text.
+    """
+
+    index: Annotated[int, Field(ge=0)]
+    id: str | None = None
+    name: str | None = None
+    arguments: str = ""
+    error: str | None = None
+
+
 class Delta(_Message):
     """The next piece of an answer.
 
@@ -267,7 +301,10 @@ class Delta(_Message):
         seq: Its number: 1, 2, 3 … without gaps over the deltas and the ``done`` of a request.
         first_seq: Where pieces were merged to be sent again: the first of their numbers. Absent,
             it is ``seq``.
-        text: Text that became complete; may be empty with ``events: "tokens"``.
+        text: Text that became complete; may be empty with ``events: "tokens"``, and beside the
+            next two.
+        reasoning: What the model thinks before it answers, which is no part of the text.
+        tool_calls: Pieces of calls of tools, which are no part of it either.
         index: Which sample.
         position: Tokens that this sample has now, those of ``generated_ids`` among them.
         token_ids: With ``events: "tokens"``.
@@ -280,6 +317,8 @@ class Delta(_Message):
     seq: Annotated[int, Field(ge=1)]
     first_seq: Annotated[int, Field(ge=1)] | None = None
     text: str
+    reasoning: str | None = None
+    tool_calls: list[ToolCallPiece] | None = None
     index: Annotated[int, Field(ge=0)] = 0
     position: Annotated[int, Field(ge=0)] | None = None
     token_ids: list[int] | None = None
@@ -297,6 +336,7 @@ class Usage(_Message):
         fingerprint: Of the engine, as in ``hello``.
         exact: Whether every engine of this fingerprint gives the request the same tokens; behind
             ``generated_ids``, whether the ``fingerprint`` that came with them is this one.
+        reasoning_tokens: Those of the completion that were reasoning.
     """
 
     prompt_tokens: int
@@ -304,6 +344,7 @@ class Usage(_Message):
     cached_tokens: int = 0
     fingerprint: str | None = None
     exact: bool = False
+    reasoning_tokens: int = 0
 
 
 class Timing(_Message):
@@ -329,12 +370,14 @@ class Choice(_Message):
         index: Which one.
         finish_reason: Why.
         stop_reason: The end-of-sequence id or the stop string that ended it.
+        tool_calls: Its calls, whole.
         text: All of it; only where the request was aborted.
     """
 
     index: int
     finish_reason: FinishReason
     stop_reason: int | str | None = None
+    tool_calls: list[ToolCall] | None = None
     text: str | None = None
 
 
@@ -348,6 +391,7 @@ class Done(_Message):
         stop_reason: The end-of-sequence id or the stop string that ended it.
         usage: Token counts.
         timing: Times.
+        tool_calls: The calls of the first sample, whole; only where there are any.
         choices: One for each sample, where there are several.
         text: All that was generated; only where it was aborted.
     """
@@ -359,6 +403,7 @@ class Done(_Message):
     stop_reason: int | str | None = None
     usage: Usage
     timing: Timing
+    tool_calls: list[ToolCall] | None = None
     choices: list[Choice] | None = None
     text: str | None = None
 

@@ -26,8 +26,8 @@ REFUSED = frozenset(
     assistant_ensemble_weight assistant_lookbehind assistant_model assistant_tokenizer cache_config
     cache_implementation client compile_config constraints continuous_batching_config
     custom_generate disable_compile generation_config is_assistant logits_processor max_cache_len
-    prefix_allowed_tokens_fn recipe speculation_type stopping_criteria synced_gpus
-    target_lookbehind trust_remote_code use_mtp
+    prefix_allowed_tokens_fn recipe response_model speculation_type stopping_criteria
+    synced_gpus target_lookbehind trust_remote_code use_mtp
     """.split()
 )
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from asyncgen import TokenLogprob
+    from asyncgen import TokenLogprob, ToolCallDelta
 
 
 LONGEST = 16 * 1024
@@ -35,6 +35,8 @@ class Piece:
         logprobs: Where they are wanted.
         time: Seconds since acceptance, of the last step; where ids are wanted.
         position: Tokens that the sample has with it; ``None`` where that is not known.
+        reasoning: Reasoning, which is no part of the text.
+        tool_calls: Pieces of calls, likewise.
         seq: Number, 0 until it has one.
         first_seq: The first of the numbers that were merged; ``seq`` if none were.
         size: Bytes that it keeps, about.
@@ -46,6 +48,8 @@ class Piece:
     logprobs: tuple[TokenLogprob, ...] | None = None
     time: float | None = None
     position: int | None = None
+    reasoning: str = ""
+    tool_calls: tuple[ToolCallDelta, ...] = ()
     seq: int = 0
     first_seq: int = 0
     size: int = 0
@@ -54,6 +58,10 @@ class Piece:
         """Weigh it."""
         text = self.text
         size = _EACH + (len(text) if text.isascii() else 4 * len(text))
+        if self.reasoning:
+            size += len(self.reasoning) if self.reasoning.isascii() else 4 * len(self.reasoning)
+        if self.tool_calls:
+            size += sum(_EACH + 4 * len(one.arguments) for one in self.tool_calls)
         if self.token_ids is not None:
             size += _EACH_ID * len(self.token_ids)
         if self.logprobs is not None:
@@ -171,5 +179,21 @@ class _MergedPiece:
         if first.logprobs is not None:
             logprobs = tuple(entry for one in pieces for entry in one.logprobs or ())
         text = "".join([one.text for one in pieces])
+        reasoning = "".join([one.reasoning for one in pieces])
+        calls = joined_calls([call for one in pieces for call in one.tool_calls])
         seq, first_seq = last.seq, first.first_seq
-        return Piece(first.index, text, ids, logprobs, last.time, last.position, seq, first_seq)
+        head = (first.index, text, ids, logprobs, last.time, last.position)
+        return Piece(*head, reasoning, calls, seq, first_seq)
+
+
+def joined_calls(deltas: list[ToolCallDelta]) -> tuple[ToolCallDelta, ...]:
+    """Pieces of calls with those that follow on one another made one."""
+    joined: list[ToolCallDelta] = []
+    for each in deltas:
+        last = joined[-1] if joined else None
+        follows = last is not None and last.index == each.index and each.name is None
+        if last is not None and follows and last.error is None and each.error is None:
+            joined[-1] = replace(last, arguments=last.arguments + each.arguments)
+        else:
+            joined.append(each)
+    return tuple(joined)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Self, cast
 
 import anyio
 
+from asyncgen import PromptParams
 from asyncgen_apps.sizes import LARGE_AT_ONCE
 from asyncgen_apps.websocket.answers import Answer, Registry
 from asyncgen_apps.websocket.door import Door
@@ -298,7 +299,7 @@ class StreamService:
     async def _read(self, answer: Answer, stream: EngineStream, params: dict[str, Any]) -> None:
         """Hand on what a stream says, until it ends or nobody can take it."""
         samples = max(params.get("n") or 1, params.get("num_return_sequences") or 1)
-        if samples == 1 and not answer.with_tokens:
+        if samples == 1 and not (answer.with_tokens or stream.separates):
             # The cheapest way to read: all the text that is there, in one piece.
             async for text in stream:
                 if not answer.add(Piece(0, text, position=stream.position[0])):
@@ -328,9 +329,10 @@ class StreamService:
         if isinstance(source, list) and isinstance(source[0], int):
             count = len(source)
         else:
-            variables: Any = order.request.params.get("chat_template_kwargs")
+            params = order.request.params
+            said = {name: params.get(name) for name in PromptParams.__annotations__}
             count = await self._llm.count_tokens(
-                cast("Prompt", source), chat_template_kwargs=variables
+                cast("Prompt", source), **cast("PromptParams", said)
             )
         if count > most:
             message = f"the prompt has {count} tokens, and this server takes {most}: shorten it"

@@ -72,6 +72,7 @@ class StepRun:
         self._events = EventWriter(request, tokenizer, clock, metrics)
         self._steps: Steps | None = None
         self._is_past_prompt = False
+        self._taken: dict[int, list[int]] = {}  # the ids of each row whose answer has a shape
 
     def turn(self) -> bool:
         """Run one decode step or one chunk of the prompt.
@@ -177,9 +178,22 @@ class StepRun:
             reason = step.reasons[row] if step.reasons else None
             if not self._events.is_live(row) or (not token_ids and reason is None):
                 continue
+            if self._request.grammar is not None:
+                reason = self._shaped(row, token_ids, reason)
             goes_on = self._events.settle(row, token_ids, reason, self._logprobs(step, row))
             if not goes_on:
                 self._request.ends.stop_row(row)
+
+    def _shaped(self, row: int, token_ids: Sequence[int], reason: str | None) -> str | None:
+        """Why a row ends, where its answer has a shape: it may only stop with that complete."""
+        taken = self._taken.setdefault(row, self._request.tokens_of(row))
+        taken += token_ids
+        if reason != "stop":
+            return reason
+        assert self._request.grammar is not None
+        matcher = self._request.grammar.matcher(self._request.ends.eos_token_ids)
+        matcher.extend(taken, len(self._request.starting_ids))
+        return "stop" if matcher.is_complete else "incomplete"
 
     def _logprobs(self, step: Step, row: int) -> tuple[TokenLogprob, ...] | None:
         """Log-probabilities of a row, if the request asked for them."""

@@ -88,10 +88,10 @@ def _taken_up(
     request: Request, tokenizer: Tokenizer | None, index: int, ids: tuple[int, ...]
 ) -> GivenTokens:
     """One sample, behind its tokens."""
-    text, ends = SampleText(tokenizer, request), request.ends
+    text, ends = SampleText(tokenizer, request, index), request.ends
     if not ids:
         return GivenTokens(ids, text)
-    _, stop = text.add(ids[:-1])
+    shown, stop = text.add(ids[:-1])
     ended = stop or next((each for each in ids[:-1] if each in ends.eos_token_ids), None)
     if ended is not None:
         allowed = f"sample {index} would have ended with {ended!r}, and there are tokens behind it"
@@ -100,14 +100,39 @@ def _taken_up(
     if most is not None and length > most:
         allowed = f"at most {most - len(request.starting_ids)} tokens can follow the prompt"
         raise InvalidRequestError("generated_ids", f"{len(ids)} tokens", allowed)
-    _, stop = text.add(ids[-1:])
+    newest, stop = text.add(ids[-1:])
+    shown += newest
     reason = ends.reason(index, ids[-1], length, stops=_meets_stop_strings(request, index))
+    if request.grammar is not None:
+        reason = _shaped(request, index, ids, reason)
     if stop is not None:
-        return GivenTokens(ids, text, "stop", stop)
-    if reason not in ("stop", "length"):  # a deadline or a cancel is found in its turn
-        return GivenTokens(ids, text)
+        is_cut = stop != "" and request.grammar is not None
+        stopped: FinishReason = "incomplete" if is_cut else "stop"
+        return GivenTokens(ids, text, shown, stopped, stop)
+    if reason not in ("stop", "incomplete", "length"):
+        return GivenTokens(ids, text, shown)  # a deadline or a cancel is found in its turn
     ending = ids[-1] if reason == "stop" and ids[-1] in ends.eos_token_ids else None
-    return GivenTokens(ids, text, cast("FinishReason", reason), ending)
+    return GivenTokens(ids, text, shown, cast("FinishReason", reason), ending)
+
+
+def _shaped(request: Request, index: int, ids: tuple[int, ...], reason: str | None) -> str | None:
+    """Why a sample whose answer has a shape ends with its tokens, which must be of that shape."""
+    assert request.grammar is not None
+    matcher = request.grammar.matcher(request.ends.eos_token_ids)
+    matcher.extend(ids[:-1])
+    is_over = matcher.is_over
+    matcher.extend(ids)
+    if is_over or matcher.is_lost:
+        allowed = f"sample {index} is no beginning of an answer that `{_asked(request)}` allows"
+        raise InvalidRequestError("generated_ids", _shortly((ids,)), allowed)
+    if matcher.is_over:
+        return "stop"
+    return "incomplete" if reason == "stop" and not matcher.is_complete else reason
+
+
+def _asked(request: Request) -> str:
+    """The parameter that asked for a shape."""
+    return "" if request.params.shape is None else request.params.shape.parameter
 
 
 def _meets_stop_strings(request: Request, index: int) -> bool:

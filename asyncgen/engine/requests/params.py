@@ -30,6 +30,7 @@ from asyncgen.generation.logits.base import LogitsProcessorList
 from asyncgen.generation.stopping.criteria import StoppingCriteriaList
 from asyncgen.generation.strategies.constraints import check_constraints
 from asyncgen.recipes import one_method
+from asyncgen.structured.shape import SHAPES, read_shape
 
 if TYPE_CHECKING:
     import os
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from asyncgen.generation.config import GenerationConfig
+    from asyncgen.structured.shape import Shape
 
 
 _FIELDS = frozenset(each.name for each in FIELDS)
@@ -91,6 +93,7 @@ class RequestParams:
         assistant_model: Draft model: an object, or where to load it from.
         assistant_tokenizer: Its tokenizer, if it is not the model's: the same.
         prefix_allowed_tokens_fn: The user's function of that name, or ``None``.
+        shape: What the answer must look like; ``None``: it is free.
     """
 
     config: GenerationConfig
@@ -118,6 +121,7 @@ class RequestParams:
     assistant_tokenizer: Any = None
     length: str | None = None
     prefix_allowed_tokens_fn: Callable[[int, Tensor], list[int]] | None = None
+    shape: Shape | None = None
 
 
 def resolve_params(
@@ -155,6 +159,7 @@ def resolve_params(
         for name, value in given.items():
             setattr(config, name, value)
         _fill(config, _FILLED)
+        _add_stop_ids(config, params.get("stop_token_ids", ()))
         mode = _check(config, given, params)
     except InvalidRequestError:
         raise
@@ -180,6 +185,7 @@ def resolve_params(
         negative_prompt_attention_mask=_negative_prompt(
             params, "negative_prompt_attention_mask", config
         ),
+        shape=read_shape(params) if SHAPES & params.keys() else None,
         length=next((name for name in ("max_new_tokens", "max_length") if name in given), None),
         **{name: params[name] for name in _AS_GIVEN & params.keys()},
     )
@@ -200,6 +206,14 @@ def _check(
         check_constraints(config)
     check_drafting(config, params, mode)
     return mode
+
+
+def _add_stop_ids(config: GenerationConfig, ids: Sequence[int]) -> None:
+    """Let further ids end a sequence."""
+    if ids:
+        own = config.eos_token_id
+        own = [] if own is None else [own] if isinstance(own, int) else list(own)
+        config.eos_token_id = [*own, *(each for each in ids if each not in own)]
 
 
 def _method(params: Mapping[str, Any]) -> str | os.PathLike[str] | Callable[..., Any] | None:

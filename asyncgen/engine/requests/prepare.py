@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import inspect
 import os
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
-from asyncgen.chat_content import only_texts
-from asyncgen.chat_template import check_messages
+from asyncgen.chat_formats.find import NO_FORMATS
+from asyncgen.engine.requests.call_shape import join_shapes, told_shape
 from asyncgen.engine.requests.continuing import check_continues, take_up
+from asyncgen.engine.requests.conversation import OF_MESSAGES, refuse_without_messages, render
 from asyncgen.engine.requests.params import RequestParams, fit_room, resolve_params
 from asyncgen.engine.requests.request import Request, Sink, clock
+from asyncgen.engine.requests.shaping import compile_for
 from asyncgen.errors import ContextLengthError, InvalidRequestError
 from asyncgen.generation.config.checks import check_token_ids, check_values, join_equal_ids
 from asyncgen.generation.config.modes import GenerationMode
@@ -30,8 +33,10 @@ from asyncgen.generation.generate.plan import (
     make_processors,
 )
 from asyncgen.generation.generate.prompts import decoder_start
+from asyncgen.generation.logits.reasoning import ReasoningBudget
 from asyncgen.generation.stopping.criteria import StoppingCriteriaList
 from asyncgen.generation.stopping.ends import Ends
+from asyncgen.generation.stopping.grammar import GrammarCriteria
 from asyncgen.generation.strategies import TAIL_ONLY
 from asyncgen.generation.strategies.drafters.drafting import Assistance
 from asyncgen.generation.strategies.healing import Healing, plan_healing
@@ -45,11 +50,14 @@ from streamers import StopStrings
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from asyncgen.chat_formats.find import ChatFormats
     from asyncgen.engine.requests.admission import Seat
+    from asyncgen.engine.requests.conversation import Rendered
     from asyncgen.engine.scheduling.groups import CacheRoom
     from asyncgen.generation.generate.plan import GenerativeModel
     from asyncgen.generation.logits.base import Guidance, LogitsProcessorList
     from asyncgen.generation.stopping.cancel import CancelCriteria
+    from asyncgen.structured.grammar import Grammar
     from asyncgen.types import Message, Prompt
 
 
@@ -133,6 +141,7 @@ def prepare_request(
     room: CacheRoom | None = None,
     place: Seat | None = None,
     fingerprint: str | None = None,
+    formats: ChatFormats = NO_FORMATS,
 ) -> Request:
     """Tokenize and check everything.
 
@@ -146,6 +155,7 @@ def prepare_request(
         room: Memory for keys and values; ``None`` where it is not planned.
         place: Its place in the engine's queue.
         fingerprint: Of the engine.
+        formats: How the model writes calls and reasoning.
 
     Returns:
         A request that is ready to be posted.
@@ -157,10 +167,12 @@ def prepare_request(
     """
     accepted_at = clock()
     check_direction(model)
-    prompt_ids = token_ids(model, tokenizer, prompt, given.get("chat_template_kwargs"))
+    given = {name: value for name, value in given.items() if value is not None}
+    prompt_ids, rendered = read_prompt(model, tokenizer, prompt, given, formats)
     has_encoder = hasattr(model, "core") and model.config.is_encoder_decoder
     params = _params(model, given, 1 if has_encoder else len(prompt_ids))
     check_token_ids(params.config, given.keys(), model.config.vocab_size)
+    _check_stop_ids(model, given)
     _check_cache_length(model, params)
     if params.generated_ids:
         check_continues(model, params)
@@ -179,10 +191,20 @@ def prepare_request(
         params = _params(model, given, len(prompt_ids))  # lengths count from the prompt's new end
     alone = why_alone(model, params)
     num_pages = _make_room(room, params, prompt_ids, has_encoder=has_encoder, alone=alone)
-    processors = _processors(model, params, prompt_ids, has_encoder)
+    shape = params.shape
+    if rendered is not None:
+        shape = join_shapes(shape, rendered, formats, tokenizer, given)
+        params = replace(params, shape=told_shape(params.shape, rendered, formats))
+    grammar = None if shape is None else compile_for(model, tokenizer, params, shape)
+    processors = _processors(model, params, prompt_ids, has_encoder, grammar)
+    budget = given.get("max_reasoning_tokens")
+    if budget is not None and tokenizer is not None and rendered is not None:
+        processors.append(_budget(budget, tokenizer, formats, rendered, params, len(prompt_ids)))
     criteria = make_criteria(
         model, params.config, tokenizer=tokenizer, user=params.criteria, cancel=cancel
     )
+    if grammar is not None and alone is not None:  # in the batch a sample asks its own matcher
+        criteria.append(GrammarCriteria(grammar, 1 if has_encoder else len(prompt_ids)))
     request = Request(
         prompt_ids=prompt_ids,
         params=params,
@@ -190,7 +212,9 @@ def prepare_request(
         ends=Ends(criteria),
         cancel=cancel,
         sink=sink,
-        continues_text=not (is_messages(prompt) or has_encoder),
+        continues_text=not (
+            is_messages(prompt) or has_encoder or (grammar and _is_cut(tokenizer, prompt_ids))
+        ),
         healing=healing,
         shown=shown,
         accepted_at=accepted_at,
@@ -201,10 +225,17 @@ def prepare_request(
         stops=StopStrings(params.stop) if params.stop else None,
         place=place,
         fingerprint=fingerprint,
+        reading=None if rendered is None else rendered.reading,
+        grammar=grammar,
     )
     if params.generated_ids:
         request.given = take_up(request, tokenizer)
     return request
+
+
+def _is_cut(tokenizer: Tokenizer | None, prompt_ids: list[int]) -> bool:
+    """Whether a prompt ends inside of a character, which would be the answer's to complete."""
+    return tokenizer is not None and tokenizer.decode(prompt_ids[-4:]).endswith("\ufffd")
 
 
 def _context_length(model: GenerativeModel) -> int | None:
@@ -285,19 +316,29 @@ def _heal(
     return healing, whole[len(kept) :] if whole.startswith(kept) else ""
 
 
-def token_ids(
+def token_ids(model: GenerativeModel, tokenizer: Tokenizer | None, prompt: Prompt) -> list[int]:
+    """Ids of a prompt, as `read_prompt` makes them where nothing else is said."""
+    return read_prompt(model, tokenizer, prompt, {}, NO_FORMATS)[0]
+
+
+def read_prompt(
     model: GenerativeModel,
     tokenizer: Tokenizer | None,
     prompt: Prompt,
-    variables: Mapping[str, Any] | None = None,
-) -> list[int]:
+    given: Mapping[str, Any],
+    formats: ChatFormats,
+) -> tuple[list[int], Rendered | None]:
     """Ids of a prompt in any of its three forms.
 
     Args:
         model: The loaded model.
         tokenizer: Its tokenizer; ``None`` where prompts are ids.
         prompt: Text, messages or token ids, form already checked.
-        variables: Of the chat template (``chat_template_kwargs``), not checked yet.
+        given: Parameters of the request; those of `OF_MESSAGES` count, and are checked here.
+        formats: How the model writes calls and reasoning.
+
+    Returns:
+        The ids, and what messages came to; ``None`` for another form.
 
     Raises:
         InvalidRequestError: An id that is none, a text that cannot be tokenized, a part of a
@@ -305,32 +346,59 @@ def token_ids(
         ContextLengthError: A text that cannot fit, whatever its tokens are.
         ChatTemplateError: The chat template refuses the messages, or there is none.
     """
-    check_values({"chat_template_kwargs": variables})
-    if variables and not is_messages(prompt):
-        allowed = "only messages go through a chat template, and this prompt does not; leave it out"
-        raise InvalidRequestError("chat_template_kwargs", variables, allowed)
+    given = {name: value for name, value in given.items() if value is not None}
+    check_values({name: given.get(name) for name in OF_MESSAGES})
+    if not is_messages(prompt):
+        refuse_without_messages(given)
     if not (isinstance(prompt, str) or is_messages(prompt)):
         ids, size = list(cast("Sequence[int]", prompt)), model.config.vocab_size
         for token_id in ids:
             if not 0 <= token_id < size:
                 raise InvalidRequestError("prompt", token_id, f"token ids are from 0 to {size - 1}")
-        return ids
+        return ids, None
     if tokenizer is None:
         raise InvalidRequestError("prompt", prompt, "a list of token ids, without a tokenizer")
     if not isinstance(prompt, str):
         _check_count(model, prompt)
-        check_messages(prompt)
-        messages = only_texts(cast("Sequence[Message]", prompt))
-        text = tokenizer.apply_chat_template(
-            messages, add_generation_prompt=True, tokenize=False, **(variables or {})
-        )
-        _check_fits(model, tokenizer, text)
-        return _encoded(tokenizer, text, prompt, add_special_tokens=False)
+        rendered = render(tokenizer, cast("Sequence[Message]", prompt), given, formats)
+        _check_fits(model, tokenizer, rendered.text)
+        return _encoded(tokenizer, rendered.text, prompt, add_special_tokens=False), rendered
     _check_fits(model, tokenizer, prompt)
     ids = _encoded(tokenizer, prompt, prompt)
     if not ids:
         raise InvalidRequestError("prompt", prompt, "a text of at least one token")
-    return ids
+    return ids, None
+
+
+def _check_stop_ids(model: GenerativeModel, given: Mapping[str, Any]) -> None:
+    """Refuse ids that never come."""
+    size = model.config.vocab_size
+    for token_id in given.get("stop_token_ids") or ():
+        if token_id >= size:
+            allowed = f"token ids are from 0 to {size - 1}"
+            raise InvalidRequestError("stop_token_ids", token_id, allowed)
+
+
+def _budget(
+    budget: int,
+    tokenizer: Tokenizer,
+    formats: ChatFormats,
+    rendered: Rendered,
+    params: RequestParams,
+    prompt_length: int,
+) -> ReasoningBudget:
+    """What ends the reasoning of a request in time."""
+    reasoning = formats.reasoning
+    assert reasoning is not None
+    return ReasoningBudget(
+        budget,
+        prompt_length=prompt_length,
+        begin=reasoning.begin.strip(),
+        end=reasoning.end.strip(),
+        ending=tokenizer.encode_ids(reasoning.ending, add_special_tokens=False),
+        is_open=rendered.in_reasoning,
+        decode=tokenizer.decode,
+    )
 
 
 def _check_count(model: GenerativeModel, messages: Prompt) -> None:
@@ -371,7 +439,11 @@ def _decoder_ids(params: RequestParams) -> list[int]:
 
 
 def _processors(
-    model: GenerativeModel, params: RequestParams, prompt_ids: list[int], has_encoder: bool
+    model: GenerativeModel,
+    params: RequestParams,
+    prompt_ids: list[int],
+    has_encoder: bool,
+    grammar: Grammar | None,
 ) -> LogitsProcessorList:
     """Built-in and user processors."""
     # Only strategies of our own promise that rows change at their end alone.
@@ -388,6 +460,7 @@ def _processors(
             presence_penalty=params.presence_penalty,
             frequency_penalty=params.frequency_penalty,
             prefix_allowed_tokens_fn=params.prefix_allowed_tokens_fn,
+            grammar=grammar,
         )
     except InvalidRequestError:
         raise

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from asyncgen.engine.metrics import EngineMetrics
     from asyncgen.engine.pooling import HiddenPool
     from asyncgen.engine.requests.admission import Seat
+    from asyncgen.engine.requests.conversation import AnswerReading
     from asyncgen.engine.requests.params import RequestParams
     from asyncgen.engine.sample_text import GivenTokens
     from asyncgen.generation.generate.custom import CustomMethod
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from asyncgen.generation.stopping.cancel import CancelCriteria
     from asyncgen.generation.stopping.ends import Ends
     from asyncgen.generation.strategies.healing import Healing
+    from asyncgen.structured.grammar import Grammar
     from asyncgen.types import TokenEvent
     from streamers import StopStrings
 
@@ -61,6 +63,8 @@ class Request:
         fingerprint: Of the engine; ``None`` where nothing is promised.
         given: What each sample had generated before; empty where nothing was.
         pool: What its hidden states go to, if it asks for a vector and for no token.
+        reading: How the text of its answers is taken apart; ``None`` where all of it is text.
+        grammar: Compiled from the shape that its answers must have; ``None``: they are free.
         id: Short name for logs, and in the batch.
         started_at: Clock of the engine at its first turn, in seconds; ``None`` before.
         first_token_at: Clock at its first token; ``None`` before.
@@ -88,6 +92,8 @@ class Request:
     fingerprint: str | None = None
     given: tuple[GivenTokens, ...] = ()
     pool: HiddenPool | None = None
+    reading: AnswerReading | None = None
+    grammar: Grammar | None = None
     id: str = field(default_factory=lambda: f"req-{next(_numbers)}")
     started_at: float | None = None
     first_token_at: float | None = None
@@ -106,6 +112,12 @@ class Request:
         if self.fingerprint is None or self.alone is not None:
             return False
         return not self.given or self.params.fingerprint == self.fingerprint
+
+    @property
+    def given_texts(self) -> list[str]:
+        """The text that each sample had generated before."""
+        rows = range(self.params.num_samples)
+        return [each.shown for each in self.given] if self.given else ["" for _ in rows]
 
     @property
     def num_given(self) -> int:

@@ -10,6 +10,20 @@ if TYPE_CHECKING:
     from asyncgen.generation.config import GenerationConfig
 
 
+class PromptParams(TypedDict, total=False):
+    """Keyword parameters of ``count_tokens``: what is said to the chat template.
+
+    They are a stream's, and mean the same.
+    """
+
+    chat_template_kwargs: dict[str, Any] | None
+    tools: Sequence[dict[str, Any]] | None
+    tool_choice: str | dict[str, Any] | None
+    enable_thinking: bool | None
+    reasoning_effort: str | None
+    continue_final_message: bool | None
+
+
 class RequestKeywords(TypedDict, total=False):
     """Keyword parameters of a request, all but the configuration that they are laid over.
 
@@ -107,8 +121,23 @@ class RequestKeywords(TypedDict, total=False):
     client: str | None
     cache_salt: str | None
     chat_template_kwargs: dict[str, Any] | None
+    tools: Sequence[dict[str, Any]] | None
+    tool_choice: str | dict[str, Any] | None
+    parallel_tool_calls: bool | None
+    separate_reasoning: bool | None
+    enable_thinking: bool | None
+    reasoning_effort: str | None
+    max_reasoning_tokens: int | None
+    stop_token_ids: Sequence[int] | None
+    continue_final_message: bool | None
     generated_ids: Sequence[int] | Sequence[Sequence[int]] | None
     fingerprint: str | None
+    json_schema: dict[str, Any] | str | None
+    json_object: bool | None
+    response_model: type | None
+    regex: str | None
+    grammar: str | None
+    choice: list[str] | None
     n: int | None
     skip_special_tokens: bool | None
 

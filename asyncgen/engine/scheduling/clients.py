@@ -11,14 +11,18 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from asyncgen.engine.scheduling.fairness import PATIENCE, Credits, split
+from asyncgen.engine.scheduling.groups import num_alone, pages_of_clients
 from asyncgen.engine.scheduling.state import RequestStatus
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from asyncgen.engine.scheduling.pages import PagePool
     from asyncgen.engine.scheduling.state import RequestState, ScheduledRow
     from asyncgen.engine.scheduling.waiting import WaitingQueue
+
+_PROMPT_STEPS = 8
+"""For so many steps at most others' prompts make way for a client that is owed prompt tokens."""
 
 
 class ClientShares:
@@ -48,14 +52,17 @@ class ClientShares:
         self._pool = pool
         self._seats = Credits()
         self._pages = Credits()
-        self._prompt_tokens: dict[str, float] = {}
+        self._prompts = Credits()
+        self._wanted: tuple[int, dict[str, int]] = (
+            0,
+            {},
+        )  # what a step has for prompts, and who wants it
 
     def forget(self) -> None:
         """Start anew: one client is left."""
         self.short.clear()
         self._heads.clear()
-        self._seats, self._pages = Credits(), Credits()
-        self._prompt_tokens.clear()
+        self._seats, self._pages, self._prompts = Credits(), Credits(), Credits(_PROMPT_STEPS)
 
     def is_short(self, state: RequestState, num_pages: int) -> bool:
         """Note that the next request of a client waits until so many pages are available.
@@ -105,11 +112,14 @@ class ClientShares:
         """
         queue, pages, seats = self._queue, self._pages, self._seats
         held = Counter(state.client for state in running.values())
+        are_few = bool(pages.shares)
+        num_pages = pages_of_clients(self._pool, running.values() if are_few else ())
 
         def place(client: str) -> tuple[float, int, float, tuple[int, int]]:
             head = queue.head(client)
             assert head is not None
-            return -pages.credit(client), held[client], -seats.credit(client), head.rank
+            above = num_pages[client] - pages.extra(client)
+            return above, held[client], -seats.credit(client), head.rank
 
         # The place of one changes with what it gets itself: a heap, as clients may be thousands.
         left = [(place(each), each) for each in queue.num_up if queue.head(each) is not None]
@@ -120,7 +130,9 @@ class ClientShares:
             if state is None:
                 continue
             yield state
-            held[client] += state.status is not RequestStatus.PENDING
+            if state.status is not RequestStatus.PENDING:
+                held[client] += 1
+                num_pages[client] += num_alone(self._pool, state) if are_few else 0
             if client in self._refused and pages.is_long_owed(client):
                 return
             if queue.head(client) not in (state, None):
@@ -129,11 +141,13 @@ class ClientShares:
     def ranked(self, running: Mapping[str, RequestState]) -> list[RequestState]:
         """All waiting requests in the order in which clients would have them start; a copy."""
         held = Counter(state.client for state in running.values())
+        num_pages = pages_of_clients(self._pool, running.values() if self._pages.shares else ())
 
         def place(state: RequestState) -> tuple[float, int, float]:
             client = state.client
             held[client] += 1
-            return -self._pages.credit(client), held[client], -self._seats.credit(client)
+            above = num_pages[client] - self._pages.extra(client)
+            return above, held[client], -self._seats.credit(client)
 
         # Each client's own by rank; sorting keeps that, since each is behind the one before.
         return sorted(self._queue.ranked(), key=place)
@@ -160,12 +174,11 @@ class ClientShares:
         if has_seats:
             able = self._seekers().keys() - self._gave
             wanted.update((client, budget) for client in self._queue.num_up if client in able)
+        self._wanted = budget, {}
         if len(wanted) < 2:
             return dict.fromkeys(wanted, budget) or None
-        had = self._prompt_tokens
-        least = min((had[client] for client in wanted if client in had), default=0.0)
-        self._prompt_tokens = {client: had.get(client, least) - least for client in wanted}
-        return split(budget, wanted, self._prompt_tokens)
+        self._wanted = budget, wanted
+        return split(budget, wanted, self._prompts)
 
     def has_to_wait(self, state: RequestState, most: Mapping[str, int] | None) -> bool:
         """Whether a waiting request may not start in this step, for the sake of other clients.
@@ -193,20 +206,21 @@ class ClientShares:
             seats: How many may run.
             spare: How many pages nobody gets to start with.
         """
-        had = self._prompt_tokens
-        for client in self._refused & had.keys():
-            had[client] += 1  # it could not use its part: the next one shall go to others
+        used = Counter(dict.fromkeys(self._refused, 1))  # their parts shall go to others next time
         for row in rows:
-            client = row.state.client
-            if client in had and row.state.status is not RequestStatus.DECODING:
-                had[client] += row.count
+            if row.state.status is not RequestStatus.DECODING:
+                used[row.state.client] += row.count
+        budget, wanted = self._wanted
+        used = Counter({client: used[client] for client in wanted})
+        self._prompts.step(budget, used, {each: max(wanted[each], used[each]) for each in wanted})
         num_pages, states = self._pool.num_pages, running.values()
         held = Counter(state.client for state in states)
         self._seats.step(seats, held, held + self._seekers())
-        if self.short:
-            held = self._held(states)
-            everybody = dict.fromkeys((*held, *self.short))
-            wanted = {each: num_pages if each in self.short else held[each] for each in everybody}
+        waiting = self._queue.num_up if len(running) < seats else {}  # not all of them were asked
+        if self.short or (waiting and self._pages.shares):
+            held, wanting = pages_of_clients(self._pool, states), {*self.short, *waiting}
+            everybody = dict.fromkeys((*held, *wanting))
+            wanted = {each: num_pages if each in wanting else held[each] for each in everybody}
             self._pages.step(max(num_pages - spare, held.total()), held, wanted)
         elif self._pages.shares:
             self._pages = Credits()
@@ -230,15 +244,15 @@ class ClientShares:
         return 0 if self._pages.held.get(client, 0.0) < share else wanted
 
     def junior(self, running: Sequence[RequestState]) -> RequestState:
-        """Choose who gives its pages to a running request that needs one: of the client that holds
-        most, the youngest.
+        """Choose who gives its pages to a running request that needs one: the youngest of the
+        client that holds most, what it is owed aside.
 
         Args:
             running: All running requests, most senior first; at least one.
         """
-        held = self._held(running)
+        held, extra = pages_of_clients(self._pool, running), self._pages.extra
         youngest = {state.client: state for state in running}
-        client = max(youngest, key=lambda each: (held[each], youngest[each].rank))
+        client = max(youngest, key=lambda each: (held[each] - extra(each), youngest[each].rank))
         return youngest[client]
 
     def _for_seats(
@@ -266,55 +280,23 @@ class ClientShares:
     ) -> list[RequestState]:
         credits, chosen = self._pages, []
         if self.short:
-            credits.hold(self._held(running))
+            credits.hold(pages_of_clients(self._pool, running))
         for client in credits.most_owed(self.short):
-            missing, given = self.short[client] - self._pool.num_available, []
-            while missing > 0:
+            # Not for its next request alone: while rows end by the dozen that would never do.
+            least = self.short[client] - self._pool.num_available
+            share = credits.shares.get(client, 0.0) - credits.held.get(client, 0.0)
+            if client == self.guest and self.short[client] > share:
+                continue  # it would keep more than its share until it ends
+            most, given = max(least, credits.missing(client)), 0
+            rows_given: list[RequestState] = []
+            while given < most:
                 giver = credits.giver(client)
-                is_large = self.short[client] > credits.shares.get(client, 0.0)
-                if giver is None and is_large and client != self.guest:  # whom others may pass
-                    giver = credits.debtor(client)
                 if giver is None or not rows.get(giver):
                     break
-                given.append(rows[giver].pop())
-                missing -= self._own_pages(given[-1])
-                credits.move(giver, self._own_pages(given[-1]))
-            if missing <= 0:  # else it would be given up for nothing
-                chosen += given
+                rows_given.append(rows[giver].pop())
+                freed = num_alone(self._pool, rows_given[-1])
+                given += freed
+                credits.move(giver, freed)
+            if given >= least:  # else it would be given up for nothing
+                chosen += rows_given
         return chosen
-
-    def _held(self, running: Iterable[RequestState]) -> Counter[str]:
-        """Pages of each client, those that the side lane has of it included."""
-        held = Counter(self._pool.reserved_by)
-        for state in running:
-            held[state.client] += self._own_pages(state)
-        return held
-
-    def _own_pages(self, state: RequestState) -> int:
-        """Pages of a request, without those that others held when it came."""
-        return state.allocated_blocks - state.num_shared
-
-
-def lengthen(rows: Sequence[ScheduledRow], num_tokens: int, num_entries: int) -> None:
-    """Give prompts what others have left of a step's tokens.
-
-    Args:
-        rows: Those of the step; chunks of prompts may become longer.
-        num_tokens: Tokens that are left.
-        num_entries: Cache entries that are left.
-    """
-    for row in rows:
-        state = row.state
-        if row.is_last or not state.pages:
-            continue
-        total = len(state.tokens)
-        limit = (state.prefill_chunk_size or total) - row.count
-        left = min(total, state.room) - row.start - row.count
-        room = min(num_tokens, num_entries, limit, left)
-        if room > 0:
-            row.count += room
-            num_tokens -= room
-            num_entries -= room
-            row.is_last = row.start + row.count == total
-            if row.is_last:
-                state.status = RequestStatus.PREFILLING

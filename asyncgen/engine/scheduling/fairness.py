@@ -2,8 +2,11 @@
 
 A resource is shared to a level: whoever wants less has what it wants, all others have the same
 (max-min fairness). What cannot be split exactly at every step is evened out by credits: each step
-a client that wants more is credited with its share and charged with what it holds, as in deficit
-round robin (Shreedhar and Varghese 1995, section 3). Knows clients by name; no rows and no pages.
+a client that wants more is credited with an even part of what all held and charged with what it
+held itself, as in deficit round robin (Shreedhar and Varghese 1995, section 3). So a credit is an
+integral over steps, and credits sum up to nothing: what one is owed others had. Who is owed
+something should hold more than its share for a while, and who had too much, less. Knows clients by
+name; no rows and no pages.
 """
 
 from __future__ import annotations
@@ -15,16 +18,14 @@ if TYPE_CHECKING:
 
 
 PATIENCE = 4
-"""Steps that a client waits below its share before another one has to give something up."""
+"""Another one has to give something up for a client that has had its share of so many steps less
+than that one: in many small steps or, without anything, in fewer than so many."""
 
-_CLOSE_ENOUGH = 0.9
-"""Who has so much of its share takes nothing away from others."""
+_HORIZON = 16
+"""In so many steps a client gets back what it is owed: it should hold that part of it, more than
+its share. Who is owed its share of as many steps is not passed by others any more."""
 
-_LONG_WAIT = 16
-"""Who is owed its share of so many steps is not passed by others any more."""
-
-_MOST_STEPS = 64
-"""Credit is kept for so many steps of a share, on either side."""
+_EPSILON = 1e-6
 
 
 def level(capacity: float, wanted: Iterable[float]) -> float:
@@ -46,43 +47,60 @@ def level(capacity: float, wanted: Iterable[float]) -> float:
     return float("inf")
 
 
-def split(amount: int, wanted: Mapping[str, int], had: Mapping[str, float]) -> dict[str, int]:
+def split(amount: int, wanted: Mapping[str, int], credits: Credits) -> dict[str, int]:
     """Split what can be had once among those who want it.
 
     Args:
         amount: What there is.
         wanted: What each client wants.
-        had: What each client had before; who had less gets what is left of an even split.
+        credits: What each is owed by the others.
 
     Returns:
-        What each gets.
+        What each gets: an even part, less what it owes and more of what others owe.
     """
     most = level(amount, wanted.values())
-    parts = {client: int(min(want, most)) for client, want in wanted.items()}
-    left = amount - sum(parts.values())
-    for client in sorted(wanted, key=lambda each: had.get(each, 0.0)):
+    parts = {client: float(min(want, most)) for client, want in wanted.items()}
+    moves = {
+        client: max(-part, min(credits.credit(client), wanted[client] - part))
+        for client, part in parts.items()
+    }
+    more = sum(move for move in moves.values() if move > 0)
+    less = sum(move for move in moves.values() if move < 0)
+    moved = min(more, -less)
+    for client, move in moves.items():
+        if moved and move:
+            parts[client] += moved * move / (more if move > 0 else -less)
+    whole = {client: int(part + _EPSILON) for client, part in parts.items()}
+    left = amount - sum(whole.values())
+    for client in credits.most_owed(wanted):
         if left <= 0:
             break
-        if parts[client] < wanted[client]:
-            parts[client] += 1
+        if whole[client] < wanted[client]:
+            whole[client] += 1
             left -= 1
-    return parts
+    return whole
 
 
 class Credits:
-    """What clients are owed of something that is held: seats in the batch, pages.
+    """What clients are owed of something that is held, seats or pages, or used: prompt tokens.
 
     Attributes:
         held: What each client holds.
         shares: What each client should hold.
     """
 
-    def __init__(self) -> None:
-        """Nobody is owed anything."""
+    def __init__(self, most_steps: int = 64) -> None:
+        """Nobody is owed anything.
+
+        Args:
+            most_steps: Credit is kept for so many steps of a share, on either side.
+        """
+        self._most_steps = most_steps
         self.held: dict[str, float] = {}
         self._holders: list[str] = []  # those of them that hold anything, few where many wait
         self.shares: dict[str, float] = {}
         self._credits: dict[str, float] = {}
+        self._due: dict[str, float] = {}  # what each should hold now, with what it is owed
         self._givers: tuple[float, list[str]] | None = None
 
     def step(self, capacity: int, held: Mapping[str, int], wanted: Mapping[str, int]) -> None:
@@ -96,14 +114,17 @@ class Credits:
         self._givers = None
         most = level(capacity, wanted.values())
         if most == float("inf"):
-            self.held, self.shares, self._credits, self._holders = {}, {}, {}, []
+            self.held, self.shares, self._credits, self._due, self._holders = {}, {}, {}, {}, []
             return
-        limit = _MOST_STEPS * most
+        total = sum(held.values())
+        even = most if total == capacity else level(total, wanted.values())
+        limit, hads = self._most_steps * most, [held.get(client, 0) for client in wanted]
         self.shares = {client: min(want, most) for client, want in wanted.items()}
         self._credits = {
-            client: max(-limit, min(limit, self.credit(client) + share - held.get(client, 0)))
-            for client, share in self.shares.items()
+            client: max(-limit, min(limit, self.credit(client) + min(want, even) - had))
+            for (client, want), had in zip(wanted.items(), hads, strict=True)
         }
+        self._due = {client: share + self.extra(client) for client, share in self.shares.items()}
 
     def credit(self, client: str) -> float:
         """What a client is owed, in steps times what is held; below 0 for one that had more."""
@@ -119,13 +140,24 @@ class Credits:
         self._holders = [client for client, count in self.held.items() if count]
         self._givers = None
 
+    def extra(self, client: str) -> float:
+        """What a client should hold beside its share now, being owed it; below 0 for less."""
+        return self.credit(client) / _HORIZON
+
+    def missing(self, client: str) -> float:
+        """What a client lacks of what it should hold now; below 0 if it holds more."""
+        return self._due.get(client, 0.0) - self.held.get(client, 0.0)
+
     def giver(self, client: str) -> str | None:
         """Find out who has to give something up for a client; ``None`` for nobody, or not yet."""
-        missing = self.shares.get(client, 0.0) - self.held.get(client, 0.0)
-        if missing <= (1 - _CLOSE_ENOUGH) * self.shares.get(client, 0.0):
+        missing = self.missing(client)
+        if missing <= 0:
             return None
-        # Of shares below one each has its turn of some steps: one step would be all overhead.
-        most = self.credit(client) - PATIENCE * max(missing, 1.0)
+        # Who has most of its share waits longer: what starts anew computes its end again. Of
+        # shares below one each has its turn of some steps: one step would be all overhead.
+        share = self.shares[client]
+        patience = PATIENCE * max(missing, share + min(share, self.held[client]), 1.0)
+        most = self.credit(client) - patience
         if self._givers is None:
             self._givers = self._look_up_givers()
         least, givers = self._givers
@@ -134,27 +166,16 @@ class Credits:
         return next((other for other in givers if self.credit(other) <= most), None)
 
     def _look_up_givers(self) -> tuple[float, list[str]]:
-        """Who holds more than its share, most first, and the least credit of them: many may ask."""
-        held, shares, credit = self.held, self.shares, self.credit
-        above = [each for each in self._holders if held[each] > shares[each]]
-        above.sort(key=lambda each: (held[each] - shares[each], -credit(each)), reverse=True)
-        return min(map(credit, above), default=float("inf")), above
+        """Who holds more than it should, most first, and their least credit: many may ask."""
+        due, held = self._due, self.held
+        lacks = [(due[each] - held[each], each) for each in self._holders]
+        above = [client for lack, client in sorted(lacks) if lack < 0]
+        return min(map(self._credits.__getitem__, above), default=float("inf")), above
 
     def is_long_owed(self, client: str) -> bool:
         """Whether a client has waited so long for its share that others no longer pass it."""
         share = self.shares.get(client, 0.0)
-        return share > 0 and self.credit(client) >= _LONG_WAIT * share
-
-    def debtor(self, client: str) -> str | None:
-        """Find out who makes way for a client that wants more than its share, after a long wait.
-
-        It does not hold more than its own, and has its turn again as soon as it is owed more.
-        """
-        if not self.is_long_owed(client):
-            return None
-        most = self.credit(client)
-        behind = [each for each, held in self.held.items() if held > 0 and self.credit(each) < most]
-        return max(behind, key=self.held.__getitem__, default=None)
+        return share > 0 and self.credit(client) >= _HORIZON * share
 
     def move(self, giver: str, amount: float, client: str | None = None) -> None:
         """Note that a client gave something up, and who gets it if that is certain."""

@@ -13,6 +13,7 @@ slot of its own (`slots`).
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -27,7 +28,7 @@ from asyncgen.engine.scheduling.pages import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from asyncgen.engine.scheduling.pages import PagePool
     from asyncgen.engine.scheduling.state import RequestState
@@ -181,8 +182,6 @@ def give_back(pool: PagePool, state: RequestState) -> None:
         if begin == first:
             continue
         pages = table[begin:first]
-        found = max(min(state.num_cached // size, first) - begin, 0)
-        state.num_shared -= min(pool.num_with_others(pages[:found]), state.num_shared)
         pool.release(pages)
         table[begin:first] = [GONE] * len(pages)
         state.num_gone += len(pages)
@@ -230,3 +229,33 @@ def withdraw(pool: PagePool, state: RequestState) -> None:
             keys = state.page_keys[: table.count(GONE)]
             for key in keys:
                 pool.withdraw(pool.lookup([group_key(key, group)]))
+
+
+def pages_of_clients(pool: PagePool, running: Iterable[RequestState]) -> Counter[str]:
+    """Pages that each client holds, in all groups, and what the side lane has of it.
+
+    What several rows of a client hold together counts once, what rows of several clients hold
+    together once for each of these.
+
+    Args:
+        pool: Whose pages.
+        running: The running requests.
+    """
+    count, size = Counter(pool.reserved_by), pool.page_size
+    rows: dict[str, list[RequestState]] = {}
+    for state in running:
+        count[state.client] += state.allocated_blocks
+        rows.setdefault(state.client, []).append(state)
+    for client, states in rows.items():
+        # Only what one of them found when it was admitted can others hold as well.
+        most = max(state.num_cached for state in states) // size
+        if most:
+            parts = [table[:most] for state in states for table in state.tables]
+            num_held = sum(len(part) - part.count(GONE) for part in parts)
+            count[client] -= num_held - len({GONE}.union(*parts) - {GONE})
+    return count
+
+
+def num_alone(pool: PagePool, state: RequestState) -> int:
+    """Pages that nobody but this request holds: they can be taken when it gives its pages up."""
+    return state.allocated_blocks - pool.num_with_others(held(state.tables))

@@ -216,21 +216,14 @@ class PagePool:
             holders[page] = 1
         return pages
 
-    def share(self, pages: Iterable[int]) -> int:
-        """Hold pages that ``lookup`` found, together with the requests that hold them already.
-
-        Returns:
-            How many of them are held by others as well.
-        """
-        holders, num_shared = self._holders, 0
+    def share(self, pages: Iterable[int]) -> None:
+        """Hold pages that ``lookup`` found, together with the requests that hold them already."""
+        holders = self._holders
         for page in pages:
             count = holders.get(page, 0)
-            if count:
-                num_shared += 1
-            else:
+            if not count:
                 del self._kept[page]
             holders[page] = count + 1
-        return num_shared
 
     def release(self, pages: Sequence[int]) -> None:
         """Hold pages no longer.

@@ -20,11 +20,10 @@ that: who waits below its share gets the place of a row of the client furthest a
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections import Counter
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from asyncgen.engine.scheduling.clients import ClientShares, lengthen
+from asyncgen.engine.scheduling.books import Books
 from asyncgen.engine.scheduling.groups import (
     begin_tables,
     extend_tables,
@@ -35,15 +34,11 @@ from asyncgen.engine.scheduling.groups import (
     publish,
 )
 from asyncgen.engine.scheduling.pages import GONE, extend_keys, held, most_pages
-from asyncgen.engine.scheduling.retained import RetainedPages
-from asyncgen.engine.scheduling.state import RequestStatus, ScheduledRow, check_new
-from asyncgen.engine.scheduling.waiting import PrefixLeaders, WaitingQueue
-from asyncgen.errors import InvalidRequestError
+from asyncgen.engine.scheduling.state import RequestStatus, ScheduledRow, StepPlan
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from asyncgen.engine.scheduling.pages import PagePool
     from asyncgen.engine.scheduling.state import RequestState
 
 
@@ -54,92 +49,11 @@ _SPLIT_PENDING_REMAINDER = RequestStatus.SPLIT_PENDING_REMAINDER
 _DECODING = RequestStatus.DECODING
 
 
-class Scheduler(ABC):
+class Scheduler(Books, ABC):
     """Waiting and running requests, their pages and their order.
 
     A subclass overrides ``schedule_batch``, and ``may_admit`` if it likes.
-
-    Attributes:
-        cache: The pool that pages come from.
-        retain_cache_on_finish: Whether a new request goes on in the pages of a finished one of the
-            same id, whose pages were left in place (``finish_request`` without eviction).
-        active_requests: Running requests by id.
-        max_running: How many requests may run at a time.
-        ageing: How many steps of waiting a level of priority is worth, at least 1.
-        held_back: Pages that admission leaves available, for a reservation that waits for them.
-        num_preemptions: How often a request had to give its pages up.
-        failed: Requests that outgrew the pool, until ``take_failed``.
     """
-
-    def __init__(self, cache: PagePool, retain_cache_on_finish: bool = False) -> None:
-        """Start without requests.
-
-        Args:
-            cache: The pool that pages come from.
-            retain_cache_on_finish: Whether a new request goes on in the pages of a finished one
-                of the same id, if these were left in place.
-        """
-        self.cache = cache
-        self.retain_cache_on_finish = retain_cache_on_finish
-        self.active_requests: dict[str, RequestState] = {}
-        self.max_running = 256
-        self.ageing = 512
-        self.held_back = 0
-        self.num_preemptions = 0
-        self.failed: list[RequestState] = []
-        self._queue = WaitingQueue()
-        self._retained = RetainedPages(cache)
-        self._cancelled: dict[str, RequestState] = {}
-        self._leaders = PrefixLeaders(self._queue)
-        self._present: Counter[str] = Counter()
-        self._shares = ClientShares(self._present, self._queue, cache)
-        self._arrivals = 0
-        self._steps = 0
-        self._junior_rank = (0, -1)
-        self._is_sorted = True
-
-    @property
-    def waiting_requests(self) -> dict[str, RequestState]:
-        """Waiting requests by id, in no particular order."""
-        return self._queue.states
-
-    @property
-    def num_waiting(self) -> int:
-        """How many requests wait."""
-        return len(self._queue)
-
-    @property
-    def num_running(self) -> int:
-        """How many requests hold pages and take part in steps."""
-        return len(self.active_requests)
-
-    def running(self) -> list[RequestState]:
-        """The running requests, lowest rank (most senior) first; a copy."""
-        if not self._is_sorted:
-            self._sort()
-        return list(self.active_requests.values())
-
-    def waiting(self) -> list[RequestState]:
-        """The waiting requests, next first; a copy."""
-        several = self._are_clients_several
-        return self._shares.ranked(self.active_requests) if several else self._queue.ranked()
-
-    def add_waiting_request(self, state: RequestState) -> None:
-        """Queue a request.
-
-        Args:
-            state: A new one; its ``arrival`` and ``rank`` are set here.
-
-        Raises:
-            InvalidRequestError: Its id is taken, it has no tokens, or it could not run even if it
-                had the whole pool.
-        """
-        self._check(state)
-        state.arrival = self._arrivals
-        state.rank = (self._steps - state.priority * self.ageing, self._arrivals)
-        self._arrivals += 1
-        self._present[state.client] += 1
-        self._queue.push(state)
 
     @abstractmethod
     def schedule_batch(self, token_budget: int, cache_budget: int) -> list[ScheduledRow]:
@@ -152,10 +66,6 @@ class Scheduler(ABC):
         Returns:
             Rows to compute, each request at most once; empty if nothing can run now.
         """
-
-    def has_pending_requests(self) -> bool:
-        """Whether anybody waits or runs."""
-        return bool(self.active_requests or self._queue.states)
 
     def computed(self, rows: Sequence[ScheduledRow]) -> None:
         """Note that rows were computed; their full pages can be found by others from now on.
@@ -187,99 +97,6 @@ class Scheduler(ABC):
             row.state.num_computed = row.start + row.count
             if row.state.status is not _DECODING:
                 row.state.status = _DECODING if row.is_last else _SPLIT_PENDING_REMAINDER
-
-    def finish_request(self, request_id: str, evict_from_cache: bool = True) -> None:
-        """Let a request go, wherever it is; an unknown one is fine.
-
-        Args:
-            request_id: A waiting, running or finished request.
-            evict_from_cache: Whether to give its pages back. If not, they stay its own until it
-                is finished again with eviction, until a request of the same id goes on in them
-                (``retain_cache_on_finish``), or until their space is needed.
-        """
-        state = self._remove(request_id)
-        if state is None:
-            if evict_from_cache and request_id in self._retained.states:
-                self._retained.evict(request_id)
-            return
-        state.end()
-        # A state is behind all tokens of its text, so no other text could go on from it.
-        if evict_from_cache or not state.pages or state.slot >= 0:
-            self._release(state)
-        else:
-            self._retained.keep(state)
-
-    def hold_back(self, num_pages: int, client: str = "") -> None:
-        """Leave pages available for a reservation that waits for them; see ``held_back``.
-
-        Args:
-            num_pages: How many; 0 for none any more.
-            client: Whose they will be. Other clients take them all the same while they hold less
-                than their share.
-        """
-        self.held_back = num_pages
-        self._shares.guest = client if num_pages else None
-        if num_pages:
-            self.evict_retained(num_pages)
-
-    def may_reserve(self, client: str) -> bool:
-        """Whether pages that are available may be reserved for a client, others having had more."""
-        return self._shares.may_reserve(client)
-
-    def evict_retained(self, num_pages: int) -> None:
-        """Take pages away from finished requests, until so many are available or none has any."""
-        while self.cache.num_available < num_pages and self._retained.evict_oldest():
-            pass
-
-    def get_active_request_static_outputs(self, request_id: str) -> list[int]:
-        """Token ids that a running request generated so far; empty for any other."""
-        state = self.active_requests.get(request_id)
-        return [] if state is None else state.generated_tokens
-
-    def set_request_cancellation(self, request_id: str) -> None:
-        """Mark a request for ``clear_cancelled_requests``; an unknown one is fine."""
-        state = self._find(request_id)
-        if state is not None:
-            state.cancelled = True
-            self._cancelled[request_id] = state
-
-    def clear_cancelled_requests(self) -> list[RequestState]:
-        """Let every request go that is marked.
-
-        Returns:
-            Who they are, with what they generated.
-        """
-        cleared = []
-        for request_id, state in self._cancelled.items():
-            if self._find(request_id) is state:
-                self.finish_request(request_id)
-                cleared.append(state)
-        self._cancelled.clear()
-        return cleared
-
-    def request_is_cancelled(self, request_id: str) -> bool:
-        """Whether a request is marked for cancellation, or is not here (any more)."""
-        state = self._find(request_id)
-        return state is None or state.cancelled
-
-    def take_failed(self) -> list[RequestState]:
-        """Requests that outgrew the pool since the last call; they are gone, ``error`` is set."""
-        failed, self.failed = self.failed, []
-        return failed
-
-    def clear(self) -> list[RequestState]:
-        """Let every request go.
-
-        Returns:
-            The running and waiting ones, senior first.
-        """
-        states = [*self.running(), *self.waiting()]
-        for state in states:
-            self.finish_request(state.request_id)
-        while self._retained.evict_oldest():
-            pass
-        self._cancelled.clear()
-        return states
 
     # What subclasses build on.
 
@@ -313,10 +130,11 @@ class Scheduler(ABC):
         """Make rows of candidates, in the order given, as far as budgets and pages go.
 
         A running request that needs a page takes it, if none is left, from the running request of
-        the highest rank, of the client that holds most pages. A waiting one is admitted if there
-        are pages for all of its tokens; if not, no other one of its client is admitted in this
-        step, so that small requests do not pass a large one for ever. One whose beginning another
-        request computes now waits for that; so does a row that does not fit, unless it is first.
+        the highest rank, of the client that holds most, what it is owed aside. A waiting one is
+        admitted if there are pages for all of its tokens; if not, no other one of its client is
+        admitted in this step, so that small requests do not pass a large one for ever. One whose
+        beginning another request computes now waits for that; so does a row that does not fit,
+        unless it is first.
 
         Args:
             candidates: Running and waiting requests, most important first. Read one by one.
@@ -333,140 +151,32 @@ class Scheduler(ABC):
         is_shared = self._are_clients_several
         most = self._share_out(token_budget, max_running) if is_shared else None
         preemptions = self.num_preemptions
-        admitting = True
-        rows: list[ScheduledRow] = []
-        passed: list[RequestState] = []  # prompts whose clients get none of the tokens, at first
-        for state in chain(candidates, passed):
-            if token_budget <= 0:
+        plan = StepPlan(token_budget, cache_budget, most)
+        for state in chain(candidates, plan.passed):
+            if plan.tokens <= 0:
                 break
             if state.status is _PENDING:
-                if not admitting or preemptions != self.num_preemptions or cache_budget <= 0:
+                if not plan.is_open or preemptions != self.num_preemptions or plan.entries <= 0:
                     continue
                 if is_shared and self._shares.has_to_wait(state, most):
                     continue
-                admitting = self._admit(state, max_running)
+                plan.is_open = self._admit(state, max_running)
                 if state.status is _PENDING:
                     continue
-            start = state.num_computed
-            num_tokens = len(state.tokens)
-            count = num_tokens - start
-            if count > 1 and not state.is_whole:
-                count = min(count, token_budget, state.prefill_chunk_size or count)
-            elif rows and (count > token_budget or count > cache_budget):
-                continue  # alone in a step it may have more
-            if most is not None and state.status is not _DECODING and state not in passed:
-                if (allowed := most.get(state.client, count)) <= 0:
-                    passed.append(state)
-                    continue
-                count = count if state.is_whole else min(count, allowed)
-            if start + count > cache_budget and rows:
-                admitting = False
-                count = cache_budget - start
-            if count <= 0:
+            row = plan.row(state)
+            if row is None:
                 continue
-            end = start + count
-            if end > state.room:
-                end = self._grow(state, start, end)
-                if end <= start:
-                    admitting = False
-                    continue
-                count = end - start
-            if state.status is not _DECODING:
-                state.status = _PREFILLING if end == num_tokens else _PREFILLING_SPLIT
-                state.last_chunk = self._steps
-                if most is not None and state.client in most:
-                    most[state.client] -= count
-            rows.append(
-                ScheduledRow(state, start, count, state.pages, end == num_tokens, state.more)
-            )
-            token_budget -= count
-            cache_budget -= end
+            if row.start + row.count > state.room and not self._grow(row):
+                plan.is_open = False
+                continue
+            plan.add(row, self._steps)
         if preemptions != self.num_preemptions:
-            rows = [row for row in rows if row.state.status is not _PENDING]
+            plan.drop_preempted()
         if most is not None:
-            lengthen(rows, token_budget, cache_budget)
+            plan.lengthen()
         if is_shared:
-            self._shares.end_step(rows, self.active_requests, max_running, self.num_spare)
-        return rows
-
-    def preempt(self, state: RequestState) -> None:
-        """Send a running request back to wait, without its pages.
-
-        Its rank brings it to the front again; pages that are still known are not computed again.
-        """
-        del self.active_requests[state.request_id]
-        self._release(state)
-        state.status = _PENDING
-        state.num_preemptions += 1
-        self.num_preemptions += 1
-        self._queue.push(state)
-
-    def check_integrity(self) -> None:
-        """Prove that the books of scheduler and pool are right; for tests.
-
-        Raises:
-            AssertionError: They are not.
-        """
-        running, waiting = self.active_requests, self._queue.states
-        assert not running.keys() & waiting.keys(), "a request both waits and runs"
-        assert not running.keys() & self._retained.states, "a running one has ended"
-        for state in waiting.values():
-            assert state.status is _PENDING, "a waiting request looks like a running one"
-            assert not state.pages, "a waiting request holds pages"
-        for state in running.values():
-            assert state.status not in (_PENDING, RequestStatus.FINISHED, RequestStatus.FAILED)
-            assert state.pages, "a running request holds no pages"
-        self._leaders.check_integrity(running)
-        self.cache.check_integrity([*running.values(), *self._retained.states.values()])
-
-    # Queue and books.
-
-    def _check(self, state: RequestState) -> None:
-        request_id = state.request_id
-        if self._find(request_id) is not None:
-            raise InvalidRequestError("request_id", request_id, "must differ from those in use")
-        if request_id in self._retained.states and not self.retain_cache_on_finish:
-            raise InvalidRequestError(
-                "request_id",
-                request_id,
-                "the pages of a finished request of this id are still held; evict them first",
-            )
-        check_new(state, self.cache)
-
-    def _find(self, request_id: str) -> RequestState | None:
-        return self.active_requests.get(request_id) or self._queue.states.get(request_id)
-
-    def _remove(self, request_id: str) -> RequestState | None:
-        """Take a request out of the running or waiting ones; its pages stay."""
-        state = self.active_requests.pop(request_id, None)
-        if state is not None:
-            self._leaders.leave(state)
-        elif (state := self._queue.states.get(request_id)) is not None:
-            self._queue.remove(state)
-        if state is not None:
-            self._present -= Counter((state.client,))
-            if len(self._present) == 1 and not self._are_clients_several:
-                self._shares.forget()
-        return state
-
-    def _release(self, state: RequestState) -> None:
-        """Take a request's pages away."""
-        self._leaders.leave(state)
-        self.cache.release(state.drop_pages())
-        state.slot = self.cache.release_slot(state.slot)
-
-    def _sort(self) -> None:
-        by_rank = sorted(self.active_requests.values(), key=lambda state: state.rank)
-        self.active_requests = {state.request_id: state for state in by_rank}
-        self._is_sorted = True
-
-    @property
-    def _are_clients_several(self) -> bool:
-        """Whether there is anybody to share with, in the batch or beside it."""
-        present, beside, guest = self._present, self.cache.reserved_by, self._shares.guest
-        if len(present) > 1 or (guest is not None and guest not in present):
-            return True
-        return bool(beside) and not beside.keys() <= present.keys()
+            self._shares.end_step(plan.rows, self.active_requests, max_running, self.num_spare)
+        return plan.rows
 
     def _share_out(self, token_budget: int, max_running: int) -> dict[str, int] | None:
         """Make way for clients below their shares; return what prompts of each may have now."""
@@ -516,10 +226,9 @@ class Scheduler(ABC):
             if not self._retained.evict_oldest():
                 return several and self._shares.is_short(state, needed)
         self._queue.remove(state)
-        state.num_shared = pool.share(known)
+        pool.share(known)
         if state.request_id in self._retained.states:
             self._retained.evict(state.request_id)
-            state.num_shared = 0
         self._start(state, begin_tables(pool, tables, num_known, len(state.tokens)), num_known)
         return True
 
@@ -562,21 +271,19 @@ class Scheduler(ABC):
                 return retained, num_retained
         return tables, blocks * page_size
 
-    def _grow(self, state: RequestState, start: int, end: int) -> int:
+    def _grow(self, row: ScheduledRow) -> bool:
         """Give a running request pages for its next tokens, at the cost of the youngest if need be.
 
         Args:
-            state: The request; what is behind its windows is given back.
-            start: Position of the next token.
-            end: The position behind those that shall be computed.
+            row: What shall be computed of it, less where pages are few; what is behind its windows
+                is given back.
 
         Returns:
-            How far it may go: ``end``, less where pages are few, or ``start`` if it waits for its
-            seniors or outgrew the pool.
+            Whether it goes on: not if it waits for its seniors or outgrew the pool.
         """
-        pool = self.cache
+        pool, state, end = self.cache, row.state, row.start + row.count
         give_back(pool, state)
-        blocks, least = pool.pages_for(end), pool.pages_for(start + 1)
+        blocks, least = pool.pages_for(end), pool.pages_for(row.start + 1)
         while num_missing(state, blocks) > pool.num_available:
             if blocks > least:
                 blocks -= 1
@@ -588,11 +295,13 @@ class Scheduler(ABC):
             if junior is not state:
                 self.preempt(junior)
                 continue
-            if most_pages(pool.windows, pool.page_size, start + 1) > pool.num_pages:
+            if most_pages(pool.windows, pool.page_size, row.start + 1) > pool.num_pages:
                 self._remove(state.request_id)
                 state.end(f"the cache of {pool.num_pages} pages holds no more of its tokens")
                 self._release(state)
                 self.failed.append(state)
-            return start
+            return False
         extend_tables(pool, state, blocks)
-        return min(end, state.room)
+        if state.room < end:
+            row.count, row.is_last = state.room - row.start, False
+        return row.count > 0

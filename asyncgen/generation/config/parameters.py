@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from asyncgen.generation.config import rules
+from asyncgen.generation.config import rules, tool_rules
 from asyncgen.generation.config.rules import MOST_ROWS, MOST_TOP_LOGPROBS, Documented, Range
 
 if TYPE_CHECKING:
@@ -329,11 +329,39 @@ OWN = _group("stream",
        " same salt.", rule=rules.label),
     _P("chat_template_kwargs", "dict[str, Any]", "Variables of the model's chat template, such as"
        " `enable_thinking`; for messages alone.", rule=rules.template_variables, neutral=({},)),
+    _P("tools", "Sequence[dict[str, Any]]", "Functions that the model may call, with the JSON"
+       " schemas of their arguments, as OpenAI has them; for messages alone.",
+       rule=tool_rules.tools, neutral=([], ())),
+    _P("tool_choice", "str | dict[str, Any]", 'Whether it calls one: "auto", as it likes, which is'
+       ' so where none is given; "none"; "required"; or one by its name.',
+       rule=tool_rules.tool_choice),
+    _P("parallel_tool_calls", "bool", "Whether an answer may call several tools; it may unless"
+       " this is False: then it ends behind the first call.", rule=rules.switch),
+    _P("separate_reasoning", "bool", "Tell reasoning apart from the text, where the model marks it;"
+       " it is unless this is False.", rule=rules.switch),
+    _P("enable_thinking", "bool", "Whether the model is asked to think first: a variable of its"
+       " chat template.", rule=rules.switch),
+    _P("reasoning_effort", "str", "How much it is asked to think: a variable of its chat template;"
+       ' where that only knows on and off, "none" is off.', rule=tool_rules.effort),
+    _P("max_reasoning_tokens", "int", "Most tokens of reasoning; behind them its end is written.",
+       rule=_NATURAL),
+    _P("stop_token_ids", "Sequence[int]", "Token ids that end the generation, beside"
+       " `eos_token_id`.", rule=tool_rules.stop_ids, neutral=([], ())),
+    _P("continue_final_message", "bool", "Go on with the last message, in place of answering it.",
+       rule=rules.switch, neutral=_OFF),
     _P("generated_ids", "Sequence[int] | Sequence[Sequence[int]]", "Tokens that were generated"
        " already, one list a sample: the request goes on behind them as if it had generated them.",
        rule=rules.generated_ids, neutral=([], ())),
     _P("fingerprint", "str", "Of the engine that generated `generated_ids`: whether the tokens"
        " behind them are promised to be its own.", rule=rules.label),
+    _P("json_schema", "dict[str, Any] | str", "A JSON schema, or its JSON: the answer is a value"
+       " that it allows.", rule=rules.schema),
+    _P("json_object", "bool", "The answer is an object of JSON.", rule=rules.switch, neutral=_OFF),
+    _P("response_model", "type", "A pydantic model or a dataclass: the answer is one, as JSON, and"
+       " `parsed` is one.", is_local=True),
+    _P("regex", "str", "A regular expression that the whole answer matches.", rule=rules.grammar),
+    _P("grammar", "str", "A grammar of the answer, in Lark or GBNF.", rule=rules.grammar),
+    _P("choice", "list[str]", "Texts of which the answer is one.", rule=rules.choice),
     _P("n", "int", "Short for `num_return_sequences`.", rule=_ROWS),
     _P("skip_special_tokens", "bool", "Leave special tokens out of the text; they are unless"
        " this is False.", rule=rules.switch),

@@ -216,6 +216,25 @@ def template_variables(value: object) -> str | None:
     return reserved and f"`{reserved}` is no variable that a request may set; leave it out"
 
 
+def schema(value: object) -> str | None:
+    """Take a JSON schema, or a text that may be one."""
+    good = isinstance(value, dict | bool) or isinstance(value, str) and bool(value)
+    return None if good else "a JSON schema: a dict, or its JSON as a text"
+
+
+def grammar(value: object) -> str | None:
+    """Take a text that may be a grammar."""
+    return None if isinstance(value, str) and value else "a text that is not empty"
+
+
+def choice(value: Any) -> str | None:
+    """Take texts to choose among."""
+    good = isinstance(value, list | tuple) and all(isinstance(s, str) and s for s in value)
+    if not good or not value:
+        return "a list of texts that are not empty"
+    return None if len(value) <= MOST_ROWS else f"{len(value)} texts; at most {MOST_ROWS}"
+
+
 def callables(value: object) -> str | None:
     """Take a list of what can be called."""
     good = isinstance(value, list) and all(map(callable, value))

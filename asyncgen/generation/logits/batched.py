@@ -27,6 +27,10 @@ class _Row(Protocol):
     def tokens(self) -> list[int]:
         """Prompt and generated tokens; the list only ever grows at its end."""
 
+    @property
+    def processors(self) -> Sequence[Any]:
+        """All of its processors, in their order."""
+
     def input_ids(self, device: torch.device) -> Tensor:
         """The same on a device, int64 [1, T]."""
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from asyncgen.generation.config import GenerationConfig
     from asyncgen.generation.logits.base import Definition
+    from asyncgen.structured.grammar import Grammar
 
 
 def build_logits_processors(
@@ -27,6 +28,7 @@ def build_logits_processors(
     presence_penalty: float = 0.0,
     frequency_penalty: float = 0.0,
     prefix_allowed_tokens_fn: Callable[[int, Tensor], list[int]] | None = None,
+    grammar: Grammar | None = None,
     **setting_fields: Any,
 ) -> CheckedProcessors:
     """Build the processors that a configuration asks for.
@@ -37,6 +39,7 @@ def build_logits_processors(
         presence_penalty: Subtracted from generated tokens once; 0.0 is off.
         frequency_penalty: Subtracted from generated tokens each time; 0.0 is off.
         prefix_allowed_tokens_fn: (index of the prompt, ids [T]) -> ids that may follow.
+        grammar: Compiled from the shape that the answer must have.
         setting_fields: ``prompt_length``, ``eos_token_ids``, ``device`` and the other fields of
             a `Setting`.
 
@@ -52,6 +55,7 @@ def build_logits_processors(
         "presence_penalty": presence_penalty,
         "frequency_penalty": frequency_penalty,
         "prefix_allowed_tokens_fn": prefix_allowed_tokens_fn,
+        "shape": grammar,
     }
     setting = Setting(config, arguments=arguments, **setting_fields)
     built = _build(kinds(Stage.PROCESSOR), setting)

@@ -14,6 +14,7 @@ from asyncgen import native
 from asyncgen.models.kernels.experts import Experts
 from asyncgen.models.kernels.native_heads import NativeHeads
 from asyncgen.models.kernels.native_linear import NativeKernel
+from asyncgen.models.kernels.native_packed import PackedLinearKernel
 from asyncgen.models.kernels.norm import NativeScaler
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ class Block(NamedTuple):
     has_gates: bool
 
 
-_OURS = NativeKernel | NativeScaler | NativeHeads | Experts
+_OURS = NativeKernel | PackedLinearKernel | NativeScaler | NativeHeads | Experts
 
 
 @runtime_checkable
@@ -95,7 +96,7 @@ def pass_gates(x: Tensor, gates: Tensor) -> Tensor:
 
 def compiled_block(block: Block) -> Block | None:
     """A block of compiled parts; ``None`` where a part, or an activation, is not ours."""
-    if isinstance(block.up, NativeKernel) and block.up.activation is None:
+    if isinstance(block.up, NativeKernel | PackedLinearKernel) and block.up.activation is None:
         return None
     parts: list[Any] = []
     for part in block:

@@ -95,6 +95,8 @@ class Stack(Linear):
         bias: ``[matrices * out]`` (or ``[matrices, out]``), or ``None``.
     """
 
+    is_packable = False
+
     def __init__(
         self,
         matrices: int,
@@ -173,6 +175,8 @@ class Exact(nn.Module):
 
 class Router(Linear):
     """The product that gives the logits of experts, in float32 or more."""
+
+    is_packable = False  # a choice may hang by a bit
 
     def __init__(
         self, in_features: int, experts: int, bias: bool = False, *, dtype: torch.dtype

@@ -8,12 +8,14 @@ import torch
 from torch import Tensor, nn
 
 from asyncgen.models.kernels.native_linear import widens
+from asyncgen.models.kernels.native_packed import PackedLinearKernel, supports_packed
 from asyncgen.models.kernels.products import DenseKernel, choose_kernel, kernel_in_place
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from asyncgen.models.kernels.products import Kernel
+    from asyncgen.packed.weight import PackedWeight
 
 
 class Linear(nn.Module):
@@ -28,7 +30,10 @@ class Linear(nn.Module):
         bias: ``[out_features]``, or ``None``.
         kernel: What computes; replaced by `prepare`.
         is_in_place: Whether it is to compute with the weight as it lies, and `prepare` leaves it.
+        is_packable: Whether it takes weights in 4 and 8 bits.
     """
+
+    is_packable = True
 
     weight: nn.Parameter | None
     bias: nn.Parameter | None
@@ -71,6 +76,32 @@ class Linear(nn.Module):
     def keeps(self, stored: torch.dtype) -> bool:
         """Whether the weight may come, and stay, as a file has it: its kernel widens it."""
         return widens(stored, self.dtype)
+
+    @property
+    def packs(self) -> bool:
+        """Whether a kernel multiplies by packed weights here; elsewhere they come unpacked."""
+        return supports_packed(self.dtype)
+
+    def pack(self, parts: Sequence[PackedWeight]) -> None:
+        """Take packed weights, one below the other, in the place of the weight; `packs` is true.
+
+        Those of a gate and of what it lets through are unpacked if they are not alike.
+
+        Args:
+            parts: On the CPU, of all outputs together.
+        """
+        if self.gates and not all(part.is_like(parts[0]) for part in parts):
+            self.weight = _parameter(torch.cat([one.dequantise().to(self.dtype) for one in parts]))
+            self.prepare()
+            return
+        self.weight = None
+        self.kernel = PackedLinearKernel(
+            parts, _detached(self.bias), self.gates, dtype=self.dtype, activation=self.activation
+        )
+
+    def share(self, kernel: PackedLinearKernel) -> None:
+        """Compute with the packed table of an embedding, as a tied head does."""
+        self._tied, self.kernel = True, kernel
 
     def prepare(self) -> None:
         """Lay the weight out for its kernel and free the original; idempotent.
@@ -136,6 +167,9 @@ class Linear(nn.Module):
     def _apply(self, fn: Any, recurse: bool = True) -> Linear:
         # `model.to(...)` reaches parameters only, so the weight becomes one for the occasion.
         packed = self.weight is None and self.kernel is not None and not self._tied
+        kernel = self.kernel
+        if packed and isinstance(kernel, PackedLinearKernel) and _stays(fn, self.dtype):
+            return self
         if packed:
             self.weight = _parameter(self.ready().dense())
             self.kernel = None
@@ -154,7 +188,10 @@ class Embedding(nn.Module):
     Attributes:
         weight: ``[num_embeddings, features]``, of any floating dtype.
         dtype: Dtype of the rows given out.
+        is_packable: As that of `Linear`.
     """
+
+    is_packable = True
 
     weight: nn.Parameter
 
@@ -166,6 +203,38 @@ class Embedding(nn.Module):
         self.dtype = dtype or torch.get_default_dtype()
         self.weight = _parameter(torch.empty(num_embeddings, features, dtype=self.dtype))
         self._table: Tensor | None = None
+        self.kernel: PackedLinearKernel | None = None
+
+    @property
+    def device(self) -> torch.device:
+        """Where the table is."""
+        return self.weight.device
+
+    @property
+    def packs(self) -> bool:
+        """See `Linear.packs`."""
+        return supports_packed(self.dtype)
+
+    def pack(self, parts: Sequence[PackedWeight]) -> None:
+        """Take a packed table in the place of ``weight``, which is empty from now on.
+
+        Args:
+            parts: One, on the CPU, ``[num_embeddings, features]``; `packs` is true.
+        """
+        (table,) = parts
+        self.kernel = PackedLinearKernel([table], None, dtype=self.dtype)
+        self.weight = _parameter(torch.empty(0, table.inputs, dtype=self.dtype))
+
+    def unpack(self) -> None:
+        """Have a packed table back as an ordinary parameter; idempotent."""
+        if self.kernel is not None:
+            self.weight, self.kernel = _parameter(self.dense_weight()), None
+            self._table = None
+
+    def dense_weight(self) -> Tensor:
+        """The table ``[num_embeddings, features]``; a copy in `dtype` if it is packed."""
+        weight = self.weight.detach()
+        return weight if self.kernel is None else self.kernel.dense().to(self.dtype)
 
     def keeps(self, stored: torch.dtype) -> bool:
         """Whether the table may come, and stay, as a file has it: where products do as well."""
@@ -177,6 +246,8 @@ class Embedding(nn.Module):
 
     def lookup(self, ids: Tensor) -> Tensor:
         """Rows of ids ``[N]`` (int64), as a new tensor ``[N, features]``."""
+        if self.kernel is not None:
+            return self.kernel.look_up(ids)
         table = self._table
         if table is None:
             table = self._table = self.weight.detach()
@@ -188,6 +259,9 @@ class Embedding(nn.Module):
         return self.lookup(ids.reshape(-1)).view(*ids.shape, -1)
 
     def _apply(self, fn: Any, recurse: bool = True) -> Embedding:
+        if self.kernel is not None and _stays(fn, self.dtype):
+            return self
+        self.unpack()
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         self.dtype = fn(torch.empty(0, dtype=self.dtype)).dtype
         self._table = None
@@ -195,9 +269,12 @@ class Embedding(nn.Module):
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
+        if self.kernel is not None:
+            destination[f"{prefix}weight"] = self.dense_weight()
         destination[f"{prefix}weight"] = destination[f"{prefix}weight"].to(self.dtype)
 
     def _load_from_state_dict(self, *args: Any) -> None:
+        self.unpack()
         # What is loaded is copied into the table, whose dtype may have fewer bits.
         if self.weight.dtype != self.dtype:
             self.weight = _parameter(self.weight.detach().to(self.dtype))
@@ -211,3 +288,9 @@ def _parameter(tensor: Tensor) -> nn.Parameter:
 
 def _detached(parameter: nn.Parameter | None) -> Tensor | None:
     return None if parameter is None else parameter.detach()
+
+
+def _stays(fn: Any, dtype: torch.dtype) -> bool:
+    """Whether a packed weight stays as it is: what a module's numbers become is what they are."""
+    moved: Tensor = fn(torch.empty(0, dtype=dtype))
+    return moved.device.type == "cpu" and moved.dtype == dtype

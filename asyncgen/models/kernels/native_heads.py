@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from asyncgen import native
 from asyncgen.models.kernels.native_linear import NativeKernel
+from asyncgen.models.kernels.native_packed import PackedLinearKernel
 from asyncgen.models.kernels.norm import NativeScaler
 
 if TYPE_CHECKING:
@@ -28,11 +29,11 @@ class NativeHeads:
 
     def __init__(
         self,
-        latents: NativeKernel,
+        latents: NativeKernel | PackedLinearKernel,
         query_norm: NativeScaler | None,
-        queries: NativeKernel,
+        queries: NativeKernel | PackedLinearKernel,
         latent_norm: NativeScaler,
-        keys_values: NativeKernel,
+        keys_values: NativeKernel | PackedLinearKernel,
         *,
         heads: int,
         plan: LatentPlan,
@@ -70,11 +71,11 @@ def native_heads(*parts: object, heads: int, plan: LatentPlan) -> NativeHeads | 
     """One call for the parts that `NativeHeads` takes, if all of them are our own kernels'."""
     latents, query_norm, queries, latent_norm, keys_values = parts
     if (
-        isinstance(latents, NativeKernel)
+        isinstance(latents, NativeKernel | PackedLinearKernel)
         and (query_norm is None or isinstance(query_norm, NativeScaler))
-        and isinstance(queries, NativeKernel)
+        and isinstance(queries, NativeKernel | PackedLinearKernel)
         and isinstance(latent_norm, NativeScaler)
-        and isinstance(keys_values, NativeKernel)
+        and isinstance(keys_values, NativeKernel | PackedLinearKernel)
     ):
         return NativeHeads(
             latents, query_norm, queries, latent_norm, keys_values, heads=heads, plan=plan

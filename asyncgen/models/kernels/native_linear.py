@@ -89,7 +89,7 @@ class NativeKernel:
         self.activation = activation = activation or ("silu" if is_gated else None)
         self._weight = _lay_out([weight], is_gated, in_tiles=dtype == torch.bfloat16)
         # [panels, 2, 16]
-        self._bias = None if bias is None else torch.stack(_halves(bias.float(), is_gated), 1)
+        self._bias = None if bias is None else torch.stack(halves(bias.float(), is_gated), 1)
         self.compiled = compiled = native.kernels.Linear(
             self._weight,
             self._bias,
@@ -111,8 +111,8 @@ class NativeKernel:
 
     def dense(self) -> Tensor:
         """See `Kernel`."""
-        halves = _take_apart(self._weight, self._inputs)
-        return _whole(halves, self._outputs, self.is_gated).contiguous()
+        apart = _take_apart(self._weight, self._inputs)
+        return whole(apart, self._outputs, self.is_gated).contiguous()
 
     def __reduce__(
         self,
@@ -120,7 +120,7 @@ class NativeKernel:
         """Copy and pickle by way of the ordinary layout, as the others do."""
         bias = self._bias
         if bias is not None:
-            bias = _whole(bias, self._outputs, self.is_gated)
+            bias = whole(bias, self._outputs, self.is_gated)
         return NativeKernel, (self.dense(), bias, self.is_gated, self._dtype, self.activation)
 
 
@@ -169,7 +169,7 @@ class NativeStack:
         if bias is not None:
             biases = torch.split(bias.float(), self._outputs)
             # [matrices * panels, 2, 16]
-            self._bias = torch.cat([torch.stack(_halves(one, is_gated), 1) for one in biases])
+            self._bias = torch.cat([torch.stack(halves(one, is_gated), 1) for one in biases])
         self.compiled = native.kernels.Linear(
             self._weight,
             self._bias,
@@ -185,7 +185,7 @@ class NativeStack:
     def dense(self) -> Tensor:
         """The weights as they came, ``[matrices * out, in]``."""
         parts = _take_apart(self._weight, self._inputs).chunk(self._matrices)
-        return torch.cat([_whole(part, self._outputs, self._is_gated) for part in parts])
+        return torch.cat([whole(part, self._outputs, self._is_gated) for part in parts])
 
     def __reduce__(
         self,
@@ -194,11 +194,11 @@ class NativeStack:
         bias = self._bias
         if bias is not None:
             parts = bias.chunk(self._matrices)
-            bias = torch.cat([_whole(part, self._outputs, self._is_gated) for part in parts])
+            bias = torch.cat([whole(part, self._outputs, self._is_gated) for part in parts])
         return NativeStack, (self.dense(), bias, self._matrices, self._is_gated, self._dtype)
 
 
-def _halves(rows: Tensor, is_gated: bool) -> tuple[Tensor, Tensor]:
+def halves(rows: Tensor, is_gated: bool) -> tuple[Tensor, Tensor]:
     """Outputs ``[out, ...]`` as both halves of each panel, ``[panels, 16, ...]``.
 
     They are filled up with zeros. A panel of a gated weight holds 16 outputs of the gate and the
@@ -211,8 +211,8 @@ def _halves(rows: Tensor, is_gated: bool) -> tuple[Tensor, Tensor]:
     return first, second
 
 
-def _whole(halves: Tensor, outputs: int, is_gated: bool) -> Tensor:
-    """The opposite of `_halves`: ``[panels, 2, 16, ...]`` as ``[out, ...]``."""
+def whole(halves: Tensor, outputs: int, is_gated: bool) -> Tensor:
+    """The opposite of `halves`: ``[panels, 2, 16, ...]`` as ``[out, ...]``."""
     if not is_gated:
         return halves.flatten(0, 2)[:outputs]
     gate, up = (half.flatten(0, 1)[: outputs // 2] for half in halves.unbind(1))
@@ -238,7 +238,7 @@ def _lay_out(matrices: Sequence[Tensor], is_gated: bool, *, in_tiles: bool) -> T
         shape = (-(-inputs // TILE_INPUTS), 2, TILE_INPUTS // 2, HALF, 2)
     panels = empty((len(matrices) * count, *shape), matrices[0].dtype)
     for place, matrix in zip(torch.split(panels, count), matrices, strict=True):
-        for number, half in enumerate(_halves(matrix, is_gated)):
+        for number, half in enumerate(halves(matrix, is_gated)):
             _fill(place, number, half)
     return panels
 

@@ -17,6 +17,7 @@ from torch import nn
 from asyncgen import native
 from asyncgen.models.kernels.linear import Linear
 from asyncgen.models.kernels.native_linear import NativeKernel, NativeStack
+from asyncgen.models.kernels.native_packed import PackedLinearKernel
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -56,5 +57,6 @@ def _claims(core: object) -> bool:
         return False
     layers = [module for module in core.modules() if isinstance(module, Linear)]
     return bool(layers) and all(
-        isinstance(layer.kernel, NativeKernel | NativeStack) for layer in layers
+        isinstance(layer.kernel, NativeKernel | NativeStack | PackedLinearKernel)
+        for layer in layers
     )

@@ -22,6 +22,8 @@ bool has_avx512() {
 
 bool has_avx512_bf16() { return has_avx512() && __builtin_cpu_supports("avx512bf16"); }
 
+bool has_avx512_vnni() { return has_avx512() && __builtin_cpu_supports("avx512vnni"); }
+
 bool has_amx_bf16() {
   unsigned a = 0, b = 0, c = 0, d = 0;
   if (!has_avx512_bf16() || !__get_cpuid_count(7, 0, &a, &b, &c, &d)) return false;

@@ -37,30 +37,6 @@ bool read_stored(PyObject* dtype, const Linear& linear, Stored& stored) {
   return false;
 }
 
-// Reads what becomes of a product: an activation of all of it, or of a gate, or nothing.
-bool read_activation(const char* name, bool is_gated, Use& use) {
-  use = is_gated ? GATE_SILU : STORE;
-  if (name == nullptr) return true;
-  if (is_gated && std::strcmp(name, "clamped") != 0) return read_gate(name, use);
-  const struct {
-    const char* name;
-    Use use;
-  } known[] = {{"silu", SILU},
-               {"gelu", GELU},
-               {"gelu_tanh", GELU_TANH},
-               {"relu", RELU},
-               {"relu2", RELU_SQUARED}};
-  for (const auto& one : known) {
-    if (std::strcmp(name, one.name) == 0) {
-      use = one.use;
-      return true;
-    }
-  }
-  PyErr_Format(PyExc_ValueError,
-               "the activation is '%s' and must be silu, gelu, gelu_tanh, relu or relu2", name);
-  return false;
-}
-
 PyObject* make(PyTypeObject* type, PyObject* args, PyObject* keywords) {
   static const char* names[] = {"weight",   "bias",       "dtype",    "inputs", "outputs",
                                 "is_gated", "uses_tiles", "matrices", "activation",
@@ -204,16 +180,59 @@ PyObject* add_to(PyObject* self, PyObject* const* args) {
   Py_RETURN_NONE;
 }
 
+PyObject* look_up(PyObject* self, PyObject* const* args) {
+  const Linear& linear = unbox<Linear>(self);
+  View ids, out;
+  if (linear.stored != Stored::PACKED || linear.matrices != 1 || linear.is_gated) {
+    PyErr_SetString(PyExc_ValueError, "rows are looked up in a packed matrix that is no gate's");
+    return nullptr;
+  }
+  if (!look_at(args[0], ids) || !look_at(args[1], out)) return nullptr;
+  if (!is_dtype(ids.dtype, "torch.int64") || ids.dims != 1 || !ids.is_cpu || !ids.is_dense_from(0)) {
+    return refuse("ids are", args[0], "[N] torch.int64 on cpu is expected");
+  }
+  if (!out.has_shape({ids.sizes[0], linear.inputs}) || out.dtype != linear.dtype || !out.is_cpu ||
+      !out.is_dense_from(0)) {
+    return refuse("results are", args[1], "this weight gives [%lld, %lld] %S on cpu",
+                  static_cast<long long>(ids.sizes[0]), static_cast<long long>(linear.inputs),
+                  linear.dtype);
+  }
+  for (std::int64_t row = 0; row < ids.sizes[0]; ++row) {
+    const std::int64_t id = ids.as<std::int64_t>()[row];
+    if (id < 0 || id >= linear.outputs) {
+      return PyErr_Format(PyExc_IndexError, "row %lld of %lld", static_cast<long long>(id),
+                          static_cast<long long>(linear.outputs));
+    }
+    if (linear.kind == Kind::FLOAT32) {
+      packed_row(linear.packed[0], linear.inputs, id, out.as<float>() + row * linear.inputs);
+    } else {
+      packed_row(linear.packed[0], linear.inputs, id, out.as<bf16>() + row * linear.inputs);
+    }
+  }
+  return Py_NewRef(args[1]);
+}
+
 PyMethodDef methods[] = {
     METHOD("into", into, 2, "into($self, x, out, /)\n--\n\nMultiply rows into `out`, and return it."),
     METHOD("add_to", add_to, 2, "add_to($self, residual, x, /)\n--\n\nAdd the product to `residual`."),
+    METHOD("look_up", look_up, 2,
+           "look_up($self, ids, out, /)\n--\n\n"
+           "Write those rows of a packed matrix, int64, into `out`, and return it."),
     {nullptr, nullptr, 0, nullptr},
 };
 
 }  // namespace
 
 void multiply(const Linear& linear, const Rows& x, const Rows& out, Use use) noexcept {
-  if (linear.stored == Stored::BFLOAT16) {
+  if (linear.stored == Stored::PACKED) {
+    multiply_packed(linear, x, out, use);
+  } else if (linear.stored == Stored::JOINED) {
+    char* at = out.data;
+    for (const Linear* part : linear.joined) {
+      multiply(*part, x, Rows(at, out.stride, out.count), use);
+      at += part->outputs * item_size(linear.kind);
+    }
+  } else if (linear.stored == Stored::BFLOAT16) {
     linear_f32(product_of<float, bf16>(linear, x, out, use));
   } else if (linear.stored == Stored::FLOAT16) {
     linear_f32(product_of<float, f16>(linear, x, out, use));
@@ -257,6 +276,29 @@ bool read_gate(const char* activation, Use& use) {
   }
   PyErr_Format(PyExc_ValueError, "the gate is '%s' and must be silu, gelu, gelu_tanh or clamped",
                activation);
+  return false;
+}
+
+bool read_activation(const char* name, bool is_gated, Use& use) {
+  use = is_gated ? GATE_SILU : STORE;
+  if (name == nullptr) return true;
+  if (is_gated && std::strcmp(name, "clamped") != 0) return read_gate(name, use);
+  const struct {
+    const char* name;
+    Use use;
+  } known[] = {{"silu", SILU},
+               {"gelu", GELU},
+               {"gelu_tanh", GELU_TANH},
+               {"relu", RELU},
+               {"relu2", RELU_SQUARED}};
+  for (const auto& one : known) {
+    if (std::strcmp(name, one.name) == 0) {
+      use = one.use;
+      return true;
+    }
+  }
+  PyErr_Format(PyExc_ValueError,
+               "the activation is '%s' and must be silu, gelu, gelu_tanh, relu or relu2", name);
   return false;
 }
 

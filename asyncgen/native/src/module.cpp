@@ -9,9 +9,10 @@
 namespace {
 
 PyObject* features(PyObject*, PyObject*) {
-  return Py_BuildValue("{s:O,s:O,s:O}", "avx512", has_avx512() ? Py_True : Py_False, "avx512_bf16",
-                       has_avx512_bf16() ? Py_True : Py_False, "amx_bf16",
-                       has_amx_bf16() ? Py_True : Py_False);
+  return Py_BuildValue("{s:O,s:O,s:O,s:O}", "avx512", has_avx512() ? Py_True : Py_False,
+                       "avx512_bf16", has_avx512_bf16() ? Py_True : Py_False, "amx_bf16",
+                       has_amx_bf16() ? Py_True : Py_False, "avx512_vnni",
+                       has_avx512_vnni() ? Py_True : Py_False);
 }
 
 // OpenMP keeps a number for each thread: other threads of the process notice nothing.
@@ -57,11 +58,10 @@ PyModuleDef module = {
 
 PyMODINIT_FUNC PyInit__kernels() {
   Reference made(PyModule_Create(&module));
-  if (!made || !add_linear(made.get()) || !add_rows(made.get()) || !add_attention(made.get()) ||
-      !add_experts(made.get()) || !add_latent(made.get()) || !add_states(made.get()) ||
-      !add_scans(made.get()) || !add_delta(made.get()) ||
-      !add_convolution(made.get()) ||
-      !add_layers(made.get())) {
+  if (!made || !add_linear(made.get()) || !add_packed(made.get()) || !add_rows(made.get()) ||
+      !add_attention(made.get()) || !add_experts(made.get()) || !add_latent(made.get()) ||
+      !add_states(made.get()) || !add_scans(made.get()) || !add_delta(made.get()) ||
+      !add_convolution(made.get()) || !add_layers(made.get())) {
     return nullptr;
   }
   return Py_NewRef(made.get());

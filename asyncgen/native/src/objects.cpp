@@ -39,6 +39,14 @@ bool read_number(const Reference& number, std::int64_t& read) {
 
 }  // namespace
 
+bool is_dtype(PyObject* object, const char* name) {
+  if (std::strcmp(Py_TYPE(object)->tp_name, "torch.dtype") != 0) return false;
+  Reference text(PyObject_Str(object));
+  const bool is_it = text && PyUnicode_CompareWithASCIIString(text.get(), name) == 0;
+  PyErr_Clear();
+  return is_it;
+}
+
 bool read_kind(PyObject* dtype, Kind& kind) {
   Reference text(PyObject_Str(dtype));
   if (!text) return false;

@@ -37,6 +37,10 @@ enum class Kind { FLOAT32, BFLOAT16 };
 
 // Reads torch.float32 or torch.bfloat16; anything else raises ValueError.
 bool read_kind(PyObject* dtype, Kind& kind);
+
+// Whether an object is torch's dtype of a name, such as "torch.uint8".
+bool is_dtype(PyObject* object, const char* name);
+
 inline std::int64_t item_size(Kind kind) { return kind == Kind::FLOAT32 ? 4 : 2; }
 
 // A tensor as C++ sees it: where it lies, and how.
@@ -155,6 +159,7 @@ PyObject* with_arguments(PyObject* self, PyObject* const* args, Py_ssize_t count
    METH_FASTCALL, help}
 
 bool add_linear(PyObject* module);
+bool add_packed(PyObject* module);
 bool add_rows(PyObject* module);
 bool add_attention(PyObject* module);
 bool add_experts(PyObject* module);

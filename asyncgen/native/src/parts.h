@@ -6,6 +6,8 @@
 #include <vector>
 
 #include "kernels.h"
+#include "linear_packed.h"
+#include "memory.h"
 #include "objects.h"
 
 // Rows of a tensor, or of memory of our own; the stride counts elements.
@@ -18,8 +20,9 @@ struct Rows {
   explicit Rows(const View& view) : Rows(view.data, view.strides[0], view.sizes[0]) {}
 };
 
-// What a weight's numbers are: those of its rows, or of 16 bits for rows in float32.
-enum class Stored { AS_ROWS, BFLOAT16, FLOAT16 };
+// What a weight's numbers are: those of its rows, of 16 bits for rows in float32, or of 4 or 8 bits;
+// or it consists of others, which give some of the outputs each.
+enum class Stored { AS_ROWS, BFLOAT16, FLOAT16, PACKED, JOINED };
 
 // A weight in panels, and its bias; or several of one size, one behind the other.
 struct Linear {
@@ -33,12 +36,22 @@ struct Linear {
   Use use;  // what becomes of its product where nothing else is said
   std::int64_t inputs, outputs, matrices;
   std::int64_t matrix_size;  // numbers of a matrix in panels
+  std::vector<PackedLayout> packed = {};  // one a matrix, of PACKED
+  std::vector<Linear*> joined = {};       // in the order of their outputs, of JOINED
 };
 
 void multiply(const Linear& linear, const Rows& x, const Rows& out, Use use) noexcept;
 
+// The same with a weight of 4 or 8 bits. Where there is no memory for the rows as integers, results
+// are no numbers, which nothing is picked by.
+void multiply_packed(const Linear& linear, const Rows& x, const Rows& out, Use use) noexcept;
+
 // What a gate of some activation makes of a product; false, and a Python error, if it is not known.
 bool read_gate(const char* activation, Use& use);
+
+// What becomes of a product by an activation of all of it or of a gate, null for none; false, and a
+// Python error, if it is not known.
+bool read_activation(const char* name, bool is_gated, Use& use);
 
 // What multiplies the groups of some rows, each by the matrix that it names.
 struct Groups {
@@ -51,35 +64,6 @@ struct Gate {
 };
 void multiply(const Linear& linear, const Rows& x, const Rows& out, const Gate& gate,
               const Groups& groups) noexcept;
-
-// Memory for what lies between, kept from call to call.
-class Memory {
- public:
-  // Makes room for so many bytes; false if there are not so many.
-  bool hold(std::size_t bytes) {
-    if (bytes <= size_) return true;
-    size_ = rounded(bytes);
-    data_.reset(static_cast<char*>(std::aligned_alloc(LINE, size_)));
-    if (data_ == nullptr) size_ = 0;
-    return data_ != nullptr;
-  }
-  char* data() const { return data_.get(); }
-
-  // Whether it is little enough to be kept.
-  bool is_small() const { return size_ <= MOST_KEPT; }
-
-  // Bytes up to the next cache line.
-  static std::size_t rounded(std::size_t bytes) { return (bytes + LINE - 1) / LINE * LINE; }
-
- private:
-  static constexpr std::size_t LINE = 64, MOST_KEPT = 8 << 20;
-  struct Free {
-    void operator()(char* memory) const { std::free(memory); }
-  };
-
-  std::unique_ptr<char, Free> data_;
-  std::size_t size_ = 0;
-};
 
 // A feed-forward of which each token uses a few of many, as a router chooses.
 struct Experts {

@@ -86,7 +86,7 @@ def test_one_question_goes_on_with_the_last_conversation(llm: ScriptedLLM, state
     _keep(state, "some/model", seed=3, top_p=0.5)
     assert run_cli("chat", "c", "--continue", "--seed", "4").exit_code == 0
     assert _texts(llm.asked[0][0]) == ["s", "a", "b", "c"]
-    assert llm.asked[0][1] == {"seed": 4, "top_p": 0.5}
+    assert llm.asked[0][1] == {"seed": 4, "top_p": 0.5, "separate_reasoning": False}
     assert llm.source == source.Source("some/model")
     assert run_cli("chat", "d", "-c", "--system", "t", "-m", "other", "--no-save").exit_code == 0
     said = ["t", "a", "b", "c", "An answer.", "d"]
@@ -151,3 +151,15 @@ def test_generate_tells_samples_apart_and_can_wait_for_the_end() -> None:
 def test_generate_reads_a_pipe_as_it_stands(llm: ScriptedLLM, arguments: list[str]) -> None:
     assert run_cli(*arguments, stdin="Once\n").exit_code == 0
     assert llm.asked[0][0] == "Once\n"
+
+
+def test_answers_are_held_to_the_schema_in_a_file(llm: ScriptedLLM, tmp_path: Path) -> None:
+    file = tmp_path / "schema.json"
+    file.write_text('{"type": "object"}', encoding="utf-8")
+    assert run_cli("chat", "Hi", "--json-schema", str(file)).exit_code == 0
+    assert llm.asked[0][1]["json_schema"] == {"type": "object"}
+    for text in ("{", "[]"):
+        file.write_text(text, encoding="utf-8")
+        refused = run_cli("chat", "Hi", "--json-schema", str(file))
+        assert refused.exit_code == 1 and "--json-schema" in refused.stderr
+    assert "cannot be read" in run_cli("chat", "Hi", "--json-schema", str(tmp_path)).stderr

@@ -70,7 +70,8 @@ async def test_a_conversation_is_kept_as_messages() -> None:
 async def test_settings_reach_the_request() -> None:
     table = Table(["/set temperature 0.5", "/set sample on", "Hi"], ScriptedLLM())
     await table.run()
-    assert table.llm.asked[0][1] == {"temperature": 0.5, "do_sample": True}
+    told = {"separate_reasoning": False}  # the terminal shows all that is written
+    assert table.llm.asked[0][1] == {"temperature": 0.5, "do_sample": True, **told}
 
 
 @pytest.mark.parametrize("stats", [True, False])
@@ -213,7 +214,7 @@ async def test_saving_and_loading(tmp_path: Path) -> None:
     second = Table([f"/load {file}", "More"], ScriptedLLM())
     assert "2 messages loaded" in await second.run()
     prompt, params = second.llm.asked[0]
-    assert len(prompt) == 3 and params == {"seed": 7}
+    assert len(prompt) == 3 and params == {"seed": 7, "separate_reasoning": False}
 
 
 async def test_mistakes_with_files_and_commands_stay_in_the_session(tmp_path: Path) -> None:

@@ -29,7 +29,18 @@ CHAT: dict[str, Any] = {"model": "demo", "messages": [TURN], "max_tokens": 3}
     ("changes", "param"),
     [
         ({"tools": [{"type": "function"}]}, "tools"),
-        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"response_format": {"type": "xml"}}, "response_format"),
+        ({"response_format": {"type": "json_object"}, "json_schema": {}}, "json_schema"),
+        (
+            {
+                "response_format": {
+                    "type": "json_schema",
+                    "json_schema": {"name": "a", "schema": {"not": {}}},
+                }
+            },
+            "response_format",
+        ),
+        ({"regex": "("}, "regex"),
         ({"temprature": 1}, "temprature"),
         ({"temperature": -1}, "temperature"),
         ({"temperature": "1"}, "temperature"),

@@ -9,11 +9,9 @@ from pydantic import ValidationError
 
 from asyncgen.generation.config.parameters import PARAMETERS
 from asyncgen_apps.openai_http.failures import from_validation
+from asyncgen_apps.openai_http.fields import MAX_IDS, MAX_SEQUENCES, MAX_WORDS
 from asyncgen_apps.openai_http.schema import (
     MAX_CHOICES,
-    MAX_IDS,
-    MAX_SEQUENCES,
-    MAX_WORDS,
     NEUTRAL,
     ChatCompletionRequest,
     CompletionRequest,

@@ -39,6 +39,18 @@ def text(**fields: Any) -> Plan:
         ({"logprobs": False}, {}),
         ({"n": 3}, {"n": 3}),
         ({"chat_template_kwargs": {"a": [1]}}, {"chat_template_kwargs": {"a": [1]}}),
+        ({"response_format": {"type": "text"}}, {}),
+        ({"response_format": {"type": "json_object"}}, {"json_object": True}),
+        (
+            {
+                "response_format": {
+                    "type": "json_schema",
+                    "json_schema": {"name": "a", "strict": True, "schema": {"type": "null"}},
+                }
+            },
+            {"json_schema": {"type": "null"}},
+        ),
+        ({"choice": ["a"]}, {"choice": ["a"]}),
         ({"n": 1}, {}),
         ({"min_tokens": 4}, {"min_new_tokens": 4}),
         ({"ignore_eos": True}, {"eos_token_id": []}),

@@ -4,108 +4,23 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections import Counter
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from asyncgen.engine.scheduling.groups import pages_of_clients
 from asyncgen.engine.scheduling.pages import PagePool
 from asyncgen.engine.scheduling.scheduler import Scheduler
 from asyncgen.engine.scheduling.schedulers import FIFOScheduler, PrefillFirstScheduler
+from tests.doubles.clients import ORDERS, STEPS, Clients, Manner
 from tests.doubles.paged import Loop, alone
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
-    from asyncgen.engine.scheduling.state import RequestState, ScheduledRow
-
-STEPS = 200
-ORDERS: list[Callable[[PagePool], Scheduler]] = [
-    FIFOScheduler,
-    lambda pool: FIFOScheduler(pool, safety_margin=0.0),
-    PrefillFirstScheduler,
-]
-
-
-@dataclass(frozen=True)
-class Manner:
-    """How a client behaves that always wants more.
-
-    Attributes:
-        prompt: Shortest and longest prompt, in tokens.
-        new: Fewest and most new tokens of a request.
-        n: Requests that come together.
-        queue: Requests that it keeps waiting.
-        priority: What it claims.
-        cancels: Share of its running requests that it cancels at each step.
-        alike: Whether its prompts begin alike.
-    """
-
-    prompt: tuple[int, int] = (4, 12)
-    new: tuple[int, int] = (8, 40)
-    n: int = 1
-    queue: int = 4
-    priority: int = 0
-    cancels: float = 0.0
-    alike: bool = False
-
-
-class Clients:
-    """Clients of different manners, and what each had."""
-
-    def __init__(self, loop: Loop, manners: dict[str, Manner], seed: int) -> None:
-        self.loop = loop
-        self.manners = manners
-        self.rng = random.Random(seed)
-        self.seats: Counter[str] = Counter()
-        self.pages: Counter[str] = Counter()
-        self.prompt_tokens: Counter[str] = Counter()
-        self.states: list[RequestState] = []
-
-    def step(self) -> None:
-        """Ask for more where too little waits, and run a step."""
-        scheduler = self.loop.scheduler
-        waiting = Counter(state.client for state in scheduler.waiting_requests.values())
-        for client, manner in self.manners.items():
-            while waiting[client] < manner.queue:
-                prompt = self._prompt(manner)
-                for _ in range(manner.n):
-                    self.states.append(
-                        self.loop.add(
-                            prompt,
-                            self.rng.randint(*manner.new),
-                            client=client,
-                            priority=manner.priority,
-                        )
-                    )
-                waiting[client] += manner.n
-        for state in scheduler.running():
-            manner = self.manners.get(state.client, Manner())
-            if self.rng.random() < manner.cancels:
-                self.loop.cancel(state)
-        rows = self.loop.step()
-        for row in rows:
-            if row.count > 1 or row.start + row.count <= len(row.state.initial_tokens):
-                self.prompt_tokens[row.state.client] += row.count
-        for state in {*scheduler.running(), *(row.state for row in rows)}:
-            self.seats[state.client] += 1
-        for client in self.manners:
-            own = {page for s in scheduler.running() if s.client == client for page in s.pages}
-            self.pages[client] += len(own)
-
-    def _prompt(self, manner: Manner) -> list[int]:
-        length = self.rng.randint(*manner.prompt)
-        head = [1] * (length // 2) if manner.alike else []
-        return head + [self.rng.randrange(7) for _ in range(length - len(head))]
-
-    def require_even(self, had: Counter[str], clients: Iterator[str] | None = None) -> None:
-        """Each has nine tenths of an even share of what all had together."""
-        even = sum(had.values()) / len(self.manners)
-        assert all(had[client] >= 0.9 * even for client in clients or self.manners), had
-
+    from asyncgen.engine.scheduling.state import ScheduledRow
 
 GREEDY = [
     Manner(n=16, queue=32),
@@ -344,7 +259,7 @@ def test_a_row_that_comes_back_counts_all_its_pages() -> None:
         loop.step()
     assert [state.num_preemptions for state in hog] == [0, 0, 1, 1]
     assert scheduler.num_running == 4
-    held = scheduler._shares._held(scheduler.running())
+    held = pages_of_clients(scheduler.cache, scheduler.running())
     assert held["hog"] == sum(len(state.pages) for state in hog)
 
 

@@ -373,7 +373,7 @@ def packed_logits(core: Any, ids: Tensor) -> list[Tensor]:
     """Logits ``[S, V]`` of each row of ``[B, S]``, packed into one step over pages."""
     core.prepare()
     groups, pages, each = len(plan_groups(core.config).groups), count(), -(-ids.shape[1] // PAGE)
-    rows = []
+    rows: list[Row] = []
     for row in ids:
         first, *more = ([next(pages) for _ in range(each)] for _ in range(groups))
         rows.append(Row(row, first, more=more, count=len(row), slot=len(rows)))

@@ -92,6 +92,16 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
         {"attn_layer_period": 3, "expert_layer_period": 1, "expert_layer_offset": 0, **_TIED},
         {"mamba_conv_bias": False, "mamba_d_conv": 2, "mamba_expand": 1, "rms_norm_eps": 1e-3},
     ],
+    "lfm2": [
+        {"conv_bias": True, "conv_L_cache": 4, "block_auto_adjust_ff_dim": False},
+        {"block_ffn_dim_multiplier": 1.4, **_UNTIED},
+        {"layer_types": ["full_attention", "conv"] * 2, "conv_L_cache": 2, "norm_eps": 1e-3},
+    ],
+    "lfm2_moe": [
+        {"conv_bias": True, "norm_topk_prob": False, "routed_scaling_factor": 2.5},
+        {"use_expert_bias": False, "num_dense_layers": 0, "conv_L_cache": 4},
+        {"layer_types": ["full_attention", "conv"] * 2, "norm_eps": 1e-3, **_UNTIED},
+    ],
     "nemotron_h": [
         {"layers_block_type": ["attention", "mlp", "mamba"], "use_bias": True, "n_groups": 1},
         {"use_conv_bias": False, "mlp_bias": True, "conv_kernel": 2},

@@ -14,7 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from asyncgen import InvalidRequestError, Timing, TokenLogprob, TopLogprob, Usage
+from asyncgen import (
+    InvalidRequestError,
+    Timing,
+    TokenLogprob,
+    ToolCallDelta,
+    TopLogprob,
+    Usage,
+)
 from asyncgen_apps.websocket.client.errors import ConnectionLostError, error_from_server
 from asyncgen_apps.websocket.client.request import Phase
 from asyncgen_apps.websocket.messages import SERVER_MESSAGE, Accepted, Delta, Done, Error, Logprob
@@ -325,6 +332,8 @@ def _add(request: Request, delta: Delta) -> None:
         token_ids=delta.token_ids,
         logprobs=None if delta.logprobs is None else [_logprob(one) for one in delta.logprobs],
         time=delta.time,
+        reasoning=delta.reasoning or "",
+        tool_calls=[ToolCallDelta(**one.model_dump()) for one in delta.tool_calls or ()],
     )
 
 

@@ -13,7 +13,16 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from asyncgen import Completion, Sample, Timing, TokenEvent, TokenLogprob, Usage
+from asyncgen import (
+    Completion,
+    Sample,
+    Timing,
+    TokenEvent,
+    TokenLogprob,
+    ToolCall,
+    ToolCallDelta,
+    Usage,
+)
 from asyncgen_apps.websocket.client.errors import ConnectionLostError
 
 if TYPE_CHECKING:
@@ -48,6 +57,8 @@ class _Text:
     logprobs: list[TokenLogprob] | None = None
     finish_reason: FinishReason | None = None
     stop_reason: int | str | None = None
+    reasoning: list[str] = field(default_factory=list)
+    calls: list[ToolCallDelta] = field(default_factory=list)
 
 
 class Request:
@@ -186,6 +197,8 @@ class Request:
         token_ids: Sequence[int] | None,
         logprobs: Sequence[TokenLogprob] | None,
         time: float | None = None,
+        reasoning: str = "",
+        tool_calls: Sequence[ToolCallDelta] = (),
     ) -> None:
         """Take in a delta; one that has arrived before changes nothing.
 
@@ -198,6 +211,8 @@ class Request:
                 text. ``None`` is not told.
             logprobs: One entry a token id, if asked for.
             time: Seconds since the engine accepted the request; ``None`` takes the client's clock.
+            reasoning: Reasoning that became complete.
+            tool_calls: Pieces of calls.
 
         Raises:
             GapError: Something before it is missing, or it repeats a part of what has arrived.
@@ -209,10 +224,12 @@ class Request:
         if not self._repeats(index, token_ids):
             self.fail(ConnectionLostError("its server was lost, and another says something else"))
             return
+        if token_ids and len(token_ids) <= self._dropped.get(index, (0, 0))[1]:
+            reasoning, tool_calls = "", ()  # has arrived before
         text, token_ids, logprobs = self._new(index, text, token_ids, logprobs)
         if is_rest:
             self._rests[index] = text
-        if is_rest or (not text and not token_ids):
+        if is_rest or not (text or token_ids or reasoning or tool_calls):
             return
         since = self._since_accepted() if time is None else time
         if token_ids:
@@ -220,10 +237,15 @@ class Request:
         sample = self._samples.setdefault(index, _Text())
         sample.texts.append(text)
         sample.token_ids.extend(token_ids)
+        sample.reasoning.append(reasoning)
+        sample.calls += tool_calls
         if logprobs is not None:
             sample.logprobs = [*(sample.logprobs or ()), *logprobs]
         shown = None if logprobs is None else tuple(logprobs)
-        self.events.append(TokenEvent(index, tuple(token_ids), text, shown, since))
+        event = TokenEvent(index, tuple(token_ids), text, shown, since)
+        if reasoning or tool_calls:
+            event = replace(event, reasoning=reasoning, tool_calls=tuple(tool_calls))
+        self.events.append(event)
         self.wake()
 
     def finish(
@@ -298,6 +320,9 @@ class Request:
                     finish_reason=sample.finish_reason or self._unfinished,
                     stop_reason=sample.stop_reason,
                     logprobs=None if sample.logprobs is None else tuple(sample.logprobs),
+                    reasoning="".join(sample.reasoning),
+                    tool_calls=ToolCall.whole(sample.calls),
+                    tool_errors=tuple(one.error for one in sample.calls if one.error is not None),
                 )
             )
         generated = sum(len(sample.token_ids) for sample in samples)

@@ -1,0 +1,137 @@
+"""``asyncgen serve-ray``: one model in several processes or on several machines, by Ray Serve."""
+
+import json
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from asyncgen_apps.cli.arguments import Debug, Device, Dtype, Model, Threads
+from asyncgen_apps.cli.doors import AllowAnonymous, AllowedHost, check_reach
+from asyncgen_apps.cli.guard import UserError, one_line_errors, require_installed
+
+if TYPE_CHECKING:
+    from asyncgen_apps.ray_serve import RaySettings
+
+NEEDED = ("ray", "fastapi", "websockets")
+
+
+def serve_ray(
+    model: Model = "demo",
+    replicas: Annotated[int, typer.Option(min=1, help="Engines, a process each.")] = 2,
+    max_replicas: Annotated[
+        int | None, typer.Option(min=1, help="Up to so many where there is work; else no scaling.")
+    ] = None,
+    ingresses: Annotated[int, typer.Option(min=1, help="Processes that hold connections.")] = 1,
+    gpus: Annotated[float, typer.Option(min=0, help="GPUs of a replica.")] = 0.0,
+    cpus: Annotated[float, typer.Option(min=0, help="CPUs of a replica, as Ray counts.")] = 1.0,
+    host: Annotated[str, typer.Option(help="Address; 0.0.0.0 is every one.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", "-p", min=1, max=65535)] = 8000,
+    ray_address: Annotated[
+        str, typer.Option(help="A cluster, or `auto`; `local` starts one that ends with this.")
+    ] = "local",
+    config: Annotated[
+        Path | None, typer.Option(help="JSON or YAML file of settings; options count more.")
+    ] = None,
+    name: Annotated[
+        list[str] | None, typer.Option(help="Name of the model in requests; repeatable.")
+    ] = None,
+    api_key: Annotated[
+        list[str] | None,
+        typer.Option(envvar="ASYNCGEN_API_KEY", show_envvar=True, help="Key; repeatable."),
+    ] = None,
+    allow_anonymous: AllowAnonymous = False,
+    allowed_host: AllowedHost = None,
+    chat: Annotated[bool, typer.Option("--chat/--no-chat", help="The chat page at /.")] = False,
+    drain: Annotated[
+        float, typer.Option(min=0, help="Seconds that streams may go on at what shall stop.")
+    ] = 30.0,
+    device: Device = None,
+    dtype: Dtype = None,
+    threads: Threads = None,
+    debug: Debug = False,
+) -> None:
+    """Serve a model from several engines; streams outlive those that are lost."""
+    with one_line_errors(debug):
+        require_installed(NEEDED, extra="ray")
+        check_reach(host, bool(api_key), allow_anonymous, "--api-key or ASYNCGEN_API_KEY")
+        options = {"device": device, "dtype": dtype, "num_threads": threads}
+        given: dict[str, Any] = {
+            "model": model,
+            "engine": {key: value for key, value in options.items() if value is not None},
+            "replicas": replicas,
+            "max_replicas": max_replicas,
+            "ingresses": ingresses,
+            "num_gpus": gpus,
+            "num_cpus": cpus,
+            "model_names": tuple(name or ()),
+            "api_keys": tuple(api_key or ()),
+            "allowed_hosts": tuple(allowed_host or ()),
+            "with_chat": chat,
+            "drain_seconds": drain,
+        }
+        settings = _settings(config, given)
+        _run(settings, host, port, ray_address)
+
+
+def _settings(config: Path | None, given: dict[str, Any]) -> "RaySettings":
+    """The settings of a file, and above them what was given."""
+    from asyncgen_apps.ray_serve import RaySettings
+
+    plain = {field.name: getattr(RaySettings(), field.name) for field in fields(RaySettings)}
+    told = _read(config) if config is not None else {}
+    unknown = next((key for key in told if key not in plain), None)
+    if unknown is not None:
+        raise UserError(f"{config}: `{unknown}` is no setting; there are {', '.join(plain)}")
+    own = {key: value for key, value in given.items() if key not in told or value != plain[key]}
+    try:
+        return RaySettings(**{**told, **own})
+    except (TypeError, ValueError) as error:
+        raise UserError(str(error)) from None
+
+
+def _read(config: Path) -> dict[str, Any]:
+    import yaml  # of Ray's own needs
+
+    try:
+        text = config.read_text(encoding="utf-8")
+        read = json.loads(text) if config.suffix == ".json" else yaml.safe_load(text)
+    except OSError as error:
+        raise UserError(f"cannot read {config}: {error.strerror}") from None
+    except (ValueError, yaml.YAMLError) as error:
+        raise UserError(f"{config}: {error}") from None
+    if not isinstance(read, dict):
+        raise UserError(f"{config}: a mapping of settings is wanted")
+    return read
+
+
+def _run(settings: "RaySettings", host: str, port: int, ray_address: str) -> None:
+    """Join or start a cluster, and serve until a signal comes."""
+    import signal
+
+    import ray
+    from ray import serve
+
+    from asyncgen_apps.ray_serve import build_app
+
+    def leave(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    ray.init(address=ray_address, namespace="asyncgen", log_to_driver=False)
+    try:
+        # The ingress must not be reachable from elsewhere than was said.
+        serve.start(http_options={"host": host, "port": port})
+        signal.signal(signal.SIGTERM, leave)
+        serve.run(build_app(settings))
+        names = ", ".join(settings.model_names) or settings.model
+        typer.echo(f"serving {names} at http://{host}:{port}/v1, {settings.replicas} engines")
+        signal.pause()
+    except KeyboardInterrupt:
+        typer.echo("shutting down", err=True)
+    finally:
+        if ray_address == "local":
+            serve.shutdown()
+        else:
+            serve.delete("default")
+        ray.shutdown()

@@ -1,0 +1,108 @@
+"""What a conversation may hold over HTTP: messages, calls of tools in them, and tools."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BeforeValidator, Field, JsonValue, model_validator
+
+from asyncgen_apps.openai_http.fields import Boolean, Integer, Strict, Text
+
+MAX_TOOLS = 128
+MAX_CALLS = 256
+"""Most calls of one message."""
+
+
+def _some(value: Any) -> Any:
+    """Clients send back the answers they got, with the empty fields that came along."""
+    return None if value == [] else value
+
+
+class TextPart(Strict):
+    """One text of a message."""
+
+    type: Literal["text"]
+    text: Text
+
+
+class CalledFunction(Strict):
+    """The function of a call."""
+
+    name: Text
+    arguments: Text = Field(description="A JSON object.")
+
+
+class MessageCall(Strict):
+    """A call that the model made in an earlier answer."""
+
+    id: Text
+    type: Literal["function"] = "function"
+    function: CalledFunction
+    index: Integer | None = Field(None, description="Taken, and not used.")
+
+
+class ChatMessage(Strict):
+    """One turn of a conversation."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: Text | Annotated[list[TextPart], Field(fail_fast=True, min_length=1)] | None = Field(
+        None, description="May be missing beside `tool_calls`."
+    )
+    name: Text | None = Field(None, description="Read by some chat templates.")
+    tool_calls: Annotated[
+        Annotated[list[MessageCall], Field(fail_fast=True, max_length=MAX_CALLS)] | None,
+        BeforeValidator(_some),
+    ] = Field(None, description="Of an assistant: the tools that it wanted called.")
+    tool_call_id: Text | None = Field(None, description="Of a tool: the call that it answers.")
+    reasoning_content: Text | None = Field(
+        None, description="Of an assistant: what it thought; read by some chat templates."
+    )
+
+    @classmethod
+    def _is_idle(cls, name: object, value: object) -> bool:
+        """Clients send back the answers they got, with the empty fields that came along."""
+        empty = ("refusal", "function_call", "audio", "annotations", "reasoning")
+        return name in empty and value in (None, [])
+
+    @model_validator(mode="after")
+    def _says_something(self) -> Self:
+        if self.content is None and not self.tool_calls:
+            raise ValueError("`content` is missing")
+        return self
+
+
+class Function(Strict):
+    """What may be called."""
+
+    name: Text
+    description: Text | None = None
+    parameters: dict[Text, JsonValue] | None = Field(
+        None, description="JSON schema of the arguments, an object."
+    )
+    strict: Boolean | None = Field(
+        None, description="Whether the arguments are held to the schema by a grammar."
+    )
+
+
+class Tool(Strict):
+    """A tool."""
+
+    type: Literal["function"]
+    function: Function
+
+
+class NamedFunction(Strict):
+    """The name of a function."""
+
+    name: Text
+
+
+class NamedTool(Strict):
+    """One tool by its name."""
+
+    type: Literal["function"]
+    function: NamedFunction
+
+
+Tools = Annotated[list[Tool], Field(fail_fast=True, max_length=MAX_TOOLS)]
+Choice = Literal["auto", "none", "required"]

@@ -1,0 +1,76 @@
+"""Puts the deployments together: ingress, replicas, board."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ray import serve
+from ray.serve.config import AutoscalingConfig, RequestRouterConfig
+
+from asyncgen_apps.ray_serve.board import Board
+from asyncgen_apps.ray_serve.ingress import Ingress
+from asyncgen_apps.ray_serve.replica import Replica
+from asyncgen_apps.ray_serve.settings import RaySettings, read_settings
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ray.serve import Application
+
+ROUTER = "asyncgen_apps.ray_serve.router:BeginningRouter"
+
+
+def build_app(settings: RaySettings | Mapping[str, Any] | None = None) -> Application:
+    """Make the application.
+
+    ``serve run asyncgen_apps.ray_serve:build_app model=demo replicas=2`` calls it with a mapping,
+    and so does the ``args`` of a file of Serve or KubeRay.
+
+    Args:
+        settings: The settings, or their fields by name.
+
+    Returns:
+        What ``serve.run`` takes.
+
+    Raises:
+        ValueError: A name that is none, or a value that is not allowed.
+    """
+    known = settings if isinstance(settings, RaySettings) else read_settings(settings or {})
+    actor = {"num_cpus": known.num_cpus, "num_gpus": known.num_gpus}
+    scaling: dict[str, Any] = {"num_replicas": known.replicas}
+    if known.max_replicas is not None:
+        scaling = {
+            "autoscaling_config": AutoscalingConfig(
+                min_replicas=known.replicas,
+                max_replicas=known.max_replicas,
+                target_ongoing_requests=known.target_requests,
+                upscale_delay_s=3.0,
+                downscale_delay_s=60.0,
+            )
+        }
+    board = serve.deployment(
+        Board, name="board", max_ongoing_requests=1024, ray_actor_options={"num_cpus": 0}
+    ).bind()
+    replicas = serve.deployment(
+        Replica,
+        name="engine",
+        **scaling,
+        ray_actor_options=actor,
+        max_ongoing_requests=known.max_requests,
+        max_queued_requests=known.max_waiting,
+        graceful_shutdown_timeout_s=known.drain_seconds,
+        graceful_shutdown_wait_loop_s=0.2,
+        health_check_period_s=2.0,
+        request_router_config=RequestRouterConfig(
+            request_router_class=ROUTER, initial_backoff_s=0.02, max_backoff_s=0.5
+        ),
+    ).bind(known.model, dict(known.engine), board)
+    return serve.deployment(
+        serve.ingress()(Ingress),
+        name="ingress",
+        num_replicas=known.ingresses,
+        ray_actor_options={"num_cpus": 0},
+        max_ongoing_requests=100_000,
+        graceful_shutdown_timeout_s=known.drain_seconds,
+        graceful_shutdown_wait_loop_s=0.2,
+    ).bind(known, replicas, board)

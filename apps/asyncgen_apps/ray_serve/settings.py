@@ -1,0 +1,109 @@
+"""What one says about the application: the model, how many engines, and how long to wait."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+DEFAULT_DRAIN = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class RaySettings:
+    """The application's shape. Every value can be written in YAML or JSON.
+
+    Attributes:
+        model: A folder, ``demo``, or the name of a model in a hub; each replica loads it itself.
+        engine: Keyword arguments of ``AsyncLLM``, such as ``dtype`` and ``num_threads``.
+        replicas: How many engines, from 1; with ``max_replicas`` the least.
+        max_replicas: Up to so many where there is work for them; ``None``: no scaling.
+        target_requests: Streams of a replica that are neither too many nor too few, where it
+            scales; running and waiting ones count.
+        ingresses: How many processes hold connections, from 1.
+        num_cpus: Of a replica, as Ray counts them.
+        num_gpus: Of a replica.
+        max_requests: Streams that a replica takes at a time; the others wait at the ingress.
+        max_waiting: Streams that wait at an ingress; one more gets 429.
+        drain_seconds: How long streams may go on at a replica, or an ingress, that shall stop.
+            What is longer goes on at another replica.
+        model_names: Names in requests; empty: ``model``.
+        api_keys: That open the ingress; empty: none is needed.
+        allowed_hosts: Names by which the ingress may be called where no key is needed.
+        with_chat: Whether the chat page is at ``/``.
+    """
+
+    model: str = "demo"
+    engine: Mapping[str, Any] = field(default_factory=dict)
+    replicas: int = 1
+    max_replicas: int | None = None
+    target_requests: float = 16.0
+    ingresses: int = 1
+    num_cpus: float = 1.0
+    num_gpus: float = 0.0
+    max_requests: int = 256
+    max_waiting: int = 256
+    drain_seconds: float = DEFAULT_DRAIN
+    model_names: Sequence[str] = ()
+    api_keys: Sequence[str] = ()
+    allowed_hosts: Sequence[str] = ()
+    with_chat: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse what is none.
+
+        Raises:
+            ValueError: Names the setting, the value and what is allowed.
+        """
+        least = {
+            "replicas": 1,
+            "ingresses": 1,
+            "max_requests": 1,
+            "max_waiting": 0,
+            "num_cpus": 0,
+            "num_gpus": 0,
+            "drain_seconds": 0,
+        }
+        for name, lowest in least.items():
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float) or value < lowest:
+                raise ValueError(f"`{name}` is {value!r}: a number from {lowest}")
+        if self.max_replicas is not None and self.max_replicas < self.replicas:
+            allowed = f"at least `replicas`, which is {self.replicas}"
+            raise ValueError(f"`max_replicas` is {self.max_replicas!r}: {allowed}")
+        if self.target_requests <= 0:
+            raise ValueError(f"`target_requests` is {self.target_requests!r}: a number above 0")
+
+
+def read_settings(values: Mapping[str, Any]) -> RaySettings:
+    """Read settings by name; on a command line of Serve all are texts.
+
+    Raises:
+        ValueError: A name that is none, or a value that is not allowed.
+    """
+    names = {field.name: field for field in fields(RaySettings)}
+    read: dict[str, Any] = {}
+    for name, value in values.items():
+        if name not in names:
+            raise ValueError(f"`{name}` is no setting; there are {', '.join(names)}")
+        read[name] = _typed(name, value)
+    return RaySettings(**read)
+
+
+def _typed(name: str, value: Any) -> Any:
+    """A value as its setting has it, where it came as a text."""
+    if not isinstance(value, str) or name == "model":
+        return value
+    default = getattr(RaySettings(), name)
+    if isinstance(default, bool):
+        return value.lower() in ("1", "true", "yes")
+    if isinstance(default, int | float) or name == "max_replicas":
+        try:
+            return float(value) if isinstance(default, float) else int(value)
+        except ValueError:
+            raise ValueError(f"`{name}` is {value!r}: a number") from None
+    if isinstance(default, tuple):
+        return tuple(value.split())
+    raise ValueError(f"`{name}` is {value!r}: it cannot be given as a text; write it in a file")

@@ -1,0 +1,193 @@
+"""How far an answer is, and what to ask another engine for when the first one is lost.
+
+Draws are a function of seed, position and token, so an engine that is told the tokens goes on as
+the first one would have. Strategies that cannot (beams, drafts of their own) are run again from
+the beginning with the same seed, and what was read already is dropped; it must be the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from asyncgen import EngineDiedError, InvalidRequestError, TokenEvent
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from asyncgen_apps.remote.wire import Begun, Order
+
+
+class LostStreamError(EngineDiedError):
+    """A stream that no engine could go on with.
+
+    Attributes:
+        generated_ids: What each sample had generated, without what the request came with.
+        texts: The text of each sample, as far as it was settled.
+    """
+
+    def __init__(
+        self, message: str, generated_ids: tuple[tuple[int, ...], ...], texts: tuple[str, ...]
+    ) -> None:
+        """Keep what was generated."""
+        super().__init__(message)
+        self.generated_ids = generated_ids
+        self.texts = texts
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Let it cross to another process."""
+        return type(self), (str(self), self.generated_ids, self.texts)
+
+
+class _Row:
+    """One sample.
+
+    Attributes:
+        ids: Delivered.
+        text: Delivered.
+        is_over: Whether its last event was delivered.
+        ids_again: How many of the delivered ids come again.
+        text_again: How many of the delivered characters come again.
+    """
+
+    def __init__(self) -> None:
+        self.ids: list[int] = []
+        self.text: list[str] = []
+        self.is_over = False
+        self.ids_again = 0
+        self.text_again = 0
+
+
+class Progress:
+    """What was read of one answer.
+
+    Attributes:
+        first: How it began; ``None`` before that.
+        num_lost: Engines that were lost since the last token.
+    """
+
+    def __init__(self, order: Order) -> None:
+        """Nothing was read.
+
+        Args:
+            order: What was wanted at first.
+        """
+        self._order = order
+        self._rows: dict[int, _Row] = {}
+        self._is_repeated = False
+        self._offset = 0.0
+        self.first: Begun | None = None
+        self.num_lost = 0
+
+    @property
+    def delivered(self) -> dict[int, list[int]]:
+        """Ids by sample."""
+        return {index: row.ids for index, row in self._rows.items()}
+
+    def is_over(self, index: int) -> bool:
+        """Whether a sample's last event was delivered."""
+        return index in self._rows and self._rows[index].is_over
+
+    def begin(self, begun: Begun) -> None:
+        """An engine has taken the answer up.
+
+        Raises:
+            LostStreamError: It reads the prompt otherwise: another model, or another template.
+        """
+        if self.first is None:
+            self.first = begun
+        elif begun.prompt_ids != self.first.prompt_ids:
+            raise self.lost("the engine that was to go on reads the prompt otherwise")
+        if self._is_repeated:
+            for row in self._rows.values():
+                row.ids_again, row.text_again = len(row.ids), len("".join(row.text))
+
+    def take(self, events: Iterable[TokenEvent]) -> list[TokenEvent]:
+        """What is new of some events.
+
+        Raises:
+            LostStreamError: An answer that is run again is another one.
+        """
+        fresh = []
+        for event in events:
+            row = self._rows.setdefault(event.index, _Row())
+            if row.is_over:
+                continue  # it had ended before, and ends again with the same tokens
+            kept = self._without_read(row, event)
+            row.ids += kept.token_ids
+            row.text.append(kept.text)
+            row.is_over = kept.finish_reason is not None
+            if kept.token_ids:
+                self.num_lost = 0
+            said = kept.token_ids or kept.text or kept.reasoning or kept.tool_calls
+            if said or row.is_over:
+                fresh.append(replace(kept, time=kept.time + self._offset))
+        return fresh
+
+    def _without_read(self, row: _Row, event: TokenEvent) -> TokenEvent:
+        if not row.ids_again and not row.text_again:
+            return event
+        # Strategies that are run again settle what they tell apart from the text with its ids.
+        is_new = len(event.token_ids) > row.ids_again
+        again = min(row.ids_again, len(event.token_ids))
+        start = len(row.ids) - row.ids_again
+        if tuple(row.ids[start : start + again]) != event.token_ids[:again]:
+            raise self.lost("the answer was run again, and is another one")
+        row.ids_again -= again
+        chars = min(row.text_again, len(event.text))
+        row.text_again -= chars
+        logprobs = None if event.logprobs is None else event.logprobs[again:]
+        return replace(
+            event,
+            token_ids=event.token_ids[again:],
+            text=event.text[chars:],
+            logprobs=logprobs,
+            reasoning=event.reasoning if is_new else "",
+            tool_calls=event.tool_calls if is_new else (),
+        )
+
+    def lose(self, elapsed: float) -> None:
+        """The engine is lost, so many seconds after the first one accepted the request."""
+        self.num_lost += 1
+        self._offset = elapsed
+
+    def order(self) -> Order:
+        """What to ask for now: everything, or what is missing."""
+        first, params = self.first, dict(self._order.params)
+        if first is None:
+            return self._order
+        params["seed"] = first.seed
+        if params.get("max_time") is not None:
+            params["max_time"] = max(params["max_time"] - self._offset, 0.001)
+        if not self._is_repeated and any(row.ids for row in self._rows.values()):
+            given = _given(params.get("generated_ids"), len(first.position))
+            params["generated_ids"] = [
+                [*ids, *(self._rows[index].ids if index in self._rows else ())]
+                for index, ids in enumerate(given)
+            ]
+            params.setdefault("fingerprint", first.fingerprint)
+            if params["fingerprint"] is None:
+                del params["fingerprint"]
+        return replace(self._order, params=params)
+
+    def repeats_after(self, error: Exception) -> bool:
+        """Whether to run it again from the beginning, as the strategy cannot go on behind ids."""
+        if self._is_repeated or self._order.params.get("generated_ids"):
+            return False
+        if not isinstance(error, InvalidRequestError) or error.parameter != "generated_ids":
+            return False
+        self._is_repeated = True
+        return True
+
+    def lost(self, why: str) -> LostStreamError:
+        """The error of a stream that ends here."""
+        rows = [self._rows[index] for index in sorted(self._rows)]
+        ids = tuple(tuple(row.ids) for row in rows)
+        return LostStreamError(why, ids, tuple("".join(row.text) for row in rows))
+
+
+def _given(value: Any, num_samples: int) -> list[list[int]]:
+    """The ids that a request came with, by sample."""
+    if not value:
+        return [[] for _ in range(num_samples)]
+    return [list(value)] if isinstance(value[0], int) else [list(ids) for ids in value]

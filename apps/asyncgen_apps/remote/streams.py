@@ -1,0 +1,217 @@
+"""One answer of an engine that lives elsewhere, as its reader sees it."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any, Self
+
+import anyio
+import anyio.lowlevel
+
+from asyncgen import Completion, InvalidRequestError, Sample, Timing, TokenEvent, ToolCall, Usage
+from asyncgen_apps.remote.wire import Begun
+from streamers import LoopBell, Mailbox, Reader
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from types import TracebackType
+
+    from asyncgen_apps.remote.engine import RemoteLLM
+    from asyncgen_apps.remote.pump import Pump
+    from asyncgen_apps.remote.wire import Order
+
+
+class RemoteStream:
+    """An ``asyncgen_apps.engine.EngineStream``; read once, by one task."""
+
+    def __init__(self, llm: RemoteLLM, order: Order) -> None:
+        """Keep what will be asked for at the first read."""
+        self._llm = llm
+        self._order = order
+        self._mailbox: Mailbox[Any] = Mailbox()
+        self._pump: Pump | None = None
+        self._bell: LoopBell | None = None
+        self._begun: Begun | None = None
+        self._is_cancelled = False
+        self._has_left = False
+        self._failure: Exception | None = None
+        self._last: TokenEvent | None = None
+        self._unread: deque[TokenEvent] = deque()
+        self._all: dict[int, list[TokenEvent]] = {}
+
+    @property
+    def prompt_ids(self) -> list[int]:
+        """Token ids of the prompt, once the stream was entered or read."""
+        return list(self._told.prompt_ids)
+
+    @property
+    def seed(self) -> int:
+        """Seed of its draws."""
+        return self._told.seed
+
+    @property
+    def separates(self) -> bool:
+        """Whether its events tell reasoning or calls of tools apart from the text."""
+        return self._told.separates
+
+    @property
+    def position(self) -> tuple[int, ...]:
+        """Tokens of each sample, as far as they were read; ``generated_ids`` count."""
+        counts = list(self._told.position)
+        for index, events in self._all.items():
+            counts[index] += sum(len(event.token_ids) for event in events)
+        for event in self._unread:
+            counts[event.index] -= len(event.token_ids)
+        return tuple(counts)
+
+    @property
+    def result(self) -> Completion:
+        """What was generated, once the stream has ended or was left."""
+        if not self._is_over:
+            raise RuntimeError("no result yet; read the stream to its end or close it first")
+        rows = range(1 if self._begun is None else len(self._begun.position))
+        samples = tuple(self._sample(row) for row in rows)
+        if self._last is not None and self._last.usage and self._last.timing:
+            return Completion(samples, self._last.usage, self._last.timing)
+        prompt = 0 if self._begun is None else len(self._begun.prompt_ids)
+        usage = Usage(prompt, sum(len(sample.token_ids) for sample in samples))
+        return Completion(samples, usage, Timing(None, None, 0.0, None))
+
+    async def __aenter__(self) -> Self:
+        """Start the request, and wait until an engine has it.
+
+        Raises:
+            AsyncgenError: What the engine refuses.
+        """
+        if self._begun is None and not self._is_over:
+            await self._wait_for(lambda: self._begun is not None)
+            if self._failure is not None:
+                raise self._failure
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Leave; cancels what still runs."""
+        self._leave()
+
+    async def aclose(self) -> None:
+        """Leave; cancels what still runs. Idempotent."""
+        self._leave()
+
+    def cancel(self) -> None:
+        """Ask the request to end with ``"cancelled"``; from any thread."""
+        self._is_cancelled = True
+        if self._pump is not None and self._bell is not None:
+            self._bell.ring(self._pump.cancel)
+
+    def events(self) -> AsyncIterator[TokenEvent]:
+        """Read what each step settled."""
+        return Reader(self._next_event, self._leave, self._abandon)
+
+    def __aiter__(self) -> AsyncIterator[str]:
+        """Read the text of a single sample."""
+        return Reader(self._next_text, self._leave, self._abandon)
+
+    def __del__(self) -> None:
+        """A dropped stream is cancelled, silently."""
+        self._abandon()
+
+    @property
+    def _told(self) -> Begun:
+        if self._begun is None:
+            raise RuntimeError("the stream has not started; enter it, or read from it first")
+        return self._begun
+
+    @property
+    def _is_over(self) -> bool:
+        return self._has_left or self._last is not None or self._failure is not None
+
+    def _sample(self, row: int) -> Sample:
+        events = self._all.get(row, [])
+        end = next((event for event in events if event.finish_reason is not None), None)
+        marked = [event.logprobs for event in events if event.logprobs is not None]
+        calls = [piece for event in events for piece in event.tool_calls]
+        return Sample(
+            row,
+            "".join(event.text for event in events),
+            tuple(token_id for event in events for token_id in event.token_ids),
+            (end and end.finish_reason) or ("cancelled" if self._failure is None else "error"),
+            None if end is None else end.stop_reason,
+            tuple(each for some in marked for each in some) if marked else None,
+            reasoning="".join(event.reasoning for event in events),
+            tool_calls=ToolCall.whole(calls),
+            tool_errors=tuple(piece.error for piece in calls if piece.error is not None),
+        )
+
+    def _start(self) -> None:
+        self._bell = LoopBell.current()
+        self._pump = self._llm.pump(self._order, self._mailbox)
+        if self._is_cancelled:
+            self._pump.cancel()
+
+    async def _wait_for(self, is_there: Any) -> None:
+        """Return when something is there, or the end; leave where that is interrupted."""
+        try:
+            if self._pump is None:
+                self._start()
+            await anyio.lowlevel.checkpoint()
+            self._take()
+            while not is_there() and not self._is_over:
+                await self._mailbox.wait()
+                self._take()
+        except BaseException:
+            self._leave()
+            raise
+
+    async def _next_event(self) -> TokenEvent:
+        if not self._has_left:
+            await self._wait_for(lambda: self._unread)
+        if self._unread:
+            return self._unread.popleft()
+        if self._failure is not None:
+            raise self._failure
+        raise StopAsyncIteration
+
+    async def _next_text(self) -> str:
+        text = ""
+        while not text:
+            text = (await self._next_event()).text
+            if len(self._told.position) > 1:
+                self._leave()
+                allowed = "several samples are read through `events()`, told apart by `index`"
+                number = len(self._told.position)
+                raise InvalidRequestError("num_return_sequences", number, allowed)
+            while self._unread:
+                text += self._unread.popleft().text
+        return text
+
+    def _take(self) -> None:
+        """Take over what has arrived."""
+        for item in self._mailbox.drain():
+            if isinstance(item, Begun):
+                self._begun = item
+            elif isinstance(item, TokenEvent):
+                self._unread.append(item)
+                self._all.setdefault(item.index, []).append(item)
+                if item.usage is not None:
+                    self._last = item
+            else:
+                self._failure = item
+
+    def _leave(self) -> None:
+        """Stop reading: keep what is there, cancel the rest."""
+        self._take()
+        self._unread.clear()
+        self._abandon()
+        self._mailbox.close()
+
+    def _abandon(self) -> None:
+        """The same without taking a lock of this stream, as a finalizer must."""
+        if not self._is_over:
+            self._mailbox.abandon()
+            self.cancel()
+        self._has_left = True

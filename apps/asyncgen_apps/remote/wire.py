@@ -1,0 +1,110 @@
+"""What crosses between an engine and those who read it from afar. Every value can be pickled."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
+
+from asyncgen import AsyncgenError, TokenEvent
+
+if TYPE_CHECKING:
+    from asyncgen import GenerationConfig, Prompt, Tokenizer
+
+
+class ReplicaLostError(AsyncgenError):
+    """The engine that was asked is gone: killed, drained, or out of reach."""
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """A stream that is wanted.
+
+    Attributes:
+        prompt: As the caller gave it.
+        params: Keyword parameters of ``AsyncLLM.stream``.
+        session: What shall go to the same engine again where it can; empty: nothing.
+    """
+
+    prompt: Prompt
+    params: dict[str, Any] = field(default_factory=dict)
+    session: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """A stream has started.
+
+    Attributes:
+        prompt_ids: Token ids of the prompt.
+        seed: Of its draws.
+        position: Tokens of each sample; ``generated_ids`` count.
+        fingerprint: Of the engine.
+        replica: The engine's name, for the log.
+        separates: Whether events tell reasoning or calls of tools apart from the text.
+    """
+
+    prompt_ids: list[int]
+    seed: int
+    position: tuple[int, ...]
+    fingerprint: str | None
+    replica: str
+    separates: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A stream has ended with an error; the last that comes of it."""
+
+    error: Exception
+
+
+Item: TypeAlias = Begun | list[TokenEvent] | Failed
+"""What comes of an order, in turn: the beginning, events, and perhaps a failure."""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What is the same in all engines, and asked for once."""
+
+    fingerprint: str | None
+    tokenizer: Tokenizer
+    generation_config: GenerationConfig
+    config: object
+
+
+class Call(Protocol):
+    """An order under way; used by one task."""
+
+    async def next(self) -> Item | None:
+        """Wait for what comes next; ``None`` at the end.
+
+        Raises:
+            ReplicaLostError: Nothing more will come.
+            OverloadedError: Too many wait for an engine already.
+        """
+
+    def close(self) -> None:
+        """Nobody waits for more: stop the work. Idempotent."""
+
+
+class Calls(Protocol):
+    """The way to the engines."""
+
+    @property
+    def healthy(self) -> bool:
+        """Whether there is any hope that a call is answered; if not, only a restart helps."""
+
+    def stream(self, order: Order) -> Call:
+        """Give an order to the engine that suits it best."""
+
+    async def ask(self, kind: Literal["count", "tokenize", "embed"], *given: Any) -> Any:
+        """Ask any engine.
+
+        Raises:
+            ReplicaLostError: The one that was asked is gone.
+            OverloadedError: Too many wait for an engine already.
+            Exception: What the engine raised.
+        """
+
+    async def figures(self) -> dict[str, Any]:
+        """The newest figures of each engine, ``MetricsSnapshot`` by name."""

@@ -1,0 +1,41 @@
+"""GLM 4.5 and later: ``<tool_call>name<arg_key>…</arg_key><arg_value>…</arg_value>``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from asyncgen.chat_formats.base import ToolFormat
+from asyncgen.chat_formats.tagged_calls import TaggedArguments
+
+if TYPE_CHECKING:
+    from asyncgen.chat_formats.base import Reading
+    from asyncgen.chat_formats.calls import Calls
+    from asyncgen.chat_formats.cursor import Cursor
+
+
+def _read(cursor: Cursor, calls: Calls) -> Reading:
+    calls.begin(cursor)
+    name = yield from cursor.until("<arg_key>", "</tool_call>")
+    calls.name(name.strip())
+    arguments = TaggedArguments(cursor, calls)
+    while True:
+        yield from cursor.space()
+        is_over = yield from cursor.follows("</tool_call>")
+        if is_over:
+            break
+        yield from cursor.expect("<arg_key>")
+        key = yield from cursor.until("</arg_key>")
+        yield from cursor.expect("</arg_key>")
+        yield from cursor.space()
+        yield from cursor.expect("<arg_value>")
+        yield from arguments.read(key.strip(), "</arg_value>")
+    arguments.close()
+
+
+FORMAT = ToolFormat(
+    name="glm",
+    signs=(("<arg_key>", "<arg_value>"),),
+    begin="<tool_call>",
+    read=_read,
+    markers=("</tool_call>", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"),
+)

@@ -1,0 +1,44 @@
+"""Qwen 3 Coder, Qwen 3.5: ``<tool_call><function=…><parameter=…>…</parameter></function>``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from asyncgen.chat_formats.base import ToolFormat
+from asyncgen.chat_formats.tagged_calls import TaggedArguments
+
+if TYPE_CHECKING:
+    from asyncgen.chat_formats.base import Reading
+    from asyncgen.chat_formats.calls import Calls
+    from asyncgen.chat_formats.cursor import Cursor
+
+
+def _read(cursor: Cursor, calls: Calls) -> Reading:
+    calls.begin(cursor)
+    yield from cursor.space()
+    yield from cursor.expect("<function=")
+    name = yield from cursor.until(">")
+    cursor.skip(1)
+    calls.name(name.strip())
+    arguments = TaggedArguments(cursor, calls)
+    while True:
+        yield from cursor.space()
+        is_over = yield from cursor.follows("</function>")
+        if is_over:
+            break
+        yield from cursor.expect("<parameter=")
+        key = yield from cursor.until(">")
+        cursor.skip(1)
+        yield from arguments.read(key.strip(), "</parameter>")
+    arguments.close()
+    yield from cursor.space()
+    yield from cursor.follows("</tool_call>")
+
+
+FORMAT = ToolFormat(
+    name="qwen_coder",
+    signs=(("<function=", "<parameter="),),
+    begin="<tool_call>",
+    read=_read,
+    markers=("</tool_call>",),
+)

@@ -1,0 +1,141 @@
+"""What an answer must look like because of the tools that it may call.
+
+``tool_choice`` asks for a call, of any tool or of one: then the whole answer is calls, behind the
+reasoning where there is any. Otherwise an answer is free up to the marker of its first call, and a
+grammar from there on where a tool is ``strict``. Where the answer has a shape of its own as well,
+it is calls or that.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from asyncgen.chat_formats.grammar import CallGrammar
+from asyncgen.errors import InvalidRequestError
+from asyncgen.structured.shape import Shape
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from asyncgen.chat_formats.base import ReasoningFormat
+    from asyncgen.chat_formats.find import ChatFormats
+    from asyncgen.engine.requests.conversation import Rendered
+    from asyncgen.tokenizer import Tokenizer
+
+
+def call_shape(
+    tokenizer: Tokenizer, formats: ChatFormats, given: Mapping[str, Any], *, in_reasoning: bool
+) -> Shape | None:
+    """The shape that tools ask for.
+
+    Args:
+        tokenizer: Of the model.
+        formats: Of the model, with one of calls.
+        given: Parameters of the request; tools may be called.
+        in_reasoning: Whether the prompt ends within reasoning.
+
+    Returns:
+        The shape; ``None`` where calls are free as well.
+
+    Raises:
+        InvalidRequestError: The calls of this format cannot be enforced.
+    """
+    choice = given.get("tool_choice", "auto")
+    functions = [tool["function"] for tool in given["tools"]]
+    if choice == "auto" and not any(each.get("strict") for each in functions):
+        return None
+    name = "tools" if choice == "auto" else "tool_choice"
+    writer = _writer(name, tokenizer, formats, given)
+    assert formats.tools is not None
+    if choice == "auto":
+        begin = formats.tools.begin
+        return Shape(name, "lark", writer.rest(begin), after=begin, may_never_begin=True)
+    reasoning = formats.reasoning
+    if in_reasoning and reasoning is not None:
+        return Shape(name, "lark", writer.calls(), after=reasoning.end)
+    return Shape(name, "lark", writer.calls(_optional(reasoning)))
+
+
+def told_shape(own: Shape | None, rendered: Rendered, formats: ChatFormats) -> Shape | None:
+    """The shape of the text that the reader gets: reasoning stands before it where it is told."""
+    reading, reasoning = rendered.reading, formats.reasoning
+    is_told_apart = reading is not None and reading.reads_reasoning
+    if own is None or reasoning is None or not rendered.in_reasoning or is_told_apart:
+        return own
+    return replace(own, after=reasoning.end)
+
+
+def join_shapes(
+    own: Shape | None,
+    rendered: Rendered,
+    formats: ChatFormats,
+    tokenizer: Tokenizer | None,
+    given: Mapping[str, Any],
+) -> Shape | None:
+    """The one shape of an answer, from what it was asked for and what its calls must be.
+
+    Args:
+        own: What was asked for.
+        rendered: The conversation.
+        formats: Of the model.
+        tokenizer: Of the model.
+        given: Parameters of the request.
+
+    Raises:
+        InvalidRequestError: The two cannot be had together.
+    """
+    if own is None:
+        return rendered.shape
+    if rendered.in_reasoning and formats.reasoning is not None:
+        own = replace(own, after=formats.reasoning.end)
+    reading = rendered.reading
+    if reading is None or reading.parameters is None:
+        return own
+    choice = given.get("tool_choice", "auto")
+    if choice != "auto" or not own.is_json or tokenizer is None:
+        allowed = (
+            f"`{own.parameter}` gives the answer another shape; leave one out"
+            if own.is_json
+            else f"only a JSON shape can stand beside calls, and `{own.parameter}` gives another"
+        )
+        raise InvalidRequestError("tool_choice" if choice != "auto" else "tools", choice, allowed)
+    writer = _writer("tools", tokenizer, formats, given)
+    source = writer.calls_or(json.loads(own.source))
+    return replace(own, kind="lark", source=source)
+
+
+def _writer(
+    parameter: str, tokenizer: Tokenizer, formats: ChatFormats, given: Mapping[str, Any]
+) -> CallGrammar:
+    """What writes the grammar of a request's calls."""
+    assert formats.tools is not None
+    choice = given.get("tool_choice", "auto")
+    if formats.tools.words is None:
+        allowed = (
+            f"calls in the format {formats.tools.name!r}, whose arguments are no JSON, cannot be "
+            'enforced: leave out `strict`, and ask with `tool_choice` "auto"'
+        )
+        raise InvalidRequestError(parameter, choice, allowed)
+    functions = [tool["function"] for tool in given["tools"]]
+    if not isinstance(choice, str):
+        functions = [each for each in functions if each["name"] == choice["function"]["name"]]
+    is_free = choice == "auto"
+    schemas = {
+        each["name"]: {} if is_free and not each.get("strict") else each.get("parameters") or {}
+        for each in functions
+    }
+    is_single = given.get("parallel_tool_calls") is False or not isinstance(choice, str)
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    added = {} if backend is None else backend.get_added_tokens_decoder()
+    special = {token.content: number for number, token in added.items() if token.special}
+    return CallGrammar(formats.tools.words, schemas, special, is_single=is_single)
+
+
+def _optional(reasoning: ReasoningFormat | None) -> ReasoningFormat | None:
+    """The format of reasoning that an answer may begin with."""
+    if reasoning is None or not reasoning.forced:
+        return reasoning
+    # What ends it is also what the answer goes on with.
+    return replace(reasoning, end=f"{reasoning.end}<|start|>assistant")

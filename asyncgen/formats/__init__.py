@@ -1,0 +1,1 @@
+"""Files of weights in formats other than safetensors, a room each."""

@@ -1,0 +1,108 @@
+"""What a model's parameters are made of in a GGUF file.
+
+The rules are those of the family, with other names: llama.cpp stores queries and keys of some
+architectures in the order in which neighbours turn together, unjoins matrices of groups, and never
+stores ``[in, out]``. Nothing is moved twice.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from asyncgen.checkpoint import Checkpoint, StoredTensor
+from asyncgen.errors import UnsupportedModelError
+from asyncgen.formats.gguf.architectures import JOINED, NAMES
+from asyncgen.formats.gguf.config import architecture_of
+from asyncgen.formats.gguf.tensors import read_as, read_packed
+from asyncgen.models.arch.registry import FAMILIES
+from asyncgen.models.weight_rules import weight_rules
+
+if TYPE_CHECKING:
+    from asyncgen.formats.gguf.reader import GgufModel, PackedTensor
+    from asyncgen.models.config import ModelConfig
+    from asyncgen.weight_map import WeightRule
+
+_UNNEEDED = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
+"""Tensors that say how positions are stretched."""
+
+
+def gguf_rules(model: GgufModel, config: ModelConfig) -> tuple[WeightRule, ...]:
+    """The rules of all parameters, with the names of `gguf_checkpoint`.
+
+    Args:
+        model: The file.
+        config: The network that its metadata describe.
+    """
+    architecture, family = architecture_of(model), FAMILIES[config.model_type]
+    table = {**NAMES, **architecture.names}
+    absent = [key for key in config.names if key not in table]
+    if absent:
+        raise UnsupportedModelError(
+            f"{model.file}: {config.model_type} has {', '.join(absent)}, which is not read of GGUF"
+        )
+    names = {key: table[key] for key in config.names}
+    for key, joined in JOINED.items():
+        first, *_ = names.get(key, "").split() or [""]
+        if first and f"blk.0.{first}.weight" not in model.tensors:
+            names[key] = joined
+    blocks = tuple(
+        replace(
+            block,
+            is_interleaved=architecture.turns_neighbours,
+            is_backward=False,
+            qkv_groups=1,
+            qkv_order="qkv",
+            experts=block.experts and replace(block.experts, takes_turns=False, is_flat=False),
+        )
+        for block in config.blocks
+    )
+    seen = replace(config, names=names, blocks=blocks)
+    return weight_rules(seen, replace(family, is_transposed=False))
+
+
+def gguf_checkpoint(model: GgufModel, config: ModelConfig) -> Checkpoint:
+    """The tensors of a file, where experts that lie in one tensor are one each.
+
+    Args:
+        model: The file.
+        config: The network that its metadata describe.
+    """
+    plus_one = architecture_of(model).plus_one
+    tensors: dict[str, StoredTensor] = {}
+    for name, tensor in model.tensors.items():
+        if name in _UNNEEDED or _layer(name) >= config.num_hidden_layers:
+            continue
+        stem, _, kind = name.rpartition(".")
+        less = 1.0 if plus_one and name.endswith("norm.weight") else 0.0
+        if stem.endswith("_exps") and len(tensor.shape) > 1:
+            for expert in range(tensor.shape[0]):
+                tensors[f"{stem}.{expert}.{kind}"] = _stored(tensor, less, expert)
+        else:
+            tensors[name] = _stored(tensor, less)
+    return Checkpoint(model.file, tensors)
+
+
+def _layer(name: str) -> int:
+    """The number of the layer that a tensor belongs to; -1: it belongs to none."""
+    first, _, rest = name.partition(".")
+    number = rest.partition(".")[0]
+    is_layer = first == "blk" and number.isascii() and number.isdigit() and len(number) < 9
+    return int(number) if is_layer else -1
+
+
+def _stored(tensor: PackedTensor, less: float, expert: int | None = None) -> StoredTensor:
+    """A tensor, or the part of one that is an expert's."""
+    shape, size, offset = tensor.shape, tensor.num_bytes, tensor.offset
+    if expert is not None:
+        size //= shape[0]
+        offset, shape = offset + expert * size, shape[1:]
+    plain = tensor.kind.plain
+    if plain is not None and not less:
+        return StoredTensor(tensor.file, plain, shape, offset, size)
+    part = replace(tensor, shape=shape, offset=offset)
+    found = StoredTensor(tensor.file, plain or "F32", shape, offset, size)
+    if plain is None and len(shape) == 2 and not less:
+        return replace(found, packed=partial(read_packed, part))
+    return replace(found, made=partial(read_as, part, less=less))

@@ -1,0 +1,115 @@
+"""Reads tensors of GGUF files, as numbers or packed as they are, a chunk at a time."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Final
+
+import torch
+
+from asyncgen.errors import ModelLoadError
+from asyncgen.formats.gguf.blocks import Parts, parts_of, unpack
+from asyncgen.native.memory import passing
+from asyncgen.packed.weight import PackedWeight
+
+if TYPE_CHECKING:
+    from typing import BinaryIO
+
+    from torch import Tensor
+
+    from asyncgen.formats.gguf.reader import PackedTensor
+
+_CHUNK: Final = 1 << 20
+"""Numbers that are unpacked at once."""
+_PLAIN: Final = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+
+
+def read_as(tensor: PackedTensor, dtype: torch.dtype, *, less: float = 0.0) -> Tensor:
+    """The numbers of a tensor.
+
+    Args:
+        tensor: Where it lies.
+        dtype: Of the result.
+        less: What is taken off each number, in float32.
+
+    Raises:
+        ModelLoadError: It is of whole numbers, or the file became shorter.
+    """
+    kind, total = tensor.kind, math.prod(tensor.shape)
+    if kind.plain is not None and kind.name not in _PLAIN:
+        raise ModelLoadError(f"{tensor.file}: tensor {tensor.name} is of type {kind.name}")
+    result = passing(tensor.shape, dtype)
+    flat, step = result.view(-1), _CHUNK // kind.numbers * kind.numbers
+    with tensor.file.open("rb", buffering=0) as stream:
+        stream.seek(tensor.offset)
+        for start in range(0, total, step):
+            part = flat[start : start + step]
+            raw = _read(stream, len(part) // kind.numbers * kind.num_bytes)
+            if kind.plain is None:
+                numbers = unpack(kind.name, raw.view(-1, kind.num_bytes)).view(-1)
+            else:
+                numbers = raw.view(_PLAIN[kind.name])
+            part.copy_(numbers.float() - less if less else numbers)
+    return result
+
+
+def read_packed(tensor: PackedTensor) -> PackedWeight:
+    """A matrix in one of the layouts of packed weights, number for number what its file holds.
+
+    Args:
+        tensor: Where it lies: of a packed type, with two sides.
+
+    Raises:
+        ModelLoadError: The file became shorter.
+    """
+    kind, (rows, inputs) = tensor.kind, tensor.shape
+    each = inputs // kind.numbers * kind.num_bytes
+    step = max(1, _CHUNK // inputs)
+    whole: dict[str, Tensor] = {}
+    with tensor.file.open("rb", buffering=0) as stream:
+        stream.seek(tensor.offset)
+        for start in range(0, rows, step):
+            count = min(step, rows - start)
+            parts = parts_of(kind.name, _read(stream, count * each).view(-1, kind.num_bytes))
+            for name, part in _by_rows(parts, count).items():
+                if name not in whole:
+                    whole[name] = passing((rows, part.shape[1]), part.dtype)
+                whole[name][start : start + count] = part
+    return PackedWeight(**whole, inputs=inputs, group=parts.group, table=parts.table)
+
+
+def _by_rows(parts: Parts, rows: int) -> dict[str, Tensor]:
+    """The tensors of a `PackedWeight` of so many rows, two codes of a table in a byte."""
+    codes = parts.codes
+    if parts.table is not None:
+        codes = codes[:, 0::2] | codes[:, 1::2] << 4
+    found = {
+        "codes": codes,
+        "scales": parts.scales,
+        "minimums": parts.minimums,
+        "super_scales": parts.super_scales,
+        "super_minimums": parts.super_minimums,
+    }
+    return {name: part.reshape(rows, -1) for name, part in found.items() if part is not None}
+
+
+def _read(stream: BinaryIO, size: int) -> Tensor:
+    """The next bytes of a file, uint8."""
+    data = bytearray(size)
+    view = memoryview(data)
+    while view:
+        count = stream.readinto(view)  # type: ignore[attr-defined]
+        if not count:
+            raise ModelLoadError(f"{stream.name} became shorter while it was read")
+        view = view[count:]
+    return torch.frombuffer(data, dtype=torch.uint8)
+
+
+def read_numbers(tensor: PackedTensor) -> list[float]:
+    """The numbers of a small tensor.
+
+    Raises:
+        ModelLoadError: As `read_as`.
+    """
+    numbers: list[float] = read_as(tensor, torch.float32).view(-1).tolist()
+    return numbers

@@ -1,0 +1,173 @@
+"""Products of weights in 4 and 8 bits, by our own kernels.
+
+A row's inputs become integers of 16 bits, each group with a scale of its own, and the sum of a
+group's products is exact; see ``asyncgen/native/src/linear_packed.cpp``. What is lost is at most
+1 / 65,534 of the largest input of a group: less than bfloat16 rounds off in what comes out. So a
+weight is read as it is packed, and never widened in memory.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from asyncgen import native
+from asyncgen.models.kernels.native_linear import halves, whole
+from asyncgen.models.kernels.packed_panels import PanelLayout, lay_out, take_apart
+from asyncgen.packed.weight import join
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from torch import Tensor
+
+    from asyncgen.packed.weight import PackedWeight
+
+
+def supports_packed(dtype: torch.dtype) -> bool:
+    """Whether rows of a dtype are multiplied by packed weights here; else these are unpacked."""
+    if native.kernels is None or not native.supports(dtype):
+        return False
+    return bool(native.kernels.features()["avx512_vnni"])
+
+
+class PackedLinearKernel:
+    """Packed weights one below the other, and their bias; see `Kernel` for the methods.
+
+    Attributes:
+        is_gated: See `NativeKernel`.
+        activation: See `NativeKernel`.
+        compiled: The kernel itself.
+    """
+
+    __slots__ = (
+        "_blocks",
+        "_dtype",
+        "_outputs",
+        "activation",
+        "add_to",
+        "compiled",
+        "into",
+        "is_gated",
+    )
+
+    def __init__(
+        self,
+        parts: Sequence[PackedWeight],
+        bias: Tensor | None,
+        is_gated: bool = False,
+        *,
+        dtype: torch.dtype,
+        activation: str | None = None,
+    ) -> None:
+        """Lay weights out; the caller may drop the originals afterwards.
+
+        Args:
+            parts: One below the other; those that are not alike keep a kernel each.
+            bias: ``[out]``, or ``None``.
+            is_gated: See the attribute; only of parts that are alike.
+            dtype: Of rows and products.
+            activation: See the attribute; a gate's is SiLU where nothing is said.
+        """
+        assert native.kernels is not None
+        joined = join(parts)
+        assert len(joined) == 1 or not is_gated
+        self._dtype, self.is_gated = dtype, is_gated
+        self._outputs = sum(part.outputs for part in joined)
+        self.activation = activation = activation or ("silu" if is_gated else None)
+        biases: Sequence[Tensor | None] = [None] * len(joined)
+        if bias is not None:
+            biases = torch.split(bias.float(), [part.outputs for part in joined])
+        self._blocks = [
+            _Block(part, own, is_gated, dtype, activation)
+            for part, own in zip(joined, biases, strict=True)
+        ]
+        compiled = self._blocks[0].compiled
+        if len(self._blocks) > 1:
+            compiled = native.kernels.joined_linear([block.compiled for block in self._blocks])
+        self.compiled = compiled
+        self.into: Callable[[Tensor, Tensor], Tensor] = compiled.into
+        self.add_to: Callable[[Tensor, Tensor], None] = compiled.add_to
+
+    def product(self, x: Tensor) -> Tensor:
+        """See `Kernel`."""
+        return self.into(x, x.new_empty(x.shape[0], self._outputs >> self.is_gated))
+
+    def parts(self) -> list[PackedWeight]:
+        """The weights as they came; copies."""
+        return [block.weight() for block in self._blocks]
+
+    def dense(self) -> Tensor:
+        """See `Kernel`; in float32."""
+        return torch.cat([part.dequantise() for part in self.parts()])
+
+    def bytes(self) -> Tensor:
+        """What is kept of the matrix, of one part, ``[rows, bytes]`` uint8."""
+        return self._blocks[0].panels.flatten(0, 1)
+
+    def look_up(self, ids: Tensor) -> Tensor:
+        """Rows ``[N, in]`` of the matrix, of ids ``[N]`` (int64); of one part without a gate."""
+        rows = torch.empty(len(ids), self._blocks[0].layout.inputs, dtype=self._dtype)
+        found: Tensor = self.compiled.look_up(ids.contiguous(), rows)
+        return found
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Copy and pickle by way of the ordinary layout, as the others do."""
+        biases = [block.whole_bias() for block in self._blocks]
+        bias = None if biases[0] is None else torch.cat([one for one in biases if one is not None])
+        given = (self.parts(), bias, self.is_gated, self._dtype, self.activation)
+        return _remake, given
+
+
+def _remake(
+    parts: Sequence[PackedWeight],
+    bias: Tensor | None,
+    is_gated: bool,
+    dtype: torch.dtype,
+    activation: str | None,
+) -> PackedLinearKernel:
+    return PackedLinearKernel(parts, bias, is_gated, dtype=dtype, activation=activation)
+
+
+class _Block:
+    """Outputs whose weights are alike."""
+
+    __slots__ = ("bias", "compiled", "is_gated", "layout", "order", "outputs", "panels")
+
+    def __init__(
+        self,
+        weight: PackedWeight,
+        bias: Tensor | None,
+        is_gated: bool,
+        dtype: torch.dtype,
+        activation: str | None,
+    ) -> None:
+        assert native.kernels is not None
+        self.layout = layout = PanelLayout.of(weight)
+        self.outputs, self.is_gated, self.order = weight.outputs, is_gated, weight.order
+        self.panels = lay_out(weight, is_gated)
+        self.bias = None if bias is None else torch.stack(halves(bias, is_gated), 1)
+        kinds = {name: str(kind).removeprefix("torch.") for name, kind in layout.kinds.items()}
+        self.compiled = native.kernels.packed_linear(
+            self.panels,
+            self.bias,
+            dtype=dtype,
+            inputs=layout.inputs,
+            outputs=self.outputs,
+            is_gated=is_gated,
+            group=layout.group,
+            table=layout.table,
+            scales=kinds["scales"],
+            zeros="zeros" in kinds,
+            minimums=kinds.get("minimums", "none"),
+            is_by_row=layout.is_by_row,
+            order=self.order,
+            activation=activation,
+        )
+
+    def weight(self) -> PackedWeight:
+        return take_apart(self.panels, self.layout, self.order, self.outputs, self.is_gated)
+
+    def whole_bias(self) -> Tensor | None:
+        return None if self.bias is None else whole(self.bias, self.outputs, self.is_gated)

@@ -1,0 +1,41 @@
+// Weights of 4 and 8 bits as they lie in memory, and their products.
+//
+// Each half of a panel, 16 outputs, lies in one piece, group by group of inputs. A group has
+//   - before the first of 256 inputs, where scales (minimums) are two-level, 16 float16 of them each,
+//   - its scales, zero points and minimums, 16 of each that there is; or, where a row has but one,
+//     these before its first group alone,
+//   - its codes: pairs of inputs by 16 outputs in bytes; or words of 16 bits by inputs 2n and 2n + 1
+//     of 16 outputs, which have codes of four such pairs, the first in the lowest bits.
+#pragma once
+
+#include "kernels.h"
+
+// The most inputs that share a scale.
+constexpr std::int64_t MOST_GROUP = 128;
+
+enum class Scale : std::int64_t { NONE, FLOAT16, BFLOAT16, FLOAT32, INT8 };
+
+struct PackedLayout {
+  alignas(64) std::int16_t table[32];  // numbers of codes, twice
+  const char* data;
+  const std::int32_t* order;  // which input each column is of, or null
+  std::int64_t half_bytes, group, groups;
+  std::int64_t groups_per_scale, groups_per_super;
+  Scale scales, minimums;
+  bool has_table, has_zeros;
+};
+
+// Bytes that rows take as integers.
+inline std::int64_t packed_bytes(const PackedLayout& layout, std::int64_t rows) {
+  return rows * layout.groups * (layout.group * 2 + 12);
+}
+
+// `memory` has as many bytes as all rows need.
+void linear_packed(const Product<float, PackedLayout>& product, char* memory) noexcept;
+void linear_packed(const Product<bf16, PackedLayout>& product, char* memory) noexcept;
+
+// The values of one output, a row of the matrix [out, in] that is not gated.
+void packed_row(const PackedLayout& layout, std::int64_t inputs, std::int64_t output,
+                float* out) noexcept;
+void packed_row(const PackedLayout& layout, std::int64_t inputs, std::int64_t output,
+                bf16* out) noexcept;

@@ -1,0 +1,33 @@
+"""What one may say about an application over several engines."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from asyncgen_apps.ray_serve import RaySettings, read_settings
+
+
+def test_texts_of_a_command_line_are_read() -> None:
+    read = read_settings({"model": "7", "replicas": "3", "num_gpus": "0.5", "with_chat": "true"})
+    assert read == RaySettings(model="7", replicas=3, num_gpus=0.5, with_chat=True)
+    assert read_settings({"max_replicas": "4", "model_names": "a b"}).model_names == ("a", "b")
+    assert read_settings({"engine": {"num_threads": 2}}).engine == {"num_threads": 2}
+
+
+@pytest.mark.parametrize(
+    ("values", "match"),
+    [
+        ({"replica": 2}, "`replica` is no setting"),
+        ({"replicas": 0}, "`replicas` is 0: a number from 1"),
+        ({"replicas": "two"}, "`replicas` is 'two': a number"),
+        ({"replicas": 3, "max_replicas": 2}, "`max_replicas` is 2: at least `replicas`"),
+        ({"target_requests": 0.0}, "`target_requests` is 0.0"),
+        ({"drain_seconds": -1}, "`drain_seconds` is -1"),
+        ({"engine": "x"}, "write it in a file"),
+    ],
+)
+def test_what_is_wrong_is_named(values: dict[str, Any], match: str) -> None:
+    with pytest.raises(ValueError, match=match):
+        read_settings(values)

@@ -1,0 +1,188 @@
+"""An engine that lives elsewhere says what one here says, whatever is lost on the way."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import pytest
+
+from asyncgen import AsyncLLM, EngineDiedError, InvalidRequestError, OverloadedError
+from asyncgen_apps.remote import LostStreamError, RemoteLLM
+from asyncgen_apps.remote.serving import facts_of
+from tests.apps.remote.local import LocalCalls, at_random
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from asyncgen import Completion, TokenEvent
+    from asyncgen_apps.engine import Engine
+
+pytestmark = pytest.mark.anyio
+PROMPT = "Once upon a time"
+CHAT = [{"role": "user", "content": "Tell me about the sea."}]
+
+KINDS: dict[str, dict[str, Any]] = {
+    "greedy": {"do_sample": False},
+    "sampled": {"temperature": 1.1, "seed": 5},
+    "drawn": {"temperature": 1.1},
+    "penalties": {"seed": 3, "repetition_penalty": 1.3, "frequency_penalty": 0.6, "top_p": 0.9},
+    "stop": {"do_sample": False, "stop": [" the"]},
+    "samples": {"seed": 9, "n": 3},
+    "logprobs": {"seed": 2, "top_logprobs": 2},
+    "beams": {"num_beams": 3, "do_sample": False},
+    "contrastive": {"penalty_alpha": 0.6, "top_k": 4, "do_sample": False},
+}
+
+
+@pytest.fixture(scope="module")
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(scope="module")
+async def engines() -> AsyncIterator[tuple[AsyncLLM, AsyncLLM]]:
+    async with AsyncLLM("demo", num_threads=1) as one, AsyncLLM("demo", num_threads=1) as other:
+        await one.generate([1], max_new_tokens=1)
+        await other.generate([1], max_new_tokens=1)
+        yield one, other
+
+
+async def read(
+    llm: Any, prompt: Any, params: dict[str, Any]
+) -> tuple[list[TokenEvent], Completion]:
+    stream = llm.stream(prompt, **params)
+    events = [event async for event in stream.events()]
+    return events, stream.result
+
+
+async def idle(engine: AsyncLLM) -> None:
+    """Return when nothing runs there."""
+    while engine.metrics().requests_running:  # noqa: ASYNC110
+        await anyio.sleep(0.01)
+
+
+def said(completion: Completion) -> Any:
+    return completion.samples, completion.usage.completion_tokens, completion.usage.prompt_tokens
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("prompt", [PROMPT, CHAT], ids=["text", "chat"])
+async def test_an_answer_outlives_its_engines(
+    engines: tuple[AsyncLLM, AsyncLLM], kind: str, prompt: Any
+) -> None:
+    params = {"max_new_tokens": 24, **KINDS[kind]}
+    for seed in range(6):
+        calls = LocalCalls(*engines, messages=at_random(seed))
+        async with RemoteLLM(calls, facts_of(engines[0])) as llm:
+            try:
+                events, found = await read(llm, prompt, params)
+            except LostStreamError as error:
+                assert "engines were lost" in str(error)
+                continue
+            known = calls.orders[-1].params.get("seed", params.get("seed"))
+            if kind == "drawn":
+                params = {**params, "seed": known} if known is not None else params
+                if known is None:
+                    continue
+            _, expected = await read(engines[0], prompt, params)
+            assert said(found) == said(expected)
+            for sample in found.samples:
+                own = [event for event in events if event.index == sample.index]
+                assert "".join(event.text for event in own) == sample.text
+                assert [event.finish_reason is not None for event in own][-1]
+            assert events[-1].usage == found.usage
+            times = [event.time for event in events]
+            assert times == sorted(times) or kind == "samples"
+
+
+async def test_it_is_an_engine(engines: tuple[AsyncLLM, AsyncLLM]) -> None:
+    async with RemoteLLM(LocalCalls(*engines), facts_of(engines[0])) as llm:
+        typed: Engine = llm
+        assert typed.healthy and typed.fingerprint == engines[0].fingerprint
+        assert await typed.count_tokens(CHAT) == await engines[0].count_tokens(CHAT)
+        assert await typed.tokenize(PROMPT) == await engines[0].tokenize(PROMPT)
+        ours, theirs = await typed.embed(["a", "b"]), await engines[0].embed(["a", "b"])
+        assert [each.vector.tolist() for each in ours] == [each.vector.tolist() for each in theirs]
+        one, other = (engine.metrics() for engine in engines)
+        both = await typed.measure()
+        assert both.generation_tokens == one.generation_tokens + other.generation_tokens
+        assert both.time_to_first_token.count == (
+            one.time_to_first_token.count + other.time_to_first_token.count
+        )
+        text = "".join([piece async for piece in typed.stream(PROMPT, max_new_tokens=5, seed=1)])
+        assert text == (await engines[0].generate(PROMPT, max_new_tokens=5, seed=1)).text
+        with pytest.raises(InvalidRequestError) as refused:
+            await read(llm, PROMPT, {"top_p": 3})
+        assert refused.value.parameter == "top_p"
+        with pytest.raises(InvalidRequestError, match="through `events"):
+            async for _ in typed.stream(PROMPT, n=2, max_new_tokens=3):
+                pass
+    assert not llm.healthy
+
+
+async def test_who_is_lost_too_often_ends_with_what_there_is(
+    engines: tuple[AsyncLLM, AsyncLLM],
+) -> None:
+    lives = iter([6, *[0] * 50])
+    calls = LocalCalls(*engines, messages=lambda: next(lives))
+    async with RemoteLLM(calls, facts_of(engines[0])) as llm:
+        stream = llm.stream(PROMPT, max_new_tokens=40, seed=1)
+        with pytest.raises(LostStreamError) as lost:
+            async for _ in stream.events():
+                pass
+        assert isinstance(lost.value, EngineDiedError)
+        assert lost.value.generated_ids == (stream.result.token_ids,)
+        assert lost.value.texts == (stream.result.text,)
+        assert stream.result.finish_reason == "error"
+    assert len(calls.orders) <= 8
+
+
+async def test_cancelling_and_leaving(engines: tuple[AsyncLLM, AsyncLLM]) -> None:
+    endless: Any = {"max_new_tokens": 900, "eos_token_id": [], "seed": 1}
+    async with RemoteLLM(LocalCalls(*engines), facts_of(engines[0])) as llm:
+        stream = llm.stream(PROMPT, **endless)
+        events = []
+        async for event in stream.events():
+            events.append(event)
+            if len(events) == 3:
+                stream.cancel()
+        assert events[-1].finish_reason == "cancelled" and events[-1].usage is not None
+        assert stream.result.finish_reason == "cancelled"
+        assert stream.position == (len(stream.result.token_ids),)
+        early = llm.stream(PROMPT, **endless)
+        early.cancel()
+        assert [event async for event in early.events()][-1].finish_reason == "cancelled"
+        async with llm.stream(PROMPT, **endless) as left:
+            async for _ in left.events():
+                break
+        assert left.result.finish_reason == "cancelled"
+        with anyio.fail_after(10):
+            for engine in engines:
+                await idle(engine)
+        hanging = llm.stream(PROMPT, **endless)
+        await anext(hanging.events())
+    assert hanging.result.finish_reason == "cancelled"
+
+
+async def test_an_answer_that_has_begun_waits_for_a_free_engine(
+    engines: tuple[AsyncLLM, AsyncLLM],
+) -> None:
+    calls = LocalCalls(*engines)
+
+    def fill() -> int | None:
+        calls.full = 3 if len(calls.orders) == 1 else 0
+        return 2 if calls.full else None
+
+    calls.messages = fill
+    async with RemoteLLM(calls, facts_of(engines[0])) as llm:
+        events = llm.stream(PROMPT, max_new_tokens=150, do_sample=False).events()
+        first = await anext(events)
+        rest = [event async for event in events]
+        assert len(calls.orders) == 5 and llm.num_resumed == 1
+        ids = [token_id for event in (first, *rest) for token_id in event.token_ids]
+        expected = await engines[0].generate(PROMPT, max_new_tokens=150, do_sample=False)
+        assert ids == list(expected.token_ids)
+        calls.full = 1
+        with pytest.raises(OverloadedError):
+            await read(llm, PROMPT, {"max_new_tokens": 2})

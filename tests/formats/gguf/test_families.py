@@ -1,0 +1,147 @@
+"""Families in GGUF: the same logits as of the checkpoints that the files were made of."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import gguf
+import pytest
+import torch
+
+import asyncgen
+from asyncgen.errors import ModelLoadError, UnsupportedModelError
+from asyncgen.formats.gguf.architectures import ARCHITECTURES as KNOWN
+from asyncgen.formats.gguf.kinds import KINDS
+from tests.formats.gguf.making import ARCHITECTURES, read_folder, write_gguf
+from tests.models.arch.families import make
+
+PLAIN = ("llama", "qwen2", "qwen3_moe", "gemma3_text", "phi3", "gpt_oss", "gpt2", "nemotron")
+OVERRIDES: dict[str, dict[str, Any]] = {
+    "gemma2": {"query_pre_attn_scalar": 12},  # llama.cpp divides by the size of a head
+    "gemma3_text": {"query_pre_attn_scalar": 12},
+    "hunyuan_v1_dense": {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}},
+}
+SWITCHED: dict[str, dict[str, Any]] = {
+    "llama": {
+        "attention_bias": True,
+        "mlp_bias": True,
+        "tie_word_embeddings": True,
+        "rope_parameters": {
+            "rope_type": "llama3",
+            "rope_theta": 500000.0,
+            "factor": 8.0,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 8192,
+        },
+        "max_position_embeddings": 16384,
+    },
+    "phi3": {
+        "rope_parameters": {
+            "rope_type": "longrope",
+            "rope_theta": 10000.0,
+            "short_factor": [1.0, 1.1, 1.2, 1.3],
+            "long_factor": [2.0, 2.2, 2.4, 2.6],
+        },
+        "original_max_position_embeddings": 48,
+    },
+    "qwen2": {"rope_parameters": {"rope_type": "linear", "rope_theta": 10000.0, "factor": 2.0}},
+    "falcon": {"num_kv_heads": 1},
+    "stablelm": {"use_qkv_bias": True, "tie_word_embeddings": True},
+}
+"""Switches beside those of the tiny checkpoints."""
+
+IDS = torch.arange(1, 41).view(2, 20) % 90 + 3
+
+
+def families() -> list[Any]:
+    marks = {name: () if name in PLAIN else (pytest.mark.soak,) for name in ARCHITECTURES}
+    return [pytest.param(name, marks=marks[name]) for name in ARCHITECTURES]
+
+
+def converted(folder: Path, family: str, **overrides: Any) -> tuple[Any, Path]:
+    theirs = make(family, folder / "hf", **{**OVERRIDES.get(family, {}), **overrides})
+    _, metadata, tensors = read_folder(folder / "hf")
+    return theirs, write_gguf(folder / "model.gguf", metadata, tensors)
+
+
+@torch.no_grad()
+def logits(model: Any) -> torch.Tensor:
+    found: torch.Tensor = model(input_ids=IDS, use_cache=False, return_dict=True).logits
+    return found
+
+
+@pytest.mark.parametrize("family", families())
+def test_logits_are_those_of_the_checkpoint(family: str, tmp_path: Path) -> None:
+    theirs, file = converted(tmp_path, family)
+    ours = asyncgen.load_model(file, dtype="float32")
+    assert ours.config.model_type == family
+    torch.testing.assert_close(logits(ours), logits(theirs), atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("family", SWITCHED)
+def test_switches_are_read(family: str, tmp_path: Path) -> None:
+    theirs, file = converted(tmp_path, family, **SWITCHED[family])
+    ours = asyncgen.load_model(file, dtype="float32")
+    torch.testing.assert_close(logits(ours), logits(theirs), atol=1e-4, rtol=0)
+
+
+def test_what_is_loaded_is_saved_as_the_family_saves_it(tmp_path: Path) -> None:
+    import transformers
+
+    theirs, file = converted(tmp_path, "gemma3_text")
+    asyncgen.load_model(file, dtype="float32").save_pretrained(tmp_path / "saved")
+    again = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "saved")
+    torch.testing.assert_close(logits(again), logits(theirs), atol=1e-5, rtol=0)
+
+
+def test_an_unknown_architecture_is_refused_by_name(tmp_path: Path) -> None:
+    file = write_gguf(tmp_path / "x.gguf", {"general.architecture": "rwkv6"}, {})
+    with pytest.raises(UnsupportedModelError, match="rwkv6.*llama"):
+        asyncgen.load_model(file)
+
+
+def test_a_missing_tensor_is_named(tmp_path: Path) -> None:
+    make("llama", tmp_path)
+    _, metadata, tensors = read_folder(tmp_path)
+    del tensors["blk.1.ffn_up.weight"]
+    file = write_gguf(tmp_path / "x.gguf", metadata, tensors)
+    with pytest.raises(ModelLoadError, match=r"1 missing: blk\.1\.ffn_up\.weight"):
+        asyncgen.load_model(file)
+
+
+@pytest.mark.parametrize("kind", ["F16", "BF16", "Q8_0", "Q4_0", "Q5_1"])
+def test_packed_weights_are_their_numbers(kind: str, tmp_path: Path) -> None:
+    """The model of a file is the one of its numbers, whatever they are stored as."""
+    make("llama", tmp_path, hidden_size=64, intermediate_size=96, num_attention_heads=4)
+    _, metadata, tensors = read_folder(tmp_path)
+    number = gguf.GGMLQuantizationType[kind]
+    packed, wide, kinds = dict(tensors), dict(tensors), {}
+    for name, tensor in tensors.items():
+        if tensor.ndim == 2:
+            packed[name] = gguf.quants.quantize(tensor, number)
+            wide[name] = gguf.quants.dequantize(packed[name], number)
+            kinds[name] = number
+    one = asyncgen.load_model(
+        write_gguf(tmp_path / "packed.gguf", metadata, packed, kinds), dtype="float32"
+    )
+    other = asyncgen.load_model(write_gguf(tmp_path / "wide.gguf", metadata, wide), dtype="float32")
+    # Where a kernel multiplies by packed weights, what they are multiplied by is rounded.
+    error = 1e-5 if kind.endswith("F16") else 5e-3
+    torch.testing.assert_close(logits(one), logits(other), atol=error, rtol=0)
+    stored = other.state_dict()
+    for name, weight in one.state_dict().items():
+        assert torch.equal(weight, stored[name]), name
+    stated = {"F16": torch.float16, "BF16": torch.bfloat16}.get(kind, torch.bfloat16)
+    assert asyncgen.load_model(tmp_path / "packed.gguf").dtype == stated
+
+
+def test_the_page_names_every_architecture_and_type() -> None:
+    page = (Path(asyncgen.__file__).parent / "docs" / "formats.md").read_text(encoding="utf-8")
+    listed = page.partition("## Architectures")[2].partition("Another one")[0]
+    assert set(re.findall(r"`([a-z0-9_-]+)`", listed)) == set(KNOWN)
+    table = page.partition("## Types")[2].partition("All of these")[0]
+    packed = {kind.name for kind in KINDS.values() if kind.plain is None}
+    assert packed <= set(re.findall(r"[A-Z]+\d[A-Z0-9_]*", table))

@@ -1,0 +1,155 @@
+"""Products of packed weights against the plain formula, and what no company changes."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch.nn.functional import silu
+
+from asyncgen.models.kernels.native_packed import PackedLinearKernel, supports_packed
+from asyncgen.packed.weight import SIGNED, UNSIGNED, PackedWeight
+
+pytestmark = pytest.mark.skipif(
+    not supports_packed(torch.float32), reason="needs our kernels, for AVX-512 and VNNI"
+)
+
+DTYPES = [torch.float32, torch.bfloat16]
+SHAPES = [(5, 48, 32), (64, 96, 16), (70, 600, 32), (33, 72, 64), (32, 300, 128)]
+"""Outputs, inputs and group: whole panels and parts of them, groups that are cut off."""
+
+
+def weight_of(kind: str, outputs: int, inputs: int, group: int) -> PackedWeight:
+    """A random weight: of 4 or 8 bits, with the parts that its name tells."""
+    groups = -(-inputs // group)
+    wide = groups * group
+    parts: dict[str, Any] = {"scales": torch.rand(outputs, groups) / 50 + 0.001}
+    if "4" in kind:
+        parts["codes"] = torch.randint(0, 256, (outputs, wide // 2), dtype=torch.uint8)
+        parts["table"] = UNSIGNED if "zero" in kind or "minimum" in kind else SIGNED
+    else:
+        parts["codes"] = torch.randint(-128, 128, (outputs, wide), dtype=torch.int8)
+    for name in ("half", "bfloat16"):
+        if name in kind:
+            parts["scales"] = getattr(parts["scales"], name)()
+    if "zero" in kind:
+        parts["zeros"] = torch.randint(-8, 16, (outputs, groups), dtype=torch.int8)
+    if "minimum" in kind:
+        parts["minimums"] = torch.randn(outputs, groups).half()
+    if "row" in kind:
+        for name in ("scales", "zeros", "minimums"):
+            if name in parts:
+                parts[name] = parts[name][:, :1].contiguous()
+    if "two-level" in kind:
+        for name in ("scales", *(["minimums"] if "minimum" in kind else [])):
+            parts[name] = torch.randint(-63, 64, (outputs, groups), dtype=torch.int8)
+            parts[f"super_{name}"] = torch.rand(outputs, -(-wide // 256)).half() / 500
+    if "order" in kind:
+        parts["order"] = torch.randperm(inputs).int()
+    return PackedWeight(inputs=inputs, group=group, **parts)
+
+
+KINDS = [
+    "8 half",
+    "8 float32 zero",
+    "8 bfloat16 row",
+    "8 float32 row zero",
+    "8 two-level",
+    "8 half minimum",
+    "8 two-level minimum",
+    "4 half",
+    "4 bfloat16 zero",
+    "4 two-level minimum",
+    "4 half minimum order",
+    "4 float32 row",
+]
+
+
+def error(found: torch.Tensor, weight: PackedWeight, x: torch.Tensor) -> float:
+    """The largest error of a product, of what the largest inputs would give."""
+    values = weight.dequantise().double()
+    exact = x.double() @ values.T
+    most = (x.double().abs() @ values.abs().T).clamp(min=1e-9)
+    return float(((found.double() - exact).abs() / most).max())
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("kind", KINDS)
+def test_products_are_those_of_the_formula(kind: str, dtype: torch.dtype) -> None:
+    for shape in SHAPES:
+        weight = weight_of(kind, *shape)
+        kernel = PackedLinearKernel([weight], None, dtype=dtype)
+        for rows in (1, 3, 13, 40):
+            x = torch.randn(rows, weight.inputs).to(dtype)
+            assert error(kernel.product(x), weight, x) < (1e-4 if dtype == torch.float32 else 4e-3)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_row_does_not_depend_on_its_company(kind: str, dtype: torch.dtype) -> None:
+    weight = weight_of(kind, 70, 600, 32)
+    kernel = PackedLinearKernel([weight], None, dtype=dtype)
+    x = torch.randn(300, 600).to(dtype)
+    whole = kernel.product(x)
+    for start, end in ((0, 1), (7, 20), (250, 300)):
+        assert torch.equal(kernel.product(x[start:end]), whole[start:end])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("is_gated", [False, True])
+def test_the_weight_comes_back_as_it_was(kind: str, is_gated: bool) -> None:
+    weight = weight_of(kind, 70, 300, 32)
+    kernel = PackedLinearKernel([weight], torch.randn(70), is_gated, dtype=torch.float32)
+    (back,) = kernel.parts()
+    assert torch.equal(back.codes, weight.codes)
+    assert torch.equal(back.dequantise(), weight.dequantise())
+    x = torch.randn(2, 300)
+    assert torch.equal(copy.deepcopy(kernel).product(x), kernel.product(x))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_are_looked_up_bit_for_bit(kind: str, dtype: torch.dtype) -> None:
+    weight = weight_of(kind, 70, 300, 32)
+    kernel = PackedLinearKernel([weight], None, dtype=dtype)
+    ids = torch.tensor([69, 0, 31, 16, 0])
+    assert torch.equal(kernel.look_up(ids), weight.dequantise()[ids].to(dtype))
+    with pytest.raises(IndexError, match="row 70 of 70"):
+        kernel.look_up(torch.tensor([70]))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_gates_biases_and_sums(dtype: torch.dtype) -> None:
+    weight, bias, x = weight_of("8 half", 64, 96, 32), torch.randn(64), torch.randn(3, 96)
+    x = x.to(dtype)
+    plain = PackedLinearKernel([weight], bias, dtype=dtype).product(x).float()
+    expected = x.float() @ weight.dequantise().T + bias
+    torch.testing.assert_close(plain, expected, atol=2e-2, rtol=2e-2)
+    gated = PackedLinearKernel([weight], bias, True, dtype=dtype).product(x).float()
+    gate, up = expected.chunk(2, dim=1)
+    torch.testing.assert_close(gated, silu(gate) * up, atol=5e-2, rtol=5e-2)
+    sums = torch.ones(3, 64, dtype=dtype)
+    PackedLinearKernel([weight], bias, dtype=dtype).add_to(sums, x)
+    torch.testing.assert_close(sums.float(), expected + 1, atol=2e-2, rtol=2e-2)
+
+
+def test_parts_of_other_kinds_keep_kernels_of_their_own() -> None:
+    parts = [weight_of("4 two-level minimum", 40, 512, 32), weight_of("8 two-level", 24, 512, 16)]
+    bias, x = torch.randn(64), torch.randn(5, 512)
+    kernel = PackedLinearKernel(parts, bias, dtype=torch.float32)
+    whole = torch.cat([part.dequantise() for part in parts])
+    torch.testing.assert_close(kernel.product(x), x @ whole.T + bias, atol=2e-3, rtol=1e-3)
+    assert torch.equal(kernel.dense(), whole)
+    assert torch.equal(copy.deepcopy(kernel).product(x), kernel.product(x))
+
+
+def test_what_is_no_number_stays_none_and_small_inputs_count_as_zero() -> None:
+    weight = weight_of("4 half", 32, 64, 32)
+    kernel = PackedLinearKernel([weight], None, dtype=torch.float32)
+    x = torch.zeros(4, 64)
+    x[0, 3], x[1, 40], x[2] = torch.nan, torch.inf, 1e-38
+    found = kernel.product(x)
+    assert not found[:2].isfinite().any()
+    assert torch.equal(found[2:], torch.zeros(2, 32))
