@@ -47,8 +47,6 @@ NOT_IN_ONE_CALL = {
     "falcon_h1",
     "gemma3n_text",
     "gemma4_text",
-    "lfm2",
-    "lfm2_moe",
     "llama4_text",
     "mimo_v2_flash",
     "nanochat",
