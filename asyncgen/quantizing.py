@@ -1,7 +1,7 @@
 """Writes a checkpoint with packed weights, which this library and its peers load.
 
 The files are compressed-tensors': integers with a scale for each 32 inputs, and in 4 bits a zero
-point. Embeddings, the head, routers and experts stay as they are stored.
+point. Embeddings, the head, routers, and experts in one tensor stay as they are stored.
 """
 
 from __future__ import annotations
