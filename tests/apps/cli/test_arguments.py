@@ -36,9 +36,9 @@ def test_every_option_reaches_the_request(llm: ScriptedLLM) -> None:
 def test_greedy_and_nothing_at_all(llm: ScriptedLLM) -> None:
     run_cli("chat", "Hi", "--greedy", "--system", "Be kind.")
     run_cli("chat", "Hi")
-    assert llm.asked[0][1] == {"do_sample": False}
+    assert llm.asked[0][1] == {"do_sample": False, "separate_reasoning": False}
     assert llm.asked[0][0][0] == {"role": "system", "content": "Be kind."}
-    assert llm.asked[1][1] == {}
+    assert llm.asked[1][1] == {"separate_reasoning": False}
 
 
 @pytest.mark.parametrize(
