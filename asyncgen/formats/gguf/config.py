@@ -30,7 +30,7 @@ def architecture_of(model: GgufModel) -> Architecture:
         UnsupportedModelError: It is not among those that are read.
     """
     name = model.metadata.text("general.architecture")
-    if name not in ARCHITECTURES:
+    if name is None or name not in ARCHITECTURES:
         stated = "has no `general.architecture`" if name is None else f"is a {shorten(name)}"
         listed = ", ".join(sorted(ARCHITECTURES))
         raise UnsupportedModelError(f"{model.file} {stated}: {SUFFIX} files are read of {listed}")

@@ -74,7 +74,7 @@ _KEYS = {
 """Metadata, and what ``config.json`` files call them."""
 
 
-class Writer(gguf.GGUFWriter):
+class Writer(gguf.GGUFWriter):  # type: ignore[misc]  # its package has no types
     """A writer of one file that takes any value."""
 
     def value(self, key: str, value: Any) -> None:

@@ -49,7 +49,7 @@ SWITCHED: dict[str, dict[str, Any]] = {
     },
     "qwen2": {"rope_parameters": {"rope_type": "linear", "rope_theta": 10000.0, "factor": 2.0}},
     "cohere": {"use_qk_norm": True},
-    "exaone4": {"sliding_window": None},
+    "exaone4": {"sliding_window": None, "layer_types": ["full_attention"] * 4},
     "stablelm": {"use_qkv_bias": True, "tie_word_embeddings": True},
 }
 """Switches beside those of the tiny checkpoints."""
