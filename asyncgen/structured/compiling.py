@@ -129,7 +129,9 @@ class Compiler:
         problem = problem or "; ".join(matcher.get_grammar_warnings())
         if not problem:
             # What the first mask finds out is better said now than in the first step.
-            matcher.deep_copy().compute_bitmask()
+            first = matcher.deep_copy()
+            first.compute_bitmask()
+            problem = first.get_error() if first.is_error() else ""
         if problem:
             raise InvalidRequestError(shape.parameter, _shortly(shape.source), _in_a_line(problem))
         return matcher

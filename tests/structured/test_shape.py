@@ -80,6 +80,7 @@ REFUSED: list[dict[str, Any]] = [
     {"json_schema": {"type": "integer", "minimum": 2, "maximum": 1}},
     {"json_schema": {"$ref": "http://localhost:1/schema"}},
     {"json_schema": '{"allOf":[' * 200 + "{}" + "]}" * 200},
+    {"json_schema": {"properties": {f"k{i}": {} for i in range(1500)}}},
     {"regex": "("},
     {"regex": r"\bfoo\b"},
     {"grammar": "foo"},

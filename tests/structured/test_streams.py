@@ -131,7 +131,7 @@ async def test_partial_values_grow_into_the_whole() -> None:
         stream = llm.stream("abc", json_schema=SCHEMA, max_new_tokens=90)
         values = [value async for value in stream.partial()]
         names = [value.get("name", "") for value in values]
-        assert len(values) > 2 and all(map(str.startswith, names[1:], names))
+        assert all(map(str.startswith, names[1:], names))
         assert values[-1] == stream.result.parsed
         with pytest.raises(InvalidRequestError, match="needs a shape"):
             llm.stream("abc").partial()

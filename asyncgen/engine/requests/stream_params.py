@@ -137,7 +137,7 @@ class RequestKeywords(TypedDict, total=False):
     response_model: type | None
     regex: str | None
     grammar: str | None
-    choice: Sequence[str] | None
+    choice: list[str] | None
     n: int | None
     skip_special_tokens: bool | None
 

@@ -49,6 +49,7 @@ MAKERS: dict[str, Callable[[int], Any]] = {
     "ForcedBOSTokenLogitsProcessor": lambda rows: asyncgen.ForcedBOSTokenLogitsProcessor(3),
     "ForcedEOSTokenLogitsProcessor": lambda rows: asyncgen.ForcedEOSTokenLogitsProcessor(7, 7),
     "FrequencyPenaltyLogitsProcessor": lambda rows: penalties.FrequencyPenaltyLogitsProcessor(0.5),
+    "GrammarLogitsProcessor": None,  # type: ignore[dict-item]
     "HammingDiversityLogitsProcessor": None,  # type: ignore[dict-item]
     "InfNanRemoveLogitsProcessor": lambda rows: asyncgen.InfNanRemoveLogitsProcessor(),
     "LogitNormalization": lambda rows: asyncgen.LogitNormalization(),

@@ -52,6 +52,7 @@ SETTINGS: list[dict[str, Any]] = [
     {"encoder_no_repeat_ngram_size": 1},
     {"encoder_no_repeat_ngram_size": 2},
     {"prefix_allowed_tokens_fn": lambda prompt, ids: [int(ids[-1]), 3, 5]},
+    {"regex": "[\\x00-\\x08]*"},
 ]
 
 
