@@ -130,7 +130,11 @@ class Compiler:
         if not problem:
             # What the first mask finds out is better said now than in the first step.
             first = matcher.deep_copy()
-            first.compute_bitmask()
+            while forced := first.compute_ff_tokens():
+                if first.try_consume_tokens(forced) < len(forced):
+                    break
+            if not first.is_stopped():
+                first.compute_bitmask()
             problem = first.get_error() if first.is_error() else ""
         if problem:
             raise InvalidRequestError(shape.parameter, _shortly(shape.source), _in_a_line(problem))
