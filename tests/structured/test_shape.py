@@ -81,6 +81,7 @@ REFUSED: list[dict[str, Any]] = [
     {"json_schema": {"$ref": "http://localhost:1/schema"}},
     {"json_schema": '{"allOf":[' * 200 + "{}" + "]}" * 200},
     {"json_schema": {"type": "object", "properties": {f"k{i}": {} for i in range(1500)}}},
+    {"regex": "a{9000}"},
     {"regex": "("},
     {"regex": r"\bfoo\b"},
     {"grammar": "foo"},
