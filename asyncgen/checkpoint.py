@@ -62,6 +62,7 @@ class StoredTensor:
         made: Makes it, in a floating dtype, of what lies there in another form
             (`asyncgen.formats`); raises `ModelLoadError`.
         packed: Reads it, if it is in 4 or 8 bits (`asyncgen.packed`); raises `ModelLoadError`.
+        unpacked: Reads it as floats, if no layout of packed weights has it exactly; likewise.
     """
 
     file: Path
@@ -72,6 +73,7 @@ class StoredTensor:
     scales: StoredTensor | None = None
     made: Callable[[torch.dtype], torch.Tensor] | None = None
     packed: Callable[[], PackedWeight] | None = None
+    unpacked: Callable[[], torch.Tensor] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -151,13 +151,13 @@ class Face:
         check_text(text)
         return await embed_one(start(text))
 
-    async def _count_tokens(
+    async def _tokenize(
         self, prompt: Prompt, given: Mapping[str, Any], waiting: Waiting
-    ) -> int:
+    ) -> list[int]:
         check_prompt(prompt)
-        count = partial(_count_tokens, self._opened, prompt, given)
+        read = partial(_token_ids, self._opened, prompt, given)
         length = length_of(prompt)
-        return await waiting.prepared(self._preparing, count, length=length, limited=True)
+        return await waiting.prepared(self._preparing, read, length=length, limited=True)
 
     def metrics(self) -> MetricsSnapshot:
         """Return what the engine has counted since it was loaded; may be called from any thread.
@@ -216,8 +216,8 @@ class Face:
         return opened
 
 
-def _count_tokens(opened: Opened, prompt: Prompt, given: Mapping[str, Any]) -> int:
+def _token_ids(opened: Opened, prompt: Prompt, given: Mapping[str, Any]) -> list[int]:
     """Runs on a worker thread. Imported late, because it brings torch."""
     from asyncgen.engine.requests.prepare import read_prompt
 
-    return len(read_prompt(opened.model, opened.tokenizer, prompt, given, opened.formats)[0])
+    return read_prompt(opened.model, opened.tokenizer, prompt, given, opened.formats)[0]

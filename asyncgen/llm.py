@@ -132,7 +132,11 @@ class AsyncLLM(Face):
             ChatTemplateError: The chat template refuses the messages, or there is none.
             OverloadedError: Too many texts hang, and this one is long.
         """
-        return await self._count_tokens(prompt, params, InLoop())
+        return len(await self._tokenize(prompt, params, InLoop()))
+
+    async def tokenize(self, prompt: Prompt, **params: Unpack[PromptParams]) -> list[int]:
+        """Tell the token ids of a prompt, as a stream would have them; see :meth:`count_tokens`."""
+        return await self._tokenize(prompt, params, InLoop())
 
     @overload
     async def embed(  # type: ignore[overload-overlap]  # a text is no list of texts
@@ -291,7 +295,11 @@ class LLM(Face):
 
     def count_tokens(self, prompt: Prompt, **params: Unpack[PromptParams]) -> int:
         """Count the tokens of a prompt, as a stream would; as :meth:`AsyncLLM.count_tokens`."""
-        return run_blocking(self._count_tokens(prompt, params, InThread()))
+        return len(run_blocking(self._tokenize(prompt, params, InThread())))
+
+    def tokenize(self, prompt: Prompt, **params: Unpack[PromptParams]) -> list[int]:
+        """Tell the token ids of a prompt; as :meth:`AsyncLLM.tokenize`."""
+        return run_blocking(self._tokenize(prompt, params, InThread()))
 
     @overload
     def embed(  # type: ignore[overload-overlap]

@@ -16,12 +16,16 @@ from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.config.rules import require, switch
 from asyncgen.models.config import LiveConfig
 from asyncgen.models.config.live import CALL_DEFAULTS, FREE
+from asyncgen.packed.bits_and_bytes import packing_asked
+from asyncgen.packed.quantise import check_packing
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Mapping
 
     from asyncgen.batch_encoding import Side
+    from asyncgen.packed.bits_and_bytes import BitsAndBytesConfig
+    from asyncgen.packed.quantise import Packing
     from asyncgen.progress import ProgressOption
 
 
@@ -53,6 +57,14 @@ class ModelOptions(HubAddress, total=False):
     """What to compute in; ``None`` or ``"auto"`` is what the checkpoint says."""
     torch_dtype: str | torch.dtype | None
     """The older name of ``dtype``."""
+    quantize: Packing | None
+    """``"int8"`` or ``"int4"``: weights are packed while they are read."""
+    quantization_config: BitsAndBytesConfig | None
+    """The reference's way to ask for that."""
+    load_in_8bit: bool | None
+    """The older one."""
+    load_in_4bit: bool | None
+    """See ``load_in_8bit``."""
     device_map: str | int | torch.device | dict[str, Any] | None
     """``None`` is the CPU, ``"auto"`` is CUDA where there is one; or one device for the whole."""
     attn_implementation: str | None
@@ -138,8 +150,8 @@ _ADDRESS = ("revision", "token", "cache_dir", "local_files_only", "subfolder", "
 _SET = FREE | CALL_DEFAULTS.keys()
 _OFF = frozenset(
     """
-    force_download ignore_mismatched_sizes load_in_4bit load_in_8bit max_memory offload_folder
-    offload_state_dict output_loading_info proxies quantization_config state_dict tp_plan variant
+    force_download ignore_mismatched_sizes max_memory offload_folder offload_state_dict
+    output_loading_info proxies state_dict tp_plan variant
     from_tf from_flax
     """.split()
 )
@@ -168,7 +180,7 @@ def model_arguments(
         "trust_remote_code": (True, "remote code is never run"),
     }
     _refuse(given, refused)
-    for name in ("low_cpu_mem_usage", "use_safetensors"):
+    for name in ("low_cpu_mem_usage", "use_safetensors", "load_in_8bit", "load_in_4bit"):
         if given.get(name) is not None:
             require(name, given[name], switch)
     attention = given.get("attn_implementation")
@@ -182,7 +194,15 @@ def model_arguments(
         raise InvalidRequestError("config", type(config).__name__, allowed)
     arguments = _address(given)
     arguments["device"] = check_device_map(given.get("device_map"))
-    arguments["dtype"] = older if dtype is None else dtype
+    packing, computed = packing_asked(
+        given.get("quantization_config"),
+        given.get("load_in_8bit"),
+        given.get("load_in_4bit"),
+        check_packing(given.get("quantize")),
+    )
+    dtype = older if dtype is None else dtype
+    arguments["dtype"] = computed if dtype is None else dtype
+    arguments["quantize"] = packing
     return arguments, {name: given[name] for name in given if name in _SET}, config
 
 

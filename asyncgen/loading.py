@@ -24,7 +24,9 @@ from asyncgen.models.config.stored import check_sizes
 from asyncgen.models.core import make_core
 from asyncgen.models.family.text_part import text_config, text_tensors
 from asyncgen.mxfp4 import METHOD, join_pairs
+from asyncgen.packed.loading import packing_of
 from asyncgen.packed.quantise import check_packing
+from asyncgen.packed.stored import METHODS, join_packed
 from asyncgen.progress import progress_option
 from asyncgen.weights import load_weights, resolve_dtype
 
@@ -111,7 +113,9 @@ def load_core(
         raise InvalidRequestError(
             "quantize", quantize, f"the weights are packed already ({method}); leave it out"
         )
-    if method is not None:
+    if method in METHODS:
+        checkpoint = join_packed(checkpoint, stored[_QUANTISED])
+    elif method is not None:
         checkpoint = join_pairs(checkpoint)
     if text is not None:
         checkpoint = replace(checkpoint, tensors=text_tensors(checkpoint.tensors))
@@ -182,6 +186,32 @@ def read_config(source: str | os.PathLike[str], **address: Any) -> ModelConfig:
     return ModelConfig.from_hf(text_config(raw) or raw)
 
 
+def read_plan(folder: Path) -> tuple[dict[str, Any], set[str]]:
+    """A folder's ``config.json``, and which of its tensors are matrices that can be packed.
+
+    Raises:
+        ModelLoadError: It cannot be read, or is packed already.
+        UnsupportedModelError: Its ``model_type`` has no implementation.
+    """
+    stored = _read_file(folder)
+    method = _quantisation(stored)
+    if method is not None:
+        raise ModelLoadError(f"{folder} is packed already ({method})")
+    checkpoint = open_checkpoint(folder)
+    config = ModelConfig.from_hf(text_config(stored) or stored).fitted_to(checkpoint.tensors.keys())
+    with torch.device("meta"):
+        core = make_core(config, dtype=torch.float32)
+    prefix = _stack_prefix(config)
+    found: set[str] = set()
+    for rule in core.weight_map():
+        module = core.get_submodule(rule.target.rpartition(".")[0])
+        if packing_of(module, rule, "int4") != "int4" or rule.transposed:
+            continue
+        for name in rule.sources:
+            found |= {name, name.removeprefix(prefix)}
+    return stored, found
+
+
 def _stack_prefix(config: ModelConfig) -> str:
     """First part of the names of all stored weights but the head's, with its dot."""
     stack, dot, _ = config.names["embed_tokens"].partition(".")
@@ -196,7 +226,7 @@ def _read_file(folder: Path) -> dict[str, Any]:
         )
     raw = read_json(file)
     method = _quantisation(raw)
-    if method not in (None, METHOD):
+    if method not in (None, METHOD, *METHODS):
         raise ModelLoadError(
             f"{folder} is quantised ({method}), which is not supported; "
             "use the model that it was made of"

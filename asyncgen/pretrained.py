@@ -46,7 +46,8 @@ def load_model(
     Load it on the thread that will compute: a second computing thread costs speed.
 
     Args:
-        source: ``"demo"``, a folder, or the id of a repository on the hub.
+        source: ``"demo"``, a folder, a GGUF file, or the id of a repository on the hub, with
+            ``:Q4_K_M`` or ``:file.gguf`` behind it for a GGUF file in it.
         device: Where to compute; ``None`` is CUDA where there is one, else the CPU.
         dtype: What to compute in; ``None`` or ``"auto"`` is what the checkpoint says.
         revision: Branch, tag or commit on the hub.
@@ -109,7 +110,7 @@ def load_tokenizer(
     """Load a tokenizer; parameters as in :func:`load_model`.
 
     Args:
-        source: ``"demo"``, a folder, or the id of a repository on the hub.
+        source: As in :func:`load_model`.
         revision: Branch, tag or commit on the hub.
         token: Access token for the hub.
         cache_dir: Where downloads are kept.

@@ -23,6 +23,7 @@ from asyncgen.memory import memory_to_load
 from asyncgen.mxfp4 import check_scales, widen_into
 from asyncgen.native.memory import passing
 from asyncgen.packed.loading import (
+    is_made,
     is_stored_packed,
     log_unpacked,
     ordered,
@@ -307,7 +308,7 @@ def _kind(core: Fillable, rule: WeightRule, checkpoint: Checkpoint) -> torch.dty
     """The dtype that a parameter is read in: the stored one where its module keeps that."""
     module_name, _, name = rule.target.rpartition(".")
     keeps = getattr(core.get_submodule(module_name), "keeps", None)
-    if any(checkpoint.tensors[source].packed is not None for source in rule.sources):
+    if any(is_made(checkpoint.tensors[source]) for source in rule.sources):
         return core.dtype
     kind, *others = {DTYPES[checkpoint.tensors[source].kind] for source in rule.sources}
     is_kept = keeps is not None and name == "weight" and not others and keeps(kind)
@@ -394,7 +395,7 @@ class _Reader:
             dtype: Of the result.
             transposed: Of how many matrices each consists, which are transposed; ``None``: none is.
         """
-        if any(source.packed is not None for source in sources):
+        if any(is_made(source) for source in sources):
             return self._unpacked(sources, dtype, transposed=transposed)
         if any(source.scales is not None for source in sources):
             whole = [self._widened(source, dtype) for source in sources]
@@ -458,10 +459,13 @@ class _Reader:
         """Packed tensors, and others, as numbers of a dtype; those are as after transposing."""
         whole = []
         for source in sources:
-            if source.packed is None:
-                whole.append(self.join([source], dtype, transposed=transposed))
-            else:
+            if source.packed is not None:
                 whole.append(self._packed(source).dequantise().to(dtype))
+            elif source.unpacked is not None:
+                whole.append(source.unpacked().to(dtype))
+                self._progress.advance(source.num_bytes)
+            else:
+                whole.append(self.join([source], dtype, transposed=transposed))
         return whole[0] if len(whole) == 1 else torch.cat(whole)
 
     def _widened(self, source: StoredTensor, dtype: torch.dtype) -> torch.Tensor:

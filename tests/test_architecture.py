@@ -64,6 +64,7 @@ LAYERS = (
         "asyncgen.pretrained",
         "asyncgen.auto",
         "asyncgen.pipelines",
+        "asyncgen.quantizing",
     ),
     (
         "asyncgen.fingerprint",

@@ -80,7 +80,7 @@ def test_another_family_is_refused_by_both_names(
 
 def test_what_a_class_is_given_is_checked(folders: dict[str, Path]) -> None:
     with pytest.raises(InvalidRequestError, match=r"`LlamaForCausalLM.from_pretrained` does not"):
-        asyncgen.LlamaForCausalLM.from_pretrained(folders["llama"], load_in_4bit=True)  # type: ignore[call-arg]
+        asyncgen.LlamaForCausalLM.from_pretrained(folders["llama"], load_in_2bit=True)  # type: ignore[call-arg]
     model = asyncgen.LlamaForCausalLM.from_pretrained(folders["llama"], use_cache=False)
     assert model.config.use_cache is False
     for kind, folder in ((asyncgen.PreTrainedModel, "t5"), (asyncgen.Seq2SeqModel, "llama")):

@@ -131,6 +131,13 @@ class Engine(Protocol):
             AsyncgenError: As a stream raises it.
         """
 
+    async def tokenize(self, prompt: Prompt, **params: Unpack[PromptParams]) -> list[int]:
+        """Tell the token ids of a prompt, as a stream would have them.
+
+        Raises:
+            AsyncgenError: As a stream raises it.
+        """
+
     async def embed(
         self, prompt: Sequence[str | Sequence[int]], **params: Unpack[EmbedParams]
     ) -> list[Embedding]:

@@ -161,7 +161,8 @@ def state_layers(cache: Cache, config: ModelConfig) -> list[StateLayer]:
             if not isinstance(layers[place], StateLayer):
                 layers[place] = StateLayer()
     total = max(count, max(places) + 1)
-    if len(layers) != total or not all(isinstance(layers[place], StateLayer) for place in places):
+    keeping = [at for at, layer in enumerate(layers) if isinstance(layer, StateLayer)]
+    if len(layers) != total or keeping != sorted(places):
         others = "no" if not config.attending else "not all of them"
         raise InvalidRequestError(
             "past_key_values",

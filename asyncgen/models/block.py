@@ -97,7 +97,9 @@ def _branches(config: ModelConfig) -> bool:
     """Whether something is done with what a part adds to the stream."""
     is_normed = "output_norm" in config.names or "down_norm" in config.names
     experts = [block.experts for block in config.blocks if block.experts is not None]
-    is_scaled = config.blocks[0].residual_scale != 1 or any(plan.scale != 1 for plan in experts)
+    block = config.blocks[0]
+    scales = {block.residual_scale, block.output_scale, block.down_scale}
+    is_scaled = scales != {1.0} or any(plan.scale != 1 for plan in experts)
     return is_normed or is_scaled
 
 
@@ -177,6 +179,8 @@ class DecoderLayer(Prepared):
         self.shape = Xielu(dtype) if plan.activation == "xielu" else None
         self.activate = self.shape or ACTIVATIONS[plan.activation]
         fused, bias = FUSED.get(plan.activation), plan.has_up_bias
+        if plan.gate_scale != 1:  # our kernels know no such factor
+            fused = None
         if plan.is_gated:
             fused = fused if fused in GATES else None
             self.gate_up = Linear(
@@ -207,7 +211,7 @@ class DecoderLayer(Prepared):
         self._plan = (
             _into(self.input_norm),
             self._attention() if plan.has_attention else None,
-            self._adder(self.output.ready(), self.output_norm) if plan.has_attention else None,
+            self._output_adder() if plan.has_attention else None,
             _into(self.post_norm),
             self._feed_forward() if plan.has_feed_forward else None,
         )
@@ -282,6 +286,10 @@ class DecoderLayer(Prepared):
             normed = x if post_norm is None else post_norm(x, space.normed)
         feed_forward(x, normed, space)
 
+    def _output_adder(self) -> Callable[[Tensor, Tensor, Workspace], None]:
+        """What adds the product of what attention gave to the stream."""
+        return self._adder(self.output.ready(), self.output_norm, self.plan.output_scale)
+
     def _attention(self) -> Callable[..., Tensor]:
         """What makes of normalised rows ``[N, E]`` those that attention gives, ``[N, H * D]``."""
         head_norm, rope = self.plan.head_norm, self.rope
@@ -290,7 +298,7 @@ class DecoderLayer(Prepared):
         before, after = (None, normalise) if is_after else (normalise, None)
         qkv_into, sinks, finish = self._qkv_into(), self._sinks(), self._finisher()
         index, num_heads, count = self.index, self.num_heads, self.num_stored
-        gates = self.plan.gates_in_queries
+        gates, scale = self.plan.gates_in_queries, self.plan.heads_scale
 
         def attend(
             normed: Tensor,
@@ -298,7 +306,7 @@ class DecoderLayer(Prepared):
             attention: AttentionContext,
             space: Workspace,
         ) -> Tensor:
-            qkv = qkv_into(normed, space.qkv)
+            qkv = qkv_into(normed if scale == 1 else normed * scale, space.qkv)
             if qkv is space.qkv:
                 heads, turned = space.heads, space.turned
             else:
@@ -332,6 +340,7 @@ class DecoderLayer(Prepared):
             assert isinstance(self.qkv, Linear)
             return self._filled_up(self.qkv.ready().product, self.plan.heads)
         if self.plan.gates_in_queries:
+            assert isinstance(self.qkv, Linear)
             product = self.qkv.ready().product  # wider than the memory that layers share
             return lambda x, out: product(x)
         into: Callable[[Tensor, Tensor], Tensor] = self.qkv.ready().into
@@ -381,7 +390,8 @@ class DecoderLayer(Prepared):
             self.experts.prepare()
             return self._adder(self.experts, self.down_norm, self._experts_scale())
         up = self._up().ready()
-        up_into, add_down = up.into, self._adder(self.down.ready(), self.down_norm)
+        add_down = self._adder(self.down.ready(), self.down_norm, self.plan.down_scale)
+        up_into, gate_scale = up.into, self.plan.gate_scale
         if up.activation is not None:
             return lambda x, normed, space: add_down(x, up_into(normed, space.activated), space)
         is_gated, activate, width = self.plan.is_gated, self.activate, self.width
@@ -395,6 +405,7 @@ class DecoderLayer(Prepared):
                 gate, up = space.gate, space.up
             else:
                 gate, up = torch.split(wide, width, dim=-1)
+            gate = gate if gate_scale == 1 else gate.mul_(gate_scale)
             add_down(x, torch.mul(activate(gate), up, out=space.activated), space)
 
         return add

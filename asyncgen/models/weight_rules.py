@@ -207,9 +207,9 @@ def _attention_rules(config: ModelConfig, family: Family, index: int) -> list[We
         rules += latent_rules(config, index, plan.latent)
         narrow = plan.latent.values
     elif plan.gates_in_queries:
-        moved = gated_order(heads, kv_heads, size, order)
+        gated = gated_order(heads, kv_heads, size, order)
         rows = [2 * heads * size, kv_heads * size, kv_heads * size]
-        product("qkv", rows, hidden, plan.has_qkv_bias, moved)
+        product("qkv", rows, hidden, plan.has_qkv_bias, gated)
     else:
         grouping = plan.qkv_groups, plan.qkv_order
         moved = qkv_order(heads, kv_heads, size, *grouping, order, narrow)

@@ -55,6 +55,11 @@ def is_packed(sources: Sequence[StoredTensor]) -> bool:
     return all(source.packed is not None for source in sources)
 
 
+def is_made(source: StoredTensor) -> bool:
+    """Whether a tensor is made of others in its file, by a scheme."""
+    return source.packed is not None or source.unpacked is not None
+
+
 def stays_packed(module: nn.Module, rule: WeightRule, sources: Sequence[StoredTensor]) -> bool:
     """Whether what is packed in a file is multiplied as it is."""
     return is_packed(sources) and _takes(module, rule) and takes_packed(module)

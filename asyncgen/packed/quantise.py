@@ -1,9 +1,8 @@
 """Packs a matrix of floats: round to nearest, in groups of inputs.
 
 Integers of 8 bits are symmetric: the largest number of a group in size becomes 127. Codes of 4 bits
-span a group from its least number to its largest, zero included, which one of the codes stands for.
-So the error of a weight is at most half a scale, and a little more where its scale, in float16, was
-rounded down.
+span a group from its least number to its largest, zero included, which one of them stands for. So
+the error of a weight is at most half a scale, and a little more where that was rounded down.
 """
 
 from __future__ import annotations
@@ -38,23 +37,26 @@ def check_packing(value: object) -> Packing | None:
         InvalidRequestError: It is none.
     """
     if value is None or value in PACKINGS:
-        return value  # type: ignore[return-value]
+        return value
     raise InvalidRequestError("quantize", value, f"use one of {list(PACKINGS)}, or None")
 
 
-def quantise(weight: Tensor, packing: Packing) -> PackedWeight:
+def quantise(
+    weight: Tensor, packing: Packing, *, scale_dtype: torch.dtype = torch.float16
+) -> PackedWeight:
     """Pack a matrix.
 
     Args:
         weight: ``[out, in]``, of any floating dtype.
         packing: To what.
+        scale_dtype: Of the scales.
 
     Raises:
-        ValueError: A number is not finite, or too large for a scale in float16.
+        ValueError: A number is not finite, or too large for a scale of that dtype.
     """
     rows = max(1, _ELEMENTS // weight.shape[1])
     pack = _in_eight if packing == "int8" else _in_four
-    packed = [pack(part) for part in torch.split(weight.detach(), rows)]
+    packed = [pack(part, scale_dtype) for part in torch.split(weight.detach(), rows)]
     parts = [torch.cat(part) for part in zip(*packed, strict=True)]
     if not bool(parts[1].isfinite().all()):
         raise ValueError("numbers that are not finite, or too large, cannot be packed")
@@ -80,17 +82,17 @@ def _groups(weight: Tensor) -> Tensor:
     return weight.view(len(weight), -1, GROUP)
 
 
-def _in_eight(weight: Tensor) -> tuple[Tensor, ...]:
+def _in_eight(weight: Tensor, dtype: torch.dtype) -> tuple[Tensor, ...]:
     groups = _groups(weight)
-    scales = (groups.abs().amax(dim=2) / 127).half()
+    scales = (groups.abs().amax(dim=2) / 127).to(dtype)
     codes = _divided(groups, scales).clamp_(-127, 127).to(torch.int8)
     return codes.flatten(1), scales
 
 
-def _in_four(weight: Tensor) -> tuple[Tensor, ...]:
+def _in_four(weight: Tensor, dtype: torch.dtype) -> tuple[Tensor, ...]:
     groups = _groups(weight)
     least, most = groups.amin(dim=2).clamp_(max=0), groups.amax(dim=2).clamp_(min=0)
-    scales = ((most - least) / 15).half()
+    scales = ((most - least) / 15).to(dtype)
     zeros = _divided(-least.unsqueeze(2), scales).clamp_(0, 15)
     codes = _divided(groups, scales).add_(zeros).clamp_(0, 15).to(torch.uint8).flatten(1)
     return codes[:, 0::2] | codes[:, 1::2] << 4, scales, zeros.squeeze(2).to(torch.int8)

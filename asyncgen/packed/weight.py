@@ -28,7 +28,7 @@ This module knows neither files nor kernels. What a format's numbers are goes in
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
@@ -186,7 +186,9 @@ class PackedWeight:
         Args:
             index: ``[rows]`` int64, or a slice.
         """
-        parts = {name: part[index] for name, part in self._tensors().items() if name != "order"}
+        parts: dict[str, Any] = {
+            name: part[index] for name, part in self._tensors().items() if name != "order"
+        }
         return replace(self, **parts)
 
     def is_like(self, other: PackedWeight) -> bool:
@@ -232,9 +234,10 @@ def _cat(parts: Sequence[PackedWeight]) -> PackedWeight:
     if len(parts) == 1:
         return first
     names = [name for name in first._tensors() if name != "order"]
-    return replace(
-        first, **{name: torch.cat([getattr(part, name) for part in parts]) for name in names}
-    )
+    joined: dict[str, Any] = {
+        name: torch.cat([getattr(part, name) for part in parts]) for name in names
+    }
+    return replace(first, **joined)
 
 
 def _same(one: Tensor | None, other: Tensor | None) -> bool:

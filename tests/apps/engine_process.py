@@ -55,7 +55,7 @@ class Order:
     """What the parent wants; ``number`` names the answer to it."""
 
     number: int
-    kind: Literal["stream", "cancel", "leave", "count", "embed", "measure"]
+    kind: Literal["stream", "cancel", "leave", "count", "tokenize", "embed", "measure"]
     given: tuple[Any, ...] = ()
 
 
@@ -188,6 +188,10 @@ class EngineProcess:
     async def count_tokens(self, prompt: Prompt, **params: Any) -> int:
         return int(await self._ask("count", prompt, params))
 
+    async def tokenize(self, prompt: Prompt, **params: Any) -> list[int]:
+        found: list[int] = await self._ask("tokenize", prompt, params)
+        return found
+
     async def measure(self) -> MetricsSnapshot:
         found: MetricsSnapshot = await self._ask("measure")
         return found
@@ -196,7 +200,7 @@ class EngineProcess:
         found: list[Embedding] = await self._ask("embed", prompt, params)
         return found
 
-    async def _ask(self, kind: Literal["count", "embed", "measure"], *given: Any) -> Any:
+    async def _ask(self, kind: Literal["count", "tokenize", "embed", "measure"], *given: Any) -> Any:
         number, mailbox = self.order(kind, *given)
         try:
             await mailbox.wait()
@@ -208,7 +212,7 @@ class EngineProcess:
             raise item
         return item
 
-    def order(self, kind: Literal["stream", "count", "embed", "measure"], *given: Any) -> Any:
+    def order(self, kind: Literal["stream", "count", "tokenize", "embed", "measure"], *given: Any) -> Any:
         """Give an order; return its number, and where what comes of it arrives."""
         number, mailbox = next(self._numbers), Mailbox[Any]()
         with self._lock:
@@ -470,6 +474,9 @@ class _Child:
             elif order.kind == "embed":
                 texts, params = order.given
                 self._tell(order, await self.llm.embed(texts, **params))
+            elif order.kind == "tokenize":
+                prompt, params = order.given
+                self._tell(order, await self.llm.tokenize(prompt, **params))
             else:
                 prompt, params = order.given
                 count = await self.llm.count_tokens(prompt, **params)

@@ -38,6 +38,7 @@ class Manner:
         priority: What it claims.
         cancels: Share of its running requests that it cancels at each step.
         alike: Whether its prompts begin alike.
+        is_whole: Whether each prompt runs in one step, as texts do that some models embed.
     """
 
     prompt: tuple[int, int] = (4, 12)
@@ -47,6 +48,7 @@ class Manner:
     priority: int = 0
     cancels: float = 0.0
     alike: bool = False
+    is_whole: bool = False
 
 
 class Clients:
@@ -78,6 +80,7 @@ class Clients:
                             priority=manner.priority,
                         )
                     )
+                    self.states[-1].is_whole = manner.is_whole
                 waiting[client] += manner.n
         for state in scheduler.running():
             manner = self.manners.get(state.client, Manner())

@@ -16,6 +16,18 @@ from tests.models.build import random_model
 FILES: dict[str, dict[str, Any]] = {
     "mamba": {"state_size": 5, "time_step_rank": 2},
     "mamba2": {"state_size": 5, "num_heads": 4, "head_dim": 8, "n_groups": 2},
+    "qwen3_5_text": {
+        "layer_types": ["linear_attention", "full_attention"],
+        "intermediate_size": 24,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "head_dim": 8,
+        "linear_num_key_heads": 1,
+        "linear_num_value_heads": 2,
+        "linear_key_head_dim": 6,
+        "linear_value_head_dim": 4,
+        "max_position_embeddings": 512,
+    },
 }
 ROOM = {"position_bytes": 1 << 16}
 
@@ -79,7 +91,9 @@ def test_a_cancelled_one_leaves_its_slot_to_the_next(model: Any) -> None:
 
 def test_the_memory_pays_for_slots_and_more_rows_wait(model: Any) -> None:
     each = slot_bytes(model.core.config, model.dtype)
-    bench = Bench(model, pages=5, page_size=1, position_bytes=each // 2, max_running=8)
+    # Beside attention, states have half of the memory.
+    pages = 10 if model.core.config.attending else 5
+    bench = Bench(model, pages=pages, page_size=1, position_bytes=each // 2, max_running=8)
     assert bench.pool.slots is not None and bench.pool.slots.num_slots == 2
     sinks = [bench.add([number, 9], max_new_tokens=6, do_sample=False)[1] for number in range(5)]
     bench.step()
@@ -88,7 +102,7 @@ def test_the_memory_pays_for_slots_and_more_rows_wait(model: Any) -> None:
     for number, sink in enumerate(sinks):
         expected = alone(model, [number, 9], max_new_tokens=6, do_sample=False, **ROOM)
         assert [ids_of(sink)] == expected
-    with pytest.raises(InvalidRequestError, match="the states of one text takes"):
+    with pytest.raises(InvalidRequestError, match="the states of one text takes?"):
         Bench(model, pages=1, page_size=1, position_bytes=each - 1)
 
 
@@ -118,7 +132,6 @@ def test_going_on_behind_generated_tokens(model: Any) -> None:
         {"prompt_lookup_num_tokens": 3},
         {"penalty_alpha": 0.6, "top_k": 4},
         {"dola_layers": "high"},
-        {"cache_implementation": "static"},
     ],
 )
 def test_what_takes_tokens_back_is_refused_by_name(model: Any, given: dict[str, Any]) -> None:
@@ -126,3 +139,15 @@ def test_what_takes_tokens_back_is_refused_by_name(model: Any, given: dict[str, 
         Bench(model, **ROOM).add([1, 2, 3], max_new_tokens=5, **given)
     with pytest.raises(InvalidRequestError, match="keep states"):
         model.generate(torch.tensor([[1, 2, 3]]), max_new_tokens=5, **given)
+
+
+def test_other_caches_keep_keys_where_layers_attend(model: Any) -> None:
+    ids, given = torch.tensor([[1, 2, 3]]), {"max_new_tokens": 5, "do_sample": False}
+    if model.core.config.attending:
+        found = model.generate(ids, cache_implementation="static", **given)
+        assert torch.equal(found, model.generate(ids, **given))
+        return
+    with pytest.raises(InvalidRequestError, match="`cache_implementation`.*keep states"):
+        Bench(model, **ROOM).add([1, 2, 3], cache_implementation="static", **given)
+    with pytest.raises(InvalidRequestError, match="`cache_implementation`.*keep states"):
+        model.generate(ids, cache_implementation="static", **given)

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Self
 
 from rich.table import Table
 
-from asyncgen_apps.bench.checkpoints import Shape, write_checkpoint
+from asyncgen_apps.bench.checkpoints import write_checkpoint
 from asyncgen_apps.bench.figures import percentile
 from asyncgen_apps.bench.loop_sides import PHASES
 from asyncgen_apps.bench.models import checkpoint
+from asyncgen_apps.bench.shape import Shape
 from asyncgen_apps.bench.ticker import PERIOD
 from asyncgen_apps.bench.workers import Worker
 

@@ -11,7 +11,8 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from asyncgen_apps.bench.checkpoints import Shape, write_checkpoint
+from asyncgen_apps.bench.checkpoints import write_checkpoint
+from asyncgen_apps.bench.shape import Shape
 
 if TYPE_CHECKING:
     import torch

@@ -83,6 +83,20 @@ PHI3 = Style(
     is_joined=True,
     settings={"sliding_window": 1023, "original_max_position_embeddings": 2048},
 )
+MAMBA2 = Style("mamba2", "Mamba2ForCausalLM", norms=("norm",))
+QWEN3_5 = Style(
+    "qwen3_5_text",
+    "Qwen3_5ForCausalLM",
+    has_head_norms=True,
+    norm_weight=0.0,
+    settings={
+        "rope_parameters": {
+            "rope_type": "default",
+            "rope_theta": 10_000.0,
+            "partial_rotary_factor": 0.25,
+        },
+    },
+)
 GPT_OSS = Style(
     "gpt_oss",
     "GptOssForCausalLM",

@@ -11,6 +11,7 @@ from asyncgen_apps.cli.chat import chat
 from asyncgen_apps.cli.generate import generate
 from asyncgen_apps.cli.gradio import gradio
 from asyncgen_apps.cli.listing import App
+from asyncgen_apps.cli.quantize import quantize
 from asyncgen_apps.cli.serve import serve
 from asyncgen_apps.cli.serve_ray import serve_ray
 from asyncgen_apps.cli.serve_ws import serve_ws
@@ -29,6 +30,7 @@ app.command("serve")(serve)
 app.command("serve-ws")(serve_ws)
 app.command("serve-ray")(serve_ray)
 app.command("gradio")(gradio)
+app.command("quantize")(quantize)
 bench.command("peers")(peers)
 app.add_typer(bench, name="bench")
 

@@ -15,7 +15,9 @@ from asyncgen_apps.cli.guard import USAGE
 from asyncgen_apps.cli.options import SETTINGS, Setting, SettingError, Settings
 from asyncgen_apps.cli.render import error_line
 
-Model = Annotated[str, typer.Option("--model", "-m", help="demo, a folder, or a hub id.")]
+Model = Annotated[
+    str, typer.Option("--model", "-m", help="demo, a folder, a hub id, or a GGUF file.")
+]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, mps; chosen if not given.")]
 Dtype = Annotated[
     str | None, typer.Option(help="float32, bfloat16, float16; as stored if not given.")

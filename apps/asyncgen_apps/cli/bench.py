@@ -27,6 +27,8 @@ class Shape(StrEnum):
     PHI3 = "phi3"
     QWEN3_MOE = "qwen3-moe"
     GPT_OSS = "gpt-oss"
+    MAMBA2 = "mamba2"
+    QWEN3_5 = "qwen3_5"
     DEMO = "demo"
 
 
@@ -41,6 +43,8 @@ class ConcurrencyShape(StrEnum):
     PHI3 = "phi3"
     QWEN3_MOE = "qwen3-moe"
     GPT_OSS = "gpt-oss"
+    MAMBA2 = "mamba2"
+    QWEN3_5 = "qwen3_5"
     LARGE = "1b"
     LARGER = "8b"
     DEMO = "demo"
@@ -71,6 +75,8 @@ class MadeShape(StrEnum):
     PHI3 = "phi3"
     QWEN3_MOE = "qwen3-moe"
     GPT_OSS = "gpt-oss"
+    MAMBA2 = "mamba2"
+    QWEN3_5 = "qwen3_5"
 
 
 class Server(StrEnum):

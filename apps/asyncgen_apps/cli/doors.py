@@ -42,6 +42,15 @@ PrepareSeconds = Annotated[
 ]
 
 
+ToolFormat = Annotated[
+    str | None,
+    typer.Option(help="How the model writes calls of tools, or none; found if not given."),
+]
+ReasoningFormat = Annotated[
+    str | None, typer.Option(help="How it marks reasoning, or none; found if not given.")
+]
+
+
 def check_reach(host: str, has_keys: bool, allow_anonymous: bool, remedy: str) -> None:
     """Refuse to serve a network without a key, before a model is loaded.
 

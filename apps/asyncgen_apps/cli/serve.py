@@ -23,6 +23,8 @@ from asyncgen_apps.cli.doors import (
     OpenMetrics,
     PrepareSeconds,
     PriorityKey,
+    ReasoningFormat,
+    ToolFormat,
     TrustedProxy,
     check_reach,
 )
@@ -135,6 +137,8 @@ def serve(
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Say where the start went; log requests.")
     ] = False,
+    tool_format: ToolFormat = None,
+    reasoning_format: ReasoningFormat = None,
     device: Device = None,
     dtype: Dtype = None,
     quantize: Quantize = None,
@@ -158,6 +162,8 @@ def serve(
             max_queue,
             prepare_seconds,
             quantize=quantize,
+            tool_format=tool_format,
+            reasoning_format=reasoning_format,
         )
         startup = Startup()
 

@@ -24,6 +24,8 @@ from asyncgen_apps.cli.doors import (
     OpenMetrics,
     PrepareSeconds,
     PriorityKey,
+    ReasoningFormat,
+    ToolFormat,
     TrustedProxy,
     check_reach,
 )
@@ -140,6 +142,8 @@ def serve_ws(
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Say where the start went; --log plain.")
     ] = False,
+    tool_format: ToolFormat = None,
+    reasoning_format: ReasoningFormat = None,
     device: Device = None,
     dtype: Dtype = None,
     quantize: Quantize = None,
@@ -163,6 +167,8 @@ def serve_ws(
             max_queue,
             prepare_seconds,
             quantize=quantize,
+            tool_format=tool_format,
+            reasoning_format=reasoning_format,
         )
         startup = Startup()
 

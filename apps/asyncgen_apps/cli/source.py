@@ -70,7 +70,7 @@ class Source:
     """Which model to open, and how.
 
     Attributes:
-        model: ``demo``, a folder, or a hub id.
+        model: ``demo``, a folder, a hub id, or a GGUF file.
         device: Where to compute; ``None`` chooses.
         dtype: Data type of the weights; ``None`` takes the checkpoint's.
         threads: Compute threads; ``None`` takes the process's.
@@ -81,6 +81,8 @@ class Source:
         prepare_seconds: How long it may take to make one request ready; ``None`` is the library's
             choice.
         quantize: What weights are packed to while they load; ``None`` leaves them as stored.
+        tool_format: How the model writes calls of tools; ``None`` finds it.
+        reasoning_format: How it marks reasoning; ``None`` finds it.
         url: Address of a server that has the model; the fields above, but ``token``, then have no
             effect.
     """
@@ -96,6 +98,8 @@ class Source:
     prepare_seconds: float | None = None
     quantize: str | None = None
     url: str | None = None
+    tool_format: str | None = None
+    reasoning_format: str | None = None
 
     @property
     def name(self) -> str:
@@ -128,6 +132,8 @@ def open_llm(source: Source) -> AbstractAsyncContextManager[LLM]:
         "max_running": source.max_running,
         "max_queue_size": source.max_queue_size,
         "prepare_seconds": source.prepare_seconds,
+        "tool_format": source.tool_format,
+        "reasoning_format": source.reasoning_format,
     }
     return AsyncLLM(source.model, **{key: one for key, one in options.items() if one is not None})
 

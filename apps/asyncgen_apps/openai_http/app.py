@@ -30,8 +30,9 @@ from asyncgen_apps.openai_http.middleware import (
     TakeShortWay,
 )
 from asyncgen_apps.openai_http.reference import PAGE_HEADERS, reference_page
-from asyncgen_apps.openai_http.routes import Service, api_routes, short_ways
+from asyncgen_apps.openai_http.routes import Service, api_routes, short_ways, token_routes
 from asyncgen_apps.openai_http.schema import MAX_INPUTS, MAX_PROMPTS
+from asyncgen_apps.openai_http.tokens import DETOKENIZE_PATH, TOKENIZE_PATH
 from asyncgen_apps.sizes import MOST_BODY, longest_request
 
 if TYPE_CHECKING:
@@ -77,6 +78,7 @@ def create_app(llm: Engine, settings: ServerSettings, gate: Gate | None = None) 
     app.state.gate = gate
     service = Service(llm, gate, settings)
     app.include_router(api_routes(service))
+    app.include_router(token_routes(service))
     _add_health(app, llm, gate)
     _add_metrics(app, llm, settings.model_names[0])
     _add_reference(app)
@@ -106,10 +108,12 @@ def create_app(llm: Engine, settings: ServerSettings, gate: Gate | None = None) 
 def _body_limits(llm: Engine, settings: ServerSettings) -> Mapping[str, int]:
     """Most bytes of a body, by path; ``""`` stands for all others."""
     if settings.max_body_bytes is not None:
-        return {"": settings.max_body_bytes}
+        return dict.fromkeys(("", TOKENIZE_PATH, DETOKENIZE_PATH), settings.max_body_bytes)
     return {
         "": MOST_BODY,
         CHAT_PATH: longest_request(llm, MOST_BODY),
+        TOKENIZE_PATH: longest_request(llm, MOST_BODY),
+        DETOKENIZE_PATH: longest_request(llm, MOST_BODY),
         TEXT_PATH: longest_request(llm, MOST_BODY, prompts=MAX_PROMPTS),
         EMBED_PATH: longest_request(llm, MOST_BODY, prompts=MAX_INPUTS),
     }
@@ -119,7 +123,7 @@ def _guarded(settings: ServerSettings) -> frozenset[str]:
     """Paths outside of ``/v1`` that need a key, where there are keys."""
     figures = () if settings.open_metrics else ("/metrics",)
     docs = () if settings.open_docs else ("/docs", "/openapi.json")
-    return frozenset((*figures, *docs))
+    return frozenset((*figures, *docs, TOKENIZE_PATH, DETOKENIZE_PATH))
 
 
 def _add_health(app: FastAPI, llm: Engine, gate: Gate) -> None:

@@ -137,7 +137,7 @@ class LimitBody:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Count what the application reads of the requests below ``/v1``."""
         path = route_path(scope) if scope["type"] == "http" else ""
-        if not _is_api(path):
+        if not (_is_api(path) or (path and path in self._limits)):
             await self._app(scope, receive, send)
             return
         limit = self._limits.get(path, self._limits[""])

@@ -87,6 +87,10 @@ class GatedModel:
         """Count the tokens of a prompt."""
         return await self._llm.count_tokens(prompt, **params)
 
+    async def tokenize(self, prompt: Prompt, **params: Unpack[PromptParams]) -> list[int]:
+        """Tell the token ids of a prompt."""
+        return await self._llm.tokenize(prompt, **params)
+
     async def embed(
         self, prompt: Sequence[str | Sequence[int]], **params: Unpack[EmbedParams]
     ) -> list[Embedding]:

@@ -50,6 +50,8 @@ class Usage(BaseModel):
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
+    prompt_tokens_details: dict[str, int] = Field(description="`cached_tokens`.")
+    completion_tokens_details: dict[str, int] = Field(description="`reasoning_tokens`.")
     fingerprint: str | None = Field(None, description="Of the engine, as in `/v1/models`.")
     exact: bool = Field(
         False, description="Whether every engine of this fingerprint gives these tokens."
@@ -81,8 +83,13 @@ class ReplyMessage(BaseModel):
     """What the model said."""
 
     role: Literal["assistant"]
-    content: str
+    content: str | None
     refusal: None
+    reasoning_content: str | None = Field(None, description="Only where there is any.")
+    tool_calls: list[dict[str, Any]] | None = Field(None, description="Only where there are any.")
+    tool_call_errors: list[str] | None = Field(
+        None, description="What is wrong with calls that are malformed, and so part of the text."
+    )
 
 
 class ChatChoice(BaseModel):
@@ -138,6 +145,20 @@ class TextCompletion(BaseModel):
     model: str
     choices: list[TextChoice]
     usage: Usage
+
+
+class Tokens(BaseModel):
+    """Reply of ``POST /tokenize``."""
+
+    count: int
+    max_model_len: int | None
+    tokens: list[int]
+
+
+class DetokenizedText(BaseModel):
+    """Reply of ``POST /detokenize``."""
+
+    prompt: str
 
 
 class EmbeddingUsage(BaseModel):

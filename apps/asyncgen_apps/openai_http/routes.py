@@ -21,15 +21,25 @@ from asyncgen_apps.openai_http.failures import LONG, ApiError
 from asyncgen_apps.openai_http.replies import (
     ERRORS,
     ChatCompletion,
+    DetokenizedText,
     EmbeddingList,
     Model,
     ModelList,
     TextCompletion,
+    Tokens,
 )
 from asyncgen_apps.openai_http.schema import (
     ChatCompletionRequest,
     CompletionRequest,
+    DetokenizeRequest,
     EmbeddingRequest,
+    TokenizeRequest,
+)
+from asyncgen_apps.openai_http.tokens import (
+    DETOKENIZE_PATH,
+    TOKENIZE_PATH,
+    TextAnswer,
+    TokensAnswer,
 )
 
 if TYPE_CHECKING:
@@ -113,6 +123,26 @@ class Service:
         self.require_model(body.model)
         return EmbeddingsAnswer(self.llm, self.gate, self.settings, body)
 
+    def tokenize(self, body: TokenizeRequest) -> TokensAnswer:
+        """Plan the reply to a request for token ids.
+
+        Raises:
+            ApiError: It cannot be answered.
+        """
+        if body.model is not None:
+            self.require_model(body.model)
+        return TokensAnswer(self.llm, self.gate, self.settings, body)
+
+    def detokenize(self, body: DetokenizeRequest) -> TextAnswer:
+        """Plan the reply to a request for the text of ids.
+
+        Raises:
+            ApiError: It cannot be answered.
+        """
+        if body.model is not None:
+            self.require_model(body.model)
+        return TextAnswer(self.llm, self.gate, self.settings, body)
+
 
 def short_ways(service: Service) -> Answers:
     """What answers bodies that need not go through the routes, by path."""
@@ -162,6 +192,23 @@ def api_routes(service: Service) -> APIRouter:
     async def create_embeddings(body: EmbeddingRequest) -> Response:
         """Turn texts into vectors."""
         return service.embed(body)
+
+    return router
+
+
+def token_routes(service: Service) -> APIRouter:
+    """Make the routes beside ``/v1``, which are those of vLLM."""
+    router = APIRouter(responses=ERRORS)
+
+    @router.post(TOKENIZE_PATH, response_model=Tokens)
+    async def tokenize(body: TokenizeRequest) -> Response:
+        """Tell the token ids of a text, or of a conversation."""
+        return service.tokenize(body)
+
+    @router.post(DETOKENIZE_PATH, response_model=DetokenizedText)
+    async def detokenize(body: DetokenizeRequest) -> Response:
+        """Tell the text of token ids."""
+        return service.detokenize(body)
 
     return router
 

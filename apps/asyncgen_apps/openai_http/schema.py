@@ -292,3 +292,28 @@ class EmbeddingRequest(Strict):
     )
     priority: Integer | None = None
     cache_salt: Text | None = None
+
+
+class TokenizeRequest(Strict):
+    """Body of ``POST /tokenize``."""
+
+    model: Text | None = Field(None, description="Id of a model of `/v1/models`.")
+    prompt: Text | None = Field(None, description="A text; or else `messages`.")
+    messages: Annotated[list[ChatMessage], Field(fail_fast=True, min_length=1)] | None = None
+    tools: Tools | None = None
+    chat_template_kwargs: Variables | None = None
+    enable_thinking: Boolean | None = None
+    reasoning_effort: Text | None = None
+    continue_final_message: Boolean | None = None
+
+    @classmethod
+    def _is_idle(cls, name: object, value: object) -> bool:
+        """What is done anyway."""
+        return name in ("add_special_tokens", "add_generation_prompt") and value is True
+
+
+class DetokenizeRequest(Strict):
+    """Body of ``POST /detokenize``."""
+
+    model: Text | None = Field(None, description="Id of a model of `/v1/models`.")
+    tokens: TokenIds

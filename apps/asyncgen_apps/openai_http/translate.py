@@ -23,7 +23,10 @@ from asyncgen_apps.openai_http.schema import (
 from asyncgen_apps.turns import give_way
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from asyncgen import Prompt, StreamParams
+    from asyncgen_apps.openai_http.conversation_schema import ChatMessage
 
 
 COMPLETION_TOKENS = 16
@@ -107,7 +110,7 @@ def plan(
     """
     params, names = _shared(request, text_tokens)
     if isinstance(request, ChatCompletionRequest):
-        prompts: list[Prompt] = [_conversation(request)]
+        prompts: list[Prompt] = [conversation(request.messages)]
         names["prompt"] = "messages"
         logprobs, top = _chat_logprobs(request)
         _format(request, params, names)
@@ -246,10 +249,10 @@ def _bias(given: dict[str, float]) -> dict[tuple[int], float]:
     return found
 
 
-def _conversation(request: ChatCompletionRequest) -> list[dict[str, Any]]:
-    """The messages as chat templates know them; the API's developer speaks for the system."""
+def conversation(given: Sequence[ChatMessage]) -> list[dict[str, Any]]:
+    """Messages as chat templates know them; the API's developer speaks for the system."""
     messages = []
-    for message in request.messages:
+    for message in given:
         give_way()
         role = "system" if message.role == "developer" else message.role
         turn = message.model_dump(include=_TOLD, exclude_none=True)

@@ -111,6 +111,10 @@ class RemoteLLM:
         """Count the tokens of a prompt."""
         return int(await self._ask("count", prompt, dict(params)))
 
+    async def tokenize(self, prompt: Prompt, **params: Unpack[PromptParams]) -> list[int]:
+        """Tell the token ids of a prompt."""
+        return list(await self._ask("tokenize", prompt, dict(params)))
+
     async def embed(
         self, prompt: Sequence[str | Sequence[int]], **params: Unpack[EmbedParams]
     ) -> list[Embedding]:

@@ -45,6 +45,9 @@ async def reply(llm: AsyncLLM, kind: str, given: tuple[Any, ...]) -> Any:
         if kind == "count":
             prompt, params = given
             return await llm.count_tokens(prompt, **params)
+        if kind == "tokenize":
+            prompt, params = given
+            return await llm.tokenize(prompt, **params)
         prompts, params = given
         return await llm.embed(prompts, **params)
     except Exception as error:

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from asyncgen.engine.scheduling.state import RequestState, ScheduledRow
     from asyncgen.engine.scheduling.waiting import WaitingQueue
 
+_PROMPT_STEPS = 8
+"""For so many steps at most others' prompts make way for a client that is owed prompt tokens."""
+
 
 class ClientShares:
     """Seats, pages and prompt tokens of several clients.
@@ -49,14 +52,17 @@ class ClientShares:
         self._pool = pool
         self._seats = Credits()
         self._pages = Credits()
-        self._prompt_tokens: dict[str, float] = {}
+        self._prompts = Credits()
+        self._wanted: tuple[int, dict[str, int]] = (
+            0,
+            {},
+        )  # what a step has for prompts, and who wants it
 
     def forget(self) -> None:
         """Start anew: one client is left."""
         self.short.clear()
         self._heads.clear()
-        self._seats, self._pages = Credits(), Credits()
-        self._prompt_tokens.clear()
+        self._seats, self._pages, self._prompts = Credits(), Credits(), Credits(_PROMPT_STEPS)
 
     def is_short(self, state: RequestState, num_pages: int) -> bool:
         """Note that the next request of a client waits until so many pages are available.
@@ -168,12 +174,11 @@ class ClientShares:
         if has_seats:
             able = self._seekers().keys() - self._gave
             wanted.update((client, budget) for client in self._queue.num_up if client in able)
+        self._wanted = budget, {}
         if len(wanted) < 2:
             return dict.fromkeys(wanted, budget) or None
-        had = self._prompt_tokens
-        least = min((had[client] for client in wanted if client in had), default=0.0)
-        self._prompt_tokens = {client: had.get(client, least) - least for client in wanted}
-        return split(budget, wanted, self._prompt_tokens)
+        self._wanted = budget, wanted
+        return split(budget, wanted, self._prompts)
 
     def has_to_wait(self, state: RequestState, most: Mapping[str, int] | None) -> bool:
         """Whether a waiting request may not start in this step, for the sake of other clients.
@@ -201,13 +206,13 @@ class ClientShares:
             seats: How many may run.
             spare: How many pages nobody gets to start with.
         """
-        had = self._prompt_tokens
-        for client in self._refused & had.keys():
-            had[client] += 1  # it could not use its part: the next one shall go to others
+        used = Counter(dict.fromkeys(self._refused, 1))  # their parts shall go to others next time
         for row in rows:
-            client = row.state.client
-            if client in had and row.state.status is not RequestStatus.DECODING:
-                had[client] += row.count
+            if row.state.status is not RequestStatus.DECODING:
+                used[row.state.client] += row.count
+        budget, wanted = self._wanted
+        used = Counter({client: used[client] for client in wanted})
+        self._prompts.step(budget, used, {each: max(wanted[each], used[each]) for each in wanted})
         num_pages, states = self._pool.num_pages, running.values()
         held = Counter(state.client for state in states)
         self._seats.step(seats, held, held + self._seekers())

@@ -25,8 +25,7 @@ _HORIZON = 16
 """In so many steps a client gets back what it is owed: it should hold that part of it, more than
 its share. Who is owed its share of as many steps is not passed by others any more."""
 
-_MOST_STEPS = 64
-"""Credit is kept for so many steps of a share, on either side."""
+_EPSILON = 1e-6
 
 
 def level(capacity: float, wanted: Iterable[float]) -> float:
@@ -48,39 +47,55 @@ def level(capacity: float, wanted: Iterable[float]) -> float:
     return float("inf")
 
 
-def split(amount: int, wanted: Mapping[str, int], had: Mapping[str, float]) -> dict[str, int]:
+def split(amount: int, wanted: Mapping[str, int], credits: Credits) -> dict[str, int]:
     """Split what can be had once among those who want it.
 
     Args:
         amount: What there is.
         wanted: What each client wants.
-        had: What each client had before; who had less gets what is left of an even split.
+        credits: What each is owed by the others.
 
     Returns:
-        What each gets.
+        What each gets: an even part, less what it owes and more of what others owe.
     """
     most = level(amount, wanted.values())
-    parts = {client: int(min(want, most)) for client, want in wanted.items()}
-    left = amount - sum(parts.values())
-    for client in sorted(wanted, key=lambda each: had.get(each, 0.0)):
+    parts = {client: float(min(want, most)) for client, want in wanted.items()}
+    moves = {
+        client: max(-part, min(credits.credit(client), wanted[client] - part))
+        for client, part in parts.items()
+    }
+    more = sum(move for move in moves.values() if move > 0)
+    less = sum(move for move in moves.values() if move < 0)
+    moved = min(more, -less)
+    for client, move in moves.items():
+        if moved and move:
+            parts[client] += moved * move / (more if move > 0 else -less)
+    whole = {client: int(part + _EPSILON) for client, part in parts.items()}
+    left = amount - sum(whole.values())
+    for client in credits.most_owed(wanted):
         if left <= 0:
             break
-        if parts[client] < wanted[client]:
-            parts[client] += 1
+        if whole[client] < wanted[client]:
+            whole[client] += 1
             left -= 1
-    return parts
+    return whole
 
 
 class Credits:
-    """What clients are owed of something that is held: seats in the batch, pages.
+    """What clients are owed of something that is held, seats or pages, or used: prompt tokens.
 
     Attributes:
         held: What each client holds.
         shares: What each client should hold.
     """
 
-    def __init__(self) -> None:
-        """Nobody is owed anything."""
+    def __init__(self, most_steps: int = 64) -> None:
+        """Nobody is owed anything.
+
+        Args:
+            most_steps: Credit is kept for so many steps of a share, on either side.
+        """
+        self._most_steps = most_steps
         self.held: dict[str, float] = {}
         self._holders: list[str] = []  # those of them that hold anything, few where many wait
         self.shares: dict[str, float] = {}
@@ -103,7 +118,7 @@ class Credits:
             return
         total = sum(held.values())
         even = most if total == capacity else level(total, wanted.values())
-        limit, hads = _MOST_STEPS * most, [held.get(client, 0) for client in wanted]
+        limit, hads = self._most_steps * most, [held.get(client, 0) for client in wanted]
         self.shares = {client: min(want, most) for client, want in wanted.items()}
         self._credits = {
             client: max(-limit, min(limit, self.credit(client) + min(want, even) - had))

@@ -34,8 +34,7 @@ from asyncgen.engine.scheduling.groups import (
     publish,
 )
 from asyncgen.engine.scheduling.pages import GONE, extend_keys, held, most_pages
-from asyncgen.engine.scheduling.plan import StepPlan
-from asyncgen.engine.scheduling.state import RequestStatus, ScheduledRow
+from asyncgen.engine.scheduling.state import RequestStatus, ScheduledRow, StepPlan
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

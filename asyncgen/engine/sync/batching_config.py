@@ -216,7 +216,7 @@ def _memory(config: ContinuousBatchingConfig, model: Any) -> int | None:
     limits = []
     if config.num_blocks is not None:
         if keeps_states(model.core.config):
-            allowed = "the layers of this model keep states, and nothing in pages; leave it out"
+            allowed = "layers of this model keep states, which share its memory; leave it out"
             raise InvalidRequestError("num_blocks", config.num_blocks, allowed)
         page = page_bytes(model.core.config, config.page_size, model.dtype)
         limits.append(config.num_blocks * page)

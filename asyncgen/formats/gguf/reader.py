@@ -233,7 +233,7 @@ def _open_one(file: Path) -> GgufModel:
             )
         size = file.stat().st_size
         with file.open("rb", buffering=0) as stream:
-            return _read_head(file, Cursor(file, stream, size), size)  # type: ignore[arg-type]
+            return _read_head(file, Cursor(file, stream, size), size)
     except OSError as error:
         raise ModelLoadError(f"{file} cannot be read ({error})") from error
 

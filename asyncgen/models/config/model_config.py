@@ -403,6 +403,10 @@ def _blocks(values: ConfigValues, family: Family, kinds: Kinds) -> tuple[BlockPl
         is_gated=settled(family.is_gated, values),
         is_parallel=settled(family.is_parallel, values),
         residual_scale=settled(family.residual_scale, values),
+        heads_scale=settled(family.heads_scale, values),
+        output_scale=settled(family.output_scale, values),
+        gate_scale=settled(family.gate_scale, values),
+        down_scale=settled(family.down_scale, values),
     )
     made: dict[tuple[object, ...], BlockPlan] = {}
 

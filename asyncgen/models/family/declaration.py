@@ -206,6 +206,10 @@ class Family:
 
         embedding_scale: See `StreamPlan`.
         residual_scale: See `BlockPlan`.
+        heads_scale: See `BlockPlan`.
+        output_scale: See `BlockPlan`.
+        gate_scale: See `BlockPlan`.
+        down_scale: See `BlockPlan`.
         has_head_bias: See `StreamPlan`.
         logit_scale: See `StreamPlan`.
         logit_cap: See `StreamPlan`.
@@ -280,6 +284,10 @@ class Family:
 
     embedding_scale: Setting[float] = 1.0
     residual_scale: Setting[float] = 1.0
+    heads_scale: Setting[float] = 1.0
+    output_scale: Setting[float] = 1.0
+    gate_scale: Setting[float] = 1.0
+    down_scale: Setting[float] = 1.0
     has_head_bias: Setting[bool] = False
     logit_scale: Setting[float] = 1.0
     logit_cap: Setting[float | None] = None

@@ -29,15 +29,21 @@ STATED: Mapping[str, str] = {FULL: FULL, STATE: STATE}
 """Names that most files have for kinds."""
 
 
+def num_layers(values: ConfigValues) -> int:
+    """How many layers the file says that there are."""
+    return values.count("num_hidden_layers", most=MOST_LAYERS)
+
+
 def all_of(kind: str) -> Callable[[ConfigValues], Kinds]:
     """Every layer is of one kind."""
-    return lambda values: (kind,) * values.count("num_hidden_layers", most=MOST_LAYERS)
+    return lambda values: (kind,) * num_layers(values)
 
 
 def listed(
     otherwise: Callable[[ConfigValues, int], str],
     names: Mapping[str, str] = STATED,
     key: str = "layer_types",
+    layers: Callable[[ConfigValues], int] = num_layers,
 ) -> Callable[[ConfigValues], Kinds]:
     """What a list of the file says of each layer.
 
@@ -45,10 +51,11 @@ def listed(
         otherwise: The kind of a layer of a number, where there is no list.
         names: What files call each kind.
         key: Where the list stands.
+        layers: How many there are.
     """
 
     def kinds(values: ConfigValues) -> Kinds:
-        count = values.count("num_hidden_layers", most=MOST_LAYERS)
+        count = layers(values)
         allowed = f"one of {', '.join(names)}"
         stated = values.listed(key, count, lambda name: name in names, allowed)
         if stated is None:

@@ -159,6 +159,10 @@ class BlockPlan:
         mixer: What mixes tokens in the place of attention, or beside it, with a state.
         is_parallel: Whether both parts see the stream as it was before the block.
         residual_scale: Factor on what each part adds to the stream.
+        heads_scale: Factor on what queries, keys and values are made of.
+        output_scale: Factor on what attention adds, beside that of each part.
+        gate_scale: Factor on the gate before it is activated.
+        down_scale: Factor on what the feed-forward adds, beside that of each part.
         own: What it does not share with the others; ``None``: all are of one shape.
     """
 
@@ -185,6 +189,10 @@ class BlockPlan:
     mixer: MixerPlan | None = None
     is_parallel: bool = False
     residual_scale: float = 1.0
+    heads_scale: float = 1.0
+    output_scale: float = 1.0
+    gate_scale: float = 1.0
+    down_scale: float = 1.0
     own: LayerPlan | None = None
 
 

@@ -8,9 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
+from asyncgen.models.family.convolution import ConvolutionPlan
 from asyncgen.models.family.delta import MOST_WINDOW, DeltaPlan
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from asyncgen.models.family.values import ConfigValues
 
 
@@ -20,7 +23,7 @@ class StateShape(Protocol):
     Attributes:
         window: Inputs that its convolution sees, W; 0 where it has none.
         convolved: Features of each, C.
-        shape: Of the state of a row, all 1 or more.
+        shape: Of the state of a row; zeros where there is none.
     """
 
     @property
@@ -44,11 +47,19 @@ class StatePlan:
         heads: Heads of these channels; as many as channels where each is one.
         groups: Groups of heads that read and write their states alike.
         rank: Inputs of the product that makes steps of time; 0 where there is none.
-        has_bias: Whether both products have biases.
+        has_bias: Whether the first product has biases.
+        has_leave_bias: Whether the last one has.
         has_window_bias: Whether the convolution has.
         least_step: Shortest step of time.
         most_step: Longest; infinity where nothing limits it.
         eps: Of the norms inside; ``None``: there are none.
+        has_norm_weights: Whether those of steps, inputs and outputs have weights (``"selective"``).
+        norm_groups: In how many parts channels are normalised; ``"dual"`` alone.
+        norms_first: Whether that comes before the gate, and not behind it.
+        factors: On gate, channels, inputs, outputs and steps that the first product gives;
+            ``"dual"`` alone.
+        enter_scale: Factor on what the mixer is given.
+        leave_scale: Factor on what it gives.
     """
 
     kind: Literal["selective", "dual"]
@@ -59,10 +70,17 @@ class StatePlan:
     groups: int
     rank: int = 0
     has_bias: bool = False
+    has_leave_bias: bool = False
     has_window_bias: bool = True
     least_step: float = 0.0
     most_step: float = float("inf")
     eps: float | None = None
+    has_norm_weights: bool = False
+    norm_groups: int = 1
+    norms_first: bool = False
+    factors: tuple[float, ...] = (1.0,) * 5
+    enter_scale: float = 1.0
+    leave_scale: float = 1.0
 
     @property
     def convolved(self) -> int:
@@ -75,7 +93,7 @@ class StatePlan:
         return self.heads, self.channels // self.heads, self.size
 
 
-MixerPlan: TypeAlias = StatePlan | DeltaPlan
+MixerPlan: TypeAlias = StatePlan | DeltaPlan | ConvolutionPlan
 """Whatever mixes tokens with a state."""
 
 
@@ -84,14 +102,18 @@ def keeps_states(config: object) -> bool:
     return bool(getattr(config, "has_states", False))
 
 
-def selective_plan(values: ConfigValues, *, eps: float | None = None) -> StatePlan:
+def selective_plan(
+    values: ConfigValues, *, eps: float | None = None, channels: int | None = None
+) -> StatePlan:
     """The mixer of Mamba.
 
     Args:
         values: Of the file.
         eps: Of the norms of steps, inputs and outputs; ``None``: there are none.
+        channels: Between the two products; ``None``: what the file calls its width.
     """
-    channels = values.count("intermediate_size", default=_expanded(values))
+    if channels is None:
+        channels = values.count("intermediate_size", default=_expanded(values))
     rank = values.value("time_step_rank")
     if rank == "auto":
         rank = -(-values.count("hidden_size") // 16)
@@ -106,18 +128,58 @@ def selective_plan(values: ConfigValues, *, eps: float | None = None) -> StatePl
         groups=1,
         rank=rank,
         has_bias=values.flag("use_bias"),
+        has_leave_bias=values.flag("use_bias"),
         has_window_bias=values.flag("use_conv_bias"),
         eps=eps,
     )
 
 
-def dual_plan(values: ConfigValues) -> StatePlan:
-    """The mixer of Mamba 2."""
-    heads, size = values.count("num_attention_heads"), values.count("head_dim")
-    groups, channels = values.count("n_groups"), _expanded(values)
-    if heads * size != channels:
-        allowed = f"with heads of {size} it must be {channels} in all, expand times hidden_size"
-        raise values.bad("num_attention_heads", heads, allowed)
+MAMBA_2: Mapping[str, object] = {
+    "mamba_n_heads": 128,
+    "mamba_d_head": 64,
+    "n_groups": 1,
+    "state_size": 256,
+    "conv_kernel": 4,
+    "expand": 2,
+    "use_conv_bias": True,
+    "time_step_limit": (0.0, float("inf")),
+}
+"""Values of missing keys of Mamba 2 beside attention."""
+
+MAMBA_SPELLINGS: Mapping[str, str] = {
+    "n_groups": "mamba_n_groups",
+    "state_size": "mamba_d_state",
+    "conv_kernel": "mamba_d_conv",
+    "expand": "mamba_expand",
+    "use_conv_bias": "mamba_conv_bias",
+    "use_bias": "mamba_proj_bias",
+}
+"""What files call the same beside attention."""
+
+
+def dual_plan(
+    values: ConfigValues,
+    *,
+    heads_key: str = "num_attention_heads",
+    size_key: str = "head_dim",
+    channels: int | None = None,
+) -> StatePlan:
+    """The mixer of Mamba 2.
+
+    Args:
+        values: Of the file.
+        heads_key: Where the number of heads stands.
+        size_key: Where their size stands.
+        channels: All of them; ``None``: as many as ``expand`` says, or, where heads may be more
+            or fewer, 0.
+    """
+    heads, size = values.count(heads_key), values.count(size_key)
+    groups = values.count("n_groups")
+    wanted = _expanded(values) if channels is None else channels
+    channels = heads * size
+    if wanted and wanted != channels:
+        allowed = f"with heads of {size} it must be {wanted} in all, expand times hidden_size"
+        raise values.bad(heads_key, heads, allowed)
     if heads % groups:
         raise values.bad("n_groups", groups, f"must divide the {heads} heads")
     least, most = _limits(values)
@@ -129,10 +191,12 @@ def dual_plan(values: ConfigValues) -> StatePlan:
         heads=heads,
         groups=groups,
         has_bias=values.flag("use_bias"),
+        has_leave_bias=values.flag("use_bias"),
         has_window_bias=values.flag("use_conv_bias"),
         least_step=least,
         most_step=most,
         eps=values.epsilon(),
+        norm_groups=groups,
     )
 
 

@@ -17,10 +17,15 @@ AROUND_TEXT = (
     "llava",
     "llava_next",
     "mistral3",
+    "qwen3_5",
+    "qwen3_5_moe",
 )
 """Model types around a text model which, given text alone, compute what that computes."""
 
-_OWN = {name: f"{name}_text" for name in ("aria", "gemma3", "gemma3n", "gemma4", "llama4")}
+_OWN = {
+    name: f"{name}_text"
+    for name in ("aria", "gemma3", "gemma3n", "gemma4", "llama4", "qwen3_5", "qwen3_5_moe")
+}
 """Type of the text model where the file does not say it; else it is Mistral's."""
 
 _BESIDE = ("bos_token_id", "eos_token_id", "pad_token_id", "tie_word_embeddings")

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from asyncgen.models.block import DecoderLayer
+from asyncgen.models.family.convolution import ConvolutionPlan
 from asyncgen.models.family.delta import DeltaPlan
+from asyncgen.models.mixers.convolution import ConvolutionMixer
 from asyncgen.models.mixers.delta import DeltaMixer
 from asyncgen.models.mixers.mamba import DualMixer, SelectiveMixer
 from asyncgen.models.mixers.native import add_mixed
@@ -86,8 +88,10 @@ class MixerLayer(DecoderLayer):
 
 def make_mixer(
     plan: MixerPlan, hidden: int, dtype: torch.dtype
-) -> SelectiveMixer | DualMixer | DeltaMixer:
+) -> SelectiveMixer | DualMixer | DeltaMixer | ConvolutionMixer:
     """The mixer of a plan, over a stream of a width, with products of a dtype."""
     if isinstance(plan, DeltaPlan):
         return DeltaMixer(plan, hidden, dtype)
+    if isinstance(plan, ConvolutionPlan):
+        return ConvolutionMixer(plan, hidden, dtype)
     return (SelectiveMixer if plan.kind == "selective" else DualMixer)(plan, hidden, dtype)

@@ -51,7 +51,7 @@ class Mixer(Prepared):
         self.window_bias = Exact(plan.convolved) if plan.has_window_bias else None
         self.decay = Exact(*_decay_shape(plan))
         self.skip = Exact(plan.heads)
-        self.leave = Linear(plan.channels, hidden, plan.has_bias, dtype=dtype)
+        self.leave = Linear(plan.channels, hidden, plan.has_leave_bias, dtype=dtype)
 
     def prepare(self) -> None:
         """Derive what `run` computes with; again after weights were replaced or moved."""
@@ -111,7 +111,8 @@ class SelectiveMixer(Mixer):
     """That of Mamba: Gu and Dao (2023), section 3.4 and figure 3.
 
     Falcon Mamba normalises what makes steps, B and C; Zuo et al., "Falcon Mamba: The First
-    Competitive Attention-free 7B Language Model" (2024), section 3.
+    Competitive Attention-free 7B Language Model" (2024), section 3. In Jamba (Lieber et al., 2024)
+    these norms have weights.
     """
 
     def __init__(self, plan: StatePlan, hidden: int, dtype: torch.dtype) -> None:
@@ -120,6 +121,11 @@ class SelectiveMixer(Mixer):
         self.select = Linear(plan.channels, plan.rank + 2 * plan.size, dtype=dtype)
         self.steps = Linear(plan.rank, plan.channels, dtype=dtype)
         self.steps_bias = Exact(plan.channels)
+        if plan.has_norm_weights:
+            assert plan.eps is not None
+            self.steps_norm = Norm(plan.rank, plan.eps, NormPlan(), dtype=dtype)
+            self.enter_norm = Norm(plan.size, plan.eps, NormPlan(), dtype=dtype)
+            self.leave_norm = Norm(plan.size, plan.eps, NormPlan(), dtype=dtype)
 
     def run(self, x: Tensor, layer: int, states: StateContext) -> Tensor:
         """See `Mixer.run`."""
@@ -165,7 +171,13 @@ class SelectiveMixer(Mixer):
         chosen = self.select.ready().product(rows.to(self.dtype))
         sides = [plan.rank, plan.size, plan.size]
         low, enter, leave = torch.split(chosen, sides, dim=-1)
-        if plan.eps is not None:
+        if plan.has_norm_weights:
+            norms = (self.steps_norm, self.enter_norm, self.leave_norm)
+            low, enter, leave = (
+                norm.scaler.into(part := one.contiguous(), part)
+                for norm, one in zip(norms, (low, enter, leave), strict=True)
+            )
+        elif plan.eps is not None:
             low, enter, leave = (_normalised(part, plan.eps) for part in (low, enter, leave))
         steps = self.steps.ready().product(low.contiguous()).float()
         steps = softplus(steps + self.steps_bias.weight.float()).view(convolved.shape)
@@ -179,22 +191,49 @@ class DualMixer(Mixer):
     def __init__(self, plan: StatePlan, hidden: int, dtype: torch.dtype) -> None:
         """See `Mixer`."""
         super().__init__(plan, hidden, plan.channels + plan.convolved + plan.heads, dtype)
-        assert plan.eps is not None
         self.steps_bias = Exact(plan.heads)
-        size, groups = plan.channels // plan.groups, plan.groups
-        self.norm = Norm(size, plan.eps, NormPlan(), heads=groups, dtype=dtype)
+        self.norm: Norm | None = None
+        if plan.eps is not None:
+            size, groups = plan.channels // plan.norm_groups, plan.norm_groups
+            self.norm = Norm(size, plan.eps, NormPlan(), heads=groups, dtype=dtype)
+
+    def prepare(self) -> None:
+        """See `Mixer.prepare`."""
+        super().prepare()
+        plan, sides = self.plan, self.plan.groups * self.plan.size
+        self._factors: Tensor | None = None
+        if {*plan.factors} != {1.0}:
+            counts = torch.tensor([plan.channels, plan.channels, sides, sides, plan.heads])
+            factors = torch.tensor(plan.factors).repeat_interleave(counts)
+            self._factors = factors.to(self.decay.weight.device, self.dtype)
 
     def run(self, x: Tensor, layer: int, states: StateContext) -> Tensor:
         """See `Mixer.run`."""
         plan = self.plan
+        x = x if plan.enter_scale == 1 else x * plan.enter_scale
         wide = self.enter.ready().product(x)
+        if self._factors is not None:
+            wide = wide.mul_(self._factors)
         parts = [plan.channels, plan.convolved + plan.heads]
         gate, inputs = torch.split(wide, parts, dim=-1)
         inputs = inputs.contiguous()
         found = through_rows(states, layer, inputs, plan.channels, self._advance)
-        gated = found.mul_(silu(gate.float())).to(self.dtype)
-        by_group = gated.view(-1, plan.groups, plan.channels // plan.groups)
-        return self.leave.ready().product(self.norm.scaler.into(by_group, by_group).flatten(1))
+        if plan.norms_first:
+            found = self._normalised(found).float()
+        found = found.mul_(silu(gate.float()))
+        gated = found.to(self.dtype) if plan.norms_first else self._normalised(found)
+        mixed = self.leave.ready().product(gated)
+        return mixed if plan.leave_scale == 1 else mixed.mul_(plan.leave_scale)
+
+    def _normalised(self, rows: Tensor) -> Tensor:
+        """Rows ``[N, D]`` normalised by group, in the model's dtype."""
+        rows = rows.to(self.dtype)
+        if self.norm is None:
+            return rows
+        by_group = rows.view(len(rows), self.plan.norm_groups, -1)
+        if self.plan.norm_groups == 1:
+            by_group = rows
+        return self.norm.scaler.into(by_group, by_group).flatten(1)
 
     def _compile(
         self, window: Tensor, window_bias: Tensor | None, decay: Tensor, skip: Tensor

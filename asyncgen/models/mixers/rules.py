@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from asyncgen.models.family.convolution import ConvolutionPlan
 from asyncgen.models.family.delta import DeltaPlan
 from asyncgen.weight_map import WeightRule, module_rules
 
@@ -23,8 +24,12 @@ def mixer_rules(config: ModelConfig, index: int, plan: MixerPlan) -> list[Weight
     """
     target = f"layers.{index}.mixer"
     stored = f"{config.names['layers']}.{index}.{config.names['mixer']}"
-    rules = _delta_rules if isinstance(plan, DeltaPlan) else _mamba_rules
-    return rules(target, stored, config.hidden_size, plan)
+    hidden = config.hidden_size
+    if isinstance(plan, DeltaPlan):
+        return _delta_rules(target, stored, hidden, plan)
+    if isinstance(plan, ConvolutionPlan):
+        return _convolution_rules(target, stored, hidden, plan)
+    return _mamba_rules(target, stored, hidden, plan)
 
 
 def _delta_rules(target: str, stored: str, hidden: int, plan: DeltaPlan) -> list[WeightRule]:
@@ -72,6 +77,21 @@ def joined_order(plan: DeltaPlan) -> tuple[int, ...]:
     )
 
 
+def _convolution_rules(
+    target: str, stored: str, hidden: int, plan: ConvolutionPlan
+) -> list[WeightRule]:
+    """Those of a gated short convolution."""
+    width, bias = plan.convolved, plan.has_bias
+    sources = [f"{stored}.in_proj"]
+    rules = module_rules(f"{target}.enter", sources, [3 * width], hidden, bias=bias)
+    name, shape = f"{stored}.conv", (width, 1, plan.window)
+    rules.append(WeightRule(f"{target}.window.weight", (f"{name}.weight",), (shape,)))
+    if bias:
+        rules.append(WeightRule(f"{target}.window_bias.weight", (f"{name}.bias",), ((width,),)))
+    sources = [f"{stored}.out_proj"]
+    return rules + module_rules(f"{target}.leave", sources, [hidden], width, bias=bias)
+
+
 def _mamba_rules(target: str, stored: str, hidden: int, plan: StatePlan) -> list[WeightRule]:
     """Those of Mamba and Mamba 2."""
     rank, size, bias = plan.rank, plan.size, plan.has_bias
@@ -91,11 +111,20 @@ def _mamba_rules(target: str, stored: str, hidden: int, plan: StatePlan) -> list
     if is_dual:
         rules.append(exact("decay", "A_log", plan.heads))
         rules.append(exact("steps_bias", "dt_bias", plan.heads))
-        rules += module_rules(f"{target}.norm", [f"{stored}.norm"], [plan.channels])
+        if plan.eps is not None:
+            rules += module_rules(f"{target}.norm", [f"{stored}.norm"], [plan.channels])
     else:
         rules.append(exact("decay", "A_log", plan.channels, size))
         rules += product("select", "x_proj", rank + 2 * size, plan.channels, bias=False)
         rules += product("steps", "dt_proj", plan.channels, rank, bias=False)
         rules.append(exact("steps_bias", "dt_proj.bias", plan.channels))
+        if plan.has_norm_weights:
+            for ours, theirs, width in (
+                ("steps", "dt", rank),
+                ("enter", "b", size),
+                ("leave", "c", size),
+            ):
+                norm = f"{stored}.{theirs}_layernorm"
+                rules += module_rules(f"{target}.{ours}_norm", [norm], [width])
     rules.append(exact("skip", "D", plan.heads))
-    return rules + product("leave", "out_proj", hidden, plan.channels, bias)
+    return rules + product("leave", "out_proj", hidden, plan.channels, plan.has_leave_bias)

@@ -10,13 +10,14 @@ from safetensors import safe_open
 from tokenizers import Tokenizer, pre_tokenizers
 
 from asyncgen import load_model
-from asyncgen_apps.bench.checkpoints import SHAPES, Shape, byte_alphabet, write_checkpoint
+from asyncgen_apps.bench.checkpoints import SHAPES, byte_alphabet, write_checkpoint
+from asyncgen_apps.bench.shape import Shape
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 TINY = Shape(hidden=32, layers=2, heads=4, kv_heads=2, ffn=48, vocab=600)
-FAMILIES = ("gemma2", "gemma3", "phi3", "qwen3-moe", "gpt-oss")
+FAMILIES = ("gemma2", "gemma3", "phi3", "qwen3-moe", "gpt-oss", "mamba2", "qwen3_5")
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +31,7 @@ def test_the_shapes_have_the_sizes_they_are_named_after() -> None:
     assert SHAPES["5m"].num_parameters == pytest.approx(5e6, rel=0.1)
     assert SHAPES["135m"].num_parameters == pytest.approx(135e6, rel=0.01)
     for name in FAMILIES:
-        assert SHAPES[name].num_parameters == pytest.approx(135e6, rel=0.03)
+        assert SHAPES[name].num_parameters == pytest.approx(135e6, rel=0.05)
 
 
 def test_the_alphabet_is_that_of_byte_level_tokenizers() -> None:
@@ -83,7 +84,7 @@ def test_a_shape_is_a_model_of_its_family(name: str, tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
     sizes: dict[str, Any] = {
         "hidden": 32,
-        "layers": 2,
+        "layers": 4,  # of which one attends, where not all do
         "heads": 4,
         "kv_heads": 2,
         "ffn": 48,

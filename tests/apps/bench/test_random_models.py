@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
-from asyncgen_apps.bench.checkpoints import MADE, Shape, write_checkpoint, write_description
+from asyncgen_apps.bench.checkpoints import MADE, write_checkpoint, write_description
 from asyncgen_apps.bench.random_models import (
     asyncgen_model,
     asyncgen_tokenizer,
@@ -20,6 +20,8 @@ from tests.apps.bench.test_checkpoints import TINY
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from asyncgen_apps.bench.shape import Shape
 
 UNTIED = replace(TINY, tied=False)
 

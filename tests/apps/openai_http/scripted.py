@@ -30,6 +30,7 @@ class TalkingCore(ScriptedCore):
         self._answer = answer
         self._seen: list[int] = []
         self._script: list[int] | None = None
+        self._begin = 0
 
     def hidden_packed(
         self,
@@ -48,11 +49,12 @@ class TalkingCore(ScriptedCore):
     def logits(self, last_ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         """Logits that all but name the next id of the script."""
         scores = torch.zeros(len(positions), self.config.vocab_size)
-        if self._script is None:
+        if self._script is None and len(positions):
             self._begin = len(self._seen)
             text = bytes(each if each < EOS else 10 for each in self._seen).decode()
             self._script = [*self._answer(text).encode(), EOS]
         for row, position in enumerate(positions.tolist()):
+            assert self._script is not None
             place = min(max(position + 1 - self._begin, 0), len(self._script) - 1)
             scores[row, self._script[place]] = 20.0
         return scores

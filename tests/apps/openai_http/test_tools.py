@@ -164,6 +164,25 @@ def test_stop_token_ids_and_going_on_with_a_message(served: Running) -> None:
     assert got["usage"]["prompt_tokens"] == whole - len("<") - len("<assistant:")
 
 
+def test_tokens_of_a_text_and_text_of_tokens(served: Running) -> None:
+    def post(path: str, body: dict[str, Any]) -> Any:
+        return served.request("POST", path, body).json()
+
+    told = post("/tokenize", {"model": "demo", "prompt": "Hi é"})
+    assert told["tokens"] == list("Hi é".encode()) and told["count"] == 5
+    assert post("/detokenize", {"tokens": told["tokens"]}) == {"prompt": "Hi é"}
+    chat = post("/tokenize", {"messages": [USER], "tools": [TOOL]})
+    assert chat["count"] == ask(served, tools=[TOOL]).json()["usage"]["prompt_tokens"]
+    for path, body in (
+        ("/tokenize", {}),
+        ("/tokenize", {"prompt": "a", "messages": [USER]}),
+        ("/tokenize", {"prompt": "a", "add_special_tokens": False}),
+        ("/detokenize", {"tokens": [10**6]}),
+        ("/tokenize", {"prompt": "a", "model": "other"}),
+    ):
+        assert "error" in post(path, body)
+
+
 def test_over_websocket(served: Running, thinking: Running) -> None:
     async def main() -> None:
         url = f"ws://127.0.0.1:{served.ws_port}"

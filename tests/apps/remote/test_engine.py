@@ -101,6 +101,7 @@ async def test_it_is_an_engine(engines: tuple[AsyncLLM, AsyncLLM]) -> None:
         typed: Engine = llm
         assert typed.healthy and typed.fingerprint == engines[0].fingerprint
         assert await typed.count_tokens(CHAT) == await engines[0].count_tokens(CHAT)
+        assert await typed.tokenize(PROMPT) == await engines[0].tokenize(PROMPT)
         ours, theirs = await typed.embed(["a", "b"]), await engines[0].embed(["a", "b"])
         assert [each.vector.tolist() for each in ours] == [each.vector.tolist() for each in theirs]
         one, other = (engine.metrics() for engine in engines)

@@ -7,6 +7,7 @@ computes, in all groups of layers, the rows that end with that step included.
 
 from __future__ import annotations
 
+import dataclasses
 import random
 
 import pytest
@@ -71,14 +72,29 @@ def test_pages_of_several_groups_are_shared(seed: int) -> None:
     require_even_pages(seed, PagePool(240, 4, windows=(None, 8)))
 
 
-@pytest.mark.parametrize("seed", seeds(6, 100))
-def test_prompt_tokens_are_shared(seed: int) -> None:
-    rng = random.Random(seed)
-    manners = mix(rng, [(30, 60), (100, 160), (40, 40), (60, 100), (16, 24)], [(1, 2), (1, 4)])
-    budget = rng.choice([16, 30, 64])
+def require_even_prompt_tokens(seed: int, manners: dict[str, Manner], budget: int) -> None:
+    """Run a mix with so many tokens in a step, and memory for everybody."""
     scheduler = ORDERS[seed % 3](PagePool(10_000, 32))
     scheduler.max_running = budget
     clients = Clients(Loop(scheduler, token_budget=budget), manners, seed)
     for _ in range(STEPS):
         clients.step()
     clients.require_even(clients.prompt_tokens)
+
+
+@pytest.mark.parametrize("seed", seeds(6, 100))
+def test_prompt_tokens_are_shared(seed: int) -> None:
+    rng = random.Random(seed)
+    manners = mix(rng, [(30, 60), (100, 160), (40, 40), (60, 100), (16, 24)], [(1, 2), (1, 4)])
+    require_even_prompt_tokens(seed, manners, rng.choice([16, 30, 64]))
+
+
+@pytest.mark.parametrize("seed", seeds(4, 100))
+def test_texts_that_are_embedded_share_prompt_tokens(seed: int) -> None:
+    """With each other and with streams; those of some models run whole, longer ones in turn."""
+    rng = random.Random(seed)
+    manners = mix(rng, [(30, 60), (40, 40), (60, 100), (8, 24)], [(1, 1), (1, 1), (1, 4)])
+    for name, manner in manners.items():
+        is_whole = manner.new == (1, 1) and rng.random() < 0.5
+        manners[name] = dataclasses.replace(manner, is_whole=is_whole)
+    require_even_prompt_tokens(seed, manners, rng.choice([100, 160]))

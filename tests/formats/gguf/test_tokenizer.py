@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from typing import TYPE_CHECKING, Any
 
@@ -18,9 +19,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 WORDS = (
-    "the quick brown fox's don't I'LL we'Re 1 12 123 1234567 3.14 a_b __init__ (x) == != -> \n \n\n "
-    "\t \r\n   HelloWorld HTTPServer été Straße naïve Привет мир שלום 你好 世界 こんにちは 한국어 ١٢٣ "
-    "😀 👩‍👩‍👧 ½ ² № … — “quoted” https://a.b/c?d=e#f foo@bar.com C++ C# $5.00 100% # @ ~ ` '' \" e\u0301"
+    "the quick brown fox's don't I'LL we'Re 1 12 123 1234567 3.14 a_b __init__ (x) == != "
+    "-> \n \n\n \t \r\n   HelloWorld HTTPServer été Straße naïve Пр"
+    "ивет мир שלום 你好 "
+    "世界 こんにちは 한국어 ١٢٣ "
+    "😀 👩\u200d👩\u200d👧 ½ ² № … —"
+    " “quoted” https://a.b/c?d=e#f foo@bar.com C++ C# $5.00 100% # @ ~ ` '' \""
+    " e\u0301"
 ).split(" ")
 CORPUS = [" ".join(WORDS), *WORDS] * 3
 
@@ -90,8 +95,6 @@ def in_order(tokenizer: Tokenizer) -> list[str]:
 
 
 def merges_of(tokenizer: Tokenizer) -> list[str]:
-    import json
-
     pairs = json.loads(tokenizer.to_str())["model"]["merges"]
     return [pair if isinstance(pair, str) else " ".join(pair) for pair in pairs]
 
@@ -152,11 +155,11 @@ def sentence_pieces(text: str, vocabulary: dict[str, int], scores: list[float]) 
             break
         place = -max(found)[1]
         pieces[place : place + 2] = [joined[place]]
-    ids: list[int] = []
+    made: list[int] = []
     for piece in pieces:
         known = vocabulary.get(piece)
-        ids += [known] if known is not None else [3 + byte for byte in piece.encode()]
-    return ids
+        made += [known] if known is not None else [3 + byte for byte in piece.encode()]
+    return made
 
 
 @pytest.mark.parametrize("count", COUNTS)
@@ -204,8 +207,6 @@ def test_unigram_and_word_pieces(tmp_path: Path) -> None:
         show_progress=False,
     )
     unigram.train_from_iterator(CORPUS, trainer)
-    import json
-
     pieces = json.loads(unigram.to_str())["model"]["vocab"]
     metadata: dict[str, Any] = {
         "general.architecture": "t5",

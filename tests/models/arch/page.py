@@ -36,9 +36,12 @@ def proved(family: str, core: DecoderLM) -> tuple[str, ...]:
     """A family's row of the table of proofs."""
     count = sum(each == family for each, _ in CHECKPOINTS)
     slides = any(options.window is not None for options in core.config.attention)
-    rounded = "refused" if slides else "not compared" if is_latent(core) else "yes"
-    marks = (rounded if proof == "quantised cache" else "yes" for proof in PROOFS)
-    return (f"`{family}`", str(count), "yes", *marks)
+    is_compared = not is_latent(core) and "hybrid" not in core.config.layer_types
+    rounded = "refused" if slides else "yes" if is_compared else "not compared"
+    marks = {**dict.fromkeys(PROOFS, "yes"), "quantised cache": rounded}
+    if core.config.has_states:
+        marks |= {"prefixes": "computed anew", "contrastive search": "refused", "drafts": "refused"}
+    return (f"`{family}`", str(count), "yes", *marks.values())
 
 
 def computed(family: str, single: DecoderLM, half: DecoderLM) -> tuple[str, ...]:

@@ -54,6 +54,13 @@ _LATENTS: list[dict[str, Any]] = [
 ]
 """Switches of latent attention."""
 
+_MAMBA_2S: list[dict[str, Any]] = [
+    {"mamba_n_groups": 1, "mamba_proj_bias": True, "attention_bias": True},
+    {"mamba_n_groups": 8, "mamba_conv_bias": False, "mamba_d_conv": 2, **_TIED},
+    {"mamba_n_heads": 4, "mamba_d_head": 16, "mamba_d_state": 5, "rms_norm_eps": 1e-3, **_ONE},
+]
+"""Switches of Mamba 2 beside attention."""
+
 _DELTAS: list[dict[str, Any]] = [
     {"linear_num_key_heads": 4, "linear_conv_kernel_dim": 2, **_turned(0.5)},
     {"linear_key_head_dim": 3, "linear_value_head_dim": 10, "attention_bias": True, **_TIED},
@@ -63,6 +70,43 @@ _DELTAS: list[dict[str, Any]] = [
 """Switches of mixers with the gated delta rule."""
 
 VARIANTS: dict[str, list[dict[str, Any]]] = {
+    "bamba": [
+        *_MAMBA_2S,
+        {"attn_layer_indices": [0, 3], "mlp_bias": True, **_turned(1.0)},
+        {"attn_layer_indices": [2], "time_step_limit": [0.3, 0.6], **_ALL},
+    ],
+    "falcon_h1": [
+        *_MAMBA_2S,
+        {"mamba_rms_norm": True, "projectors_bias": True, "mlp_bias": True},
+        {"mamba_rms_norm": True, "mamba_norm_before_gate": False, "mamba_n_groups": 1},
+        {"mlp_multipliers": [1.0, 1.0], "mamba_d_ssm": None},
+    ],
+    "granitemoehybrid": [
+        *_MAMBA_2S,
+        {"num_local_experts": 0, "position_embedding_type": "rope"},
+        {"layer_types": ["attention", "mamba"] * 2, "shared_intermediate_size": 40, **_ALL},
+        {"residual_multiplier": 0.22, "logits_scaling": 8.0, "attention_multiplier": 0.1},
+    ],
+    "jamba": [
+        {"num_experts": 1, "mamba_proj_bias": True},
+        {"attn_layer_period": 3, "expert_layer_period": 1, "expert_layer_offset": 0, **_TIED},
+        {"mamba_conv_bias": False, "mamba_d_conv": 2, "mamba_expand": 1, "rms_norm_eps": 1e-3},
+    ],
+    "lfm2": [
+        {"conv_bias": True, "conv_L_cache": 4, "block_auto_adjust_ff_dim": False},
+        {"block_ffn_dim_multiplier": 1.4, **_UNTIED},
+        {"layer_types": ["full_attention", "conv"] * 2, "conv_L_cache": 2, "norm_eps": 1e-3},
+    ],
+    "lfm2_moe": [
+        {"conv_bias": True, "norm_topk_prob": False, "routed_scaling_factor": 2.5},
+        {"use_expert_bias": False, "num_dense_layers": 0, "conv_L_cache": 4},
+        {"layer_types": ["full_attention", "conv"] * 2, "norm_eps": 1e-3, **_UNTIED},
+    ],
+    "nemotron_h": [
+        {"layers_block_type": ["attention", "mlp", "mamba"], "use_bias": True, "n_groups": 1},
+        {"use_conv_bias": False, "mlp_bias": True, "conv_kernel": 2},
+        {"mamba_num_heads": 4, "mlp_hidden_act": "silu", "layer_norm_epsilon": 1e-3},
+    ],
     "afmoe": [
         {"mup_enabled": True, "attention_bias": True},
         {"global_attn_every_n_layers": 2, "num_dense_layers": 0, "route_scale": 2.5},

@@ -137,8 +137,8 @@ def mixed(core: Any, states: PackedStates, rows: list[Row], seed: int) -> list[T
         for row in some:
             row.count = min(chooser.choice([1, 1, 3, 20]), len(row.text) - row.start)
         parts = step(core, states, some)
-        parts = torch.split(parts, [row.count for row in some])
-        for row, part in zip(some, parts, strict=True):
+        split = torch.split(parts, [row.count for row in some])
+        for row, part in zip(some, split, strict=True):
             found[row.slot].append(part)
     return [torch.cat(parts) for parts in found]
 

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    from asyncgen_apps.bench.checkpoints import Shape
     from asyncgen_apps.bench.peers.programs.protocol import Request, Task
+    from asyncgen_apps.bench.shape import Shape
 
 
 ITEM_BYTES = {"float32": 4, "bfloat16": 2}

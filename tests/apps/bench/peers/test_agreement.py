@@ -9,9 +9,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from asyncgen_apps.bench.checkpoints import Shape, write_checkpoint
+from asyncgen_apps.bench.checkpoints import write_checkpoint
 from asyncgen_apps.bench.peers.contenders import CONTENDERS, environments_folder
 from asyncgen_apps.bench.peers.field import Field
+from asyncgen_apps.bench.shape import Shape
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from asyncgen_apps.bench.checkpoints import SHAPES, Shape
+from asyncgen_apps.bench.checkpoints import SHAPES
 from asyncgen_apps.bench.peers import rounds
 from asyncgen_apps.bench.peers.contenders import OURS
 from asyncgen_apps.bench.peers.rounds import (
@@ -23,6 +23,7 @@ from asyncgen_apps.bench.peers.rounds import (
     token_bytes,
 )
 from asyncgen_apps.bench.peers.rows import Row
+from asyncgen_apps.bench.shape import Shape
 from tests.apps.bench.peers.stage import use_doubles
 from tests.apps.bench.test_checkpoints import TINY
 

@@ -7,9 +7,16 @@ has them all. ``recorded/<client>.json`` holds what each client sent, written by
 
 PACKAGES = {
     "guidellm": ("guidellm",),
+    "instructor": ("instructor",),
     "langchain": ("langchain-openai",),
+    "langchain_tools": ("langchain-openai",),
+    "litellm": ("litellm",),
+    "llm": ("llm",),
     "load_chat": ("gradio", "openai"),
     "openai": ("openai",),
+    "openai_agents": ("openai-agents",),
+    "openai_tools": ("openai",),
+    "pydantic_ai": ("pydantic-ai-slim",),
     "schemathesis": ("schemathesis",),
 }
 """What must be installed for each client."""

@@ -1,0 +1,77 @@
+"""Answers requests for the tokens of a text, and for the text of tokens."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+import anyio.to_thread
+
+from asyncgen import PromptParams
+from asyncgen_apps.openai_http.failures import ApiError
+from asyncgen_apps.openai_http.translate import conversation
+from asyncgen_apps.openai_http.watched import Watched
+
+if TYPE_CHECKING:
+    from asyncgen_apps.engine import Engine
+    from asyncgen_apps.openai_http.gate import Gate
+    from asyncgen_apps.openai_http.reply import Reply
+    from asyncgen_apps.openai_http.schema import DetokenizeRequest, TokenizeRequest
+    from asyncgen_apps.openai_http.settings import ServerSettings
+
+
+TOKENIZE_PATH, DETOKENIZE_PATH = "/tokenize", "/detokenize"
+_NAMES = {"prompt": "prompt"}
+
+
+class TokensAnswer(Watched):
+    """The ids of a prompt."""
+
+    def __init__(
+        self, llm: Engine, gate: Gate, settings: ServerSettings, body: TokenizeRequest
+    ) -> None:
+        """Describe the reply; nothing runs before it is called.
+
+        Raises:
+            ApiError: There is no prompt, or two.
+        """
+        if (body.prompt is None) == (body.messages is None):
+            raise ApiError(400, "give either `prompt` or `messages`", param="prompt")
+        super().__init__(gate, settings, streams=False, prioritises=False, names=_NAMES)
+        self._llm, self._body = llm, body
+
+    async def compute(self, reply: Reply) -> None:
+        """Tokenize, and write the ids."""
+        body = self._body
+        prompt: Any = body.prompt if body.messages is None else conversation(body.messages)
+        said = {name: getattr(body, name, None) for name in PromptParams.__annotations__}
+        plain = {name: value for name, value in said.items() if value is not None}
+        if "tools" in plain and body.tools is not None:
+            plain["tools"] = [tool.model_dump(exclude_none=True) for tool in body.tools]
+        ids = await self._llm.tokenize(prompt, **cast("PromptParams", plain)) if prompt else []
+        most = getattr(self._llm.config, "max_position_embeddings", None)
+        await reply.whole({"count": len(ids), "max_model_len": most, "tokens": ids})
+
+
+class TextAnswer(Watched):
+    """The text of ids."""
+
+    def __init__(
+        self, llm: Engine, gate: Gate, settings: ServerSettings, body: DetokenizeRequest
+    ) -> None:
+        """Describe the reply; nothing runs before it is called.
+
+        Raises:
+            ApiError: An id that is none.
+        """
+        size = cast("Any", llm.config).vocab_size
+        wrong = next((one for one in body.tokens if not 0 <= one < size), None)
+        if wrong is not None:
+            message = f"`tokens` has {wrong}: token ids are from 0 to {size - 1}"
+            raise ApiError(400, message, param="tokens")
+        super().__init__(gate, settings, streams=False, prioritises=False, names={})
+        self._llm, self._ids = llm, body.tokens
+
+    async def compute(self, reply: Reply) -> None:
+        """Decode, on a thread, and write the text."""
+        text = await anyio.to_thread.run_sync(self._llm.tokenizer.decode, self._ids)
+        await reply.whole({"prompt": text})

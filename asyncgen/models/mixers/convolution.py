@@ -1,0 +1,61 @@
+"""The gated short convolution of LFM2: three products of each token, of which two are gates."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from asyncgen.models.kernels.experts import Exact
+from asyncgen.models.kernels.linear import Linear
+from asyncgen.models.kernels.prepared import Prepared
+from asyncgen.models.mixers.rows import through_rows
+from asyncgen.models.mixers.scan import convolve
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from asyncgen.models.family.convolution import ConvolutionPlan
+    from asyncgen.models.mixers.rows import StateContext
+
+
+class ConvolutionMixer(Prepared):
+    """That of Liquid AI, "LFM2 Technical Report" (2025), section 2: ``C * conv(B * x)``.
+
+    Attributes:
+        enter: The first product: B, C and x.
+        window: Weights of the convolution, ``[C, 1, W]``.
+        window_bias: Its bias, ``[C]``, or ``None``.
+        leave: The last product.
+    """
+
+    def __init__(self, plan: ConvolutionPlan, hidden: int, dtype: torch.dtype) -> None:
+        """Make the parameters, uninitialised; arguments are those of `DeltaMixer`."""
+        super().__init__()
+        self.width, self.dtype = plan.convolved, dtype
+        self.enter = Linear(hidden, 3 * plan.convolved, plan.has_bias, dtype=dtype)
+        self.window = Exact(plan.convolved, 1, plan.window)
+        self.window_bias = Exact(plan.convolved) if plan.has_bias else None
+        self.leave = Linear(plan.convolved, hidden, plan.has_bias, dtype=dtype)
+
+    def prepare(self) -> None:
+        """Derive what `run` computes with; again after weights were replaced or moved."""
+        if self.window.weight.is_meta:
+            return
+        bias = self.window_bias
+        self._plan = (
+            self.window.weight.detach()[:, 0].float().t().contiguous(),
+            None if bias is None else bias.weight.detach().float(),
+        )
+
+    def run(self, x: Tensor, layer: int, states: StateContext) -> Tensor:
+        """What the mixer adds to the stream; see `DeltaMixer.run`."""
+        before, behind, inputs = self.enter.ready().product(x).chunk(3, dim=-1)
+        found = through_rows(states, layer, before * inputs, self.width, self._advance)
+        return self.leave.ready().product(found.mul_(behind.float()).to(self.dtype))
+
+    def _advance(
+        self, inputs: Tensor, before: Tensor, state: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        weight, bias = self._plan or self._ready()
+        found, window = convolve(inputs, before, weight, bias)
+        return found, window, state

@@ -1,0 +1,105 @@
+"""What is particular to models of which some layers attend and others keep states."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import asyncgen
+from asyncgen.errors import InvalidRequestError, ModelLoadError
+from asyncgen.models.config import ModelConfig
+from tests.models.arch.families import HYBRIDS, make
+from tests.models.arch.test_families import ROWS, one_thread
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytest.importorskip("transformers")
+__all__ = ["one_thread"]
+
+IDS = torch.tensor(ROWS[:1])
+
+
+def test_the_text_model_of_one_that_sees_is_loaded(tmp_path: Path) -> None:
+    theirs = make("qwen3_5_text", tmp_path)
+    with torch.no_grad():
+        expected = theirs(IDS).logits
+    path = tmp_path / "config.json"
+    text = json.loads(path.read_text(encoding="utf-8"))
+    # As the maker's files have it: three axes of a picture, which are one in a text.
+    text["rope_parameters"] |= {"mrope_interleaved": True, "mrope_section": [1, 0, 0]}
+    text |= {"full_attention_interval": 4, "mtp_num_hidden_layers": 1, "attn_output_gate": True}
+    path.write_text(json.dumps({"model_type": "qwen3_5", "text_config": text}), encoding="utf-8")
+    tensors = load_file(tmp_path / "model.safetensors")
+    names = {name: name.replace("model.", "model.language_model.", 1) for name in tensors}
+    renamed = {names[name]: tensor for name, tensor in tensors.items()}
+    renamed["model.visual.patch_embed.proj.weight"] = torch.zeros(2, 2)
+    renamed["mtp.fc.weight"] = torch.zeros(2, 2)
+    save_file(renamed, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    ours = asyncgen.load_model(tmp_path, dtype="float32")
+    torch.testing.assert_close(ours(IDS).logits, expected, atol=1e-4, rtol=1e-4)
+
+
+def test_a_cache_has_keys_and_states_where_layers_have_them(tmp_path: Path) -> None:
+    make("qwen3_5_text", tmp_path)
+    ours = asyncgen.load_model(tmp_path, dtype="float32")
+    cache = ours(IDS).past_key_values
+    assert cache.get_seq_length() == IDS.shape[1]
+    assert [len(cache[layer][0].shape) for layer in range(4)] == [3, 3, 3, 4]
+    found = ours(IDS[:, :2], output_attentions=True)
+    assert len(found.attentions) == 1
+    with pytest.raises(InvalidRequestError, match="does not tell what it was"):
+        cache.crop(2)
+    with pytest.raises(InvalidRequestError, match="`past_key_values`"):
+        ours(IDS, past_key_values=asyncgen.MambaCache(_mamba(), batch_size=1))
+
+
+def _mamba() -> Any:
+    return SimpleNamespace(num_hidden_layers=4, intermediate_size=8, state_size=2, conv_kernel=4)
+
+
+@pytest.mark.parametrize("family", HYBRIDS)
+def test_layers_are_called_what_they_are(family: str) -> None:
+    config = ModelConfig.from_hf({"model_type": family})
+    for layer, kind in enumerate(config.layer_types):
+        assert (layer in config.mixing) == (kind in ("linear_attention", "hybrid"))
+        assert (layer in config.attending) == (kind in ("full_attention", "hybrid"))
+
+
+@pytest.mark.parametrize(
+    ("family", "keys", "message"),
+    [
+        ("qwen3_next", {"layer_types": ["full_attention"]}, "`layer_types`"),
+        ("qwen3_next", {"linear_num_value_heads": 3}, "`linear_num_value_heads`"),
+        ("qwen3_5_text", {"hidden_act": "gelu"}, "`hidden_act`"),
+        ("bamba", {"attn_layer_indices": [99]}, "`attn_layer_indices`"),
+        ("bamba", {"mamba_n_heads": 3}, "`mamba_n_heads`"),
+        ("falcon_h1", {"ssm_multipliers": [1.0]}, "`ssm_multipliers`"),
+        ("granitemoehybrid", {"position_embedding_type": "alibi"}, "`position_embedding_type`"),
+        ("jamba", {"attn_layer_offset": 8}, "`attn_layer_offset`"),
+        ("nemotron_h", {"layers_block_type": ["mamba", "moe"]}, "`layers_block_type`"),
+        ("nemotron_h", {"hybrid_override_pattern": "M-E"}, "`hybrid_override_pattern`"),
+        ("lfm2", {"full_attn_idxs": "all"}, "`full_attn_idxs`"),
+    ],
+)
+def test_values_that_make_no_sense_are_refused_by_name(
+    family: str, keys: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ModelLoadError, match=message):
+        ModelConfig.from_hf({"model_type": family, **keys})
+
+
+def test_a_pattern_of_letters_is_read() -> None:
+    config = ModelConfig.from_hf({"model_type": "nemotron_h", "hybrid_override_pattern": "M-M*-"})
+    assert config.layer_types == (
+        "linear_attention",
+        "mlp",
+        "linear_attention",
+        "full_attention",
+        "mlp",
+    )
