@@ -52,6 +52,7 @@ def packed_linear(
     is_by_row: bool,
     order: Tensor | None,
     activation: str | None,
+    matrices: int,
 ) -> Linear: ...
 def joined_linear(parts: Sequence[Linear], /) -> Linear: ...
 
