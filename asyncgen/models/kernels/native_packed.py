@@ -215,7 +215,7 @@ class _Block:
         places = [slice(at * count, (at + 1) * count) for at in range(matrices)]
         panels = -(-count // PANEL) if not is_gated else -(-count // 2 // HALF)
         self.panels = empty((matrices * panels, 2, layout.num_bytes()), torch.uint8)
-        for place, part in zip(places, self.panels.split(panels), strict=True):
+        for place, part in zip(places, torch.split(self.panels, panels), strict=True):
             lay_out(weight.rows(place), is_gated, part)
         self.bias = None
         if bias is not None:
