@@ -200,7 +200,9 @@ class EngineProcess:
         found: list[Embedding] = await self._ask("embed", prompt, params)
         return found
 
-    async def _ask(self, kind: Literal["count", "tokenize", "embed", "measure"], *given: Any) -> Any:
+    async def _ask(
+        self, kind: Literal["count", "tokenize", "embed", "measure"], *given: Any
+    ) -> Any:
         number, mailbox = self.order(kind, *given)
         try:
             await mailbox.wait()
@@ -212,7 +214,9 @@ class EngineProcess:
             raise item
         return item
 
-    def order(self, kind: Literal["stream", "count", "tokenize", "embed", "measure"], *given: Any) -> Any:
+    def order(
+        self, kind: Literal["stream", "count", "tokenize", "embed", "measure"], *given: Any
+    ) -> Any:
         """Give an order; return its number, and where what comes of it arrives."""
         number, mailbox = next(self._numbers), Mailbox[Any]()
         with self._lock:
