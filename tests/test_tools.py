@@ -85,8 +85,9 @@ async def test_one_call_ends_the_answer_where_one_is_wanted() -> None:
 
 async def test_without_tools_everything_is_text() -> None:
     async with scripted(CALL) as llm:
-        for more in ({}, {"tools": TOOLS, "tool_choice": "none"}, {"tools": []}):
-            completion = await llm.generate(USER, **more)  # type: ignore[arg-type]
+        given: list[dict[str, Any]] = [{}, {"tools": TOOLS, "tool_choice": "none"}, {"tools": []}]
+        for more in given:
+            completion = await llm.generate(USER, **more)
             assert completion.text == CALL and not completion.tool_calls
 
 

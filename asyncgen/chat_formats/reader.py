@@ -27,12 +27,14 @@ class AnswerReader(Protocol):
     """Takes an answer apart.
 
     Attributes:
-        in_reasoning: Whether it stands within the reasoning.
         is_over: Whether there is as much of the answer as is wanted.
     """
 
-    in_reasoning: bool
     is_over: bool
+
+    @property
+    def in_reasoning(self) -> bool:
+        """Whether it stands within the reasoning."""
 
     def put(self, text: str) -> str:
         """Take more text in; return what of it is for the user."""

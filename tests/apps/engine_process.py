@@ -18,7 +18,7 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 
 import anyio
 import anyio.lowlevel
@@ -50,12 +50,15 @@ ROOT = Path(__file__).parents[2]
 PATIENCE = 120.0
 
 
+Question: TypeAlias = Literal["count", "embed", "measure", "tokenize"]
+
+
 @dataclass(frozen=True, slots=True)
 class Order:
     """What the parent wants; ``number`` names the answer to it."""
 
     number: int
-    kind: Literal["stream", "cancel", "leave", "count", "tokenize", "embed", "measure"]
+    kind: Literal["stream", "cancel", "leave", "count", "embed", "measure", "tokenize"]
     given: tuple[Any, ...] = ()
 
 
@@ -200,9 +203,7 @@ class EngineProcess:
         found: list[Embedding] = await self._ask("embed", prompt, params)
         return found
 
-    async def _ask(
-        self, kind: Literal["count", "tokenize", "embed", "measure"], *given: Any
-    ) -> Any:
+    async def _ask(self, kind: Question, *given: Any) -> Any:
         number, mailbox = self.order(kind, *given)
         try:
             await mailbox.wait()
@@ -214,9 +215,7 @@ class EngineProcess:
             raise item
         return item
 
-    def order(
-        self, kind: Literal["stream", "count", "tokenize", "embed", "measure"], *given: Any
-    ) -> Any:
+    def order(self, kind: Literal["stream"] | Question, *given: Any) -> Any:
         """Give an order; return its number, and where what comes of it arrives."""
         number, mailbox = next(self._numbers), Mailbox[Any]()
         with self._lock:

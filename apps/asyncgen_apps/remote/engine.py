@@ -113,7 +113,8 @@ class RemoteLLM:
 
     async def tokenize(self, prompt: Prompt, **params: Unpack[PromptParams]) -> list[int]:
         """Tell the token ids of a prompt."""
-        return list(await self._ask("tokenize", prompt, dict(params)))
+        found: list[int] = await self._ask("tokenize", prompt, dict(params))
+        return found
 
     async def embed(
         self, prompt: Sequence[str | Sequence[int]], **params: Unpack[EmbedParams]

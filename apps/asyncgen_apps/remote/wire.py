@@ -97,7 +97,7 @@ class Calls(Protocol):
     def stream(self, order: Order) -> Call:
         """Give an order to the engine that suits it best."""
 
-    async def ask(self, kind: Literal["count", "tokenize", "embed"], *given: Any) -> Any:
+    async def ask(self, kind: Literal["count", "embed", "tokenize"], *given: Any) -> Any:
         """Ask any engine.
 
         Raises:

@@ -28,7 +28,8 @@ def test_every_option_reaches_the_request(llm: ScriptedLLM) -> None:
         assert result.exit_code == 0, result.stderr
     assert {*values, "stop", "sample"} == {setting.name for setting in SETTINGS}
     wanted = {**values, "stop": ["A", "B"], "do_sample": True}
-    assert llm.asked[0][1] == llm.asked[1][1] == wanted
+    assert llm.asked[0][1] == {**wanted, "separate_reasoning": False}
+    assert llm.asked[1][1] == wanted
     assert llm.asked[0][0] == [{"role": "user", "content": "Hi"}]
     assert llm.asked[1][0] == "Hi"
 
@@ -36,9 +37,9 @@ def test_every_option_reaches_the_request(llm: ScriptedLLM) -> None:
 def test_greedy_and_nothing_at_all(llm: ScriptedLLM) -> None:
     run_cli("chat", "Hi", "--greedy", "--system", "Be kind.")
     run_cli("chat", "Hi")
-    assert llm.asked[0][1] == {"do_sample": False}
+    assert llm.asked[0][1] == {"do_sample": False, "separate_reasoning": False}
     assert llm.asked[0][0][0] == {"role": "system", "content": "Be kind."}
-    assert llm.asked[1][1] == {}
+    assert llm.asked[1][1] == {"separate_reasoning": False}
 
 
 @pytest.mark.parametrize(

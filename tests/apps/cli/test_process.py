@@ -121,9 +121,6 @@ def test_laps() -> None:
 
 
 def test_what_is_loaded_is_not_looked_through_for_garbage() -> None:
-    assert gc.get_freeze_count() == 0
-    try:
-        settle()
-        assert gc.get_freeze_count() > 0
-    finally:
-        gc.unfreeze()
+    before = gc.get_freeze_count()  # what was collected to be run
+    settle()
+    assert gc.get_freeze_count() > before

@@ -36,7 +36,7 @@ def test_a_server_answers() -> None:
     assert "tokens/s" in result.stderr
     [asked] = server.peers[0].heard
     assert asked["messages"][0] == {"role": "system", "content": "Be kind."}
-    assert asked["params"] == {"seed": 7}
+    assert asked["params"] == {"seed": 7, "separate_reasoning": False}
     assert authorization(server) is None
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from langchain_core.messages import HumanMessage, ToolMessage
@@ -25,7 +25,7 @@ class Person(BaseModel):
     age: int
 
 
-@tool
+@tool  # type: ignore[untyped-decorator]
 def weather(city: str) -> str:
     """How the weather is."""
     return f"Sunny in {city}."
@@ -45,7 +45,7 @@ def test_bind_tools(chat: ChatOpenAI) -> None:
     assert (made["name"], made["args"]) == ("weather", {"city": "Paris"})
     result = ToolMessage(weather.invoke(made["args"]), tool_call_id=made["id"])
     assert bound.invoke([question, said, result]).text == SUNNY
-    whole = None
+    whole: Any = None
     for piece in bound.stream([question]):
         whole = piece if whole is None else whole + piece
     assert whole.tool_calls[0]["args"] == {"city": "Paris"}

@@ -32,7 +32,7 @@ class Person(BaseModel):
     age: int
 
 
-@function_tool
+@function_tool  # type: ignore[untyped-decorator]
 def weather(city: str) -> str:
     """How the weather is."""
     return f"Sunny in {city}."

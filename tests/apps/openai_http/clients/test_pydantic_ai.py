@@ -34,7 +34,7 @@ def model() -> Iterator[OpenAIChatModel]:
 def test_tools(model: OpenAIChatModel) -> None:
     agent = Agent(model, instructions="Help.")
 
-    @agent.tool_plain
+    @agent.tool_plain  # type: ignore[untyped-decorator]
     def weather(city: str) -> str:
         """How the weather is."""
         return f"Sunny in {city}."
