@@ -417,7 +417,7 @@ class Answer:
         unfinished: FinishReason = "cancelled" if self._failure is None else "error"
         request = self._request
         shape = None if request is None else request.params.shape
-        if shape is None:
+        if request is None or shape is None:
             samples = tuple(builder.build(unfinished) for builder in builders)
         else:
             given = request.given_texts

@@ -173,8 +173,9 @@ class Matcher:
     def rollback(self, count: int) -> None:
         """Take the last so many ids back."""
         for _ in range(count):
-            consumed, self._forced, self._place, *rest = self._steps.pop()
-            self._tail, self.is_lost, self.has_ended = rest
+            consumed, forced, place, tail, is_lost, has_ended = self._steps.pop()
+            self._forced, self._place, self._tail = forced, place, tail
+            self.is_lost, self.has_ended = is_lost, has_ended
             self.token_ids.pop()
             if consumed:
                 self._inner.rollback(consumed)
