@@ -64,10 +64,7 @@ from asyncgen.cache.quantized.settings import (
     CacheConfig as CacheConfig,
     QuantizedCacheConfig as QuantizedCacheConfig,
 )
-from asyncgen.quantizing import (
-    QuantizationReport as QuantizationReport,
-    quantize_checkpoint as quantize_checkpoint,
-)
+from asyncgen.quantizing import quantize_checkpoint as quantize_checkpoint
 from asyncgen.packed.bits_and_bytes import BitsAndBytesConfig as BitsAndBytesConfig
 from asyncgen.cache.encoder_decoder import EncoderDecoderCache as EncoderDecoderCache
 from asyncgen.cache.sliding import (

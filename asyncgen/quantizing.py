@@ -1,7 +1,7 @@
 """Writes a checkpoint with packed weights, which this library and its peers load.
 
 The files are compressed-tensors': integers with a scale for each 32 inputs, and in 4 bits a zero
-point. Embeddings, the head, routers and experts stay as they are stored.
+point. Embeddings, the head, routers, and experts in one tensor stay as they are stored.
 """
 
 from __future__ import annotations
@@ -123,9 +123,9 @@ def quantize_checkpoint(
     kept.add("lm_head")  # a tied one has no tensor, and is a layer to peers all the same
     settings = {"quantization_config": _settings(to, sorted(kept))}
     write_text(target / "config.json", json.dumps({**raw, **settings}, indent=2) + "\n")
-    for file in sorted(place.iterdir()):
-        if file.suffix in _OTHERS and file.name not in ("config.json", INDEX) and file.is_file():
-            shutil.copyfile(file, target / file.name)
+    for other in sorted(place.iterdir()):
+        if other.suffix in _OTHERS and other.name not in ("config.json", INDEX) and other.is_file():
+            shutil.copyfile(other, target / other.name)
     return QuantizationReport(
         len(names),
         total,

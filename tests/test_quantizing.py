@@ -44,7 +44,7 @@ def test_a_packed_folder_holds_the_packed_weights(
 
 def test_the_report_says_what_packing_costs(tmp_path: Path) -> None:
     reports = [
-        asyncgen.quantize_checkpoint("demo", tmp_path / packing, to=packing)  # type: ignore[arg-type]
+        asyncgen.quantize_checkpoint("demo", tmp_path / packing, to=packing)
         for packing in ("int8", "int4")
     ]
     eight, four = reports

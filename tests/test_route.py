@@ -36,6 +36,7 @@ SINCE = {
     "sample_builder": "what a stream keeps of a sample, once a part of it",
     "sample_text": "the text of a sample, that may have begun elsewhere",
     "engine/scheduling/groups": "layers hold as much of a text as they see",
+    "engine/requests/conversation": "what an answer is read with: tools, thoughts, a shape",
     "engine/scheduling/books": "who waits and runs is kept apart from who runs next",
     "models/config/model_config": "a model whose tokens see later ones is refused",
 }

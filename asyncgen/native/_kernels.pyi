@@ -52,6 +52,7 @@ def packed_linear(
     is_by_row: bool,
     order: Tensor | None,
     activation: str | None,
+    matrices: int,
 ) -> Linear: ...
 def joined_linear(parts: Sequence[Linear], /) -> Linear: ...
 
@@ -137,12 +138,15 @@ class DualMixer:
         skip: Tensor,
         norm: Norm | None,
         leave: Linear,
+        factors: Tensor | None,
         *,
         heads: int,
         groups: int,
         numbers: int,
         least: float,
         most: float,
+        norms_first: bool,
+        scale: float,
     ) -> DualMixer: ...
     def add_to(self, stream: Tensor, x: Tensor, states: States, layer: int, /) -> None: ...
 
@@ -181,6 +185,12 @@ class DeltaMixer:
     ) -> DeltaMixer: ...
     def add_to(self, stream: Tensor, x: Tensor, states: States, layer: int, /) -> None: ...
 
+class ConvolutionMixer:
+    def __new__(
+        cls, enter: Linear, window: Tensor, window_bias: Tensor | None, leave: Linear
+    ) -> ConvolutionMixer: ...
+    def add_to(self, stream: Tensor, x: Tensor, states: States, layer: int, /) -> None: ...
+
 _Block: TypeAlias = tuple[
     Norm | None,
     Linear | Latent | None,
@@ -198,7 +208,7 @@ _Block: TypeAlias = tuple[
     bool,
     float,
     float,
-    DualMixer | SelectiveMixer | DeltaMixer | None,
+    DualMixer | SelectiveMixer | DeltaMixer | ConvolutionMixer | None,
     bool,
 ]
 """Input norm; queries, keys and values, or what makes them of latent rows; norm of heads, or of all

@@ -14,7 +14,7 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 
 from asyncgen.errors import InvalidRequestError
-from asyncgen.structured.grammar import Grammar
+from asyncgen.structured.grammar import MOST_FORCED, Grammar
 
 if TYPE_CHECKING:
     from asyncgen.structured.shape import Shape
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 _MOST_KEPT = 128
 """Grammars of a tokenizer that are kept, those used last."""
 
-_SEPARATORS = {"item_separator": ", ", "key_separator": ": ", "whitespace_flexible": False}
+_SEPARATORS: Any = {"item_separator": ", ", "key_separator": ": ", "whitespace_flexible": False}
 """JSON is written on one line, as `json.dumps` does: so its punctuation is forced, and no model
 can fill its tokens with spaces."""
 
-_LIMITS = {
+_LIMITS: dict[str, Any] = {
     "max_items_in_row": 2_000,
     "initial_lexer_fuel": 1_000_000,
     "step_lexer_fuel": 200_000,
@@ -130,8 +130,14 @@ class Compiler:
         if not problem:
             # What the first mask finds out is better said now than in the first step.
             first = matcher.deep_copy()
-            first.compute_bitmask()
-            problem = first.get_error() if first.is_error() else ""
+            while forced := first.compute_ff_tokens():
+                if len(forced) > MOST_FORCED:
+                    problem = f"it forces {len(forced)} tokens at one place; at most {MOST_FORCED}"
+                if problem or first.try_consume_tokens(forced) < len(forced):
+                    break
+            if not first.is_stopped():
+                first.compute_bitmask()
+            problem = first.get_error() if first.is_error() else problem
         if problem:
             raise InvalidRequestError(shape.parameter, _shortly(shape.source), _in_a_line(problem))
         return matcher

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from asyncgen.structured.shape import Shape
 
 
+MOST_FORCED = 4096
+"""Tokens that a grammar may force at one place: they are looked for in one go."""
+
+
 class Grammar:
     """A compiled shape.
 
@@ -75,6 +79,7 @@ class Matcher:
         "_eos",
         "_forced",
         "_inner",
+        "_place",
         "_steps",
         "_tail",
         "grammar",
@@ -92,9 +97,10 @@ class Matcher:
         self._eos = eos
         # What each id did, to be undone: tokens of the grammar that it consumed, and what stood
         # in the other attributes before it.
-        self._steps: list[tuple[int, tuple[int, ...], bytes | None, bool, bool]] = []
+        self._steps: list[tuple[int, tuple[int, ...], int, bytes | None, bool, bool]] = []
         self._tail: bytes | None = b"" if grammar.shape.after else None
         self._forced: tuple[int, ...] = ()
+        self._place = 0  # how many of them the row has
         self._look_ahead()
 
     def copy(self) -> Matcher:
@@ -128,7 +134,7 @@ class Matcher:
     @property
     def forced(self) -> tuple[int, ...]:
         """Ids that must come next, one after the other; may be none."""
-        return self._forced
+        return self._forced[self._place :]
 
     def accept(self, token_id: int) -> bool:
         """Go on by one id.
@@ -142,7 +148,7 @@ class Matcher:
         Raises:
             InvalidRequestError: To go on would take more than a step may cost.
         """
-        before = (self._forced, self._tail, self.is_lost, self.has_ended)
+        before = (self._forced, self._place, self._tail, self.is_lost, self.has_ended)
         self.token_ids.append(token_id)
         count = 0
         if self.is_lost or self.has_ended:
@@ -155,16 +161,20 @@ class Matcher:
         else:
             count = self._seek(token_id)
         self._steps.append((count, *before))
-        is_forced = before[0][:1] == (token_id,)
-        self._forced = before[0][1:] if is_forced else ()
-        if not self._forced:
+        forced, place = before[:2]
+        if place < len(forced) and forced[place] == token_id:
+            self._place += 1
+        else:
+            self._forced, self._place = (), 0
+        if self._place == len(self._forced):
             self._look_ahead()
         return not self.is_lost
 
     def rollback(self, count: int) -> None:
         """Take the last so many ids back."""
         for _ in range(count):
-            consumed, self._forced, self._tail, self.is_lost, self.has_ended = self._steps.pop()
+            consumed, self._forced, self._place, *rest = self._steps.pop()
+            self._tail, self.is_lost, self.has_ended = rest
             self.token_ids.pop()
             if consumed:
                 self._inner.rollback(consumed)
@@ -208,9 +218,9 @@ class Matcher:
                 for token_id in self._eos:
                     _set(words, token_id, value=False)
             return
-        if self._forced:
+        if self._place < len(self._forced):
             words.zero_()
-            _set(words, self._forced[0])
+            _set(words, self._forced[self._place])
             return
         self._inner.unsafe_compute_mask_ptr(words.data_ptr(), words.numel() * 4)
         self._check()
@@ -254,10 +264,15 @@ class Matcher:
 
     def _look_ahead(self) -> None:
         """Find out what is forced next."""
+        self._forced, self._place = (), 0
         if self.is_free or not self.grammar.is_canonical or self._inner.is_stopped():
             return
         forced = tuple(self._inner.compute_ff_tokens())
         self._check()
+        if len(forced) > MOST_FORCED:
+            shape = self.grammar.shape
+            allowed = f"it forces {len(forced)} tokens at one place; at most {MOST_FORCED}"
+            raise InvalidRequestError(shape.parameter, shape.source[:80], allowed)
         size = self.grammar.vocab_size
         if any(token_id in self._eos or token_id >= size for token_id in forced):
             return

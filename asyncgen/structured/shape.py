@@ -26,7 +26,7 @@ PARAMETERS = ("json_schema", "json_object", "response_model", "regex", "grammar"
 
 SHAPES = frozenset(PARAMETERS)
 
-MOST_CHARACTERS = 2**18
+MOST_CHARACTERS = 2**16
 """Of a schema or a grammar: it is read on a thread that others wait for."""
 
 

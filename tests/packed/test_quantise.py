@@ -12,7 +12,11 @@ import torch
 import asyncgen
 from asyncgen import BitsAndBytesConfig
 from asyncgen.errors import InvalidRequestError, ModelLoadError
-from asyncgen.models.kernels.native_packed import PackedLinearKernel, supports_packed
+from asyncgen.models.kernels.native_packed import (
+    PackedLinearKernel,
+    PackedStack,
+    supports_packed,
+)
 from asyncgen.packed.quantise import Packing, quantise
 from tests.models.arch.families import make
 
@@ -61,7 +65,8 @@ def logits(model: Any) -> torch.Tensor:
 
 @pytest.mark.parametrize("packing", ["int8", "int4"])
 @pytest.mark.parametrize(
-    "family", ["llama", "qwen2", "gpt2", "gemma2", "deepseek_v3", "mixtral", "mamba", "phi"]
+    "family",
+    ["llama", "qwen2", "gpt2", "gemma2", "deepseek_v3", "mixtral", "qwen2_moe", "mamba", "phi"],
 )
 def test_a_packed_model_computes_what_its_weights_are(
     tmp_path: Path, family: str, packing: Packing
@@ -87,6 +92,17 @@ def test_blocks_of_packed_weights_are_one_call(folder: Path, dtype: str) -> None
         assert all(isinstance(kernel, PackedLinearKernel) for kernel in kernels)
         assert core._ready()[5] is not None
         assert core.embed_tokens.weight.numel() == 0
+
+
+@pytest.mark.anyio
+async def test_experts_are_packed(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    make("mixtral", tmp_path)
+    core: Any = asyncgen.load_model(tmp_path, dtype="bfloat16", quantize="int4").core
+    experts = core.layers[0].experts
+    stacks = [experts.gate_up.kernel, experts.down.kernel]
+    assert all(isinstance(stack, PackedStack) for stack in stacks)
+    assert core._ready()[5] is not None
 
 
 @pytest.mark.anyio

@@ -159,13 +159,17 @@ def test_the_processor_serves_model_generate() -> None:
     model = asyncgen.AutoModelForCausalLM.from_pretrained("demo")
     tokenizer = asyncgen.AutoTokenizer.from_pretrained("demo")
     inputs = tokenizer(["Is it? ", "A day. "], return_tensors="pt", padding=True)
-    for options in ({"do_sample": True}, {"num_beams": 3, "do_sample": False}):
+    ways: list[dict[str, Any]] = [{"do_sample": True}, {"num_beams": 3, "do_sample": False}]
+    for options in ways:
         shape = GrammarLogitsProcessor.of(model, tokenizer, choice=["yes", "no", "nobody"])
-        ids = model.generate(**inputs, logits_processor=[shape], max_new_tokens=12, **options)
+        processors = asyncgen.LogitsProcessorList([shape])
+        ids = model.generate(**inputs, logits_processor=processors, max_new_tokens=12, **options)
+        assert isinstance(ids, torch.Tensor)
         texts = tokenizer.batch_decode(
             ids[:, inputs["input_ids"].shape[1] :], skip_special_tokens=True
         )
         assert set(texts) <= {"yes", "no", "nobody"}
-    for wrong in ({}, {"jsonschema": {}}):
+    unknown: list[dict[str, Any]] = [{}, {"jsonschema": {}}]
+    for wrong in unknown:
         with pytest.raises(asyncgen.InvalidRequestError, match="one of json_schema"):
             GrammarLogitsProcessor.of(model, tokenizer, **wrong)

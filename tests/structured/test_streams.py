@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -11,6 +11,9 @@ from asyncgen.errors import InvalidRequestError
 from asyncgen.llm import LLM, AsyncLLM
 from tests.doubles.models import TableModel, byte_tokenizer
 from tests.engine.batches import Bench, alone, ids_of
+
+if TYPE_CHECKING:
+    from tests.doubles.sinks import RecordingSink
 
 pytestmark = pytest.mark.anyio
 
@@ -45,6 +48,13 @@ def is_valid(value: Any) -> bool:
     return jsonschema_rs.is_valid(SCHEMA, value)
 
 
+def end_of(sink: RecordingSink) -> str | None:
+    """How a request ended."""
+    last = sink.items[-1]
+    assert not isinstance(last, BaseException), last
+    return last.finish_reason
+
+
 @pytest.mark.parametrize("given", ASKED, ids=str)
 def test_every_door_gives_the_same_tokens(given: dict[str, Any]) -> None:
     """One by one (where log-probabilities are asked for), in one go, and beside the batch."""
@@ -67,7 +77,7 @@ def test_what_is_forced_takes_no_step() -> None:
         _, sink = bench.add("abc", json_schema=SCHEMA, seed=1, temperature=1.0, **further)
         bench.run()
         steps.append(bench.num_steps)
-        assert sink.items[-1].finish_reason == "stop"
+        assert end_of(sink) == "stop"
     assert steps[1] == len(ids_of(sink))
     assert steps[0] <= steps[1] - len('"name": ""kind": ""n": ') + 3
 
@@ -102,10 +112,10 @@ def test_a_stream_goes_on_behind_its_tokens(given: dict[str, Any]) -> None:
         _, rest = bench.add("abc", **given, generated_ids=whole[:count])
         bench.run()
         assert whole[:count] + ids_of(rest) == whole
-        assert rest.items[-1].finish_reason == "stop"
+        assert end_of(rest) == "stop"
     _, rest = bench.add("abc", **given, generated_ids=whole)
     bench.run()
-    assert ids_of(rest) == [] and rest.items[-1].finish_reason == "stop"
+    assert ids_of(rest) == [] and end_of(rest) == "stop"
     with pytest.raises(InvalidRequestError, match="`generated_ids`.*no beginning of an answer"):
         bench.add("abc", **given, generated_ids=[*whole[:-1], 1])
 

@@ -135,6 +135,14 @@ def _llama(model: GgufModel, prefix: str) -> Mapping[str, Any]:
     return {"model_type": "mixtral"} if model.metadata.whole(f"{prefix}expert_count") else {}
 
 
+def _own_rope(model: GgufModel, prefix: str) -> Mapping[str, Any]:
+    """A rope that is not stretched, in families where it usually is."""
+    if model.metadata.text(f"{prefix}rope.scaling.type") not in (None, "none"):
+        return {}
+    theta = model.metadata.number(f"{prefix}rope.freq_base") or 10_000.0
+    return {"rope_parameters": {"rope_type": "default", "rope_theta": theta}}
+
+
 def _olmo(model: GgufModel, prefix: str) -> Mapping[str, Any]:
     """OLMo 3 is OLMo 2 with windows there."""
     window = model.metadata.whole(f"{prefix}attention.sliding_window")
@@ -226,6 +234,7 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
         turns_neighbours=True,
         more=_llama,
     ),
+    "mistral3": Architecture("ministral3", turns_neighbours=True, more=_own_rope),
     "qwen2": Architecture("qwen2"),
     "qwen2moe": Architecture(
         "qwen2_moe",
@@ -257,6 +266,7 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
         flags=_ATTENTION_BIAS,
         names=_NORM_AFTER,
         rope={"truncate": False},
+        more=_own_rope,
     ),
     "olmo": Architecture("olmo", turns_neighbours=True, more=_clip),
     "olmo2": Architecture("olmo2", flags=_ATTENTION_BIAS, more=_olmo),
@@ -283,7 +293,7 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
     "command-r": Architecture(
         "cohere",
         {"logit_scale": "logit_scale"},
-        flags=_ATTENTION_BIAS,
+        flags={**_ATTENTION_BIAS, "use_qk_norm": "blk.0.attn_q_norm.weight"},
         turns_neighbours=True,
     ),
     "cohere2": Architecture(

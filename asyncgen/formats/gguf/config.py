@@ -30,7 +30,7 @@ def architecture_of(model: GgufModel) -> Architecture:
         UnsupportedModelError: It is not among those that are read.
     """
     name = model.metadata.text("general.architecture")
-    if name not in ARCHITECTURES:
+    if name is None or name not in ARCHITECTURES:
         stated = "has no `general.architecture`" if name is None else f"is a {shorten(name)}"
         listed = ", ".join(sorted(ARCHITECTURES))
         raise UnsupportedModelError(f"{model.file} {stated}: {SUFFIX} files are read of {listed}")
@@ -61,8 +61,10 @@ def config_of(model: GgufModel) -> dict[str, Any]:
     }
     for theirs, ours in {**COMMON, **architecture.keys}.items():
         value = _plain(model, prefix + theirs)
-        if value is not None and (value or ours != "sliding_window"):  # 0: there is none
+        if value is not None:
             found[ours] = value
+    if "sliding_window" in architecture.keys.values():
+        found["sliding_window"] = found.get("sliding_window") or None  # not the family's usual one
     found["num_hidden_layers"] = layers_of(model, prefix)
     heads, width = found.get("num_attention_heads"), found.get("hidden_size")
     if "head_dim" not in found and isinstance(heads, int) and isinstance(width, int) and heads:

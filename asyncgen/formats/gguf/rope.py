@@ -10,6 +10,7 @@ import math
 from typing import TYPE_CHECKING, Any, Final
 
 from asyncgen.errors import ModelLoadError
+from asyncgen.formats.gguf.reader import as_written
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -66,13 +67,16 @@ def rope_scaling(
         "beta_fast": f"{key}yarn_beta_fast",
         "beta_slow": f"{key}yarn_beta_slow",
         "attention_factor": f"{key}attn_factor",
+        "mscale": f"{key}yarn_log_multiplier",
+        "mscale_all_dim": f"{key}yarn_log_multiplier",
+        "llama_4_scaling_beta": f"{prefix}attention.temperature_scale",
     }
     given = {name: metadata.number(place) for name, place in numbers.items()}
     return {
         "rope_type": "yarn",
         "factor": factor,
         "original_max_position_embeddings": original or context,
-        **{name: number for name, number in given.items() if number},
+        **{name: as_written(number) for name, number in given.items() if number},
     }
 
 

@@ -70,7 +70,6 @@ _SAME: Final = {
     "olmo": "gpt2",
     "jais": "gpt2",
     "mpt": "gpt2",
-    "gpt-neox": "gpt2",
     "exaone4": "gpt2",
     "trillion": "gpt2",
     "granite-docling": "gpt2",

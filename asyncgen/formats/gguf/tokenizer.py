@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from asyncgen.formats.gguf.reader import Metadata
 
-_log = logging.getLogger("asyncgen.tokenizer")
+_log = logging.getLogger("asyncgen.models")
 
 _NORMAL, _UNKNOWN, _CONTROL, _USER, _UNUSED, _BYTE = range(1, 7)
 """The types of tokens."""

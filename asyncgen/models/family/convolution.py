@@ -27,8 +27,8 @@ class ConvolutionPlan:
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """Of a state beside the window: none."""
-        return 0, 0, 0
+        """Of a state beside the window: one number of no use, for there is none."""
+        return 1, 1, 1
 
 
 def convolution_plan(values: ConfigValues) -> ConvolutionPlan:

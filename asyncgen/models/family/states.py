@@ -23,7 +23,7 @@ class StateShape(Protocol):
     Attributes:
         window: Inputs that its convolution sees, W; 0 where it has none.
         convolved: Features of each, C.
-        shape: Of the state of a row; zeros where there is none.
+        shape: Of the state of a row, all 1 or more.
     """
 
     @property

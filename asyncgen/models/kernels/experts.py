@@ -18,13 +18,15 @@ from asyncgen import native
 from asyncgen.models.family.experts import MOST_EXPERTS
 from asyncgen.models.kernels.linear import Linear
 from asyncgen.models.kernels.native_linear import NativeKernel, NativeStack, widens
+from asyncgen.models.kernels.native_packed import PackedStack
 from asyncgen.models.kernels.prepared import Prepared
 from asyncgen.models.kernels.routing import choose
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from asyncgen.models.family.experts import ExpertsPlan, GatePlan
+    from asyncgen.packed.weight import PackedWeight
 
 PLAIN_GATES: Mapping[str, Callable[[Tensor], Tensor]] = {
     "silu": F.silu,
@@ -95,8 +97,6 @@ class Stack(Linear):
         bias: ``[matrices * out]`` (or ``[matrices, out]``), or ``None``.
     """
 
-    is_packable = False
-
     def __init__(
         self,
         matrices: int,
@@ -135,6 +135,17 @@ class Stack(Linear):
             made = NativeStack(weight, bias, self.matrices, self.gates, self.dtype)
         else:
             made = DenseStack(weight.contiguous(), bias, self.matrices)
+        self.kernel = made
+
+    def pack(self, parts: Sequence[PackedWeight]) -> None:
+        """See `Linear.pack`; experts that are not alike are unpacked."""
+        if len(parts) > 1 or parts[0].order is not None or self.matrices > MOST_EXPERTS:
+            whole = torch.cat([part.dequantise().to(self.dtype) for part in parts])
+            self.weight = nn.Parameter(whole, requires_grad=False)
+            self.prepare()
+            return
+        self.weight = None
+        made: Any = PackedStack(parts[0], self._bias(), self.matrices, self.gates, dtype=self.dtype)
         self.kernel = made
 
     def ready(self) -> Any:
@@ -249,7 +260,9 @@ class Experts(Prepared):
         correction = None
         if self.correction is not None:
             correction = self.correction.weight.detach().to(self.router.dtype).flatten()
-        if isinstance(gate_up, NativeStack) and isinstance(down, NativeStack):
+        if isinstance(gate_up, NativeStack | PackedStack) and isinstance(
+            down, NativeStack | PackedStack
+        ):
             assert native.kernels is not None and isinstance(router, NativeKernel)
             shared: list[Any] = [
                 None if one is None else one.ready()

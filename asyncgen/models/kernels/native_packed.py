@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING
 import torch
 
 from asyncgen import native
-from asyncgen.models.kernels.native_linear import halves, whole
+from asyncgen.models.kernels.native_linear import HALF, halves, whole
 from asyncgen.models.kernels.packed_panels import PanelLayout, lay_out, take_apart
+from asyncgen.native import PANEL
+from asyncgen.native.memory import empty
 from asyncgen.packed.weight import join
 
 if TYPE_CHECKING:
@@ -130,10 +132,72 @@ def _remake(
     return PackedLinearKernel(parts, bias, is_gated, dtype=dtype, activation=activation)
 
 
-class _Block:
-    """Outputs whose weights are alike."""
+class PackedStack:
+    """Packed weights of experts, for rows that are each multiplied by one of them.
 
-    __slots__ = ("bias", "compiled", "is_gated", "layout", "order", "outputs", "panels")
+    Attributes:
+        compiled: The kernel itself, for a compiled ``Experts``.
+    """
+
+    __slots__ = ("_block", "_dtype", "compiled")
+
+    def __init__(
+        self,
+        weight: PackedWeight,
+        bias: Tensor | None,
+        matrices: int,
+        is_gated: bool = False,
+        *,
+        dtype: torch.dtype,
+    ) -> None:
+        """Lay weights out; the caller may drop the original afterwards.
+
+        Args:
+            weight: One below the other, ``[matrices * out, in]``.
+            bias: ``[matrices * out]``, or ``None``.
+            matrices: How many.
+            is_gated: As that of `NativeKernel`, of each of them.
+            dtype: Of rows and products.
+        """
+        bias = None if bias is None else bias.float()
+        self._dtype = dtype
+        self._block = _Block(weight, bias, is_gated, dtype, None, matrices)
+        self.compiled = self._block.compiled
+
+    def dense(self) -> Tensor:
+        """The weights, ``[matrices * out, in]``, in float32."""
+        return self._block.weight().dequantise()
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Copy and pickle by way of the ordinary layout, as the others do."""
+        block = self._block
+        given = (block.weight(), block.whole_bias(), block.matrices, block.is_gated, self._dtype)
+        return _remake_stack, given
+
+
+def _remake_stack(
+    weight: PackedWeight,
+    bias: Tensor | None,
+    matrices: int,
+    is_gated: bool,
+    dtype: torch.dtype,
+) -> PackedStack:
+    return PackedStack(weight, bias, matrices, is_gated, dtype=dtype)
+
+
+class _Block:
+    """Outputs whose weights are alike, of one matrix or of several."""
+
+    __slots__ = (
+        "bias",
+        "compiled",
+        "is_gated",
+        "layout",
+        "matrices",
+        "order",
+        "outputs",
+        "panels",
+    )
 
     def __init__(
         self,
@@ -142,12 +206,20 @@ class _Block:
         is_gated: bool,
         dtype: torch.dtype,
         activation: str | None,
+        matrices: int = 1,
     ) -> None:
         assert native.kernels is not None
         self.layout = layout = PanelLayout.of(weight)
-        self.outputs, self.is_gated, self.order = weight.outputs, is_gated, weight.order
-        self.panels = lay_out(weight, is_gated)
-        self.bias = None if bias is None else torch.stack(halves(bias, is_gated), 1)
+        self.is_gated, self.order, self.matrices = is_gated, weight.order, matrices
+        self.outputs = count = weight.outputs // matrices
+        places = [slice(at * count, (at + 1) * count) for at in range(matrices)]
+        panels = -(-count // PANEL) if not is_gated else -(-count // 2 // HALF)
+        self.panels = empty((matrices * panels, 2, layout.num_bytes()), torch.uint8)
+        for place, part in zip(places, self.panels.split(panels), strict=True):
+            lay_out(weight.rows(place), is_gated, part)
+        self.bias = None
+        if bias is not None:
+            self.bias = torch.cat([torch.stack(halves(bias[one], is_gated), 1) for one in places])
         kinds = {name: str(kind).removeprefix("torch.") for name, kind in layout.kinds.items()}
         self.compiled = native.kernels.packed_linear(
             self.panels,
@@ -164,10 +236,18 @@ class _Block:
             is_by_row=layout.is_by_row,
             order=self.order,
             activation=activation,
+            matrices=matrices,
         )
 
     def weight(self) -> PackedWeight:
-        return take_apart(self.panels, self.layout, self.order, self.outputs, self.is_gated)
+        parts = [
+            take_apart(panels, self.layout, self.order, self.outputs, self.is_gated)
+            for panels in self.panels.chunk(self.matrices)
+        ]
+        return join(parts)[0]
 
     def whole_bias(self) -> Tensor | None:
-        return None if self.bias is None else whole(self.bias, self.outputs, self.is_gated)
+        if self.bias is None:
+            return None
+        parts = self.bias.chunk(self.matrices)
+        return torch.cat([whole(part, self.outputs, self.is_gated) for part in parts])

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from asyncgen.models.kernels.native_linear import HALF, halves, whole
-from asyncgen.native.memory import empty
 from asyncgen.packed.weight import SUPER, PackedWeight
 
 if TYPE_CHECKING:
@@ -92,22 +91,21 @@ class PanelLayout:
         return sum(self.width(name) * count for name, count in counts.items())
 
 
-def lay_out(weight: PackedWeight, is_gated: bool) -> Tensor:
-    """A weight in panels, ``[panels, 2, bytes]`` uint8.
+def lay_out(weight: PackedWeight, is_gated: bool, panels: Tensor) -> None:
+    """Write a weight in panels.
 
     Args:
         weight: Any packed weight; filled up with zeros to whole panels.
         is_gated: Whether halves of a panel are of a gate and of what it lets through.
+        panels: Where to, ``[panels, 2, bytes]`` uint8.
     """
     layout = PanelLayout.of(weight)
     chosen = torch.stack(halves(torch.arange(1, weight.outputs + 1), is_gated), 1)
     chosen -= 1  # [panels, 2, 16], -1 where there is no such output
-    panels = empty((len(chosen), 2, layout.num_bytes()), torch.uint8)
     for start in range(0, len(chosen), _PANELS):
         index = chosen[start : start + _PANELS].flatten()
         part = weight.rows(index.clamp(min=0))
         _fill(panels[start : start + _PANELS], part, layout, index >= 0)
-    return panels
 
 
 def take_apart(

@@ -17,10 +17,12 @@ from torch import nn
 from asyncgen import native
 from asyncgen.models.kernels.linear import Linear
 from asyncgen.models.kernels.native_linear import NativeKernel, NativeStack
-from asyncgen.models.kernels.native_packed import PackedLinearKernel
+from asyncgen.models.kernels.native_packed import PackedLinearKernel, PackedStack
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+_OURS = NativeKernel | NativeStack | PackedLinearKernel | PackedStack
 
 
 def claim_thread(core: object) -> bool:
@@ -56,7 +58,4 @@ def _claims(core: object) -> bool:
     if native.kernels is None or native.kernels.has_team() or not isinstance(core, nn.Module):
         return False
     layers = [module for module in core.modules() if isinstance(module, Linear)]
-    return bool(layers) and all(
-        isinstance(layer.kernel, NativeKernel | NativeStack | PackedLinearKernel)
-        for layer in layers
-    )
+    return bool(layers) and all(isinstance(layer.kernel, _OURS) for layer in layers)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from asyncgen.models.kernels.experts import Exact
 from asyncgen.models.kernels.linear import Linear
 from asyncgen.models.kernels.prepared import Prepared
+from asyncgen.models.mixers.native import compile_mixer
 from asyncgen.models.mixers.rows import through_rows
 from asyncgen.models.mixers.scan import convolve
 
@@ -26,7 +27,10 @@ class ConvolutionMixer(Prepared):
         window: Weights of the convolution, ``[C, 1, W]``.
         window_bias: Its bias, ``[C]``, or ``None``.
         leave: The last product.
+        compiled: The mixer in one call; ``None``: there is none.
     """
+
+    compiled = None
 
     def __init__(self, plan: ConvolutionPlan, hidden: int, dtype: torch.dtype) -> None:
         """Make the parameters, uninitialised; arguments are those of `DeltaMixer`."""
@@ -42,10 +46,15 @@ class ConvolutionMixer(Prepared):
         if self.window.weight.is_meta:
             return
         bias = self.window_bias
-        self._plan = (
-            self.window.weight.detach()[:, 0].float().t().contiguous(),
-            None if bias is None else bias.weight.detach().float(),
-        )
+        weight = self.window.weight.detach()[:, 0].float().t().contiguous()
+        summand = None if bias is None else bias.weight.detach().float()
+        parts = self.enter.ready(), weight, summand, self.leave.ready()
+        self._plan = weight, summand, compile_mixer("ConvolutionMixer", *parts)
+
+    @property
+    def compiled(self) -> Any | None:
+        """The mixer in one call, where every part of it is a kernel of ours."""
+        return self._ready()[2]
 
     def run(self, x: Tensor, layer: int, states: StateContext) -> Tensor:
         """What the mixer adds to the stream; see `DeltaMixer.run`."""
@@ -56,6 +65,6 @@ class ConvolutionMixer(Prepared):
     def _advance(
         self, inputs: Tensor, before: Tensor, state: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        weight, bias = self._plan or self._ready()
+        weight, bias, _ = self._plan or self._ready()
         found, window = convolve(inputs, before, weight, bias)
         return found, window, state

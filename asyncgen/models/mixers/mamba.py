@@ -18,7 +18,6 @@ from asyncgen.models.mixers.scan import convolve, scan, silu, softplus
 
 if TYPE_CHECKING:
     from asyncgen.models.family.states import StatePlan
-    from asyncgen.models.kernels.norm import NativeScaler, Scaler
     from asyncgen.models.mixers.rows import StateContext
 
 
@@ -140,8 +139,10 @@ class SelectiveMixer(Mixer):
         self, window: Tensor, window_bias: Tensor | None, decay: Tensor, skip: Tensor
     ) -> Any | None:
         plan = self.plan
-        norms: list[NativeScaler | Scaler | None] = [None] * 3
-        if plan.eps is not None:
+        norms: list[Any] = [None] * 3
+        if plan.has_norm_weights:
+            norms = [one.scaler for one in (self.steps_norm, self.enter_norm, self.leave_norm)]
+        elif plan.eps is not None:
             sizes = (plan.rank, plan.size, plan.size)
             eps, dtype = plan.eps, self.dtype
             norms = [make_scaler(torch.ones(n), n, eps, dtype) for n in sizes]
@@ -199,13 +200,13 @@ class DualMixer(Mixer):
 
     def prepare(self) -> None:
         """See `Mixer.prepare`."""
-        super().prepare()
         plan, sides = self.plan, self.plan.groups * self.plan.size
         self._factors: Tensor | None = None
         if {*plan.factors} != {1.0}:
             counts = torch.tensor([plan.channels, plan.channels, sides, sides, plan.heads])
             factors = torch.tensor(plan.factors).repeat_interleave(counts)
             self._factors = factors.to(self.decay.weight.device, self.dtype)
+        super().prepare()
 
     def run(self, x: Tensor, layer: int, states: StateContext) -> Tensor:
         """See `Mixer.run`."""
@@ -238,7 +239,24 @@ class DualMixer(Mixer):
     def _compile(
         self, window: Tensor, window_bias: Tensor | None, decay: Tensor, skip: Tensor
     ) -> Any | None:
-        plan = self.plan
+        plan, norm = self.plan, self.norm
+        scaler = None
+        if norm is not None:
+            scaler = norm.scaler
+            if plan.norms_first and (weight := norm.scale()) is not None:
+                size = plan.channels // plan.norm_groups
+                assert plan.eps is not None
+                scaler = make_scaler(weight.float(), size, plan.eps, torch.float32)
+        # A factor on rows is one on products with them, but for biases.
+        if (plan.has_bias and plan.enter_scale != 1) or (
+            plan.leave_scale != 1
+            and (plan.has_leave_bias or (norm is not None and not plan.norms_first))
+        ):
+            return None
+        factors = None if self._factors is None else self._factors.float()
+        if plan.enter_scale != 1:
+            ones = torch.ones(self.enter.out_features, device=skip.device)
+            factors = (ones if factors is None else factors) * plan.enter_scale
         return compile_mixer(
             "DualMixer",
             self.enter.ready(),
@@ -247,13 +265,16 @@ class DualMixer(Mixer):
             self.steps_bias.weight.detach().float(),
             decay.flatten(),
             skip,
-            self.norm.scaler,
+            scaler,
             self.leave.ready(),
+            factors,
             heads=plan.heads,
             groups=plan.groups,
             numbers=plan.size,
             least=plan.least_step,
             most=plan.most_step,
+            norms_first=plan.norms_first and norm is not None,
+            scale=plan.leave_scale,
         )
 
     def _advance(

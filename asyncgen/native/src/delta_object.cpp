@@ -63,6 +63,7 @@ struct DeltaMixer : Mixer {
   template <typename T>
   Gating<T> gating_of(const Space& space, std::int64_t rows) const {
     return {Passing::SILU,
+            1.0f,
             space.found,
             wide_from<T>(space, window.channels + 2 * heads),
             enter->outputs,

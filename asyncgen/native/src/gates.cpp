@@ -28,7 +28,19 @@ void gate(const Gating<T>& gating) {
       f32x16 factor = load(by + at, lanes);
       if (gating.passing == Passing::SILU) factor = silu(factor);
       if (gating.passing == Passing::SIGMOID) factor = sigmoid(factor);
-      store(out + at, lanes, _mm512_mul_ps(load(x + at, lanes), factor));
+      const f32x16 passed = _mm512_mul_ps(load(x + at, lanes), factor);
+      store(out + at, lanes, _mm512_mul_ps(passed, _mm512_set1_ps(gating.scale)));
+    }
+  });
+}
+
+template <typename T>
+void scale(const Columns<T>& columns) {
+  for_rows(columns.rows, columns.features, [&](std::int64_t row) {
+    T* const x = columns.x + row * columns.stride;
+    for (std::int64_t at = 0; at < columns.features; at += LANES) {
+      const __mmask16 lanes = first_lanes(columns.features - at);
+      store(x + at, lanes, _mm512_mul_ps(load(x + at, lanes), load(columns.factors + at, lanes)));
     }
   });
 }
@@ -52,6 +64,9 @@ void pass_gates_bf16(const Gates<bf16>& gates) noexcept { pass(gates); }
 
 void make_rates_f32(const Rates<float>& rates) noexcept { make(rates); }
 void make_rates_bf16(const Rates<bf16>& rates) noexcept { make(rates); }
+
+void scale_columns_f32(const Columns<float>& columns) noexcept { scale(columns); }
+void scale_columns_bf16(const Columns<bf16>& columns) noexcept { scale(columns); }
 
 void gate_f32(const Gating<float>& gating) noexcept { gate(gating); }
 void gate_bf16(const Gating<bf16>& gating) noexcept { gate(gating); }

@@ -247,7 +247,9 @@ void multiply(const Linear& linear, const Rows& x, const Rows& out, Use use) noe
 
 void multiply(const Linear& linear, const Rows& x, const Rows& out, const Gate& gate,
               const Groups& groups) noexcept {
-  if (linear.stored == Stored::BFLOAT16) {
+  if (linear.stored == Stored::PACKED) {
+    multiply_packed(linear, x, out, gate, groups);
+  } else if (linear.stored == Stored::BFLOAT16) {
     linear_f32(grouped<float, bf16>(linear, x, out, gate, groups));
   } else if (linear.stored == Stored::FLOAT16) {
     linear_f32(grouped<float, f16>(linear, x, out, gate, groups));

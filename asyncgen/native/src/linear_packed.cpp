@@ -323,7 +323,8 @@ void multiply_panels(const Work& work, const Product<T, PackedLayout>& all, cons
   struct Nothing {};
   for_panels<Nothing>(work, [&](Nothing&, const auto& product, std::int64_t first,
                                 std::int64_t count, std::int64_t panel) {
-    const std::int64_t row = (product.x - all.x) / all.x_stride + first;
+    // By results: rows of a group may all be the same one.
+    const std::int64_t row = (product.out - all.out) / all.out_stride + first;
     const PackedLayout& layout = *product.weight;
     if (count > FEW_ROWS && tile.hold(static_cast<std::size_t>(Widened::bytes(layout)))) {
       const Widened widened(tile.data(), layout);
@@ -405,4 +406,10 @@ void linear_packed(const Product<float, PackedLayout>& product, char* memory) no
 }
 void linear_packed(const Product<bf16, PackedLayout>& product, char* memory) noexcept {
   multiply(product, product, memory);
+}
+void linear_packed(const Grouped<float, PackedLayout>& products, char* memory) noexcept {
+  multiply(products, products.all, memory);
+}
+void linear_packed(const Grouped<bf16, PackedLayout>& products, char* memory) noexcept {
+  multiply(products, products.all, memory);
 }

@@ -34,6 +34,10 @@ inline std::int64_t packed_bytes(const PackedLayout& layout, std::int64_t rows) 
 void linear_packed(const Product<float, PackedLayout>& product, char* memory) noexcept;
 void linear_packed(const Product<bf16, PackedLayout>& product, char* memory) noexcept;
 
+// The same for groups of rows: each matrix has a layout of its own, all alike, one behind the other.
+void linear_packed(const Grouped<float, PackedLayout>& products, char* memory) noexcept;
+void linear_packed(const Grouped<bf16, PackedLayout>& products, char* memory) noexcept;
+
 // The values of one output, a row of the matrix [out, in] that is not gated.
 void packed_row(const PackedLayout& layout, std::int64_t inputs, std::int64_t output,
                 float* out) noexcept;

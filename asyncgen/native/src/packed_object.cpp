@@ -114,22 +114,22 @@ bool read_bias(PyObject* bias, std::int64_t panels, Linear& made) {
 PyObject* packed_linear(PyObject*, PyObject* args, PyObject* keywords) {
   static const char* names[] = {"data",  "bias",   "dtype",    "inputs", "outputs",   "is_gated",
                                 "group", "table",  "scales",   "zeros",  "minimums",  "is_by_row",
-                                "order", "activation", nullptr};
+                                "order", "activation", "matrices", nullptr};
   PyObject *data, *bias, *dtype, *table, *order;
-  long long inputs, outputs, group;
+  long long inputs, outputs, group, matrices;
   int is_gated, has_zeros, is_by_row;
   const char *scales, *minimums, *activation;
-  if (!PyArg_ParseTupleAndKeywords(args, keywords, "OO$OLLpLOspspOz", const_cast<char**>(names),
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "OO$OLLpLOspspOzL", const_cast<char**>(names),
                                    &data, &bias, &dtype, &inputs, &outputs, &is_gated, &group,
                                    &table, &scales, &has_zeros, &minimums, &is_by_row, &order,
-                                   &activation)) {
+                                   &activation, &matrices)) {
     return nullptr;
   }
   if (inputs < 1 || inputs > MOST_OF_ONE || outputs < 1 || outputs > MOST_OF_ONE ||
-      (is_gated && outputs % 2 != 0) ||
+      matrices < 1 || matrices > MOST_OF_ONE || (is_gated && outputs % 2 != 0) ||
       (group != 16 && group != 32 && group != 64 && group != MOST_GROUP)) {
-    return PyErr_Format(PyExc_ValueError, "there is no weight of %lld by %lld in groups of %lld",
-                        outputs, inputs, group);
+    return PyErr_Format(PyExc_ValueError, "there are no %lld weights of %lld by %lld by groups of %lld",
+                        matrices, outputs, inputs, group);
   }
   try {
     Linear made{};
@@ -153,13 +153,13 @@ PyObject* packed_linear(PyObject*, PyObject* args, PyObject* keywords) {
     const std::int64_t panels = (outputs + PANEL - 1) / PANEL;
     View view;
     if (!look_at(data, view)) return nullptr;
-    if (!view.has_shape({panels, 2, layout.half_bytes}) || !is_dtype(view.dtype, "torch.uint8") ||
+    if (!view.has_shape({matrices * panels, 2, layout.half_bytes}) || !is_dtype(view.dtype, "torch.uint8") ||
         !view.is_cpu || !view.is_dense_from(0)) {
       return refuse("the weight is", data, "[%lld, 2, %lld] torch.uint8 on cpu is expected",
-                    static_cast<long long>(panels), static_cast<long long>(layout.half_bytes));
+                    static_cast<long long>(matrices * panels),
+                    static_cast<long long>(layout.half_bytes));
     }
-    if (!read_bias(bias, panels, made)) return nullptr;
-    layout.data = view.data;
+    if (!read_bias(bias, matrices * panels, made)) return nullptr;
     made.dtype = dtype;
     made.stored = Stored::PACKED;
     made.weight = Reference(PyTuple_Pack(2, data, order));
@@ -169,9 +169,12 @@ PyObject* packed_linear(PyObject*, PyObject* args, PyObject* keywords) {
     made.is_gated = is_gated;
     made.inputs = inputs;
     made.outputs = outputs;
-    made.matrices = 1;
+    made.matrices = matrices;
     made.matrix_size = 1;
-    made.packed.push_back(layout);
+    for (long long matrix = 0; matrix < matrices; ++matrix) {
+      layout.data = view.data + matrix * panels * 2 * layout.half_bytes;
+      made.packed.push_back(layout);
+    }
     return box(type_of<Linear>, std::move(made));
   } catch (const std::exception&) {
     return PyErr_NoMemory();
@@ -235,11 +238,32 @@ void multiply_rows(const Linear& linear, const Rows& x, const Rows& out, Use use
   }
 }
 
+template <typename T>
+void multiply_groups(const Linear& linear, const Rows& x, const Rows& out, const Gate& gate,
+                     const Groups& groups) noexcept {
+  T* to = reinterpret_cast<T*>(out.data);
+  const std::int64_t columns = linear.outputs >> is_gate(gate.use);
+  const std::int64_t bytes = packed_bytes(linear.packed[0], x.count);
+  if (!integers.hold(static_cast<std::size_t>(bytes))) {
+    for (std::int64_t row = 0; row < x.count; ++row) {
+      std::memset(to + row * out.stride, 0xff, static_cast<std::size_t>(columns) * sizeof(T));
+    }
+    return;
+  }
+  const Product<T, PackedLayout> all{reinterpret_cast<const T*>(x.data), x.stride, x.count,
+                                     linear.inputs, linear.outputs, linear.packed.data(),
+                                     linear.bias_at, to, out.stride, gate.use, gate.alpha,
+                                     gate.limit};
+  linear_packed(Grouped<T, PackedLayout>{all, linear.matrix_size, groups.groups, groups.count,
+                                         groups.pieces},
+                integers.data());
+}
+
 PyMethodDef functions[] = {
     {"packed_linear", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(packed_linear)),
      METH_VARARGS | METH_KEYWORDS,
      "packed_linear(data, bias, *, dtype, inputs, outputs, is_gated, group, table, scales, zeros,\n"
-     "minimums, is_by_row, order, activation)\n--\n\nA `Linear` with a weight of 4 or 8 bits."},
+     "minimums, is_by_row, order, activation, matrices)\n--\n\nA `Linear` with a weight of 4 or 8 bits."},
     {"joined_linear", joined_linear, METH_O,
      "joined_linear(parts, /)\n--\n\nA `Linear` of the outputs of several, in their order."},
     {nullptr, nullptr, 0, nullptr},
@@ -252,6 +276,15 @@ void multiply_packed(const Linear& linear, const Rows& x, const Rows& out, Use u
     multiply_rows<float>(linear, x, out, use);
   } else {
     multiply_rows<bf16>(linear, x, out, use);
+  }
+}
+
+void multiply_packed(const Linear& linear, const Rows& x, const Rows& out, const Gate& gate,
+                     const Groups& groups) noexcept {
+  if (linear.kind == Kind::FLOAT32) {
+    multiply_groups<float>(linear, x, out, gate, groups);
+  } else {
+    multiply_groups<bf16>(linear, x, out, gate, groups);
   }
 }
 

@@ -64,6 +64,8 @@ struct Gate {
 };
 void multiply(const Linear& linear, const Rows& x, const Rows& out, const Gate& gate,
               const Groups& groups) noexcept;
+void multiply_packed(const Linear& linear, const Rows& x, const Rows& out, const Gate& gate,
+                     const Groups& groups) noexcept;
 
 // A feed-forward of which each token uses a few of many, as a router chooses.
 struct Experts {

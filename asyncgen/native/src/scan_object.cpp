@@ -8,7 +8,10 @@ namespace {
 
 struct Dual : Mixer {
   Linear *enter, *leave;
-  Norm* norm;  // of what was gated, or null
+  Norm* norm;             // of what was gated, or null
+  bool norms_first;       // in float32, before the gate
+  const float* factors;   // of columns that the first product gives, or null
+  float scale;            // of what is gated
   Window window;
   const float *decay, *skip, *steps_bias;
   std::int64_t heads, size, groups, numbers;
@@ -48,9 +51,23 @@ struct Dual : Mixer {
   }
   template <typename T>
   Gating<T> gating_of(const Space& space, std::int64_t rows) const {
-    return {Passing::SILU,    space.found, reinterpret_cast<const T*>(space.wide),
-            enter->outputs,   reinterpret_cast<T*>(space.gated),
-            rows,             channels()};
+    return {Passing::SILU,
+            scale,
+            space.found,
+            reinterpret_cast<const T*>(space.wide),
+            enter->outputs,
+            reinterpret_cast<T*>(space.gated),
+            rows,
+            channels()};
+  }
+
+  void scale_columns(const Space& space, std::int64_t rows) const noexcept {
+    const std::int64_t width = enter->outputs;
+    if (kind == Kind::FLOAT32) {
+      scale_columns_f32({reinterpret_cast<float*>(space.wide), width, rows, width, factors});
+    } else {
+      scale_columns_bf16({reinterpret_cast<bf16*>(space.wide), width, rows, width, factors});
+    }
   }
 
   void mix(const Rows& x, const Rows& out, Use use, const StateLayer& layer, const Runs& runs,
@@ -58,6 +75,7 @@ struct Dual : Mixer {
     const Space space = lay_out(x.count, memory);
     const std::int64_t item = item_size(kind);
     multiply(*enter, x, Rows(space.wide, enter->outputs, x.count), STORE);
+    if (factors != nullptr) scale_columns(space, x.count);
     convolve(window, kind, space.wide + channels() * item, enter->outputs, nullptr, layer, runs,
              space.convolved, nullptr);
     if (kind == Kind::FLOAT32) {
@@ -69,13 +87,17 @@ struct Dual : Mixer {
     scan_states({layer.states_at, space.convolved, sides, sides + groups * numbers,
                  window.channels, space.steps, space.kept, skip, space.found, heads, size, groups,
                  numbers, runs});
+    if (norms_first) {
+      const Rows found(reinterpret_cast<char*>(space.found), channels(), x.count);
+      normalise(*norm, found, found);
+    }
     if (kind == Kind::FLOAT32) {
       gate_f32(gating_of<float>(space, x.count));
     } else {
       gate_bf16(gating_of<bf16>(space, x.count));
     }
     const Rows gated(space.gated, channels(), x.count);
-    if (norm != nullptr) normalise(*norm, gated, gated);
+    if (norm != nullptr && !norms_first) normalise(*norm, gated, gated);
     multiply(*leave, gated, out, use);
   }
 };
@@ -184,15 +206,17 @@ PyObject* refuse_parts() {
 
 PyObject* make_dual(PyTypeObject* type, PyObject* args, PyObject* keywords) {
   static const char* names[] = {"enter", "window", "window_bias", "steps_bias", "decay", "skip",
-                                "norm",  "leave",  "heads",       "groups",     "numbers",
-                                "least", "most",   nullptr};
-  PyObject *enter, *window, *window_bias, *steps_bias, *decay, *skip, *norm, *leave;
+                                "norm",  "leave",  "factors",     "heads",      "groups",
+                                "numbers", "least", "most",       "norms_first", "scale",
+                                nullptr};
+  PyObject *enter, *window, *window_bias, *steps_bias, *decay, *skip, *norm, *leave, *factors;
   long long heads, groups, numbers;
+  int norms_first;
   Dual made{};
-  if (!PyArg_ParseTupleAndKeywords(args, keywords, "OOOOOOOO$LLLff", const_cast<char**>(names),
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "OOOOOOOOO$LLLffpf", const_cast<char**>(names),
                                    &enter, &window, &window_bias, &steps_bias, &decay, &skip,
-                                   &norm, &leave, &heads, &groups, &numbers, &made.least,
-                                   &made.most) ||
+                                   &norm, &leave, &factors, &heads, &groups, &numbers,
+                                   &made.least, &made.most, &norms_first, &made.scale) ||
       !(made.enter = unbox_as<Linear>(enter)) || !(made.leave = unbox_as<Linear>(leave)) ||
       !read_window(window, window_bias, made.window)) {
     return nullptr;
@@ -212,18 +236,22 @@ PyObject* make_dual(PyTypeObject* type, PyObject* args, PyObject* keywords) {
   if (!fits) return refuse_parts();
   made.size = channels / heads;
   if (norm != Py_None && !(made.norm = unbox_as<Norm>(norm))) return nullptr;
-  fits = (made.norm == nullptr ||
-          (made.norm->kind == made.kind && made.norm->groups * made.norm->features == channels)) &&
+  made.norms_first = norms_first;
+  const Kind normed = norms_first ? Kind::FLOAT32 : made.kind;
+  fits = (made.norm == nullptr
+              ? !norms_first
+              : made.norm->kind == normed && made.norm->groups * made.norm->features == channels) &&
          is_plain(*made.enter, made, made.width, channels + made.window.channels + heads) &&
          is_plain(*made.leave, made, channels, made.width);
   if (!fits) return refuse_parts();
   if (!read_floats(steps_bias, "the steps' bias is", {heads}, false, made.steps_bias) ||
       !read_floats(decay, "decays are", {heads}, false, made.decay) ||
-      !read_floats(skip, "the skip's factors are", {heads}, false, made.skip)) {
+      !read_floats(skip, "the skip's factors are", {heads}, false, made.skip) ||
+      !read_floats(factors, "factors are", {made.enter->outputs}, true, made.factors)) {
     return nullptr;
   }
   made.parts = Reference(
-      PyTuple_Pack(8, enter, window, window_bias, steps_bias, decay, skip, norm, leave));
+      PyTuple_Pack(9, enter, window, window_bias, steps_bias, decay, skip, norm, leave, factors));
   return made.parts ? box(type, std::move(made)) : nullptr;
 }
 
@@ -297,7 +325,7 @@ const Mixer* scan_of(PyObject* object) {
 bool add_scans(PyObject* module) {
   return add_type<Dual>(module, "asyncgen.native._kernels.DualMixer", make_dual, methods<Dual>,
                         "DualMixer(enter, window, window_bias, steps_bias, decay, skip, norm, "
-                        "leave, *,\nheads, groups, numbers, least, most)\n--\n\n"
+                        "leave,\nfactors, *, heads, groups, numbers, least, most, norms_first, scale)\n--\n\n"
                         "The mixer of Mamba 2.") &&
          add_type<Selective>(module, "asyncgen.native._kernels.SelectiveMixer", make_selective,
                              methods<Selective>,

@@ -110,11 +110,23 @@ struct Rates {
 void make_rates_f32(const Rates<float>& rates) noexcept;
 void make_rates_bf16(const Rates<bf16>& rates) noexcept;
 
-// out = x * act(gate), and act is
+// Multiplies columns of rows by a factor each, in place.
+template <typename T>
+struct Columns {
+  T* x;  // [rows, features]
+  std::int64_t stride, rows, features;
+  const float* factors;  // [features]
+};
+
+void scale_columns_f32(const Columns<float>& columns) noexcept;
+void scale_columns_bf16(const Columns<bf16>& columns) noexcept;
+
+// out = scale * x * act(gate), and act is
 enum class Passing { PLAIN, SILU, SIGMOID };
 template <typename T>
 struct Gating {
   Passing passing;
+  float scale;
   const float* x;  // [rows, features]
   const T* gate;
   std::int64_t gate_stride;

@@ -6,6 +6,13 @@
 
 namespace {
 
+// Whether a tensor lies in one piece; torch gives strides without meaning to one without numbers.
+bool is_in_one_piece(const View& view) {
+  std::int64_t numbers = 1;
+  for (int at = 0; at < view.dims; ++at) numbers *= view.sizes[at];
+  return numbers == 0 || view.is_dense_from(0);
+}
+
 bool read_layer(PyObject* item, States& made, StateLayer& layer) {
   if (item == Py_None) return true;
   PyObject *windows, *states;
@@ -19,7 +26,7 @@ bool read_layer(PyObject* item, States& made, StateLayer& layer) {
   Kind kind;
   if (windows != Py_None) {
     if (!look_at(windows, view) || !read_kind(view.dtype, kind)) return false;
-    if (view.dims != 3 || kind != made.kind || !view.is_cpu || !view.is_dense_from(0) ||
+    if (view.dims != 3 || kind != made.kind || !view.is_cpu || !is_in_one_piece(view) ||
         !is_new(view.sizes[0])) {
       refuse("windows are", windows, "[places, taps, channels] in the model's dtype are expected");
       return false;
@@ -31,7 +38,7 @@ bool read_layer(PyObject* item, States& made, StateLayer& layer) {
   }
   if (states != Py_None) {
     if (!look_at(states, view) || !read_kind(view.dtype, kind)) return false;
-    if (view.dims != 4 || kind != Kind::FLOAT32 || !view.is_cpu || !view.is_dense_from(0) ||
+    if (view.dims != 4 || kind != Kind::FLOAT32 || !view.is_cpu || !is_in_one_piece(view) ||
         !is_new(view.sizes[0])) {
       refuse("states are", states, "[places, heads, size, numbers] in float32 are expected");
       return false;

@@ -28,7 +28,8 @@ def test_every_option_reaches_the_request(llm: ScriptedLLM) -> None:
         assert result.exit_code == 0, result.stderr
     assert {*values, "stop", "sample"} == {setting.name for setting in SETTINGS}
     wanted = {**values, "stop": ["A", "B"], "do_sample": True}
-    assert llm.asked[0][1] == llm.asked[1][1] == wanted
+    assert llm.asked[0][1] == {**wanted, "separate_reasoning": False}
+    assert llm.asked[1][1] == wanted
     assert llm.asked[0][0] == [{"role": "user", "content": "Hi"}]
     assert llm.asked[1][0] == "Hi"
 

@@ -28,7 +28,7 @@ CHAT: dict[str, Any] = {"model": "demo", "messages": [TURN], "max_tokens": 3}
 @pytest.mark.parametrize(
     ("changes", "param"),
     [
-        ({"tools": [{"type": "function"}]}, "tools"),
+        ({"tools": [{"type": "function"}]}, "tools[0].function"),
         ({"response_format": {"type": "xml"}}, "response_format"),
         ({"response_format": {"type": "json_object"}, "json_schema": {}}, "json_schema"),
         (
@@ -48,10 +48,10 @@ CHAT: dict[str, Any] = {"model": "demo", "messages": [TURN], "max_tokens": 3}
         ({"n": 0}, "n"),
         ({"stop": [""]}, "stop"),
         ({"messages": []}, "messages"),
-        ({"messages": [{"role": "user"}]}, "messages[0].content"),
+        ({"messages": [{"role": "user"}]}, "messages[0]"),
         ({"messages": [{"role": "robot", "content": "x"}]}, "messages[0].role"),
         ({"messages": [{"role": "user", "content": "\ud800"}]}, "messages[0].content"),
-        ({"messages": [{**TURN, "tool_calls": [{}]}]}, "messages[0].tool_calls"),
+        ({"messages": [{**TURN, "tool_calls": [{}]}]}, "messages[0].tool_calls[0].id"),
         ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
         ({"top_logprobs": 2}, "top_logprobs"),
         ({"logit_bias": {"x": 1}}, "logit_bias"),

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 ARCHITECTURES = {
     "llama": "llama",
     "mixtral": "llama",
+    "ministral3": "mistral3",
     "qwen2": "qwen2",
     "qwen3": "qwen3",
     "qwen3_moe": "qwen3moe",
@@ -45,7 +46,7 @@ ARCHITECTURES = {
 }
 """Families, and what llama.cpp calls them."""
 
-_TURNED_IN_PAIRS = ("llama", "granite", "smollm3", "olmo")
+_TURNED_IN_PAIRS = ("llama", "mistral3", "granite", "smollm3", "olmo")
 _PLUS_ONE = ("gemma", "gemma2", "gemma3", "nemotron")
 _KEYS = {
     "context_length": ("max_position_embeddings", "n_positions"),
@@ -73,7 +74,7 @@ _KEYS = {
 """Metadata, and what ``config.json`` files call them."""
 
 
-class Writer(gguf.GGUFWriter):
+class Writer(gguf.GGUFWriter):  # type: ignore[misc]  # its package has no types
     """A writer of one file that takes any value."""
 
     def value(self, key: str, value: Any) -> None:
@@ -162,6 +163,9 @@ def _rope(family: str, config: Mapping[str, Any]) -> dict[str, Any]:
         found["rope.scaling.type"] = "yarn"
         found["rope.scaling.factor"] = float(rope["factor"])
         found["rope.scaling.original_context_length"] = rope["original_max_position_embeddings"]
+        if "mscale_all_dim" in rope:
+            found["rope.scaling.yarn_log_multiplier"] = float(rope["mscale_all_dim"])
+            found["attention.temperature_scale"] = float(rope["llama_4_scaling_beta"])
     elif rope["rope_type"] == "linear":
         found |= {"rope.scaling.type": "linear", "rope.scaling.factor": float(rope["factor"])}
     elif rope["rope_type"] == "longrope":

@@ -48,7 +48,8 @@ SWITCHED: dict[str, dict[str, Any]] = {
         "original_max_position_embeddings": 48,
     },
     "qwen2": {"rope_parameters": {"rope_type": "linear", "rope_theta": 10000.0, "factor": 2.0}},
-    "falcon": {"num_kv_heads": 1},
+    "cohere": {"use_qk_norm": True},
+    "exaone4": {"sliding_window": None, "layer_types": ["full_attention"] * 4},
     "stablelm": {"use_qkv_bias": True, "tie_word_embeddings": True},
 }
 """Switches beside those of the tiny checkpoints."""

@@ -41,7 +41,7 @@ METADATA: dict[str, Any] = {
     "tokenizer.ggml.eos_token_id": 3,
     "tokenizer.chat_template": "{{ messages }}",
 }
-TENSORS = {
+TENSORS: dict[str, np.ndarray] = {
     "token_embd.weight": np.arange(128, dtype=np.float32).reshape(4, 32),
     "blk.0.attn_q.weight": np.ones((32, 32), np.float16),
 }

@@ -49,7 +49,7 @@ def computed(family: str, single: DecoderLM, half: DecoderLM) -> tuple[str, ...]
     options = half.config.attention
     fused = sum(BEST.serves(each) for each in options)
     attention = {len(options): "fused", 0: "plain products"}.get(fused, "both, by layer")
-    recorded = "no" if why_not(half, BEST) else "yes"
+    recorded = "no" if half.config.has_states or why_not(half, BEST) else "yes"
     return (f"`{family}`", served_by(single), served_by(half), attention, recorded)
 
 

@@ -38,11 +38,13 @@ ROWS = [[5, 17, 3, 44, 9, 21, 80], [7, 8], [11, 64, 2, 90, 33, 12, 6, 28, 71, 15
 
 
 # Blocks of our kernels alone run in one call; in these our products take turns with torch: what is
-# cut off, gated, repeated or weighed before an expert, norms without weights, learned activations.
+# cut off, gated, repeated or weighed before an expert, norms without weights, learned activations,
+# short convolutions with gates, factors on parts of a mixer.
 NOT_IN_ONE_CALL = {
     "afmoe",
     "apertus",
     "dbrx",
+    "falcon_h1",
     "gemma3n_text",
     "gemma4_text",
     "llama4_text",

@@ -9,7 +9,11 @@ import pytest
 import torch
 from torch.nn.functional import silu
 
-from asyncgen.models.kernels.native_packed import PackedLinearKernel, supports_packed
+from asyncgen.models.kernels.native_packed import (
+    PackedLinearKernel,
+    PackedStack,
+    supports_packed,
+)
 from asyncgen.packed.weight import SIGNED, UNSIGNED, PackedWeight
 
 pytestmark = pytest.mark.skipif(
@@ -153,3 +157,13 @@ def test_what_is_no_number_stays_none_and_small_inputs_count_as_zero() -> None:
     found = kernel.product(x)
     assert not found[:2].isfinite().any()
     assert torch.equal(found[2:], torch.zeros(2, 32))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("kind", ["8 half", "4 bfloat16 zero"])
+def test_stacks_hold_several_matrices(kind: str, dtype: torch.dtype) -> None:
+    weight = weight_of(kind, 3 * 70, 96, 32)
+    for is_gated in (False, True):
+        stack = PackedStack(weight, torch.randn(210), 3, is_gated, dtype=dtype)
+        assert torch.equal(stack.dense(), weight.dequantise())
+        assert torch.equal(copy.deepcopy(stack).dense(), weight.dequantise())

@@ -72,6 +72,17 @@ VARIANTS |= {
     },
     "delta of long keys": {**DELTA, "linear_key_head_dim": 130, "linear_value_head_dim": 3},
 }
+LFM2 = {
+    "model_type": "lfm2",
+    "intermediate_size": 40,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "layer_types": ["conv"] * 2,
+}
+VARIANTS |= {
+    "convolution": LFM2,
+    "convolution of odd size": {**LFM2, "hidden_size": 36, "conv_L_cache": 5, "conv_bias": True},
+}
 LENGTHS = [37, 1, 70, 5]
 
 
