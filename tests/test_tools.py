@@ -13,6 +13,13 @@ from tests.doubles.models import TableModel, byte_tokenizer
 
 pytestmark = pytest.mark.anyio
 
+
+@pytest.fixture
+def anyio_backend() -> str:
+    """One is enough: how a stream is read does not depend on what is read."""
+    return "asyncio"
+
+
 TOOLS: list[dict[str, Any]] = [
     {
         "type": "function",
@@ -344,3 +351,45 @@ async def test_calls_stand_beside_a_json_answer() -> None:
             for more in ({"tool_choice": "required"}, {"json_schema": None, "regex": "a+"}):
                 with pytest.raises(InvalidRequestError, match="shape"):
                     await llm.generate(USER, **{**given, **more})
+
+
+def with_special(template: str, *tokens: str) -> Any:
+    """The tokenizer of bytes, with further special tokens behind its own."""
+    tokenizer = byte_tokenizer(chat_template=template)
+    tokenizer.add_tokens(list(tokens), special_tokens=True)
+    return tokenizer
+
+
+@pytest.mark.parametrize("choice", ["auto", "required"])
+@pytest.mark.parametrize(
+    ("name", "markers"),
+    [
+        ("mistral", ("[TOOL_CALLS]", "[ARGS]")),
+        ("granite", ("<|tool_call|>",)),
+        ("harmony", ("<|channel|>", "<|message|>", "<|start|>", "<|constrain|>", "<|end|>")),
+    ],
+)
+async def test_markers_that_are_special_tokens(
+    name: str, markers: tuple[str, ...], choice: str
+) -> None:
+    pytest.importorskip("llguidance")
+    tokenizer = with_special(BY_FORMAT[name], *markers)
+    answers = {
+        "mistral": '[TOOL_CALLS]pick[ARGS]{"colour": "red"}',
+        "granite": '<|tool_call|>[{"name": "pick", "arguments": {"colour": "red"}}]',
+        "harmony": "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>"
+        'commentary to=functions.pick <|constrain|>json<|message|>{"colour": "red"}',
+    }
+    asked = tokenizer.apply_chat_template(USER, tools=[PICK], add_generation_prompt=True)
+    script = tokenizer.encode(answers[name])
+    model = TableModel(script=script, prompt_length=len(asked), vocab_size=len(tokenizer))
+    async with AsyncLLM(model, tokenizer=tokenizer) as llm:
+        completion = await llm.generate(USER, tools=[PICK], tool_choice=choice, max_new_tokens=200)
+        (call,) = completion.tool_calls
+        assert (call.name, call.arguments) == ("pick", '{"colour": "red"}')
+        assert completion.text == "" and completion.reasoning == (
+            "Hm." if name == "harmony" else ""
+        )
+        assert list(completion.token_ids[: len(script)]) == script
+        shown = await llm.generate(USER, tools=[PICK], tool_choice="none", max_new_tokens=5)
+        assert not shown.tool_calls

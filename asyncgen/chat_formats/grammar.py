@@ -46,7 +46,8 @@ class CallGrammar:
         rules = self._rules("")
         if reasoning is None:
             return "\n".join(["start: calls", *rules])
-        if reasoning.end in self._special:
+        if self._split is not None and self._split.match(reasoning.end):
+            # No text spells a special token, so none can run over it.
             body = "thought: THOUGHT " + self._text(reasoning.end)
         else:
             body = f"thought[suffix={_quoted(reasoning.end)}]: THOUGHT"
