@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 import anyio
@@ -105,7 +106,8 @@ class RemoteLLM:
     def stream(self, prompt: Prompt, **params: Unpack[StreamParams]) -> RemoteStream:
         """Answer a prompt; nothing runs before the stream is entered or read."""
         given = dict(params)
-        return RemoteStream(self, Order(prompt, given, session_of(prompt, given)))
+        order = Order(prompt, given, session_of(prompt, given))
+        return RemoteStream(partial(self._pump, order))
 
     async def count_tokens(self, prompt: Prompt, **params: Unpack[PromptParams]) -> int:
         """Count the tokens of a prompt."""
@@ -131,8 +133,8 @@ class RemoteLLM:
         """What each engine has counted."""
         return await self._calls.figures()
 
-    def pump(self, order: Order, mailbox: Mailbox[object]) -> Pump:
-        """Begin to get an answer; it is put into the mailbox."""
+    def _pump(self, order: Order, mailbox: Mailbox[Any]) -> Pump:
+        """Begin to get an answer."""
         if self._group is None:
             raise EngineClosedError("this engine is not open")
         pump = Pump(self._calls, order, mailbox)

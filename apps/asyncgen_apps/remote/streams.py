@@ -13,21 +13,18 @@ from asyncgen_apps.remote.wire import Begun
 from streamers import LoopBell, Mailbox, Reader
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
     from types import TracebackType
 
-    from asyncgen_apps.remote.engine import RemoteLLM
     from asyncgen_apps.remote.pump import Pump
-    from asyncgen_apps.remote.wire import Order
 
 
 class RemoteStream:
     """An ``asyncgen_apps.engine.EngineStream``; read once, by one task."""
 
-    def __init__(self, llm: RemoteLLM, order: Order) -> None:
-        """Keep what will be asked for at the first read."""
-        self._llm = llm
-        self._order = order
+    def __init__(self, begin: Callable[[Mailbox[Any]], Pump]) -> None:
+        """Keep what the first read calls: it asks for the answer, to be put into a mailbox."""
+        self._begin = begin
         self._mailbox: Mailbox[Any] = Mailbox()
         self._pump: Pump | None = None
         self._bell: LoopBell | None = None
@@ -149,7 +146,7 @@ class RemoteStream:
 
     def _start(self) -> None:
         self._bell = LoopBell.current()
-        self._pump = self._llm.pump(self._order, self._mailbox)
+        self._pump = self._begin(self._mailbox)
         if self._is_cancelled:
             self._pump.cancel()
 

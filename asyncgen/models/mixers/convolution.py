@@ -27,10 +27,7 @@ class ConvolutionMixer(Prepared):
         window: Weights of the convolution, ``[C, 1, W]``.
         window_bias: Its bias, ``[C]``, or ``None``.
         leave: The last product.
-        compiled: The mixer in one call; ``None``: there is none.
     """
-
-    compiled = None
 
     def __init__(self, plan: ConvolutionPlan, hidden: int, dtype: torch.dtype) -> None:
         """Make the parameters, uninitialised; arguments are those of `DeltaMixer`."""
