@@ -30,8 +30,6 @@ class ConvolutionMixer(Prepared):
         compiled: The mixer in one call; ``None``: there is none.
     """
 
-    compiled = None
-
     def __init__(self, plan: ConvolutionPlan, hidden: int, dtype: torch.dtype) -> None:
         """Make the parameters, uninitialised; arguments are those of `DeltaMixer`."""
         super().__init__()
