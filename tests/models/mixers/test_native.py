@@ -187,6 +187,8 @@ def test_a_mixer_is_the_formula(variant: str, dtype: torch.dtype) -> None:
     for layer in range(2):
         places = [2 * slot for slot in range(len(LENGTHS))]
         for name in ("windows", "states"):
+            if name == "states" and core.config.model_type == "lfm2":
+                continue  # it has none
             found, expected = (getattr(one.storage, name)[layer] for one in (states, plain))
             assert_close(found[places], expected[places], dtype)
             others = [place + 1 for place in places]
