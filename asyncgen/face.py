@@ -58,6 +58,8 @@ class Face:
                 model. A model object needs one.
             device: Where to compute; ``None`` is the CPU, or CUDA where there is one.
             dtype: What to compute in; ``None`` or ``"auto"`` is what the checkpoint says.
+            quantize: ``"int8"`` or ``"int4"`` packs weights while they are read: half, a quarter of
+                the memory of bfloat16. ``None`` leaves them as the checkpoint has them.
             num_threads: OpenMP threads that compute, until it is closed; ``None`` leaves torch's
                 choice.
             revision: Branch, tag or commit on the hub.

@@ -70,8 +70,8 @@ def test_folder_without_a_config(tmp_path: Path) -> None:
 
 
 def test_quantised_checkpoint(tmp_path: Path) -> None:
-    save_checkpoint(tmp_path, quantization_config={"quant_method": "gptq"})
-    with pytest.raises(ModelLoadError, match=r"is quantised \(gptq\), which is not supported"):
+    save_checkpoint(tmp_path, quantization_config={"quant_method": "hqq"})
+    with pytest.raises(ModelLoadError, match=r"is quantised \(hqq\)"):
         load_model(tmp_path)
 
 

@@ -38,6 +38,7 @@ SINCE = {
     "engine/scheduling/groups": "layers hold as much of a text as they see",
     "engine/requests/conversation": "what an answer is read with: tools, thoughts, a shape",
     "engine/scheduling/books": "who waits and runs is kept apart from who runs next",
+    "engine/scheduling/step_plan": "what a step computes is apart from who has a turn",
     "engine/scheduling/snapshots": "what a text begins with is asked of its states as well",
     "models/config/model_config": "a model whose tokens see later ones is refused",
 }

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from asyncgen.chat_formats.calls import Calls
     from asyncgen.chat_formats.cursor import Cursor
-
-Reading: TypeAlias = Generator[None, None, Any]
-"""Reads on until its text is not enough; the next text resumes it."""
+    from asyncgen.chat_formats.reading import Reading
 
 ReadCalls: TypeAlias = "Callable[[Cursor, Calls], Reading]"
 """Reads what stands behind the marker, to the end of the last call that belongs to it."""
-
-
-class MalformedCallError(Exception):
-    """A call that is not written as its format has it; the message says what is wrong."""
 
 
 @dataclass(frozen=True, slots=True)

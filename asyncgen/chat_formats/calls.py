@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from asyncgen.chat_formats.base import MalformedCallError
+from asyncgen.chat_formats.reading import MalformedCallError
 from asyncgen.types import ToolCallDelta
 
 if TYPE_CHECKING:

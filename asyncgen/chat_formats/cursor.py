@@ -8,12 +8,12 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from asyncgen.chat_formats.base import MalformedCallError
+from asyncgen.chat_formats.reading import MalformedCallError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from asyncgen.chat_formats.base import Reading
+    from asyncgen.chat_formats.reading import Reading
 
     Put = Callable[[str], object]
 

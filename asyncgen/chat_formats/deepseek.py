@@ -8,9 +8,9 @@ from asyncgen.chat_formats.base import CallWords, ToolFormat
 from asyncgen.chat_formats.json_calls import read_arguments
 
 if TYPE_CHECKING:
-    from asyncgen.chat_formats.base import Reading
     from asyncgen.chat_formats.calls import Calls
     from asyncgen.chat_formats.cursor import Cursor
+    from asyncgen.chat_formats.reading import Reading
 
 _OPENING, _CLOSING = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
 _BEFORE, _SEPARATOR, _AFTER = "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>"

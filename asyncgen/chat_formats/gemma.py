@@ -9,12 +9,13 @@ import json
 from functools import partial
 from typing import TYPE_CHECKING
 
-from asyncgen.chat_formats.base import MalformedCallError, ToolFormat
+from asyncgen.chat_formats.base import ToolFormat
+from asyncgen.chat_formats.reading import MalformedCallError
 
 if TYPE_CHECKING:
-    from asyncgen.chat_formats.base import Reading
     from asyncgen.chat_formats.calls import Calls
     from asyncgen.chat_formats.cursor import Cursor
+    from asyncgen.chat_formats.reading import Reading
 
 _MOST_NESTED = 64
 

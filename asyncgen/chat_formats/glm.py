@@ -8,9 +8,9 @@ from asyncgen.chat_formats.base import ToolFormat
 from asyncgen.chat_formats.tagged_calls import TaggedArguments
 
 if TYPE_CHECKING:
-    from asyncgen.chat_formats.base import Reading
     from asyncgen.chat_formats.calls import Calls
     from asyncgen.chat_formats.cursor import Cursor
+    from asyncgen.chat_formats.reading import Reading
 
 
 def _read(cursor: Cursor, calls: Calls) -> Reading:

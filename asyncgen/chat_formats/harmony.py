@@ -9,15 +9,16 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from asyncgen.chat_formats.base import CallWords, MalformedCallError, ToolFormat
+from asyncgen.chat_formats.base import CallWords, ToolFormat
 from asyncgen.chat_formats.calls import EnoughCallsError
 from asyncgen.chat_formats.cursor import Cursor
+from asyncgen.chat_formats.reading import MalformedCallError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from asyncgen.chat_formats.base import Reading
     from asyncgen.chat_formats.calls import Calls
+    from asyncgen.chat_formats.reading import Reading
     from asyncgen.types import ToolCallDelta
 
 _ENDS = ("<|end|>", "<|call|>", "<|return|>")

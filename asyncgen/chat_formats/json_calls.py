@@ -6,12 +6,13 @@ import json
 from functools import partial
 from typing import TYPE_CHECKING
 
-from asyncgen.chat_formats.base import MalformedCallError
+from asyncgen.chat_formats.reading import MalformedCallError
 
 if TYPE_CHECKING:
-    from asyncgen.chat_formats.base import ReadCalls, Reading
+    from asyncgen.chat_formats.base import ReadCalls
     from asyncgen.chat_formats.calls import Calls
     from asyncgen.chat_formats.cursor import Cursor
+    from asyncgen.chat_formats.reading import Reading
 
 _ARGUMENTS = ("arguments", "parameters")
 

@@ -9,15 +9,16 @@ from __future__ import annotations
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Protocol
 
-from asyncgen.chat_formats.base import MalformedCallError
 from asyncgen.chat_formats.calls import EnoughCallsError
 from asyncgen.chat_formats.cursor import Cursor, held_back
+from asyncgen.chat_formats.reading import MalformedCallError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from asyncgen.chat_formats.base import Reading, ReasoningFormat, ToolFormat
+    from asyncgen.chat_formats.base import ReasoningFormat, ToolFormat
     from asyncgen.chat_formats.calls import Calls
+    from asyncgen.chat_formats.reading import Reading
     from asyncgen.types import ToolCallDelta
 
 _SPACE = " \t\r\n"

@@ -6,9 +6,9 @@ import json
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from asyncgen.chat_formats.base import Reading
     from asyncgen.chat_formats.calls import Calls
     from asyncgen.chat_formats.cursor import Cursor
+    from asyncgen.chat_formats.reading import Reading
 
 
 class TaggedArguments:

@@ -5,40 +5,18 @@ Pydantic, where it is needed, is imported late: an answer that nobody parses doe
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 from typing import TYPE_CHECKING, Any
 
 from asyncgen.errors import InvalidRequestError
+from asyncgen.structured.models import NEEDS_PYDANTIC, adapter_of
 
 if TYPE_CHECKING:
     from asyncgen.structured.shape import Shape
 
-NEEDS_PYDANTIC = "needs the package `pydantic`: pip install 'asyncgen[structured]'"
-
 NOTHING = object()
 """What stands for no value, since ``None`` is one."""
-
-
-def adapter_of(model: Any) -> Any:
-    """What pydantic makes of a class: its schema, and its checks.
-
-    Raises:
-        InvalidRequestError: It is no class that pydantic knows, or there is no pydantic.
-    """
-    try:
-        from pydantic import BaseModel, TypeAdapter
-        from pydantic.errors import PydanticUserError
-    except ImportError as error:
-        raise InvalidRequestError("response_model", model, NEEDS_PYDANTIC) from error
-    is_class = isinstance(model, type)
-    if not is_class or not (issubclass(model, BaseModel) or dataclasses.is_dataclass(model)):
-        raise InvalidRequestError("response_model", model, "a pydantic model or a dataclass")
-    try:
-        return TypeAdapter(model)
-    except (PydanticUserError, NameError) as error:
-        raise InvalidRequestError("response_model", model, f"it has no schema: {error}") from error
 
 
 def parse(shape: Shape, text: str) -> Any:

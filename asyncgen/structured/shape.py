@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from asyncgen.errors import InvalidRequestError
+from asyncgen.structured.models import adapter_of
 from asyncgen.structured.narrowing import narrowed
-from asyncgen.structured.parsing import adapter_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

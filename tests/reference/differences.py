@@ -18,7 +18,6 @@ __all__ = ["ABSENT", "DIFFERENT", "REFUSED", "differences"]
 
 ABSENT = {
     "AutoProcessor": "images and sound are not read: text in, text out",
-    "BitsAndBytesConfig": "weights are not quantised: they lie in float32, bfloat16 or float16",
     "MusicgenForConditionalGeneration": "no models of sound",
     "WhisperForConditionalGeneration": "no models of sound; its logits processors are here",
 }

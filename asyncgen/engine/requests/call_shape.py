@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from asyncgen.chat_formats.base import ReasoningFormat
     from asyncgen.chat_formats.find import ChatFormats
-    from asyncgen.engine.requests.conversation import Rendered
     from asyncgen.tokenizer import Tokenizer
 
 
@@ -58,41 +57,37 @@ def call_shape(
     return Shape(name, "lark", writer.calls(_optional(reasoning)))
 
 
-def told_shape(own: Shape | None, rendered: Rendered, formats: ChatFormats) -> Shape | None:
-    """The shape of the text that the reader gets: reasoning stands before it where it is told."""
-    reading, reasoning = rendered.reading, formats.reasoning
-    is_told_apart = reading is not None and reading.reads_reasoning
-    if own is None or reasoning is None or not rendered.in_reasoning or is_told_apart:
+def told_shape(
+    own: Shape | None, formats: ChatFormats, *, in_reasoning: bool, is_told_apart: bool
+) -> Shape | None:
+    """The shape of the text that the reader gets: reasoning stands before it where it is told.
+
+    Args:
+        own: What was asked for.
+        formats: Of the model.
+        in_reasoning: Whether the prompt ends within reasoning.
+        is_told_apart: Whether the reader gets reasoning beside the text.
+    """
+    reasoning = formats.reasoning
+    if own is None or reasoning is None or not in_reasoning or is_told_apart:
         return own
     return replace(own, after=reasoning.end)
 
 
-def join_shapes(
-    own: Shape | None,
-    rendered: Rendered,
-    formats: ChatFormats,
-    tokenizer: Tokenizer | None,
-    given: Mapping[str, Any],
-) -> Shape | None:
-    """The one shape of an answer, from what it was asked for and what its calls must be.
+def shape_beside_calls(
+    own: Shape, tokenizer: Tokenizer | None, formats: ChatFormats, given: Mapping[str, Any]
+) -> Shape:
+    """The one shape of an answer that was asked for, or of calls instead of it.
 
     Args:
         own: What was asked for.
-        rendered: The conversation.
-        formats: Of the model.
         tokenizer: Of the model.
-        given: Parameters of the request.
+        formats: Of the model, with one of calls.
+        given: Parameters of the request; tools may be called.
 
     Raises:
         InvalidRequestError: The two cannot be had together.
     """
-    if own is None:
-        return rendered.shape
-    if rendered.in_reasoning and formats.reasoning is not None:
-        own = replace(own, after=formats.reasoning.end)
-    reading = rendered.reading
-    if reading is None or reading.parameters is None:
-        return own
     choice = given.get("tool_choice", "auto")
     if choice != "auto" or not own.is_json or tokenizer is None:
         allowed = (

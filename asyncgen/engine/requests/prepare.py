@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 
 from asyncgen.chat_formats.find import NO_FORMATS
-from asyncgen.engine.requests.call_shape import join_shapes, told_shape
+from asyncgen.engine.requests.call_shape import shape_beside_calls, told_shape
 from asyncgen.engine.requests.continuing import check_continues, take_up
 from asyncgen.engine.requests.conversation import OF_MESSAGES, refuse_without_messages, render
 from asyncgen.engine.requests.params import RequestParams, fit_room, resolve_params
@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from asyncgen.generation.logits.base import Guidance, LogitsProcessorList
     from asyncgen.generation.stopping.cancel import CancelCriteria
     from asyncgen.structured.grammar import Grammar
+    from asyncgen.structured.shape import Shape
     from asyncgen.types import Message, Prompt
 
 
@@ -193,8 +194,8 @@ def prepare_request(
     num_pages = _make_room(room, params, prompt_ids, has_encoder=has_encoder, alone=alone)
     shape = params.shape
     if rendered is not None:
-        shape = join_shapes(shape, rendered, formats, tokenizer, given)
-        params = replace(params, shape=told_shape(params.shape, rendered, formats))
+        shape = _shape(shape, rendered, formats, tokenizer, given)
+        params = replace(params, shape=_told(params.shape, rendered, formats))
     grammar = None if shape is None else compile_for(model, tokenizer, params, shape)
     processors = _processors(model, params, prompt_ids, has_encoder, grammar)
     budget = given.get("max_reasoning_tokens")
@@ -377,6 +378,29 @@ def _check_stop_ids(model: GenerativeModel, given: Mapping[str, Any]) -> None:
         if token_id >= size:
             allowed = f"token ids are from 0 to {size - 1}"
             raise InvalidRequestError("stop_token_ids", token_id, allowed)
+
+
+def _shape(
+    own: Shape | None,
+    rendered: Rendered,
+    formats: ChatFormats,
+    tokenizer: Tokenizer | None,
+    given: Mapping[str, Any],
+) -> Shape | None:
+    """The one shape of an answer, from what it was asked for and what its calls must be."""
+    if own is None:
+        return rendered.shape
+    if rendered.in_reasoning and formats.reasoning is not None:
+        own = replace(own, after=formats.reasoning.end)
+    if rendered.reading is None or rendered.reading.parameters is None:
+        return own
+    return shape_beside_calls(own, tokenizer, formats, given)
+
+
+def _told(own: Shape | None, rendered: Rendered, formats: ChatFormats) -> Shape | None:
+    reading = rendered.reading
+    is_told_apart = reading is not None and reading.reads_reasoning
+    return told_shape(own, formats, in_reasoning=rendered.in_reasoning, is_told_apart=is_told_apart)
 
 
 def _budget(

@@ -40,7 +40,8 @@ from asyncgen.engine.scheduling.snapshots import (
     find_start,
     keep_state,
 )
-from asyncgen.engine.scheduling.state import RequestStatus, ScheduledRow, StepPlan
+from asyncgen.engine.scheduling.state import RequestStatus, ScheduledRow
+from asyncgen.engine.scheduling.step_plan import StepPlan
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -13,6 +13,7 @@ from asyncgen.generation.config import GenerationConfig
 from asyncgen.generation.logits import penalties
 from asyncgen.generation.logits.base import LogitsProcessor
 from asyncgen.generation.logits.build import build_logits_processors
+from asyncgen.generation.logits.reasoning import ReasoningBudget
 from asyncgen.generation.watermarking.greenlist import WatermarkingConfig
 from asyncgen.generation.watermarking.synthid import SynthIDTextWatermarkingConfig
 from tests.doubles.strategies import tiny_model
@@ -49,6 +50,15 @@ MAKERS: dict[str, Callable[[int], Any]] = {
     "ForcedBOSTokenLogitsProcessor": lambda rows: asyncgen.ForcedBOSTokenLogitsProcessor(3),
     "ForcedEOSTokenLogitsProcessor": lambda rows: asyncgen.ForcedEOSTokenLogitsProcessor(7, 7),
     "FrequencyPenaltyLogitsProcessor": lambda rows: penalties.FrequencyPenaltyLogitsProcessor(0.5),
+    "ReasoningBudget": lambda rows: ReasoningBudget(
+        2,
+        prompt_length=3,
+        begin="<think>",
+        end="</think>",
+        ending=[7, 8],
+        is_open=True,
+        decode=lambda ids: " ".join(map(str, ids)),
+    ),
     "GrammarLogitsProcessor": None,  # type: ignore[dict-item]
     "HammingDiversityLogitsProcessor": None,  # type: ignore[dict-item]
     "InfNanRemoveLogitsProcessor": lambda rows: asyncgen.InfNanRemoveLogitsProcessor(),
@@ -92,6 +102,8 @@ MAKERS: dict[str, Callable[[int], Any]] = {
 
 MADE = {name: make for name, make in MAKERS.items() if make is not None}
 BATCH_LOOPS = {
+    # A row whose reasoning is at its end, which happens once, is looked at by itself.
+    "ReasoningBudget",
     # A forward pass of the model, which chooses its kernels by the number of rows.
     "UnbatchedClassifierFreeGuidanceLogitsProcessor",
     # Sets of n-grams are Python's; what they look up is bounded by n, whatever the length.

@@ -143,13 +143,6 @@ def test_files_as_their_makers_write_them(
     assert config.to_dict().get("head_dim") is None
 
 
-def test_one_that_is_quantised_is_refused_by_name(tmp_path: Path) -> None:
-    fp8 = {"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [128, 128]}
-    (tmp_path / "config.json").write_text(json.dumps({**V3, "quantization_config": fp8}))
-    with pytest.raises(ModelLoadError, match="quantised \\(fp8\\)"):
-        asyncgen.load_model(tmp_path)
-
-
 @pytest.mark.parametrize(
     ("file", "key", "value"),
     [

@@ -4,4 +4,5 @@
 
 bool has_avx512() { return true; }
 bool has_avx512_bf16() { return true; }
+bool has_avx512_vnni() { return true; }
 bool has_amx_bf16() { return true; }

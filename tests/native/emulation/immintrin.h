@@ -109,6 +109,12 @@ inline void _mm512_store_si512(void* to, __m512i value) {
   emulated::store(to, value);
 }
 
+inline __m512i _mm512_load_si512(const void* from) {
+  emulated::want_aligned(from);
+  return emulated::load<__m512i>(from);
+}
+inline void _mm256_storeu_si256(__m256i* to, __m256i value) { emulated::store(to, value); }
+
 // Some lanes.
 inline __m512 _mm512_maskz_loadu_ps(__mmask16 mask, const void* from) {
   const float* lanes = static_cast<const float*>(from);
@@ -288,6 +294,94 @@ inline __m256i _mm512_cvtepi32_epi16(__m512i a) {
   std::uint16_t lanes[16];
   for (unsigned lane = 0; lane < 16; ++lane) lanes[lane] = static_cast<std::uint16_t>(x.at[lane]);
   return emulated::load<__m256i>(lanes);
+}
+inline __m512i _mm512_setzero_si512() { return __m512i{}; }
+inline __m512i _mm512_or_si512(__m512i a, __m512i b) { return a | b; }
+inline __m512i _mm512_sub_epi32(__m512i a, __m512i b) {
+  const auto x = emulated::as<emulated::Words>(a), y = emulated::as<emulated::Words>(b);
+  return emulated::as<__m512i>(
+      emulated::each<std::uint32_t>([&](unsigned lane) { return x.at[lane] - y.at[lane]; }));
+}
+inline __m512i _mm512_mullo_epi32(__m512i a, __m512i b) {
+  const auto x = emulated::as<emulated::Words>(a), y = emulated::as<emulated::Words>(b);
+  return emulated::as<__m512i>(
+      emulated::each<std::uint32_t>([&](unsigned lane) { return x.at[lane] * y.at[lane]; }));
+}
+inline __m512i _mm512_max_epu32(__m512i a, __m512i b) {
+  const auto x = emulated::as<emulated::Words>(a), y = emulated::as<emulated::Words>(b);
+  return emulated::as<__m512i>(emulated::each<std::uint32_t>(
+      [&](unsigned lane) { return x.at[lane] > y.at[lane] ? x.at[lane] : y.at[lane]; }));
+}
+inline int _mm512_reduce_add_epi32(__m512i a) {
+  std::uint32_t sum = 0;
+  for (const std::uint32_t lane : emulated::as<emulated::Words>(a).at) sum += lane;
+  return static_cast<int>(sum);
+}
+inline unsigned _mm512_reduce_max_epu32(__m512i a) {
+  std::uint32_t largest = 0;
+  for (const std::uint32_t lane : emulated::as<emulated::Words>(a).at) {
+    largest = lane > largest ? lane : largest;
+  }
+  return largest;
+}
+inline __m512 _mm512_cvtepi32_ps(__m512i a) {
+  const auto x = emulated::as<emulated::Lanes<std::int32_t>>(a);
+  return emulated::as<__m512>(
+      emulated::each<float>([&](unsigned lane) { return static_cast<float>(x.at[lane]); }));
+}
+// What no integer is near gives the smallest of all, as the instruction has it.
+inline __m512i _mm512_cvtps_epi32(__m512 a) {
+  return emulated::as<__m512i>(emulated::each<std::int32_t>([&](unsigned lane) -> std::int32_t {
+    const float near = std::nearbyint(a[lane]);
+    return near >= -0x1p31f && near < 0x1p31f ? static_cast<std::int32_t>(near) : INT32_MIN;
+  }));
+}
+inline __m256i _mm512_cvtsepi32_epi16(__m512i a) {
+  const auto x = emulated::as<emulated::Lanes<std::int32_t>>(a);
+  std::int16_t lanes[16];
+  for (unsigned lane = 0; lane < 16; ++lane) {
+    const std::int32_t value = x.at[lane];
+    lanes[lane] = static_cast<std::int16_t>(value > 32767 ? 32767 : value < -32768 ? -32768 : value);
+  }
+  return emulated::load<__m256i>(lanes);
+}
+inline __m512i _mm512_cvtepi8_epi16(__m256i a) {
+  std::int8_t lanes[32];
+  emulated::store(lanes, a);
+  return emulated::as<__m512i>(
+      emulated::each<std::int16_t>([&](unsigned lane) { return std::int16_t{lanes[lane]}; }));
+}
+inline __m512i _mm512_cvtepi8_epi32(__m128i a) {
+  std::int8_t lanes[16];
+  emulated::store(lanes, a);
+  return emulated::as<__m512i>(
+      emulated::each<std::int32_t>([&](unsigned lane) { return std::int32_t{lanes[lane]}; }));
+}
+inline __m512i _mm512_srli_epi16(__m512i a, unsigned bits) {
+  const auto x = emulated::as<emulated::Halves>(a);
+  return emulated::as<__m512i>(emulated::each<std::uint16_t>(
+      [&](unsigned lane) { return static_cast<std::uint16_t>(x.at[lane] >> bits); }));
+}
+inline __m512i _mm512_sub_epi16(__m512i a, __m512i b) {
+  const auto x = emulated::as<emulated::Halves>(a), y = emulated::as<emulated::Halves>(b);
+  return emulated::as<__m512i>(emulated::each<std::uint16_t>(
+      [&](unsigned lane) { return static_cast<std::uint16_t>(x.at[lane] - y.at[lane]); }));
+}
+inline __m512i _mm512_permutexvar_epi16(__m512i indices, __m512i a) {
+  const auto from = emulated::as<emulated::Halves>(indices), x = emulated::as<emulated::Halves>(a);
+  return emulated::as<__m512i>(
+      emulated::each<std::uint16_t>([&](unsigned lane) { return x.at[from.at[lane] % 32]; }));
+}
+// Sums of two products of 16 bits each, that wrap.
+inline __m512i _mm512_dpwssd_epi32(__m512i sums, __m512i a, __m512i b) {
+  const auto sum = emulated::as<emulated::Words>(sums);
+  const auto x = emulated::as<emulated::Lanes<std::int16_t>>(a);
+  const auto y = emulated::as<emulated::Lanes<std::int16_t>>(b);
+  return emulated::as<__m512i>(emulated::each<std::uint32_t>([&](unsigned lane) {
+    const std::uint32_t first = std::int32_t{x.at[2 * lane]} * y.at[2 * lane];
+    const std::uint32_t second = std::int32_t{x.at[2 * lane + 1]} * y.at[2 * lane + 1];
+    return sum.at[lane] + first + second;
+  }));
 }
 inline __m512i _mm512_inserti32x4(__m512i a, __m128i b, int place) {
   a[2 * place] = b[0];

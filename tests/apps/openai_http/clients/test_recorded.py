@@ -19,6 +19,7 @@ import pytest
 from asyncgen import AsyncLLM
 from tests.apps.openai_http.clients import PACKAGES
 from tests.apps.openai_http.clients.recorded import Request, read
+from tests.apps.openai_http.clients.test_recorded_tools import CLIENTS
 from tests.apps.openai_http.running import PATIENCE, Reply, reference, running, wait_for
 from tests.apps.openai_http.test_answer import scripted
 
@@ -98,7 +99,9 @@ def library(served: Running, sent: Request) -> Any:
 
 def test_nothing_recorded_is_left_out() -> None:
     tests = {name.partition("[")[0] for client in PACKAGES for name in recorded(client)}
-    assert tests <= globals().keys()
+    left = tests - globals().keys()
+    elsewhere = {name.partition("[")[0] for client in CLIENTS for name in recorded(client)}
+    assert left <= elsewhere, "these are sent by `test_recorded_tools`"
 
 
 def test_models(either: Running) -> None:
@@ -211,7 +214,6 @@ def test_refusals_name_the_field(either: Running) -> None:
     refused, missing = send(either, tools), send(either, model)
     assert (refused.status, missing.status) == (400, 404)
     assert refused.error["param"] == "tools"
-    assert refused.error["code"] == "unsupported_parameter"
     assert missing.error["code"] == "model_not_found"
 
 
