@@ -137,11 +137,11 @@ class DecoderLayer(Prepared):
         self.width = config.intermediate_size
         self.eps = config.rms_norm_eps
         self.input_norm = self._norm("input_norm", config, dtype)
+        if self.plan.has_attention:
+            self._make_attention(config, dtype)
         self.output_norm = self._norm("output_norm", config, dtype)
         self.post_norm = self._norm("post_norm", config, dtype)
         self.down_norm = self._norm("down_norm", config, dtype)
-        if self.plan.has_attention:
-            self._make_attention(config, dtype)
         if self.plan.has_feed_forward:
             self._make_feed_forward(config, dtype)
 
