@@ -99,6 +99,7 @@ class CopiedRows:
         self._window = window
         self._group = group
         self._kv_heads, self._heads = storage.num_kv_heads, storage.num_kv_heads * group
+        self._places = [place for _, place in storage.plan.places()]
         self._known: Tensor | None = None
         self._column = longest = max(row.start for row in rows)  # of the newest tokens
         # No page is given back behind a window before what was appended is written to it.
@@ -160,11 +161,12 @@ class CopiedRows:
             self._queries = queries.view(count, self._kv_heads, self._group, size)
             self._new = new.view(count, 2, self._kv_heads, size).transpose(0, 1)
             self._known = heads
-        self._newest[layer].copy_(self._new)
+        place = self._places[layer]
+        self._newest[place].copy_(self._new)
         attended = scaled_dot_product_attention(
             self._queries,
-            self._seen[2 * layer],
-            self._seen[2 * layer + 1],
+            self._seen[2 * place],
+            self._seen[2 * place + 1],
             attn_mask=self._hidden,
             scale=scale,
         )
