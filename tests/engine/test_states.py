@@ -306,7 +306,9 @@ def test_drafts_change_no_token(model: Any, given: dict[str, Any]) -> None:
     assert torch.equal(found.sequences, plain.sequences)
     # Torch's sums are in another order for several tokens at once, and dense attention is torch's.
     least = 1e-4 if model.core.config.attending else 0.0
-    away = dict.fromkeys(("atol", "rtol"), 5e-4 if asyncgen.cpu_kernels() == "torch" else least)
+    away: Any = dict.fromkeys(
+        ("atol", "rtol"), 5e-4 if asyncgen.cpu_kernels() == "torch" else least
+    )
     if "do_sample" not in given:
         torch.testing.assert_close(found.scores, plain.scores, **away)
     if "output_hidden_states" in given:
