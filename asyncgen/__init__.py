@@ -4,9 +4,8 @@
         async for text in llm.stream("Once upon a time"):
             print(text, end="", flush=True)
 
-The public names are written once, in ``__init__.pyi`` beside this file, where editors and type
-checkers read them. They are read from there as well when one is first asked for, and each is
-imported only then, so that ``import asyncgen`` alone costs nothing and loads no torch.
+The public names are written once, in ``__init__.pyi``, where editors read them. Each is imported
+when it is first asked for, so that ``import asyncgen`` alone costs nothing and loads no torch.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """``asyncgen serve-ray``: one model in several processes or on several machines, by Ray Serve."""
 
 import json
-from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,8 +15,12 @@ if TYPE_CHECKING:
 
 NEEDED = ("ray", "fastapi", "websockets")
 
+_GIVEN = ("COMMANDLINE", "ENVIRONMENT")
+"""From where options stand above a file."""
+
 
 def serve_ray(
+    context: typer.Context,
     model: Model = "demo",
     replicas: Annotated[int, typer.Option(min=1, help="Engines, a process each.")] = 2,
     max_replicas: Annotated[
@@ -55,40 +58,40 @@ def serve_ray(
     """Serve a model from several engines; streams outlive those that are lost."""
     with one_line_errors(debug):
         require_installed(NEEDED, extra="ray")
-        check_reach(host, bool(api_key), allow_anonymous, "--api-key or ASYNCGEN_API_KEY")
+        from asyncgen_apps.ray_serve import read_settings
+
         options = {"device": device, "dtype": dtype, "num_threads": threads}
-        given: dict[str, Any] = {
-            "model": model,
-            "engine": {key: value for key, value in options.items() if value is not None},
-            "replicas": replicas,
-            "max_replicas": max_replicas,
-            "ingresses": ingresses,
-            "num_gpus": gpus,
-            "num_cpus": cpus,
-            "model_names": tuple(name or ()),
-            "api_keys": tuple(api_key or ()),
-            "allowed_hosts": tuple(allowed_host or ()),
-            "with_chat": chat,
-            "drain_seconds": drain,
+        engine = {key: value for key, value in options.items() if value is not None}
+        values: dict[str, tuple[str, Any]] = {  # by setting: the option, and what it says
+            "model": ("model", model),
+            "replicas": ("replicas", replicas),
+            "max_replicas": ("max_replicas", max_replicas),
+            "ingresses": ("ingresses", ingresses),
+            "num_gpus": ("gpus", gpus),
+            "num_cpus": ("cpus", cpus),
+            "model_names": ("name", tuple(name or ())),
+            "api_keys": ("api_key", tuple(api_key or ())),
+            "allowed_hosts": ("allowed_host", tuple(allowed_host or ())),
+            "with_chat": ("chat", chat),
+            "drain_seconds": ("drain", drain),
         }
-        settings = _settings(config, given)
+        told = {} if config is None else _read(config)
+        for setting, (option, value) in values.items():
+            if setting not in told or _source(context, option) in _GIVEN:
+                told[setting] = value
+        told["engine"] = {**(told.get("engine") or {}), **engine}
+        try:
+            settings = read_settings(told)
+        except (TypeError, ValueError) as error:
+            raise UserError(str(error) if config is None else f"{config}: {error}") from None
+        check_reach(host, bool(settings.api_keys), allow_anonymous, "--api-key or ASYNCGEN_API_KEY")
         _run(settings, host, port, ray_address)
 
 
-def _settings(config: Path | None, given: dict[str, Any]) -> "RaySettings":
-    """The settings of a file, and above them what was given."""
-    from asyncgen_apps.ray_serve import RaySettings
-
-    plain = {field.name: getattr(RaySettings(), field.name) for field in fields(RaySettings)}
-    told = _read(config) if config is not None else {}
-    unknown = next((key for key in told if key not in plain), None)
-    if unknown is not None:
-        raise UserError(f"{config}: `{unknown}` is no setting; there are {', '.join(plain)}")
-    own = {key: value for key, value in given.items() if key not in told or value != plain[key]}
-    try:
-        return RaySettings(**{**told, **own})
-    except (TypeError, ValueError) as error:
-        raise UserError(str(error)) from None
+def _source(context: typer.Context, option: str) -> str:
+    """Where the value of an option is from."""
+    source = context.get_parameter_source(option)
+    return "" if source is None else source.name
 
 
 def _read(config: Path) -> dict[str, Any]:

@@ -5,6 +5,7 @@ The application is given an engine that is open, and does not close it.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from fastapi import FastAPI
@@ -36,7 +37,7 @@ from asyncgen_apps.openai_http.tokens import DETOKENIZE_PATH, TOKENIZE_PATH
 from asyncgen_apps.sizes import MOST_BODY, longest_request
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Awaitable, Callable, Mapping
 
     from starlette.requests import Request
 
@@ -56,13 +57,19 @@ UNREADABLE = (
 )
 
 
-def create_app(llm: Engine, settings: ServerSettings, gate: Gate | None = None) -> FastAPI:
+def create_app(
+    llm: Engine,
+    settings: ServerSettings,
+    gate: Gate | None = None,
+    figures: Callable[[], Awaitable[bytes]] | None = None,
+) -> FastAPI:
     """Make the application.
 
     Args:
         llm: An open engine; closing it is up to the caller.
         settings: Names, keys, limits.
         gate: Lets requests in; the caller's own where it wants to drain.
+        figures: What ``/metrics`` says; ``None``: the figures of the engine.
 
     Returns:
         An ASGI application. Its ``state.gate`` is the gate.
@@ -80,7 +87,7 @@ def create_app(llm: Engine, settings: ServerSettings, gate: Gate | None = None) 
     app.include_router(api_routes(service))
     app.include_router(token_routes(service))
     _add_health(app, llm, gate)
-    _add_metrics(app, llm, settings.model_names[0])
+    _add_metrics(app, figures or partial(exposition, llm, settings.model_names[0]))
     _add_reference(app)
     _add_errors(app)
     # The last one added is the outermost: also a refusal has an id, and headers for browsers.
@@ -149,13 +156,13 @@ def _say(text: str, status: int = 200) -> PlainTextResponse:
     return PlainTextResponse(text + "\n", status)
 
 
-def _add_metrics(app: FastAPI, llm: Engine, model_name: str) -> None:
+def _add_metrics(app: FastAPI, figures: Callable[[], Awaitable[bytes]]) -> None:
     """The engine's figures for Prometheus."""
 
     @app.get("/metrics", response_class=PlainTextResponse)
     async def metrics() -> Response:
         """Figures of the engine, under the names of vLLM."""
-        return Response(await exposition(llm, model_name), media_type=CONTENT_TYPE_LATEST)
+        return Response(await figures(), media_type=CONTENT_TYPE_LATEST)
 
 
 def _add_reference(app: FastAPI) -> None:

@@ -8,10 +8,11 @@ from contextlib import AsyncExitStack, suppress
 from typing import TYPE_CHECKING, Any
 
 from asyncgen_apps.doors import hosts_for
+from asyncgen_apps.metrics import exposition_of
 from asyncgen_apps.openai_http import ServerSettings, create_app
 from asyncgen_apps.openai_http.streams import stream_settings, with_streams
 from asyncgen_apps.ray_serve.calls import RayCalls
-from asyncgen_apps.ray_serve.told import TellReplicas
+from asyncgen_apps.ray_serve.told import TellReadiness
 from asyncgen_apps.remote import RemoteLLM
 
 if TYPE_CHECKING:
@@ -62,7 +63,11 @@ class Ingress:
         )
         async with AsyncExitStack() as stack:
             llm = await stack.enter_async_context(RemoteLLM(self._calls, self._facts))
-            app = create_app(llm, server)
+
+            async def figures() -> bytes:
+                return exposition_of(await llm.figures(), server.model_names[0])
+
+            app = create_app(llm, server, figures=figures)
             gate = app.state.gate
             streams = stream_settings(server, settings.drain_seconds)
             await stack.enter_async_context(with_streams(app, llm, gate, streams))
@@ -70,9 +75,7 @@ class Ingress:
                 from asyncgen_apps.openai_http.mounts import mount_chat
 
                 app = mount_chat(app, llm, gate, name=server.model_names[0])
-            self._app = TellReplicas(
-                app, llm, server.model_names[0], open_figures=not settings.api_keys
-            )
+            self._app = TellReadiness(app, llm)
             self._is_open.set()
             await self._is_over.wait()
 

@@ -57,6 +57,10 @@ class RaySettings:
         Raises:
             ValueError: Names the setting, the value and what is allowed.
         """
+        counts = ("replicas", "ingresses", "max_requests", "max_waiting")
+        for name in counts:
+            if isinstance(getattr(self, name), float):
+                raise ValueError(f"`{name}` is {getattr(self, name)!r}: a whole number")
         least = {
             "replicas": 1,
             "ingresses": 1,

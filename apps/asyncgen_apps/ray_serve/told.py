@@ -1,49 +1,31 @@
-"""What an ingress says of its replicas: whether there is one, and the figures of each."""
+"""What an ingress says of its replicas: whether there is one."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from prometheus_client import CONTENT_TYPE_LATEST
-from starlette.responses import PlainTextResponse, Response
-
-from asyncgen_apps.metrics import exposition_of
+from starlette.responses import PlainTextResponse
 
 if TYPE_CHECKING:
     from asyncgen_apps.remote import RemoteLLM
 
-READY, FIGURES = "/ready", "/metrics"
+READY = "/ready"
 
 
-class TellReplicas:
+class TellReadiness:
     """In front of the application: ``/ready`` is no while no replica is there.
 
-    That is not death: ``/health`` stays well, and requests wait. ``/metrics`` has a sample for each
-    replica, under a label of its own, so that whoever adds them up has the sum.
+    That is not death: ``/health`` stays well, and requests wait.
     """
 
-    def __init__(self, app: Any, llm: RemoteLLM, model_name: str, *, open_figures: bool) -> None:
-        """Stand in front.
-
-        Args:
-            app: The application.
-            llm: The engines.
-            model_name: Label of the figures.
-            open_figures: Whether figures need no key; else the application is asked for them.
-        """
+    def __init__(self, app: Any, llm: RemoteLLM) -> None:
+        """Stand in front of an application over some engines."""
         self._app = app
         self._llm = llm
-        self._model_name = model_name
-        self._open_figures = open_figures
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Answer, or hand on."""
-        path = scope.get("path") if scope["type"] == "http" else None
-        if path == READY and not await self._llm.figures():
-            response: Response = PlainTextResponse("no engine is there yet\n", 503)
-            return await response(scope, receive, send)
-        if path == FIGURES and self._open_figures:
-            told = exposition_of(await self._llm.figures(), self._model_name)
-            response = Response(told, media_type=CONTENT_TYPE_LATEST)
+        if scope["type"] == "http" and scope["path"] == READY and not await self._llm.figures():
+            response = PlainTextResponse("no engine is there yet\n", 503)
             return await response(scope, receive, send)
         await self._app(scope, receive, send)

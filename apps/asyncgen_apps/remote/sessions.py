@@ -16,6 +16,8 @@ CHARACTERS = 512
 
 IDS = 128
 
+MESSAGES = 8
+
 
 def session_of(prompt: Prompt, params: Mapping[str, Any]) -> str:
     """A digest of how a prompt begins: all turns of a conversation have the same.
@@ -31,9 +33,13 @@ def session_of(prompt: Prompt, params: Mapping[str, Any]) -> str:
         beginning: Any = prompt[:CHARACTERS]
     elif prompt and not isinstance(prompt[0], int):
         beginning = []
-        for message in prompt:
-            beginning.append(message)
-            if not isinstance(message, int) and message.get("role") == "user":
+        for message in prompt[:MESSAGES]:
+            assert not isinstance(message, int)
+            content = message.get("content")
+            # Other than a text may be large, and an event loop waits for this.
+            text = content[:CHARACTERS] if isinstance(content, str) else ""
+            beginning.append((str(message.get("role")), text))
+            if message.get("role") == "user":
                 break
     else:
         beginning = list(prompt[:IDS])

@@ -10,6 +10,7 @@ import pytest
 from asyncgen import AsyncLLM, EngineDiedError, InvalidRequestError, OverloadedError
 from asyncgen_apps.remote import LostStreamError, RemoteLLM
 from asyncgen_apps.remote.serving import facts_of
+from asyncgen_apps.remote.sessions import session_of
 from tests.apps.remote.local import LocalCalls, at_random
 
 if TYPE_CHECKING:
@@ -186,3 +187,13 @@ async def test_an_answer_that_has_begun_waits_for_a_free_engine(
         calls.full = 1
         with pytest.raises(OverloadedError):
             await read(llm, PROMPT, {"max_new_tokens": 2})
+
+
+def test_a_beginning_is_that_of_a_conversation_and_costs_no_more_than_a_little() -> None:
+    question = {"role": "user", "content": "Why? " * 10}
+    first, later = [question], [question, {"role": "assistant", "content": "So."}, question]
+    assert session_of(first, {}) == session_of(later, {})
+    assert session_of(first, {}) != session_of(first, {"cache_salt": "a"})
+    assert session_of("a" * 600, {}) == session_of("a" * 700, {}) != session_of("b" * 600, {})
+    long, longer = ([{"role": "user", "content": "x" * size}] for size in (600, 700))
+    assert session_of(long, {}) == session_of(longer, {})
