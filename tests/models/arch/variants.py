@@ -94,7 +94,7 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
     ],
     "kimi_linear": [
         {"linear_num_heads": 2, "linear_head_dim": 16, "attention_bias": True},
-        {"q_lora_rank": 12, "linear_conv_kernel_dim": 2, "rms_norm_eps": 1e-3, **_TIED},
+        {"q_lora_rank": 12, "linear_conv_kernel_dim": 2, "rms_norm_eps": 1e-3},
         {"num_local_experts": 6, "n_group": 3, "topk_group": 2, "norm_topk_prob": False},
         {"mlp_layer_types": ["sparse", "dense"] * 2, "n_shared_experts": 2, "v_head_dim": 17},
         {"layer_types": None, "num_hidden_layers": 5, "routed_scaling_factor": 1.0},
