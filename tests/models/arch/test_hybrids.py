@@ -85,6 +85,8 @@ def test_layers_are_called_what_they_are(family: str) -> None:
         ("nemotron_h", {"layers_block_type": ["mamba", "moe"]}, "`layers_block_type`"),
         ("nemotron_h", {"hybrid_override_pattern": "M-E"}, "`hybrid_override_pattern`"),
         ("lfm2", {"full_attn_idxs": "all"}, "`full_attn_idxs`"),
+        ("minimax", {"hidden_act": "gelu"}, "`hidden_act`"),
+        ("minimax", {"linear_attn_alpha_factor": "much"}, "`linear_attn_alpha_factor`"),
     ],
 )
 def test_values_that_make_no_sense_are_refused_by_name(
