@@ -194,6 +194,12 @@ class ConvolutionMixer:
     ) -> ConvolutionMixer: ...
     def add_to(self, stream: Tensor, x: Tensor, states: States, layer: int, /) -> None: ...
 
+class LightningMixer:
+    def __new__(
+        cls, enter: Linear, kept: Tensor, norm: Norm, leave: Linear, *, scale: float
+    ) -> LightningMixer: ...
+    def add_to(self, stream: Tensor, x: Tensor, states: States, layer: int, /) -> None: ...
+
 _Block: TypeAlias = tuple[
     Norm | None,
     Linear | Latent | None,
@@ -211,15 +217,17 @@ _Block: TypeAlias = tuple[
     bool,
     float,
     float,
-    DualMixer | SelectiveMixer | DeltaMixer | ConvolutionMixer | None,
+    DualMixer | SelectiveMixer | DeltaMixer | ConvolutionMixer | LightningMixer | None,
     bool,
+    Norm | None,
+    Norm | None,
 ]
 """Input norm; queries, keys and values, or what makes them of latent rows; norm of heads, or of all
 queries and of all keys; whether after they were turned; the number of the rope that turns them, or
 -1; sinks; output; its norm; second norm; up with its activation and down, or experts and nothing;
 the norm of what that gives; whether both parts are parallel; factors on what each adds; what goes
-on from a state; whether gates of what attention gives lie behind the heads. What is ``None`` is
-left out."""
+on from a state; whether gates of what attention gives lie behind the heads; norms that take the
+stream's place once the first, and the second, norm was made of it. What is ``None`` is left out."""
 
 class Layers:
     def __new__(cls, blocks: Sequence[_Block], *, rotary: Rotary, width: int) -> Layers: ...
