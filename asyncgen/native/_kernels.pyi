@@ -55,6 +55,27 @@ def packed_linear(
     matrices: int,
 ) -> Linear: ...
 def joined_linear(parts: Sequence[Linear], /) -> Linear: ...
+def write_panels(
+    panels: Tensor,
+    rows: Tensor,
+    weights: Sequence[tuple[Tensor | None, ...]],
+    *,
+    inputs: int,
+    group: int,
+    has_table: bool,
+    shares: bool,
+    is_by_row: bool,
+) -> None: ...
+def take_blocks_apart(
+    name: str,
+    blocks: Tensor,
+    codes: Tensor,
+    scales: Tensor,
+    minimums: Tensor | None,
+    super_scales: Tensor | None,
+    super_minimums: Tensor | None,
+    /,
+) -> None: ...
 
 class Experts:
     def __new__(
