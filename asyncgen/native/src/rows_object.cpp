@@ -201,13 +201,13 @@ PyObject* ban(PyObject*, PyObject* const* args) {
     return refuse("places are", args[2], "of these masks they are [%lld] int64 on cpu",
                   static_cast<long long>(words.sizes[0]));
   }
-  if (!are_rows(args[2], places, scores.sizes[0])) return nullptr;
 #ifdef ASYNCGEN_CHECK
   if (!lies_within(args[0], scores, 4) || !lies_within(args[1], words, 4) ||
       !lies_within(args[2], places, 8)) {
     return nullptr;
   }
 #endif
+  if (!are_rows(args[2], places, scores.sizes[0])) return nullptr;
   const Ban task{scores.as<float>(),        scores.strides[0], scores.sizes[1],
                  words.as<std::uint32_t>(), words.sizes[1],    places.as<std::int64_t>(),
                  words.sizes[0]};
