@@ -26,13 +26,15 @@ class Streams:
         length: int,
         cache_bytes: int,
         work: str,
+        weights: str | None = None,
     ) -> dict[str, str]:
-        """Open the model with the library's defaults, but for its sizes."""
+        """Open the model with the library's defaults, but for its sizes and packing."""
         from asyncgen import AsyncLLM, cpu_kernels
 
         self._llm = AsyncLLM(
             folder,
             dtype=dtype,
+            quantize=weights,
             device="cpu",
             num_threads=threads,
             max_running=streams,
