@@ -133,7 +133,7 @@ PACKINGS = ("int8", "int4")
 """What weights may be packed to."""
 
 
-def packed_contenders(bits: Iterable[str], peers: Sequence[str] = ()) -> list[str]:
+def packed_contenders(bits: Sequence[str], peers: Sequence[str] = ()) -> list[str]:
     """List who takes part where packed weights are compared: ours in 16 bits first.
 
     Args:
