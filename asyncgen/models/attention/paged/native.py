@@ -73,7 +73,7 @@ class NativeAttention:
     @staticmethod
     def serves(storage: PagedStorage) -> bool:
         """Whether there is a kernel for these pages on this machine."""
-        is_here = storage.device.type == "cpu" and storage.heads_first
+        is_here = storage.device.type == "cpu" and storage.heads_first and storage.scales is None
         return (
             is_here and native.supports(storage.dtype) and storage.head_dim <= native.MOST_HEAD_DIM
         )
