@@ -8,7 +8,7 @@ largest is kept to that rounding, and zero exactly.
 Scales are float32: in 16 bits they would save 3 % of a head of 64, and the codes would have to
 be made for a rounded scale, which the largest number may not fit.
 
-What is no number stays none: the scale of a vector with a NaN is NaN, with an infinity infinite.
+What is no number stays none: the scale of a vector with a NaN or an infinity is NaN.
 """
 
 from __future__ import annotations
@@ -40,8 +40,9 @@ def encode(numbers: Tensor) -> tuple[Tensor, Tensor]:
         Codes ``[..., D]``, int8, and scales ``[...]``, float32.
     """
     wide = numbers.float()
-    scales = wide.abs().amax(-1) / MOST_CODE  # of a NaN it is NaN
-    scales = scales.masked_fill(scales < LEAST_SCALE, 0.0)
+    largest = wide.abs().amax(-1)  # of a NaN it is NaN
+    scales = (largest / MOST_CODE).masked_fill_(largest == torch.inf, torch.nan)
+    scales = scales.masked_fill_(scales < LEAST_SCALE, 0.0)
     codes = (wide / scales[..., None]).round_()
     # Zero through zero is zero, and what is no number is told by its scale.
     codes = codes.nan_to_num_(0.0, 0.0, 0.0).masked_fill_((scales == 0)[..., None], 0.0)

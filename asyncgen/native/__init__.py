@@ -93,7 +93,7 @@ def supports(dtype: torch.dtype) -> bool:
 
 def supports_packed_pages() -> bool:
     """Whether attention reads pages in 8 bits here, at the dtypes that are supported."""
-    return False
+    return kernels is not None and bool(kernels.features()["avx512_vnni"])
 
 
 def uses_tiles() -> bool:
