@@ -6,9 +6,10 @@ import torch
 from torch import Tensor
 
 _Layer: TypeAlias = tuple[
-    tuple[Tensor, Tensor], int, bool, float, float, Sequence[float] | None, bool, int
+    tuple[Tensor, ...], int, bool, float, float, Sequence[float] | None, bool, int
 ]
-"""A layer's keys and values, ``[P * K, page_size, D]`` each; its window or 0; whether that is a
+"""A layer's keys and values, ``[P * K, page_size, D]`` each, and where these are codes, int8, the
+scales of both, ``[P * K, page_size]``; its window or 0; whether that is a
 chunk; its scale; its soft cap or 0; a slope for each query head; whether it has sinks; which of a
 step's page tables is its own."""
 
@@ -139,6 +140,7 @@ class Attention:
         head_dim: int,
         page_size: int,
         uses_tiles: bool,
+        codes_of: torch.dtype | None,
     ) -> Attention: ...
     def lay_out(self, rows: array[int], pages: array[int], out: Tensor, /) -> None: ...
     def attend(self, layer: int, heads: Tensor, sinks: Tensor | None = None, /) -> Tensor: ...
