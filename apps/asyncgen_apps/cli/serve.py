@@ -24,9 +24,11 @@ from asyncgen_apps.cli.doors import (
     PrepareSeconds,
     PriorityKey,
     ReasoningFormat,
+    ResumeSecretFile,
     ToolFormat,
     TrustedProxy,
     check_reach,
+    read_secret,
 )
 from asyncgen_apps.cli.guard import UserError, one_line_errors, require_installed
 from asyncgen_apps.cli.process import prepare_process, settle
@@ -134,6 +136,7 @@ def serve(
     drain: Annotated[
         float, typer.Option(min=0, help="Seconds that requests may go on after SIGTERM.")
     ] = 30.0,
+    resume_secret_file: ResumeSecretFile = None,
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Say where the start went; log requests.")
     ] = False,
@@ -167,6 +170,8 @@ def serve(
         )
         startup = Startup()
 
+        import os
+
         from asyncgen_apps.doors import hosts_for
         from asyncgen_apps.openai_http import ServerSettings
         from asyncgen_apps.openai_http.streams import stream_settings
@@ -192,7 +197,9 @@ def serve(
                 head_seconds=head_seconds,
                 with_chat=with_chat,
             )
-            plan = _Plan(settings, stream_settings(settings, drain), drain, verbose)
+            secret = read_secret(resume_secret_file, os.environ)
+            streams = stream_settings(settings, drain, secret)
+            plan = _Plan(settings, streams, drain, verbose)
         except ValueError as error:
             raise UserError(str(error)) from None
         listeners = [_bind(host, port)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import secrets
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ray import serve
@@ -36,6 +38,8 @@ def build_app(settings: RaySettings | Mapping[str, Any] | None = None) -> Applic
         ValueError: A name that is none, or a value that is not allowed.
     """
     known = settings if isinstance(settings, RaySettings) else read_settings(settings or {})
+    if not known.resume_secret:
+        known = replace(known, resume_secret=secrets.token_urlsafe(32))
     actor = {"num_cpus": known.num_cpus, "num_gpus": known.num_gpus}
     scaling: dict[str, Any] = {"num_replicas": known.replicas}
     if known.max_replicas is not None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
+from asyncgen_apps.websocket.tickets import LEAST_SECRET
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -33,6 +35,9 @@ class RaySettings:
         api_keys: That open the ingress; empty: none is needed.
         allowed_hosts: Names by which the ingress may be called where no key is needed.
         with_chat: Whether the chat page is at ``/``.
+        resume_secret: Shared by all ingresses, which take each other's streams up, 16 characters
+            or more; empty: one is drawn when the application is built, so that ingresses of one
+            that is built anew do not know the streams of those before.
     """
 
     model: str = "demo"
@@ -50,6 +55,7 @@ class RaySettings:
     api_keys: Sequence[str] = ()
     allowed_hosts: Sequence[str] = ()
     with_chat: bool = False
+    resume_secret: str = field(default="", repr=False)
 
     def __post_init__(self) -> None:
         """Refuse what is none.
@@ -77,6 +83,8 @@ class RaySettings:
         if self.max_replicas is not None and self.max_replicas < self.replicas:
             allowed = f"at least `replicas`, which is {self.replicas}"
             raise ValueError(f"`max_replicas` is {self.max_replicas!r}: {allowed}")
+        if 0 < len(self.resume_secret) < LEAST_SECRET:
+            raise ValueError(f"`resume_secret` is too short: {LEAST_SECRET} characters or more")
         if self.target_requests <= 0:
             raise ValueError(f"`target_requests` is {self.target_requests!r}: a number above 0")
 
@@ -98,9 +106,9 @@ def read_settings(values: Mapping[str, Any]) -> RaySettings:
 
 def _typed(name: str, value: Any) -> Any:
     """A value as its setting has it, where it came as a text."""
-    if not isinstance(value, str) or name == "model":
-        return value
     default = getattr(RaySettings(), name)
+    if not isinstance(value, str) or isinstance(default, str):
+        return value
     if isinstance(default, bool):
         return value.lower() in ("1", "true", "yes")
     if isinstance(default, int | float) or name == "max_replicas":
