@@ -24,6 +24,9 @@ class RaySettings:
         max_replicas: Up to so many where there is work for them; ``None``: no scaling.
         target_requests: Streams of a replica that are neither too many nor too few, where it
             scales; running and waiting ones count.
+        target_pages: Share of a replica's pages that running requests hold, likewise, up to 1.
+        upscale_seconds: How long there must be too much work before a replica is added.
+        downscale_seconds: How long there must be too little before one is taken away.
         ingresses: How many processes hold connections, from 1.
         num_cpus: Of a replica, as Ray counts them.
         num_gpus: Of a replica.
@@ -45,6 +48,9 @@ class RaySettings:
     replicas: int = 1
     max_replicas: int | None = None
     target_requests: float = 16.0
+    target_pages: float = 0.8
+    upscale_seconds: float = 3.0
+    downscale_seconds: float = 60.0
     ingresses: int = 1
     num_cpus: float = 1.0
     num_gpus: float = 0.0
@@ -75,6 +81,8 @@ class RaySettings:
             "num_cpus": 0,
             "num_gpus": 0,
             "drain_seconds": 0,
+            "upscale_seconds": 0,
+            "downscale_seconds": 0,
         }
         for name, lowest in least.items():
             value = getattr(self, name)
@@ -87,6 +95,8 @@ class RaySettings:
             raise ValueError(f"`resume_secret` is too short: {LEAST_SECRET} characters or more")
         if self.target_requests <= 0:
             raise ValueError(f"`target_requests` is {self.target_requests!r}: a number above 0")
+        if not 0 < self.target_pages <= 1:
+            raise ValueError(f"`target_pages` is {self.target_pages!r}: above 0, up to 1")
 
 
 def read_settings(values: Mapping[str, Any]) -> RaySettings:
