@@ -52,6 +52,7 @@ IN_ONE_CALL = frozenset(
         "has_feed_forward",
         "gates_in_queries",
         "mixer",
+        "stays",
     }
 )
 """The fields of a `BlockPlan` that are computed, or settled by its weights, in one call. A block

@@ -414,7 +414,8 @@ def _blocks(values: ConfigValues, family: Family, kinds: Kinds) -> tuple[BlockPl
         own = family.own(values, layer, kinds)
         mixer = family.mixer(values, layer) if kind in MIXING else None
         attends, feeds = kind in ATTENDING, family.has_feed_forward(values, layer, kind)
-        parts = heads, experts, normed, own, mixer, attends, feeds
+        stays = family.stays(values, layer, kind)
+        parts = heads, experts, normed, own, mixer, attends, feeds, stays
         if parts not in made:
             made[parts] = replace(
                 block,
@@ -425,6 +426,7 @@ def _blocks(values: ConfigValues, family: Family, kinds: Kinds) -> tuple[BlockPl
                 mixer=mixer,
                 has_attention=attends,
                 has_feed_forward=feeds,
+                stays=stays,
             )
         return made[parts]
 

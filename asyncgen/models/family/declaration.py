@@ -123,6 +123,10 @@ def _no_kind(values: ConfigValues, layer: int, kind: str) -> bool:
     return False
 
 
+def _nothing_stays(values: ConfigValues, layer: int, kind: str) -> tuple[float, float] | None:
+    return None
+
+
 def _usual_heads(values: ConfigValues, layer: int, kind: str) -> HeadsPlan | None:
     return None
 
@@ -212,6 +216,7 @@ class Family:
         output_scale: See `BlockPlan`.
         gate_scale: See `BlockPlan`.
         down_scale: See `BlockPlan`.
+        stays: See `BlockPlan`; of a layer of this number and kind.
         has_head_bias: See `StreamPlan`.
         logit_scale: See `StreamPlan`.
         logit_cap: See `StreamPlan`.
@@ -292,6 +297,7 @@ class Family:
     output_scale: Setting[float] = 1.0
     gate_scale: Setting[float] = 1.0
     down_scale: Setting[float] = 1.0
+    stays: Callable[[ConfigValues, int, str], tuple[float, float] | None] = _nothing_stays
     has_head_bias: Setting[bool] = False
     logit_scale: Setting[float] = 1.0
     logit_cap: Setting[float | None] = None

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 from asyncgen.models.family.convolution import ConvolutionPlan
 from asyncgen.models.family.delta import DeltaPlan
+from asyncgen.models.family.lightning import LightningPlan
+from asyncgen.models.mixers.lightning import lightning_rules
 from asyncgen.weight_map import WeightRule, module_rules
 
 if TYPE_CHECKING:
@@ -32,6 +34,8 @@ def mixer_rules(config: ModelConfig, index: int, plan: MixerPlan) -> list[Weight
         return _delta_rules(target, stored, hidden, plan)
     if isinstance(plan, ConvolutionPlan):
         return _convolution_rules(target, stored, hidden, plan)
+    if isinstance(plan, LightningPlan):
+        return lightning_rules(target, stored, hidden, plan)
     return _mamba_rules(target, stored, hidden, plan)
 
 

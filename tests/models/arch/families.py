@@ -116,6 +116,14 @@ HYBRIDS: dict[str, dict[str, Any]] = {
         "num_dense_layers": 1,
         **_EXPERTS,
     },
+    "minimax": {
+        "head_dim": 8,
+        "full_attn_alpha_factor": 1.3,
+        "linear_attn_alpha_factor": 0.8,
+        "mlp_alpha_factor": 1.1,
+        "mlp_beta_factor": 0.9,
+        **_LOCAL,
+    },
     "nemotron_h": {
         "num_hidden_layers": ...,
         "layers_block_type": ["mamba", "mlp", "attention", "moe", "mamba"],

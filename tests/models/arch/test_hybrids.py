@@ -141,6 +141,8 @@ def test_layers_are_called_what_they_are(family: str) -> None:
             "kda_layers",
         ),
         ("olmo_hybrid", {"linear_num_value_heads": 7}, "`linear_num_value_heads`"),
+        ("minimax", {"hidden_act": "gelu"}, "`hidden_act`"),
+        ("minimax", {"linear_attn_alpha_factor": "much"}, "`linear_attn_alpha_factor`"),
     ],
 )
 def test_values_that_make_no_sense_are_refused_by_name(

@@ -109,6 +109,12 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
         {"use_expert_bias": False, "num_dense_layers": 0, "conv_L_cache": 4},
         {"layer_types": ["full_attention", "conv"] * 2, "norm_eps": 1e-3, **_UNTIED},
     ],
+    "minimax": [
+        {"full_attn_beta_factor": 0.7, "linear_attn_beta_factor": 1.4, **_TIED},
+        {"layer_types": ["linear_attention"] * 3 + ["full_attention"], "block_size": 4, **_ONE},
+        {"full_attn_alpha_factor": 3.556, "linear_attn_alpha_factor": 3.556, "sliding_window": 6},
+        {"num_attention_heads": 3, "num_key_value_heads": 3, "head_dim": 10, "rms_norm_eps": 1e-3},
+    ],
     "nemotron_h": [
         {"layers_block_type": ["attention", "mlp", "mamba"], "use_bias": True, "n_groups": 1},
         {

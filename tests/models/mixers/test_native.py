@@ -109,6 +109,20 @@ VARIANTS |= {
     "convolution": LFM2,
     "convolution of odd size": {**LFM2, "hidden_size": 36, "conv_L_cache": 5, "conv_bias": True},
 }
+LIGHTNING = {
+    "model_type": "minimax",
+    "intermediate_size": 40,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 1,
+    "num_local_experts": 3,
+    "layer_types": ["linear_attention"] * 2,
+    "linear_attn_beta_factor": 0.7,
+}
+VARIANTS |= {
+    "lightning": LIGHTNING,
+    "lightning of odd sizes": {**LIGHTNING, "num_attention_heads": 3, "head_dim": 22},
+    "lightning of long heads": {**LIGHTNING, "num_attention_heads": 1, "head_dim": 130},
+}
 LENGTHS = [37, 1, 70, 5]
 
 
