@@ -64,20 +64,21 @@ def check_mode(mode: GenerationMode, situation: Situation) -> None:
 
 
 def _check_states(mode: GenerationMode, on: Situation) -> None:
-    """What takes tokens back needs keys and values: a state does not tell what it was before.
+    """Refuse what the reference refuses of models with states.
+
+    Contrastive search takes tokens back, and a state does not tell what it was before.
 
     Raises:
         InvalidRequestError: Names the parameter.
     """
     names = {
-        GenerationMode.CONTRASTIVE_SEARCH: "penalty_alpha",
-        GenerationMode.DOLA_GENERATION: "dola_layers",
+        GenerationMode.CONTRASTIVE_SEARCH: ("penalty_alpha", "which take no token back"),
+        GenerationMode.DOLA_GENERATION: ("dola_layers", "for which there is no DoLa"),
     }
     if mode in names and keeps_states(on.model.core.config):
-        name, model_type = names[mode], on.model.config.model_type
+        (name, why), model_type = names[mode], on.model.config.model_type
         raise InvalidRequestError(
             name,
             getattr(on.config, name),
-            f"the layers of a {model_type} model keep states, which take no token back; leave it "
-            "out",
+            f"the layers of a {model_type} model keep states, {why}; leave it out",
         )
