@@ -13,6 +13,8 @@ from asyncgen.models.family.states import MAMBA_2, dual_plan
 from asyncgen.models.family.values import MOST_LAYERS
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from asyncgen.models.family.experts import ExpertsPlan
     from asyncgen.models.family.values import ConfigValues, Kinds
 
@@ -22,6 +24,29 @@ _KINDS = {
     **{kind: kind for kind in (STATE, FULL, FEED, EXPERTS)},
 }
 _LETTERS = {"M": STATE, "*": FULL, "-": FEED, "E": EXPERTS}
+
+_NAMES = {
+    **{key: LLAMA_NAMES[key] for key in ("lm_head",)},
+    "embed_tokens": "backbone.embeddings",
+    "layers": "backbone.layers",
+    "norm": "backbone.norm_f",
+    "input_norm": "norm",
+    "mixer": "mixer",
+    "qkv": "mixer.q_proj mixer.k_proj mixer.v_proj",
+    "output": "mixer.o_proj",
+    "up": "mixer.up_proj",
+    "down": "mixer.down_proj",
+}
+_EXPERTS_NAMES = {
+    "router": "mixer.gate",
+    "correction": "mixer.gate.e_score_correction_bias",
+    "experts_gate_up": "mixer.experts.*.up_proj",
+    "experts_down": "mixer.experts.*.down_proj",
+    "shared_gate_up": "mixer.shared_experts.up_proj",
+    "shared_down": "mixer.shared_experts.down_proj",
+    "experts_enter": "mixer.fc1_latent_proj",
+    "experts_leave": "mixer.fc2_latent_proj",
+}
 
 
 def _layers(values: ConfigValues) -> int:
@@ -43,6 +68,10 @@ def _kinds(values: ConfigValues) -> Kinds:
     return tuple(_LETTERS[letter] for letter in pattern)
 
 
+def _names(values: ConfigValues) -> Mapping[str, str]:
+    return {**_NAMES, **_EXPERTS_NAMES} if EXPERTS in _kinds(values) else _NAMES
+
+
 def _experts(values: ConfigValues, layer: int) -> ExpertsPlan | None:
     kinds = values.once("hybrid_override_pattern", lambda stated: _kinds(values))
     if kinds[layer] != EXPERTS:
@@ -57,26 +86,7 @@ def _experts(values: ConfigValues, layer: int) -> ExpertsPlan | None:
 FAMILY = Family(
     "nemotron_h",
     "NemotronHForCausalLM",
-    names={
-        **{key: LLAMA_NAMES[key] for key in ("lm_head",)},
-        "embed_tokens": "backbone.embeddings",
-        "layers": "backbone.layers",
-        "norm": "backbone.norm_f",
-        "input_norm": "norm",
-        "mixer": "mixer",
-        "qkv": "mixer.q_proj mixer.k_proj mixer.v_proj",
-        "output": "mixer.o_proj",
-        "up": "mixer.up_proj",
-        "down": "mixer.down_proj",
-        "router": "mixer.gate",
-        "correction": "mixer.gate.e_score_correction_bias",
-        "experts_enter": "mixer.fc1_latent_proj",
-        "experts_gate_up": "mixer.experts.*.up_proj",
-        "experts_down": "mixer.experts.*.down_proj",
-        "experts_leave": "mixer.fc2_latent_proj",
-        "shared_gate_up": "mixer.shared_experts.up_proj",
-        "shared_down": "mixer.shared_experts.down_proj",
-    },
+    names=_names,
     unneeded=(r"^mtp\.",),
     defaults={
         **MAMBA_2,

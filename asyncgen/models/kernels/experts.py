@@ -280,6 +280,7 @@ class Experts(Prepared):
             down, NativeStack | PackedStack
         ):
             assert native.kernels is not None and isinstance(router, NativeKernel)
+            beside: tuple[Any, ...]
             beside = self.enter, self.leave, self.shared_gate_up, self.shared_down
             enter, leave, shared_gate_up, shared_down = (
                 None if one is None else one.ready().compiled for one in beside

@@ -94,7 +94,7 @@ class DeltaMixer(Prepared):
         """
         plan = self.plan
         wide = self.enter.ready().product(x)
-        inputs, steps, gate = torch.split(wide, plan.entering, dim=-1)
+        inputs, steps, gate = torch.split(wide, list(plan.entering), dim=-1)
         if self.decays is not None and self.gates is not None:
             steps = self.decays.ready().product(steps.contiguous())
             gate = self.gates.ready().product(gate.contiguous())
