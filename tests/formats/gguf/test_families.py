@@ -33,6 +33,8 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     "gemma2": {"query_pre_attn_scalar": 12},  # llama.cpp divides by the size of a head
     "gemma3_text": {"query_pre_attn_scalar": 12},
     "hunyuan_v1_dense": {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}},
+    # Experts have an architecture of their own there.
+    "nemotron_h": {"layers_block_type": ["mamba", "mlp", "attention", "mlp", "mamba"]},
 }
 SWITCHED: dict[str, dict[str, Any]] = {
     "llama": {
