@@ -124,7 +124,7 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
             "conv_kernel": 2,
         },
         {"mamba_num_heads": 4, "mlp_hidden_act": "silu", "layer_norm_epsilon": 1e-3},
-        {"moe_latent_size": 12, "routed_scaling_factor": 2.5, "norm_topk_prob": False},
+        {"moe_latent_size": 24, "routed_scaling_factor": 2.5, "norm_topk_prob": False},
         {
             "layers_block_type": ["moe", "mamba", "attention", "moe"],
             "n_routed_experts": 6,
