@@ -135,6 +135,7 @@ HYBRIDS: dict[str, dict[str, Any]] = {
         "moe_intermediate_size": 16,
         "moe_shared_expert_intermediate_size": 16,
     },
+    "recurrent_gemma": {"lru_width": 40, "attention_window_size": 6},
     "qwen3_5_moe_text": {**_DELTA, **_EXPERTS, "shared_expert_intermediate_size": 24},
     "qwen3_5_text": _DELTA,
     "qwen3_next": {**_DELTA, **_EXPERTS, "shared_expert_intermediate_size": 24},

@@ -68,7 +68,8 @@ def test_layers_are_called_what_they_are(family: str) -> None:
     config = ModelConfig.from_hf({"model_type": family})
     for layer, kind in enumerate(config.layer_types):
         assert (layer in config.mixing) == (kind in ("linear_attention", "hybrid"))
-        assert (layer in config.attending) == (kind in ("full_attention", "hybrid"))
+        attending = ("full_attention", "sliding_attention", "hybrid")
+        assert (layer in config.attending) == (kind in attending)
 
 
 @pytest.mark.parametrize(
@@ -85,6 +86,8 @@ def test_layers_are_called_what_they_are(family: str) -> None:
         ("nemotron_h", {"layers_block_type": ["mamba", "moe"]}, "`layers_block_type`"),
         ("nemotron_h", {"hybrid_override_pattern": "M-E"}, "`hybrid_override_pattern`"),
         ("lfm2", {"full_attn_idxs": "all"}, "`full_attn_idxs`"),
+        ("recurrent_gemma", {"block_types": ["attention", "mamba"]}, "`block_types`"),
+        ("recurrent_gemma", {"lru_width": 33}, "`lru_width`"),
         ("minimax", {"hidden_act": "gelu"}, "`hidden_act`"),
         ("minimax", {"linear_attn_alpha_factor": "much"}, "`linear_attn_alpha_factor`"),
     ],
