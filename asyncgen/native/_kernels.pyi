@@ -182,6 +182,9 @@ class DeltaMixer:
         leave: Linear,
         *,
         heads: int,
+        decays: Linear | None,
+        gates: Linear | None,
+        most_rate: float,
     ) -> DeltaMixer: ...
     def add_to(self, stream: Tensor, x: Tensor, states: States, layer: int, /) -> None: ...
 

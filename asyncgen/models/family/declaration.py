@@ -145,6 +145,8 @@ class Family:
             ``layers`` and a number; several names are joined; ``*`` is each query or key head, or
             each expert; experts of one tensor are named in full. A
             norm that is not named is not there.
+        names_by_kind: Names in the place of `names` for layers of some kinds.
+        other_names: What some files call a module of a block, by the name that it has here.
         unneeded: Regular expressions of names that checkpoints carry in vain.
         guesses_ahead: Whether behind the last layer there may be ``num_nextn_predict_layers``
             others, which guess tokens ahead and are not needed.
@@ -229,6 +231,8 @@ class Family:
     has_encoder: bool = False
 
     names: Setting[Mapping[str, str]] = field(default_factory=lambda: LLAMA_NAMES)
+    names_by_kind: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    other_names: Mapping[str, str] = field(default_factory=dict)
     unneeded: tuple[str, ...] = ()
     guesses_ahead: bool = False
     is_transposed: bool = False

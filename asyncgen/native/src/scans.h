@@ -99,11 +99,12 @@ struct Delta {
 
 void apply_delta(const Delta& delta) noexcept;
 
-// out = sigmoid(x).
+// out = most * sigmoid(x).
 template <typename T>
 struct Rates {
   const T* x;  // [rows, heads]
   std::int64_t x_stride, rows, heads;
+  float most;
   float* out;  // [rows, heads]
 };
 
