@@ -170,4 +170,5 @@ bool add_states(PyObject* module);
 bool add_scans(PyObject* module);
 bool add_delta(PyObject* module);
 bool add_convolution(PyObject* module);
+bool add_lightning(PyObject* module);
 bool add_layers(PyObject* module);
