@@ -78,6 +78,9 @@ class Sample(RequestState):
             salt: See `RequestState`.
         """
         config, most = request.params.config, request.ends.max_length
+        reader, chunk = request.reader, config.prefill_chunk_size
+        if reader is not None and reader.most_tokens is not None:
+            chunk = min(chunk or reader.most_tokens, reader.most_tokens)
         super().__init__(
             request_id=sample_name(request.id, index),
             initial_tokens=request.starting_ids,
@@ -85,9 +88,9 @@ class Sample(RequestState):
             max_new_tokens=None if most is None else max(most - len(request.starting_ids), 1),
             priority=request.params.priority,
             client=request.params.client,
-            prefill_chunk_size=config.prefill_chunk_size,
+            prefill_chunk_size=chunk,
             salt=salt,
-            is_whole=request.pool is not None and request.pool.is_whole,
+            is_whole=reader is not None and reader.is_whole,
         )
         self.request = request
         self.index = index
