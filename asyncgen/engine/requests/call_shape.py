@@ -17,6 +17,7 @@ from asyncgen.chat_formats.argument_schema import UnwritableError
 from asyncgen.chat_formats.grammar import CallGrammar
 from asyncgen.errors import InvalidRequestError
 from asyncgen.structured.narrowing import narrowed
+from asyncgen.structured.refusing import UnkeptError, refuse_unkept
 from asyncgen.structured.shape import Shape
 
 if TYPE_CHECKING:
@@ -125,6 +126,9 @@ def _writer(tokenizer: Tokenizer, formats: ChatFormats, given: Mapping[str, Any]
     if not isinstance(choice, str):
         functions = [each for each in functions if each["name"] == choice["function"]["name"]]
     is_free = choice == "auto"
+    for each in functions:
+        if not is_free or each.get("strict"):
+            _refuse_unkept(each, "tools" if is_free else "tool_choice")
     schemas = {
         each["name"]: {}
         if is_free and not each.get("strict")
@@ -136,6 +140,14 @@ def _writer(tokenizer: Tokenizer, formats: ChatFormats, given: Mapping[str, Any]
     added = {} if backend is None else backend.get_added_tokens_decoder()
     special = {token.content: number for number, token in added.items() if token.special}
     return CallGrammar(formats.tools.words, schemas, special, is_single=is_single)
+
+
+def _refuse_unkept(function: Mapping[str, Any], parameter: str) -> None:
+    """Refuse a tool whose schema no grammar keeps to."""
+    try:
+        refuse_unkept(function.get("parameters") or {})
+    except UnkeptError as error:
+        raise InvalidRequestError(parameter, function["name"], str(error)) from None
 
 
 def _optional(reasoning: ReasoningFormat | None) -> ReasoningFormat | None:
