@@ -14,7 +14,7 @@ import torch
 from asyncgen.engine.ahead import BegunStep, UnreadTokens
 from asyncgen.engine.events import EventWriter
 from asyncgen.engine.requests.request import clock, fail
-from asyncgen.engine.sample import Sample
+from asyncgen.engine.sample import Sample, forced_room
 from asyncgen.engine.sampling.logprobs import named_logprob
 from asyncgen.engine.scheduling.groups import withdraw
 from asyncgen.engine.scheduling.state import RequestStatus
@@ -105,6 +105,7 @@ class Batch:
         self._events: dict[Request, EventWriter] = {}  # of those that have had a step
         self._readers: dict[RequestState, HiddenReader] = {}  # of samples that it is told of
         self._num_decoding = 0
+        self._forced_room: int | None = None  # what is left of it in this step
         # Attention has no budget of its own: each row reads no more than the pool holds, or,
         # where windows give pages back, no more than there is.
         pool = scheduler.cache
@@ -366,6 +367,7 @@ class Batch:
     def _settle(self, samples: list[Sample], sampled: Sampled) -> None:
         """Append the tokens, tell the readers, end what has ended."""
         failures = sampled.failures
+        self._forced_room = forced_room(samples)
         with LoopBell.together():
             for number, sample in enumerate(samples):
                 if sample.status >= _FINISHED:  # another sample of the same request has failed
@@ -388,8 +390,10 @@ class Batch:
         reason = sample.reason_to_end(sampled.scores.get(number))
         token_ids: tuple[int, ...] = (token_id,)
         if sample.matcher is not None and not self._runs_ahead:  # no next step is under way
-            while reason is None and (forced := sample.take_forced()):
+            while reason is None and (forced := sample.take_forced(self._forced_room)):
                 token_ids += tuple(forced)
+                if self._forced_room is not None:
+                    self._forced_room -= len(forced)
                 reason = sample.reason_to_end(None)
         logprobs: tuple[TokenLogprob, ...] | None = None
         if number in sampled.logprobs:

@@ -11,6 +11,7 @@ import time
 from typing import TYPE_CHECKING, Any, Self, cast
 
 import anyio
+import anyio.to_thread
 
 from asyncgen import PromptParams
 from asyncgen_apps.sizes import LARGE_AT_ONCE
@@ -24,6 +25,8 @@ from asyncgen_apps.websocket.records import say
 from asyncgen_apps.websocket.replay import Piece
 from asyncgen_apps.websocket.session import Session
 from asyncgen_apps.websocket.settings import StreamSettings
+from asyncgen_apps.websocket.takeover import CHANGED, engine_of, params_behind
+from asyncgen_apps.websocket.tickets import Ticket, digest
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -187,8 +190,12 @@ class StreamService:
             prompt=request.source if secret else None,
             params=params if secret else None,
         )
+        behind = order.behind
         try:
-            mine = answer.client.marked(params)
+            asked = params
+            if behind is not None:
+                asked = params_behind(params, behind, self.fingerprint, self.registry.signer)
+            mine = answer.client.marked(asked)
             stream = self._llm.stream(cast("Prompt", request.source), **mine)
         except Exception as error:
             answer.fail(from_exception(error, frozenset(params)))
@@ -271,8 +278,10 @@ class StreamService:
         began = time.monotonic()
         try:
             await self._check_length(order)
+            wanted = await self._digest(order)
             async with stream:
                 answer.seed = stream.seed
+                self.registry.rename(answer, self._token(order, params, wanted))
                 answer.accepted(await self._queue_position())
                 await self._read(answer, stream, params)
             answer.finish(done_message(stream.result, aborted=answer in self._aborting))
@@ -316,6 +325,28 @@ class StreamService:
             piece = piece_of(event, position, with_tokens=answer.with_tokens)
             if piece is not None and not answer.add(piece):
                 return
+
+    async def _digest(self, order: Begin) -> bytes:
+        """The digest of a request; of a large one on a worker thread.
+
+        Raises:
+            _Refused: It is not the one that another server has begun.
+        """
+        if order.is_large:
+            found = await anyio.to_thread.run_sync(digest, order.request, limiter=self.readers)
+        else:
+            found = digest(order.request)
+        if order.behind is not None and found != order.behind.ticket.wanted:
+            raise _Refused(CHANGED)
+        return found
+
+    def _token(self, order: Begin, params: dict[str, Any], wanted: bytes) -> str:
+        """The token of a request that the engine has taken."""
+        answer, behind, signer = order.answer, order.behind, self.registry.signer
+        began = signer.clock() if behind is None else behind.ticket.began
+        engine = engine_of(params, behind, self.fingerprint, signer)
+        assert answer.seed is not None
+        return signer.sign(Ticket(began, answer.seed, signer.owner(answer.client), engine, wanted))
 
     async def _queue_position(self) -> int | None:
         """Place of a request that was posted now, as of the engine's last step."""

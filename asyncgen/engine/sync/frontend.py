@@ -281,7 +281,9 @@ def engine_options(
         given = {**shared, **{name: value for name, value in documented.items() if value}}
         if not allow_block_sharing:
             given["allow_block_sharing"] = False
-        chosen = translated(batching, model, given)
+        # What the configuration has no word for.
+        cache_dtype = given.pop("kv_cache_dtype", "auto")
+        chosen = translated(batching, model, given, cache_dtype)
         allow_block_sharing = chosen.pop("allow_block_sharing")
     return EngineOptions(
         prefix_caching=allow_block_sharing,

@@ -79,6 +79,8 @@ class Request:
         server: Which of the client's addresses has accepted it last.
         fingerprint: Of the engine that has generated what has arrived; ``None`` promises nothing.
         exact: Whether what has arrived is what one engine alone would have said.
+        is_repeated: Whether a server that has not begun it was told all of it, and has not
+            accepted it yet.
     """
 
     def __init__(
@@ -105,6 +107,8 @@ class Request:
         self.server = 0
         self.fingerprint: str | None = None
         self.exact = True
+        self.is_repeated = False
+        self._seed: int | None = None
         self._clock = clock
         self._accepted_at: float | None = None
         self._has_moved = self._starts_over = False
@@ -136,10 +140,12 @@ class Request:
         """Whether the server need not go on with it."""
         return self.left or self.cancel_wanted
 
-    def accept(self, resume_token: str) -> None:
+    def accept(self, resume_token: str, seed: int | None = None) -> None:
         """The server has taken it up, or taken it up again."""
         self.phase = Phase.ACCEPTED
         self.resume_token = resume_token
+        self.is_repeated = False
+        self._seed = seed if self._seed is None else self._seed
         if self._accepted_at is None:
             self._accepted_at = self._clock()
         self.wake()
@@ -151,6 +157,22 @@ class Request:
         self._rests.clear()
         if not self._is_prompt_told:
             self._prompt.clear()
+
+    def repeat(self) -> None:
+        """A server that has not begun it is told all of it, and goes on behind its tokens."""
+        self.is_repeated = self._has_moved = True
+        self._rests.clear()
+
+    @property
+    def arrived(self) -> tuple[list[list[int]], list[int]]:
+        """The ids of each sample that have arrived, and how many tokens each has with them."""
+        ids = [list(self._samples.get(row, _Text()).token_ids) for row in range(self.asked)]
+        return ids, [len(first) + len(row) for first, row in zip(self._given(), ids, strict=True)]
+
+    @property
+    def starts_over(self) -> bool:
+        """Whether it was begun anew, as it cannot go on behind tokens."""
+        return self._starts_over
 
     def start_over(self, fingerprint: str | None) -> bool:
         """It cannot go on behind tokens: it shall be sent again, and what has arrived be dropped.
@@ -181,16 +203,21 @@ class Request:
         if self._starts_over:
             for index, sample in self._samples.items():
                 self._dropped[index] = sum(map(len, sample.texts)), len(sample.token_ids)
-            return self.params
-        given = self.params.get("generated_ids") or []
-        lists = given if given and isinstance(given[0], list) else [given]
+            drawn = {} if self._seed is None else {"seed": self._seed}
+            return {**drawn, **self.params}
         rows = [
             [*ids, *self._samples.get(index, _Text()).token_ids]
-            for index, ids in enumerate([*lists, *([[]] * self.asked)][: self.asked])
+            for index, ids in enumerate(self._given())
         ]
         more = {} if self.fingerprint is None else {"fingerprint": self.fingerprint}
         told = {name: each for name, each in self.params.items() if name != "prompt_logprobs"}
         return {**told, "generated_ids": rows if self.asked > 1 else rows[0], **more}
+
+    def _given(self) -> list[list[int]]:
+        """The ids that it was asked with, of each sample."""
+        given = self.params.get("generated_ids") or []
+        lists = given if given and isinstance(given[0], list) else [given]
+        return [*lists, *([[]] * self.asked)][: self.asked]
 
     def add(
         self,
