@@ -46,6 +46,17 @@ def cut_off(tensor: Tensor) -> Tensor:
     return tensor
 
 
+def test_bans_stay_inside_of_their_tensors(kernels: Any) -> None:
+    scores, words = torch.zeros(3, 70), torch.zeros(2, 3, dtype=torch.int32)
+    kernels.ban(scores, words, torch.tensor([2, 0]))
+    assert scores.isinf().sum(1).tolist() == [70, 0, 70]
+    for number in range(3):
+        given = [scores.clone(), words.clone(), torch.tensor([2, 0])]
+        cut_off(given[number])
+        with pytest.raises(RuntimeError, match=r"bytes at|memory is"):
+            kernels.ban(*given)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_products_stay_inside_of_their_tensors(dtype: torch.dtype) -> None:
     kernel = NativeKernel(torch.randn(64, 64).to(dtype), torch.randn(64))

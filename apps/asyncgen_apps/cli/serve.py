@@ -25,9 +25,11 @@ from asyncgen_apps.cli.doors import (
     PrepareSeconds,
     PriorityKey,
     ReasoningFormat,
+    ResumeSecretFile,
     ToolFormat,
     TrustedProxy,
     check_reach,
+    read_secret,
 )
 from asyncgen_apps.cli.guard import UserError, one_line_errors, require_installed
 from asyncgen_apps.cli.process import prepare_process, settle
@@ -135,6 +137,7 @@ def serve(
     drain: Annotated[
         float, typer.Option(min=0, help="Seconds that requests may go on after SIGTERM.")
     ] = 30.0,
+    resume_secret_file: ResumeSecretFile = None,
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Say where the start went; log requests.")
     ] = False,
@@ -170,6 +173,8 @@ def serve(
         )
         startup = Startup()
 
+        import os
+
         from asyncgen_apps.doors import hosts_for
         from asyncgen_apps.openai_http import ServerSettings
         from asyncgen_apps.openai_http.streams import stream_settings
@@ -195,7 +200,9 @@ def serve(
                 head_seconds=head_seconds,
                 with_chat=with_chat,
             )
-            plan = _Plan(settings, stream_settings(settings, drain), drain, verbose)
+            secret = read_secret(resume_secret_file, os.environ)
+            streams = stream_settings(settings, drain, secret)
+            plan = _Plan(settings, streams, drain, verbose)
         except ValueError as error:
             raise UserError(str(error)) from None
         listeners = [_bind(host, port)]

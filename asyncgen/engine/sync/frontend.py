@@ -43,6 +43,7 @@ _NEED_TEXT = dict.fromkeys(
 _NO_ROOM = {
     "streamer": "a request has none; add it with `streaming=True` and read its results",
     "skip_special_tokens": "results are token ids",
+    "prompt_logprobs": "results do not hold them; read `llm.stream(…).result.prompt_logprobs`",
     "token_healing": "it changes the prompt, which results show as it was; call `model.generate`",
 }
 

@@ -199,6 +199,18 @@ struct Gates {
 void pass_gates_f32(const Gates<float>& gates) noexcept;
 void pass_gates_bf16(const Gates<bf16>& gates) noexcept;
 
+// Bans tokens of some rows: the score becomes -inf wherever the bit of a token is not set.
+struct Ban {
+  float* scores;  // [all rows, vocab]
+  std::int64_t stride, vocab;
+  const std::uint32_t* words;  // [rows, num_words], a bit for each token
+  std::int64_t num_words;
+  const std::int64_t* places;  // [rows] which rows of the scores they are
+  std::int64_t rows;
+};
+
+void ban_f32(const Ban& ban) noexcept;
+
 // Some tokens of one text: the first one's number in the step, how many there are, the position of
 // the first, and where the text's page table begins in the step's list of pages.
 struct Row {
