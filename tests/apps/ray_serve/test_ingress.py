@@ -97,7 +97,8 @@ def test_streams_outlive_a_killed_ingress(cluster: Cluster) -> None:
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("part", range(3))
+@pytest.mark.parametrize("part", range(5))
 def test_fifty_kills_of_an_ingress(cluster: Cluster, part: int) -> None:
+    cluster.deploy(ingresses=3)
     cluster.wait("engine", 2)
-    say("kills of an ingress", *asyncio.run(kills(cluster, 17, seed=part)))
+    say("kills of an ingress", *asyncio.run(kills(cluster, 10, seed=part)))
