@@ -25,6 +25,7 @@ class WeightRule:
         order: Which row of the joined sources each row of the parameter is; ``None``: the same.
             Where there are as many as elements, elements are meant.
         matrices: How many matrices lie one below the other in each source; those are transposed.
+        is_cut_anyhow: Whether files may have cut the whole into these sources at other rows.
     """
 
     target: str
@@ -33,6 +34,7 @@ class WeightRule:
     transposed: bool = False
     order: tuple[int, ...] | None = None
     matrices: int = 1
+    is_cut_anyhow: bool = False
 
 
 def module_rules(

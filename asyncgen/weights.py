@@ -231,12 +231,12 @@ def check_fit(rules: Sequence[WeightRule], ignored: Iterable[str], checkpoint: C
     Raises:
         ModelLoadError: They differ; names the first few missing, unexpected and misshapen ones.
     """
+    stored = checkpoint.tensors
     needed = {
         source: tuple(shape)
         for rule in rules
-        for source, shape in zip(rule.sources, rule.shapes, strict=True)
+        for source, shape in zip(rule.sources, _cut_as_stored(rule, stored), strict=True)
     }
-    stored = checkpoint.tensors
     patterns = [re.compile(pattern) for pattern in ignored]
     there = [name for name in needed if name in stored]
     found = {
@@ -261,6 +261,18 @@ def check_fit(rules: Sequence[WeightRule], ignored: Iterable[str], checkpoint: C
             f"the weights in {checkpoint.folder} do not fit its config.json: {'; '.join(faults)}; "
             "check that both come from the same model, and download it again"
         )
+
+
+def _cut_as_stored(
+    rule: WeightRule, stored: Mapping[str, StoredTensor]
+) -> Sequence[tuple[int, ...]]:
+    """The shapes of a rule's sources, cut at other rows where a file has them so and may."""
+    if not rule.is_cut_anyhow or not all(name in stored for name in rule.sources):
+        return rule.shapes
+    found = [tuple(stored[name].shape) for name in rule.sources]
+    columns = {shape[1:] for shape in (*found, *rule.shapes)}
+    rows = [sum(shape[0] for shape in shapes if shape) for shapes in (found, rule.shapes)]
+    return found if len(columns) == 1 and rows[0] == rows[1] else rule.shapes
 
 
 _MAKES_SCORES = re.compile(r"\b(qkv|q_norm|k_norm|cross_q|cross_kv|correction)\.")
@@ -441,8 +453,7 @@ class _Reader:
         parts = []
         for source, name in zip(sources, rule.sources, strict=True):
             part = self._packed(source)
-            minimums = part.full_minimums()
-            if not _is_finite(part.full_scales()) or not (minimums is None or _is_finite(minimums)):
+            if not part.is_finite():
                 raise ModelLoadError(tell_broken(checkpoint, name))
             parts.append(part)
         return ordered(parts, rule.order)

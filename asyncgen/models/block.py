@@ -52,6 +52,7 @@ IN_ONE_CALL = frozenset(
         "has_feed_forward",
         "gates_in_queries",
         "mixer",
+        "stays",
     }
 )
 """The fields of a `BlockPlan` that are computed, or settled by its weights, in one call. A block
@@ -95,7 +96,8 @@ class Workspace:
 
 def _branches(config: ModelConfig) -> bool:
     """Whether something is done with what a part adds to the stream."""
-    is_normed = "output_norm" in config.names or "down_norm" in config.names
+    named = (config.names, *config.names_by_kind.values())
+    is_normed = any("output_norm" in names or "down_norm" in names for names in named)
     experts = [block.experts for block in config.blocks if block.experts is not None]
     block = config.blocks[0]
     scales = {block.residual_scale, block.output_scale, block.down_scale}
@@ -146,7 +148,7 @@ class DecoderLayer(Prepared):
             self._make_feed_forward(config, dtype)
 
     def _norm(self, name: str, config: ModelConfig, dtype: torch.dtype) -> Norm | None:
-        if name not in config.names:
+        if name not in config.names_of(self.index):
             return None
         return Norm(config.hidden_size, self.eps, self.plan.norm, dtype=dtype)
 

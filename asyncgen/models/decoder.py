@@ -364,7 +364,8 @@ class DecoderLM(Prepared):
     def _make_layer(self, index: int, dtype: torch.dtype) -> nn.Module:
         plan = self.config.blocks[index]
         kind: type[Any] = DecoderLayer
-        if plan.mixer is not None or not (plan.has_attention and plan.has_feed_forward):
+        is_whole = plan.has_attention and plan.has_feed_forward and plan.stays is None
+        if plan.mixer is not None or not is_whole:
             kind = MixerLayer
         elif plan.own is not None:
             kind = AltUpLayer if self.config.stream.streams > 1 else OwnLayer

@@ -131,7 +131,8 @@ def gated_order(
 
 def _sources(config: ModelConfig, index: int, ours: str) -> list[str]:
     """What the files call a module of a layer, or the modules that are joined in it."""
-    return [f"{config.names['layers']}.{index}.{name}" for name in config.names[ours].split()]
+    names = config.names_of(index)
+    return [f"{names['layers']}.{index}.{name}" for name in names[ours].split()]
 
 
 def _product_rules(
@@ -152,7 +153,7 @@ def _product_rules(
 
 
 def _layer_rules(config: ModelConfig, family: Family, index: int) -> list[WeightRule]:
-    plan, names = config.blocks[index], config.names
+    plan, names = config.blocks[index], config.names_of(index)
     hidden, width = config.hidden_size, config.intermediate_size
     rules: list[WeightRule] = []
 

@@ -6,9 +6,10 @@ import torch
 from torch import Tensor
 
 _Layer: TypeAlias = tuple[
-    tuple[Tensor, Tensor], int, bool, float, float, Sequence[float] | None, bool, int
+    tuple[Tensor, ...], int, bool, float, float, Sequence[float] | None, bool, int
 ]
-"""A layer's keys and values, ``[P * K, page_size, D]`` each; its window or 0; whether that is a
+"""A layer's keys and values, ``[P * K, page_size, D]`` each, and where these are codes, int8, the
+scales of both, ``[P * K, page_size]``; its window or 0; whether that is a
 chunk; its scale; its soft cap or 0; a slope for each query head; whether it has sinks; which of a
 step's page tables is its own."""
 
@@ -17,6 +18,7 @@ def begin_team(threads: int, /) -> int: ...
 def end_team(before: int, /) -> None: ...
 def has_team() -> bool: ...
 def pass_gates(x: Tensor, gates: Tensor, /) -> None: ...
+def ban(scores: Tensor, words: Tensor, places: Tensor, /) -> None: ...
 
 class Linear:
     def __new__(
@@ -55,6 +57,27 @@ def packed_linear(
     matrices: int,
 ) -> Linear: ...
 def joined_linear(parts: Sequence[Linear], /) -> Linear: ...
+def write_panels(
+    panels: Tensor,
+    rows: Tensor,
+    weights: Sequence[tuple[Tensor | None, ...]],
+    *,
+    inputs: int,
+    group: int,
+    has_table: bool,
+    shares: bool,
+    is_by_row: bool,
+) -> None: ...
+def take_blocks_apart(
+    name: str,
+    blocks: Tensor,
+    codes: Tensor,
+    scales: Tensor,
+    minimums: Tensor | None,
+    super_scales: Tensor | None,
+    super_minimums: Tensor | None,
+    /,
+) -> None: ...
 
 class Experts:
     def __new__(
@@ -117,6 +140,7 @@ class Attention:
         head_dim: int,
         page_size: int,
         uses_tiles: bool,
+        codes_of: torch.dtype | None,
     ) -> Attention: ...
     def lay_out(self, rows: array[int], pages: array[int], out: Tensor, /) -> None: ...
     def attend(self, layer: int, heads: Tensor, sinks: Tensor | None = None, /) -> Tensor: ...
@@ -182,6 +206,9 @@ class DeltaMixer:
         leave: Linear,
         *,
         heads: int,
+        decays: Linear | None,
+        gates: Linear | None,
+        most_rate: float,
     ) -> DeltaMixer: ...
     def add_to(self, stream: Tensor, x: Tensor, states: States, layer: int, /) -> None: ...
 
@@ -189,6 +216,12 @@ class ConvolutionMixer:
     def __new__(
         cls, enter: Linear, window: Tensor, window_bias: Tensor | None, leave: Linear
     ) -> ConvolutionMixer: ...
+    def add_to(self, stream: Tensor, x: Tensor, states: States, layer: int, /) -> None: ...
+
+class LightningMixer:
+    def __new__(
+        cls, enter: Linear, kept: Tensor, norm: Norm, leave: Linear, *, scale: float
+    ) -> LightningMixer: ...
     def add_to(self, stream: Tensor, x: Tensor, states: States, layer: int, /) -> None: ...
 
 _Block: TypeAlias = tuple[
@@ -208,15 +241,17 @@ _Block: TypeAlias = tuple[
     bool,
     float,
     float,
-    DualMixer | SelectiveMixer | DeltaMixer | ConvolutionMixer | None,
+    DualMixer | SelectiveMixer | DeltaMixer | ConvolutionMixer | LightningMixer | None,
     bool,
+    Norm | None,
+    Norm | None,
 ]
 """Input norm; queries, keys and values, or what makes them of latent rows; norm of heads, or of all
 queries and of all keys; whether after they were turned; the number of the rope that turns them, or
 -1; sinks; output; its norm; second norm; up with its activation and down, or experts and nothing;
 the norm of what that gives; whether both parts are parallel; factors on what each adds; what goes
-on from a state; whether gates of what attention gives lie behind the heads. What is ``None`` is
-left out."""
+on from a state; whether gates of what attention gives lie behind the heads; norms that take the
+stream's place once the first, and the second, norm was made of it. What is ``None`` is left out."""
 
 class Layers:
     def __new__(cls, blocks: Sequence[_Block], *, rotary: Rotary, width: int) -> Layers: ...

@@ -10,6 +10,7 @@ from asyncgen_apps.cli.arguments import (
     Debug,
     Device,
     Dtype,
+    KVCacheDtype,
     Model,
     Quantize,
     Revision,
@@ -145,6 +146,7 @@ def serve(
     device: Device = None,
     dtype: Dtype = None,
     quantize: Quantize = None,
+    kv_cache_dtype: KVCacheDtype = None,
     threads: Threads = None,
     revision: Revision = None,
     token: Token = None,
@@ -165,6 +167,7 @@ def serve(
             max_queue,
             prepare_seconds,
             quantize=quantize,
+            kv_cache_dtype=kv_cache_dtype,
             tool_format=tool_format,
             reasoning_format=reasoning_format,
         )

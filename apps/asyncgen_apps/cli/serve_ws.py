@@ -11,6 +11,7 @@ from asyncgen_apps.cli.arguments import (
     Debug,
     Device,
     Dtype,
+    KVCacheDtype,
     Model,
     Quantize,
     Revision,
@@ -150,6 +151,7 @@ def serve_ws(
     device: Device = None,
     dtype: Dtype = None,
     quantize: Quantize = None,
+    kv_cache_dtype: KVCacheDtype = None,
     threads: Threads = None,
     revision: Revision = None,
     token: Token = None,
@@ -170,6 +172,7 @@ def serve_ws(
             max_queue,
             prepare_seconds,
             quantize=quantize,
+            kv_cache_dtype=kv_cache_dtype,
             tool_format=tool_format,
             reasoning_format=reasoning_format,
         )

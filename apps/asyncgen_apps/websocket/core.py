@@ -406,6 +406,8 @@ def _delta(answer: Answer, piece: Piece) -> dict[str, Any]:
         delta["tool_calls"] = [_without_nones(call) for call in piece.tool_calls]
     if piece.logprobs is not None:
         delta["logprobs"] = piece.logprobs  # dataclasses, laid out as the protocol has them
+    if piece.prompt_logprobs is not None:
+        delta["prompt_logprobs"] = piece.prompt_logprobs
     return delta
 
 

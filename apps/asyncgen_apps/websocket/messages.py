@@ -334,6 +334,9 @@ class Delta(_Message):
         position: Tokens that this sample has now, those of ``generated_ids`` among them.
         token_ids: With ``events: "tokens"``.
         logprobs: With ``events: "tokens"`` and where asked for, one for each token id.
+        prompt_logprobs: With ``events: "tokens"`` and where asked for: the next tokens of the
+            prompt, ``null`` for the first of all. They come before any text, in as many deltas as
+            it takes.
         time: With ``events: "tokens"``: seconds since the engine accepted the request.
     """
 
@@ -348,6 +351,7 @@ class Delta(_Message):
     position: Annotated[int, Field(ge=0)] | None = None
     token_ids: list[int] | None = None
     logprobs: list[Logprob] | None = None
+    prompt_logprobs: list[Logprob | None] | None = None
     time: float | None = None
 
 

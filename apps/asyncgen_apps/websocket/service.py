@@ -19,7 +19,7 @@ from asyncgen_apps.websocket.answers import Answer, Registry
 from asyncgen_apps.websocket.door import Door
 from asyncgen_apps.websocket.failures import RESTART_SECONDS, Fault, from_exception
 from asyncgen_apps.websocket.figures import Figures
-from asyncgen_apps.websocket.from_engine import done_message, piece_of
+from asyncgen_apps.websocket.from_engine import done_message, piece_of, prompt_pieces
 from asyncgen_apps.websocket.messages import CloseCode
 from asyncgen_apps.websocket.records import say
 from asyncgen_apps.websocket.replay import Piece
@@ -42,6 +42,7 @@ LAST_WORDS = 2.0
 """Seconds for the last messages to go out after a drain was cut short."""
 
 _BUSY_SECONDS = 1.0
+_SOON = 0.002
 
 
 class StreamService:
@@ -315,6 +316,11 @@ class StreamService:
                     return
             return
         async for event in stream.events():
+            if answer.with_tokens and event.prompt_logprobs is not None:
+                for piece in prompt_pieces(event):
+                    if not answer.add(piece):
+                        return
+                    await _taken(answer)
             position = stream.position[event.index]
             piece = piece_of(event, position, with_tokens=answer.with_tokens)
             if piece is not None and not answer.add(piece):
@@ -382,6 +388,14 @@ class StreamService:
             for answer in self.registry.expire(self.now()):
                 say("expired", level=logging.WARNING, request=answer.id)
                 self.stop(answer)
+
+
+async def _taken(answer: Answer) -> None:
+    """Return when what was said has been sent: a long prompt is more than may be unread at once."""
+    while True:
+        if answer.channel is None or answer.end is not None or not answer.replay.is_waiting:
+            return
+        await anyio.sleep(_SOON)
 
 
 class _Refused(Exception):

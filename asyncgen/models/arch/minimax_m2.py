@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from asyncgen.models.family.values import ConfigValues
 
 
-def _turned(values: ConfigValues) -> float:
+def turned(values: ConfigValues) -> float:
+    """The part of a head that is turned, which files give in features or as a part."""
     if values.value("rotary_dim") is None:
         return part_that_turns(values)
     size = values.count("head_dim")
@@ -67,7 +68,7 @@ FAMILY = Family(
         "shared_intermediate_size": 0,
     },
     layers=_layers,
-    turned=_turned,
+    turned=turned,
     head_norm=HeadNormPlan(span="width"),
     experts=_experts,
 )

@@ -67,7 +67,7 @@ FAMILY = Family(
     defaults=QWEN3_NEXT,
     only={"hidden_act": "silu"},
     kinds=listed(full_every("full_attention_interval")),
-    mixer=lambda values, layer: delta_plan(values, is_joined=True),
+    mixer=lambda values, layer: delta_plan(values, "joined"),
     turned=part_that_turns,
     norm=RMS_PLUS_ONE,
     head_norm=HeadNormPlan(RMS_PLUS_ONE),

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 from asyncgen.errors import UnsupportedModelError, shorten
 from asyncgen.models.arch.registry import FAMILIES
 from asyncgen.models.attention.options import AttentionOptions
+from asyncgen.models.config.naming import fit_names
 from asyncgen.models.family.declaration import Family, settled
 from asyncgen.models.family.layer_kinds import ATTENDING, MIXING, SLIDING
 from asyncgen.models.family.plan import BlockPlan, Positions, StreamPlan
@@ -56,6 +57,7 @@ class ModelConfig:
         blocks: What each block computes.
         stream: What is done before the first block and after the last.
         names: What the files call each module, see `Family`.
+        names_by_kind: The same for layers of some kinds, where they are named otherwise.
         tie_word_embeddings: Whether the output head is the embedding table.
         bos_token_id: First token of a text.
         eos_token_id: Token or tokens that end a text.
@@ -90,6 +92,9 @@ class ModelConfig:
     pad_token_id: int | None
     dtype: str | None
     raw: Mapping[str, object] = field(repr=False, compare=False)
+    names_by_kind: Mapping[str, Mapping[str, str]] = field(
+        default_factory=dict, repr=False, kw_only=True
+    )
     extra_layers: int = field(default=0, repr=False, kw_only=True)
     built_from: frozenset[str] = field(default=frozenset(), repr=False, compare=False, kw_only=True)
 
@@ -113,21 +118,12 @@ class ModelConfig:
         return _read(raw, FAMILIES[model_type])
 
     def fitted_to(self, stored: Collection[str]) -> ModelConfig:
-        """The description with the names of a checkpoint that has one tensor of all experts.
+        """The description with the names of a checkpoint, see `fit_names`."""
+        return fit_names(self, FAMILIES[self.model_type].other_names, stored)
 
-        Args:
-            stored: Names of the tensors that are stored.
-        """
-        names = self.names
-        experts = [layer for layer, plan in enumerate(self.blocks) if plan.experts is not None]
-        if not experts or "*" not in names.get("experts_down", ""):
-            return self
-        prefix = names["experts_down"].partition(".*.")[0]
-        down = f"{prefix}.down_proj"
-        if f"{names['layers']}.{experts[0]}.{down}" not in stored:
-            return self
-        stacked = {"experts_gate_up": f"{prefix}.gate_up_proj", "experts_down": down}
-        return replace(self, names={**names, **stacked})
+    def names_of(self, layer: int) -> Mapping[str, str]:
+        """What the files call the modules of a layer."""
+        return self.names_by_kind.get(self.layer_types[layer], self.names)
 
     is_encoder_decoder: ClassVar[bool] = False
     """Whether there is an encoder as well."""
@@ -243,6 +239,7 @@ _NOT_IN_FILE = frozenset(
         "blocks",
         "stream",
         "names",
+        "names_by_kind",
         "extra_layers",
         "built_from",
     }
@@ -326,6 +323,7 @@ def _read(raw: Mapping[str, object], family: Family) -> ModelConfig:
             streams=settled(family.streams, values),
         ),
         names=settled(family.names, values),
+        names_by_kind=family.names_by_kind,
         sliding_window=window,
         layer_types=kinds,
         tie_word_embeddings=values.flag("tie_word_embeddings"),
@@ -416,7 +414,8 @@ def _blocks(values: ConfigValues, family: Family, kinds: Kinds) -> tuple[BlockPl
         own = family.own(values, layer, kinds)
         mixer = family.mixer(values, layer) if kind in MIXING else None
         attends, feeds = kind in ATTENDING, family.has_feed_forward(values, layer, kind)
-        parts = heads, experts, normed, own, mixer, attends, feeds
+        stays = family.stays(values, layer, kind)
+        parts = heads, experts, normed, own, mixer, attends, feeds, stays
         if parts not in made:
             made[parts] = replace(
                 block,
@@ -427,6 +426,7 @@ def _blocks(values: ConfigValues, family: Family, kinds: Kinds) -> tuple[BlockPl
                 mixer=mixer,
                 has_attention=attends,
                 has_feed_forward=feeds,
+                stays=stays,
             )
         return made[parts]
 

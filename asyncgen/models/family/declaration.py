@@ -123,6 +123,10 @@ def _no_kind(values: ConfigValues, layer: int, kind: str) -> bool:
     return False
 
 
+def _nothing_stays(values: ConfigValues, layer: int, kind: str) -> tuple[float, float] | None:
+    return None
+
+
 def _usual_heads(values: ConfigValues, layer: int, kind: str) -> HeadsPlan | None:
     return None
 
@@ -141,6 +145,8 @@ class Family:
             ``layers`` and a number; several names are joined; ``*`` is each query or key head, or
             each expert; experts of one tensor are named in full. A
             norm that is not named is not there.
+        names_by_kind: Names in the place of `names` for layers of some kinds.
+        other_names: What some files call a module of a block, by the name that it has here.
         unneeded: Regular expressions of names that checkpoints carry in vain.
         guesses_ahead: Whether behind the last layer there may be ``num_nextn_predict_layers``
             others, which guess tokens ahead and are not needed.
@@ -210,6 +216,7 @@ class Family:
         output_scale: See `BlockPlan`.
         gate_scale: See `BlockPlan`.
         down_scale: See `BlockPlan`.
+        stays: See `BlockPlan`; of a layer of this number and kind.
         has_head_bias: See `StreamPlan`.
         logit_scale: See `StreamPlan`.
         logit_cap: See `StreamPlan`.
@@ -224,6 +231,8 @@ class Family:
     has_encoder: bool = False
 
     names: Setting[Mapping[str, str]] = field(default_factory=lambda: LLAMA_NAMES)
+    names_by_kind: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    other_names: Mapping[str, str] = field(default_factory=dict)
     unneeded: tuple[str, ...] = ()
     guesses_ahead: bool = False
     is_transposed: bool = False
@@ -288,6 +297,7 @@ class Family:
     output_scale: Setting[float] = 1.0
     gate_scale: Setting[float] = 1.0
     down_scale: Setting[float] = 1.0
+    stays: Callable[[ConfigValues, int, str], tuple[float, float] | None] = _nothing_stays
     has_head_bias: Setting[bool] = False
     logit_scale: Setting[float] = 1.0
     logit_cap: Setting[float | None] = None

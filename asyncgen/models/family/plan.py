@@ -163,6 +163,8 @@ class BlockPlan:
         output_scale: Factor on what attention adds, beside that of each part.
         gate_scale: Factor on the gate before it is activated.
         down_scale: Factor on what the feed-forward adds, beside that of each part.
+        stays: Where what a norm gives takes the stream's place, for a part to be added to: factors
+            on it before attention or mixer, and before the feed-forward; ``None``: it does not.
         own: What it does not share with the others; ``None``: all are of one shape.
     """
 
@@ -193,6 +195,7 @@ class BlockPlan:
     output_scale: float = 1.0
     gate_scale: float = 1.0
     down_scale: float = 1.0
+    stays: tuple[float, float] | None = None
     own: LayerPlan | None = None
 
 

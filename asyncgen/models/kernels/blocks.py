@@ -47,6 +47,8 @@ class Block(NamedTuple):
         down_scale: Factor on what the feed-forward adds to it.
         mixer: What goes on from a state, beside the attention or in its place; or ``None``.
         has_gates: Whether gates of what attention gives lie behind the heads.
+        input_stay: What takes the stream's place once the first norm was made of it, or ``None``.
+        post_stay: The same of the second norm.
     """
 
     input_norm: Any
@@ -67,6 +69,8 @@ class Block(NamedTuple):
     down_scale: float
     mixer: Any
     has_gates: bool
+    input_stay: Any = None
+    post_stay: Any = None
 
 
 _OURS = NativeKernel | PackedLinearKernel | NativeScaler | NativeHeads | Experts

@@ -26,10 +26,18 @@ if TYPE_CHECKING:
 class DeltaMixer(Prepared):
     """That of Yang, Kautz and Hatamizadeh, "Gated Delta Networks" (2024), section 3.4 and figure 1.
 
+    Where plans say so it is Kimi Delta Attention: Kimi Team, "Kimi Linear: An Expressive, Efficient
+    Attention Architecture" (2025), equation 1 and section 4. A feature of a key has a decay, which
+    like the gates is made of a short row, and gates are sigmoids. Rates up to 2 are those of Grazzi
+    and others, "Unlocking State-Tracking in Linear RNNs Through Negative Eigenvalues" (2024).
+
     Attributes:
         plan: What it computes.
-        enter: The first product: queries, keys, values, rates, steps of time, and gates.
+        enter: The first product: queries, keys, values, rates, steps of time, and gates; in the
+            place of the last two may be short rows that these are made of.
         window: Weights of the convolution of the first three, ``[C, 1, W]``.
+        decays: Makes steps of a short row, one for each feature of a key; ``None``: `enter` does.
+        gates: Makes gates of the other one, or ``None``.
         decay: Logarithms of the negative decays, one a head.
         steps_bias: Added to the steps.
         norm: Of each head's results.
@@ -46,11 +54,14 @@ class DeltaMixer(Prepared):
         """
         super().__init__()
         self.plan, self.dtype = plan, dtype
-        enters = plan.convolved + 2 * plan.heads + plan.channels
-        self.enter = Linear(hidden, enters, dtype=dtype)
+        self.enter = Linear(hidden, sum(plan.entering), dtype=dtype)
         self.window = Exact(plan.convolved, 1, plan.window)
-        self.decay = Exact(plan.heads)
-        self.steps_bias = Exact(plan.heads)
+        self.decays = self.gates = None
+        if plan.rank:
+            self.decays = Linear(plan.rank, plan.decays, dtype=dtype)
+            self.gates = Linear(plan.rank, plan.channels, dtype=dtype)
+        self.decay = Exact(*((1, 1, plan.heads, 1) if plan.rank else (plan.heads,)))
+        self.steps_bias = Exact(plan.decays)
         self.norm = Norm(plan.values, plan.eps, NormPlan(), dtype=dtype)
         self.leave = Linear(plan.channels, hidden, dtype=dtype)
 
@@ -60,7 +71,7 @@ class DeltaMixer(Prepared):
             return
         exact = (
             self.window.weight.detach()[:, 0].float().t().contiguous(),
-            -torch.exp(self.decay.weight.detach().float()),
+            -torch.exp(self.decay.weight.detach().float().flatten()),
             self.steps_bias.weight.detach().float(),
         )
         self._plan = *exact, self._compile(*exact)
@@ -83,12 +94,16 @@ class DeltaMixer(Prepared):
         """
         plan = self.plan
         wide = self.enter.ready().product(x)
-        parts = [plan.convolved + 2 * plan.heads, plan.channels]
-        inputs, gate = torch.split(wide, parts, dim=-1)
-        found = through_rows(states, layer, inputs.contiguous(), plan.channels, self._advance)
+        inputs, steps, gate = torch.split(wide, plan.entering, dim=-1)
+        if self.decays is not None and self.gates is not None:
+            steps = self.decays.ready().product(steps.contiguous())
+            gate = self.gates.ready().product(gate.contiguous())
+        inputs = torch.cat((inputs, steps), dim=-1)
+        found = through_rows(states, layer, inputs, plan.channels, self._advance)
         by_head = found.to(self.dtype).view(-1, plan.values)
         normed = self.norm.scaler.into(by_head, by_head).view(found.shape).float()
-        return self.leave.ready().product(normed.mul_(silu(gate.float())).to(self.dtype))
+        passed = gate.float().sigmoid() if plan.rank else silu(gate.float())
+        return self.leave.ready().product(normed.mul_(passed).to(self.dtype))
 
     def _compile(self, window: Tensor, decay: Tensor, steps_bias: Tensor) -> Any | None:
         plan = self.plan
@@ -107,10 +122,13 @@ class DeltaMixer(Prepared):
             None,
             make_scaler(factors, plan.keys, LEAST / plan.keys, torch.float32),
             steps_bias,
-            decay,
+            decay.repeat_interleave(plan.decays // plan.heads),
             make_scaler(by_head, plan.values, plan.eps, torch.float32),
             self.leave.ready(),
             heads=plan.heads,
+            decays=self.decays and self.decays.ready(),
+            gates=self.gates and self.gates.ready(),
+            most_rate=plan.most_rate,
         )
 
     def _advance(
@@ -119,7 +137,7 @@ class DeltaMixer(Prepared):
         plan = self.plan
         weight, decay, bias, _ = self._plan or self._ready()
         entering, rates, steps = torch.split(
-            inputs, [plan.convolved, plan.heads, plan.heads], dim=-1
+            inputs, [plan.convolved, plan.heads, plan.decays], dim=-1
         )
         found, window = convolve(entering, before, weight, None)
         width = plan.key_heads * plan.keys
@@ -131,7 +149,7 @@ class DeltaMixer(Prepared):
             of_length_one(queries.reshape(by_key)).mul_(plan.keys**-0.5),
             of_length_one(keys.reshape(by_key)),
             values.reshape(rows, length, plan.heads, plan.values),
-            (decay * softplus(steps.float() + bias))[..., None],
-            rates.float().sigmoid(),
+            decay[:, None] * softplus(steps.float() + bias).view(rows, length, plan.heads, -1),
+            rates.float().sigmoid().mul_(plan.most_rate),
         )
         return found.flatten(2), window, state

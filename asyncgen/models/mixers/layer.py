@@ -12,8 +12,11 @@ import torch
 from asyncgen.models.block import DecoderLayer
 from asyncgen.models.family.convolution import ConvolutionPlan
 from asyncgen.models.family.delta import DeltaPlan
+from asyncgen.models.family.lightning import LightningPlan
+from asyncgen.models.kernels.norm import NativeScaler, make_scaler
 from asyncgen.models.mixers.convolution import ConvolutionMixer
 from asyncgen.models.mixers.delta import DeltaMixer
+from asyncgen.models.mixers.lightning import LightningMixer
 from asyncgen.models.mixers.mamba import DualMixer, SelectiveMixer
 from asyncgen.models.mixers.native import add_mixed
 
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
     from asyncgen.models.block import Workspace
     from asyncgen.models.config import ModelConfig
     from asyncgen.models.family.states import MixerPlan
+    from asyncgen.models.kernels.blocks import Block
 
 
 class MixerLayer(DecoderLayer):
@@ -48,7 +52,18 @@ class MixerLayer(DecoderLayer):
         """Gather what `run` uses; again after weights were replaced or moved."""
         if self.mixer is not None:
             self.mixer.prepare()
+        self._stays = self._make_stays()
         super().prepare()
+
+    def compiled(self) -> Block | None:
+        """See `DecoderLayer.compiled`."""
+        block, stays = super().compiled(), self._make_stays()
+        if block is None or stays is None:
+            return block
+        first, second = stays
+        if not isinstance(first, NativeScaler) or not isinstance(second, NativeScaler):
+            return None
+        return block._replace(input_stay=first.compiled, post_stay=second.compiled)
 
     def run(
         self, x: Tensor, placed: Sequence[tuple[Tensor, ...]], attention: Any, space: Workspace
@@ -64,12 +79,30 @@ class MixerLayer(DecoderLayer):
         plan = self._plan or self._ready()
         input_norm, attend, add_output, post_norm, feed_forward = plan
         normed = x if input_norm is None else input_norm(x, space.normed)
+        if self._stays is not None:
+            self._stays[0].into(x, x)
         if attend is not None:
             add_output(x, attend(normed, placed, attention, space), space)
         if self.mixer is not None:
             self._mix(x, normed, attention)
         if feed_forward is not None:
-            feed_forward(x, normed if post_norm is None else post_norm(x, space.normed), space)
+            normed = normed if post_norm is None else post_norm(x, space.normed)
+            if self._stays is not None:
+                self._stays[1].into(x, x)
+            feed_forward(x, normed, space)
+
+    def _make_stays(self) -> tuple[Any, Any] | None:
+        """Norms with the factors on them whose rows take the stream's place."""
+        if self.plan.stays is None:
+            return None
+        made = []
+        for norm, factor in zip((self.input_norm, self.post_norm), self.plan.stays, strict=True):
+            assert norm is not None and norm.weight is not None
+            weight = norm.scale()
+            assert weight is not None
+            dtype = norm.weight.dtype
+            made.append(make_scaler(weight.float() * factor, norm.features, norm.eps, dtype))
+        return made[0], made[1]
 
     def _mix(self, x: Tensor, normed: Tensor, states: Any) -> None:
         """Add what the mixer gives to the stream."""
@@ -88,10 +121,12 @@ class MixerLayer(DecoderLayer):
 
 def make_mixer(
     plan: MixerPlan, hidden: int, dtype: torch.dtype
-) -> SelectiveMixer | DualMixer | DeltaMixer | ConvolutionMixer:
+) -> SelectiveMixer | DualMixer | DeltaMixer | ConvolutionMixer | LightningMixer:
     """The mixer of a plan, over a stream of a width, with products of a dtype."""
     if isinstance(plan, DeltaPlan):
         return DeltaMixer(plan, hidden, dtype)
     if isinstance(plan, ConvolutionPlan):
         return ConvolutionMixer(plan, hidden, dtype)
+    if isinstance(plan, LightningPlan):
+        return LightningMixer(plan, hidden, dtype)
     return (SelectiveMixer if plan.kind == "selective" else DualMixer)(plan, hidden, dtype)

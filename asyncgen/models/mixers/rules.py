@@ -7,9 +7,13 @@ from typing import TYPE_CHECKING
 
 from asyncgen.models.family.convolution import ConvolutionPlan
 from asyncgen.models.family.delta import DeltaPlan
+from asyncgen.models.family.lightning import LightningPlan
+from asyncgen.models.mixers.lightning import lightning_rules
 from asyncgen.weight_map import WeightRule, module_rules
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from asyncgen.models.config import ModelConfig
     from asyncgen.models.family.states import MixerPlan, StatePlan
 
@@ -23,19 +27,24 @@ def mixer_rules(config: ModelConfig, index: int, plan: MixerPlan) -> list[Weight
         plan: Its mixer.
     """
     target = f"layers.{index}.mixer"
-    stored = f"{config.names['layers']}.{index}.{config.names['mixer']}"
+    names = config.names_of(index)
+    stored = f"{names['layers']}.{index}.{names['mixer']}"
     hidden = config.hidden_size
     if isinstance(plan, DeltaPlan):
         return _delta_rules(target, stored, hidden, plan)
     if isinstance(plan, ConvolutionPlan):
         return _convolution_rules(target, stored, hidden, plan)
+    if isinstance(plan, LightningPlan):
+        return lightning_rules(target, stored, hidden, plan)
     return _mamba_rules(target, stored, hidden, plan)
 
 
 def _delta_rules(target: str, stored: str, hidden: int, plan: DeltaPlan) -> list[WeightRule]:
     """Those of the gated delta rule."""
     heads, width = plan.heads, plan.convolved
-    if plan.is_joined:
+    if plan.storing == "apart":
+        return _delta_rules_apart(target, stored, hidden, plan)
+    if plan.storing == "joined":
         joined = ["in_proj_qkvz", "in_proj_ba"], [width + plan.channels, 2 * heads]
         order = joined_order(plan)
     else:
@@ -54,6 +63,34 @@ def _delta_rules(target: str, stored: str, hidden: int, plan: DeltaPlan) -> list
         rules.append(WeightRule(f"{target}.{ours}.weight", (f"{stored}.{theirs}",), (shape,)))
     rules += module_rules(f"{target}.norm", [f"{stored}.norm"], [plan.values])
     return rules + module_rules(f"{target}.leave", [f"{stored}.out_proj"], [hidden], plan.channels)
+
+
+def _delta_rules_apart(target: str, stored: str, hidden: int, plan: DeltaPlan) -> list[WeightRule]:
+    """The same where files have a matrix of each part."""
+    width, heads = plan.key_heads * plan.keys, plan.heads
+    sides = {"q": width, "k": width, "v": plan.channels}
+
+    def product(ours: str, parts: Mapping[str, int], columns: int = hidden) -> list[WeightRule]:
+        sources = [f"{stored}.{part}_proj" for part in parts]
+        return module_rules(f"{target}.{ours}", sources, list(parts.values()), columns)
+
+    def exact(ours: str, theirs: str, *shape: int) -> WeightRule:
+        return WeightRule(f"{target}.{ours}.weight", (f"{stored}.{theirs}",), (shape,))
+
+    behind = {"f_a": plan.rank, "g_a": plan.rank}
+    behind = behind if plan.rank else {"a": heads, "g": plan.channels}
+    rules = product("enter", {**sides, "b": heads, **behind})
+    convolutions = tuple(f"{stored}.{side}_conv1d.weight" for side in sides)
+    shapes = tuple((rows, 1, plan.window) for rows in sides.values())
+    # The reference saves three parts of one size, whatever they are the weights of.
+    rules.append(WeightRule(f"{target}.window.weight", convolutions, shapes, is_cut_anyhow=True))
+    if plan.rank:
+        rules += product("decays", {"f_b": plan.decays}, plan.rank)
+        rules += product("gates", {"g_b": plan.channels}, plan.rank)
+    rules.append(exact("decay", "A_log", *((1, 1, heads, 1) if plan.rank else (heads,))))
+    rules.append(exact("steps_bias", "dt_bias", plan.decays))
+    rules += module_rules(f"{target}.norm", [f"{stored}.o_norm"], [plan.values])
+    return rules + product("leave", {"o": hidden}, plan.channels)
 
 
 @lru_cache(maxsize=4)

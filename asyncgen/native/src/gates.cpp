@@ -11,8 +11,9 @@ void make(const Rates<T>& rates) {
   for_rows(rates.rows, rates.heads * 4, [&](std::int64_t row) {
     for (std::int64_t head = 0; head < rates.heads; head += LANES) {
       const __mmask16 lanes = first_lanes(rates.heads - head);
+      const f32x16 rate = sigmoid(load(rates.x + row * rates.x_stride + head, lanes));
       store(rates.out + row * rates.heads + head, lanes,
-            sigmoid(load(rates.x + row * rates.x_stride + head, lanes)));
+            _mm512_mul_ps(_mm512_set1_ps(rates.most), rate));
     }
   });
 }

@@ -22,6 +22,7 @@ struct Block {
   std::int64_t num_sinks;
   bool is_parallel;  // whether both parts see the stream as it was before the block
   float output_scale, down_scale;  // of what each part adds to the stream
+  Norm *input_stay, *post_stay;  // what takes the stream's place once its norm was made; or null
 };
 
 struct Layers {

@@ -294,7 +294,11 @@ bool run_blocks(const Layers& layers, const Step& step, const Held& held) {
         normalise(*norm, step.stream, step.normed);
         return step.normed;
       };
+      const auto stay = [&](const Norm* norm) {
+        if (norm != nullptr) normalise(*norm, step.stream, step.stream);
+      };
       const Rows* x = &normed(block.input_norm);
+      stay(block.input_stay);
       if (attends(block)) {
         attend(block, *layers.rotary, *x, step, *held.pages(), held.pages()->layers[number]);
         // Of parallel parts the second sees what the first saw, or another norm of it.
@@ -307,6 +311,7 @@ bool run_blocks(const Layers& layers, const Step& step, const Held& held) {
       const bool is_second = attends(block) && block.mixer == nullptr;
       if (!block.is_parallel && (is_second || block.post_norm != nullptr)) {
         x = &normed(block.post_norm);
+        stay(block.post_stay);
       }
       feed_forward(block, *x, step);
     }

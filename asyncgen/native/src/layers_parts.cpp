@@ -58,13 +58,14 @@ bool read_sinks(PyObject* sinks, Block& block) {
 
 bool read_block(PyObject* item, Block& block) {
   PyObject *input, *qkv, *heads, *keys, *sinks, *output, *output_norm, *post, *up, *down, *down_norm;
-  PyObject* mixer;
+  PyObject *mixer, *input_stay, *post_stay;
   int is_normed_turned, is_parallel, has_gates;
   long long rope;
   if (!is_tuple("a block", item) ||
-      !PyArg_ParseTuple(item, "OOOOpLOOOOOOOpffOp", &input, &qkv, &heads, &keys, &is_normed_turned,
+      !PyArg_ParseTuple(item, "OOOOpLOOOOOOOpffOpOO", &input, &qkv, &heads, &keys, &is_normed_turned,
                         &rope, &sinks, &output, &output_norm, &post, &up, &down, &down_norm,
-                        &is_parallel, &block.output_scale, &block.down_scale, &mixer, &has_gates)) {
+                        &is_parallel, &block.output_scale, &block.down_scale, &mixer, &has_gates,
+                        &input_stay, &post_stay)) {
     return false;
   }
   block.is_normed_turned = is_normed_turned;
@@ -75,7 +76,8 @@ bool read_block(PyObject* item, Block& block) {
          read_part(heads, block.heads_norm) && read_part(keys, block.keys_norm) &&
          read_sinks(sinks, block) && read_part(output, block.output) && read_mixer(mixer, block) &&
          read_part(output_norm, block.output_norm) && read_part(post, block.post_norm) &&
-         read_feed_forward(up, down, block) && read_part(down_norm, block.down_norm);
+         read_feed_forward(up, down, block) && read_part(down_norm, block.down_norm) &&
+         read_part(input_stay, block.input_stay) && read_part(post_stay, block.post_stay);
 }
 
 bool fits(const Block& block, const Layers& layers) {
@@ -120,10 +122,15 @@ bool fits(const Block& block, const Layers& layers) {
   const auto is_heads_norm = [&](const Norm* norm) {
     return norm == nullptr || norm->kind == kind;
   };
+  // A norm of the stream is elsewhere before another one takes the stream's place.
+  const auto is_stay = [&](const Norm* stay, const Norm* norm) {
+    return stay == nullptr || (is_norm(stay) && norm != nullptr && !block.is_parallel);
+  };
   // Without any norm the second of parallel parts would see what the first has added.
   const bool is_seen =
       !block.is_parallel || block.input_norm != nullptr || block.post_norm != nullptr;
-  return is_norm(block.input_norm) && is_norm(block.output_norm) && is_norm(block.post_norm) &&
+  return is_stay(block.input_stay, block.input_norm) &&
+         is_stay(block.post_stay, block.post_norm) && is_norm(block.input_norm) && is_norm(block.output_norm) && is_norm(block.post_norm) &&
          is_norm(block.down_norm) && is_seen && is_attention() && is_mixer() &&
          is_heads_norm(block.heads_norm) && is_heads_norm(block.keys_norm) && block.rope >= -1 &&
          is_feed_forward();

@@ -57,6 +57,7 @@ const Mixer* mixer_of(PyObject* object);
 const Mixer* scan_of(PyObject* object);
 const Mixer* delta_of(PyObject* object);
 const Mixer* convolution_of(PyObject* object);
+const Mixer* lightning_of(PyObject* object);
 
 // `add_to(stream, x, states, layer)` of all of them.
 PyObject* add_mixed(Mixer& mixer, PyObject* const* args);

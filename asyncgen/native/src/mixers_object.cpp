@@ -15,7 +15,8 @@ bool are_rows(const Mixer& mixer, const View& view, std::int64_t tokens) {
 const Mixer* mixer_of(PyObject* object) {
   if (const Mixer* found = scan_of(object)) return found;
   if (const Mixer* found = delta_of(object)) return found;
-  return convolution_of(object);
+  if (const Mixer* found = convolution_of(object)) return found;
+  return lightning_of(object);
 }
 
 bool read_floats(PyObject* tensor, const char* what, std::initializer_list<std::int64_t> shape,

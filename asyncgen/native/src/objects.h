@@ -160,6 +160,8 @@ PyObject* with_arguments(PyObject* self, PyObject* const* args, Py_ssize_t count
 
 bool add_linear(PyObject* module);
 bool add_packed(PyObject* module);
+bool add_panels(PyObject* module);
+bool add_blocks(PyObject* module);
 bool add_rows(PyObject* module);
 bool add_attention(PyObject* module);
 bool add_experts(PyObject* module);
@@ -168,4 +170,5 @@ bool add_states(PyObject* module);
 bool add_scans(PyObject* module);
 bool add_delta(PyObject* module);
 bool add_convolution(PyObject* module);
+bool add_lightning(PyObject* module);
 bool add_layers(PyObject* module);

@@ -99,16 +99,28 @@ struct Delta {
 
 void apply_delta(const Delta& delta) noexcept;
 
-// out = sigmoid(x).
+// out = most * sigmoid(x).
 template <typename T>
 struct Rates {
   const T* x;  // [rows, heads]
   std::int64_t x_stride, rows, heads;
+  float most;
   float* out;  // [rows, heads]
 };
 
 void make_rates_f32(const Rates<float>& rates) noexcept;
 void make_rates_bf16(const Rates<bf16>& rates) noexcept;
+
+// out = silu(x).
+template <typename T>
+struct Activation {
+  const T* x;  // [rows, features]
+  std::int64_t x_stride, rows, features;
+  float* out;  // [rows, features]
+};
+
+void activate_f32(const Activation<float>& activation) noexcept;
+void activate_bf16(const Activation<bf16>& activation) noexcept;
 
 // Multiplies columns of rows by a factor each, in place.
 template <typename T>

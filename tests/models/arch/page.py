@@ -19,7 +19,7 @@ from asyncgen.models.graphs import why_not
 from asyncgen.models.kernels.linear import Linear
 from asyncgen.models.kernels.native_linear import NativeKernel, NativeStack
 from tests.models.arch.families import FAMILIES, make
-from tests.models.arch.proofs import PROOFS, is_latent
+from tests.models.arch.proofs import PROOFS, is_compared
 from tests.models.arch.test_family_strategies import CHECKPOINTS
 
 if TYPE_CHECKING:
@@ -36,8 +36,7 @@ def proved(family: str, core: DecoderLM) -> tuple[str, ...]:
     """A family's row of the table of proofs."""
     count = sum(each == family for each, _ in CHECKPOINTS)
     slides = any(options.window is not None for options in core.config.attention)
-    is_compared = not is_latent(core) and "hybrid" not in core.config.layer_types
-    rounded = "refused" if slides else "yes" if is_compared else "not compared"
+    rounded = "refused" if slides else "yes" if is_compared(core) else "not compared"
     marks = {**dict.fromkeys(PROOFS, "yes"), "quantised cache": rounded}
     if core.config.has_states:
         marks |= {"contrastive search": "refused"}

@@ -45,6 +45,50 @@ def test_the_text_model_of_one_that_sees_is_loaded(tmp_path: Path) -> None:
     torch.testing.assert_close(ours(IDS).logits, expected, atol=1e-4, rtol=1e-4)
 
 
+def test_files_may_call_and_cut_what_they_have_as_their_makers_do(tmp_path: Path) -> None:
+    for family, renamed in (
+        ("kimi_linear", ("layers.0.block_sparse_moe.", "layers.0.mlp.")),
+        ("olmo_hybrid", ("layers.3.feedforward_layer_norm", "layers.3.post_attention_layernorm")),
+    ):
+        theirs = make(family, tmp_path)
+        with torch.no_grad():
+            expected = theirs(IDS).logits
+        tensors = {
+            name.replace(*renamed): tensor
+            for name, tensor in load_file(tmp_path / "model.safetensors").items()
+        }
+        for name in [name for name in tensors if "q_conv1d" in name]:
+            parts = [name.replace("q_conv1d", f"{part}_conv1d") for part in "qkv"]
+            sizes = [len(tensors[each.replace("conv1d", "proj")]) for each in parts]
+            cut = torch.cat([tensors[each] for each in parts]).split(sizes)
+            tensors |= {each: part.contiguous() for each, part in zip(parts, cut, strict=True)}
+        save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
+        ours = asyncgen.load_model(tmp_path, dtype="float32")
+        torch.testing.assert_close(ours(IDS).logits, expected, atol=1e-4, rtol=1e-4)
+        ours.save_pretrained(tmp_path / "again")
+        again = type(theirs).from_pretrained(tmp_path / "again", dtype=torch.float32)
+        with torch.no_grad():
+            torch.testing.assert_close(again(IDS).logits, expected, atol=1e-4, rtol=1e-4)
+
+
+def test_windows_that_are_not_the_whole_are_refused(tmp_path: Path) -> None:
+    make("olmo_hybrid", tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    name = "model.layers.0.linear_attn.k_conv1d.weight"
+    save_file({**tensors, name: tensors[name][1:]}, tmp_path / "model.safetensors")
+    with pytest.raises(ModelLoadError, match="k_conv1d.weight is "):
+        asyncgen.load_model(tmp_path)
+
+
+def test_kinds_of_layers_may_be_numbered_in_an_object() -> None:
+    numbered = {"full_attn_layers": [2], "kda_layers": [1, 3], "head_dim": 16, "num_heads": 2}
+    keys = {"num_hidden_layers": 3, "linear_attn_config": numbered}
+    config = ModelConfig.from_hf({"model_type": "kimi_linear", **keys})
+    assert (config.mixing, config.attending) == ((0, 2), (1,))
+    assert config.blocks[0].mixer is not None
+    assert config.blocks[0].mixer.shape == (2, 16, 16)
+
+
 def test_a_cache_has_keys_and_states_where_layers_have_them(tmp_path: Path) -> None:
     make("qwen3_5_text", tmp_path)
     ours = asyncgen.load_model(tmp_path, dtype="float32")
@@ -85,6 +129,17 @@ def test_layers_are_called_what_they_are(family: str) -> None:
         ("nemotron_h", {"layers_block_type": ["mamba", "moe"]}, "`layers_block_type`"),
         ("nemotron_h", {"hybrid_override_pattern": "M-E"}, "`hybrid_override_pattern`"),
         ("lfm2", {"full_attn_idxs": "all"}, "`full_attn_idxs`"),
+        ("kimi_linear", {"mla_use_nope": False}, "`mla_use_nope`"),
+        ("kimi_linear", {"moe_router_activation_func": "softmax"}, "moe_router_activation_func"),
+        ("kimi_linear", {"linear_attn_config": {"full_attn_layers": [0]}}, "full_attn_layers"),
+        (
+            "kimi_linear",
+            {"linear_attn_config": {"full_attn_layers": [4], "kda_layers": [1, 2]}},
+            "kda_layers",
+        ),
+        ("olmo_hybrid", {"linear_num_value_heads": 7}, "`linear_num_value_heads`"),
+        ("minimax", {"hidden_act": "gelu"}, "`hidden_act`"),
+        ("minimax", {"linear_attn_alpha_factor": "much"}, "`linear_attn_alpha_factor`"),
     ],
 )
 def test_values_that_make_no_sense_are_refused_by_name(

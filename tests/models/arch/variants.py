@@ -92,6 +92,13 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
         {"attn_layer_period": 3, "expert_layer_period": 1, "expert_layer_offset": 0, **_TIED},
         {"mamba_conv_bias": False, "mamba_d_conv": 2, "mamba_expand": 1, "rms_norm_eps": 1e-3},
     ],
+    "kimi_linear": [
+        {"linear_num_heads": 2, "linear_head_dim": 16, "attention_bias": True},
+        {"q_lora_rank": 12, "linear_conv_kernel_dim": 2, "rms_norm_eps": 1e-3, **_TIED},
+        {"num_local_experts": 6, "n_group": 3, "topk_group": 2, "norm_topk_prob": False},
+        {"mlp_layer_types": ["sparse", "dense"] * 2, "n_shared_experts": 2, "v_head_dim": 17},
+        {"layer_types": None, "num_hidden_layers": 5, "routed_scaling_factor": 1.0},
+    ],
     "lfm2": [
         {"conv_bias": True, "conv_L_cache": 4, "block_auto_adjust_ff_dim": False},
         {"block_ffn_dim_multiplier": 1.4, **_UNTIED},
@@ -101,6 +108,12 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
         {"conv_bias": True, "norm_topk_prob": False, "routed_scaling_factor": 2.5},
         {"use_expert_bias": False, "num_dense_layers": 0, "conv_L_cache": 4},
         {"layer_types": ["full_attention", "conv"] * 2, "norm_eps": 1e-3, **_UNTIED},
+    ],
+    "minimax": [
+        {"full_attn_beta_factor": 0.7, "linear_attn_beta_factor": 1.4, **_TIED},
+        {"layer_types": ["linear_attention"] * 3 + ["full_attention"], "block_size": 4, **_ONE},
+        {"full_attn_alpha_factor": 3.556, "linear_attn_alpha_factor": 3.556, "sliding_window": 6},
+        {"num_attention_heads": 3, "num_key_value_heads": 3, "head_dim": 10, "rms_norm_eps": 1e-3},
     ],
     "nemotron_h": [
         {"layers_block_type": ["attention", "mlp", "mamba"], "use_bias": True, "n_groups": 1},
@@ -344,6 +357,18 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
                 "full_attention": {**_LLAMA3["rope_parameters"]},
                 "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
             }
+        },
+    ],
+    "olmo_hybrid": [
+        {"linear_allow_neg_eigval": False, "linear_num_key_heads": 4, "attention_bias": True},
+        {"rope_parameters": {"rope_theta": None, "rope_type": "default"}, **_TIED},
+        {"layer_types": None, "num_hidden_layers": 3, "linear_conv_kernel_dim": 2, **_LLAMA3},
+        {
+            "linear_num_value_heads": None,
+            "linear_num_key_heads": None,
+            "linear_key_head_dim": None,
+            "linear_value_head_dim": None,
+            "rms_norm_eps": 1e-3,
         },
     ],
     "opt": [

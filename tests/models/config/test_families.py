@@ -20,6 +20,7 @@ UNLIKE = {
     # Nothing of them depends on a place, and so there is no last one.
     ("granitemoehybrid", "max_position_embeddings"),
     ("jamba", "max_position_embeddings"),
+    ("kimi_linear", "max_position_embeddings"),
     ("nemotron_h", "max_position_embeddings"),
     # Of four layers, one with experts, which are refused.
     ("nemotron_h", "num_hidden_layers"),

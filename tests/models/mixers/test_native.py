@@ -72,6 +72,32 @@ VARIANTS |= {
     },
     "delta of long keys": {**DELTA, "linear_key_head_dim": 130, "linear_value_head_dim": 3},
 }
+APART = {
+    **{key: value for key, value in DELTA.items() if key != "head_dim"},
+    "model_type": "olmo_hybrid",
+}
+KIMI = {
+    "model_type": "kimi_linear",
+    "intermediate_size": 40,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "layer_types": ["linear_attention"] * 2,
+    "first_k_dense_replace": 2,
+    "linear_num_heads": 3,
+    "linear_head_dim": 16,
+}
+VARIANTS |= {
+    "delta with rates up to 2": {**APART, "linear_value_head_dim": 9},
+    "delta with decays of features": KIMI,
+    "delta with decays of features of odd sizes": {
+        **KIMI,
+        "hidden_size": 27,
+        "linear_num_heads": 2,
+        "linear_head_dim": 21,
+        "linear_conv_kernel_dim": 3,
+    },
+    "delta with decays of many features": {**KIMI, "linear_num_heads": 1, "linear_head_dim": 133},
+}
 LFM2 = {
     "model_type": "lfm2",
     "intermediate_size": 40,
@@ -82,6 +108,20 @@ LFM2 = {
 VARIANTS |= {
     "convolution": LFM2,
     "convolution of odd size": {**LFM2, "hidden_size": 36, "conv_L_cache": 5, "conv_bias": True},
+}
+LIGHTNING = {
+    "model_type": "minimax",
+    "intermediate_size": 40,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 1,
+    "num_local_experts": 3,
+    "layer_types": ["linear_attention"] * 2,
+    "linear_attn_beta_factor": 0.7,
+}
+VARIANTS |= {
+    "lightning": LIGHTNING,
+    "lightning of odd sizes": {**LIGHTNING, "num_attention_heads": 3, "head_dim": 22},
+    "lightning of long heads": {**LIGHTNING, "num_attention_heads": 1, "head_dim": 130},
 }
 LENGTHS = [37, 1, 70, 5]
 

@@ -382,6 +382,7 @@ def _add(request: Request, delta: Delta) -> None:
         time=delta.time,
         reasoning=delta.reasoning or "",
         tool_calls=[ToolCallDelta(**one.model_dump()) for one in delta.tool_calls or ()],
+        prompt=[None if one is None else _logprob(one) for one in delta.prompt_logprobs or ()],
     )
 
 
