@@ -226,6 +226,21 @@ class LightningMixer:
     ) -> LightningMixer: ...
     def add_to(self, stream: Tensor, x: Tensor, states: States, layer: int, /) -> None: ...
 
+class GriffinMixer:
+    def __new__(
+        cls,
+        enter: Linear,
+        window: Tensor,
+        window_bias: Tensor,
+        input_gate: Tensor,
+        input_bias: Tensor,
+        decay_gate: Tensor,
+        decay_bias: Tensor,
+        decay: Tensor,
+        leave: Linear,
+    ) -> GriffinMixer: ...
+    def add_to(self, stream: Tensor, x: Tensor, states: States, layer: int, /) -> None: ...
+
 _Block: TypeAlias = tuple[
     Norm | None,
     Linear | Latent | None,
@@ -243,7 +258,13 @@ _Block: TypeAlias = tuple[
     bool,
     float,
     float,
-    DualMixer | SelectiveMixer | DeltaMixer | ConvolutionMixer | LightningMixer | None,
+    DualMixer
+    | SelectiveMixer
+    | DeltaMixer
+    | ConvolutionMixer
+    | LightningMixer
+    | GriffinMixer
+    | None,
     bool,
     Norm | None,
     Norm | None,

@@ -136,6 +136,7 @@ HYBRIDS: dict[str, dict[str, Any]] = {
         "moe_intermediate_size": 16,
         "moe_shared_expert_intermediate_size": 20,
     },
+    "recurrent_gemma": {"lru_width": 40, "attention_window_size": 6},
     "kimi_linear": {
         **{**_LATENT, "q_lora_rank": None},
         **_LOCAL,

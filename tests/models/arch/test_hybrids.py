@@ -112,7 +112,8 @@ def test_layers_are_called_what_they_are(family: str) -> None:
     config = ModelConfig.from_hf({"model_type": family})
     for layer, kind in enumerate(config.layer_types):
         assert (layer in config.mixing) == (kind in ("linear_attention", "hybrid"))
-        assert (layer in config.attending) == (kind in ("full_attention", "hybrid"))
+        attending = ("full_attention", "sliding_attention", "hybrid")
+        assert (layer in config.attending) == (kind in attending)
 
 
 @pytest.mark.parametrize(
@@ -132,6 +133,10 @@ def test_layers_are_called_what_they_are(family: str) -> None:
         ("nemotron_h", {"mlp_hidden_act": "tanh"}, "`mlp_hidden_act`"),
         ("nemotron_h", {"n_routed_experts": 6, "n_group": 4}, "`n_group`"),
         ("lfm2", {"full_attn_idxs": "all"}, "`full_attn_idxs`"),
+        ("recurrent_gemma", {"block_types": ["attention", "mamba"]}, "`block_types`"),
+        ("recurrent_gemma", {"lru_width": 33}, "`lru_width`"),
+        ("minimax", {"hidden_act": "gelu"}, "`hidden_act`"),
+        ("minimax", {"linear_attn_alpha_factor": "much"}, "`linear_attn_alpha_factor`"),
         ("kimi_linear", {"mla_use_nope": False}, "`mla_use_nope`"),
         ("kimi_linear", {"moe_router_activation_func": "softmax"}, "moe_router_activation_func"),
         ("kimi_linear", {"linear_attn_config": {"full_attn_layers": [0]}}, "full_attn_layers"),
@@ -141,8 +146,6 @@ def test_layers_are_called_what_they_are(family: str) -> None:
             "kda_layers",
         ),
         ("olmo_hybrid", {"linear_num_value_heads": 7}, "`linear_num_value_heads`"),
-        ("minimax", {"hidden_act": "gelu"}, "`hidden_act`"),
-        ("minimax", {"linear_attn_alpha_factor": "much"}, "`linear_attn_alpha_factor`"),
     ],
 )
 def test_values_that_make_no_sense_are_refused_by_name(

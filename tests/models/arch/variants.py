@@ -115,6 +115,12 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
         {"full_attn_alpha_factor": 3.556, "linear_attn_alpha_factor": 3.556, "sliding_window": 6},
         {"num_attention_heads": 3, "num_key_value_heads": 3, "head_dim": 10, "rms_norm_eps": 1e-3},
     ],
+    "recurrent_gemma": [
+        {"block_types": ["attention", "recurrent"], "conv1d_width": 2, "attention_bias": True},
+        {"lru_width": None, "logits_soft_cap": 2.0, "rms_norm_eps": 1e-3, **_ONE},
+        {"block_types": ["recurrent", "attention"], "attention_window_size": 3, **_turned(1.0)},
+        {"num_hidden_layers": 5, "hidden_size": 48, "lru_width": 132, **_ALL},
+    ],
     "nemotron_h": [
         {"layers_block_type": ["attention", "mlp", "mamba"], "use_bias": True, "n_groups": 1},
         {
