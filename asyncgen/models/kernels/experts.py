@@ -280,11 +280,9 @@ class Experts(Prepared):
             down, NativeStack | PackedStack
         ):
             assert native.kernels is not None and isinstance(router, NativeKernel)
-            beside: tuple[Any, ...]
             beside = self.enter, self.leave, self.shared_gate_up, self.shared_down
-            enter, leave, shared_gate_up, shared_down = (
-                None if one is None else one.ready().compiled for one in beside
-            )
+            kernels: list[Any] = [None if one is None else one.ready() for one in beside]
+            enter, leave, shared_gate_up, shared_down = (one and one.compiled for one in kernels)
             compiled = native.kernels.Experts(
                 router.compiled,
                 gate_up.compiled,
