@@ -36,12 +36,14 @@ QUIET = ("-Wno-maybe-uninitialized", "-Wno-uninitialized", "-Wno-unknown-warning
 # Which files use which instructions; all others run on any processor, and ask what it has.
 AVX512 = ("-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mfma")
 AVX512_BF16 = (*AVX512, "-mavx512bf16")
-# Values that are looked up are those of the plain formula, rounded after each operation.
+# Values that are looked up, or scaled, are those of the plain formula, rounded after each
+# operation.
 AVX512_VNNI = (*AVX512, "-mavx512vnni", "-ffp-contract=off")
 AMX = (*AVX512_BF16, "-mamx-tile", "-mamx-bf16")
 INSTRUCTIONS: Mapping[str, Sequence[str]] = {
     "attention_amx.cpp": AMX,
     "attention_bf16.cpp": AVX512_BF16,
+    "attention_codes.cpp": AVX512_VNNI,
     "attention_f32.cpp": AVX512,
     "convolution.cpp": AVX512,
     "delta.cpp": AVX512,

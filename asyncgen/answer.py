@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from asyncgen.engine.requests.request import Request
     from asyncgen.opening import Opened
     from asyncgen.preparing import PreparingThreads
-    from asyncgen.types import FinishReason, Prompt
+    from asyncgen.types import FinishReason, Prompt, TokenLogprob
     from asyncgen.waiting import Inbox, Waiting
 
 
@@ -96,6 +96,7 @@ class Answer:
         self._num_read: dict[int, int] = {}
         self._samples: dict[int, SampleBuilder] = {}
         self._last: TokenEvent | None = None
+        self._prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None
         self._failure: BaseException | None = None
         self._turn = threading.Lock()  # held by who reads, and never waited for
         self._guard = threading.RLock()  # of what was read: another thread may close
@@ -389,6 +390,8 @@ class Answer:
                     self._failure = item
                     continue
                 self._unread.append(item)
+                if item.prompt_logprobs is not None:
+                    self._prompt_logprobs = item.prompt_logprobs
                 if item.index not in samples:
                     samples[item.index] = SampleBuilder(item.index)
                 samples[item.index].add(item)
@@ -422,7 +425,7 @@ class Answer:
         else:
             given = request.given_texts
             samples = tuple(one.build(unfinished, shape, given[one.index]) for one in builders)
-        return Completion(samples, self._usage(), self._timing())
+        return Completion(samples, self._usage(), self._timing(), self._prompt_logprobs)
 
     def _usage(self) -> Usage:
         if self._last is not None and self._last.usage is not None:

@@ -34,7 +34,9 @@ _SHOWN = 32
 """Hexadecimal digits: 128 bits."""
 
 
-def fingerprint_of(model: PreTrainedModel, tokenizer: Tokenizer | None) -> str | None:
+def fingerprint_of(
+    model: PreTrainedModel, tokenizer: Tokenizer | None, cache_dtype: str = "auto"
+) -> str | None:
     """Compute the fingerprint of a loaded model and what is around it.
 
     The weights go in by what they compute: the bits of the logits of a few tokens, to which every
@@ -43,6 +45,7 @@ def fingerprint_of(model: PreTrainedModel, tokenizer: Tokenizer | None) -> str |
     Args:
         model: Any; a decoder of ours has a fingerprint where our kernels compute it.
         tokenizer: Its tokenizer.
+        cache_dtype: What keys and values are kept in, as ``kv_cache_dtype`` says.
 
     Returns:
         32 hexadecimal digits, or ``None`` where equal tokens cannot be promised.
@@ -51,13 +54,14 @@ def fingerprint_of(model: PreTrainedModel, tokenizer: Tokenizer | None) -> str |
         ours = version("asyncgen")
     except PackageNotFoundError:  # a tree that was never installed: it could be any
         return None
-    if not _is_exact(model):
+    if not _is_exact(model) or (cache_dtype == "int8" and not native.supports_packed_pages()):
         return None
     known = {
         "asyncgen": ours,
         "torch": torch.__version__,
         "kernels": native.cpu_kernels(),
         "dtype": str(model.dtype),
+        "cache": cache_dtype,
         "config": _settings(model.core.config.to_dict()),
         "defaults": _settings(model.generation_config.to_dict()),
         "template": getattr(tokenizer, "chat_template", None),

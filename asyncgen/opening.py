@@ -187,6 +187,9 @@ def open_engine(
 
     model, tokenizer = _load_model(source), _load_tokenizer(source)
     is_ours = hasattr(model, "core")
+    if source.packs_pages and not is_ours:
+        allowed = "a model object that is not ours keeps its own keys and values; use 'auto'"
+        raise InvalidRequestError("kv_cache_dtype", source.kv_cache_dtype, allowed)
     room = plan_room(model, source) if is_ours else None
     engine = assemble(
         model,
@@ -199,17 +202,17 @@ def open_engine(
         progress=source.progress,
     )
     engine.warm()
-    fingerprint = _fingerprint(model, tokenizer)
+    fingerprint = _fingerprint(model, tokenizer, source.kv_cache_dtype)
     formats = find_formats(
         getattr(tokenizer, "chat_template", None), source.tool_format, source.reasoning_format
     )
     return engine, Opened(model, tokenizer, room, engine.metrics, fingerprint, formats)
 
 
-def _fingerprint(model: PreTrainedModel, tokenizer: Tokenizer) -> str | None:
+def _fingerprint(model: PreTrainedModel, tokenizer: Tokenizer, cache_dtype: str) -> str | None:
     from asyncgen.fingerprint import fingerprint_of
 
-    return fingerprint_of(model, tokenizer)
+    return fingerprint_of(model, tokenizer, cache_dtype)
 
 
 def _load_model(source: ModelSource) -> PreTrainedModel:

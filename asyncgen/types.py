@@ -242,6 +242,8 @@ class TokenEvent:
         timing: Set on the last event of the request.
         reasoning: Reasoning that became complete, which is no part of the text.
         tool_calls: Pieces of calls, which are no part of the text either.
+        prompt_logprobs: With the first event of the request, if asked for: one entry a token of
+            the prompt, ``None`` for the first, which nothing stands before.
     """
 
     index: int
@@ -255,6 +257,7 @@ class TokenEvent:
     timing: Timing | None = None
     reasoning: str = ""
     tool_calls: tuple[ToolCallDelta, ...] = ()
+    prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,11 +334,20 @@ class Completion:
     """The result of a request: one or several samples, token counts and timings.
 
     The attributes of the first sample are readable on the completion itself.
+
+    Attributes:
+        samples: In order.
+        usage: Token counts.
+        timing: Where the time went.
+        prompt_logprobs: One entry a token of the prompt, ``None`` for the first, which nothing
+            stands before. ``None`` where they were not asked for, or the stream was left before
+            the prompt was read.
     """
 
     samples: tuple[Sample, ...]
     usage: Usage
     timing: Timing
+    prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None
 
     @property
     def text(self) -> str:

@@ -453,8 +453,7 @@ class _Reader:
         parts = []
         for source, name in zip(sources, rule.sources, strict=True):
             part = self._packed(source)
-            minimums = part.full_minimums()
-            if not _is_finite(part.full_scales()) or not (minimums is None or _is_finite(minimums)):
+            if not part.is_finite():
                 raise ModelLoadError(tell_broken(checkpoint, name))
             parts.append(part)
         return ordered(parts, rule.order)

@@ -13,7 +13,8 @@ name after the prefix                        kind       what it is
 ``num_requests_waiting``                     gauge      requests that wait for a place
 ``kv_cache_usage_perc``                      gauge      share of the pages in use, 0 to 1
 ``num_threads_abandoned``                    gauge      threads that hang over a text
-``cache_config_info``                        info       ``block_size``, ``num_gpu_blocks``: pages
+``cache_config_info``                        info       ``block_size``, ``num_gpu_blocks``: pages;
+                                                        ``cache_dtype``: what they hold
 ``prefix_cache_queries_total``               counter    prompt tokens looked up
 ``prefix_cache_hits_total``                  counter    prompt tokens found, not computed
 ``num_preemptions_total``                    counter    requests that lost their pages
@@ -207,7 +208,8 @@ def families(
         labels, values = [*labels, "replica"], [*values, replica]
     config = InfoMetricFamily(f"{prefix}cache_config", "The cache.", labels=labels)
     sizes = {"block_size": snapshot.page_size, "num_gpu_blocks": snapshot.pages_total}
-    config.add_metric(values, {name: str(size) for name, size in sizes.items()})
+    told = {name: str(size) for name, size in sizes.items()}
+    config.add_metric(values, {**told, "cache_dtype": snapshot.cache_dtype})
     yield config
     for name, (field, help_text) in GAUGES.items():
         gauge = GaugeMetricFamily(prefix + name, help_text, labels=labels)

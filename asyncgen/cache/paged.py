@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from asyncgen.cache.codes import SCALE_BYTES, decode, encode
 from asyncgen.cache.groups import plan_groups
 from asyncgen.errors import InvalidRequestError
 from asyncgen.transfer import to_device
@@ -26,15 +27,20 @@ _ALONE = 2**15 - 1
 """Numbers that torch writes on one thread."""
 
 
-def page_bytes(config: ModelConfig, page_size: int, dtype: torch.dtype) -> int:
+def page_bytes(
+    config: ModelConfig, page_size: int, dtype: torch.dtype, *, is_packed: bool = False
+) -> int:
     """Bytes of one page: of all layers of a group, and of the model where it has one group.
 
     Args:
         config: The model's.
         page_size: Tokens in a page.
         dtype: Of keys and values.
+        is_packed: Whether they are kept in 8 bits (`codes`), whatever their dtype.
     """
-    per_token = 2 * config.num_key_value_heads * config.head_dim * dtype.itemsize
+    size = config.head_dim
+    head = size + SCALE_BYTES if is_packed else size * dtype.itemsize
+    per_token = 2 * config.num_key_value_heads * head
     return plan_groups(config).depth * page_size * per_token
 
 
@@ -48,7 +54,7 @@ class PagedStorage:
 
     Attributes:
         device: Where the pages lie.
-        dtype: Of keys and values.
+        dtype: Of keys and values, as they are written and read.
         num_pages: How many there are, P.
         page_size: Tokens in each, at least 1.
         plan: The groups of the model's layers.
@@ -57,7 +63,10 @@ class PagedStorage:
         heads_first: Whether a page is ``[K, page_size, D]`` (CPU: each head's keys lie together,
             so that a run of pages is a batch of matrices) or ``[page_size, K, D]`` (elsewhere, as
             `torch.nn.attention.varlen.varlen_attn` reads it).
-        data: ``[depth, 2, P, …page]``, keys and values of the layers of a group.
+        data: ``[depth, 2, P, …page]``, keys and values of the layers of a group; their codes,
+            int8, where pages are packed (`codes`).
+        scales: Those of packed pages, float32 ``[depth, 2, P, …page]`` without the size of a head;
+            ``None``: pages hold keys and values as they are.
         layers: The same by layer of the model, ``[2, P, …page]``; layers of several groups may
             be the same memory, in which each group has pages of its own.
         matrices: Keys and values by layer of the model with the first two dimensions joined, on a
@@ -73,6 +82,7 @@ class PagedStorage:
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
         heads_first: bool | None = None,
+        is_packed: bool = False,
     ) -> None:
         """Ask for the memory.
 
@@ -83,6 +93,7 @@ class PagedStorage:
             device: Where the model computes.
             dtype: What the model computes in.
             heads_first: Layout of a page; ``None``: as the device's fastest kernel wants it.
+            is_packed: Whether to keep keys and values in 8 bits.
 
         Raises:
             InvalidRequestError: A size is below 1.
@@ -100,25 +111,89 @@ class PagedStorage:
         self.heads_first = self.device.type == "cpu" if heads_first is None else heads_first
         heads, size = self.num_kv_heads, self.head_dim
         page = (heads, page_size, size) if self.heads_first else (page_size, heads, size)
+        stored, at = (self.plan.depth, 2, num_pages, *page), [at for _, at in self.plan.places()]
         # Memory made in inference mode could not be written to outside of it later on.
         with torch.inference_mode(False):
-            self.data = torch.empty(
-                (self.plan.depth, 2, num_pages, *page), dtype=dtype, device=self.device
-            )
-            places = self.data.unbind(0)
-            self.layers: tuple[Tensor, ...] = tuple(places[at] for _, at in self.plan.places())
+            kept = torch.int8 if is_packed else dtype
+            self.data = torch.empty(stored, dtype=kept, device=self.device)
+            self.scales: Tensor | None = None
+            if is_packed:
+                self.scales = torch.empty(stored[:-1], device=self.device)
+            self.layers: tuple[Tensor, ...] = _by_layer(self.data, at)
+            self._scales = () if self.scales is None else _by_layer(self.scales, at)
             flat = [layer.view(2, -1, *page[1:]) for layer in self.layers]
             self.matrices = [(pair[0], pair[1]) for pair in flat]
             # Keys and values of some layers each, `[n, P, …page]`: of a page so many that one
             # kernel clears them on one thread. Where they touch memory for the first time, two
-            # threads take four times as long.
-            most = max(_ALONE // self.data[0, 0, 0].numel(), 1)
-            self._parts = torch.split(self.data.flatten(0, 1), most)
+            # threads take four times as long. Codes of any kind are zero times a scale of zero.
+            cleared = self.data if self.scales is None else self.scales
+            most = max(_ALONE // cleared[0, 0, 0].numel(), 1)
+            self._cleared = cleared
+            self._parts = torch.split(cleared.flatten(0, 1), most)
 
     @property
     def nbytes(self) -> int:
         """Bytes of all pages."""
-        return self.data.nbytes
+        return self.data.nbytes + (0 if self.scales is None else self.scales.nbytes)
+
+    def scales_of(self, layer: int) -> Tensor | None:
+        """Those of a layer's packed pages, ``[2, P, …page]`` without the size of a head."""
+        return self._scales[layer] if self._scales else None
+
+    def write(self, layer: int, slots: Tensor, heads: Tensor) -> Tensor:
+        """Put keys and values where they belong.
+
+        Args:
+            layer: The layer of the model.
+            slots: Rows of ``[2 * P * K * page_size, D]``, ``[N, 2K]``.
+            heads: Keys, then values, ``[N, 2K, D]``.
+
+        Returns:
+            What is read of them: the same, or that of their codes.
+        """
+        if not self._scales:
+            self.layers[layer].view(-1, self.head_dim).index_put_((slots,), heads)
+            return heads
+        codes, scales = encode(heads)
+        self.layers[layer].view(-1, self.head_dim).index_put_((slots,), codes)
+        self._scales[layer].view(-1).index_put_((slots,), scales)
+        return decode(codes, scales, self.dtype)
+
+    def read(self, layer: int, count: int, chosen: Tensor) -> Tensor:
+        """Copy parts of a layer's keys and values together.
+
+        Args:
+            layer: The layer of the model.
+            count: Of how many equal parts, the pages of its keys before those of its values.
+            chosen: Their numbers, ``[n]``.
+
+        Returns:
+            ``[n, numbers of a part]`` in the storage's dtype.
+        """
+        found = self.layers[layer].view(count, -1).index_select(0, chosen)
+        if not self._scales:
+            return found
+        scales = self._scales[layer].view(count, -1).index_select(0, chosen)
+        vectors = found.view(len(found), -1, self.head_dim)
+        return decode(vectors, scales, self.dtype).view(found.shape)
+
+    def read_matrices(self, layer: int, first: int, count: int) -> tuple[Tensor, Tensor]:
+        """Keys and values of pages that lie side by side, of heads first.
+
+        Args:
+            layer: The layer of the model.
+            first: Number of the first matrix: of its page times K.
+            count: Matrices.
+
+        Returns:
+            ``[count, page_size, D]`` each: views, of packed pages copies.
+        """
+        keys, values = self.matrices[layer]
+        keys, values = keys.narrow(0, first, count), values.narrow(0, first, count)
+        if not self._scales:
+            return keys, values
+        scales = self._scales[layer].view(2, -1, self.page_size).narrow(1, first, count)
+        return decode(keys, scales[0], self.dtype), decode(values, scales[1], self.dtype)
 
     def clear(self, pages: Sequence[int]) -> None:
         """Zero pages in every layer.
@@ -133,4 +208,10 @@ class PagedStorage:
                 for part in self._parts:
                     part[:, page].zero_()
         else:
-            self.data.index_fill_(2, to_device(torch.tensor(pages), self.device), 0)
+            self._cleared.index_fill_(2, to_device(torch.tensor(pages), self.device), 0)
+
+
+def _by_layer(memory: Tensor, places: Sequence[int]) -> tuple[Tensor, ...]:
+    """What each layer of the model has of the places of a page."""
+    parts = memory.unbind(0)
+    return tuple(parts[place] for place in places)

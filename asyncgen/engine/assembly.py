@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -114,6 +115,8 @@ def plan_room(model: Any, options: EngineOptions) -> CacheRoom:
 
     size = options.page_size or kind_of(model.device).page_size
     config = model.core.config
+    if options.packs_pages:
+        _refuse_unpackable(model)
     if not config.attending:
         return _room_for_states(model, options, size)
     rows, snapshots, memory = _slots(model, options)
@@ -124,9 +127,10 @@ def plan_room(model: Any, options: EngineOptions) -> CacheRoom:
     if positions:
         a_row = most_pages(windows, size, positions, _prefill_chunk(model, options))
         wanted = options.max_running * a_row + spare
+    each = page_bytes(config, size, model.dtype, is_packed=options.packs_pages)
     num_pages = plan_pages(
         memory,
-        page_bytes=page_bytes(config, size, model.dtype),
+        page_bytes=each,
         wanted=wanted,
         device=model.device,
         least=len(windows),
@@ -135,7 +139,21 @@ def plan_room(model: Any, options: EngineOptions) -> CacheRoom:
         num_pages = min(num_pages, wanted)
     # One that a text cannot do without is needed more urgently.
     spare = min(spare, num_pages - len(windows))
-    return CacheRoom(num_pages - spare, size, spare, windows, rows, snapshots)
+    outside = Fraction(page_bytes(config, size, model.dtype), each)
+    return CacheRoom(num_pages - spare, size, spare, windows, rows, snapshots, outside)
+
+
+def _refuse_unpackable(model: Any) -> None:
+    """Refuse to pack the pages of a model that has none that are read again."""
+    config, reason = model.core.config, None
+    if config.is_encoder_decoder:
+        reason = "requests to an encoder-decoder model keep caches of their own"
+    elif not config.attending:
+        reason = "the layers of this model keep states, and no keys and values"
+    elif any(options.is_bidirectional for options in config.attention):
+        reason = "this model reads a text in both directions, in one piece"
+    if reason is not None:
+        raise InvalidRequestError("kv_cache_dtype", "int8", f"{reason}; use 'auto'")
 
 
 def _slots(model: Any, options: EngineOptions) -> tuple[int | None, int, int | float | None]:
@@ -192,7 +210,12 @@ def _records(model: Any, options: EngineOptions) -> bool:
         raise InvalidRequestError(
             "use_cuda_graph", True, "steps of a model whose layers keep states are not recorded"
         )
+    if options.use_cuda_graph and options.packs_pages:
+        raise InvalidRequestError(
+            "use_cuda_graph", True, "steps over pages in 8 bits (`kv_cache_dtype`) are not recorded"
+        )
     is_able = kind_of(model.device).recorder is not None and not keeps_states(model.core.config)
+    is_able = is_able and not options.packs_pages
     if options.use_cuda_graph and not is_able:
         raise InvalidRequestError(
             "use_cuda_graph", True, f"the model computes on {model.device}, which has no such thing"
@@ -230,6 +253,7 @@ def assemble(
     if room is not None:
         pool = _make_pool(model, options, room)
         metrics.pages_total, metrics.page_size = pool.num_pages, room.page_size
+        metrics.cache_dtype = options.kv_cache_dtype
         if callable(getattr(model.core, "decode_packed", None)):
             batch = _make_batch(model, tokenizer, options, room, pool, metrics, progress)
     start_alone = _runs(model, tokenizer, options, assistants, is_closing, metrics)
@@ -309,7 +333,7 @@ def _make_batch(
     from asyncgen.engine.sampling.sampler import BatchSampler
 
     core, kind = model.core, kind_of(model.device)
-    attention = _make_context(model, room)
+    attention = _make_context(model, options, room)
     wants_ahead = options.use_async_batching
     return Batch(
         _make_scheduler(options, pool),
@@ -326,7 +350,7 @@ def _make_batch(
     )
 
 
-def _make_context(model: Any, room: CacheRoom) -> Any:
+def _make_context(model: Any, options: EngineOptions, room: CacheRoom) -> Any:
     """What the rows of a step ask for earlier tokens; allocates its memory."""
     from asyncgen.cache.paged import PagedStorage
     from asyncgen.cache.states import StateStorage
@@ -348,6 +372,7 @@ def _make_context(model: Any, room: CacheRoom) -> Any:
         device=device,
         dtype=dtype,
         heads_first=kind_of(device).heads_first,
+        is_packed=options.packs_pages,
     )
     attention = PagedAttention(config, storage)
     return attention if states is None else PackedHybrid(attention, states)

@@ -14,7 +14,7 @@ import torch
 from asyncgen.engine.ahead import BegunStep, UnreadTokens
 from asyncgen.engine.events import EventWriter
 from asyncgen.engine.requests.request import clock, fail
-from asyncgen.engine.sample import Sample
+from asyncgen.engine.sample import Sample, forced_room
 from asyncgen.engine.sampling.logprobs import named_logprob
 from asyncgen.engine.scheduling.groups import withdraw
 from asyncgen.engine.scheduling.state import RequestStatus
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from asyncgen.engine.batch_runner import BatchRunner
     from asyncgen.engine.metrics import EngineMetrics
-    from asyncgen.engine.pooling import HiddenPool
+    from asyncgen.engine.pooling import HiddenReader
     from asyncgen.engine.prompt_cost import PromptCost
     from asyncgen.engine.requests.request import Request
     from asyncgen.engine.sampling.sampler import BatchSampler, Sampled
@@ -103,8 +103,9 @@ class Batch:
         self._progress = progress
         self.requests: dict[Request, dict[Sample, None]] = {}
         self._events: dict[Request, EventWriter] = {}  # of those that have had a step
-        self._pools: dict[RequestState, HiddenPool] = {}  # of samples that become vectors
+        self._readers: dict[RequestState, HiddenReader] = {}  # of samples that it is told of
         self._num_decoding = 0
+        self._forced_room: int | None = None  # what is left of it in this step
         # Attention has no budget of its own: each row reads no more than the pool holds, or,
         # where windows give pages back, no more than there is.
         pool = scheduler.cache
@@ -132,8 +133,8 @@ class Batch:
 
     def add(self, request: Request) -> None:
         """Queue a request."""
-        pool = request.pool
-        is_shared = self._prefix_caching and (pool is None or pool.shares_pages)
+        reader = request.reader
+        is_shared = self._prefix_caching and (reader is None or reader.shares_pages)
         salt = _salt(request) if is_shared else request.id.encode()
         samples = self.requests[request] = {}
         try:
@@ -142,8 +143,8 @@ class Batch:
                 sample.keeps_states = is_shared or request.params.num_samples > 1
                 self._scheduler.add_waiting_request(sample)
                 samples[sample] = None
-                if pool is not None:
-                    self._pools[sample] = pool
+                if reader is not None:
+                    self._readers[sample] = reader
             if not samples:
                 self._events_of(request)  # tells how each has ended
                 self._forget(request)
@@ -186,7 +187,7 @@ class Batch:
         """Tell every request that the engine is dead."""
         requests, self.requests = self.requests, {}
         self._events.clear()
-        self._pools.clear()
+        self._readers.clear()
         self._begun = None
         for request in requests:
             fail(request, error, self._metrics)
@@ -208,9 +209,9 @@ class Batch:
         else:
             rows, logits = self._forward(scheduled)
         # Of the rows that came to the end of what they have, the next token is sampled, or what
-        # was pooled on the way becomes a vector.
-        samples = self._ended(rows, are_pooled=False)
-        pooled = self._ended(rows, are_pooled=True) if self._pools else ()
+        # was read on the way is all that was asked for.
+        samples = self._ended(rows, generate=True)
+        read = self._ended(rows, generate=False) if self._readers else ()
         if samples:
             sampled = self._sample(rows, samples, logits)
             if sampled.failures:
@@ -220,17 +221,18 @@ class Batch:
             self._tell_prefill(rows, self._progress)
         if samples:
             self._settle(samples, sampled)
-        if pooled:
-            self._settle_pooled(pooled)
+        if read:
+            self._settle_read(read)
         return scheduled
 
-    def _ended(self, rows: Sequence[ScheduledRow], *, are_pooled: bool) -> list[Sample]:
-        """The rows that came to the end of what they have, with a pool or without one."""
-        pools = self._pools
+    def _ended(self, rows: Sequence[ScheduledRow], *, generate: bool) -> list[Sample]:
+        """Rows that came to the end of what they have: those that go on, or the others."""
+        readers = self._readers
         return [
             cast("Sample", row.state)
             for row in rows
-            if row.is_last and (row.state in pools) is are_pooled
+            if row.is_last
+            and ((reader := readers.get(row.state)) is None or reader.generates) is generate
         ]
 
     def _tell_prefill(
@@ -269,9 +271,9 @@ class Batch:
         rows = self._schedule(unread)
         if not rows:
             return None
-        sampled: list[RequestState] = [*self._ended(rows, are_pooled=False)]
+        sampled: list[RequestState] = [*self._ended(rows, generate=True)]
         try:
-            return BegunStep(rows, self._runner.logits(rows, unread, self._pools), sampled)
+            return BegunStep(rows, self._runner.logits(rows, unread, self._readers), sampled)
         except BaseException as error:
             request_failure(error)  # whose it is shows when it is run again, in its turn
             return BegunStep(rows, None, sampled)
@@ -330,7 +332,7 @@ class Batch:
     def _forward(self, rows: list[ScheduledRow]) -> tuple[list[ScheduledRow], Tensor]:
         """Rows that could be computed, and the logits of those that came to their end."""
         try:
-            return rows, self._runner.logits(rows, pools=self._pools)
+            return rows, self._runner.logits(rows, readers=self._readers)
         except BaseException as error:
             if len(rows) == 1:
                 self._fail(cast("Sample", rows[0].state).request, error)
@@ -342,7 +344,7 @@ class Batch:
             if row.state.status >= _FINISHED:
                 continue
             try:
-                found.append((row, self._runner.logits([row], pools=self._pools)))
+                found.append((row, self._runner.logits([row], readers=self._readers)))
             except BaseException as error:
                 self._fail(cast("Sample", row.state).request, error)
         found = [(row, logits) for row, logits in found if row.state.status < _FINISHED]
@@ -365,6 +367,7 @@ class Batch:
     def _settle(self, samples: list[Sample], sampled: Sampled) -> None:
         """Append the tokens, tell the readers, end what has ended."""
         failures = sampled.failures
+        self._forced_room = forced_room(samples)
         with LoopBell.together():
             for number, sample in enumerate(samples):
                 if sample.status >= _FINISHED:  # another sample of the same request has failed
@@ -381,12 +384,16 @@ class Batch:
         """Append a sample's token and write its event."""
         token_id = sampled.token_ids[number]
         assert token_id is not None
+        if self._readers and (reader := self._readers.pop(sample, None)) is not None:
+            reader.finish()  # its prompt is behind it
         sample.tokens.append(token_id)
         reason = sample.reason_to_end(sampled.scores.get(number))
         token_ids: tuple[int, ...] = (token_id,)
         if sample.matcher is not None and not self._runs_ahead:  # no next step is under way
-            while reason is None and (forced := sample.take_forced()):
+            while reason is None and (forced := sample.take_forced(self._forced_room)):
                 token_ids += tuple(forced)
+                if self._forced_room is not None:
+                    self._forced_room -= len(forced)
                 reason = sample.reason_to_end(None)
         logprobs: tuple[TokenLogprob, ...] | None = None
         if number in sampled.logprobs:
@@ -400,18 +407,21 @@ class Batch:
             if not events.any_live:
                 self._forget(sample.request)
 
-    def _settle_pooled(self, samples: Sequence[Sample]) -> None:
-        """Make vectors of what was pooled, and tell the readers."""
+    def _settle_read(self, samples: Sequence[Sample]) -> None:
+        """End those that asked for no token: their vectors, or all of their scores, are there."""
         with LoopBell.together():
             for sample in samples:
                 if sample.status >= _FINISHED:
                     continue
-                request, pool = sample.request, self._pools[sample]
+                request = sample.request
                 try:
-                    pool.finish()
-                    if self._metrics is not None:
-                        self._metrics.embedded(request, clock())
-                    self._events[request].settle(sample.index, (), "stop")
+                    self._readers[sample].finish()
+                    if request.pool is None:
+                        self._events[request].end("length")
+                    else:
+                        if self._metrics is not None:
+                            self._metrics.embedded(request, clock())
+                        self._events[request].settle(sample.index, (), "stop")
                 except BaseException as error:
                     if isinstance(error, InvalidScoresError):
                         withdraw(self._scheduler.cache, sample)
@@ -449,10 +459,11 @@ class Batch:
 
     def _end_sample(self, sample: Sample, *, evict: bool = True) -> None:
         self._num_decoding -= sample.decodes
-        pool = self._pools.pop(sample, None)
-        if pool is not None and not pool.shares_pages:
+        self._readers.pop(sample, None)
+        reader, samples = sample.request.reader, self.requests[sample.request]
+        del samples[sample]
+        if reader is not None and not reader.shares_pages and not samples:
             withdraw(self._scheduler.cache, sample)  # nobody else could find them
-        del self.requests[sample.request][sample]
         self._scheduler.finish_request(sample.request_id, evict_from_cache=evict)
 
 

@@ -1,7 +1,8 @@
 """One forward pass over all rows of a step: scheduled tokens in, logits of the finished rows out.
 
-Of texts that become vectors, hidden states go to their pools instead. It knows tokens and pages;
-not whose they are, nor what is done with the logits.
+Where hidden states are wanted, of texts that become vectors or of prompts whose log-probabilities
+are told, they go to what reads them. It knows tokens and pages; not whose they are, nor what is
+done with the logits.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from asyncgen.engine.ahead import UnreadTokens
-    from asyncgen.engine.pooling import HiddenPool
+    from asyncgen.engine.pooling import HiddenReader
     from asyncgen.engine.scheduling.state import RequestState, ScheduledRow
     from asyncgen.models.attention.dense import AttentionContext
     from asyncgen.models.attention.paged.attention import PagedAttention
@@ -82,18 +83,18 @@ class BatchRunner:
         self,
         rows: Sequence[ScheduledRow],
         unread: UnreadTokens | None = None,
-        pools: Mapping[RequestState, HiddenPool] | None = None,
+        readers: Mapping[RequestState, HiddenReader] | None = None,
     ) -> Tensor:
         """Compute the tokens of all rows and store their keys and values.
 
         Args:
             rows: At least one; each says which of its tokens to run, and where its pages are.
             unread: The tokens that stand as ``UNREAD`` in the rows' texts.
-            pools: Of the rows whose hidden states are wanted, and no logits: what takes them in.
+            readers: Of the rows whose hidden states are wanted: what takes them in.
 
         Returns:
-            Raw logits ``[R, V]`` after the last token of each row that came to its end and has no
-            pool, in order.
+            Raw logits ``[R, V]`` after the last token of each row that came to its end, in order;
+            not of those whose readers ask for no token.
 
         Raises:
             Exception: Whatever the model raised; the pages may have been written to, and running
@@ -101,8 +102,8 @@ class BatchRunner:
         """
         ids: list[int] = []
         positions: list[int] = []
-        last: list[int] = []  # and, between them, what pools want: places in ascending order
-        fed: list[tuple[HiddenPool, slice]] = []
+        last: list[int] = []  # and, between them, what readers want: places in ascending order
+        fed: list[tuple[HiddenReader, slice, int]] = []
         sampled: list[int] = []
         for row in rows:
             start, count, tokens = row.start, row.count, row.state.tokens
@@ -112,19 +113,21 @@ class BatchRunner:
             else:
                 ids += tokens[start : start + count]
                 positions += range(start, start + count)
-            if pools and (pool := pools.get(row.state)) is not None:
-                taken = pool.wanted(start, start + count, is_last=row.is_last)
+            reader = readers.get(row.state) if readers else None
+            if reader is not None:
+                taken = reader.wanted(start, start + count, is_last=row.is_last)
                 first = len(ids) - count - start  # where the text would begin
-                fed.append((pool, slice(len(last), len(last) + len(taken))))
-                last += [first + position for position in taken]
-            elif row.is_last:
+                if taken:
+                    fed.append((reader, slice(len(last), len(last) + len(taken)), taken.start))
+                    last += [first + position for position in taken]
+            if row.is_last and (reader is None or reader.generates):
                 sampled.append(len(last))
                 last.append(len(ids) - 1)
         insert = None if unread is None else unread.inserter(rows, ids)
         if insert is not None:
             ids = [max(token, 0) for token in ids]
-        graphs = None if fed else self._graphs
-        if graphs is not None and all(row.count == 1 and row.is_last for row in rows):
+        graphs = None if fed or len(sampled) < len(rows) else self._graphs
+        if graphs is not None and all(row.count == 1 for row in rows):
             recorded = graphs.logits(rows, ids, insert)
             if recorded is not None:
                 return recorded
@@ -144,9 +147,8 @@ class BatchRunner:
         if fed:
             hidden = self._core.hidden_packed(*step)
             logits = self._core.project(hidden.index_select(0, packed[behind:]))
-            for pool, part in fed:
-                if part.stop > part.start:
-                    pool.add(hidden[part])
+            for reader, part, first in fed:
+                reader.add(hidden[part], first)
         else:
             logits = self._core.decode_packed(*step)
         if neighbours is not None:

@@ -47,6 +47,7 @@ class EventWriter:
         self._texts = [each.text for each in request.given] or [
             SampleText(tokenizer, request, row) for row in rows
         ]
+        self._scores = request.scores  # until they are told, with the first event
         self._num_live = len(self._texts)
         self._num_rows = sum(map(request.goes_on, rows))
         request.started_at = now = clock()
@@ -144,7 +145,14 @@ class EventWriter:
         if reader is not None:
             reasoning, calls = reader.take()
             event = replace(event, reasoning=reasoning, tool_calls=tuple(calls))
-        request.sink.put_nowait(event)
+        request.sink.put_nowait(event if self._scores is None else self._with_scores(event))
+
+    def _with_scores(self, event: TokenEvent) -> TokenEvent:
+        """Tell what the prompt is worth, once, if it was read to its end."""
+        scores, self._scores = self._scores, None
+        if scores is None or not scores.is_complete:
+            return event
+        return replace(event, prompt_logprobs=tuple(scores.entries))
 
     def end(self, reason: str) -> None:
         """End every live sample here, keeping what was generated."""
@@ -189,21 +197,20 @@ class EventWriter:
             )
             timing = self._timing(now)
         reasoning, calls = ("", ()) if reader is None else reader.take()
-        request.sink.put_nowait(
-            TokenEvent(
-                index,
-                token_ids,
-                shown,
-                logprobs,
-                now - request.accepted_at,
-                cast("FinishReason", ending),
-                ending_id if stop is None else stop or None,
-                usage,
-                timing,
-                reasoning,
-                tuple(calls),
-            )
+        event = TokenEvent(
+            index,
+            token_ids,
+            shown,
+            logprobs,
+            now - request.accepted_at,
+            cast("FinishReason", ending),
+            ending_id if stop is None else stop or None,
+            usage,
+            timing,
+            reasoning,
+            tuple(calls),
         )
+        request.sink.put_nowait(event if self._scores is None else self._with_scores(event))
 
     def _timing(self, now: float) -> Timing:
         request = self._request

@@ -96,6 +96,7 @@ class MetricsSnapshot:
         pages_used: Pages of the cache that running requests hold.
         pages_total: Pages of the cache; 0 in an engine without pages.
         page_size: Tokens of a page; 0 in an engine without pages.
+        cache_dtype: What pages hold, as ``kv_cache_dtype`` says: ``"auto"`` is the model's dtype.
         prefix_cache_queries: Prompt tokens that were looked up among the kept pages.
         prefix_cache_hits: Those that were found, and so not computed.
         preemptions: How often a running request lost its pages and went back to the queue.
@@ -120,6 +121,7 @@ class MetricsSnapshot:
     pages_used: int
     pages_total: int
     page_size: int
+    cache_dtype: str
     prefix_cache_queries: int
     prefix_cache_hits: int
     preemptions: int
@@ -197,6 +199,7 @@ class EngineMetrics:
     pages_used: int = 0
     pages_total: int = 0
     page_size: int = 0
+    cache_dtype: str = "auto"
     prefix_cache_queries: int = 0
     prefix_cache_hits: int = 0
     preemptions: int = 0

@@ -40,6 +40,11 @@ class SharedOptions(TypedDict, total=False):
     quarter of the memory that is available after loading, and never more than ``max_running`` full
     contexts take. On a CPU, copies of what running streams read may take an eighth beside it.
     """
+    kv_cache_dtype: str
+    """What keys and values are kept in: ``"auto"`` is the model's dtype, ``"int8"`` packs them to
+    integers of 8 bits with a scale a head and position: for heads of 64 to 53 % of bfloat16's
+    memory. A number is then off by at most 1/254 of the largest of its head and position.
+    """
     page_size: int | None
     """Tokens that a page of that memory holds, at least 1; requests share whole pages. ``None`` is
     32, or what the attention kernel needs on CUDA.
@@ -76,6 +81,7 @@ class EngineOptions:
         page_sharing: Whether anybody shares pages at all.
         manual_eviction: Whether samples that end are left their pages until they are evicted.
         kv_cache_memory: Bytes, or a fraction of the device's memory; ``None`` for the default.
+        kv_cache_dtype: What keys and values are kept in: ``"auto"`` is the model's dtype.
         page_size: Tokens of a page; ``None`` for what suits the device.
         state_snapshots: States to set memory aside for, beside those of running samples; ``None``:
             as many as ``max_running``, where there is memory; 0: none is kept.
@@ -95,6 +101,7 @@ class EngineOptions:
     page_sharing: bool = True
     manual_eviction: bool = False
     kv_cache_memory: int | float | None = None
+    kv_cache_dtype: str = "auto"
     page_size: int | None = None
     state_snapshots: int | None = None
     snapshot_pages: int | None = None
@@ -117,11 +124,20 @@ class EngineOptions:
             or_none = ", or None" if is_optional else ""
             require(option.name, value, rule, or_none)
 
+    @property
+    def packs_pages(self) -> bool:
+        """Whether keys and values are kept in 8 bits."""
+        return self.kv_cache_dtype == "int8"
+
 
 def _scheduler(value: object) -> str | None:
     if value in ("fifo", "prefill_first") or isinstance(value, type):
         return None
     return '"fifo", "prefill_first" or a subclass of Scheduler'
+
+
+def _cache_dtype(value: object) -> str | None:
+    return None if value in ("auto", "int8") else '"auto" or "int8"'
 
 
 def _memory(value: Any) -> str | None:
@@ -140,6 +156,7 @@ _RULES: dict[str, Rule] = {
     "page_sharing": switch,
     "manual_eviction": switch,
     "kv_cache_memory": _memory,
+    "kv_cache_dtype": _cache_dtype,
     "page_size": _COUNT,
     "state_snapshots": _NATURAL,
     "snapshot_pages": _COUNT,

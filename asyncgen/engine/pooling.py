@@ -6,7 +6,7 @@ taken in as they come: nothing is kept but a sum.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 
@@ -24,12 +24,41 @@ _LEAST_NORM = 1e-12
 """A vector that is shorter is left so short, and not divided by nothing."""
 
 
+class HiddenReader(Protocol):
+    """What takes in hidden states of a text while it is computed, a chunk at a time.
+
+    Attributes:
+        is_whole: Whether all tokens must be computed in one step.
+        most_tokens: Tokens of the prompt that run in one step at the most; ``None``: any number.
+        generates: Whether tokens are asked for as well.
+    """
+
+    is_whole: bool
+    most_tokens: int | None
+    generates: bool
+
+    @property
+    def shares_pages(self) -> bool:
+        """Whether tokens may be left uncomputed whose keys and values are in pages already."""
+
+    def wanted(self, start: int, end: int, *, is_last: bool) -> range:
+        """The positions of a chunk whose hidden states are to be added."""
+
+    def add(self, hidden: Tensor, start: int) -> None:
+        """Take in the hidden states ``[T, E]`` of those from ``start`` on."""
+
+    def finish(self) -> None:
+        """Make of them what was asked for, once all are there; raises where they are no good."""
+
+
 class HiddenPool:
     """The pooled hidden states of one text.
 
     Attributes:
         vector: What they have come to, float32 ``[D]`` on the CPU; ``None`` before `finish`.
         is_whole: Whether all tokens must be computed in one step.
+        most_tokens: No limit.
+        generates: No token is asked for.
     """
 
     def __init__(
@@ -56,6 +85,8 @@ class HiddenPool:
         self._dimensions = dimensions
         self._layers = layers
         self.is_whole = is_whole
+        self.most_tokens: int | None = None
+        self.generates = False
         self._count = 0
         self._sum: Tensor | None = None
 
@@ -79,12 +110,14 @@ class HiddenPool:
         assert start <= self._count, "the hidden states before this chunk were never there"
         return range(max(start, self._count), end)
 
-    def add(self, hidden: Tensor) -> None:
+    def add(self, hidden: Tensor, start: int) -> None:
         """Take in the hidden states of the positions that were `wanted`, in their order.
 
         Args:
             hidden: ``[T, E]`` of any floating dtype; not kept.
+            start: Position of the first.
         """
+        assert not self._takes_all or start == self._count, "a mean counts each position once"
         # In float64, in which the order of the sum does not show in a vector of float32.
         part = hidden.double().sum(0) if self._takes_all else hidden[-1].double()
         self._sum = part if self._sum is None else self._sum + part

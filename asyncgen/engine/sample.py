@@ -21,7 +21,7 @@ from asyncgen.generation.strategies.token_by_token import most_probable, require
 from asyncgen.guard import request_failure
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from torch import Tensor
 
@@ -29,6 +29,10 @@ if TYPE_CHECKING:
     from asyncgen.engine.sampling.placing import Plan
     from asyncgen.generation.stopping.ends import Ends
     from asyncgen.structured.grammar import Matcher
+
+
+_ROWS_A_FORCED_TOKEN = 32
+"""Beside rows without a grammar, a step computes one forced token for so many rows, or one."""
 
 
 class Sample(RequestState):
@@ -74,6 +78,9 @@ class Sample(RequestState):
             salt: See `RequestState`.
         """
         config, most = request.params.config, request.ends.max_length
+        reader, chunk = request.reader, config.prefill_chunk_size
+        if reader is not None and reader.most_tokens is not None:
+            chunk = min(chunk or reader.most_tokens, reader.most_tokens)
         super().__init__(
             request_id=sample_name(request.id, index),
             initial_tokens=request.starting_ids,
@@ -81,9 +88,9 @@ class Sample(RequestState):
             max_new_tokens=None if most is None else max(most - len(request.starting_ids), 1),
             priority=request.params.priority,
             client=request.params.client,
-            prefill_chunk_size=config.prefill_chunk_size,
+            prefill_chunk_size=chunk,
             salt=salt,
-            is_whole=request.pool is not None and request.pool.is_whole,
+            is_whole=reader is not None and reader.is_whole,
         )
         self.request = request
         self.index = index
@@ -218,16 +225,38 @@ class Sample(RequestState):
             return "stop"
         return "incomplete" if reason == "stop" and not matcher.is_complete else reason
 
-    def take_forced(self) -> list[int]:
-        """Append the tokens that the grammar forces next, as far as the length allows."""
+    def take_forced(self, room: int | None) -> list[int]:
+        """Append the tokens that the grammar forces next, as far as the length allows.
+
+        Args:
+            room: Most tokens; ``None`` for any number. What is left out comes in later steps.
+        """
         if self.matcher is None or not self.takes_forced:
             return []
-        taken = list(self.matcher.forced)
+        taken = list(self.matcher.forced[:room])
         most = self.request.ends.max_length
         if most is not None:
             taken = taken[: most - len(self.tokens)]
         self.tokens += taken
         return taken
+
+
+def forced_room(samples: Sequence[Sample]) -> int | None:
+    """How many forced tokens may be taken behind a step.
+
+    Each of them is computed with the next step, and makes it longer. Where all rows have grammars
+    that is their gain; rows without one would wait for what others get.
+
+    Args:
+        samples: Whose tokens the step has picked.
+
+    Returns:
+        ``None`` where there may be any number.
+    """
+    free = sum(sample.matcher is None for sample in samples)
+    if free in (0, len(samples)):
+        return None
+    return max(1, len(samples) // _ROWS_A_FORCED_TOKEN)
 
 
 def _own(processor: Callable[..., Any]) -> Callable[..., Any]:

@@ -91,6 +91,11 @@ def supports(dtype: torch.dtype) -> bool:
     return dtype == torch.float32
 
 
+def supports_packed_pages() -> bool:
+    """Whether attention reads pages in 8 bits here, at the dtypes that are supported."""
+    return kernels is not None and bool(kernels.features()["avx512_vnni"])
+
+
 def uses_tiles() -> bool:
     """Whether bfloat16 is computed in tiles (AMX) here."""
     return kernels is not None and bool(kernels.features()["amx_bf16"])

@@ -6,9 +6,10 @@ import torch
 from torch import Tensor
 
 _Layer: TypeAlias = tuple[
-    tuple[Tensor, Tensor], int, bool, float, float, Sequence[float] | None, bool, int
+    tuple[Tensor, ...], int, bool, float, float, Sequence[float] | None, bool, int
 ]
-"""A layer's keys and values, ``[P * K, page_size, D]`` each; its window or 0; whether that is a
+"""A layer's keys and values, ``[P * K, page_size, D]`` each, and where these are codes, int8, the
+scales of both, ``[P * K, page_size]``; its window or 0; whether that is a
 chunk; its scale; its soft cap or 0; a slope for each query head; whether it has sinks; which of a
 step's page tables is its own."""
 
@@ -17,6 +18,7 @@ def begin_team(threads: int, /) -> int: ...
 def end_team(before: int, /) -> None: ...
 def has_team() -> bool: ...
 def pass_gates(x: Tensor, gates: Tensor, /) -> None: ...
+def ban(scores: Tensor, words: Tensor, places: Tensor, /) -> None: ...
 
 class Linear:
     def __new__(
@@ -55,6 +57,27 @@ def packed_linear(
     matrices: int,
 ) -> Linear: ...
 def joined_linear(parts: Sequence[Linear], /) -> Linear: ...
+def write_panels(
+    panels: Tensor,
+    rows: Tensor,
+    weights: Sequence[tuple[Tensor | None, ...]],
+    *,
+    inputs: int,
+    group: int,
+    has_table: bool,
+    shares: bool,
+    is_by_row: bool,
+) -> None: ...
+def take_blocks_apart(
+    name: str,
+    blocks: Tensor,
+    codes: Tensor,
+    scales: Tensor,
+    minimums: Tensor | None,
+    super_scales: Tensor | None,
+    super_minimums: Tensor | None,
+    /,
+) -> None: ...
 
 class Experts:
     def __new__(
@@ -117,6 +140,7 @@ class Attention:
         head_dim: int,
         page_size: int,
         uses_tiles: bool,
+        codes_of: torch.dtype | None,
     ) -> Attention: ...
     def lay_out(self, rows: array[int], pages: array[int], out: Tensor, /) -> None: ...
     def attend(self, layer: int, heads: Tensor, sinks: Tensor | None = None, /) -> Tensor: ...

@@ -84,9 +84,9 @@ def pack(tensor: Tensor, packing: Packing, name: str) -> PackedWeight:
 
 def ordered(parts: Sequence[PackedWeight], order: Sequence[int] | None) -> list[PackedWeight]:
     """Parts one below the other, their rows in the order of a `WeightRule`."""
-    joined = join(parts)
     if order is None:
-        return joined
+        return list(parts)
+    joined = join(parts)
     index = torch.tensor(order)
     if len(joined) == 1:
         return [joined[0].rows(index)]

@@ -191,6 +191,14 @@ class PackedWeight:
         }
         return replace(self, **parts)
 
+    def is_finite(self) -> bool:
+        """Whether all values are numbers: those that scales and minimums give."""
+        factors = (self.scales, self.minimums, self.super_scales, self.super_minimums)
+        floats = [one for one in factors if one is not None and one.is_floating_point()]
+        # A sum reads them once, and makes nothing of their size.
+        sums = (one.sum(dtype=torch.float32).isfinite() for one in floats)
+        return all(sums) or all(bool(one.isfinite().all()) for one in floats)
+
     def is_like(self, other: PackedWeight) -> bool:
         """Whether rows of both could be those of one matrix."""
         return self._likeness() == other._likeness() and _same(self.order, other.order)
@@ -214,19 +222,28 @@ class PackedWeight:
         return whole.expand(self.outputs, self.num_groups)
 
 
-def join(parts: Sequence[PackedWeight]) -> list[PackedWeight]:
-    """Matrices one below the other: neighbours that are alike become one.
+def alike(parts: Sequence[PackedWeight]) -> list[list[PackedWeight]]:
+    """Matrices one below the other, in runs of neighbours that could be one.
 
     Args:
         parts: At least one, of the same inputs.
     """
-    joined: list[list[PackedWeight]] = []
+    runs: list[list[PackedWeight]] = []
     for part in parts:
-        if joined and joined[-1][0].is_like(part):
-            joined[-1].append(part)
+        if runs and runs[-1][0].is_like(part):
+            runs[-1].append(part)
         else:
-            joined.append([part])
-    return [_cat(alike) for alike in joined]
+            runs.append([part])
+    return runs
+
+
+def join(parts: Sequence[PackedWeight]) -> list[PackedWeight]:
+    """Matrices one below the other: neighbours that are alike become one.
+
+    Args:
+        parts: As those of `alike`.
+    """
+    return [_cat(run) for run in alike(parts)]
 
 
 def _cat(parts: Sequence[PackedWeight]) -> PackedWeight:

@@ -8,12 +8,14 @@ grammars stands behind it as an object that was handed in.
 
 from __future__ import annotations
 
+from ctypes import c_uint32
 from typing import TYPE_CHECKING, Any
 
 from asyncgen.errors import InvalidRequestError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
+    from ctypes import Array
 
     from torch import Tensor
 
@@ -78,6 +80,7 @@ class Matcher:
     __slots__ = (
         "_eos",
         "_forced",
+        "_foreign_eos",
         "_inner",
         "_place",
         "_steps",
@@ -95,6 +98,7 @@ class Matcher:
         self.is_lost = self.has_ended = False
         self._inner = inner
         self._eos = eos
+        self._foreign_eos = grammar.own_eos - eos
         # What each id did, to be undone: tokens of the grammar that it consumed, and what stood
         # in the other attributes before it.
         self._steps: list[tuple[int, tuple[int, ...], int, bytes | None, bool, bool]] = []
@@ -213,23 +217,24 @@ class Matcher:
         Raises:
             InvalidRequestError: To find out would take more than a step may cost.
         """
+        bits = (c_uint32 * self.grammar.num_words).from_address(words.data_ptr())
         if self.is_free:
             words.fill_(-1)
             if self._tail is not None and not self.grammar.shape.may_never_begin:
                 for token_id in self._eos:
-                    _set(words, token_id, value=False)
+                    _set(bits, token_id, value=False)
             return
         if self._place < len(self._forced):
             words.zero_()
-            _set(words, self._forced[self._place])
+            _set(bits, self._forced[self._place])
             return
         self._inner.unsafe_compute_mask_ptr(words.data_ptr(), words.numel() * 4)
         self._check()
         ends = self._inner.is_accepting()
-        for token_id in self.grammar.own_eos - self._eos:
-            _set(words, token_id, value=False)
+        for token_id in self._foreign_eos:
+            _set(bits, token_id, value=False)
         for token_id in self._eos:
-            _set(words, token_id, value=ends)
+            _set(bits, token_id, value=ends)
 
     def _consume(self, token_ids: tuple[int, ...]) -> int:
         """Hand ids to the grammar; return how many it took, and be lost if not all."""
@@ -242,11 +247,7 @@ class Matcher:
         return taken
 
     def _takes(self, token_id: int) -> bool:
-        inner = self._inner
-        if inner.is_stopped() or not inner.validate_tokens([token_id]):
-            self._check()
-            return False
-        taken = bool(inner.consume_token(token_id))
+        taken = self._inner.try_consume_tokens((token_id,)) == 1
         self._check()
         return taken
 
@@ -288,13 +289,10 @@ class Matcher:
             raise InvalidRequestError(shape.parameter, shape.source[:80], allowed)
 
 
-def _set(words: Tensor, token_id: int, *, value: bool = True) -> None:
+def _set(bits: Array[c_uint32], token_id: int, *, value: bool = True) -> None:
     """Set or clear the bit of an id."""
     place, bit = divmod(token_id, 32)
-    flag = 1 << bit
-    word = int(words[place]) & 0xFFFFFFFF
-    word = word | flag if value else word & ~flag
-    words[place] = word - (1 << 32) if word >> 31 else word
+    bits[place] = bits[place] | 1 << bit if value else bits[place] & ~(1 << bit)
 
 
 def _bytes_of(tokens: Any, token_id: int) -> bytes:

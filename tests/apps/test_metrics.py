@@ -102,7 +102,7 @@ def test_every_figure_is_served() -> None:
         assert samples[name, (label,)] == pytest.approx(value), name
     for reason in ("stop", "length"):
         assert samples["vllm:request_success_total", (("finished_reason", reason), label)] == 1
-    cache = (("block_size", "0"), label, ("num_gpu_blocks", "12"))
+    cache = (("block_size", "0"), label, ("num_gpu_blocks", "12"), ("cache_dtype", "auto"))
     assert samples["vllm:cache_config_info", tuple(sorted(cache))] == 1
     assert kinds["vllm:num_requests_running"] == "gauge"
     assert kinds["vllm:generation_tokens"] == "counter"

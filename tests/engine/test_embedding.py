@@ -89,7 +89,7 @@ def test_any_mix_with_preemption_equals_transformers(
         running = bench.batch._scheduler.running()
         if running and bench.batch._begun is None and draw.random() < 0.2:
             state = draw.choice(running)
-            preempted += state in bench.batch._pools and state.num_computed > 0
+            preempted += state in bench.batch._readers and state.num_computed > 0
             bench.batch._scheduler.preempt(state)
     assert preempted > 4
     for ids, pooling, request in texts:

@@ -17,7 +17,7 @@ def pooled(pool: HiddenPool, states: torch.Tensor, *ends: int) -> torch.Tensor:
     for end in (*ends, len(states)):
         wanted = pool.wanted(start, end, is_last=end == len(states))
         if wanted:
-            pool.add(states[wanted.start : wanted.stop])
+            pool.add(states[wanted.start : wanted.stop], wanted.start)
         start = end
     pool.finish()
     assert pool.vector is not None and pool.vector.dtype == torch.float32
@@ -43,12 +43,12 @@ def test_cut_and_then_normalised() -> None:
 
 def test_what_is_computed_again_counts_once() -> None:
     pool = HiddenPool("mean", normalize=False)
-    pool.add(STATES[:10])
+    pool.add(STATES[:10], 0)
     assert pool.wanted(0, 7, is_last=False) == range(10, 7)  # none
     assert pool.wanted(7, 14, is_last=False) == range(10, 14)
-    pool.add(STATES[10:14])
+    pool.add(STATES[10:14], 10)
     assert pool.wanted(14, 23, is_last=True) == range(14, 23)
-    pool.add(STATES[14:])
+    pool.add(STATES[14:], 14)
     pool.finish()
     assert pool.vector is not None
     torch.testing.assert_close(pool.vector, STATES.mean(0), atol=1e-6, rtol=1e-6)

@@ -46,6 +46,17 @@ def cut_off(tensor: Tensor) -> Tensor:
     return tensor
 
 
+def test_bans_stay_inside_of_their_tensors(kernels: Any) -> None:
+    scores, words = torch.zeros(3, 70), torch.zeros(2, 3, dtype=torch.int32)
+    kernels.ban(scores, words, torch.tensor([2, 0]))
+    assert scores.isinf().sum(1).tolist() == [70, 0, 70]
+    for number in range(3):
+        given = [scores.clone(), words.clone(), torch.tensor([2, 0])]
+        cut_off(given[number])
+        with pytest.raises(RuntimeError, match=r"bytes at|memory is"):
+            kernels.ban(*given)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_products_stay_inside_of_their_tensors(dtype: torch.dtype) -> None:
     kernel = NativeKernel(torch.randn(64, 64).to(dtype), torch.randn(64))
@@ -212,6 +223,7 @@ class Step:
             head_dim=SIZE,
             page_size=PAGE_SIZE,
             uses_tiles=False,
+            codes_of=None,
         )
         self.heads = torch.randn(13, HEADS + 2 * KV_HEADS, SIZE)
         self.out = torch.empty(13, HEADS * SIZE)
@@ -262,7 +274,7 @@ def test_layers_read_tables_of_their_own(kernels: Any) -> None:
     window = (4, *PLAIN[1:6], 1)
     sizes = {"num_heads": HEADS, "kv_heads": KV_HEADS, "head_dim": SIZE, "page_size": PAGE_SIZE}
     layers = [(tuple(memory), *PLAIN), (tuple(memory), *window)]
-    attention = kernels.Attention(layers, **sizes, uses_tiles=False)
+    attention = kernels.Attention(layers, **sizes, uses_tiles=False, codes_of=None)
     heads, out = torch.randn(1, HEADS + 2 * KV_HEADS, SIZE), torch.empty(1, HEADS * SIZE)
     start = 2 * PAGE_SIZE + 3  # the second table has the last page only: what the window sees
     rows = array("q", [0, 1, start, 0, 0, 1, start, 3 - 2])
@@ -342,7 +354,8 @@ def test_so_is_one_in_a_chunk_of_many_queries(kernels: Any) -> None:
 
 
 def test_a_layers_options_are_those_of_its_heads(kernels: Any) -> None:
-    sizes = {"num_heads": 4, "kv_heads": 2, "head_dim": 16, "page_size": 8, "uses_tiles": False}
+    sizes: dict[str, Any] = {"num_heads": 4, "kv_heads": 2, "head_dim": 16, "page_size": 8}
+    sizes |= {"uses_tiles": False, "codes_of": None}
     pair = torch.zeros(2, 12, 8, 16).unbind(0)
     chunked, capped = (0, True, *PLAIN[2:]), (*PLAIN[:3], -1.0, *PLAIN[4:])
     for wrong in (chunked, (-1, *PLAIN[1:]), capped):
@@ -368,7 +381,8 @@ def test_a_layers_options_are_those_of_its_heads(kernels: Any) -> None:
 
 
 def test_pages_are_of_the_size_that_is_said(kernels: Any) -> None:
-    options = {"num_heads": 4, "kv_heads": 2, "head_dim": 16, "page_size": 8, "uses_tiles": False}
+    options: dict[str, Any] = {"num_heads": 4, "kv_heads": 2, "head_dim": 16, "page_size": 8}
+    options |= {"uses_tiles": False, "codes_of": None}
     good = torch.zeros(12, 8, 16)
     kernels.Attention([((good, good), *PLAIN)], **options)
     for wrong in (good[:, :, :8], good[:, ::2], good.double(), good[:10]):

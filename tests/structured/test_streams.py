@@ -82,6 +82,27 @@ def test_what_is_forced_takes_no_step() -> None:
     assert steps[0] <= steps[1] - len('"name": ""kind": ""n": ') + 3
 
 
+def test_rows_without_a_shape_do_not_wait_for_what_is_forced() -> None:
+    """Beside them one forced token a step is computed, and the answer is the same."""
+    answers, most = [], []
+    for count in (0, 3):
+        bench = Bench(MODEL, pages=200)
+        _, sink = bench.add("abc", json_schema=SCHEMA, seed=1, temperature=1.0)
+        for _ in range(count):
+            bench.add("abc", min_new_tokens=100, max_new_tokens=100)
+        sizes = []
+        while True:
+            rows = bench.batch.step()
+            if not rows:
+                break
+            sizes.append(sum(row.count for row in rows if row.start > 3) - len(rows))
+        bench.require_empty()
+        answers.append(ids_of(sink))
+        most.append(max(sizes))
+    assert answers[0] == answers[1]
+    assert most[0] > 5 and most[1] == 1
+
+
 def test_mixes_with_preemption_change_no_token() -> None:
     """Few pages, rows with and without a shape; those without are what they were."""
     free: dict[str, Any] = {"temperature": 1.3, "max_new_tokens": 40}

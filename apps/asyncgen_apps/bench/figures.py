@@ -8,15 +8,59 @@ from __future__ import annotations
 import math
 import os
 import platform
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median, stdev
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["hardware", "median", "overhead", "percentile", "versions"]
+__all__ = [
+    "Ratio",
+    "hardware",
+    "median",
+    "overhead",
+    "paired_ratio",
+    "percentile",
+    "versions",
+]
+
+_STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.179, 2.131)
+"""Of Student's distribution the quantile 0.975, for 1, 2, … degrees of freedom."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """How many times as much one thing is as another.
+
+    Attributes:
+        mean: Geometric mean of the pairs.
+        low: Lower end of its interval of 95 % confidence; 0 for a single pair.
+        high: Upper end; infinite for a single pair.
+    """
+
+    mean: float
+    low: float
+    high: float
+
+
+def paired_ratio(pairs: Sequence[tuple[float, float]]) -> Ratio:
+    """Compare what was measured in neighbouring pairs, first by second.
+
+    The logarithms of ratios are taken for normal, and their mean is judged by Student's t.
+
+    Args:
+        pairs: At least one; all numbers are above 0.
+    """
+    logs = [math.log(first / second) for first, second in pairs]
+    mean = fmean(logs)
+    if len(logs) == 1:
+        return Ratio(math.exp(mean), 0.0, math.inf)
+    quantile = _STUDENT[min(len(logs) - 1, len(_STUDENT)) - 1]
+    reach = quantile * stdev(logs) / math.sqrt(len(logs))
+    return Ratio(*map(math.exp, (mean, mean - reach, mean + reach)))
 
 
 def percentile(samples: Sequence[float], share: float) -> float:

@@ -7,6 +7,7 @@ import typer
 from asyncgen_apps.cli.batch import batch
 from asyncgen_apps.cli.bench import bench
 from asyncgen_apps.cli.bench_peers import peers
+from asyncgen_apps.cli.bench_structured import structured
 from asyncgen_apps.cli.chat import chat
 from asyncgen_apps.cli.generate import generate
 from asyncgen_apps.cli.gradio import gradio
@@ -31,6 +32,7 @@ app.command("serve-ws")(serve_ws)
 app.command("serve-ray")(serve_ray)
 app.command("gradio")(gradio)
 app.command("quantize")(quantize)
+bench.command("structured")(structured)
 bench.command("peers")(peers)
 app.add_typer(bench, name="bench")
 

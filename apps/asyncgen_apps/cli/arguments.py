@@ -26,6 +26,13 @@ Quantize = Annotated[
     str | None,
     typer.Option(help="int8, int4: packs weights while they load; as stored if not given."),
 ]
+KVCacheDtype = Annotated[
+    str | None,
+    typer.Option(
+        "--kv-cache-dtype",
+        help="int8: keeps keys and values in 8 bits; in the model's dtype if not given.",
+    ),
+]
 Threads = Annotated[
     int | None,
     typer.Option(min=1, help="Compute threads; OMP_NUM_THREADS or the usable cores if not given."),

@@ -13,6 +13,7 @@ from asyncgen_apps.cli.arguments import (
     Debug,
     Device,
     Dtype,
+    KVCacheDtype,
     Model,
     Quantize,
     Revision,
@@ -71,6 +72,7 @@ def batch(
     device: Device = None,
     dtype: Dtype = None,
     quantize: Quantize = None,
+    kv_cache_dtype: KVCacheDtype = None,
     threads: Threads = None,
     revision: Revision = None,
     token: Token = None,
@@ -94,6 +96,7 @@ def batch(
             token,
             max_running=max_running,
             quantize=quantize,
+            kv_cache_dtype=kv_cache_dtype,
         )
         defaults = dict(settings.params())
         plan = _Plan(prompts, output, overwrite, ordered, name or [model], defaults, max_running)

@@ -121,7 +121,7 @@ def stream(
 ) -> None:
     """Tokens per second and time to first token, as the reader of the stream sees them."""
     with one_line_errors(debug), worker_errors():
-        _check(model, plot)
+        check(model, plot)
         chosen = prepare_process(threads)
         from asyncgen_apps.bench.report import emit
         from asyncgen_apps.bench.stream import StreamBench, StreamReport
@@ -159,7 +159,7 @@ def strategies(
 ) -> None:
     """Tokens per second of every decoding strategy beside transformers, or beside greedy."""
     with one_line_errors(debug), worker_errors():
-        _check(model, plot)
+        check(model, plot)
         _check_strategies(strategy or [])
         chosen = prepare_process(threads)
         from asyncgen_apps.bench.report import emit
@@ -195,7 +195,7 @@ def loop(
 ) -> None:
     """How late the event loop is while a model loads, tokenizes, prefills and decodes."""
     with one_line_errors(debug), worker_errors():
-        _check(model, plot)
+        check(model, plot)
         chosen = prepare_process(threads)
         from asyncgen_apps.bench.loop import LoopBench, LoopReport
         from asyncgen_apps.bench.report import emit
@@ -239,7 +239,7 @@ def concurrency(
 ) -> None:
     """Tokens per second of many streams at once, beside both ways of transformers to batch."""
     with one_line_errors(debug), worker_errors():
-        _check(model, plot)
+        check(model, plot)
         if prompt_tokens[0] > prompt_tokens[1]:
             raise UserError("--prompt-tokens: the shortest prompt comes first")
         is_drawn = shape in (ConcurrencyShape.LARGE, ConcurrencyShape.LARGER)
@@ -282,7 +282,7 @@ def scale(
 ) -> None:
     """What very many streams cost: lateness of the loop, host time per token, memory."""
     with one_line_errors(debug), worker_errors():
-        _check(model, plot)
+        check(model, plot)
         chosen = prepare_process(threads)
         from asyncgen_apps.bench.report import emit
         from asyncgen_apps.bench.scale import ScaleBench, ScaleReport
@@ -335,7 +335,7 @@ def serve(
     thread for each core of the server.
     """
     with one_line_errors(debug), worker_errors():
-        _check(model, plot)
+        check(model, plot)
         from asyncgen_apps.bench.serve_sides import cores
 
         chosen = prepare_process(threads or len(cores()[0]) or None)
@@ -387,7 +387,7 @@ def websocket(
     has the last one. By default one compute thread for each core of the engine.
     """
     with one_line_errors(debug), worker_errors():
-        _check(model, plot)
+        check(model, plot)
         crowds = tuple(_crowd(one) for one in crowd)
         from asyncgen_apps.bench.serve_sides import cores
 
@@ -441,9 +441,9 @@ def say(text: str) -> None:
     typer.echo(text, err=True)
 
 
-def _check(model: Path | None, plot: Path | None) -> None:
+def check(model: Path | None, plot: Path | None, needed: str = "transformers") -> None:
     """Find out before any work whether all that is needed is there."""
-    check_plot(plot, "transformers")
+    check_plot(plot, needed)
     if model is not None and not (model / "config.json").is_file():
         raise UserError(f"{model} holds no config.json: --model takes a checkpoint folder")
 

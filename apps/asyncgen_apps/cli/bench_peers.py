@@ -12,7 +12,6 @@ from asyncgen_apps.cli.bench import (
     Json,
     Plot,
     Precision,
-    Precisions,
     check_plot,
     say,
     worker_errors,
@@ -22,6 +21,18 @@ from asyncgen_apps.cli.process import prepare_process
 
 if TYPE_CHECKING:
     from asyncgen_apps.bench.peers.rounds import PeersBench
+
+
+class Packed(StrEnum):
+    """What weights are packed to."""
+
+    INT8 = "int8"
+    INT4 = "int4"
+
+
+PACKED_ROWS = ("one", "streams")
+PACKED_SHAPES = ("135m", "0.5b")
+PACKED_STREAMS = 32
 
 
 class PeerShape(StrEnum):
@@ -44,7 +55,17 @@ def peers(
         list[PeerShape] | None,
         typer.Option(help="Repeatable; without it 135m, and all for one stream."),
     ] = None,
-    dtype: Precisions = [Precision.FLOAT32, Precision.BFLOAT16],  # noqa: B006
+    dtype: Annotated[
+        list[Precision] | None,
+        typer.Option(help="Repeatable; both without it, and bfloat16 with --quantize."),
+    ] = None,
+    quantize: Annotated[
+        list[Packed] | None,
+        typer.Option(
+            help="Compare weights packed to this, ours and peers', beside ours in 16 bits: "
+            "one stream and 32, 135m and 0.5b where nothing else is said. Repeatable."
+        ),
+    ] = None,
     stored: Annotated[
         Precision, typer.Option(help="Data type of the weights on disk.")
     ] = Precision.BFLOAT16,
@@ -83,6 +104,8 @@ def peers(
         from asyncgen_apps.bench.peers.report import PeersReport, put_between_marks
         from asyncgen_apps.bench.report import emit, write_json
 
+        if summary is not None and quantize:
+            raise UserError("--summary beside --quantize: that table has no packed weights")
         if summary is not None:
             try:
                 put_between_marks(summary.read_text(encoding="utf-8"), "")
@@ -101,7 +124,8 @@ def peers(
                     peers=peer or [],
                     sections=row or [],
                     shapes=[one.value for one in shape or []],
-                    dtypes=[one.value for one in dtype],
+                    dtypes=[one.value for one in dtype or []],
+                    packings=[one.value for one in quantize or []],
                     sizes=size or [],
                     rounds=rounds,
                     threads=threads,
@@ -126,6 +150,7 @@ def _chosen(
     sections: list[str],
     shapes: list[str],
     dtypes: list[str],
+    packings: list[str],
     sizes: list[str],
     rounds: int,
     threads: int | None,
@@ -134,16 +159,18 @@ def _chosen(
     folder: Path,
 ) -> "PeersBench":
     """Find out before any work whether this can be measured, and with whom."""
-    from asyncgen_apps.bench.peers.contenders import CONTENDERS, DEFAULT, OURS, installed
+    from asyncgen_apps.bench.peers.contenders import installed
     from asyncgen_apps.bench.peers.rows import SECTIONS, rows
 
-    _known("--peer", peers, CONTENDERS)
+    asked = _contenders(peers, packings)
     _known("--row", sections, SECTIONS)
     chosen_sizes = dict(_sizes(text) for text in sizes)
-    wanted = sections or list(SECTIONS)
+    wanted = sections or list(PACKED_ROWS if packings else SECTIONS)
     for section in chosen_sizes:
         _known("--size", [section], wanted)
-    asked = [OURS, *(name for name in peers if name != OURS)] if peers else list(DEFAULT)
+    if packings:
+        dtypes, shapes = dtypes or [Precision.BFLOAT16.value], shapes or list(PACKED_SHAPES)
+        chosen_sizes.setdefault("streams", (PACKED_STREAMS,))
     pythons, missing = installed(asked, folder)
     if peers and missing:
         raise UserError(f"--peer {missing[0]}: not installed in {folder}: run .ci/peers")
@@ -151,7 +178,7 @@ def _chosen(
     # Loads torch, which reads what was just prepared.
     from asyncgen_apps.bench.peers.rounds import CONTEXT, PeersBench
 
-    measured = tuple(rows(wanted, shapes, dtypes, chosen_sizes))
+    measured = tuple(rows(wanted, shapes, dtypes or [one.value for one in Precision], chosen_sizes))
     for row in measured:
         if row.length > CONTEXT:
             raise UserError(f"--size {row.section}={row.size}: texts have at most {CONTEXT} tokens")
@@ -165,6 +192,19 @@ def _chosen(
         patience=patience,
         folder=folder / "checkpoints",
     )
+
+
+def _contenders(peers: list[str], packings: list[str]) -> list[str]:
+    """Who takes part; those whose weights are packed also by the name of their environment."""
+    from asyncgen_apps.bench.peers.contenders import CONTENDERS, DEFAULT, OURS, packed_contenders
+
+    if not packings:
+        _known("--peer", peers, CONTENDERS)
+        return [OURS, *(name for name in peers if name != OURS)] if peers else list(DEFAULT)
+    there = packed_contenders(packings)
+    homes = [home for name in there if (home := CONTENDERS[name].home) is not None]
+    _known("--peer", peers, dict.fromkeys([*homes, *there]))
+    return packed_contenders(packings, peers)
 
 
 def _sizes(text: str) -> tuple[str, tuple[int, ...]]:

@@ -12,6 +12,7 @@ from asyncgen_apps.cli.arguments import (
     Debug,
     Device,
     Dtype,
+    KVCacheDtype,
     Model,
     Quantize,
     Revision,
@@ -71,6 +72,7 @@ def chat(
     device: Device = None,
     dtype: Dtype = None,
     quantize: Quantize = None,
+    kv_cache_dtype: KVCacheDtype = None,
     threads: Threads = None,
     revision: Revision = None,
     token: Token = None,
@@ -83,7 +85,16 @@ def chat(
         if not (is_typed(context, "model") or is_typed(context, "url")):
             model, url = model_of(saved, model)
         if url is None:
-            source = Source(model, device, dtype, threads, revision, token, quantize=quantize)
+            source = Source(
+                model,
+                device,
+                dtype,
+                threads,
+                revision,
+                token,
+                quantize=quantize,
+                kv_cache_dtype=kv_cache_dtype,
+            )
         else:
             source = remote_source(url, context)
         session = Session(model=_lasting(source), settings=settings, system=system)

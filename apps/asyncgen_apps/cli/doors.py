@@ -1,10 +1,16 @@
 """The options of the servers that say who is let in, as whom, and how far; knows no server."""
 
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from asyncgen_apps.cli.guard import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+SECRET_VARIABLE = "ASYNCGEN_RESUME_SECRET"
 
 AllowAnonymous = Annotated[
     bool,
@@ -40,7 +46,13 @@ PrepareSeconds = Annotated[
         help="Seconds within which a request must be tokenized, else it fails. If not given: 10.",
     ),
 ]
-
+ResumeSecretFile = Annotated[
+    Path | None,
+    typer.Option(
+        help="File with a secret that servers share which take each other's streams up. Or "
+        f"{SECRET_VARIABLE}."
+    ),
+]
 
 ToolFormat = Annotated[
     str | None,
@@ -49,6 +61,30 @@ ToolFormat = Annotated[
 ReasoningFormat = Annotated[
     str | None, typer.Option(help="How it marks reasoning, or none; found if not given.")
 ]
+
+
+def read_secret(file: Path | None, environ: "Mapping[str, str]") -> str:
+    """Read the secret of the resume tokens; it shows in no list of processes.
+
+    Args:
+        file: Whose text is it, without the space around.
+        environ: Where the variable may be.
+
+    Returns:
+        The secret; empty if there is none.
+
+    Raises:
+        UserError: The file cannot be read, or is empty.
+    """
+    if file is None:
+        return environ.get(SECRET_VARIABLE, "")
+    try:
+        secret = file.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"--resume-secret-file {file}: {error}") from None
+    if not secret:
+        raise UserError(f"--resume-secret-file {file}: it is empty")
+    return secret
 
 
 def check_reach(host: str, has_keys: bool, allow_anonymous: bool, remedy: str) -> None:

@@ -11,6 +11,7 @@ from asyncgen_apps.cli.arguments import (
     Debug,
     Device,
     Dtype,
+    KVCacheDtype,
     Model,
     Quantize,
     Revision,
@@ -60,6 +61,7 @@ def generate(
     device: Device = None,
     dtype: Dtype = None,
     quantize: Quantize = None,
+    kv_cache_dtype: KVCacheDtype = None,
     threads: Threads = None,
     revision: Revision = None,
     token: Token = None,
@@ -76,7 +78,16 @@ def generate(
             raise UserError("no prompt: give some text, or pipe it in")
         if not text:
             raise UserError("the prompt is empty: give some text, or pipe it in")
-        source = Source(model, device, dtype, threads, revision, token, quantize=quantize)
+        source = Source(
+            model,
+            device,
+            dtype,
+            threads,
+            revision,
+            token,
+            quantize=quantize,
+            kv_cache_dtype=kv_cache_dtype,
+        )
         output = _Output(n, as_json, stream, logprobs, top_logprobs, stats)
         prepare_process(threads)
 

@@ -12,6 +12,7 @@ from asyncgen_apps.cli.arguments import (
     Debug,
     Device,
     Dtype,
+    KVCacheDtype,
     Model,
     Quantize,
     Revision,
@@ -75,6 +76,7 @@ def gradio(
     device: Device = None,
     dtype: Dtype = None,
     quantize: Quantize = None,
+    kv_cache_dtype: KVCacheDtype = None,
     threads: Threads = None,
     revision: Revision = None,
     token: Token = None,
@@ -82,7 +84,16 @@ def gradio(
 ) -> None:
     """Chat with a model in the browser."""
     with one_line_errors(debug):
-        source = Source(model, device, dtype, threads, revision, token, quantize=quantize)
+        source = Source(
+            model,
+            device,
+            dtype,
+            threads,
+            revision,
+            token,
+            quantize=quantize,
+            kv_cache_dtype=kv_cache_dtype,
+        )
         proxies = _proxies(trusted_proxy or ())
         names = _hosts(host, allowed_host or (), share or login is not None)
         options = _PageOptions(host, port, share, _login(login), browser, names, proxies)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 KEY_VARIABLE = "ASYNCGEN_API_KEY"
 """Holds the token, here as for the servers. ``HF_TOKEN`` is for the hub and goes nowhere else."""
 
-_LOCAL = ("model", "device", "dtype", "quantize", "threads", "revision")
+_LOCAL = ("model", "device", "dtype", "quantize", "kv_cache_dtype", "threads", "revision")
 NEEDED = ("websockets", "pydantic")
 
 

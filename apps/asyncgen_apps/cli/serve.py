@@ -10,6 +10,7 @@ from asyncgen_apps.cli.arguments import (
     Debug,
     Device,
     Dtype,
+    KVCacheDtype,
     Model,
     Quantize,
     Revision,
@@ -24,9 +25,11 @@ from asyncgen_apps.cli.doors import (
     PrepareSeconds,
     PriorityKey,
     ReasoningFormat,
+    ResumeSecretFile,
     ToolFormat,
     TrustedProxy,
     check_reach,
+    read_secret,
 )
 from asyncgen_apps.cli.guard import UserError, one_line_errors, require_installed
 from asyncgen_apps.cli.process import prepare_process, settle
@@ -134,6 +137,7 @@ def serve(
     drain: Annotated[
         float, typer.Option(min=0, help="Seconds that requests may go on after SIGTERM.")
     ] = 30.0,
+    resume_secret_file: ResumeSecretFile = None,
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Say where the start went; log requests.")
     ] = False,
@@ -142,6 +146,7 @@ def serve(
     device: Device = None,
     dtype: Dtype = None,
     quantize: Quantize = None,
+    kv_cache_dtype: KVCacheDtype = None,
     threads: Threads = None,
     revision: Revision = None,
     token: Token = None,
@@ -162,10 +167,13 @@ def serve(
             max_queue,
             prepare_seconds,
             quantize=quantize,
+            kv_cache_dtype=kv_cache_dtype,
             tool_format=tool_format,
             reasoning_format=reasoning_format,
         )
         startup = Startup()
+
+        import os
 
         from asyncgen_apps.doors import hosts_for
         from asyncgen_apps.openai_http import ServerSettings
@@ -192,7 +200,9 @@ def serve(
                 head_seconds=head_seconds,
                 with_chat=with_chat,
             )
-            plan = _Plan(settings, stream_settings(settings, drain), drain, verbose)
+            secret = read_secret(resume_secret_file, os.environ)
+            streams = stream_settings(settings, drain, secret)
+            plan = _Plan(settings, streams, drain, verbose)
         except ValueError as error:
             raise UserError(str(error)) from None
         listeners = [_bind(host, port)]

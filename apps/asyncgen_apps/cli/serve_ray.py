@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from asyncgen_apps.cli.arguments import Debug, Device, Dtype, Model, Threads
+from asyncgen_apps.cli.arguments import Debug, Device, Dtype, KVCacheDtype, Model, Threads
 from asyncgen_apps.cli.doors import AllowAnonymous, AllowedHost, check_reach
 from asyncgen_apps.cli.guard import UserError, one_line_errors, require_installed
 
@@ -52,6 +52,7 @@ def serve_ray(
     ] = 30.0,
     device: Device = None,
     dtype: Dtype = None,
+    kv_cache_dtype: KVCacheDtype = None,
     threads: Threads = None,
     debug: Debug = False,
 ) -> None:
@@ -60,7 +61,12 @@ def serve_ray(
         require_installed(NEEDED, extra="ray")
         from asyncgen_apps.ray_serve import read_settings
 
-        options = {"device": device, "dtype": dtype, "num_threads": threads}
+        options = {
+            "device": device,
+            "dtype": dtype,
+            "kv_cache_dtype": kv_cache_dtype,
+            "num_threads": threads,
+        }
         engine = {key: value for key, value in options.items() if value is not None}
         values: dict[str, tuple[str, Any]] = {  # by setting: the option, and what it says
             "model": ("model", model),

@@ -11,6 +11,7 @@ from asyncgen_apps.cli.arguments import (
     Debug,
     Device,
     Dtype,
+    KVCacheDtype,
     Model,
     Quantize,
     Revision,
@@ -25,9 +26,11 @@ from asyncgen_apps.cli.doors import (
     PrepareSeconds,
     PriorityKey,
     ReasoningFormat,
+    ResumeSecretFile,
     ToolFormat,
     TrustedProxy,
     check_reach,
+    read_secret,
 )
 from asyncgen_apps.cli.guard import UserError, one_line_errors, require_installed
 from asyncgen_apps.cli.process import prepare_process, settle
@@ -133,6 +136,7 @@ def serve_ws(
     drain_seconds: Annotated[
         float, typer.Option(min=0, help="How long streams may go on after SIGTERM.")
     ] = 30.0,
+    resume_secret_file: ResumeSecretFile = None,
     log: Annotated[
         Literal["plain", "json"] | None, typer.Option(help="Log connections and requests.")
     ] = None,
@@ -147,6 +151,7 @@ def serve_ws(
     device: Device = None,
     dtype: Dtype = None,
     quantize: Quantize = None,
+    kv_cache_dtype: KVCacheDtype = None,
     threads: Threads = None,
     revision: Revision = None,
     token: Token = None,
@@ -167,6 +172,7 @@ def serve_ws(
             max_queue,
             prepare_seconds,
             quantize=quantize,
+            kv_cache_dtype=kv_cache_dtype,
             tool_format=tool_format,
             reasoning_format=reasoning_format,
         )
@@ -201,6 +207,7 @@ def serve_ws(
                 send_seconds=send_seconds,
                 drain_seconds=drain_seconds,
                 log_prompts=log_prompts,
+                resume_secret=read_secret(resume_secret_file, os.environ),
             )
         except ValueError as error:
             raise UserError(str(error)) from None

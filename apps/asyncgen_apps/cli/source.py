@@ -81,6 +81,7 @@ class Source:
         prepare_seconds: How long it may take to make one request ready; ``None`` is the library's
             choice.
         quantize: What weights are packed to while they load; ``None`` leaves them as stored.
+        kv_cache_dtype: What keys and values are kept in; ``None`` is the model's dtype.
         tool_format: How the model writes calls of tools; ``None`` finds it.
         reasoning_format: How it marks reasoning; ``None`` finds it.
         url: Address of a server that has the model; the fields above, but ``token``, then have no
@@ -97,6 +98,7 @@ class Source:
     max_queue_size: int | None = None
     prepare_seconds: float | None = None
     quantize: str | None = None
+    kv_cache_dtype: str | None = None
     url: str | None = None
     tool_format: str | None = None
     reasoning_format: str | None = None
@@ -126,6 +128,7 @@ def open_llm(source: Source) -> AbstractAsyncContextManager[LLM]:
         "device": source.device,
         "dtype": source.dtype,
         "quantize": source.quantize,
+        "kv_cache_dtype": source.kv_cache_dtype,
         "num_threads": source.threads,
         "revision": source.revision,
         "token": source.token,

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, cast
 
+import anyio
+import anyio.to_thread
+
 from asyncgen import PromptParams, Usage
 from asyncgen_apps.openai_http.bodies import check_whole, whole
 from asyncgen_apps.openai_http.job import Job
@@ -17,7 +20,9 @@ if TYPE_CHECKING:
 
     from asyncgen import TokenEvent
     from asyncgen_apps.engine import Engine
+    from asyncgen_apps.openai_http.echo import Echo
     from asyncgen_apps.openai_http.gate import Gate
+    from asyncgen_apps.openai_http.job import Take
     from asyncgen_apps.openai_http.reply import Reply
     from asyncgen_apps.openai_http.settings import ServerSettings
     from asyncgen_apps.openai_http.shapes import Shape
@@ -85,6 +90,9 @@ class Answer(Watched):
         """Write events as they come, then the counts and the end."""
         if wishes.continuous_usage:
             self._prompt_tokens = await _count_prompts(self._llm, self._plan)
+        echo = self._shape.echo
+        if echo is not None:
+            await anyio.to_thread.run_sync(echo.begin, job.prompt_ids, job.tokenizer)
         opening = list(self._shape.opening(self._prompts(job), self._plan.choices))
         templates: dict[int, Template] = {}
         tells_tokens = self._plan.logprobs or self._plan.token_ids
@@ -116,10 +124,31 @@ class Answer(Watched):
                 line = template.line(event.text)
             return reply.lines(line)
 
-        await job.read(take)
+        await job.read(take if echo is None else self._echoing(echo, take, reply, wishes))
         if wishes.usage:
             await reply.events([self._shape.closing(job.usage())])
         await reply.finish()
+
+    def _echoing(self, echo: Echo, take: Take, reply: Reply, wishes: StreamWishes) -> Take:
+        """Tell the prompt of each choice before its first event is taken."""
+        told: set[int] = set()
+
+        async def tell_prompt(index: int, event: TokenEvent) -> None:
+            told.add(index)
+            for one in self._shape.prompt(index):
+                if wishes.usage:
+                    one["usage"] = self._usage_so_far() if wishes.continuous_usage else None
+                await reply.lines(event_line(one))
+            waiting = take(index, event)
+            if waiting is not None:
+                await waiting
+
+        def take_echoed(index: int, event: TokenEvent) -> Awaitable[None] | None:
+            if self._plan.logprobs:
+                echo.note(index, event)
+            return take(index, event) if index in told else tell_prompt(index, event)
+
+        return take_echoed
 
     def _prompts(self, job: Job) -> list[list[int]]:
         """Token ids of the prompts, where they are told."""

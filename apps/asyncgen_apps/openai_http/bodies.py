@@ -8,6 +8,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+import anyio
+import anyio.to_thread
 from pydantic import ValidationError
 
 from asyncgen_apps.openai_http.failures import (
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from asyncgen import AsyncLLM, TokenEvent
+    from asyncgen_apps.openai_http.echo import Echo
     from asyncgen_apps.openai_http.shapes import Object, Shape
     from asyncgen_apps.openai_http.translate import Plan
 
@@ -72,7 +75,8 @@ def understood(
     head = Head(f"{prefix}-{request_id}", int(time.time()), body.model)
     if is_chat:
         return planned, ChatShape(head, planned.logprobs, planned.token_ids)
-    return planned, TextShape(head, planned.logprobs, planned.top_logprobs, planned.token_ids)
+    told = planned.logprobs, planned.top_logprobs, planned.token_ids
+    return planned, TextShape(head, *told, echo=planned.echo)
 
 
 async def whole(job: Job, shape: Shape) -> Object:
@@ -84,6 +88,18 @@ async def whole(job: Job, shape: Shape) -> Object:
     """
     await job.read(check_whole)
     prompt_ids = job.prompt_ids if shape.token_ids else []
+    if shape.echo is None:
+        return shape.whole(prompt_ids, job.samples(), job.usage())
+    # As long as the prompts are: not in the event loop.
+    return await anyio.to_thread.run_sync(_echoed, job, shape, shape.echo, prompt_ids)
+
+
+def _echoed(job: Job, shape: Shape, echo: Echo, prompt_ids: list[list[int]]) -> Object:
+    """Lay a reply with its prompts out; on a worker thread."""
+    echo.begin(job.prompt_ids, job.tokenizer)
+    for number, entries in enumerate(job.prompt_logprobs):
+        if entries is not None and shape.logprobs:
+            echo.learn(number, entries)
     return shape.whole(prompt_ids, job.samples(), job.usage())
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from types import TracebackType
 
-    from asyncgen import Sample, StreamParams, TokenEvent
+    from asyncgen import Sample, StreamParams, TokenEvent, Tokenizer, TokenLogprob
     from asyncgen_apps.clients import Client
     from asyncgen_apps.engine import Engine, EngineStream
     from asyncgen_apps.openai_http.translate import PlannedStream
@@ -123,6 +123,17 @@ class Job:
         """Token ids of each prompt, once it is entered."""
         pairs = zip(self._parts, self._streams, strict=True)
         return [stream.prompt_ids for part, stream in pairs if part.counts_prompt]
+
+    @property
+    def prompt_logprobs(self) -> list[tuple[TokenLogprob | None, ...] | None]:
+        """What is told of the tokens of each prompt, once everything was read."""
+        pairs = zip(self._parts, self._streams, strict=True)
+        return [stream.result.prompt_logprobs for part, stream in pairs if part.counts_prompt]
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The model's tokenizer."""
+        return self._llm.tokenizer
 
     async def _leave(self) -> None:
         for stream in self._streams:

@@ -119,8 +119,10 @@ class TextLogprobs(BaseModel):
     """The tokens of a choice, as lists."""
 
     tokens: list[str]
-    token_logprobs: list[float]
-    top_logprobs: list[dict[str, float]] | None
+    token_logprobs: list[float | None] = Field(
+        description="`null` for the first token of a prompt that is told."
+    )
+    top_logprobs: list[dict[str, float] | None] | None
     text_offset: list[int]
 
 

@@ -262,6 +262,9 @@ class CompletionRequest(RequestFields):
         | Annotated[list[TokenIds], Field(fail_fast=True, min_length=1, max_length=MAX_PROMPTS)]
     ) = Field(description="A text, a list of token ids, or several of one kind.")
     logprobs: Integer | None = Field(None, description="Alternatives of each token.")
+    echo: Boolean | None = Field(
+        None, description="Tell the prompt before its continuation; `max_tokens` may be 0 then."
+    )
 
 
 class EmbeddingRequest(Strict):

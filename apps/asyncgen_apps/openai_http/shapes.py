@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from asyncgen import Sample, TokenEvent, TokenLogprob, Usage
+    from asyncgen_apps.openai_http.echo import Echo, Place
 
 
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
@@ -20,6 +21,9 @@ LEAST_LOGPROB = -9999.0
 """What the API says of a token that is as good as impossible; JSON has no infinity."""
 
 Object = dict[str, object]
+
+_ALL = 2**62
+"""Tokens of a prompt that is told in one piece."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +45,17 @@ class Shape(Protocol):
     """One route's way to lay out a reply.
 
     Attributes:
-        token_ids: Whether token ids are told.
+        logprobs: Whether log-probabilities are told.
+        token_ids: Whether token ids are.
+        echo: Tells the prompts; ``None``: they are not told.
     """
 
+    logprobs: bool
     token_ids: bool
+    echo: Echo | None
+
+    def prompt(self, index: int) -> Iterable[Object]:
+        """Chunks of a choice that tell its prompt."""
 
     def opening(self, prompt_ids: Sequence[Sequence[int]], choices: int) -> Iterable[Object]:
         """Chunks before the first text, for so many choices of some prompts together."""
@@ -86,12 +97,18 @@ class ChatShape:
         logprobs: Whether log-probabilities are asked for.
         token_ids: Whether token ids are.
         calls: Of each choice, the calls so far that are not malformed.
+        echo: No message is told again.
     """
 
     head: Head
     logprobs: bool = False
     token_ids: bool = False
     calls: dict[int, set[int]] = field(default_factory=dict)
+    echo: Echo | None = None
+
+    def prompt(self, index: int) -> Iterable[Object]:
+        """Nothing."""
+        return ()
 
     def opening(self, prompt_ids: Sequence[Sequence[int]], choices: int) -> Iterable[Object]:
         """The first delta of every choice says who speaks."""
@@ -200,6 +217,7 @@ class TextShape:
         top: How many alternatives of each token.
         token_ids: Whether token ids are asked for.
         offsets: Characters so far, for each choice.
+        echo: Tells the prompts; ``None``: they are not told.
     """
 
     head: Head
@@ -207,6 +225,14 @@ class TextShape:
     top: int = 0
     token_ids: bool = False
     offsets: dict[int, int] = field(default_factory=dict)
+    echo: Echo | None = None
+
+    def prompt(self, index: int) -> Iterable[Object]:
+        """The prompt of a choice, a part of it at a time."""
+        assert self.echo is not None
+        for text, places in self.echo.pieces(index):
+            logprobs = self._lists(places) if self.logprobs else None
+            yield {**self._top(), "choices": [_text_choice(index, text, logprobs, None, None)]}
 
     def opening(self, prompt_ids: Sequence[Sequence[int]], choices: int) -> Iterable[Object]:
         """Nothing comes before the text, but for the tokens of the prompts."""
@@ -233,28 +259,43 @@ class TextShape:
         """All texts."""
         choices = []
         for index, one in enumerate(samples):
-            logprobs = self._logprobs(index, one.logprobs or ()) if self.logprobs else None
+            text, places = "", []
+            if self.echo is not None:
+                [(text, places)] = self.echo.pieces(index, _ALL)
+            logprobs = self._logprobs(index, one.logprobs or (), places) if self.logprobs else None
             choices.append(
-                _text_choice(index, one.text, logprobs, one.finish_reason, one.stop_reason)
+                _text_choice(index, text + one.text, logprobs, one.finish_reason, one.stop_reason)
             )
             if self.token_ids:
                 ids = prompt_ids[index * len(prompt_ids) // len(samples)]
                 choices[-1] |= {"token_ids": list(one.token_ids), "prompt_token_ids": ids}
         return {**self._top(), "choices": choices, "usage": usage_object(usage)}
 
-    def _logprobs(self, index: int, entries: Sequence[TokenLogprob]) -> Object:
+    def _logprobs(
+        self, index: int, entries: Sequence[TokenLogprob], prompt: Sequence[Place] = ()
+    ) -> Object:
+        """The lists of generated tokens, behind those of the prompt."""
+        if self.echo is not None:
+            offsets = self.echo.place(index, entries)
+        else:
+            offsets, offset = [], self.offsets.get(index, 0)
+            for entry in entries:
+                offsets.append(offset)
+                offset += len(entry.token)
+            self.offsets[index] = offset
+        own = [(entry.token, entry, at) for entry, at in zip(entries, offsets, strict=True)]
+        return self._lists([*prompt, *own])
+
+    def _lists(self, places: Sequence[Place]) -> Object:
         """Four lists, an entry each for every token."""
-        offsets = []
-        offset = self.offsets.get(index, 0)
-        for entry in entries:
-            offsets.append(offset)
-            offset += len(entry.token)
-        self.offsets[index] = offset
+        entries = [entry for _, entry, _ in places]
+        told = [None if entry is None else max(entry.logprob, LEAST_LOGPROB) for entry in entries]
+        top = [None if entry is None else _by_text(entry) for entry in entries]
         return {
-            "tokens": [entry.token for entry in entries],
-            "token_logprobs": [max(entry.logprob, LEAST_LOGPROB) for entry in entries],
-            "top_logprobs": [_by_text(entry) for entry in entries] if self.top else None,
-            "text_offset": offsets,
+            "tokens": [token for token, _, _ in places],
+            "token_logprobs": told,
+            "top_logprobs": top if self.top else None,
+            "text_offset": [offset for _, _, offset in places],
         }
 
     def _top(self) -> Object:

@@ -46,15 +46,18 @@ class _CountedStream(GatedStream):
         """Do nothing: the drain of the streams ends them in time and tells their clients."""
 
 
-def stream_settings(settings: ServerSettings, drain_seconds: float) -> StreamSettings:
+def stream_settings(
+    settings: ServerSettings, drain_seconds: float, resume_secret: str = ""
+) -> StreamSettings:
     """Settings for the streams of a server.
 
     Args:
         settings: Of the server.
         drain_seconds: How long requests may go on after a signal.
+        resume_secret: Shared by servers that take each other's streams up; empty: none do.
 
     Raises:
-        ValueError: A key that no client of a stream could send.
+        ValueError: A key that no client of a stream could send, or a secret that is too short.
     """
     return StreamSettings(
         model_name=settings.model_names[0],
@@ -69,6 +72,7 @@ def stream_settings(settings: ServerSettings, drain_seconds: float) -> StreamSet
         max_message_bytes=settings.max_body_bytes,
         open_seconds=settings.head_seconds,
         drain_seconds=drain_seconds,
+        resume_secret=resume_secret,
     )
 
 

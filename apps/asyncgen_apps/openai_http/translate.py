@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from pydantic import BaseModel
 
+from asyncgen_apps.openai_http.echo import Echo
 from asyncgen_apps.openai_http.failures import ApiError, clipped
 from asyncgen_apps.openai_http.schema import (
     ChatCompletionRequest,
@@ -70,6 +71,7 @@ class Plan:
         logprobs: Whether log-probabilities are in the reply.
         top_logprobs: How many alternatives of each token.
         token_ids: Whether token ids are in the reply.
+        echo: Tells the prompts before their continuations; ``None``: they are not told.
     """
 
     parts: tuple[PlannedStream, ...]
@@ -77,6 +79,7 @@ class Plan:
     logprobs: bool
     top_logprobs: int
     token_ids: bool = False
+    echo: Echo | None = None
 
     @property
     def choices(self) -> int:
@@ -120,11 +123,29 @@ def plan(
         logprobs, top = _text_logprobs(request)
     if logprobs:
         params["logprobs"], params["top_logprobs"] = True, top
+    echo = None
+    if isinstance(request, CompletionRequest) and request.echo:
+        echo = _echo(request, prompts, params, names)
     given = params.pop("generated_ids", None)
     parts = _parts(prompts, params, request.n or 1)
     if given:
         parts = _going_on(parts, given, len(prompts), request.n or 1)
-    return Plan(tuple(parts), names, logprobs, top, bool(request.return_token_ids))
+    return Plan(tuple(parts), names, logprobs, top, bool(request.return_token_ids), echo)
+
+
+def _echo(
+    request: CompletionRequest, prompts: list[Prompt], params: dict[str, Any], names: dict[str, str]
+) -> Echo:
+    """What tells the prompts; asks the engine for what it says of them."""
+    if params.get("generated_ids"):
+        message = "`echo` tells the prompt, which `generated_ids` are behind already: leave one out"
+        raise ApiError(400, message, param="echo")
+    goes_on = params.get("max_new_tokens") != 0
+    if request.logprobs is not None or not goes_on:
+        params["prompt_logprobs"] = request.logprobs or 0
+        names["prompt_logprobs"] = "echo"
+    skips = request.skip_special_tokens is not False
+    return Echo(prompts, request.n or 1, skips_special=skips, goes_on=goes_on)
 
 
 def _parts(prompts: list[Prompt], params: dict[str, Any], n: int) -> list[PlannedStream]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import secrets
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ray import serve
-from ray.serve.config import AutoscalingConfig, RequestRouterConfig
+from ray.serve.config import AutoscalingConfig, AutoscalingPolicy, RequestRouterConfig
 
 from asyncgen_apps.ray_serve.board import Board
 from asyncgen_apps.ray_serve.ingress import Ingress
@@ -18,6 +20,10 @@ if TYPE_CHECKING:
     from ray.serve import Application
 
 ROUTER = "asyncgen_apps.ray_serve.router:BeginningRouter"
+SCALING = "asyncgen_apps.ray_serve.scaling:EngineScaling"
+
+LOOK_BACK = 3.0
+"""Seconds over which the figures that decide how many replicas there are have their mean."""
 
 
 def build_app(settings: RaySettings | Mapping[str, Any] | None = None) -> Application:
@@ -36,16 +42,25 @@ def build_app(settings: RaySettings | Mapping[str, Any] | None = None) -> Applic
         ValueError: A name that is none, or a value that is not allowed.
     """
     known = settings if isinstance(settings, RaySettings) else read_settings(settings or {})
+    if not known.resume_secret:
+        known = replace(known, resume_secret=secrets.token_urlsafe(32))
     actor = {"num_cpus": known.num_cpus, "num_gpus": known.num_gpus}
     scaling: dict[str, Any] = {"num_replicas": known.replicas}
     if known.max_replicas is not None:
+        targets = {
+            "target_requests": known.target_requests,
+            "target_pages": known.target_pages,
+        }
         scaling = {
             "autoscaling_config": AutoscalingConfig(
                 min_replicas=known.replicas,
                 max_replicas=known.max_replicas,
                 target_ongoing_requests=known.target_requests,
-                upscale_delay_s=3.0,
-                downscale_delay_s=60.0,
+                upscale_delay_s=known.upscale_seconds,
+                downscale_delay_s=known.downscale_seconds,
+                metrics_interval_s=1.0,
+                look_back_period_s=LOOK_BACK,
+                policy=AutoscalingPolicy(policy_function=SCALING, policy_kwargs=targets),
             )
         }
     board = serve.deployment(

@@ -69,7 +69,7 @@ class Ingress:
 
             app = create_app(llm, server, figures=figures)
             gate = app.state.gate
-            streams = stream_settings(server, settings.drain_seconds)
+            streams = stream_settings(server, settings.drain_seconds, settings.resume_secret)
             await stack.enter_async_context(with_streams(app, llm, gate, streams))
             if settings.with_chat:
                 from asyncgen_apps.openai_http.mounts import mount_chat

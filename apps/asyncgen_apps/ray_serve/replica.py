@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ray import serve
 
 from asyncgen import AsyncLLM
+from asyncgen_apps.ray_serve.scaling import told
 from asyncgen_apps.remote.serving import answer, facts_of, reply
 
 if TYPE_CHECKING:
@@ -57,6 +58,10 @@ class Replica:
     async def facts(self) -> Facts:
         """What callers have at hand."""
         return facts_of(self._llm)
+
+    async def record_autoscaling_stats(self) -> dict[str, float]:
+        """What decides how many replicas there are; Serve asks for it."""
+        return told(self._llm.metrics())
 
     async def process(self) -> int:
         """The number of its process."""

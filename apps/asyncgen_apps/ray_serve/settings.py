@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
+from asyncgen_apps.websocket.tickets import LEAST_SECRET
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -22,6 +24,9 @@ class RaySettings:
         max_replicas: Up to so many where there is work for them; ``None``: no scaling.
         target_requests: Streams of a replica that are neither too many nor too few, where it
             scales; running and waiting ones count.
+        target_pages: Share of a replica's pages that running requests hold, likewise, up to 1.
+        upscale_seconds: How long there must be too much work before a replica is added.
+        downscale_seconds: How long there must be too little before one is taken away.
         ingresses: How many processes hold connections, from 1.
         num_cpus: Of a replica, as Ray counts them.
         num_gpus: Of a replica.
@@ -33,6 +38,9 @@ class RaySettings:
         api_keys: That open the ingress; empty: none is needed.
         allowed_hosts: Names by which the ingress may be called where no key is needed.
         with_chat: Whether the chat page is at ``/``.
+        resume_secret: Shared by all ingresses, which take each other's streams up, 16 characters
+            or more; empty: one is drawn when the application is built, so that ingresses of one
+            that is built anew do not know the streams of those before.
     """
 
     model: str = "demo"
@@ -40,6 +48,9 @@ class RaySettings:
     replicas: int = 1
     max_replicas: int | None = None
     target_requests: float = 16.0
+    target_pages: float = 0.8
+    upscale_seconds: float = 3.0
+    downscale_seconds: float = 60.0
     ingresses: int = 1
     num_cpus: float = 1.0
     num_gpus: float = 0.0
@@ -50,6 +61,7 @@ class RaySettings:
     api_keys: Sequence[str] = ()
     allowed_hosts: Sequence[str] = ()
     with_chat: bool = False
+    resume_secret: str = field(default="", repr=False)
 
     def __post_init__(self) -> None:
         """Refuse what is none.
@@ -69,6 +81,8 @@ class RaySettings:
             "num_cpus": 0,
             "num_gpus": 0,
             "drain_seconds": 0,
+            "upscale_seconds": 0,
+            "downscale_seconds": 0,
         }
         for name, lowest in least.items():
             value = getattr(self, name)
@@ -77,8 +91,12 @@ class RaySettings:
         if self.max_replicas is not None and self.max_replicas < self.replicas:
             allowed = f"at least `replicas`, which is {self.replicas}"
             raise ValueError(f"`max_replicas` is {self.max_replicas!r}: {allowed}")
+        if 0 < len(self.resume_secret) < LEAST_SECRET:
+            raise ValueError(f"`resume_secret` is too short: {LEAST_SECRET} characters or more")
         if self.target_requests <= 0:
             raise ValueError(f"`target_requests` is {self.target_requests!r}: a number above 0")
+        if not 0 < self.target_pages <= 1:
+            raise ValueError(f"`target_pages` is {self.target_pages!r}: above 0, up to 1")
 
 
 def read_settings(values: Mapping[str, Any]) -> RaySettings:
@@ -98,9 +116,9 @@ def read_settings(values: Mapping[str, Any]) -> RaySettings:
 
 def _typed(name: str, value: Any) -> Any:
     """A value as its setting has it, where it came as a text."""
-    if not isinstance(value, str) or name == "model":
-        return value
     default = getattr(RaySettings(), name)
+    if not isinstance(value, str) or isinstance(default, str):
+        return value
     if isinstance(default, bool):
         return value.lower() in ("1", "true", "yes")
     if isinstance(default, int | float) or name == "max_replicas":

@@ -23,11 +23,13 @@ def summed(snapshots: Iterable[MetricsSnapshot]) -> MetricsSnapshot:
     found = list(snapshots)
     if not found:
         raise ValueError("no engine has told its figures yet")
+    shared = {name: getattr(found[0], name) for name in ("page_size", "cache_dtype")}
     values = {
         field.name: _sum([getattr(one, field.name) for one in found])
         for field in fields(MetricsSnapshot)
+        if field.name not in shared
     }
-    return MetricsSnapshot(**{**values, "page_size": found[0].page_size})
+    return MetricsSnapshot(**values, **shared)
 
 
 def _sum(values: list[Any]) -> Any:

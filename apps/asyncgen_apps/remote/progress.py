@@ -74,7 +74,7 @@ class Progress:
         """
         self._order = order
         self._rows: dict[int, _Row] = {}
-        self._is_repeated = False
+        self._is_repeated = self._has_told_prompt = False
         self._offset = 0.0
         self.first: Begun | None = None
         self.num_lost = 0
@@ -120,6 +120,10 @@ class Progress:
             if kept.token_ids:
                 self.num_lost = 0
             said = kept.token_ids or kept.text or kept.reasoning or kept.tool_calls
+            if kept.prompt_logprobs is not None:
+                if self._has_told_prompt:
+                    kept = replace(kept, prompt_logprobs=None)
+                self._has_told_prompt = said = True
             if said or row.is_over:
                 fresh.append(replace(kept, time=kept.time + self._offset))
         return fresh
@@ -165,6 +169,7 @@ class Progress:
                 [*ids, *(self._rows[index].ids if index in self._rows else ())]
                 for index, ids in enumerate(given)
             ]
+            params.pop("prompt_logprobs", None)  # they came before any token
             params.setdefault("fingerprint", first.fingerprint)
             if params["fingerprint"] is None:
                 del params["fingerprint"]

@@ -68,11 +68,13 @@ class RemoteStream:
             raise RuntimeError("no result yet; read the stream to its end or close it first")
         rows = range(1 if self._begun is None else len(self._begun.position))
         samples = tuple(self._sample(row) for row in rows)
+        told = (event.prompt_logprobs for events in self._all.values() for event in events)
+        prompt = next((entries for entries in told if entries is not None), None)
         if self._last is not None and self._last.usage and self._last.timing:
-            return Completion(samples, self._last.usage, self._last.timing)
-        prompt = 0 if self._begun is None else len(self._begun.prompt_ids)
-        usage = Usage(prompt, sum(len(sample.token_ids) for sample in samples))
-        return Completion(samples, usage, Timing(None, None, 0.0, None))
+            return Completion(samples, self._last.usage, self._last.timing, prompt)
+        length = 0 if self._begun is None else len(self._begun.prompt_ids)
+        usage = Usage(length, sum(len(sample.token_ids) for sample in samples))
+        return Completion(samples, usage, Timing(None, None, 0.0, None), prompt)
 
     async def __aenter__(self) -> Self:
         """Start the request, and wait until an engine has it.

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from asyncgen_apps.clients import ANYBODY
 from asyncgen_apps.websocket.failures import Fault
 from asyncgen_apps.websocket.replay import Piece, Replay
+from asyncgen_apps.websocket.tickets import Signer
 
 if TYPE_CHECKING:
     from asyncgen_apps.clients import Client
@@ -133,11 +134,17 @@ class Answer:
 
 
 class Registry:
-    """All requests that run, or can still be resumed, by their tokens."""
+    """All requests that run, or can still be resumed, by their tokens.
+
+    Attributes:
+        signer: Makes the tokens that other servers can read.
+        num_running: Requests that have not ended.
+    """
 
     def __init__(self, settings: StreamSettings) -> None:
         """Start empty."""
         self._settings = settings
+        self.signer = Signer(settings.resume_secret)
         self._answers: dict[str, Answer] = {}
         # In the order in which they go, since the time of grace is the same for all.
         self._leaving: OrderedDict[Answer, float] = OrderedDict()
@@ -166,8 +173,14 @@ class Registry:
         self.num_running += 1
         return answer
 
+    def rename(self, answer: Answer, token: str) -> None:
+        """Give a request its token, before anybody hears of it."""
+        if self._answers.pop(answer.token, None) is not None:
+            self._answers[token] = answer
+        answer.token = token
+
     def find(self, token: str) -> Answer | None:
-        """Look one up. (A token is 18 random bytes: the time of a look-up tells nothing.)"""
+        """Look one up. (A token has random bytes: the time of a look-up tells nothing.)"""
         return self._answers.get(token)
 
     def note_end(self, answer: Answer) -> None:

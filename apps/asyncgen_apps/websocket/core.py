@@ -16,6 +16,7 @@ from asyncgen_apps.clients import ANYBODY
 from asyncgen_apps.websocket.failures import RESTART_SECONDS, Fault
 from asyncgen_apps.websocket.messages import Auth, Cancel, CloseCode, Generate, Hello, Ping, Resume
 from asyncgen_apps.websocket.params import check_params, check_priority
+from asyncgen_apps.websocket.takeover import NOBODY_KNOWS, read_behind
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,9 +24,10 @@ if TYPE_CHECKING:
     from asyncgen import ToolCallDelta
     from asyncgen_apps.clients import Client
     from asyncgen_apps.websocket.answers import Answer, Registry
-    from asyncgen_apps.websocket.messages import ClientMessage
+    from asyncgen_apps.websocket.messages import ClientMessage, Wanted
     from asyncgen_apps.websocket.replay import Piece
     from asyncgen_apps.websocket.settings import StreamSettings
+    from asyncgen_apps.websocket.takeover import Behind
 
 
 _REMEMBERED = 256
@@ -39,10 +41,14 @@ class Begin:
     Attributes:
         answer: Where it goes.
         request: What the client wants.
+        behind: Where it goes on, if another server has begun it.
+        is_large: Whether it came in a large message.
     """
 
     answer: Answer
-    request: Generate
+    request: Wanted
+    behind: Behind | None = None
+    is_large: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +170,7 @@ class Channel:
             case Cancel():
                 return self._cancel(message)
             case Resume():
-                return self._resume(message, self.client, now)
+                return self._resume(message, self.client, is_checked)
             case Auth() if self._find is not None and self._find(message.token) is None:
                 self._put(Fault("unauthorized", "this token is not valid").message_for())
             case Auth():
@@ -243,6 +249,7 @@ class Channel:
             heartbeat_seconds=settings.heartbeat_seconds,
             authenticated=self._find is not None,
             fingerprint=self._fingerprint,
+            takes_over=bool(settings.resume_secret),
         )
         self._put(hello.model_dump())
 
@@ -259,20 +266,36 @@ class Channel:
         return []
 
     def _begin(self, message: Generate, client: Client, is_checked: bool) -> list[Order]:
+        return self._start(message.id, message, client, is_checked)
+
+    def _start(
+        self,
+        request_id: str,
+        wanted: Wanted,
+        client: Client,
+        is_checked: bool,
+        behind: Behind | Fault | None = None,
+        last_seq: int = 0,
+    ) -> list[Order]:
+        """Begin a request, or say why not."""
         allow_priority = self._settings.allow_priority or client.may_prioritise
-        fault = self._refusal(message.id) or check_priority(
-            message.params, allow_priority=allow_priority
+        fault = self._refusal(request_id) or check_priority(
+            wanted.params, allow_priority=allow_priority
         )
         if fault is None and not is_checked:
-            fault = check_params(message.params)
-        if fault is not None:
-            self._put(fault.message_for(message.id))
+            fault = check_params(wanted.params)
+        if fault is None and isinstance(behind, Fault):
+            fault = behind
+        if fault is not None or isinstance(behind, Fault):
+            assert fault is not None
+            self._put(fault.message_for(request_id))
             return []
-        answer = self._registry.create(self, message.id)
+        answer = self._registry.create(self, request_id)
         answer.client = client
-        answer.with_tokens = message.events == "tokens"
-        self._answers[message.id] = answer
-        return [Begin(answer, message)]
+        answer.with_tokens = wanted.events == "tokens"
+        answer.replay.last_seq = last_seq
+        self._answers[request_id] = answer
+        return [Begin(answer, wanted, behind, is_checked)]
 
     def _refusal(self, request_id: str) -> Fault | None:
         """Why no request of this name can be taken."""
@@ -296,17 +319,31 @@ class Channel:
             self._put(fault.message_for(message.id))
         return []
 
-    def _resume(self, message: Resume, client: Client, now: float) -> list[Order]:
-        fault = self._take_up(message, client)
-        if fault is not None:
-            self._put(fault.message_for(message.id))
-        return []
-
-    def _take_up(self, message: Resume, client: Client) -> Fault | None:
-        """Attach a request of another connection to this one, if that can be."""
+    def _resume(self, message: Resume, client: Client, is_checked: bool) -> list[Order]:
+        """Take a request up: that of another connection, else that of another server."""
         answer = self._registry.find(message.resume_token)
-        if answer is None or not client.may_resume(answer.client):
-            return Fault("resume_unknown", "no request has this resume_token, or not any more")
+        if answer is not None and client.may_resume(answer.client):
+            fault = self._take_up(message, answer)
+        else:
+            answer, fault = None, NOBODY_KNOWS
+        if fault is None:
+            return []
+        if message.request is None or fault.code not in ("resume_unknown", "resume_gone"):
+            self._put(fault.message_for(message.id))
+            return []
+        longest = self._settings.resume_seconds
+        behind = read_behind(message, client, self._registry.signer, longest)
+        orders = self._start(message.id, message.request, client, is_checked, behind, message.after)
+        if answer is None or not orders:
+            return orders
+        # Of what is still here too little was kept: it is generated once more, and once only.
+        if answer.channel is not None:
+            answer.channel.give_up(answer)
+        self._registry.drop(answer)
+        return [Stop(answer), *orders] if answer.end is None else orders
+
+    def _take_up(self, message: Resume, answer: Answer) -> Fault | None:
+        """Attach a request of another connection to this one, if that can be."""
         if answer.channel is self:
             return Fault("resume_attached", "this connection has the request already")
         refusal = self._refusal(message.id)
@@ -369,6 +406,8 @@ def _delta(answer: Answer, piece: Piece) -> dict[str, Any]:
         delta["tool_calls"] = [_without_nones(call) for call in piece.tool_calls]
     if piece.logprobs is not None:
         delta["logprobs"] = piece.logprobs  # dataclasses, laid out as the protocol has them
+    if piece.prompt_logprobs is not None:
+        delta["prompt_logprobs"] = piece.prompt_logprobs
     return delta
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from asyncgen_apps.websocket.replay import Piece
+from asyncgen_apps.websocket.replay import LONGEST, Piece, size_of_entry
 
 if TYPE_CHECKING:
-    from asyncgen import Completion, Sample, TokenEvent
+    from collections.abc import Iterator
+
+    from asyncgen import Completion, Sample, TokenEvent, TokenLogprob
 
 
 def piece_of(event: TokenEvent, position: int, *, with_tokens: bool) -> Piece | None:
@@ -30,6 +32,24 @@ def piece_of(event: TokenEvent, position: int, *, with_tokens: bool) -> Piece | 
         return None
     ids, logprobs = event.token_ids, event.logprobs
     return Piece(event.index, event.text, ids, logprobs, event.time, position, **more)
+
+
+def prompt_pieces(event: TokenEvent) -> Iterator[Piece]:
+    """What an event tells of the prompt, in pieces that fit a message; none of most events.
+
+    Args:
+        event: From ``TextStream.events()``, of a client that wants ids.
+    """
+    entries: list[TokenLogprob | None] = []
+    size = 0
+    for entry in event.prompt_logprobs or ():
+        entries.append(entry)
+        size += size_of_entry(entry)
+        if size > LONGEST:
+            yield Piece(event.index, "", (), time=event.time, prompt_logprobs=tuple(entries))
+            entries, size = [], 0
+    if entries:
+        yield Piece(event.index, "", (), time=event.time, prompt_logprobs=tuple(entries))
 
 
 def done_message(result: Completion, *, aborted: bool = False) -> dict[str, Any]:

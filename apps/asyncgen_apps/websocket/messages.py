@@ -43,6 +43,8 @@ ErrorCode: TypeAlias = Literal[
     "resume_ahead",
     "resume_attached",
     "resume_moved",
+    "resume_expired",
+    "resume_changed",
     "slow_reader",
     "engine_dead",
     "draining",
@@ -74,6 +76,8 @@ Nonce: TypeAlias = (
 
 Sequence: TypeAlias = Annotated[int, Field(ge=0, le=2**53)]
 
+_Ids: TypeAlias = Annotated[list[Annotated[int, Field(ge=0, lt=2**31)]], Field(fail_fast=True)]
+
 
 class _Message(BaseModel):
     """What all messages have in common: nothing is converted, nothing is ignored."""
@@ -94,11 +98,10 @@ class Auth(_Message):
     token: Annotated[str, Field(min_length=1, max_length=4096)]
 
 
-class Generate(_Message):
-    """Start a request.
+class Wanted(_Message):
+    """What is asked for: a prompt, and how to go on behind it.
 
     Attributes:
-        id: Its name, 1 to 64 characters.
         prompt: A text; or else ``messages`` or ``token_ids``, exactly one of the three.
         messages: Chat messages.
         token_ids: Token ids.
@@ -116,16 +119,11 @@ class Generate(_Message):
         }
     )
 
-    type: Literal["generate"] = "generate"
-    id: RequestId
     prompt: Annotated[str, Field(min_length=1)] | None = None
     messages: Annotated[list[dict[str, JsonValue]], Field(min_length=1, fail_fast=True)] | None = (
         None
     )
-    token_ids: (
-        Annotated[list[Annotated[int, Field(ge=0, lt=2**31)]], Field(min_length=1, fail_fast=True)]
-        | None
-    ) = None
+    token_ids: Annotated[_Ids, Field(min_length=1)] | None = None
     params: dict[str, JsonValue] = Field(default_factory=dict)
     events: Literal["text", "tokens"] = "text"
 
@@ -142,6 +140,17 @@ class Generate(_Message):
         found = self.prompt or self.messages or self.token_ids
         assert found is not None
         return found
+
+
+class Generate(Wanted):
+    """Start a request: what is wanted, under a name.
+
+    Attributes:
+        id: Its name, 1 to 64 characters.
+    """
+
+    type: Literal["generate"] = "generate"
+    id: RequestId
 
 
 class Cancel(_Message):
@@ -162,12 +171,26 @@ class Resume(_Message):
         id: Its name from now on, usually the one it had.
         resume_token: From its ``accepted``.
         after: The last ``seq`` seen, 0 if none; what comes behind it is sent again.
+        request: What was asked for, once more: a server that does not know the request goes on
+            with it, if it shares the secret of the one that began it.
+        generated_ids: With ``request``: for each sample the ``token_ids`` that have arrived.
+        positions: With ``request``: the last ``position`` of each sample.
     """
 
     type: Literal["resume"] = "resume"
     id: RequestId
-    resume_token: Annotated[str, Field(min_length=1, max_length=64)]
+    resume_token: Annotated[str, Field(min_length=1, max_length=256)]
     after: Sequence
+    request: Wanted | None = None
+    generated_ids: Annotated[list[_Ids], Field(min_length=1, max_length=128)] | None = None
+    positions: Annotated[list[Sequence], Field(min_length=1, max_length=128)] | None = None
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> Self:
+        given = [one is not None for one in (self.request, self.generated_ids, self.positions)]
+        if len(set(given)) > 1:
+            raise ValueError("give all of `request`, `generated_ids` and `positions`, or none")
+        return self
 
 
 class Ping(_Message):
@@ -209,6 +232,7 @@ class Hello(_Message):
         heartbeat_seconds: A client that hears nothing for twice as long should ``ping``.
         authenticated: Whether a token was needed, and was good.
         fingerprint: Of the engine: equal ones promise equal tokens; ``null`` promises nothing.
+        takes_over: Whether it takes requests up that another server has begun.
     """
 
     type: Literal["hello"] = "hello"
@@ -218,6 +242,7 @@ class Hello(_Message):
     heartbeat_seconds: float
     authenticated: bool
     fingerprint: str | None = None
+    takes_over: bool = False
 
 
 class Accepted(_Message):
@@ -309,6 +334,9 @@ class Delta(_Message):
         position: Tokens that this sample has now, those of ``generated_ids`` among them.
         token_ids: With ``events: "tokens"``.
         logprobs: With ``events: "tokens"`` and where asked for, one for each token id.
+        prompt_logprobs: With ``events: "tokens"`` and where asked for: the next tokens of the
+            prompt, ``null`` for the first of all. They come before any text, in as many deltas as
+            it takes.
         time: With ``events: "tokens"``: seconds since the engine accepted the request.
     """
 
@@ -323,6 +351,7 @@ class Delta(_Message):
     position: Annotated[int, Field(ge=0)] | None = None
     token_ids: list[int] | None = None
     logprobs: list[Logprob] | None = None
+    prompt_logprobs: list[Logprob | None] | None = None
     time: float | None = None
 
 

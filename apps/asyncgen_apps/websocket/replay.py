@@ -37,6 +37,7 @@ class Piece:
         position: Tokens that the sample has with it; ``None`` where that is not known.
         reasoning: Reasoning, which is no part of the text.
         tool_calls: Pieces of calls, likewise.
+        prompt_logprobs: The next entries of the prompt, where they are wanted.
         seq: Number, 0 until it has one.
         first_seq: The first of the numbers that were merged; ``seq`` if none were.
         size: Bytes that it keeps, about.
@@ -50,6 +51,7 @@ class Piece:
     position: int | None = None
     reasoning: str = ""
     tool_calls: tuple[ToolCallDelta, ...] = ()
+    prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None
     seq: int = 0
     first_seq: int = 0
     size: int = 0
@@ -65,8 +67,15 @@ class Piece:
         if self.token_ids is not None:
             size += _EACH_ID * len(self.token_ids)
         if self.logprobs is not None:
-            size += sum(_EACH_LOGPROB * (1 + len(one.top)) for one in self.logprobs)
+            size += sum(map(size_of_entry, self.logprobs))
+        if self.prompt_logprobs is not None:
+            size += sum(map(size_of_entry, self.prompt_logprobs))
         self.size = size
+
+
+def size_of_entry(entry: TokenLogprob | None) -> int:
+    """Bytes that Python keeps for what is told of a token, about."""
+    return _EACH_LOGPROB * (1 if entry is None else 1 + len(entry.top))
 
 
 class Replay:
@@ -181,9 +190,11 @@ class _MergedPiece:
         text = "".join([one.text for one in pieces])
         reasoning = "".join([one.reasoning for one in pieces])
         calls = joined_calls([call for one in pieces for call in one.tool_calls])
+        told = [one.prompt_logprobs for one in pieces if one.prompt_logprobs is not None]
+        prompt = tuple(entry for part in told for entry in part) if told else None
         seq, first_seq = last.seq, first.first_seq
         head = (first.index, text, ids, logprobs, last.time, last.position)
-        return Piece(*head, reasoning, calls, seq, first_seq)
+        return Piece(*head, reasoning, calls, prompt, seq, first_seq)
 
 
 def joined_calls(deltas: list[ToolCallDelta]) -> tuple[ToolCallDelta, ...]:

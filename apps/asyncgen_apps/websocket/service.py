@@ -11,6 +11,7 @@ import time
 from typing import TYPE_CHECKING, Any, Self, cast
 
 import anyio
+import anyio.to_thread
 
 from asyncgen import PromptParams
 from asyncgen_apps.sizes import LARGE_AT_ONCE
@@ -18,12 +19,14 @@ from asyncgen_apps.websocket.answers import Answer, Registry
 from asyncgen_apps.websocket.door import Door
 from asyncgen_apps.websocket.failures import RESTART_SECONDS, Fault, from_exception
 from asyncgen_apps.websocket.figures import Figures
-from asyncgen_apps.websocket.from_engine import done_message, piece_of
+from asyncgen_apps.websocket.from_engine import done_message, piece_of, prompt_pieces
 from asyncgen_apps.websocket.messages import CloseCode
 from asyncgen_apps.websocket.records import say
 from asyncgen_apps.websocket.replay import Piece
 from asyncgen_apps.websocket.session import Session
 from asyncgen_apps.websocket.settings import StreamSettings
+from asyncgen_apps.websocket.takeover import CHANGED, engine_of, params_behind
+from asyncgen_apps.websocket.tickets import Ticket, digest
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -39,6 +42,7 @@ LAST_WORDS = 2.0
 """Seconds for the last messages to go out after a drain was cut short."""
 
 _BUSY_SECONDS = 1.0
+_SOON = 0.002
 
 
 class StreamService:
@@ -186,8 +190,12 @@ class StreamService:
             prompt=request.source if secret else None,
             params=params if secret else None,
         )
+        behind = order.behind
         try:
-            mine = answer.client.marked(params)
+            asked = params
+            if behind is not None:
+                asked = params_behind(params, behind, self.fingerprint, self.registry.signer)
+            mine = answer.client.marked(asked)
             stream = self._llm.stream(cast("Prompt", request.source), **mine)
         except Exception as error:
             answer.fail(from_exception(error, frozenset(params)))
@@ -270,8 +278,10 @@ class StreamService:
         began = time.monotonic()
         try:
             await self._check_length(order)
+            wanted = await self._digest(order)
             async with stream:
                 answer.seed = stream.seed
+                self.registry.rename(answer, self._token(order, params, wanted))
                 answer.accepted(await self._queue_position())
                 await self._read(answer, stream, params)
             answer.finish(done_message(stream.result, aborted=answer in self._aborting))
@@ -306,10 +316,37 @@ class StreamService:
                     return
             return
         async for event in stream.events():
+            if answer.with_tokens and event.prompt_logprobs is not None:
+                for piece in prompt_pieces(event):
+                    if not answer.add(piece):
+                        return
+                    await _taken(answer)
             position = stream.position[event.index]
             piece = piece_of(event, position, with_tokens=answer.with_tokens)
             if piece is not None and not answer.add(piece):
                 return
+
+    async def _digest(self, order: Begin) -> bytes:
+        """The digest of a request; of a large one on a worker thread.
+
+        Raises:
+            _Refused: It is not the one that another server has begun.
+        """
+        if order.is_large:
+            found = await anyio.to_thread.run_sync(digest, order.request, limiter=self.readers)
+        else:
+            found = digest(order.request)
+        if order.behind is not None and found != order.behind.ticket.wanted:
+            raise _Refused(CHANGED)
+        return found
+
+    def _token(self, order: Begin, params: dict[str, Any], wanted: bytes) -> str:
+        """The token of a request that the engine has taken."""
+        answer, behind, signer = order.answer, order.behind, self.registry.signer
+        began = signer.clock() if behind is None else behind.ticket.began
+        engine = engine_of(params, behind, self.fingerprint, signer)
+        assert answer.seed is not None
+        return signer.sign(Ticket(began, answer.seed, signer.owner(answer.client), engine, wanted))
 
     async def _queue_position(self) -> int | None:
         """Place of a request that was posted now, as of the engine's last step."""
@@ -351,6 +388,14 @@ class StreamService:
             for answer in self.registry.expire(self.now()):
                 say("expired", level=logging.WARNING, request=answer.id)
                 self.stop(answer)
+
+
+async def _taken(answer: Answer) -> None:
+    """Return when what was said has been sent: a long prompt is more than may be unread at once."""
+    while True:
+        if answer.channel is None or answer.end is not None or not answer.replay.is_waiting:
+            return
+        await anyio.sleep(_SOON)
 
 
 class _Refused(Exception):

@@ -11,6 +11,7 @@ from asyncgen_apps.doors import check_hosts
 from asyncgen_apps.sizes import MOST_MESSAGE, longest_request
 from asyncgen_apps.sockets import room, too_many
 from asyncgen_apps.websocket.messages import Limits
+from asyncgen_apps.websocket.tickets import LEAST_SECRET
 
 if TYPE_CHECKING:
     from asyncgen_apps.engine import Engine
@@ -52,6 +53,9 @@ class StreamSettings:
         open_seconds: How long a client may take for the handshake, and to authenticate.
         drain_seconds: How long streams may go on after the server was asked to leave.
         log_prompts: Write prompts and parameters into the log.
+        resume_secret: Shared by servers that take each other's requests up, 16 characters or
+            more; empty: a request is known to the server alone that began it.
+        resume_seconds: How long after its first acceptance a request may be taken up elsewhere.
     """
 
     model_name: str = "demo"
@@ -74,6 +78,8 @@ class StreamSettings:
     open_seconds: float = 10.0
     drain_seconds: float = 30.0
     log_prompts: bool = False
+    resume_secret: str = field(default="", repr=False)
+    resume_seconds: float = 24 * 3600.0
 
     def __post_init__(self) -> None:
         """Check the values.
@@ -88,6 +94,8 @@ class StreamSettings:
             for token in self.tokens
         ):
             raise ValueError("tokens: a token is printable ASCII without spaces")
+        if 0 < len(self.resume_secret) < LEAST_SECRET:
+            raise ValueError(f"resume_secret: {LEAST_SECRET} characters or more")
         check_hosts(self.allowed_hosts or ())
         Proxies(self.trusted_proxies)
         Keys(self.tokens, self.priority_keys)

@@ -17,7 +17,7 @@ from pydantic_core import from_json, to_json
 from asyncgen_apps.sliced_json import TooManyNested, parse
 from asyncgen_apps.turns import slices
 from asyncgen_apps.websocket.failures import Fault
-from asyncgen_apps.websocket.messages import CLIENT_MESSAGE, Generate
+from asyncgen_apps.websocket.messages import CLIENT_MESSAGE, Generate, Resume
 from asyncgen_apps.websocket.params import check_params
 
 if TYPE_CHECKING:
@@ -71,22 +71,30 @@ def _checked(found: object) -> ClientMessage | Fault:
         if len(found) > _MOST_NAMES:  # of those that are unknown, one is told
             named = {name: found[name] for name in ("type", "id") if name in found}
             found = {**named, **dict(islice(found.items(), _MOST_NAMES))}
-        params, messages = found.get("params"), found.get("messages")
+        again = found.get("request")
+        wanted = again if isinstance(again, dict) else found
+        params, messages = wanted.get("params"), wanted.get("messages")
         if isinstance(params, dict):
-            aside["params"], found["params"] = params, {}
+            aside["params"], wanted["params"] = params, {}
         if isinstance(messages, list) and set(map(type, messages)) == {dict}:
-            aside["messages"], found["messages"] = messages, [{}]
+            aside["messages"], wanted["messages"] = messages, [{}]
     try:
         message = CLIENT_MESSAGE.validate_python(found)
     except ValidationError as error:
         return _describe(error, lambda: found)
-    if not isinstance(message, Generate):
+    if isinstance(message, Generate):
+        message = message.model_copy(update=aside)
+        params = message.params
+    elif isinstance(message, Resume) and message.request is not None:
+        request = message.request.model_copy(update=aside)
+        message = message.model_copy(update={"request": request})
+        params = request.params
+    else:
         return message
-    message = message.model_copy(update=aside)
-    if len(message.params) > _MOST_PARAMS:
-        told = f"`params` has {len(message.params)} entries: at most {_MOST_PARAMS}"
+    if len(params) > _MOST_PARAMS:
+        told = f"`params` has {len(params)} entries: at most {_MOST_PARAMS}"
         return Fault("invalid_message", told, param="params", id=message.id)
-    fault = check_params(message.params)
+    fault = check_params(params)
     return message if fault is None else replace(fault, id=message.id)
 
 

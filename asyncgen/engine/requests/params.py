@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from asyncgen.engine.requests.scoring import end_with_prompt
 from asyncgen.errors import ContextLengthError, InvalidRequestError
 from asyncgen.generation.config.checks import (
     check_beams,
@@ -94,6 +95,9 @@ class RequestParams:
         assistant_tokenizer: Its tokenizer, if it is not the model's: the same.
         prefix_allowed_tokens_fn: The user's function of that name, or ``None``.
         shape: What the answer must look like; ``None``: it is free.
+        prompt_logprobs: Alternatives a token of the prompt; ``None`` where its log-probabilities
+            were not asked for.
+        generates: Whether any token is wanted; else the text ends where the prompt does.
     """
 
     config: GenerationConfig
@@ -122,6 +126,8 @@ class RequestParams:
     length: str | None = None
     prefix_allowed_tokens_fn: Callable[[int, Tensor], list[int]] | None = None
     shape: Shape | None = None
+    prompt_logprobs: int | None = None
+    generates: bool = True
 
 
 def resolve_params(
@@ -147,6 +153,9 @@ def resolve_params(
         ContextLengthError: The prompt and the tokens asked for exceed the context.
     """
     params = plain_values({name: each for name, each in params.items() if each is not None})
+    generates = not _asks_for_scores_alone(params)
+    if not generates:
+        params = {name: each for name, each in params.items() if name != "max_new_tokens"}
     params = _greedy_at_zero(params)
     check_values(params)
     given = {name: value for name, value in params.items() if name in _FIELDS}
@@ -165,7 +174,10 @@ def resolve_params(
         raise
     except (ValueError, TypeError, OverflowError, RecursionError) as error:
         raise _from_value_error(error, given) from error
-    _set_length(config, given, prompt_length, context_length)
+    if generates:
+        _set_length(config, given, prompt_length, context_length)
+    else:
+        end_with_prompt(config, given, prompt_length, context_length)
     stop, num_samples = params.get("stop", ()), config.num_return_sequences or 1
     return RequestParams(
         config=config,
@@ -173,6 +185,8 @@ def resolve_params(
         seed=params.get("seed", secrets.randbits(_SEED_BITS)),
         stop=(stop,) if isinstance(stop, str) else tuple(stop),
         top_logprobs=_top_logprobs(params),
+        prompt_logprobs=params.get("prompt_logprobs"),
+        generates=generates,
         num_samples=num_samples,
         processors=LogitsProcessorList(params.get("logits_processor", ())),
         criteria=StoppingCriteriaList(params.get("stopping_criteria", ())),
@@ -206,6 +220,12 @@ def _check(
         check_constraints(config)
     check_drafting(config, params, mode)
     return mode
+
+
+def _asks_for_scores_alone(params: Mapping[str, Any]) -> bool:
+    """Whether ``max_new_tokens=0`` asks for the log-probabilities of the prompt, and no token."""
+    most = params.get("max_new_tokens")
+    return type(most) is int and most == 0 and "prompt_logprobs" in params
 
 
 def _add_stop_ids(config: GenerationConfig, ids: Sequence[int]) -> None:

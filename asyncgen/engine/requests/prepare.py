@@ -20,6 +20,7 @@ from asyncgen.engine.requests.continuing import check_continues, take_up
 from asyncgen.engine.requests.conversation import OF_MESSAGES, refuse_without_messages, render
 from asyncgen.engine.requests.params import RequestParams, fit_room, resolve_params
 from asyncgen.engine.requests.request import Request, Sink, clock
+from asyncgen.engine.requests.scoring import scores_for
 from asyncgen.engine.requests.shaping import compile_for
 from asyncgen.errors import ContextLengthError, InvalidRequestError
 from asyncgen.generation.config.checks import check_token_ids, check_values, join_equal_ids
@@ -191,6 +192,9 @@ def prepare_request(
         (prompt_ids,) = healing.rows
         params = _params(model, given, len(prompt_ids))  # lengths count from the prompt's new end
     alone = why_alone(model, params)
+    scores, top = None, params.prompt_logprobs
+    if top is not None:
+        scores = scores_for(model, tokenizer, prompt_ids, top, alone, generates=params.generates)
     num_pages = _make_room(room, params, prompt_ids, has_encoder=has_encoder, alone=alone)
     shape = params.shape
     if rendered is not None:
@@ -228,6 +232,7 @@ def prepare_request(
         fingerprint=fingerprint,
         reading=None if rendered is None else rendered.reading,
         grammar=grammar,
+        scores=scores,
     )
     if params.generated_ids:
         request.given = take_up(request, tokenizer)

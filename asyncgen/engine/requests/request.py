@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from asyncgen.engine.metrics import EngineMetrics
-    from asyncgen.engine.pooling import HiddenPool
+    from asyncgen.engine.pooling import HiddenPool, HiddenReader
+    from asyncgen.engine.prompt_scores import PromptScores
     from asyncgen.engine.requests.admission import Seat
     from asyncgen.engine.requests.conversation import AnswerReading
     from asyncgen.engine.requests.params import RequestParams
@@ -63,6 +64,7 @@ class Request:
         fingerprint: Of the engine; ``None`` where nothing is promised.
         given: What each sample had generated before; empty where nothing was.
         pool: What its hidden states go to, if it asks for a vector and for no token.
+        scores: What those of its prompt go to, if its log-probabilities are asked for.
         reading: How the text of its answers is taken apart; ``None`` where all of it is text.
         grammar: Compiled from the shape that its answers must have; ``None``: they are free.
         id: Short name for logs, and in the batch.
@@ -92,6 +94,7 @@ class Request:
     fingerprint: str | None = None
     given: tuple[GivenTokens, ...] = ()
     pool: HiddenPool | None = None
+    scores: PromptScores | None = None
     reading: AnswerReading | None = None
     grammar: Grammar | None = None
     id: str = field(default_factory=lambda: f"req-{next(_numbers)}")
@@ -105,6 +108,11 @@ class Request:
     def starting_ids(self) -> list[int]:
         """What the decoder continues."""
         return self.prompt_ids if self.decoder_ids is None else self.decoder_ids
+
+    @property
+    def reader(self) -> HiddenReader | None:
+        """What its hidden states go to; ``None`` where nobody wants them."""
+        return self.scores if self.pool is None else self.pool
 
     @property
     def is_exact(self) -> bool:

@@ -115,6 +115,7 @@ class RequestKeywords(TypedDict, total=False):
     stop: str | Sequence[str] | None
     logprobs: bool | None
     top_logprobs: int | None
+    prompt_logprobs: int | None
     presence_penalty: float | None
     frequency_penalty: float | None
     priority: int | None

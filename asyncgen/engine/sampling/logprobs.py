@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -10,6 +11,8 @@ import torch
 from asyncgen.types import TokenLogprob, TopLogprob
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from torch import Tensor
 
     from asyncgen.tokenizer import Tokenizer
@@ -55,11 +58,17 @@ def raw_logprobs(logits: Tensor, token_ids: list[int], top: list[int]) -> list[R
 
 def named_logprob(token_id: int, raw: RawLogprobs, tokenizer: Tokenizer | None) -> TokenLogprob:
     """Add the text of each token, decoded alone; none without a tokenizer."""
-    top = tuple(TopLogprob(other, _text(tokenizer, other), value) for other, value in raw.top)
-    return TokenLogprob(token_id, _text(tokenizer, token_id), raw.logprob, top)
+    return entry_of(token_id, raw, partial(text_of, tokenizer))
 
 
-def _text(tokenizer: Tokenizer | None, token_id: int) -> str:
+def entry_of(token_id: int, raw: RawLogprobs, name: Callable[[int], str]) -> TokenLogprob:
+    """Add the text of each token, as ``name`` tells it."""
+    top = tuple(TopLogprob(other, name(other), value) for other, value in raw.top)
+    return TokenLogprob(token_id, name(token_id), raw.logprob, top)
+
+
+def text_of(tokenizer: Tokenizer | None, token_id: int) -> str:
+    """A token, decoded alone; empty without a tokenizer."""
     return "" if tokenizer is None else tokenizer.decode([token_id])
 
 

@@ -15,6 +15,8 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import Counter
 from dataclasses import dataclass
+from fractions import Fraction
+from math import ceil, floor
 from typing import TYPE_CHECKING
 
 from asyncgen.cache.groups import first_block, most_blocks
@@ -45,6 +47,8 @@ class CacheRoom:
         windows: Keys that a query sees, itself included, in each group of layers; ``None``: all.
         num_slots: Texts that have states at a time; ``None``: the model keeps none.
         num_snapshots: States that are kept beside those of these texts.
+        outside: How many times a page's memory its positions take in a cache beside the pages:
+            more than one where pages are packed.
     """
 
     num_pages: int
@@ -53,6 +57,7 @@ class CacheRoom:
     windows: tuple[int | None, ...] = (None,)
     num_slots: int | None = None
     num_snapshots: int = 0
+    outside: Fraction = Fraction(1)
 
     def blocks(self, positions: int) -> int:
         """Pages of one table that a row of so many positions takes."""
@@ -61,11 +66,12 @@ class CacheRoom:
     def pages(self, positions: int) -> int:
         """Pages' worth of memory that a row of so many positions takes in a cache that keeps all
         of them in every layer."""
-        return self.blocks(positions) * len(self.windows)
+        return ceil(self.blocks(positions) * len(self.windows) * self.outside)
 
     def positions(self, rows: int) -> int:
         """Most positions that each of so many such rows can have, if no other row has any."""
-        return self.num_pages // (rows * len(self.windows)) * self.page_size
+        a_block = rows * len(self.windows) * self.outside
+        return floor(self.num_pages / a_block) * self.page_size
 
     def longest_text(self, limit: int) -> int:
         """Most positions that a row of the shared batch can have, if no other row has any.

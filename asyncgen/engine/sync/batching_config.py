@@ -157,7 +157,7 @@ _MOST_ROWS = 64
 
 
 def translated(
-    config: ContinuousBatchingConfig, model: Any, given: Mapping[str, Any]
+    config: ContinuousBatchingConfig, model: Any, given: Mapping[str, Any], cache_dtype: str
 ) -> dict[str, Any]:
     """What a configuration says, as the arguments of the engine's options.
 
@@ -165,6 +165,7 @@ def translated(
         config: The configuration.
         model: The loaded model, whose pages are counted.
         given: What the door got of the same arguments.
+        cache_dtype: What pages hold, of which the configuration says nothing.
 
     Returns:
         Keywords: those of ``EngineOptions``, and ``allow_block_sharing``.
@@ -185,7 +186,8 @@ def translated(
         "page_size": config.page_size,
         "max_running": rows,
         "scheduler": config.scheduler_type,
-        "kv_cache_memory": _memory(config, model),
+        "kv_cache_memory": _memory(config, model, is_packed=cache_dtype == "int8"),
+        "kv_cache_dtype": cache_dtype,
         "use_cuda_graph": graphs[1] if isinstance(graphs, tuple) else graphs,
         "use_async_batching": config.use_async_batching,
         "num_q_padding_intervals": _intervals(rows, config.q_padding_interval_size),
@@ -208,7 +210,7 @@ def _rows_and_chunk(config: ContinuousBatchingConfig) -> tuple[int, int | None]:
     return rows, max(most - rows, 1)
 
 
-def _memory(config: ContinuousBatchingConfig, model: Any) -> int | None:
+def _memory(config: ContinuousBatchingConfig, model: Any, *, is_packed: bool) -> int | None:
     """Bytes for keys and values."""
     from asyncgen.cache.paged import page_bytes
     from asyncgen.memory import device_memory
@@ -218,7 +220,8 @@ def _memory(config: ContinuousBatchingConfig, model: Any) -> int | None:
         if keeps_states(model.core.config):
             allowed = "layers of this model keep states, which share its memory; leave it out"
             raise InvalidRequestError("num_blocks", config.num_blocks, allowed)
-        page = page_bytes(model.core.config, config.page_size, model.dtype)
+        size = config.page_size
+        page = page_bytes(model.core.config, size, model.dtype, is_packed=is_packed)
         limits.append(config.num_blocks * page)
     if config.max_memory_percent is not None:
         limits.append(int(device_memory(model.device)[0] * config.max_memory_percent))

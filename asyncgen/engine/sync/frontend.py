@@ -43,6 +43,7 @@ _NEED_TEXT = dict.fromkeys(
 _NO_ROOM = {
     "streamer": "a request has none; add it with `streaming=True` and read its results",
     "skip_special_tokens": "results are token ids",
+    "prompt_logprobs": "results do not hold them; read `llm.stream(…).result.prompt_logprobs`",
     "token_healing": "it changes the prompt, which results show as it was; call `model.generate`",
 }
 
@@ -280,7 +281,9 @@ def engine_options(
         given = {**shared, **{name: value for name, value in documented.items() if value}}
         if not allow_block_sharing:
             given["allow_block_sharing"] = False
-        chosen = translated(batching, model, given)
+        # What the configuration has no word for.
+        cache_dtype = given.pop("kv_cache_dtype", "auto")
+        chosen = translated(batching, model, given, cache_dtype)
         allow_block_sharing = chosen.pop("allow_block_sharing")
     return EngineOptions(
         prefix_caching=allow_block_sharing,

@@ -1,33 +1,19 @@
 """What llama.cpp's architectures are called here, one declaration each.
 
-`COMMON` says which key of the metadata is which of a ``config.json``, and `NAMES` what each module
-is called; an architecture adds what it has of its own. Values are in Llama's spelling; a family's
-spelling of them is looked up where they are written down. This module imports no torch.
+Those whose layers keep states stand in `hybrids`. This module imports no torch.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from asyncgen.formats.gguf.declaration import Architecture
+from asyncgen.formats.gguf.hybrids import HYBRIDS
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from asyncgen.formats.gguf.reader import GgufModel
-
-COMMON: Final[Mapping[str, str]] = {
-    "context_length": "max_position_embeddings",
-    "embedding_length": "hidden_size",
-    "block_count": "num_hidden_layers",
-    "feed_forward_length": "intermediate_size",
-    "attention.head_count": "num_attention_heads",
-    "attention.head_count_kv": "num_key_value_heads",
-    "attention.key_length": "head_dim",
-    "attention.layer_norm_epsilon": "rms_norm_eps",
-    "attention.layer_norm_rms_epsilon": "rms_norm_eps",
-    "rope.freq_base": "rope_theta",
-}
-"""Metadata behind the name of the architecture, and keys of a ``config.json``."""
 
 EXPERTS: Final[Mapping[str, str]] = {
     "expert_count": "num_experts",
@@ -55,70 +41,6 @@ _FACTORS: Final[Mapping[str, str]] = {
     "residual_scale": "residual_multiplier",
     "logit_scale": "logits_scaling",
 }
-
-NAMES: Final[Mapping[str, str]] = {
-    "embed_tokens": "token_embd",
-    "embed_positions": "position_embd",
-    "embed_norm": "token_embd_norm",
-    "layers": "blk",
-    "norm": "output_norm",
-    "lm_head": "output",
-    "input_norm": "attn_norm",
-    "qkv": "attn_q attn_k attn_v",
-    "q_norm": "attn_q_norm",
-    "k_norm": "attn_k_norm",
-    "sinks": "attn_sinks.weight",
-    "attention_gate": "attn_gate",
-    "output": "attn_output",
-    "output_norm": "post_attention_norm",
-    "post_norm": "ffn_norm",
-    "down_norm": "post_ffw_norm",
-    "gate_up": "ffn_gate ffn_up",
-    "up": "ffn_up",
-    "down": "ffn_down",
-    "router": "ffn_gate_inp",
-    "correction": "exp_probs_b.bias",
-    "experts_gate_up": "ffn_gate_exps.* ffn_up_exps.*",
-    "experts_down": "ffn_down_exps.*",
-    "shared_gate": "ffn_gate_inp_shexp",
-    "shared_gate_up": "ffn_gate_shexp ffn_up_shexp",
-    "shared_down": "ffn_down_shexp",
-}
-"""Our modules, and their names in GGUF."""
-
-JOINED: Final[Mapping[str, str]] = {"qkv": "attn_qkv", "gate_up": "ffn_up"}
-"""The same where a file has one matrix for several."""
-
-
-@dataclass(frozen=True, slots=True)
-class Architecture:
-    """One of llama.cpp's architectures.
-
-    Attributes:
-        model_type: What it is called here.
-        keys: Metadata that it adds to `COMMON`.
-        fixed: Keys of a ``config.json`` that are the same for all its models.
-        flags: Keys that are true where a file has a tensor of this name.
-        names: Names that are not those of `NAMES`.
-        turns_neighbours: Whether neighbours of a head are turned together in files of llama.cpp,
-            whatever they are in the checkpoints that those were made of.
-        plus_one: Whether norms are stored with the one that checkpoints leave out.
-        has_parts: Whether a part of a head may be turned.
-        rope: What belongs to ``rope_scaling``, where positions are stretched.
-        more: What is to be worked out.
-    """
-
-    model_type: str
-    keys: Mapping[str, str] = field(default_factory=dict)
-    fixed: Mapping[str, Any] = field(default_factory=dict)
-    flags: Mapping[str, str] = field(default_factory=dict)
-    names: Mapping[str, str] = field(default_factory=dict)
-    turns_neighbours: bool = False
-    plus_one: bool = False
-    has_parts: bool = False
-    rope: Mapping[str, Any] = field(default_factory=dict)
-    more: Callable[[GgufModel, str], Mapping[str, Any]] | None = None
-
 
 _WINDOW: Final = {"attention.sliding_window": "sliding_window"}
 _BIASES: Final = {"attention_bias": "blk.0.attn_q.bias", "mlp_bias": "blk.0.ffn_up.bias"}
@@ -321,5 +243,6 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
     ),
     "hunyuan-dense": Architecture("hunyuan_v1_dense"),
     "dots1": Architecture("dots1", GROUPED),
+    **HYBRIDS,
 }
 """By the name in ``general.architecture``."""

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from asyncgen.errors import ModelLoadError, UnsupportedModelError, shorten
 from asyncgen.formats.files import SUFFIX
-from asyncgen.formats.gguf.architectures import ARCHITECTURES, COMMON, Architecture
+from asyncgen.formats.gguf.architectures import ARCHITECTURES
 from asyncgen.formats.gguf.cursor import Numbers
+from asyncgen.formats.gguf.declaration import COMMON, Architecture
 from asyncgen.formats.gguf.reader import GgufModel, as_written
 from asyncgen.formats.gguf.rope import rope_scaling
 from asyncgen.formats.gguf.tensors import read_numbers
@@ -60,7 +61,7 @@ def config_of(model: GgufModel) -> dict[str, Any]:
         **architecture.fixed,
     }
     for theirs, ours in {**COMMON, **architecture.keys}.items():
-        value = _plain(model, prefix + theirs)
+        value = _plain(model, prefix + theirs, differs=theirs in architecture.by_layer)
         if value is not None:
             found[ours] = value
     if "sliding_window" in architecture.keys.values():
@@ -70,7 +71,7 @@ def config_of(model: GgufModel) -> dict[str, Any]:
     if "head_dim" not in found and isinstance(heads, int) and isinstance(width, int) and heads:
         found["head_dim"] = width // heads
     for ours, name in architecture.flags.items():
-        found[ours] = name in model.tensors
+        found[ours] = _has(model, name)
     if architecture.has_parts:
         found |= _turned_part(model, prefix, found)
     kinds = _layer_types(model, prefix)
@@ -89,6 +90,14 @@ def config_of(model: GgufModel) -> dict[str, Any]:
     return _spelled(found)
 
 
+def _has(model: GgufModel, name: str) -> bool:
+    """Whether a file has a tensor, in any layer where a ``*`` stands for its number."""
+    prefix, is_any, rest = name.partition("*")
+    if not is_any:
+        return name in model.tensors
+    return any(one.startswith(prefix) and one.endswith(rest) for one in model.tensors)
+
+
 def layers_of(model: GgufModel, prefix: str) -> int | None:
     """How many layers there are, without those behind the last that guess tokens ahead."""
     layers = model.metadata.whole(f"{prefix}block_count")
@@ -105,11 +114,11 @@ def _spelled(found: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _plain(model: GgufModel, key: str) -> Any:
-    """A number, or of numbers that are the same for all layers that one."""
+def _plain(model: GgufModel, key: str, *, differs: bool) -> Any:
+    """A number, or of numbers that are the same for all layers (that have any) that one."""
     value = model.metadata.get(key)
     if isinstance(value, Numbers):
-        several = set(value.read())
+        several = set(value.read()) - ({0} if differs else set())
         if len(several) != 1:
             raise model.metadata.bad(key, "must be the same for all layers")
         return several.pop()

@@ -7,19 +7,24 @@ stores ``[in, out]``. Nothing is moved twice.
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+import torch
+
 from asyncgen.checkpoint import Checkpoint, StoredTensor
 from asyncgen.errors import UnsupportedModelError
-from asyncgen.formats.gguf.architectures import JOINED, NAMES
 from asyncgen.formats.gguf.config import architecture_of
+from asyncgen.formats.gguf.declaration import JOINED, NAMES, Place
 from asyncgen.formats.gguf.tensors import read_as, read_packed
 from asyncgen.models.arch.registry import FAMILIES
 from asyncgen.models.weight_rules import weight_rules
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from asyncgen.formats.gguf.reader import GgufModel, PackedTensor
     from asyncgen.models.config import ModelConfig
     from asyncgen.weight_map import WeightRule
@@ -45,7 +50,10 @@ def gguf_rules(model: GgufModel, config: ModelConfig) -> tuple[WeightRule, ...]:
     names = {key: table[key] for key in config.names}
     for key, joined in JOINED.items():
         first, *_ = names.get(key, "").split() or [""]
-        if first and f"blk.0.{first}.weight" not in model.tensors:
+        if first and not any(
+            f"blk.{layer}.{first}.weight" in model.tensors
+            for layer in range(config.num_hidden_layers)
+        ):
             names[key] = joined
     blocks = tuple(
         replace(
@@ -69,19 +77,43 @@ def gguf_checkpoint(model: GgufModel, config: ModelConfig) -> Checkpoint:
         model: The file.
         config: The network that its metadata describe.
     """
-    plus_one = architecture_of(model).plus_one
+    architecture = architecture_of(model)
     tensors: dict[str, StoredTensor] = {}
     for name, tensor in model.tensors.items():
         if name in _UNNEEDED or _layer(name) >= config.num_hidden_layers:
             continue
         stem, _, kind = name.rpartition(".")
-        less = 1.0 if plus_one and name.endswith("norm.weight") else 0.0
-        if stem.endswith("_exps") and len(tensor.shape) > 1:
+        less = 1.0 if architecture.plus_one and name.endswith("norm.weight") else 0.0
+        layer, _, rest = name.removeprefix("blk.").partition(".")
+        place = architecture.places.get(rest)
+        if place is not None:
+            tensors[f"blk.{layer}.{place.name}"] = _placed(tensor, place)
+        elif stem.endswith("_exps") and len(tensor.shape) > 1:
             for expert in range(tensor.shape[0]):
                 tensors[f"{stem}.{expert}.{kind}"] = _stored(tensor, less, expert)
         else:
             tensors[name] = _stored(tensor, less)
     return Checkpoint(model.file, tensors)
+
+
+def _placed(tensor: PackedTensor, place: Place) -> StoredTensor:
+    """A tensor in the form that a checkpoint has it in."""
+    shape = tensor.shape
+    if place.form in ("flat", "decay"):
+        shape = tuple(side for side in shape if side > 1) or (1,)
+    if place.form == "flat":
+        shape = (math.prod(shape),)
+    if place.form == "window":
+        shape = (shape[0], 1, *shape[1:])
+    found = _stored(replace(tensor, shape=shape), 0.0)
+    if place.form != "decay":
+        return found
+    return replace(found, made=partial(_logarithms, replace(tensor, shape=shape)))
+
+
+def _logarithms(tensor: PackedTensor, dtype: torch.dtype) -> Tensor:
+    """Of rates of decay, which are below 0."""
+    return read_as(tensor, torch.float32).neg_().log_().to(dtype)
 
 
 def _layer(name: str) -> int:

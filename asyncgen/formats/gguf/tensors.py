@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 
+from asyncgen import native
 from asyncgen.errors import ModelLoadError
 from asyncgen.formats.gguf.blocks import Parts, parts_of, unpack
 from asyncgen.native.memory import passing
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 
 _CHUNK: Final = 1 << 20
 """Numbers that are unpacked at once."""
+_BYTE: Final = torch.uint8
+_PARTS: Final = ("codes", "scales", "minimums", "super_scales", "super_minimums")
+"""What is kept of a matrix, in the order in which kernels take it."""
 _PLAIN: Final = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
 
@@ -65,17 +69,29 @@ def read_packed(tensor: PackedTensor) -> PackedWeight:
     kind, (rows, inputs) = tensor.kind, tensor.shape
     each = inputs // kind.numbers * kind.num_bytes
     step = max(1, _CHUNK // inputs)
-    whole: dict[str, Tensor] = {}
+    sample = parts_of(kind.name, torch.zeros((inputs // kind.numbers, kind.num_bytes), dtype=_BYTE))
+    whole = {
+        name: passing((rows, part.shape[1]), part.dtype)
+        for name, part in _by_rows(sample, 1).items()
+    }
     with tensor.file.open("rb", buffering=0) as stream:
         stream.seek(tensor.offset)
         for start in range(0, rows, step):
             count = min(step, rows - start)
-            parts = parts_of(kind.name, _read(stream, count * each).view(-1, kind.num_bytes))
-            for name, part in _by_rows(parts, count).items():
-                if name not in whole:
-                    whole[name] = passing((rows, part.shape[1]), part.dtype)
-                whole[name][start : start + count] = part
-    return PackedWeight(**whole, inputs=inputs, group=parts.group, table=parts.table)
+            blocks = _read(stream, count * each).view(-1, kind.num_bytes)
+            part = {name: one[start : start + count] for name, one in whole.items()}
+            _take_apart(kind.name, blocks, part)
+    return PackedWeight(**whole, inputs=inputs, group=sample.group, table=sample.table)
+
+
+def _take_apart(name: str, blocks: Tensor, whole: dict[str, Tensor]) -> None:
+    """Write what blocks of so many rows hold."""
+    if native.kernels is not None:
+        native.kernels.take_blocks_apart(name, blocks, *(whole.get(part) for part in _PARTS))
+        return
+    rows = len(whole["codes"])
+    for part, tensor in _by_rows(parts_of(name, blocks), rows).items():
+        whole[part].copy_(tensor)
 
 
 def _by_rows(parts: Parts, rows: int) -> dict[str, Tensor]:
@@ -83,13 +99,7 @@ def _by_rows(parts: Parts, rows: int) -> dict[str, Tensor]:
     codes = parts.codes
     if parts.table is not None:
         codes = codes[:, 0::2] | codes[:, 1::2] << 4
-    found = {
-        "codes": codes,
-        "scales": parts.scales,
-        "minimums": parts.minimums,
-        "super_scales": parts.super_scales,
-        "super_minimums": parts.super_minimums,
-    }
+    found = {name: getattr(parts, name) for name in _PARTS} | {"codes": codes}
     return {name: part.reshape(rows, -1) for name, part in found.items() if part is not None}
 
 

@@ -15,7 +15,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from asyncgen.generation.config import rules, tool_rules
-from asyncgen.generation.config.rules import MOST_ROWS, MOST_TOP_LOGPROBS, Documented, Range
+from asyncgen.generation.config.rules import (
+    MOST_PROMPT_LOGPROBS,
+    MOST_ROWS,
+    MOST_TOP_LOGPROBS,
+    Documented,
+    Range,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -317,6 +323,8 @@ OWN = _group("stream",
     _P("logprobs", "bool", "Tell the log-probability of each token.", rule=rules.switch),
     _P("top_logprobs", "int", "Alternatives told with each token.",
        rule=Range(0, MOST_TOP_LOGPROBS, whole=True)),
+    _P("prompt_logprobs", "int", "Tell the log-probability of each token of the prompt, with so"
+       " many alternatives.", rule=Range(0, MOST_PROMPT_LOGPROBS, whole=True)),
     _P("presence_penalty", "float", "Subtracted from the logits of generated tokens; 0.0 is off.",
        rule=_BY_COUNT, neutral=(0.0,)),
     _P("frequency_penalty", "float", "The same, each time a token was generated; 0.0 is off.",

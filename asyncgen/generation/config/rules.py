@@ -24,6 +24,7 @@ MOST_LABEL_CHARACTERS = 256
 """Of a name or a salt, which are kept as long as what they stand for."""
 
 MOST_TOP_LOGPROBS = 100
+MOST_PROMPT_LOGPROBS = 20
 
 _OF_THE_ENGINE = frozenset(
     """

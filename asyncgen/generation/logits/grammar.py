@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING, Any, Self
 
 import torch
 
+from asyncgen import native
 from asyncgen.errors import InvalidRequestError
 from asyncgen.generation.logits.base import Definition, LogitsProcessor, Stage
+from asyncgen.guard import request_failure
 from asyncgen.structured.compiling import compile_shape
 from asyncgen.structured.shape import PARAMETERS, read_shape
 from asyncgen.transfer import to_device
@@ -43,39 +45,63 @@ def banned_of(words: Tensor, size: int) -> Tensor:
     return flags.view(len(words), -1)[:, :size]
 
 
+def ban(scores: Tensor, words: Tensor, places: Tensor) -> None:
+    """Ban tokens of some rows, in place.
+
+    Args:
+        scores: float32 [R, V], contiguous.
+        words: int32 [M, W] on the CPU, contiguous: a bit for each allowed token.
+        places: int64 [M] on the CPU: whose they are, by the numbers of rows.
+    """
+    if native.kernels is not None and scores.is_cpu:
+        native.kernels.ban(scores, words, places)
+        return
+    banned = to_device(banned_of(words, scores.shape[1]), scores.device)
+    if len(places) == len(scores):  # all of them, in their order
+        scores.masked_fill_(banned, -torch.inf)
+        return
+    for place, own in zip(places.tolist(), banned, strict=True):
+        scores[place].masked_fill_(own, -torch.inf)
+
+
 class _Masks:
     """Bans what the grammars of several rows do not allow, in place; one mask for all of them.
 
-    Rows whose shape has not begun are not touched.
+    Rows without a shape cost nothing, and those whose shape has not begun are not touched.
     """
 
     def __init__(self, parts: list[RowProcessor], scores: Scores) -> None:
-        self._parts = parts
         num_words = parts[0].processor.grammar.num_words
         self._words = torch.full((len(parts), num_words), -1, dtype=torch.int32)
+
         # Where another processor has worked before, it may have banned all that is allowed.
-        self._crowded = {
-            part.row for part in parts if scores.rows[part.row].processors[0] is not part.processor
-        }
+        def is_crowded(part: RowProcessor) -> bool:
+            return scores.rows[part.row].processors[0] is not part.processor
+
+        parts = sorted(parts, key=is_crowded)  # which keeps the order of rows otherwise
+        self._matched = [
+            (part.row, part.processor.matcher(0), part.processor.prompt_length, words)
+            for part, words in zip(parts, self._words, strict=True)
+        ]
+        self._crowded = [part.row for part in parts if is_crowded(part)]
+        self._plain = torch.tensor([part.row for part in parts if not is_crowded(part)])
 
     def __call__(self, scores: Scores) -> None:
         """Ask where each row is, and ban."""
-        for words, (row, processor) in zip(self._words, self._parts, strict=True):
-            with scores.guarded(row):
-                matcher = processor.matcher(0)
-                matcher.extend(scores.rows[row].tokens, processor.prompt_length)
+        rows, failures = scores.rows, scores.failures
+        for row, matcher, prompt_length, words in self._matched:
+            try:
+                matcher.extend(rows[row].tokens, prompt_length)
                 matcher.fill(words)
-        banned = banned_of(self._words, scores.size)
-        if scores.values.device.type != "cpu":
-            banned = to_device(banned, scores.values.device)
-        if len(self._parts) == len(scores.values) and not self._crowded:
-            scores.values.masked_fill_(banned, -torch.inf)
-            return
-        for own, (row, _) in zip(banned, self._parts, strict=True):
-            if row in self._crowded:
+            except BaseException as error:
+                failures.setdefault(row, request_failure(error))
+        count = len(self._plain)
+        if count:
+            ban(scores.values, self._words[:count], self._plain)
+        if self._crowded:
+            banned = to_device(banned_of(self._words[count:], scores.size), scores.values.device)
+            for row, own in zip(self._crowded, banned, strict=True):
                 scores.values[row] = within(scores.values[row : row + 1], own[None])[0]
-            else:
-                scores.values[row].masked_fill_(own, -torch.inf)
 
 
 def within(scores: Tensor, banned: Tensor) -> Tensor:

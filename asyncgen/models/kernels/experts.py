@@ -139,13 +139,14 @@ class Stack(Linear):
 
     def pack(self, parts: Sequence[PackedWeight]) -> None:
         """See `Linear.pack`; experts that are not alike are unpacked."""
-        if len(parts) > 1 or parts[0].order is not None or self.matrices > MOST_EXPERTS:
+        is_one = all(part.is_like(parts[0]) for part in parts)
+        if not is_one or parts[0].order is not None or self.matrices > MOST_EXPERTS:
             whole = torch.cat([part.dequantise().to(self.dtype) for part in parts])
             self.weight = nn.Parameter(whole, requires_grad=False)
             self.prepare()
             return
         self.weight = None
-        made: Any = PackedStack(parts[0], self._bias(), self.matrices, self.gates, dtype=self.dtype)
+        made: Any = PackedStack(parts, self._bias(), self.matrices, self.gates, dtype=self.dtype)
         self.kernel = made
 
     def ready(self) -> Any:

@@ -17,7 +17,7 @@ from asyncgen.models.kernels.native_linear import HALF, halves, whole
 from asyncgen.models.kernels.packed_panels import PanelLayout, lay_out, take_apart
 from asyncgen.native import PANEL
 from asyncgen.native.memory import empty
-from asyncgen.packed.weight import join
+from asyncgen.packed.weight import alike, join
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -73,17 +73,18 @@ class PackedLinearKernel:
             activation: See the attribute; a gate's is SiLU where nothing is said.
         """
         assert native.kernels is not None
-        joined = join(parts)
-        assert len(joined) == 1 or not is_gated
+        runs = alike(parts)
+        assert len(runs) == 1 or not is_gated
         self._dtype, self.is_gated = dtype, is_gated
-        self._outputs = sum(part.outputs for part in joined)
+        counts = [sum(part.outputs for part in run) for run in runs]
+        self._outputs = sum(counts)
         self.activation = activation = activation or ("silu" if is_gated else None)
-        biases: Sequence[Tensor | None] = [None] * len(joined)
+        biases: Sequence[Tensor | None] = [None] * len(runs)
         if bias is not None:
-            biases = torch.split(bias.float(), [part.outputs for part in joined])
+            biases = torch.split(bias.float(), counts)
         self._blocks = [
-            _Block(part, own, is_gated, dtype, activation)
-            for part, own in zip(joined, biases, strict=True)
+            _Block(run, own, is_gated, dtype, activation)
+            for run, own in zip(runs, biases, strict=True)
         ]
         compiled = self._blocks[0].compiled
         if len(self._blocks) > 1:
@@ -143,17 +144,17 @@ class PackedStack:
 
     def __init__(
         self,
-        weight: PackedWeight,
+        weights: Sequence[PackedWeight],
         bias: Tensor | None,
         matrices: int,
         is_gated: bool = False,
         *,
         dtype: torch.dtype,
     ) -> None:
-        """Lay weights out; the caller may drop the original afterwards.
+        """Lay weights out; the caller may drop the originals afterwards.
 
         Args:
-            weight: One below the other, ``[matrices * out, in]``.
+            weights: One below the other, together ``[matrices * out, in]``, and alike.
             bias: ``[matrices * out]``, or ``None``.
             matrices: How many.
             is_gated: As that of `NativeKernel`, of each of them.
@@ -161,7 +162,7 @@ class PackedStack:
         """
         bias = None if bias is None else bias.float()
         self._dtype = dtype
-        self._block = _Block(weight, bias, is_gated, dtype, None, matrices)
+        self._block = _Block(weights, bias, is_gated, dtype, None, matrices)
         self.compiled = self._block.compiled
 
     def dense(self) -> Tensor:
@@ -182,7 +183,7 @@ def _remake_stack(
     is_gated: bool,
     dtype: torch.dtype,
 ) -> PackedStack:
-    return PackedStack(weight, bias, matrices, is_gated, dtype=dtype)
+    return PackedStack([weight], bias, matrices, is_gated, dtype=dtype)
 
 
 class _Block:
@@ -201,7 +202,7 @@ class _Block:
 
     def __init__(
         self,
-        weight: PackedWeight,
+        weights: Sequence[PackedWeight],
         bias: Tensor | None,
         is_gated: bool,
         dtype: torch.dtype,
@@ -209,18 +210,19 @@ class _Block:
         matrices: int = 1,
     ) -> None:
         assert native.kernels is not None
-        self.layout = layout = PanelLayout.of(weight)
-        self.is_gated, self.order, self.matrices = is_gated, weight.order, matrices
-        self.outputs = count = weight.outputs // matrices
+        self.layout = layout = PanelLayout.of(weights)
+        self.is_gated, self.order, self.matrices = is_gated, weights[0].order, matrices
+        self.outputs = count = sum(weight.outputs for weight in weights) // matrices
         places = [slice(at * count, (at + 1) * count) for at in range(matrices)]
         panels = -(-count // PANEL) if not is_gated else -(-count // 2 // HALF)
         self.panels = empty((matrices * panels, 2, layout.num_bytes()), torch.uint8)
-        for place, part in zip(places, torch.split(self.panels, panels), strict=True):
-            lay_out(weight.rows(place), is_gated, part)
+        lay_out(weights, layout, is_gated, self.panels, matrices)
         self.bias = None
         if bias is not None:
             self.bias = torch.cat([torch.stack(halves(bias[one], is_gated), 1) for one in places])
         kinds = {name: str(kind).removeprefix("torch.") for name, kind in layout.kinds.items()}
+        if layout.shares:
+            kinds["scales"] = kinds["minimums"] = "int4"
         self.compiled = native.kernels.packed_linear(
             self.panels,
             self.bias,

@@ -11,16 +11,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
+from asyncgen import native
 from asyncgen.models.kernels.native_linear import HALF, halves, whole
 from asyncgen.packed.weight import SUPER, PackedWeight
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from torch import Tensor
-
-_PANELS: Final = 64
-"""Panels that are laid out at once: what is made on the way is small beside a weight."""
 
 _NAMES: Final = ("super_scales", "super_minimums", "scales", "zeros", "minimums", "codes")
 """The parts of a group, in their order."""
@@ -36,6 +34,8 @@ class PanelLayout:
         table: See there.
         kinds: The dtype of each part that there is.
         is_by_row: Whether a row has but one scale.
+        shares: Whether two-level scales and minimums are so small that they have half a byte each,
+            the latter negated, as those of Q2_K.
     """
 
     inputs: int
@@ -43,14 +43,19 @@ class PanelLayout:
     table: tuple[int, ...] | None
     kinds: Mapping[str, torch.dtype]
     is_by_row: bool
+    shares: bool
 
     @classmethod
-    def of(cls, weight: PackedWeight) -> PanelLayout:
-        """The layout of a weight."""
+    def of(cls, weights: Sequence[PackedWeight]) -> PanelLayout:
+        """The layout of weights that are alike."""
+        weight = weights[0]
         parts = {name: getattr(weight, name) for name in _NAMES}
         kinds = {name: part.dtype for name, part in parts.items() if part is not None}
         is_by_row = weight.scales.shape[1] < weight.num_groups
-        return cls(weight.inputs, weight.group, weight.table, kinds, is_by_row)
+        shares = all(_is_small(one) for one in weights)
+        if shares:
+            del kinds["minimums"]
+        return cls(weight.inputs, weight.group, weight.table, kinds, is_by_row, shares)
 
     @property
     def groups(self) -> int:
@@ -91,21 +96,38 @@ class PanelLayout:
         return sum(self.width(name) * count for name, count in counts.items())
 
 
-def lay_out(weight: PackedWeight, is_gated: bool, panels: Tensor) -> None:
-    """Write a weight in panels.
+def lay_out(
+    weights: Sequence[PackedWeight],
+    layout: PanelLayout,
+    is_gated: bool,
+    panels: Tensor,
+    matrices: int = 1,
+) -> None:
+    """Write weights in panels.
 
     Args:
-        weight: Any packed weight; filled up with zeros to whole panels.
+        weights: Those of all matrices, one below the other, and alike; each matrix is filled up
+            with zeros to whole panels.
+        layout: Theirs.
         is_gated: Whether halves of a panel are of a gate and of what it lets through.
-        panels: Where to, ``[panels, 2, bytes]`` uint8.
+        panels: Where to, ``[matrices * panels, 2, bytes]`` uint8.
+        matrices: How many there are.
     """
-    layout = PanelLayout.of(weight)
-    chosen = torch.stack(halves(torch.arange(1, weight.outputs + 1), is_gated), 1)
-    chosen -= 1  # [panels, 2, 16], -1 where there is no such output
-    for start in range(0, len(chosen), _PANELS):
-        index = chosen[start : start + _PANELS].flatten()
-        part = weight.rows(index.clamp(min=0))
-        _fill(panels[start : start + _PANELS], part, layout, index >= 0)
+    assert native.kernels is not None
+    outputs = sum(weight.outputs for weight in weights) // matrices
+    rows = torch.stack(halves(torch.arange(1, outputs + 1), is_gated), 1).flatten()
+    firsts = torch.arange(matrices)[:, None] * outputs
+    rows = torch.where(rows > 0, rows - 1 + firsts, -1).flatten()
+    native.kernels.write_panels(
+        panels,
+        rows,
+        tuple(tuple(getattr(weight, name) for name in _NAMES) for weight in weights),
+        inputs=layout.inputs,
+        group=layout.group,
+        has_table=layout.table is not None,
+        shares=layout.shares,
+        is_by_row=layout.is_by_row,
+    )
 
 
 def take_apart(
@@ -134,24 +156,26 @@ def take_apart(
             found = found.transpose(1, 2)  # [halves, 16, groups]
         found = found.reshape(len(panels), 2, HALF, -1)
         parts[name] = whole(found, outputs, is_gated).contiguous()
+    if layout.shares:
+        both = parts["scales"].view(torch.uint8)
+        parts["minimums"] = -(both >> 4).view(torch.int8)
+        parts["scales"] = (both & 15).view(torch.int8)
     return PackedWeight(
         inputs=layout.inputs, group=layout.group, table=layout.table, order=order, **parts
     )
 
 
-def _fill(panels: Tensor, weight: PackedWeight, layout: PanelLayout, is_there: Tensor) -> None:
-    """Write the outputs of some panels, of which some are not there and become zeros."""
-    rows = panels.flatten(0, 1)  # [halves, bytes]
-    count = len(rows)
-    for name, columns, at, step in layout.places():
-        part = getattr(weight, name)
-        if name == "codes":
-            laid = _codes(part, layout)[:, columns]
-        else:
-            part = torch.where(is_there[:, None], part, torch.zeros((), dtype=part.dtype))
-            laid = part.view(count, HALF, -1).transpose(1, 2)[:, columns].contiguous()
-            laid = laid.view(torch.uint8)
-        _columns(rows, laid.shape[1], at, step, layout.width(name)).copy_(laid)
+def _is_small(weight: PackedWeight) -> bool:
+    """Whether scales are of 0 … 15 and minimums of -15 … 0, all of two levels."""
+    scales, minimums = weight.scales, weight.minimums
+    if weight.super_scales is None or weight.super_minimums is None or weight.zeros is not None:
+        return False
+    assert minimums is not None
+    return all(
+        int(part.min()) >= least and int(part.max()) <= least + 15
+        for rows in (slice(1), slice(None))  # one row tells as a rule
+        for part, least in ((scales[rows], 0), (minimums[rows], -15))
+    )
 
 
 def _columns(rows: Tensor, count: int, at: int, step: int, width: int) -> Tensor:
@@ -160,21 +184,8 @@ def _columns(rows: Tensor, count: int, at: int, step: int, width: int) -> Tensor
     return rows.as_strided(shape, strides, rows.storage_offset() + at)
 
 
-def _codes(codes: Tensor, layout: PanelLayout) -> Tensor:
-    """Codes of halves of panels, ``[halves, groups, bytes]`` uint8, of ``[halves * 16, …]``."""
-    count, groups = len(codes) // HALF, layout.groups
-    if layout.table is None:
-        pairs = codes.view(count, HALF, groups, layout.group // 2, 2)
-        return pairs.permute(0, 2, 3, 1, 4).reshape(count, groups, -1).view(torch.uint8)
-    four = codes.view(count, HALF, groups, layout.group // 8, 4)
-    codes_of = (four & 15, four >> 4)  # of even inputs, and of odd ones
-    words = [numbers[..., 0::2] | numbers[..., 1::2] << 4 for numbers in codes_of]
-    laid = torch.stack(words, dim=-2)  # [halves, 16, groups, words, 2, bytes]
-    return laid.permute(0, 2, 3, 1, 4, 5).reshape(count, groups, -1)
-
-
 def _codes_back(laid: Tensor, layout: PanelLayout) -> Tensor:
-    """The opposite of `_codes`, ``[halves, 16, …]``."""
+    """Codes of halves of panels, ``[halves, groups, bytes]`` uint8, as ``[halves, 16, …]``."""
     count, groups = laid.shape[:2]
     if layout.table is None:
         pairs = laid.view(count, groups, layout.group // 2, HALF, 2)

@@ -26,19 +26,24 @@ constexpr std::int64_t KEPT_TOKENS = 64;
 constexpr std::int64_t MANY_TASKS = 16;
 constexpr std::int64_t MOST_TOGETHER = 8;
 
+// Writes one head's key or value.
+template <typename T>
+void keep_number(const T* from, const Store<T>& to, std::int64_t spot, std::int64_t size) {
+  std::memcpy(to.numbers + spot * size, from, size * sizeof(T));
+}
+
 // Writes the keys and values of a thread's share of the tokens into their pages.
 template <typename T>
 void keep_keys(const Step<T>& step, std::int64_t first, std::int64_t end) {
-  const std::size_t bytes = step.size * sizeof(T);
   for (std::int64_t number = 0; number < step.num_rows; ++number) {
     const Row& row = step.rows[number];
     const std::int64_t last = least(row.token + row.count, end);
     for (std::int64_t token = most(row.token, first); token < last; ++token) {
-      const T* from = step.heads + token * step.stride + step.num_heads * step.size;
+      const Head<T>* from = step.heads + token * step.stride + step.num_heads * step.size;
       for (std::int64_t head = 0; head < step.kv_heads; ++head, from += step.size) {
-        const std::int64_t place = step.place(row, head, row.start + token - row.token);
-        std::memcpy(step.keys + place, from, bytes);
-        std::memcpy(step.values + place, from + step.kv_heads * step.size, bytes);
+        const std::int64_t spot = step.spot(row, head, row.start + token - row.token);
+        keep_number(from, step.keys, spot, step.size);
+        keep_number(from + step.kv_heads * step.size, step.values, spot, step.size);
       }
     }
   }

@@ -17,10 +17,10 @@ constexpr std::int64_t QUERY = MOST_SIZE + 2 * LANES;
 // Copies a task's queries, `stride` numbers apart, with zeros behind the head's size up to `width`.
 template <typename T>
 void keep_queries(const Step<T>& step, const Task& task, std::int64_t width, std::int64_t stride,
-                  T* to) {
+                  Head<T>* to) {
   for (std::int64_t query = 0; query < task.count; ++query, to += stride) {
-    const T* from = step.query(*task.row, task.head, task.first + query);
-    if (width != step.size) std::memset(to, 0, width * sizeof(T));
+    const Head<T>* from = step.query(*task.row, task.head, task.first + query);
+    if (width != step.size) std::memset(to, 0, width * sizeof(Head<T>));
     for (std::int64_t at = 0; at < step.size; at += LANES) {
       copy_lanes(from + at, first_lanes(step.size - at), to + at);
     }
@@ -103,7 +103,7 @@ struct ChunkRun {
     engine.pack_values(Reader<T>{step, task, step.values, engine.width()}, base, range);
     Ahead<T> keys = ahead(step.keys, split), values = ahead(step.values, split);
     // Of each, what a query of the task is to ask for.
-    const std::int64_t lines = parts(step.size * SPLIT * sizeof(T), LINE * task.count);
+    const std::int64_t lines = parts(step.size * SPLIT * sizeof(Page<T>), LINE * task.count);
     const auto meanwhile = [&] {
       keys.ask(lines);
       values.ask(lines);
@@ -135,7 +135,7 @@ struct ChunkRun {
   }
 
   // What comes after a split: the next one of this task, or the first one of the next.
-  Ahead<T> ahead(const T* from, std::int64_t split) const {
+  Ahead<T> ahead(const Store<T>& from, std::int64_t split) const {
     const bool is_last = split + 1 == task.splits.end;
     if (!is_last) return Ahead<T>(step, task, from, split + 1);
     if (next == nullptr) return Ahead<T>(step, task);

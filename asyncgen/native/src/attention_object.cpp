@@ -33,18 +33,73 @@ bool read_slopes(PyObject* numbers, std::int64_t num_heads, std::vector<float>& 
   return true;
 }
 
+// Takes a layer's keys, or its values, and how many pages there are if it is the first.
+bool read_pages(Pages& made, PyObject* tensor, Reference& held, char*& at) {
+  View view;
+  if (!look_at(tensor, view)) return false;
+  if (made.dtype == nullptr) {
+    if (!read_kind(view.dtype, made.kind)) return false;
+    made.dtype = view.dtype;
+  }
+  if (made.num_pages < 0) made.num_pages = view.dims > 0 ? view.sizes[0] / made.kv_heads : 0;
+  const bool is_of = made.are_coded ? is_dtype(view.dtype, "torch.int8") : view.dtype == made.dtype;
+  if (!view.has_shape({made.num_pages * made.kv_heads, made.page_size, made.size}) || !is_of ||
+      !view.is_cpu || !view.is_dense_from(0)) {
+    refuse("pages are", tensor, "[pages * %lld, %lld, %lld] is expected, of one dtype on cpu",
+           static_cast<long long>(made.kv_heads), static_cast<long long>(made.page_size),
+           static_cast<long long>(made.size));
+    return false;
+  }
+  held = Reference::to(tensor);
+  at = view.data;
+  return true;
+}
+
+// Takes the scales of one or the other.
+bool read_scales(const Pages& made, PyObject* tensor, Reference& held, float*& at) {
+  View view;
+  if (!look_at(tensor, view)) return false;
+  if (!view.has_shape({made.num_pages * made.kv_heads, made.page_size}) || !view.is_cpu ||
+      !is_dtype(view.dtype, "torch.float32") || !view.is_dense_from(0)) {
+    refuse("scales are", tensor, "[%lld, %lld] float32 on cpu is expected",
+           static_cast<long long>(made.num_pages * made.kv_heads),
+           static_cast<long long>(made.page_size));
+    return false;
+  }
+  held = Reference::to(tensor);
+  at = view.as<float>();
+  return true;
+}
+
+// A layer's (keys, values), and where these are codes their scales behind them.
+bool read_store(Pages& made, PyObject* item, PagedLayer& layer) {
+  PyObject *keys, *values, *key_scales = nullptr, *value_scales = nullptr;
+  if (!is_tuple("what a layer keeps", item)) return false;
+  if (made.are_coded ? !PyArg_ParseTuple(item, "OOOO", &keys, &values, &key_scales, &value_scales)
+                     : !PyArg_ParseTuple(item, "OO", &keys, &values)) {
+    return false;
+  }
+  layer.key_scales_at = layer.value_scales_at = nullptr;
+  if (!read_pages(made, keys, layer.keys, layer.keys_at) ||
+      !read_pages(made, values, layer.values, layer.values_at)) {
+    return false;
+  }
+  return !made.are_coded ||
+         (read_scales(made, key_scales, layer.key_scales, layer.key_scales_at) &&
+          read_scales(made, value_scales, layer.value_scales, layer.value_scales_at));
+}
+
 // One layer's ((keys, values), window, is_chunked, scale, cap, slopes, has_sinks,
 // table).
 bool read_layer(Pages& made, PyObject* item) {
-  PyObject *keys, *values;
-  PyObject* slopes;
+  PyObject *store, *slopes;
   long long window;
   int is_chunked, has_sinks;
   float scale, cap;
   Py_ssize_t table;
   if (!is_tuple("a layer", item) ||
-      !PyArg_ParseTuple(item, "(OO)LpffOpn", &keys, &values, &window, &is_chunked, &scale, &cap,
-                        &slopes, &has_sinks, &table)) {
+      !PyArg_ParseTuple(item, "OLpffOpn", &store, &window, &is_chunked, &scale, &cap, &slopes,
+                        &has_sinks, &table)) {
     return false;
   }
   if (table < 0 || table >= MOST_TABLES) {
@@ -53,8 +108,6 @@ bool read_layer(Pages& made, PyObject* item) {
   }
   made.num_tables = std::max<std::int64_t>(made.num_tables, table + 1);
   PagedLayer layer{};
-  layer.keys = Reference::to(keys);
-  layer.values = Reference::to(values);
   layer.window = window;
   layer.is_chunked = is_chunked;
   layer.scale = scale;
@@ -66,35 +119,20 @@ bool read_layer(Pages& made, PyObject* item) {
     PyErr_Format(PyExc_ValueError, "window %lld and the cap of a layer cannot be computed", window);
     return false;
   }
-  for (PyObject* tensor : {keys, values}) {
-    View view;
-    if (!look_at(tensor, view)) return false;
-    if (made.dtype == nullptr) {
-      if (!read_kind(view.dtype, made.kind)) return false;
-      made.dtype = view.dtype;
-      made.num_pages = view.dims > 0 ? view.sizes[0] / made.kv_heads : 0;
-    }
-    if (!view.has_shape({made.num_pages * made.kv_heads, made.page_size, made.size}) ||
-        view.dtype != made.dtype || !view.is_cpu || !view.is_dense_from(0)) {
-      refuse("pages are", tensor, "[pages * %lld, %lld, %lld] is expected, of one dtype on cpu",
-             static_cast<long long>(made.kv_heads), static_cast<long long>(made.page_size),
-             static_cast<long long>(made.size));
-      return false;
-    }
-    (tensor == keys ? layer.keys_at : layer.values_at) = view.data;
-  }
+  if (!read_store(made, store, layer)) return false;
   made.layers.push_back(std::move(layer));
   return true;
 }
 
 PyObject* make(PyTypeObject* type, PyObject* args, PyObject* keywords) {
-  static const char* names[] = {"layers",   "num_heads", "kv_heads",   "head_dim",
-                                "page_size", "uses_tiles", nullptr};
-  PyObject* layers;
+  static const char* names[] = {"layers",    "num_heads",  "kv_heads",   "head_dim",
+                                "page_size", "uses_tiles", "codes_of", nullptr};
+  PyObject *layers, *codes_of;
   long long num_heads, kv_heads, size, page_size;
   int uses_tiles;
-  if (!PyArg_ParseTupleAndKeywords(args, keywords, "O$LLLLp", const_cast<char**>(names), &layers,
-                                   &num_heads, &kv_heads, &size, &page_size, &uses_tiles)) {
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "O$LLLLpO", const_cast<char**>(names), &layers,
+                                   &num_heads, &kv_heads, &size, &page_size, &uses_tiles,
+                                   &codes_of)) {
     return nullptr;
   }
   if (kv_heads < 1 || num_heads < 1 || num_heads > MOST_HEADS || num_heads % kv_heads != 0 ||
@@ -109,12 +147,18 @@ PyObject* make(PyTypeObject* type, PyObject* args, PyObject* keywords) {
   try {
     Pages made{};
     made.num_tables = 1;
+    made.num_pages = -1;
     made.num_tokens = -1;
     made.num_heads = num_heads;
     made.kv_heads = kv_heads;
     made.size = size;
     made.page_size = page_size;
     made.uses_tiles = uses_tiles;
+    made.are_coded = codes_of != Py_None;
+    if (made.are_coded) {
+      if (!read_kind(codes_of, made.kind)) return nullptr;
+      made.dtype = codes_of;
+    }
     for (Py_ssize_t at = 0; at < PySequence_Fast_GET_SIZE(items.get()); ++at) {
       if (!read_layer(made, PySequence_Fast_GET_ITEM(items.get(), at))) return nullptr;
     }
@@ -161,11 +205,11 @@ template <typename T>
 Attention<T> step_of(const Pages& pages, const PagedLayer& layer, const char* heads,
                      std::int64_t stride, const float* sinks) {
   const std::int64_t num_rows = pages.rows.count() / 4 / pages.num_tables;
-  return {reinterpret_cast<const T*>(heads),
+  return {reinterpret_cast<const Head<T>*>(heads),
           stride,
-          reinterpret_cast<T*>(pages.out_at),
-          reinterpret_cast<T*>(layer.keys_at),
-          reinterpret_cast<T*>(layer.values_at),
+          reinterpret_cast<Head<T>*>(pages.out_at),
+          {reinterpret_cast<Page<T>*>(layer.keys_at), layer.key_scales_at},
+          {reinterpret_cast<Page<T>*>(layer.values_at), layer.value_scales_at},
           reinterpret_cast<const Row*>(pages.rows.data()) + layer.table * num_rows,
           pages.pages.data(),
           num_rows,
@@ -325,7 +369,13 @@ Hold::Hold(Pages& pages) : pages_(pages.is_busy ? nullptr : &pages) {
 void attend_in(Pages& pages, const PagedLayer& layer, const char* heads, std::int64_t stride,
                const float* sinks) noexcept {
   float* memory = pages.memory.data();
-  if (pages.kind == Kind::FLOAT32) {
+  if (pages.are_coded && pages.kind == Kind::FLOAT32) {
+    const auto own = step_of<Coded<float>>(pages, layer, heads, stride, sinks);
+    attend_codes_f32(own, layer.division, memory);
+  } else if (pages.are_coded) {
+    const auto own = step_of<Coded<bf16>>(pages, layer, heads, stride, sinks);
+    attend_codes_bf16(own, layer.division, memory);
+  } else if (pages.kind == Kind::FLOAT32) {
     attend_f32(step_of<float>(pages, layer, heads, stride, sinks), layer.division, memory);
   } else if (pages.uses_tiles) {
     attend_bf16_amx(step_of<bf16>(pages, layer, heads, stride, sinks), layer.division, memory);
@@ -336,6 +386,7 @@ void attend_in(Pages& pages, const PagedLayer& layer, const char* heads, std::in
 
 bool add_attention(PyObject* module) {
   return add_type<Pages>(module, "asyncgen.native._kernels.Attention", make, methods,
-                         "Attention(layers, *, num_heads, kv_heads, head_dim, page_size, uses_tiles)\n"
+                         "Attention(layers, *, num_heads, kv_heads, head_dim, page_size, uses_tiles, "
+                         "codes_of)\n"
                          "--\n\nAttention over the pages of all layers.");
 }

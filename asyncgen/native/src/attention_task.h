@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstring>
+#include <type_traits>
 
 #include "attention_softmax.h"
 #include "check.h"
@@ -38,21 +39,21 @@ struct Step : Attention<T> {
   std::int64_t position(const Row& row, std::int64_t query) const {
     return row.start + query / group();
   }
-  const T* query(const Row& row, std::int64_t head, std::int64_t number) const {
+  const Head<T>* query(const Row& row, std::int64_t head, std::int64_t number) const {
     const std::int64_t g = group();
     return heads + (row.token + number / g) * stride + (head * g + number % g) * size;
   }
-  T* result(const Row& row, std::int64_t head, std::int64_t number) const {
+  Head<T>* result(const Row& row, std::int64_t head, std::int64_t number) const {
     const std::int64_t g = group();
     return out + ((row.token + number / g) * num_heads + head * g + number % g) * size;
   }
 
-  // Where a key or a value lies.
-  std::int64_t place(const Row& row, std::int64_t head, std::int64_t position) const {
+  // Where a key or a value lies, counted in those of one head.
+  std::int64_t spot(const Row& row, std::int64_t head, std::int64_t position) const {
     CHECK_OR_RETURN(position >= 0 && position < row.start + row.count, 0)
     const std::int64_t page = pages[row.pages + position / page_size];
     CHECK_OR_RETURN(page >= 0 && page < this->num_pages && head >= 0 && head < kv_heads, 0)
-    return ((page * kv_heads + head) * page_size + position % page_size) * size;
+    return (page * kv_heads + head) * page_size + position % page_size;
   }
 
   // The weights of a query's scores of `range` within the split of the keys from `base` on.
@@ -146,39 +147,67 @@ struct Cuts {
 };
 
 // Reads blocks of keys or values of a task, in rows of `width` with zeros behind the head's size,
-// and zeros for what none of its queries sees: what lies in such places may be NaN.
+// and zeros for what none of its queries sees: what lies in such places may be NaN. Codes there may
+// be any, and their scales are zero.
 template <typename T>
 struct Reader {
   const Step<T>& step;
   const Task& task;
-  const T* from;
+  const Store<T>& from;
   std::int64_t width;
 
   // `space` has room for a block and is used if it does not lie in one piece.
-  const T* block(std::int64_t at, T* space) const {
-    const Row& row = *task.row;
-    const bool whole = at >= task.seen.first && at + BLOCK <= task.seen.end;
-    const bool one_page = at / step.page_size == (at + BLOCK - 1) / step.page_size;
-    if (whole && one_page && width == step.size) return from + step.place(row, task.head, at);
-    std::memset(space, 0, BLOCK * width * sizeof(T));
+  const Page<T>* block(std::int64_t at, Page<T>* space) const {
+    constexpr bool takes_any = !std::is_same_v<Page<T>, Head<T>>;
+    if ((takes_any || is_seen(at)) && is_in_page(at) && width == step.size) {
+      return from.numbers + spot(at) * step.size;
+    }
+    std::memset(space, 0, BLOCK * width * sizeof(Page<T>));
+    for_pieces(at, [&](std::int64_t position, std::int64_t last) {
+      const Page<T>* key = from.numbers + spot(position) * step.size;
+      for (; position < last; ++position, key += step.size)
+        copy(key, space + (position - at) * width);
+    });
+    return space;
+  }
+
+  // The scales of a block of codes; `space` is used as above.
+  const float* scales(std::int64_t at, float* space) const {
+    if (is_seen(at) && is_in_page(at)) return from.scales + spot(at);
+    std::memset(space, 0, BLOCK * sizeof(float));
+    for_pieces(at, [&](std::int64_t position, std::int64_t last) {
+      std::memcpy(space + position - at, from.scales + spot(position),
+                  (last - position) * sizeof(float));
+    });
+    return space;
+  }
+
+  // Where what belongs to a position lies, as `Step::spot` counts.
+  std::int64_t spot(std::int64_t position) const {
+    return step.spot(*task.row, task.head, position);
+  }
+
+ private:
+  bool is_seen(std::int64_t at) const {
+    return at >= task.seen.first && at + BLOCK <= task.seen.end;
+  }
+  bool is_in_page(std::int64_t at) const {
+    return at / step.page_size == (at + BLOCK - 1) / step.page_size;
+  }
+
+  // Calls `use(first, end)` for what is seen of a block, page by page.
+  template <typename Use>
+  void for_pieces(std::int64_t at, Use use) const {
     const std::int64_t end = least(at + BLOCK, task.seen.end);
     for (std::int64_t position = most(at, task.seen.first); position < end;) {
       const std::int64_t in_page = step.page_size - position % step.page_size;
       const std::int64_t last = least(end, position + in_page);
-      const T* key = from + step.place(row, task.head, position);
-      for (; position < last; ++position, key += step.size)
-        copy(key, space + (position - at) * width);
+      use(position, last);
+      position = last;
     }
-    return space;
   }
 
-  // Where what belongs to a position lies.
-  const char* bytes(std::int64_t position) const {
-    return reinterpret_cast<const char*>(from + step.place(*task.row, task.head, position));
-  }
-
- private:
-  void copy(const T* key, T* to) const {
+  void copy(const Page<T>* key, Page<T>* to) const {
     for (std::int64_t number = 0; number < step.size; number += LANES) {
       copy_lanes(key + number, first_lanes(step.size - number), to + number);
     }
@@ -211,9 +240,9 @@ struct Ahead {
   Lines lines;  // of the block that was begun
 
   // Nothing.
-  Ahead(const Step<T>& step, const Task& task) : reader{step, task, nullptr, 0} {}
+  Ahead(const Step<T>& step, const Task& task) : reader{step, task, step.keys, 0} {}
 
-  Ahead(const Step<T>& step, const Task& task, const T* from, std::int64_t split)
+  Ahead(const Step<T>& step, const Task& task, const Store<T>& from, std::int64_t split)
       : reader{step, task, from, step.size}, left(task.blocks(split)) {}
 
   // The next block, if there is one. What does not lie in one piece is asked for at once.
@@ -227,11 +256,20 @@ struct Ahead {
       piece.ask_all();
       const std::int64_t in_page = reader.step.page_size - first % reader.step.page_size;
       const std::int64_t count = least(end - first, in_page);
-      piece.at = reader.bytes(first);
-      piece.end = piece.at + count * reader.step.size * sizeof(T);
+      const std::int64_t spot = reader.spot(first);
+      const Page<T>* numbers = reader.from.numbers + spot * reader.step.size;
+      piece.at = reinterpret_cast<const char*>(numbers);
+      piece.end = piece.at + count * reader.step.size * sizeof(Page<T>);
+      if (reader.from.scales != nullptr) ask_for(reader.from.scales + spot, count);
       first += count;
     }
     return piece;
+  }
+
+  // A block's scales are two lines, which nothing else would bring in time.
+  static void ask_for(const float* scales, std::int64_t count) {
+    const char* at = reinterpret_cast<const char*>(scales);
+    Lines{at, at + count * sizeof(float)}.ask_all();
   }
 
   // Some more lines, of block after block.

@@ -63,9 +63,15 @@ void score_rows(const T* queries, std::int64_t width, const float* columns, floa
   }
 }
 
+inline f32x16 widened(const float* from) { return _mm512_loadu_ps(from); }
+inline f32x16 widened(const std::int8_t* from) {
+  const __m128i codes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+  return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(codes));
+}
+
 // Adds weighted values, key by key, to the sums of some queries. Calls `meanwhile` for each key.
-template <int ROWS, int COLUMNS, std::int64_t STRIDE, typename Meanwhile = Nothing>
-void gather_rows(const float* values, std::int64_t width, std::int64_t keys, const float* weights,
+template <int ROWS, int COLUMNS, std::int64_t STRIDE, typename V, typename Meanwhile = Nothing>
+void gather_rows(const V* values, std::int64_t width, std::int64_t keys, const float* weights,
                  float* sums, std::int64_t sums_stride, Meanwhile meanwhile = {}) {
   f32x16 all[ROWS][COLUMNS];
   for (int row = 0; row < ROWS; ++row) {
@@ -76,7 +82,7 @@ void gather_rows(const float* values, std::int64_t width, std::int64_t keys, con
     meanwhile();
     f32x16 value[COLUMNS];
 #pragma GCC unroll 4
-    for (int i = 0; i < COLUMNS; ++i) value[i] = _mm512_loadu_ps(values + i * LANES);
+    for (int i = 0; i < COLUMNS; ++i) value[i] = widened(values + i * LANES);
 #pragma GCC unroll 12
     for (int row = 0; row < ROWS; ++row) {
       const f32x16 weight = _mm512_set1_ps(weights[row * STRIDE + key]);

@@ -199,19 +199,58 @@ struct Gates {
 void pass_gates_f32(const Gates<float>& gates) noexcept;
 void pass_gates_bf16(const Gates<bf16>& gates) noexcept;
 
+// Bans tokens of some rows: the score becomes -inf wherever the bit of a token is not set.
+struct Ban {
+  float* scores;  // [all rows, vocab]
+  std::int64_t stride, vocab;
+  const std::uint32_t* words;  // [rows, num_words], a bit for each token
+  std::int64_t num_words;
+  const std::int64_t* places;  // [rows] which rows of the scores they are
+  std::int64_t rows;
+};
+
+void ban_f32(const Ban& ban) noexcept;
+
 // Some tokens of one text: the first one's number in the step, how many there are, the position of
 // the first, and where the text's page table begins in the step's list of pages.
 struct Row {
   std::int64_t token, count, start, pages;
 };
 
+// Heads of type T over pages of codes of 8 bits (asyncgen/cache/codes.py), where T alone stands for
+// pages of what heads are.
+template <typename T>
+struct Coded;
+
+template <typename T>
+struct Kept {
+  using Head = T;
+  using Page = T;
+};
+template <typename T>
+struct Kept<Coded<T>> {
+  using Head = T;
+  using Page = std::int8_t;
+};
+template <typename T>
+using Head = typename Kept<T>::Head;
+template <typename T>
+using Page = typename Kept<T>::Page;
+
+// Keys, or values, of all pages.
+template <typename T>
+struct Store {
+  Page<T>* numbers;  // [num_pages, kv_heads, page_size, size]
+  float* scales;     // [num_pages, kv_heads, page_size] of codes; others have none
+};
+
 // Writes the keys and values of a step's tokens into their pages, and attends for all of them.
 template <typename T>
 struct Attention {
-  const T* heads;    // [tokens, num_heads + 2 * kv_heads, size]
-  std::int64_t stride;  // from token to token
-  T* out;            // [tokens, num_heads * size]
-  T *keys, *values;  // [num_pages, kv_heads, page_size, size]
+  const Head<T>* heads;  // [tokens, num_heads + 2 * kv_heads, size]
+  std::int64_t stride;   // from token to token
+  Head<T>* out;          // [tokens, num_heads * size]
+  Store<T> keys, values;
   const Row* rows;
   const std::int64_t* pages;
   std::int64_t num_rows, num_pages, num_heads, kv_heads;
@@ -239,4 +278,8 @@ Division divide_bf16(const Attention<bf16>& attention) noexcept;
 // `memory` has as many floats as the division says.
 void attend_f32(const Attention<float>& step, const Division& division, float* memory) noexcept;
 void attend_bf16(const Attention<bf16>& step, const Division& division, float* memory) noexcept;
+void attend_codes_f32(const Attention<Coded<float>>& step, const Division& division,
+                      float* memory) noexcept;
+void attend_codes_bf16(const Attention<Coded<bf16>>& step, const Division& division,
+                       float* memory) noexcept;
 void attend_bf16_amx(const Attention<bf16>& step, const Division& division, float* memory) noexcept;

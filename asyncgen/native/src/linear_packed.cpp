@@ -121,11 +121,21 @@ struct Scales {
   void read(const PackedLayout& layout, const char*& at) {
     if (until_large-- == 0) {
       until_large = layout.groups_per_super - 1;
-      if (layout.scales == Scale::INT8) large = load_scales(Scale::FLOAT16, at);
-      if (layout.minimums == Scale::INT8) large_minimum = load_scales(Scale::FLOAT16, at);
+      if (is_two_level(layout.scales)) large = load_scales(Scale::FLOAT16, at);
+      if (is_two_level(layout.minimums)) large_minimum = load_scales(Scale::FLOAT16, at);
     }
     if (until_scale-- != 0) return;
     until_scale = layout.groups_per_scale - 1;
+    if (layout.scales == Scale::INT4) {
+      const __m512i both = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i*)at));
+      at += 16;
+      scale = _mm512_cvtepi32_ps(_mm512_and_si512(both, _mm512_set1_epi32(15)));
+      scale = _mm512_mul_ps(scale, large);
+      minimum = _mm512_cvtepi32_ps(
+          _mm512_sub_epi32(_mm512_setzero_si512(), _mm512_srli_epi32(both, 4)));
+      minimum = _mm512_mul_ps(minimum, large_minimum);
+      return;
+    }
     scale = load_scales(layout.scales, at);
     if (layout.scales == Scale::INT8) scale = _mm512_mul_ps(scale, large);
     if (layout.has_zeros) {

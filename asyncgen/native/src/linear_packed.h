@@ -3,7 +3,8 @@
 // Each half of a panel, 16 outputs, lies in one piece, group by group of inputs. A group has
 //   - before the first of 256 inputs, where scales (minimums) are two-level, 16 float16 of them each,
 //   - its scales, zero points and minimums, 16 of each that there is; or, where a row has but one,
-//     these before its first group alone,
+//     these before its first group alone. Two-level ones that are small share a byte: the scale is
+//     its lower half, and the minimum is the upper one, negated,
 //   - its codes: pairs of inputs by 16 outputs in bytes; or words of 16 bits by inputs 2n and 2n + 1
 //     of 16 outputs, which have codes of four such pairs, the first in the lowest bits.
 #pragma once
@@ -13,7 +14,10 @@
 // The most inputs that share a scale.
 constexpr std::int64_t MOST_GROUP = 128;
 
-enum class Scale : std::int64_t { NONE, FLOAT16, BFLOAT16, FLOAT32, INT8 };
+enum class Scale : std::int64_t { NONE, FLOAT16, BFLOAT16, FLOAT32, INT8, INT4 };
+
+// Whether there are floats of 256 inputs that small integers are multiplied by.
+inline bool is_two_level(Scale scale) { return scale == Scale::INT8 || scale == Scale::INT4; }
 
 struct PackedLayout {
   alignas(64) std::int16_t table[32];  // numbers of codes, twice

@@ -58,7 +58,8 @@ PyModuleDef module = {
 
 PyMODINIT_FUNC PyInit__kernels() {
   Reference made(PyModule_Create(&module));
-  if (!made || !add_linear(made.get()) || !add_packed(made.get()) || !add_rows(made.get()) ||
+  if (!made || !add_linear(made.get()) || !add_packed(made.get()) ||
+      !add_panels(made.get()) || !add_blocks(made.get()) || !add_rows(made.get()) ||
       !add_attention(made.get()) || !add_experts(made.get()) || !add_latent(made.get()) ||
       !add_states(made.get()) || !add_scans(made.get()) || !add_delta(made.get()) ||
       !add_convolution(made.get()) || !add_lightning(made.get()) ||

@@ -160,6 +160,8 @@ PyObject* with_arguments(PyObject* self, PyObject* const* args, Py_ssize_t count
 
 bool add_linear(PyObject* module);
 bool add_packed(PyObject* module);
+bool add_panels(PyObject* module);
+bool add_blocks(PyObject* module);
 bool add_rows(PyObject* module);
 bool add_attention(PyObject* module);
 bool add_experts(PyObject* module);

@@ -19,7 +19,7 @@ constexpr std::int64_t MOST_ROWS = 256;
 thread_local Memory integers;
 
 std::int64_t bytes_of(Scale scale) {
-  const std::int64_t bytes[] = {0, 2, 2, 4, 1};
+  const std::int64_t bytes[] = {0, 2, 2, 4, 1, 1};
   return HALF * bytes[static_cast<int>(scale)];
 }
 
@@ -31,7 +31,8 @@ bool read_scale(const char* name, Scale& scale) {
                {"float16", Scale::FLOAT16},
                {"bfloat16", Scale::BFLOAT16},
                {"float32", Scale::FLOAT32},
-               {"int8", Scale::INT8}};
+               {"int8", Scale::INT8},
+               {"int4", Scale::INT4}};
   for (const auto& one : known) {
     if (std::strcmp(name, one.name) != 0) continue;
     scale = one.scale;
@@ -45,9 +46,10 @@ bool read_scale(const char* name, Scale& scale) {
 std::int64_t half_bytes(const PackedLayout& layout) {
   const std::int64_t scales = (layout.groups + layout.groups_per_scale - 1) / layout.groups_per_scale;
   const std::int64_t supers = (layout.groups + layout.groups_per_super - 1) / layout.groups_per_super;
-  const std::int64_t large = ((layout.scales == Scale::INT8) + (layout.minimums == Scale::INT8)) *
+  const std::int64_t large = (is_two_level(layout.scales) + is_two_level(layout.minimums)) *
                              bytes_of(Scale::FLOAT16);
-  const std::int64_t small = bytes_of(layout.scales) + bytes_of(layout.minimums) +
+  const std::int64_t small = bytes_of(layout.scales) +
+                             (layout.minimums == Scale::INT4 ? 0 : bytes_of(layout.minimums)) +
                              (layout.has_zeros ? bytes_of(Scale::INT8) : 0);
   const std::int64_t codes = layout.group * HALF / (layout.has_table ? 2 : 1);
   return scales * small + supers * large + layout.groups * codes;
@@ -144,9 +146,13 @@ PyObject* packed_linear(PyObject*, PyObject* args, PyObject* keywords) {
     layout.groups_per_super = SUPER / group;
     layout.groups_per_scale = is_by_row ? layout.groups : 1;
     layout.has_zeros = has_zeros;
-    const bool is_two_level = layout.scales == Scale::INT8 || layout.minimums == Scale::INT8;
-    if (layout.scales == Scale::NONE || (is_by_row && is_two_level)) {
-      PyErr_SetString(PyExc_ValueError, "scales are floats, a row's too, or two-level by group");
+    const bool has_levels = is_two_level(layout.scales) || is_two_level(layout.minimums);
+    const bool shares = layout.scales == Scale::INT4;
+    if (layout.scales == Scale::NONE || (is_by_row && has_levels) ||
+        shares != (layout.minimums == Scale::INT4) || (shares && has_zeros)) {
+      PyErr_SetString(PyExc_ValueError,
+                      "scales are floats, a row's too, or two-level by group; those of four bits "
+                      "share bytes with minimums, and no zero points are there");
       return nullptr;
     }
     layout.half_bytes = half_bytes(layout);

@@ -176,8 +176,9 @@ class Numbers {
 // A layer's pages and its attention, and which of the step's page tables is its own; layers of one
 // window divide a step's work alike.
 struct PagedLayer {
-  Reference keys, values;
+  Reference keys, values, key_scales, value_scales;  // the latter two of codes alone
   char *keys_at, *values_at;
+  float *key_scales_at, *value_scales_at;
   std::int64_t window;
   bool is_chunked;
   float scale, cap;
@@ -190,9 +191,9 @@ struct PagedLayer {
 // The pages of all layers, and the step that was laid out.
 struct Pages {
   std::vector<PagedLayer> layers;
-  PyObject* dtype;
+  PyObject* dtype;  // of heads, and of pages that hold no codes
   Kind kind;
-  bool uses_tiles;
+  bool uses_tiles, are_coded;
   std::int64_t num_pages, num_heads, kv_heads, size, page_size, num_tables;
   Numbers rows, pages;  // of each table all rows, one table after another
   Reference out;

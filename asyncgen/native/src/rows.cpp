@@ -1,4 +1,4 @@
-// What is done to each row by itself: normalisation and rotary positions.
+// What is done to each row by itself: normalisation, rotary positions, and bans of tokens.
 
 #include "team.h"
 #include "vectors.h"
@@ -120,7 +120,23 @@ void add(const Addition<T>& addition) {
   });
 }
 
+// A word without a bit that bans is passed over: of a mask few are.
+void ban_row(float* scores, const std::uint32_t* words, std::int64_t vocab) {
+  const f32x16 never = _mm512_set1_ps(-__builtin_inff());
+  for (std::int64_t at = 0; at < vocab; at += LANES) {
+    const std::uint32_t banned = ~words[at / 32] >> (at % 32);
+    const auto lanes = static_cast<__mmask16>(banned & first_lanes(vocab - at));
+    if (lanes != 0) store(scores + at, lanes, never);
+  }
+}
+
 }  // namespace
+
+void ban_f32(const Ban& ban) noexcept {
+  for_rows(ban.rows, ban.vocab, [&](std::int64_t row) {
+    ban_row(ban.scores + ban.places[row] * ban.stride, ban.words + row * ban.num_words, ban.vocab);
+  });
+}
 
 void norm_f32(const Normalisation<float>& norm) noexcept { normalise(norm); }
 void norm_bf16(const Normalisation<bf16>& norm) noexcept { normalise(norm); }

@@ -167,7 +167,58 @@ PyObject* pass(PyObject*, PyObject* const* args) {
   Py_RETURN_NONE;
 }
 
+// Whether all of some numbers are rows of a tensor; false, and a Python error, if not.
+bool are_rows(PyObject* places, const View& numbers, std::int64_t rows) {
+  const std::int64_t* const all = numbers.as<std::int64_t>();
+  for (std::int64_t at = 0; at < numbers.sizes[0]; ++at) {
+    if (all[at] < 0 || all[at] >= rows) {
+      refuse("places are", places, "there is no row %lld", static_cast<long long>(all[at]));
+      return false;
+    }
+  }
+  return true;
+}
+
+PyObject* ban(PyObject*, PyObject* const* args) {
+  View scores, words, places;
+  Kind kind;
+  if (!look_at(args[0], scores) || !look_at(args[1], words) || !look_at(args[2], places) ||
+      !read_kind(scores.dtype, kind)) {
+    return nullptr;
+  }
+  if (scores.dims != 2 || kind != Kind::FLOAT32 || !scores.is_cpu || !scores.is_dense_from(1) ||
+      !scores.has_rows_apart()) {
+    return refuse("scores are", args[0], "scores are [R, V] in float32 on cpu");
+  }
+  const std::int64_t least = (scores.sizes[1] + 31) / 32;
+  if (words.dims != 2 || !is_dtype(words.dtype, "torch.int32") || !words.is_cpu ||
+      !words.is_dense_from(0) || words.sizes[1] < least) {
+    return refuse("words are", args[1], "of these scores masks are [M, %lld] or more int32 on cpu",
+                  static_cast<long long>(least));
+  }
+  if (!places.has_shape({words.sizes[0]}) || !is_dtype(places.dtype, "torch.int64") ||
+      !places.is_cpu || !places.is_dense_from(0)) {
+    return refuse("places are", args[2], "of these masks they are [%lld] int64 on cpu",
+                  static_cast<long long>(words.sizes[0]));
+  }
+#ifdef ASYNCGEN_CHECK
+  if (!lies_within(args[0], scores, 4) || !lies_within(args[1], words, 4) ||
+      !lies_within(args[2], places, 8)) {
+    return nullptr;
+  }
+#endif
+  if (!are_rows(args[2], places, scores.sizes[0])) return nullptr;
+  const Ban task{scores.as<float>(),        scores.strides[0], scores.sizes[1],
+                 words.as<std::uint32_t>(), words.sizes[1],    places.as<std::int64_t>(),
+                 words.sizes[0]};
+  if (!run_unlocked([&]() noexcept { ban_f32(task); })) return nullptr;
+  Py_RETURN_NONE;
+}
+
 PyMethodDef functions[] = {
+    METHOD("ban", ban, 3,
+           "ban(scores, words, places, /)\n--\n\n"
+           "Make the scores of these rows -inf where the bit of a token is not set."),
     METHOD("pass_gates", pass, 2,
            "pass_gates(x, gates, /)\n--\n\nMultiply rows by the sigmoid of gates, in place."),
     {nullptr, nullptr, 0, nullptr},

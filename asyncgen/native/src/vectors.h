@@ -50,6 +50,10 @@ inline void copy_lanes(const bf16* from, __mmask16 lanes, bf16* to) {
   _mm256_mask_storeu_epi16(to, lanes, _mm256_maskz_loadu_epi16(lanes, from));
 }
 
+inline void copy_lanes(const std::int8_t* from, __mmask16 lanes, std::int8_t* to) {
+  _mm_mask_storeu_epi8(to, lanes, _mm_maskz_loadu_epi8(lanes, from));
+}
+
 // e^x to about one unit in the last place: x = n ln 2 + r, and a polynomial for |r| <= ln 2 / 2.
 inline f32x16 exponential(f32x16 x) {
   const f32x16 n = _mm512_roundscale_ps(_mm512_mul_ps(x, _mm512_set1_ps(1.44269504f)),

@@ -1,13 +1,21 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncgen_apps.bench.figures import hardware, overhead, percentile, versions
+from asyncgen_apps.bench.figures import (
+    Ratio,
+    hardware,
+    overhead,
+    paired_ratio,
+    percentile,
+    versions,
+)
 from asyncgen_apps.bench.report import Report, as_object, emit
 from asyncgen_apps.bench.stream import StreamReport
 from tests.apps.bench.test_loop import report as loop_report
@@ -85,3 +93,13 @@ def test_nothing_is_written_unasked(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.chdir(tmp_path)
     emit(REPORTS[0], None, None)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_ratio_of_pairs_has_an_interval() -> None:
+    same = paired_ratio([(2.0, 4.0)] * 3)
+    assert (same.mean, same.low, same.high) == pytest.approx((0.5, 0.5, 0.5))
+    found = paired_ratio([(1.0, 1.0), (1.0, 4.0)])
+    assert found.mean == pytest.approx(0.5)
+    assert found.low * found.high == pytest.approx(0.25)
+    assert found.high / found.mean == pytest.approx(math.exp(12.706 * math.log(2)))
+    assert paired_ratio([(3.0, 1.0)]) == Ratio(pytest.approx(3.0), 0.0, math.inf)

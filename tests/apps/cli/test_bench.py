@@ -12,6 +12,7 @@ from asyncgen_apps.bench.loop import LoopReport
 from asyncgen_apps.bench.scale import ScaleReport
 from asyncgen_apps.bench.strategies import StrategiesReport
 from asyncgen_apps.bench.stream import StreamReport
+from asyncgen_apps.bench.structured import StructuredReport
 from asyncgen_apps.bench.websocket import WebsocketReport
 from asyncgen_apps.bench.workers import BenchError
 from asyncgen_apps.cli.app import app
@@ -37,6 +38,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     monkeypatch.setattr(ConcurrencyReport, "of", note)
     monkeypatch.setattr(ScaleReport, "of", note)
     monkeypatch.setattr(WebsocketReport, "of", note)
+    monkeypatch.setattr(StructuredReport, "of", note)
     monkeypatch.setattr(reports, "emit", lambda report, json, plot: seen.append((json, plot)))
     return seen
 
@@ -175,3 +177,11 @@ def test_a_crowd_that_cannot_be(crowd: str, says: str) -> None:
     result = run("websocket", "--crowd", crowd)
     assert result.exit_code == 1
     assert f"--crowd {crowd}" in result.stderr and says in result.stderr
+
+
+def test_options_of_structured(asked: list[Any]) -> None:
+    result = run("structured", "--part", "all", "--streams", "4", "--runs", "1", "--shape", "5m")
+    assert result.exit_code == 0, result.stderr
+    bench, _ = asked
+    assert (bench.parts, bench.streams, bench.runs, bench.shape) == (("all",), 4, 1, "5m")
+    assert bench.temperature == 0.0 and bench.dtype == "float32"

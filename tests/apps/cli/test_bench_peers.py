@@ -108,6 +108,29 @@ def test_a_small_run(asked: list[Any], peers: Path, tmp_path: Path) -> None:
     assert shown.summary() in page.read_text()
 
 
+def test_packed_weights(asked: list[Any], peers: Path) -> None:
+    result = run("--quantize", "int4")
+    assert result.exit_code == 0, result.stderr
+    bench, _ = asked
+    assert list(bench.pythons) == ["asyncgen", "asyncgen-int4", "openvino-int4"]
+    assert bench.missing == ("llamacpp-q4_0", "llamacpp-q4_k_m")
+    assert [(row.section, row.shape, row.dtype, row.size) for row in bench.rows] == [
+        (section, shape, "bfloat16", size)
+        for section, size in (("one", 1), ("streams", 32))
+        for shape in ("135m", "0.5b")
+    ]
+
+
+def test_a_small_run_of_packed_weights(asked: list[Any], peers: Path) -> None:
+    chosen = ["--peer", "openvino", "--row", "streams", "--size", "streams=8", "--shape", "5m"]
+    result = run("--quantize", "int8", "--quantize", "int4", *chosen, "--dtype", "float32")
+    assert result.exit_code == 0, result.stderr
+    bench, _ = asked
+    packed = ["asyncgen-int8", "openvino-int8", "asyncgen-int4", "openvino-int4"]
+    assert list(bench.pythons) == ["asyncgen", *packed]
+    assert [row.label for row in bench.rows] == ["5m float32, 8"]
+
+
 @pytest.mark.usefixtures("asked", "peers")
 @pytest.mark.parametrize(
     ("arguments", "says"),
@@ -120,6 +143,9 @@ def test_a_small_run(asked: list[Any], peers: Path, tmp_path: Path) -> None:
         (["--size", "rows=4"], "--size rows: must be one of one"),
         (["--row", "one", "--size", "first=8"], "--size first: must be one of one"),
         (["--size", "first=40000"], "--size first=40000: texts have at most 32768 tokens"),
+        (["--quantize", "int8", "--peer", "vllm"], "--peer vllm: must be one of llamacpp, openv"),
+        (["--quantize", "int8", "--peer", "llamacpp"], "--peer llamacpp-q8_0: not installed in"),
+        (["--quantize", "int8", "--summary", "a.md"], "--summary beside --quantize: "),
         (["--plot", "chart.gif"], "must end in .png"),
         (["--summary", "nowhere.md"], "--summary nowhere.md: "),
         (["--from", "nowhere.json"], "--from nowhere.json: not the JSON of this benchmark"),

@@ -46,7 +46,7 @@ def test_extras_are_parameters_of_a_stream() -> None:
     aliases = {"min_tokens", "ignore_eos"}
     remote = {each.name for each in PARAMETERS if not (each.elsewhere or each.is_local)}
     assert set(GenerationFields.model_fields) - aliases <= remote
-    alike = {"num_return_sequences"}  # the API calls it n
+    alike = {"num_return_sequences", "prompt_logprobs"}  # the API has n, and echo with logprobs
     assert remote - alike <= set(ChatCompletionRequest.model_fields), "as over a WebSocket"
     dangerous = {"custom_generate", "recipe", "trust_remote_code", "assistant_model"}
     assert not dangerous & set(ChatCompletionRequest.model_fields)

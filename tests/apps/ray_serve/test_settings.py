@@ -25,6 +25,9 @@ def test_texts_of_a_command_line_are_read() -> None:
         ({"replicas": 3, "max_replicas": 2}, "`max_replicas` is 2: at least `replicas`"),
         ({"target_requests": 0.0}, "`target_requests` is 0.0"),
         ({"drain_seconds": -1}, "`drain_seconds` is -1"),
+        ({"target_pages": 1.5}, "`target_pages` is 1.5: above 0, up to 1"),
+        ({"downscale_seconds": -1}, "`downscale_seconds` is -1"),
+        ({"resume_secret": "short"}, "`resume_secret` is too short: 16"),
         ({"engine": "x"}, "write it in a file"),
     ],
 )

@@ -9,6 +9,8 @@ import gguf
 import numpy as np
 from safetensors.torch import load_file
 
+from tests.formats.gguf import making_hybrids
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
@@ -43,10 +45,11 @@ ARCHITECTURES = {
     "olmo": "olmo",
     "seed_oss": "seed_oss",
     "hunyuan_v1_dense": "hunyuan-dense",
+    **making_hybrids.ARCHITECTURES,
 }
 """Families, and what llama.cpp calls them."""
 
-_TURNED_IN_PAIRS = ("llama", "mistral3", "granite", "smollm3", "olmo")
+_TURNED_IN_PAIRS = ("granitehybrid", "llama", "mistral3", "granite", "smollm3", "olmo")
 _PLUS_ONE = ("gemma", "gemma2", "gemma3", "nemotron")
 _KEYS = {
     "context_length": ("max_position_embeddings", "n_positions"),
@@ -134,7 +137,15 @@ def read_folder(folder: Path) -> tuple[str, dict[str, Any], dict[str, np.ndarray
     if family == "falcon":
         metadata["falcon.attention.head_count_kv"] = 1
         metadata["falcon.context_length"] = 2048
+    if family == "nemotron_h":
+        del metadata[f"{name}.expert_used_count"]  # there are none
+    own = making_hybrids.metadata(family, config)
+    metadata |= {f"{name}.{key}": value for key, value in own.items()}
     tensors = {key: value.float().numpy() for key, value in _stored(folder).items()}
+    if family == "lfm2":
+        width = len(tensors["model.layers.0.feed_forward.w1.weight"])
+        metadata[f"{name}.feed_forward_length"] = width
+    tensors = making_hybrids.prepared(family, config, tensors)
     return family, metadata, _renamed(name, config, tensors)
 
 
@@ -178,7 +189,7 @@ def _renamed(
     name: str, config: Mapping[str, Any], tensors: Mapping[str, np.ndarray]
 ) -> dict[str, np.ndarray]:
     architecture = next(key for key, value in gguf.MODEL_ARCH_NAMES.items() if value == name)
-    layers = config.get("num_hidden_layers", config.get("n_layer"))
+    layers = config.get("num_hidden_layers", config.get("n_layer")) or making_hybrids.LAYERS
     names = gguf.get_tensor_name_map(architecture, layers)
     made: dict[str, np.ndarray] = {}
     for key, tensor in _one_by_one(config, _experts_stacked(tensors)).items():
@@ -188,7 +199,8 @@ def _renamed(
             theirs = names.get_name(f"{key}.weight", try_suffixes=(".weight",))
         assert theirs is not None, key
         theirs = theirs.replace("_bias", ".bias") if key.endswith("_bias") else theirs
-        theirs = theirs if theirs.endswith((".weight", ".bias")) else f"{theirs}.weight"
+        is_bare = (name, theirs.rpartition(".")[2]) in making_hybrids.BARE
+        theirs = theirs if is_bare or theirs.endswith((".weight", ".bias")) else f"{theirs}.weight"
         made[theirs] = np.ascontiguousarray(_moved(name, config, theirs, tensor))
     rope = config.get("rope_parameters") or {}
     for kind in ("long", "short"):

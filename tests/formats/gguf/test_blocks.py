@@ -41,10 +41,6 @@ def test_numbers_are_those_of_the_reference_bit_for_bit(kind: Kind) -> None:
     assert torch.equal(ours, torch.from_numpy(theirs))
 
 
-LIMITS = {"Q6_K": 1.4, "Q2_K": 2.0, "Q3_K": 1.8, "Q5_0": 1.8, "Q5_1": 1.8, "Q5_K": 1.8}
-"""Bytes of a layout, over those of the file: 1.15 where nothing else is said."""
-
-
 @pytest.mark.parametrize("kind", PACKED, ids=lambda kind: kind.name)
 def test_layouts_hold_the_same_numbers(kind: Kind, tmp_path: Path) -> None:
     blocks = random_blocks(kind.name, 12 * 70)[: 12 * 35]
@@ -56,7 +52,6 @@ def test_layouts_hold_the_same_numbers(kind: Kind, tmp_path: Path) -> None:
     assert tensor.shape == theirs.shape == (35, 12 * kind.numbers)
     packed = read_packed(tensor)
     assert torch.equal(packed.dequantise(), theirs)
-    assert packed.num_bytes <= LIMITS.get(kind.name, 1.15) * tensor.num_bytes
     assert torch.equal(read_as(tensor, torch.float32), theirs)
 
 

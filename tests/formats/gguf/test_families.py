@@ -15,9 +15,20 @@ from asyncgen.errors import ModelLoadError, UnsupportedModelError
 from asyncgen.formats.gguf.architectures import ARCHITECTURES as KNOWN
 from asyncgen.formats.gguf.kinds import KINDS
 from tests.formats.gguf.making import ARCHITECTURES, read_folder, write_gguf
+from tests.formats.gguf.making_hybrids import ARCHITECTURES as HYBRIDS
 from tests.models.arch.families import make
 
-PLAIN = ("llama", "qwen2", "qwen3_moe", "gemma3_text", "phi3", "gpt_oss", "gpt2", "nemotron")
+PLAIN = (
+    "llama",
+    "qwen2",
+    "qwen3_moe",
+    "gemma3_text",
+    "phi3",
+    "gpt_oss",
+    "gpt2",
+    "nemotron",
+    "falcon_h1",
+)
 OVERRIDES: dict[str, dict[str, Any]] = {
     "gemma2": {"query_pre_attn_scalar": 12},  # llama.cpp divides by the size of a head
     "gemma3_text": {"query_pre_attn_scalar": 12},
@@ -50,6 +61,10 @@ SWITCHED: dict[str, dict[str, Any]] = {
     "qwen2": {"rope_parameters": {"rope_type": "linear", "rope_theta": 10000.0, "factor": 2.0}},
     "cohere": {"use_qk_norm": True},
     "exaone4": {"sliding_window": None, "layer_types": ["full_attention"] * 4},
+    "granitemoehybrid": {"num_local_experts": 0, "position_embedding_type": "rope"},
+    "jamba": {"num_experts": 1},
+    "mamba2": {"use_bias": True, "n_groups": 1},
+    "falcon_h1": {"mamba_rms_norm": True, "mamba_norm_before_gate": False},
     "stablelm": {"use_qkv_bias": True, "tie_word_embeddings": True},
 }
 """Switches beside those of the tiny checkpoints."""
@@ -60,6 +75,13 @@ IDS = torch.arange(1, 41).view(2, 20) % 90 + 3
 def families() -> list[Any]:
     marks = {name: () if name in PLAIN else (pytest.mark.soak,) for name in ARCHITECTURES}
     return [pytest.param(name, marks=marks[name]) for name in ARCHITECTURES]
+
+
+def switched() -> list[Any]:
+    return [
+        pytest.param(name, marks=(pytest.mark.soak,) if name in HYBRIDS else ())
+        for name in SWITCHED
+    ]
 
 
 def converted(folder: Path, family: str, **overrides: Any) -> tuple[Any, Path]:
@@ -82,7 +104,7 @@ def test_logits_are_those_of_the_checkpoint(family: str, tmp_path: Path) -> None
     torch.testing.assert_close(logits(ours), logits(theirs), atol=1e-4, rtol=0)
 
 
-@pytest.mark.parametrize("family", SWITCHED)
+@pytest.mark.parametrize("family", switched())
 def test_switches_are_read(family: str, tmp_path: Path) -> None:
     theirs, file = converted(tmp_path, family, **SWITCHED[family])
     ours = asyncgen.load_model(file, dtype="float32")

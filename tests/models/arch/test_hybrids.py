@@ -132,8 +132,6 @@ def test_layers_are_called_what_they_are(family: str) -> None:
         ("lfm2", {"full_attn_idxs": "all"}, "`full_attn_idxs`"),
         ("recurrent_gemma", {"block_types": ["attention", "mamba"]}, "`block_types`"),
         ("recurrent_gemma", {"lru_width": 33}, "`lru_width`"),
-        ("minimax", {"hidden_act": "gelu"}, "`hidden_act`"),
-        ("minimax", {"linear_attn_alpha_factor": "much"}, "`linear_attn_alpha_factor`"),
         ("kimi_linear", {"mla_use_nope": False}, "`mla_use_nope`"),
         ("kimi_linear", {"moe_router_activation_func": "softmax"}, "moe_router_activation_func"),
         ("kimi_linear", {"linear_attn_config": {"full_attn_layers": [0]}}, "full_attn_layers"),
@@ -143,6 +141,8 @@ def test_layers_are_called_what_they_are(family: str) -> None:
             "kda_layers",
         ),
         ("olmo_hybrid", {"linear_num_value_heads": 7}, "`linear_num_value_heads`"),
+        ("minimax", {"hidden_act": "gelu"}, "`hidden_act`"),
+        ("minimax", {"linear_attn_alpha_factor": "much"}, "`linear_attn_alpha_factor`"),
     ],
 )
 def test_values_that_make_no_sense_are_refused_by_name(

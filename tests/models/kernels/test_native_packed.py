@@ -164,6 +164,6 @@ def test_what_is_no_number_stays_none_and_small_inputs_count_as_zero() -> None:
 def test_stacks_hold_several_matrices(kind: str, dtype: torch.dtype) -> None:
     weight = weight_of(kind, 3 * 70, 96, 32)
     for is_gated in (False, True):
-        stack = PackedStack(weight, torch.randn(210), 3, is_gated, dtype=dtype)
+        stack = PackedStack([weight], torch.randn(210), 3, is_gated, dtype=dtype)
         assert torch.equal(stack.dense(), weight.dequantise())
         assert torch.equal(copy.deepcopy(stack).dense(), weight.dequantise())

@@ -30,6 +30,8 @@ class Contender:
         many: Whether it answers several requests at a time.
         arrivals: Whether requests may come while others run, and want answers of any length.
         color: In pictures.
+        bits: ``int8`` or ``int4``: what its weights are packed to; ``None``: as they are stored.
+        weights: What its program is told to pack them to.
     """
 
     title: str
@@ -39,6 +41,8 @@ class Contender:
     many: bool = True
     arrivals: bool = True
     color: str = "#9aa5b1"
+    bits: str | None = None
+    weights: str | None = None
 
     @property
     def is_ours(self) -> bool:
@@ -60,6 +64,13 @@ class Contender:
         if self.package is not None and importlib.util.find_spec(self.package) is not None:
             return sys.executable
         return None
+
+
+def _packed(
+    title: str, program: str, home: str | None, bits: str, weights: str, color: str
+) -> Contender:
+    """One whose weights are packed."""
+    return Contender(f"{title} {weights}", program, home, color=color, bits=bits, weights=weights)
 
 
 OURS = "asyncgen"
@@ -98,9 +109,42 @@ CONTENDERS = {
     "ctranslate2": Contender(
         "CTranslate2", "ctranslate2:Batch", "ctranslate2", arrivals=False, color="#6e7781"
     ),
+    "asyncgen-int8": _packed("asyncgen", "ours:Streams", None, "int8", "int8", "#388bfd"),
+    "llamacpp-q8_0": _packed("llama.cpp", "llamacpp:Loop", "llamacpp", "int8", "Q8_0", "#116329"),
+    "openvino-int8": _packed(
+        "OpenVINO", "openvino:Pipeline", "openvino", "int8", "int8", "#6639ba"
+    ),
+    "asyncgen-int4": _packed("asyncgen", "ours:Streams", None, "int4", "int4", "#54aeff"),
+    "llamacpp-q4_0": _packed("llama.cpp", "llamacpp:Loop", "llamacpp", "int4", "Q4_0", "#2da44e"),
+    "llamacpp-q4_k_m": _packed(
+        "llama.cpp", "llamacpp:Loop", "llamacpp", "int4", "Q4_K_M", "#4ac26b"
+    ),
+    "openvino-int4": _packed(
+        "OpenVINO", "openvino:Pipeline", "openvino", "int4", "int4", "#a475f9"
+    ),
 }
-DEFAULT = tuple(name for name in CONTENDERS if name not in ("asyncgen-torch", "ctranslate2"))
+DEFAULT = tuple(
+    name
+    for name, one in CONTENDERS.items()
+    if one.bits is None and name not in ("asyncgen-torch", "ctranslate2")
+)
 """Those that take part where nobody chose any."""
+PACKINGS = ("int8", "int4")
+"""What weights may be packed to."""
+
+
+def packed_contenders(bits: Sequence[str], peers: Sequence[str] = ()) -> list[str]:
+    """List who takes part where packed weights are compared: ours in 16 bits first.
+
+    Args:
+        bits: Of :data:`PACKINGS`.
+        peers: Keys of :data:`CONTENDERS`, or the environments that they live in; none: all.
+    """
+    return [OURS] + [
+        name
+        for name, one in CONTENDERS.items()
+        if one.bits in bits and (one.is_ours or not peers or {name, one.home} & set(peers))
+    ]
 
 
 def environments_folder() -> Path:

@@ -176,7 +176,9 @@ class Field:
         program = Program(name, self._pythons[name], self._task["threads"], self._patience)
         self._programs[name] = program
         try:
-            self.told[name] = program.call("load", **self._task)
+            weights = CONTENDERS[name].weights
+            packed = {} if weights is None else {"weights": weights}
+            self.told[name] = program.call("load", **self._task, **packed)
             for requests in self._warm_up:
                 if CONTENDERS[name].takes(requests):
                     program.call("run", requests=requests)

@@ -15,6 +15,7 @@ from rich.table import Table
 from asyncgen_apps.bench.figures import hardware
 from asyncgen_apps.bench.peers import tables
 from asyncgen_apps.bench.peers.contenders import CONTENDERS
+from asyncgen_apps.bench.peers.packed_table import packed_grid
 from asyncgen_apps.bench.peers.rounds import Results, as_data, measure, read_results
 from asyncgen_apps.bench.peers.rows import FIGURES, SECTIONS
 
@@ -138,7 +139,7 @@ class PeersReport:
     def table(self) -> RenderableType:
         """Lay the medians out."""
         shown = []
-        for grid in tables.grids(self.found, self.names):
+        for grid in self._grids():
             table = Table(title=grid.title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1))
             for number, name in enumerate(grid.head):
                 table.add_column(name, justify="right" if number else "left")
@@ -147,10 +148,15 @@ class PeersReport:
             shown.append(table)
         return Group(*shown, *self.notes())
 
+    def _grids(self) -> list[tables.Grid]:
+        """All tables, that of packed weights first."""
+        packed = packed_grid(self.found, self.names)
+        return [*([] if packed is None else [packed]), *tables.grids(self.found, self.names)]
+
     def markdown(self) -> str:
         """Write all tables, with how they were measured above and what is missing below."""
         parts = [self.introduction() + "\n"]
-        parts += [tables.markdown(grid) for grid in tables.grids(self.found, self.names)]
+        parts += [tables.markdown(grid) for grid in self._grids()]
         parts.append("".join(f"- {line}\n" for line in self.notes()))
         return "\n".join(parts)
 

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 
 ITEM_BYTES = {"float32": 4, "bfloat16": 2}
+PACKED_BYTES = {"int8": 34 / 32, "int4": 19 / 32}
+"""Bytes of a weight that this library packed, with its part of scales and zero points."""
 CONTEXT = 32768
 """Tokens of the longest text, of all shapes."""
 CACHE_SLACK = 1.25
@@ -104,14 +106,22 @@ class Limit:
         return self.bytes_per_second / self.token_bytes
 
 
-def token_bytes(shape: Shape, dtype: str) -> int:
+def token_bytes(shape: Shape, dtype: str, bits: str | None = None) -> int:
     """Return the bytes of weights that one token of one stream must read.
 
     That is every weight but the embedding table, of which a token reads a row; a head that is the
     table counts.
+
+    Args:
+        shape: The model.
+        dtype: Of the weights.
+        bits: What matrices are packed to; the head takes 8 bits then.
     """
-    table = 0 if shape.tied else shape.vocab * shape.hidden
-    return (shape.num_active - table) * ITEM_BYTES[dtype]
+    table = shape.vocab * shape.hidden
+    layers = shape.num_active - table * (1 if shape.tied else 2)
+    if bits is None:
+        return (layers + table) * ITEM_BYTES[dtype]
+    return int(layers * PACKED_BYTES[bits] + table * PACKED_BYTES["int8"])
 
 
 def cache_bytes(shape: Shape, dtype: str, rows: Sequence[Row]) -> int:
@@ -141,7 +151,7 @@ class Results:
 
     Attributes:
         cells: One for each row.
-        limits: Of each shape.
+        limits: Of each shape, and by ``shape bits`` where weights are packed.
         told: What each contender said of itself.
     """
 
@@ -165,8 +175,11 @@ def measure(
     results = Results([Cell(row) for row in bench.rows])
     for name in dict.fromkeys(row.shape for row in bench.rows):
         progress(f"{name}: reading memory")
-        nbytes = token_bytes(SHAPES[name], bench.stored)
-        results.limits[name] = Limit(nbytes, read_bandwidth(nbytes, bench.threads))
+        for bits in dict.fromkeys(CONTENDERS[one].bits for one in bench.pythons):
+            nbytes = token_bytes(SHAPES[name], bench.stored, bits)
+            results.limits[f"{name} {bits}" if bits else name] = Limit(
+                nbytes, read_bandwidth(nbytes, bench.threads)
+            )
         found = made_checkpoint(bench.folder, name, bench.stored)
         for dtype in dict.fromkeys(row.dtype for row in bench.rows if row.shape == name):
             cells = [

@@ -63,12 +63,14 @@ def best_peer(
     Args:
         cell: The runs of one row.
         figure: Key of ``FIGURES``.
-        names: Contenders to choose from; all peers by default.
+        names: Contenders to choose from; by default all peers whose weights are not packed.
     """
     pick = min if FIGURES[figure].is_time else max
+    if names is None:
+        names = [name for name in cell.runs if CONTENDERS[name].bits is None]
     found = {
         name: value
-        for name in (cell.runs if names is None else names)
+        for name in names
         if not CONTENDERS[name].is_ours and (value := cell.figure(figure, name)) is not None
     }
     if not found:
@@ -107,18 +109,18 @@ def _grid(
         head.append("ours / best peer")
     rows = []
     for cell in cells:
-        texts = [cell.row.label, *(_text(cell, figure, name) for name in names)]
+        texts = [cell.row.label, *(cell_text(cell, figure, name) for name in names)]
         if has_limit:
             limit = results.limits[cell.row.shape].rate
-            texts += [f"{limit:,.1f}", _share(cell.figure(figure, OURS), limit)]
+            texts += [f"{limit:,.1f}", share(cell.figure(figure, OURS), limit)]
         if OURS in names:
             found = best_peer(cell, figure)
-            texts.append(_times(ratio(cell, figure, found and found[1])))
+            texts.append(times(ratio(cell, figure, found and found[1])))
         rows.append(tuple(texts))
     return Grid(f"{what.title}; {one.name}, {one.unit}", tuple(head), tuple(rows))
 
 
-def _text(cell: Cell, figure: str, name: str) -> str:
+def cell_text(cell: Cell, figure: str, name: str) -> str:
     """Show a median, that it failed, or that there is none."""
     if name in cell.failures:
         return FAILED
@@ -126,11 +128,13 @@ def _text(cell: Cell, figure: str, name: str) -> str:
     return NONE if value is None else f"{value:,.{FIGURES[figure].digits}f}"
 
 
-def _share(value: float | None, whole: float) -> str:
+def share(value: float | None, whole: float) -> str:
+    """Show which part of the whole it is."""
     return NONE if value is None else f"{100 * value / whole:.0f} %"
 
 
-def _times(value: float | None) -> str:
+def times(value: float | None) -> str:
+    """Show a ratio."""
     return NONE if value is None else f"{value:.2f} ×"
 
 
@@ -177,13 +181,13 @@ def summary(results: Results) -> Grid:
             rows.append(
                 (
                     f"{said}, {cell.row.shape} {cell.row.dtype}, {unit}",
-                    _text(cell, figure, OURS),
-                    _text(cell, figure, theirs[0]) if theirs else NONE,
-                    _times(ratio(cell, figure, theirs and theirs[1])),
-                    f"{_text(cell, figure, best[0])} ({CONTENDERS[best[0]].title})"
+                    cell_text(cell, figure, OURS),
+                    cell_text(cell, figure, theirs[0]) if theirs else NONE,
+                    times(ratio(cell, figure, theirs and theirs[1])),
+                    f"{cell_text(cell, figure, best[0])} ({CONTENDERS[best[0]].title})"
                     if best
                     else NONE,
-                    _times(ratio(cell, figure, best and best[1])),
+                    times(ratio(cell, figure, best and best[1])),
                 )
             )
     head = ("", "asyncgen", "transformers, its best", "ratio", "best of all peers", "ratio")

@@ -38,7 +38,7 @@ _OF_ITS_SERVER = frozenset(("engine_dead", "draining"))
 """Errors of a server that can serve nobody: another may."""
 
 _FORGOTTEN = frozenset(("resume_unknown", "resume_gone"))
-"""Errors of a server that was started anew, or has waited too long."""
+"""Errors of a server that has not begun the request, was started anew, or has waited too long."""
 
 _ABOUT_A_MESSAGE = frozenset(
     ("invalid_json", "invalid_message", "unknown_type", "unsupported_data", "message_too_big")
@@ -53,6 +53,8 @@ class Ledger:
     that arrived. One that it may have taken without our hearing of it is sent again under a new
     name: nothing of it was read, so nothing is repeated. Where the client has other servers, one
     whose server is lost is sent to another, which goes on behind the tokens that have arrived.
+    Where the server says that it takes requests over, one that it does not know is resumed with
+    all that was asked for and has arrived.
 
     Attributes:
         stranded: Why the requests need another server than the one that is connected; ``None``
@@ -69,6 +71,7 @@ class Ledger:
         self._moves = moves
         self._server = 0
         self._fingerprint: str | None = None
+        self._takes_over = False
         self._waiting: deque[Request] = deque()
         self._live: dict[str, Request] = {}
         self._limits: Limits | None = None
@@ -113,12 +116,13 @@ class Ledger:
             The frames to send: resumptions first, then what the server may not have.
         """
         self._limits, self._fingerprint = hello.limits, hello.fingerprint
+        self._takes_over = hello.takes_over
         self._server, self.stranded = server, None
         known, self._live = self._live, {}
         again: list[Request] = []
         frames: list[str] = []
         for request in known.values():
-            request.cancel_sent = False
+            request.cancel_sent = request.is_repeated = False
             if request.resume_token and request.server != server and not request.given_up:
                 if request.phase is not Phase.ENDED:
                     request.move()
@@ -163,11 +167,15 @@ class Ledger:
             if request.phase is Phase.ENDED:
                 request.resume_token = message.resume_token
             else:
-                self._accept(request, message.resume_token)
+                self._accept(request, message)
             return []
         if isinstance(message, Done):
-            if self._moves and _is_aborted(message) and not request.given_up:
-                return self._strand(request, ConnectionLostError("the server leaves"))
+            if _is_aborted(message) and not request.given_up:
+                why = ConnectionLostError("the server leaves")
+                if self._moves:
+                    return self._strand(request, why)
+                if self._takes_over and request.phase is not Phase.ENDED:
+                    return self._wait_for_another(why)
             if request.phase is not Phase.ENDED and not request.left:
                 _finish(request, message)
             return self._forget(message.id)
@@ -219,17 +227,26 @@ class Ledger:
                 return self._strand(request, _exception(message, request))
             if message.code in _FORGOTTEN or _cannot_go_on(message, request):
                 return self._send_again(request)
+        elif self._takes_over and not request.given_up and request.phase is not Phase.ENDED:
+            if message.code == "draining" or (message.code == "overloaded" and request.is_repeated):
+                return self._wait_for_another(_exception(message, request))
+            if message.code in _FORGOTTEN and request.resume_token and not request.is_repeated:
+                again = self._send_again if request.starts_over else self._repeat
+                return again(request)
+            if _cannot_go_on(message, request) and request.is_repeated:
+                request.resume_token = ""
+                return self._send_again(request)
         request.fail(_exception(message, request))
         return self._forget(message.id)
 
-    def _accept(self, request: Request, resume_token: str) -> None:
+    def _accept(self, request: Request, message: Accepted) -> None:
         """A server has taken a request."""
         if not request.has_tokens:
             request.exact, request.fingerprint = True, self._fingerprint
         elif request.fingerprint is None or request.fingerprint != self._fingerprint:
             request.exact, request.fingerprint = False, self._fingerprint
         request.server = self._server
-        request.accept(resume_token)
+        request.accept(message.resume_token, message.seed)
 
     def _strand(self, request: Request, why: AsyncgenError) -> list[str]:
         """This server will not go on with a request: another must."""
@@ -238,6 +255,24 @@ class Ledger:
         self._waiting.append(request)
         self._limits, self.stranded = None, why
         return []
+
+    def _wait_for_another(self, why: AsyncgenError) -> list[str]:
+        """This server leaves; another one at its address goes on with all requests."""
+        self._limits, self.stranded = None, why
+        return []
+
+    def _repeat(self, request: Request) -> list[str]:
+        """The server does not know a request: tell it all that it needs to go on."""
+        request.repeat()
+        frame = _repeated(request)
+        limits = self._limits
+        if limits is not None and len(frame.encode()) > limits.max_message_bytes:
+            told = (
+                f"its server was lost, and another takes {limits.max_message_bytes} bytes at most"
+            )
+            request.fail(ConnectionLostError(told))
+            return self._forget(request.id)
+        return [frame]
 
     def _send_again(self, request: Request) -> list[str]:
         """Go on behind what has arrived, or begin anew where that cannot be."""
@@ -302,6 +337,19 @@ def _resume(request: Request) -> str:
     return _frame("resume", id=request.id, resume_token=request.resume_token, after=request.seq)
 
 
+def _repeated(request: Request) -> str:
+    ids, positions = request.arrived
+    return _frame(
+        "resume",
+        id=request.id,
+        resume_token=request.resume_token,
+        after=request.seq,
+        request={**request.prompt, "params": request.params, "events": "tokens"},
+        generated_ids=ids,
+        positions=positions,
+    )
+
+
 def _told(prompt: dict[str, Any]) -> object:
     """The prompt as the caller gave it."""
     return next(iter(prompt.values()))
@@ -334,6 +382,7 @@ def _add(request: Request, delta: Delta) -> None:
         time=delta.time,
         reasoning=delta.reasoning or "",
         tool_calls=[ToolCallDelta(**one.model_dump()) for one in delta.tool_calls or ()],
+        prompt=[None if one is None else _logprob(one) for one in delta.prompt_logprobs or ()],
     )
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from asyncgen import EngineDiedError, InvalidRequestError
+from asyncgen import EngineDiedError, InvalidRequestError, OverloadedError
 from asyncgen_apps.websocket.client.errors import (
     ConnectionLostError,
     Failure,
@@ -313,7 +313,9 @@ class Link:
                 self._send(self._ledger.receive(message))
                 self._is_of_use = self._is_of_use or isinstance(message, Accepted | Delta)
                 if (why := self._ledger.stranded) is not None:
-                    return Failure(why, fatal=isinstance(why, EngineDiedError))
+                    later = why.retry_after if isinstance(why, OverloadedError) else 0.0
+                    is_fatal = isinstance(why, EngineDiedError)
+                    return Failure(why, fatal=is_fatal, retry_after=later or 0.0)
             except (ValueError, GapError) as error:
                 words = f"the server breaks the protocol: {error}"
                 return Failure(ConnectionLostError(words))

@@ -79,6 +79,8 @@ class Request:
         server: Which of the client's addresses has accepted it last.
         fingerprint: Of the engine that has generated what has arrived; ``None`` promises nothing.
         exact: Whether what has arrived is what one engine alone would have said.
+        is_repeated: Whether a server that has not begun it was told all of it, and has not
+            accepted it yet.
     """
 
     def __init__(
@@ -105,6 +107,8 @@ class Request:
         self.server = 0
         self.fingerprint: str | None = None
         self.exact = True
+        self.is_repeated = False
+        self._seed: int | None = None
         self._clock = clock
         self._accepted_at: float | None = None
         self._has_moved = self._starts_over = False
@@ -112,6 +116,8 @@ class Request:
         self._rests: dict[int, str] = {}  # read with the end; the next server says them again
         self._times: list[float] = []
         self._samples: dict[int, _Text] = {}
+        self._prompt: list[TokenLogprob | None] = []
+        self._is_prompt_told = False  # it is whole with the first event
         self._usage: Usage | None = None
         self._timing: Timing | None = None
         self._unfinished: FinishReason = "cancelled"
@@ -134,10 +140,12 @@ class Request:
         """Whether the server need not go on with it."""
         return self.left or self.cancel_wanted
 
-    def accept(self, resume_token: str) -> None:
+    def accept(self, resume_token: str, seed: int | None = None) -> None:
         """The server has taken it up, or taken it up again."""
         self.phase = Phase.ACCEPTED
         self.resume_token = resume_token
+        self.is_repeated = False
+        self._seed = seed if self._seed is None else self._seed
         if self._accepted_at is None:
             self._accepted_at = self._clock()
         self.wake()
@@ -147,6 +155,24 @@ class Request:
         self.phase, self._has_moved = Phase.NEW, True
         self.resume_token, self.seq, self.cancel_sent = "", 0, False
         self._rests.clear()
+        if not self._is_prompt_told:
+            self._prompt.clear()
+
+    def repeat(self) -> None:
+        """A server that has not begun it is told all of it, and goes on behind its tokens."""
+        self.is_repeated = self._has_moved = True
+        self._rests.clear()
+
+    @property
+    def arrived(self) -> tuple[list[list[int]], list[int]]:
+        """The ids of each sample that have arrived, and how many tokens each has with them."""
+        ids = [list(self._samples.get(row, _Text()).token_ids) for row in range(self.asked)]
+        return ids, [len(first) + len(row) for first, row in zip(self._given(), ids, strict=True)]
+
+    @property
+    def starts_over(self) -> bool:
+        """Whether it was begun anew, as it cannot go on behind tokens."""
+        return self._starts_over
 
     def start_over(self, fingerprint: str | None) -> bool:
         """It cannot go on behind tokens: it shall be sent again, and what has arrived be dropped.
@@ -177,15 +203,21 @@ class Request:
         if self._starts_over:
             for index, sample in self._samples.items():
                 self._dropped[index] = sum(map(len, sample.texts)), len(sample.token_ids)
-            return self.params
-        given = self.params.get("generated_ids") or []
-        lists = given if given and isinstance(given[0], list) else [given]
+            drawn = {} if self._seed is None else {"seed": self._seed}
+            return {**drawn, **self.params}
         rows = [
             [*ids, *self._samples.get(index, _Text()).token_ids]
-            for index, ids in enumerate([*lists, *([[]] * self.asked)][: self.asked])
+            for index, ids in enumerate(self._given())
         ]
         more = {} if self.fingerprint is None else {"fingerprint": self.fingerprint}
-        return {**self.params, "generated_ids": rows if self.asked > 1 else rows[0], **more}
+        told = {name: each for name, each in self.params.items() if name != "prompt_logprobs"}
+        return {**told, "generated_ids": rows if self.asked > 1 else rows[0], **more}
+
+    def _given(self) -> list[list[int]]:
+        """The ids that it was asked with, of each sample."""
+        given = self.params.get("generated_ids") or []
+        lists = given if given and isinstance(given[0], list) else [given]
+        return [*lists, *([[]] * self.asked)][: self.asked]
 
     def add(
         self,
@@ -199,6 +231,7 @@ class Request:
         time: float | None = None,
         reasoning: str = "",
         tool_calls: Sequence[ToolCallDelta] = (),
+        prompt: Sequence[TokenLogprob | None] = (),
     ) -> None:
         """Take in a delta; one that has arrived before changes nothing.
 
@@ -213,12 +246,15 @@ class Request:
             time: Seconds since the engine accepted the request; ``None`` takes the client's clock.
             reasoning: Reasoning that became complete.
             tool_calls: Pieces of calls.
+            prompt: The next entries of the prompt.
 
         Raises:
             GapError: Something before it is missing, or it repeats a part of what has arrived.
         """
         if not self._follows(first_seq, seq):
             return
+        if prompt and not self._is_prompt_told:
+            self._prompt += prompt
         is_rest = token_ids is not None and not token_ids
         token_ids = token_ids or ()
         if not self._repeats(index, token_ids):
@@ -245,8 +281,13 @@ class Request:
         event = TokenEvent(index, tuple(token_ids), text, shown, since)
         if reasoning or tool_calls:
             event = replace(event, reasoning=reasoning, tool_calls=tuple(tool_calls))
-        self.events.append(event)
+        self.events.append(event if self._is_prompt_told else self._with_prompt(event))
         self.wake()
+
+    def _with_prompt(self, event: TokenEvent) -> TokenEvent:
+        """The first event, with what was told of the prompt."""
+        self._is_prompt_told = True
+        return replace(event, prompt_logprobs=tuple(self._prompt)) if self._prompt else event
 
     def finish(
         self,
@@ -263,13 +304,15 @@ class Request:
         if not self._follows(seq, seq):
             return
         since = timing.total
+        if len(self._prompt) < usage.prompt_tokens:
+            self._prompt.clear()  # it was cancelled while they came
         for number, (index, finish, stop) in enumerate(ends, start=1):
             sample = self._samples.setdefault(index, _Text())
             sample.finish_reason, sample.stop_reason = finish, stop
             event = TokenEvent(index, (), self._rest(index), None, since, finish, stop)
             if number == len(ends):
                 event = replace(event, usage=usage, timing=timing)
-            self.events.append(event)
+            self.events.append(event if self._is_prompt_told else self._with_prompt(event))
         self._usage, self._timing = usage, timing
         self.exact = self.exact and (usage.exact or not self._has_moved)
         self._end()
@@ -327,7 +370,8 @@ class Request:
             )
         generated = sum(len(sample.token_ids) for sample in samples)
         usage = self._usage or Usage(len(self.prompt.get("token_ids", ())), generated)
-        return Completion(tuple(samples), usage, self._timing or self._own_timing())
+        prompt = tuple(self._prompt) if self._prompt and self._is_prompt_told else None
+        return Completion(tuple(samples), usage, self._timing or self._own_timing(), prompt)
 
     def _follows(self, first_seq: int, seq: int) -> bool:
         """Whether a message brings something new; it then counts as arrived."""

@@ -83,7 +83,6 @@ class TorchAttention:
         self._steps_together = 0
         self._copy_memory = CopyMemory(storage)
         self.fused = find_fused_kernel(config, storage)
-        self._flat = [layer.view(-1, storage.head_dim) for layer in storage.layers]
 
     def lay_out(self, rows: Sequence[PackedRow]) -> None:
         """See `PagedAttention`."""
@@ -161,7 +160,10 @@ class TorchAttention:
         kind = self._kind_of[layer]
         if self._slots:
             slots = self._slots[self._kinds[kind][0]]
-            self._flat[layer].index_put_((slots,), heads[:, self._heads :])
+            new = heads[:, self._heads :]
+            kept = self.storage.write(layer, slots, new)
+            if kept is not new:  # chunks without earlier tokens read what later ones will
+                heads = torch.cat((heads[:, : self._heads], kept), 1)
         scale = self._scales[layer]
         only = self._only.get(kind)
         if only is not None:
@@ -191,6 +193,8 @@ class TorchAttention:
     def _are_copied(self, rows: list[PlacedRow]) -> bool:
         """Whether the rows' keys are copied together; each kind would make its copy."""
         if len(self._kinds) > 1 or any(row.count > 1 for row in rows):
+            return False
+        if self.storage.scales is not None:  # unpacked they are what was to be saved
             return False
         if len(rows) > 1 and self._steps_together < STEPS_TOGETHER:
             return False

@@ -147,13 +147,12 @@ class Chunks:
         """The rows' keys and values, copied together: ``[B, K, T, D]`` each."""
         storage, pages = self._storage, self._pages
         assert pages is not None
-        size = storage.head_dim
+        size, count = storage.head_dim, 2 * storage.num_pages
         if storage.heads_first:
-            flat = storage.layers[layer].view(-1, storage.page_size * size)
-            pair = flat.index_select(0, pages).view(2, self._rows, self._kv_heads, -1, size)
+            pair = storage.read(layer, count * self._kv_heads, pages)
+            pair = pair.view(2, self._rows, self._kv_heads, -1, size)
             return pair[0], pair[1]
-        flat = storage.layers[layer].view(2 * storage.num_pages, -1)
-        pair = flat.index_select(0, pages).view(2, self._rows, -1, self._kv_heads, size)
+        pair = storage.read(layer, count, pages).view(2, self._rows, -1, self._kv_heads, size)
         return pair[0].transpose(1, 2), pair[1].transpose(1, 2)
 
     def _lay_out_pages(self, rows: Sequence[PlacedRow], queries: Tensor) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING, Final
 
+import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from asyncgen.cache.groups import first_block
@@ -63,7 +64,7 @@ class CopyMemory:
 
     def __init__(self, storage: PagedStorage) -> None:
         """Nothing yet; in the dtype and on the device of the pages."""
-        self._memory = storage.data.new_empty(0)
+        self._memory = torch.empty(0, dtype=storage.dtype, device=storage.device)
 
     def take(self, shape: tuple[int, ...]) -> Tensor:
         """Memory of this shape, with anything in it; what was taken before is overwritten."""

@@ -52,16 +52,15 @@ class NativeAttention:
         groups = [group for group, _ in storage.plan.places()]
         self._kernel = native.kernels.Attention(
             [
-                _layer(pair, options, size, group)
-                for pair, options, group in zip(
-                    storage.matrices, config.attention, groups, strict=True
-                )
+                _layer(_matrices(storage, layer), options, size, group)
+                for layer, (options, group) in enumerate(zip(config.attention, groups, strict=True))
             ],
             num_heads=config.num_attention_heads,
             kv_heads=storage.num_kv_heads,
             head_dim=size,
             page_size=storage.page_size,
             uses_tiles=native.uses_tiles(),
+            codes_of=None if storage.scales is None else storage.dtype,
         )
         # See `AttentionContext`. A step calls it as it is, without a Python function around it.
         self.attend: Callable[..., Tensor] = self._kernel.attend
@@ -74,6 +73,8 @@ class NativeAttention:
     def serves(storage: PagedStorage) -> bool:
         """Whether there is a kernel for these pages on this machine."""
         is_here = storage.device.type == "cpu" and storage.heads_first
+        if storage.scales is not None and not native.supports_packed_pages():
+            return False
         return (
             is_here and native.supports(storage.dtype) and storage.head_dim <= native.MOST_HEAD_DIM
         )
@@ -115,12 +116,21 @@ class NativeAttention:
             self._out = self._memory[:count].view(tokens, self._width)
 
 
+def _matrices(storage: PagedStorage, layer: int) -> tuple[Tensor, ...]:
+    """Keys and values ``[P * K, page_size, D]``; of packed pages their scales, too,
+    ``[P * K, page_size]`` each."""
+    scales = storage.scales_of(layer)
+    if scales is None:
+        return storage.matrices[layer]
+    return *storage.matrices[layer], *scales.view(2, -1, storage.page_size).unbind(0)
+
+
 def _layer(
-    pair: tuple[Tensor, Tensor], options: AttentionOptions, size: int, group: int
+    kept: tuple[Tensor, ...], options: AttentionOptions, size: int, group: int
 ) -> tuple[Any, ...]:
-    """A layer as the kernel wants it: its pages, ``[P * K, page_size, D]`` each, its options, and
-    the group whose table of pages it reads."""
+    """A layer as the kernel wants it: its pages (`_matrices`), its options, and the group whose
+    table of pages it reads."""
     scale = 1 / math.sqrt(size) if options.scale is None else options.scale
     window, cap = options.window or 0, options.cap or 0.0
     has_sinks = options.has_sinks
-    return pair, window, options.is_chunked, scale, cap, options.slopes, has_sinks, group
+    return kept, window, options.is_chunked, scale, cap, options.slopes, has_sinks, group

@@ -206,7 +206,7 @@ class SingleTokens:
         count = self._heads // unit
         self._page_queries = self._query_index[: len(private) * count].view(-1, count)
         total = len(self._query_index) * unit // group  # places, see `BlockPlan`
-        like = storage.data
+        like = torch.empty(0, dtype=storage.dtype, device=storage.device)
         self._queries = like.new_empty(total * group // unit, unit * size)
         self._slices = like.new_empty(total * group, storage.page_size)
         shared = sum(len(block.readers) for block in plan.blocks if block.readers is not None)
@@ -235,7 +235,8 @@ class SingleTokens:
     def _lay_out_rows(self, plan: BlockPlan, rows: Sequence[PlacedRow], begins: list[int]) -> None:
         """Which slices are a row's, what is hidden of them, and which results it adds up."""
         storage, group = self._storage, self._group
-        size, like = storage.page_size, storage.data
+        size = storage.page_size
+        like = torch.empty(0, dtype=storage.dtype, device=storage.device)
         heads = torch.arange(self._heads)
         kinds, members = heads // group * group, heads % group
         buckets = bucket_lengths([len(row) for row in plan.places])
@@ -298,7 +299,7 @@ class SingleTokens:
         keys = begin + torch.arange(shape[2])
         hidden = hide_unseen(query, keys, self._options)
         away = None if self._options.slopes is None else (keys - query).float()
-        mask = self._storage.data.new_zeros(hidden.shape)
+        mask = torch.zeros(hidden.shape, dtype=self._storage.dtype, device=self._storage.device)
         newest = (query - begin).flatten() + torch.arange(len(bucket)) * shape[2]
         return mask.masked_fill_(hidden, -torch.inf), newest, away
 
@@ -325,11 +326,8 @@ class _Pages:
         """Keys and values ``[pages * K, page_size, D]``: views, or copies of scattered pages."""
         storage = self._storage
         if self._scattered is None:
-            keys, values = storage.matrices[layer]
-            first, count = self._first, self._count
-            return keys.narrow(0, first, count), values.narrow(0, first, count)
-        flat = storage.layers[layer].view(2 * storage.num_pages, -1)
-        pair = flat.index_select(0, self._scattered)
+            return storage.read_matrices(layer, self._first, self._count)
+        pair = storage.read(layer, 2 * storage.num_pages, self._scattered)
         keys, values = pair.view(2, -1, storage.page_size, storage.head_dim).unbind(0)
         return keys, values
 

@@ -73,6 +73,9 @@ def find_fused_kernel(config: ModelConfig, storage: PagedStorage) -> FusedKernel
     """
     if storage.heads_first:
         return None
+    if storage.scales is not None:
+        _log.info("attention runs unfused: torch has no fused kernel for packed pages")
+        return None
     if storage.dtype not in (torch.float16, torch.bfloat16):
         _log.info("attention runs unfused: torch has no fused kernel for %s", storage.dtype)
         return None

@@ -19,7 +19,7 @@ class Good:
 
     def load(self, **task: Any) -> dict[str, str]:
         self._log = Path(task["work"]) / "log"
-        self._note("load", task["threads"])
+        self._note("load", [task["threads"], task.get("weights")])
         return {"version": "1.0"}
 
     def run(self, requests: list[dict[str, Any]]) -> dict[str, Any]:

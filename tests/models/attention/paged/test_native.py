@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from asyncgen import native
+from asyncgen.cache.codes import encode
 from asyncgen.cache.paged import PagedStorage
 from asyncgen.models.attention.options import AttentionOptions, alibi_slopes
 from asyncgen.models.attention.paged.native import NativeAttention
@@ -31,6 +32,8 @@ def kernel_names() -> list[str]:
         names.append("attend_bf16")
         if native.kernels is not None and native.kernels.features()["amx_bf16"]:
             names.append("attend_bf16_amx")
+    if native.supports_packed_pages():
+        names += [f"attend_codes_{'f32' if one == torch.float32 else 'bf16'}" for one in DTYPES]
     return names
 
 
@@ -79,7 +82,11 @@ class Shape:
 
     @property
     def dtype(self) -> torch.dtype:
-        return torch.float32 if self.kernel == "attend_f32" else torch.bfloat16
+        return torch.float32 if self.kernel.endswith("f32") else torch.bfloat16
+
+    @property
+    def is_packed(self) -> bool:
+        return self.kernel.startswith("attend_codes")
 
     @property
     def num_heads(self) -> int:
@@ -122,14 +129,24 @@ class Pool:
         )
         config = replace(ModelConfig.from_hf(raw), attention=(shape.options,))
         self.shape = shape
-        self.storage = PagedStorage(config, num_pages, shape.page_size, dtype=shape.dtype)
-        self.storage.data.fill_(torch.nan)
+        self.storage = PagedStorage(
+            config, num_pages, shape.page_size, dtype=shape.dtype, is_packed=shape.is_packed
+        )
+        self.spoil(slice(None))
         assert native.kernels is not None
         features = native.kernels.features() | {"amx_bf16": shape.kernel == "attend_bf16_amx"}
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(native.kernels, "features", lambda: features)
             self.attention = NativeAttention(config, self.storage)
         self._free = random.Random(seed).sample(range(num_pages), num_pages)
+
+    def spoil(self, pages: slice | list[int]) -> None:
+        """Put what is no number there; of packed pages in the scales, and any codes."""
+        if self.storage.scales is None:
+            self.storage.data[:, :, pages] = torch.nan
+        else:
+            self.storage.data[:, :, pages] = -77
+            self.storage.scales[:, :, pages] = torch.nan
 
     def text(self, heads: Tensor, shared: list[int] | None = None) -> Text:
         pages = list(shared or [])
@@ -171,6 +188,9 @@ def plainly(shape: Shape, heads: Tensor, first: int = 0) -> Tensor:
     """What a text's queries from one on get, in float64, ``[T - first, H * D]``."""
     parts = [shape.num_heads, shape.kv_heads, shape.kv_heads]
     queries, keys, values = torch.split(heads.double().transpose(0, 1), parts)
+    if shape.is_packed:
+        codes, scales = encode(heads[:, shape.num_heads :].transpose(0, 1))
+        keys, values = (codes.double() * scales.double()[..., None]).chunk(2)
     queries = queries[:, first:]
     keys, values = (part.repeat_interleave(shape.group, dim=0) for part in (keys, values))
     positions = torch.arange(len(heads))
@@ -192,8 +212,11 @@ def plainly(shape: Shape, heads: Tensor, first: int = 0) -> Tensor:
     return (weights @ values).transpose(0, 1).flatten(1)
 
 
-def close(found: Tensor, expected: Tensor) -> None:
-    if found.dtype == torch.bfloat16:  # rounded once, in the end
+def close(shape: Shape, found: Tensor, expected: Tensor) -> None:
+    if shape.is_packed:  # queries are rounded to 16 bits
+        rounded = 2**-8 if found.dtype == torch.bfloat16 else 0.0
+        torch.testing.assert_close(found.double(), expected, atol=5e-4, rtol=rounded)
+    elif found.dtype == torch.bfloat16:  # rounded once, in the end
         torch.testing.assert_close(found.double(), expected, atol=2e-5, rtol=2**-8)
     else:
         torch.testing.assert_close(found.double(), expected, atol=3e-6, rtol=1e-5)
@@ -230,7 +253,7 @@ def test_any_mix_equals_plain_products(
         for number, length in enumerate(lengths)
     ]
     for text, found in zip(texts, pool.run(texts, random.Random(seed), most), strict=True):
-        close(found, plainly(shape, text.heads))
+        close(shape, found, plainly(shape, text.heads))
 
 
 @settings(max_examples=15, deadline=None)
@@ -240,7 +263,7 @@ def test_long_texts_equal_plain_products(shape: Shape, length: int, seed: int) -
     pool = Pool(shape, 2000 // shape.page_size + 10, seed)
     texts = [pool.text(random_heads(shape, length + n, seed + n)) for n in range(2)]
     for text, found in zip(texts, pool.run(texts, random.Random(seed), 400), strict=True):
-        close(found, plainly(shape, text.heads))
+        close(shape, found, plainly(shape, text.heads))
 
 
 @settings(max_examples=20, deadline=None)
@@ -299,7 +322,7 @@ def test_a_chunk_is_what_its_tokens_are_alone(
     finally:
         torch.set_num_threads(threads)
     assert torch.equal(found[0], found[1])
-    close(found[0][behind:], plainly(shape, heads, behind))
+    close(shape, found[0][behind:], plainly(shape, heads, behind))
 
 
 @pytest.mark.parametrize("kernel", kernel_names())
@@ -310,11 +333,11 @@ def test_tokens_behind_a_chunk_stay_out_of_it(kernel: str, window: int | None) -
     text = pool.text(random_heads(shape, 900, 0))
     pool.step([Row(text, 0, 300)])
     # What was never written is NaN, and a window has left the first pages.
-    pool.storage.data[:, :, text.pages[300 // shape.page_size + 1 :]] = torch.nan
+    pool.spoil(text.pages[300 // shape.page_size + 1 :])
     if window is not None:
-        pool.storage.data[:, :, text.pages[: 200 // shape.page_size]] = torch.nan
+        pool.spoil(text.pages[: 200 // shape.page_size])
     found = pool.step([Row(text, 300, 257)])[0]
-    close(found, plainly(shape, text.heads[:557], 300))
+    close(shape, found, plainly(shape, text.heads[:557], 300))
 
 
 @pytest.mark.parametrize("kernel", kernel_names())
@@ -328,7 +351,7 @@ def test_rows_read_shared_pages(kernel: str, page_size: int) -> None:
     pool.step([Row(first, 0, len(common))])
     found = pool.step([Row(second, len(common), 31), Row(first, len(common), 20)])
     for text, result in zip((second, first), found, strict=True):
-        close(result, plainly(shape, text.heads)[len(common) :])
+        close(shape, result, plainly(shape, text.heads)[len(common) :])
 
 
 @pytest.mark.parametrize("kernel", kernel_names())
@@ -355,8 +378,8 @@ def test_pages_behind_a_window_may_be_anybody_elses(kernel: str) -> None:
     pool = Pool(shape, 60)
     text = pool.text(random_heads(shape, 70, 0))
     pool.step([Row(text, 0, 60)])
-    pool.storage.data[:, :, text.pages[:5]] = torch.nan
-    close(pool.step([Row(text, 60, 1)])[0], plainly(shape, text.heads)[60:61])
+    pool.spoil(text.pages[:5])
+    close(shape, pool.step([Row(text, 60, 1)])[0], plainly(shape, text.heads)[60:61])
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -3,7 +3,8 @@
 Every step carries the next token of each running text and as much of new prompts as fits into a
 batch. A text takes over what its slot has of its beginning. Weights are converted to GGUF here, in
 the data type that is computed in: BF16 at bfloat16 (keys and values F16, its default), F32 at
-float32.
+float32. Packed ones are made of that file by its own quantiser, which keeps tables in more bits and
+chooses another type where rows do not fit one (Q4_K wants 256 inputs).
 """
 
 from __future__ import annotations
@@ -60,6 +61,7 @@ class Loop:
         length: int,
         cache_bytes: int,
         work: str,
+        weights: str | None = None,
     ) -> dict[str, str]:
         """Convert the checkpoint, unless that is done, and open it."""
         import gguf
@@ -71,6 +73,8 @@ class Loop:
         if not file.exists():
             convert(Path(folder), file, dtype)
         llama_cpp.llama_backend_init()
+        if weights is not None:
+            file = quantised(llama_cpp, file, weights)
         options = llama_cpp.llama_model_default_params()
         options.n_gpu_layers = 0
         self._model = llama_cpp.llama_model_load_from_file(str(file).encode(), options)
@@ -183,6 +187,25 @@ def shared_prefix(left: list[int], right: list[int]) -> int:
             break
         count += 1
     return count
+
+
+def quantised(lib: Any, file: Path, weights: str) -> Path:
+    """Return a file of packed weights, made by llama.cpp's quantiser unless that is done.
+
+    Args:
+        lib: ``llama_cpp``.
+        file: The floats.
+        weights: ``Q8_0``, ``Q4_0``, or another of its mixtures.
+    """
+    target = file.with_name(f"{file.stem}-{weights}.gguf")
+    if not target.exists():
+        options = lib.llama_model_quantize_default_params()
+        options.ftype = getattr(lib, f"LLAMA_FTYPE_MOSTLY_{weights}")
+        half = target.with_suffix(".part")
+        if lib.llama_model_quantize(str(file).encode(), str(half).encode(), ctypes.byref(options)):
+            raise RuntimeError(f"it cannot make {weights} of {file.name}")
+        half.rename(target)
+    return target
 
 
 NAMES = {

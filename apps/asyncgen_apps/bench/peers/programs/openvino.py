@@ -1,11 +1,15 @@
 """OpenVINO GenAI's continuous batching, stepped by us.
 
-The checkpoint is exported with optimum, its weights as they are stored. Keys and values are kept in
-the data type that is computed in: by default it would round them to eight bits.
+The checkpoint is exported with optimum, its weights as they are stored, or packed by NNCF without
+any calibration: integers by row, codes of 4 bits by groups of up to 128 inputs (its defaults),
+tables in 8 bits. Keys and values are kept in the data type that is computed in: by default it would
+round them to eight bits. Where weights are packed, inputs are rounded as it does by default.
 """
 
 from __future__ import annotations
 
+import json
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 GIGABYTE = 1 << 30
+LARGEST_GROUP = 128
+"""Inputs of a group of 4-bit codes, where they divide a row."""
 PRECISIONS = {"float32": "f32", "bfloat16": "bf16"}
 
 
@@ -34,11 +40,12 @@ class Pipeline:
         length: int,
         cache_bytes: int,
         work: str,
+        weights: str | None = None,
     ) -> dict[str, str]:
         """Export the checkpoint, unless that is done, and open it."""
-        model = Path(work) / "openvino"
+        model = Path(work) / ("openvino" if weights is None else f"openvino-{weights}")
         if not model.exists():
-            export(folder, model)
+            export(folder, model, weights)
         import openvino
         import openvino_genai
 
@@ -48,6 +55,7 @@ class Pipeline:
         scheduling.dynamic_split_fuse = True
         scheduling.enable_prefix_caching = True
         precision = PRECISIONS[dtype]
+        exactly = {"DYNAMIC_QUANTIZATION_GROUP_SIZE": "0"} if weights is None else {}
         self._pipeline = openvino_genai.ContinuousBatchingPipeline(
             str(model),
             scheduling,
@@ -55,7 +63,7 @@ class Pipeline:
             {
                 "INFERENCE_PRECISION_HINT": precision,
                 "KV_CACHE_PRECISION": precision,
-                "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0",
+                **exactly,
                 "INFERENCE_NUM_THREADS": threads,
             },
         )
@@ -86,12 +94,17 @@ class Pipeline:
                     yield index, list(output.generated_ids)
 
 
-def export(folder: str, target: Path) -> None:
+def export(folder: str, target: Path, weights: str | None) -> None:
     """Convert a checkpoint; texts are token ids, so its tokenizer is left out."""
-    from optimum.intel import OVModelForCausalLM
+    from optimum.intel import OVModelForCausalLM, OVWeightQuantizationConfig
 
+    options: dict[str, Any] = {"load_in_8bit": weights == "int8"}
+    if weights == "int4":
+        config = json.loads((Path(folder) / "config.json").read_text())
+        group = math.gcd(config["hidden_size"], config["intermediate_size"], LARGEST_GROUP)
+        options["quantization_config"] = OVWeightQuantizationConfig(bits=4, group_size=group)
     model = OVModelForCausalLM.from_pretrained(
-        folder, export=True, compile=False, load_in_8bit=False, stateful=True
+        folder, export=True, compile=False, stateful=True, **options
     )
     half = target.with_suffix(".part")
     model.save_pretrained(half)

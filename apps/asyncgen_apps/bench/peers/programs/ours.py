@@ -6,7 +6,7 @@ import asyncio
 import os
 from importlib.metadata import version
 from time import perf_counter
-from typing import Any
+from typing import Any, Literal
 
 
 class Streams:
@@ -26,13 +26,15 @@ class Streams:
         length: int,
         cache_bytes: int,
         work: str,
+        weights: Literal["int8", "int4"] | None = None,
     ) -> dict[str, str]:
-        """Open the model with the library's defaults, but for its sizes."""
+        """Open the model with the library's defaults, but for its sizes and packing."""
         from asyncgen import AsyncLLM, cpu_kernels
 
         self._llm = AsyncLLM(
             folder,
             dtype=dtype,
+            quantize=weights,
             device="cpu",
             num_threads=threads,
             max_running=streams,

@@ -4,8 +4,9 @@
 and nothing of ours, so this is plain Python. The class has two operations; what one raises is
 answered as its error, and the next line is served all the same:
 
-``{"do": "load", "with": {...}}`` opens a model: :class:`Task` lists what it is told. Answered with
-what is worth knowing, at least ``{"version": ...}``.
+``{"do": "load", "with": {...}}`` opens a model: :class:`Task` lists what it is told, and one whose
+weights are to be packed is told ``weights`` beside that, what to. Answered with what is worth
+knowing, at least ``{"version": ...}``.
 
 ``{"do": "run", "with": {"requests": [{"prompt": [ids], "new_tokens": n, "arrival": s}, ...]}}``
 answers greedily, without an end of sequence, and with ``times`` and ``tokens``: of each request

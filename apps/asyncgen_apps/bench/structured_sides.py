@@ -1,0 +1,231 @@
+"""The worker of ``bench structured``: streams whose answers have a shape, beside free ones.
+
+All runs are of one engine in one process, so that what differs between two of them is the shape.
+Times are in seconds.
+"""
+
+from __future__ import annotations
+
+import random
+from contextlib import AsyncExitStack
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+RECORD = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "minLength": 3, "maxLength": 12},
+        "tags": {"type": "array", "items": {"enum": ["red", "green", "blue"]}, "maxItems": 3},
+        "count": {"type": "integer", "minimum": 0, "maximum": 9999},
+        "ratio": {"type": "number"},
+    },
+    "required": ["name", "tags", "count", "ratio"],
+    "additionalProperties": False,
+}
+SHAPES: dict[str, dict[str, object]] = {
+    "free": {},
+    "records": {"json_schema": {"type": "array", "items": RECORD, "minItems": 200}},
+    "text": {"json_schema": {"type": "string", "minLength": 8000}},
+}
+"""What an answer may look like; none ends before its length. Of ``records`` keys and punctuation
+are forced, of ``text`` nothing is: each token takes a step and a mask."""
+
+ENDLESS = 2_000
+"""Tokens of a stream that others are measured beside; it is left when they are done."""
+
+COMPILED_TOKENS = 2
+LETTERS = "abcdefghijklmnop"
+
+
+class StructuredStreams:
+    """Reads streams of one ``AsyncLLM``, each in a task of its own."""
+
+    def __init__(self) -> None:
+        """Nothing is loaded yet."""
+        self._stack = AsyncExitStack()
+        self._llm: Any = None
+
+    async def load(self, folder: str, dtype: str, streams: int) -> None:
+        """Open the model, and make what the first grammar of a tokenizer needs.
+
+        Args:
+            folder: A checkpoint.
+            dtype: Name of the type to compute in.
+            streams: Most streams at a time.
+        """
+        from asyncgen import AsyncLLM
+
+        llm = AsyncLLM(folder, dtype=dtype, device="cpu", max_running=streams)
+        self._llm = await self._stack.enter_async_context(llm)
+        for shape in SHAPES.values():
+            await llm.generate([1, 2, 3], max_new_tokens=4, **shape)
+
+    async def run(
+        self,
+        prompts: list[list[int]],
+        shape: str,
+        new_tokens: int,
+        temperature: float,
+        **floor: int,
+    ) -> dict[str, float]:
+        """Answer all prompts at once; return the seconds that it took.
+
+        Args:
+            prompts: One a stream.
+            shape: Name in ``SHAPES`` of what answers look like.
+            new_tokens: Tokens of each answer.
+            temperature: Of the draws; 0 takes the likeliest token.
+            **floor: What keeps a free answer from ending early.
+        """
+        start = perf_counter()
+        async with anyio.create_task_group() as tasks:
+            for seed, prompt in enumerate(prompts):
+                given = _given(shape, new_tokens, temperature, seed, floor)
+                tasks.start_soon(self._read, prompt, given)
+        return {"total": perf_counter() - start}
+
+    async def beside(
+        self,
+        prompts: list[list[int]],
+        others: list[list[int]],
+        shape: str,
+        new_tokens: int,
+        temperature: float,
+        **floor: int,
+    ) -> dict[str, float]:
+        """Answer prompts freely beside others of a shape; return how long the free ones take.
+
+        The others have begun before, and go on until the last free one has ended.
+
+        Args:
+            prompts: One a free stream.
+            others: One a stream of the shape.
+            shape: As of `run`.
+            new_tokens: Tokens of each free answer.
+            temperature: As of `run`.
+            **floor: As of `run`.
+        """
+        begun = 0
+        ready = anyio.Event()
+
+        async def other(prompt: list[int], given: dict[str, Any]) -> None:
+            nonlocal begun
+            async with self._llm.stream(prompt, **given) as stream:
+                is_first = True
+                async for _ in stream:
+                    begun += is_first
+                    is_first = False
+                    if begun == len(others):
+                        ready.set()
+
+        async with anyio.create_task_group() as crowd:
+            for seed, prompt in enumerate(others):
+                given = _given(shape, ENDLESS, temperature, seed, floor)
+                crowd.start_soon(other, prompt, given)
+            await ready.wait()
+            found = await self.run(prompts, "free", new_tokens, temperature, **floor)
+            crowd.cancel_scope.cancel()
+        return found
+
+    async def gaps(
+        self, prompts: list[list[int]], new_tokens: int, compiled: str, **floor: int
+    ) -> dict[str, object]:
+        """Read free streams, and note the time between their tokens.
+
+        Args:
+            prompts: One a stream.
+            new_tokens: Tokens of each answer.
+            compiled: Name in ``WORST`` of what is compiled meanwhile, one after the other; empty
+                for nothing.
+            **floor: What keeps an answer from ending early.
+        """
+        times: list[list[float]] = [[] for _ in prompts]
+        count = 0
+
+        async def read(index: int) -> None:
+            given = _given("free", new_tokens, 0.0, 0, floor)
+            async with self._llm.stream(prompts[index], **given) as stream:
+                async for event in stream.events():
+                    times[index] += [perf_counter()] * len(event.token_ids)
+
+        async def compile_all() -> None:
+            nonlocal count
+            while True:
+                schema = WORST[compiled](random.Random(count))
+                given = {"json_schema": schema, "max_new_tokens": COMPILED_TOKENS}
+                await self._llm.generate([1, 2, 3], **given)
+                count += 1
+
+        async with anyio.create_task_group() as compiling:
+            if compiled:
+                compiling.start_soon(compile_all)
+            async with anyio.create_task_group() as reading:
+                for index in range(len(prompts)):
+                    reading.start_soon(read, index)
+            compiling.cancel_scope.cancel()
+        # What came in one wake-up came at one time, and the next token waited for all of it.
+        found = [
+            after - before for one in times for before, after in zip(one, one[1:], strict=False)
+        ]
+        return {"gaps": found, "compiled": count}
+
+    async def aclose(self) -> None:
+        """Release the model."""
+        await self._stack.aclose()
+
+    async def _read(self, prompt: list[int], given: dict[str, Any]) -> None:
+        """Read one answer as text; it must have its full length."""
+        async with self._llm.stream(prompt, **given) as stream:
+            async for _ in stream:
+                pass
+        assert len(stream.result.token_ids) == given["max_new_tokens"], stream.result
+
+
+def _given(
+    shape: str, new_tokens: int, temperature: float, seed: int, floor: dict[str, int]
+) -> dict[str, Any]:
+    """Parameters of one stream."""
+    given: dict[str, Any] = {"max_new_tokens": new_tokens, **SHAPES[shape]}
+    given |= {"temperature": temperature, "seed": seed} if temperature else {"do_sample": False}
+    if shape == "free" and floor:
+        given["min_new_tokens"] = new_tokens
+    return given
+
+
+def _word(draw: random.Random) -> str:
+    return "".join(draw.choices(LETTERS, k=6))
+
+
+def _optional(draw: random.Random) -> object:
+    """An object of as many optional keys as are allowed."""
+    properties = {_word(draw): {"type": "integer"} for _ in range(490)}
+    return {"type": "object", "properties": properties, "additionalProperties": False}
+
+
+def _patterns(draw: random.Random) -> object:
+    """Texts with patterns, as many as there is room for."""
+    words = ((_word(draw), _word(draw), _word(draw)) for _ in range(600))
+    texts = {
+        key: {"type": "string", "pattern": f"^.*{first}.*{last}$"} for key, first, last in words
+    }
+    return {"type": "object", "properties": texts, "required": list(texts)}
+
+
+def _keys(draw: random.Random) -> object:
+    """Keys by patterns, of which each excludes all others."""
+    keys = {f"^{_word(draw)}.*$": {"type": "integer"} for _ in range(100)}
+    return {"type": "object", "patternProperties": keys}
+
+
+WORST: dict[str, Callable[[random.Random], object]] = {
+    "optional": _optional,
+    "patterns": _patterns,
+    "keys": _keys,
+}
+"""Schemas close to what is refused, each with its own words, so that none was compiled before."""

@@ -1,0 +1,284 @@
+"""llama.cpp's architectures whose layers keep states, alone or beside layers that attend.
+
+A layer that does not attend has 0 key heads in an array by layer. This module imports no torch.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from asyncgen.formats.gguf.declaration import Architecture, Place
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from asyncgen.formats.gguf.reader import GgufModel
+
+_KV: Final = "attention.head_count_kv"
+_FEED: Final = "feed_forward_length"
+
+_MAMBA: Final[Mapping[str, Place]] = {
+    "ssm_in.weight": Place("mixer.in_proj.weight"),
+    "ssm_in.bias": Place("mixer.in_proj.bias"),
+    "ssm_conv1d.weight": Place("mixer.conv1d.weight", "window"),
+    "ssm_conv1d.bias": Place("mixer.conv1d.bias"),
+    "ssm_a": Place("mixer.A_log", "decay"),
+    "ssm_d": Place("mixer.D", "flat"),
+    "ssm_out.weight": Place("mixer.out_proj.weight"),
+    "ssm_out.bias": Place("mixer.out_proj.bias"),
+}
+_SELECTIVE: Final[Mapping[str, Place]] = {
+    **_MAMBA,
+    "ssm_x.weight": Place("mixer.x_proj.weight"),
+    "ssm_dt.weight": Place("mixer.dt_proj.weight"),
+    "ssm_dt.bias": Place("mixer.dt_proj.bias"),
+    "ssm_dt_norm.weight": Place("mixer.dt_layernorm.weight"),
+    "ssm_b_norm.weight": Place("mixer.b_layernorm.weight"),
+    "ssm_c_norm.weight": Place("mixer.c_layernorm.weight"),
+}
+_DUAL: Final[Mapping[str, Place]] = {
+    **_MAMBA,
+    "ssm_dt.bias": Place("mixer.dt_bias"),
+    "ssm_norm.weight": Place("mixer.norm.weight", "flat"),
+}
+_SHORT: Final[Mapping[str, Place]] = {
+    "shortconv.in_proj.weight": Place("mixer.in_proj.weight"),
+    "shortconv.in_proj.bias": Place("mixer.in_proj.bias"),
+    "shortconv.conv.weight": Place("mixer.conv.weight", "window"),
+    "shortconv.conv.bias": Place("mixer.conv.bias"),
+    "shortconv.out_proj.weight": Place("mixer.out_proj.weight"),
+    "shortconv.out_proj.bias": Place("mixer.out_proj.bias"),
+}
+
+_SSM: Final = {"ssm.conv_kernel": "conv_kernel", "ssm.state_size": "state_size"}
+_GROUPS: Final = {**_SSM, "ssm.group_count": "n_groups"}
+_SSM_FLAGS: Final = {
+    "use_bias": "blk.*.ssm_in.bias",
+    "use_conv_bias": "blk.*.ssm_conv1d.bias",
+}
+_FALCON_FACTORS: Final[Mapping[str, Any]] = {
+    **dict.fromkeys(
+        (
+            "attention_in_multiplier",
+            "attention_out_multiplier",
+            "embedding_multiplier",
+            "key_multiplier",
+            "lm_head_multiplier",
+            "ssm_in_multiplier",
+            "ssm_out_multiplier",
+        ),
+        1.0,
+    ),
+    "mlp_multipliers": (1.0, 1.0),
+    "ssm_multipliers": (1.0,) * 5,
+}
+"""Files have their weights with these factors in them."""
+
+
+def by_layer(model: GgufModel, key: str) -> Sequence[float]:
+    """What an array says of each layer, or a number of all of them.
+
+    Raises:
+        ModelLoadError: It is neither, or of another length.
+    """
+    metadata = model.metadata
+    prefix = f"{metadata.text('general.architecture')}."
+    layers = metadata.whole(f"{prefix}block_count") or 0
+    if not 0 < layers <= len(model.tensors):
+        raise metadata.bad(f"{prefix}block_count", "must be a number of layers that are there")
+    if isinstance(metadata.get(prefix + key), int):
+        return [metadata.whole(prefix + key) or 0] * layers
+    found = metadata.numbers(prefix + key) or []
+    if len(found) != layers:
+        raise metadata.bad(prefix + key, f"must be a number, or one for each of {layers} layers")
+    return found
+
+
+def _kinds(model: GgufModel, key: str, other: str) -> Mapping[str, Any]:
+    """The list of layers' kinds: those with key heads attend."""
+    return {key: ["full_attention" if count else other for count in by_layer(model, _KV)]}
+
+
+def _channels(model: GgufModel, prefix: str) -> int:
+    """Between a mixer's two products."""
+    return model.metadata.whole(f"{prefix}ssm.inner_size") or 0
+
+
+def _expand(model: GgufModel, prefix: str) -> float:
+    """The same, as times of the stream's width."""
+    width = model.metadata.whole(f"{prefix}embedding_length") or 1
+    return _channels(model, prefix) / width
+
+
+def _head_size(model: GgufModel, prefix: str) -> int:
+    """Channels of one of Mamba 2's heads."""
+    heads = model.metadata.whole(f"{prefix}ssm.time_step_rank") or 1
+    channels = _channels(model, prefix)
+    if channels % heads:
+        key = f"{prefix}ssm.inner_size"
+        raise model.metadata.bad(key, f"must be a multiple of the {heads} heads")
+    return channels // heads
+
+
+def _mamba(model: GgufModel, prefix: str) -> Mapping[str, Any]:
+    """Those that normalise steps, inputs and outputs are Falcon's."""
+    is_falcon = model.metadata.flag(f"{prefix}ssm.dt_b_c_rms")
+    return {"model_type": "falcon_mamba"} if is_falcon else {}
+
+
+def _mamba2(model: GgufModel, prefix: str) -> Mapping[str, Any]:
+    return {"head_dim": _head_size(model, prefix), "expand": _expand(model, prefix)}
+
+
+def _falcon_h1(model: GgufModel, prefix: str) -> Mapping[str, Any]:
+    return {
+        "mamba_d_ssm": _channels(model, prefix),
+        "mamba_d_head": _head_size(model, prefix),
+    }
+
+
+def _granite(model: GgufModel, prefix: str) -> Mapping[str, Any]:
+    """Without experts its feed-forward is what others have beside them."""
+    metadata = model.metadata
+    found: dict[str, Any] = {
+        **_kinds(model, "layer_types", "mamba"),
+        "mamba_d_head": _head_size(model, prefix),
+        "expand": _expand(model, prefix),
+        "position_embedding_type": (
+            "rope" if metadata.flag(f"{prefix}rope.scaling.finetuned") else "nope"
+        ),
+    }
+    if not metadata.whole(f"{prefix}expert_count"):
+        width = metadata.whole(f"{prefix}{_FEED}")
+        return {**found, "num_experts": 0, "shared_intermediate_size": width}
+    return found
+
+
+def _jamba(model: GgufModel, prefix: str) -> Mapping[str, Any]:
+    """Which layers attend and which have experts, as periods."""
+    layers = range(len(by_layer(model, _KV)))
+    attends = [layer for layer, count in enumerate(by_layer(model, _KV)) if count]
+    routed = [n for n in layers if f"blk.{n}.ffn_gate_inp.weight" in model.tensors]
+    found: dict[str, Any] = {"expand": _expand(model, prefix)}
+    for name, chosen in (("attn", attends), ("expert", routed)):
+        period = chosen[1] - chosen[0] if len(chosen) > 1 else len(layers)
+        offset = chosen[0] if chosen else 0
+        if chosen and list(layers[offset::period]) != chosen:
+            raise model.metadata.bad(f"{prefix}{_KV}", f"{name} layers have no period")
+        found |= {f"{name}_layer_period": period, f"{name}_layer_offset": offset}
+    return found if routed else {**found, "num_experts": 1}
+
+
+def _nemotron(model: GgufModel, prefix: str) -> Mapping[str, Any]:
+    """A layer attends, or feeds forward, or else keeps a state."""
+    attends, feeds = by_layer(model, _KV), by_layer(model, _FEED)
+    return {
+        "layers_block_type": [
+            "attention" if keys else "mlp" if width else "mamba"
+            for keys, width in zip(attends, feeds, strict=True)
+        ],
+        "mamba_head_dim": _head_size(model, prefix),
+    }
+
+
+def _lfm2(model: GgufModel, prefix: str) -> Mapping[str, Any]:
+    del prefix
+    return _kinds(model, "layer_types", "conv")
+
+
+HYBRIDS: Final[Mapping[str, Architecture]] = {
+    "mamba": Architecture(
+        "mamba",
+        {**_SSM, "ssm.inner_size": "intermediate_size", "ssm.time_step_rank": "time_step_rank"},
+        flags=_SSM_FLAGS,
+        places=_SELECTIVE,
+        more=_mamba,
+    ),
+    "mamba2": Architecture(
+        "mamba2",
+        {**_GROUPS, "ssm.time_step_rank": "num_attention_heads"},
+        flags=_SSM_FLAGS,
+        places=_DUAL,
+        more=_mamba2,
+    ),
+    "falcon-h1": Architecture(
+        "falcon_h1",
+        {**_GROUPS, "ssm.time_step_rank": "mamba_n_heads"},
+        {**_FALCON_FACTORS, "mamba_norm_before_gate": False},
+        flags={
+            **_SSM_FLAGS,
+            "attention_bias": "blk.*.attn_q.bias",
+            "mlp_bias": "blk.*.ffn_up.bias",
+            "projectors_bias": "blk.*.ssm_out.bias",
+            "mamba_rms_norm": "blk.*.ssm_norm.weight",
+        },
+        places={**_DUAL, "ffn_norm": Place("ffn_norm.weight")},
+        more=_falcon_h1,
+    ),
+    "granitehybrid": Architecture(
+        "granitemoehybrid",
+        {
+            **_GROUPS,
+            "ssm.time_step_rank": "mamba_n_heads",
+            "attention.scale": "attention_multiplier",
+            "embedding_scale": "embedding_multiplier",
+            "residual_scale": "residual_multiplier",
+            "logit_scale": "logits_scaling",
+            "expert_count": "num_experts",
+            "expert_used_count": "num_experts_per_tok",
+            "expert_shared_feed_forward_length": "shared_intermediate_size",
+        },
+        flags=_SSM_FLAGS,
+        turns_neighbours=True,
+        places=_DUAL,
+        by_layer=(_KV,),
+        more=_granite,
+    ),
+    "jamba": Architecture(
+        "jamba",
+        {
+            **_SSM,
+            "ssm.time_step_rank": "time_step_rank",
+            "expert_count": "num_experts",
+            "expert_used_count": "num_experts_per_tok",
+        },
+        flags=_SSM_FLAGS,
+        places=_SELECTIVE,
+        by_layer=(_KV,),
+        more=_jamba,
+    ),
+    "nemotron_h": Architecture(
+        "nemotron_h",
+        {**_GROUPS, "ssm.time_step_rank": "mamba_num_heads"},
+        flags={**_SSM_FLAGS, "mlp_bias": "blk.*.ffn_up.bias"},
+        places=_DUAL,
+        by_layer=(_KV, _FEED),
+        more=_nemotron,
+    ),
+    "lfm2": Architecture(
+        "lfm2",
+        {"shortconv.l_cache": "conv_L_cache"},
+        {"block_auto_adjust_ff_dim": False},
+        flags={"conv_bias": "blk.*.shortconv.conv.bias"},
+        names={"norm": "token_embd_norm"},
+        places=_SHORT,
+        by_layer=(_KV,),
+        more=_lfm2,
+    ),
+    "lfm2moe": Architecture(
+        "lfm2_moe",
+        {
+            "shortconv.l_cache": "conv_L_cache",
+            "expert_count": "num_experts",
+            "expert_used_count": "num_experts_per_tok",
+            "expert_feed_forward_length": "moe_intermediate_size",
+            "leading_dense_block_count": "first_k_dense_replace",
+        },
+        flags={"conv_bias": "blk.*.shortconv.conv.bias"},
+        names={"norm": "token_embd_norm"},
+        places=_SHORT,
+        by_layer=(_KV,),
+        more=_lfm2,
+    ),
+}
+"""By the name in ``general.architecture``."""

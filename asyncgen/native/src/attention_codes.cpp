@@ -1,0 +1,13 @@
+// Attention over pages of codes, for heads in float32 and bfloat16.
+
+#include "attention_codes.h"
+
+void attend_codes_f32(const Attention<Coded<float>>& step, const Division& division,
+                      float* memory) noexcept {
+  attend_step<CodeVectors<float>>(step, division, memory);
+}
+
+void attend_codes_bf16(const Attention<Coded<bf16>>& step, const Division& division,
+                       float* memory) noexcept {
+  attend_step<CodeVectors<bf16>>(step, division, memory);
+}
