@@ -90,6 +90,8 @@ class Experts:
         gate: str,
         alpha: float,
         limit: float,
+        enter: Linear | None,
+        leave: Linear | None,
         shared_gate_up: Linear | None,
         shared_down: Linear | None,
         is_shared_gated: bool,

@@ -126,14 +126,15 @@ HYBRIDS: dict[str, dict[str, Any]] = {
     },
     "nemotron_h": {
         "num_hidden_layers": ...,
-        "layers_block_type": ["mamba", "mlp", "attention", "mlp", "mamba"],
+        "layers_block_type": ["mamba", "mlp", "attention", "moe", "mamba"],
         "head_dim": 8,
         "mamba_num_heads": 8,
         "mamba_head_dim": 8,
         "n_groups": 2,
         "ssm_state_size": 6,
+        "n_routed_experts": 5,
         "moe_intermediate_size": 16,
-        "moe_shared_expert_intermediate_size": 16,
+        "moe_shared_expert_intermediate_size": 20,
     },
     "recurrent_gemma": {"lru_width": 40, "attention_window_size": 6},
     "kimi_linear": {
