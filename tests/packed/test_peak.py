@@ -127,8 +127,8 @@ def as_folder(folder: Path, size: str) -> Path:
     tensors = {"model.norm.weight": torch.ones(shape["hidden"], dtype=torch.bfloat16)}
     for name, (rows, columns) in matrices(**shape).items():
         few = torch.randn(32, columns).bfloat16() / 50
-        *layer, last = name.split(".")
-        place = f"model.layers.{layer[1]}.{NAMES[last]}" if layer else NAMES[last]
+        *block, last = name.split(".")
+        place = f"model.layers.{block[1]}.{NAMES[last]}" if block else NAMES[last]
         tensors[f"{place}.weight"] = few.repeat(-(-rows // 32), 1)[:rows]
     for layer in range(shape["layers"]):
         for norm in ("input_layernorm", "post_attention_layernorm"):
