@@ -210,5 +210,5 @@ def _is_of(value: Any, kind: str) -> bool:
         return kind == "boolean"
     if isinstance(value, int | float):
         return kind == "number" or (kind == "integer" and value == int(value))
-    kinds = {"string": str, "array": list, "object": dict, "null": type(None)}
+    kinds: dict[str, type] = {"string": str, "array": list, "object": dict, "null": type(None)}
     return kind in kinds and isinstance(value, kinds[kind])

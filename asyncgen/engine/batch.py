@@ -220,6 +220,7 @@ class Batch:
         if self._progress is not None:
             self._tell_prefill(rows, self._progress)
         if samples:
+            self._forced_room = forced_room([cast("Sample", row.state) for row in rows])
             self._settle(samples, sampled)
         if read:
             self._settle_read(read)
@@ -367,7 +368,6 @@ class Batch:
     def _settle(self, samples: list[Sample], sampled: Sampled) -> None:
         """Append the tokens, tell the readers, end what has ended."""
         failures = sampled.failures
-        self._forced_room = forced_room(samples)
         with LoopBell.together():
             for number, sample in enumerate(samples):
                 if sample.status >= _FINISHED:  # another sample of the same request has failed

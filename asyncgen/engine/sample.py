@@ -248,7 +248,7 @@ def forced_room(samples: Sequence[Sample]) -> int | None:
     that is their gain; rows without one would wait for what others get.
 
     Args:
-        samples: Whose tokens the step has picked.
+        samples: The rows of the step, those that still read their prompts among them.
 
     Returns:
         ``None`` where there may be any number.

@@ -211,7 +211,8 @@ async def test_what_cannot_be_enforced_is_refused_by_name() -> None:
         async with AsyncLLM(TableModel(), tokenizer=tokenizer) as llm:
             for which, schema, match in REFUSED:
                 if which in ("*", name):
-                    for more in ({"tool_choice": "required"}, {}):
+                    ways: list[dict[str, Any]] = [{"tool_choice": "required"}, {}]
+                    for more in ways:
                         asked = tool(schema, strict=not more)
                         with pytest.raises(InvalidRequestError, match=f"do_it.*{match}"):
                             await llm.generate(USER, tools=[asked], **more)

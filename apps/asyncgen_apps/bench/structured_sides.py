@@ -28,7 +28,7 @@ RECORD = {
     "required": ["name", "tags", "count", "ratio"],
     "additionalProperties": False,
 }
-SHAPES: dict[str, dict[str, object]] = {
+SHAPES: dict[str, dict[str, Any]] = {
     "free": {},
     "records": {"json_schema": {"type": "array", "items": RECORD, "minItems": 200}},
     "text": {"json_schema": {"type": "string", "minLength": 8000}},
