@@ -14,12 +14,6 @@ from tests.doubles.models import TableModel, byte_tokenizer
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    """One is enough: how a stream is read does not depend on what is read."""
-    return "asyncio"
-
-
 TOOLS: list[dict[str, Any]] = [
     {
         "type": "function",

@@ -8,7 +8,7 @@ position tells of the token behind it: the first token of a prompt has no log-pr
 from __future__ import annotations
 
 from math import isnan
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from asyncgen.engine.sampling.logprobs import entry_of, raw_logprobs, text_of
 from asyncgen.errors import InvalidScoresError
@@ -42,10 +42,6 @@ class PromptScores:
         generates: Whether tokens are asked for as well.
     """
 
-    is_whole: ClassVar[bool] = False
-    shares_pages: ClassVar[bool] = False
-    most_tokens: ClassVar[int] = MOST_TOKENS
-
     def __init__(
         self,
         prompt_ids: Sequence[int],
@@ -68,6 +64,8 @@ class PromptScores:
         """
         self.entries: list[TokenLogprob | None] = [None]
         self.generates = generates
+        self.is_whole = self.shares_pages = False
+        self.most_tokens: int | None = MOST_TOKENS
         self._ids = prompt_ids
         self._top = top
         self._project = project

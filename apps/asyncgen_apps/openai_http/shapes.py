@@ -259,7 +259,8 @@ class TextShape:
         """All texts."""
         choices = []
         for index, one in enumerate(samples):
-            text, places = "", []
+            text: str = ""
+            places: Sequence[Place] = ()
             if self.echo is not None:
                 [(text, places)] = self.echo.pieces(index, _ALL)
             logprobs = self._logprobs(index, one.logprobs or (), places) if self.logprobs else None

@@ -119,7 +119,7 @@ class Progress:
             row.is_over = kept.finish_reason is not None
             if kept.token_ids:
                 self.num_lost = 0
-            said = kept.token_ids or kept.text or kept.reasoning or kept.tool_calls
+            said = bool(kept.token_ids or kept.text or kept.reasoning or kept.tool_calls)
             if kept.prompt_logprobs is not None:
                 if self._has_told_prompt:
                     kept = replace(kept, prompt_logprobs=None)

@@ -317,8 +317,8 @@ class StreamService:
             return
         async for event in stream.events():
             if answer.with_tokens and event.prompt_logprobs is not None:
-                for piece in prompt_pieces(event):
-                    if not answer.add(piece):
+                for part in prompt_pieces(event):
+                    if not answer.add(part):
                         return
                     await _taken(answer)
             position = stream.position[event.index]

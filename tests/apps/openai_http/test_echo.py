@@ -152,7 +152,7 @@ def test_long_prompts_come_in_pieces_that_join() -> None:
     entries = (None, *[TokenLogprob(one, "?", -1.0) for one in ids[1:]])
     echo.note(0, TokenEvent(0, (), "", prompt_logprobs=entries))
     shape = TextShape(Head("id", 1, "demo"), logprobs=True, echo=echo)
-    chunks: list[Any] = [one["choices"] for one in shape.prompt(1)]  # type: ignore[index]
+    chunks: list[Any] = [one["choices"] for one in shape.prompt(1)]
     assert len(chunks) == -(-len(ids) // 256)
     assert "".join(one["text"] for [one] in chunks) == text
     lists = [one["logprobs"] for [one] in chunks]

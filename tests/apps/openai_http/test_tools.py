@@ -183,7 +183,8 @@ def test_tokens_of_a_text_and_text_of_tokens(served: Running) -> None:
         assert "error" in post(path, body)
 
 
-def test_over_websocket(served: Running, thinking: Running) -> None:
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_over_websocket(served: Running, thinking: Running, backend: str) -> None:
     async def main() -> None:
         url = f"ws://127.0.0.1:{served.ws_port}"
         async with connect(url) as client, client.stream([USER], tools=[TOOL]) as stream:
@@ -197,4 +198,4 @@ def test_over_websocket(served: Running, thinking: Running) -> None:
         assert (said, stream.result.reasoning) == ("Yes.", "I wonder.")
         assert stream.result.usage.reasoning_tokens == len("I wonder.\n</think>")
 
-    anyio.run(main)
+    anyio.run(main, backend=backend)

@@ -34,7 +34,7 @@ def anyio_backend() -> str:
 async def test_the_client_reads_what_the_library_tells() -> None:
     """Also of a prompt that tells more than may be unread, and where the connection is cut."""
     settings = StreamSettings(replay_bytes=200_000)
-    prompts = ["a", "abc", [97, 98] * 900]
+    prompts: list[Any] = ["a", "abc", [97, 98] * 900]
     async with (
         AsyncLLM(TableModel(context_length=4096), tokenizer=byte_tokenizer()) as llm,
         serve_websocket(llm, settings=settings) as server,

@@ -154,14 +154,18 @@ class Request:
         """Its server is lost: it shall be sent to another, which goes on behind its tokens."""
         self.phase, self._has_moved = Phase.NEW, True
         self.resume_token, self.seq, self.cancel_sent = "", 0, False
-        self._rests.clear()
-        if not self._is_prompt_told:
-            self._prompt.clear()
+        self._forget_parts()
 
     def repeat(self) -> None:
         """A server that has not begun it is told all of it, and goes on behind its tokens."""
         self.is_repeated = self._has_moved = True
+        self._forget_parts()
+
+    def _forget_parts(self) -> None:
+        """What the next server says again."""
         self._rests.clear()
+        if not self._is_prompt_told:
+            self._prompt.clear()
 
     @property
     def arrived(self) -> tuple[list[list[int]], list[int]]:

@@ -27,7 +27,7 @@ PAIRS = [
     ("The fox", " slept."),
     ("It rained. The", " sun"),
 ]
-WAYS = {
+WAYS: dict[str, dict[str, Any]] = {
     "ids": {"tokenized_requests": True},
     "texts": {"tokenized_requests": False},
     "batches": {"tokenized_requests": True, "batch_size": 3},
