@@ -37,7 +37,7 @@ _RATES = "in_proj_ba"
 def separate(config: ModelConfig, model: GgufModel) -> ModelConfig:
     """The network whose mixers have a matrix for each part, where files have them so."""
     blocks = tuple(
-        replace(block, mixer=replace(block.mixer, is_joined=False))
+        replace(block, mixer=replace(block.mixer, storing="parts"))
         if isinstance(block.mixer, DeltaPlan) and _JOINED.format(index) not in model.tensors
         else block
         for index, block in enumerate(config.blocks)
@@ -64,7 +64,7 @@ def _moved(
 ) -> WeightRule:
     first, _, rest = rule.target.removeprefix("layers.").partition(".mixer.")
     plan = config.blocks[int(first)].mixer if rest else None
-    if not isinstance(plan, DeltaPlan) or plan.is_joined:
+    if not isinstance(plan, DeltaPlan) or plan.storing != "parts":
         return rule
     part = rest.removesuffix(".weight")
     if part == "enter" and f"blk.{first}.ssm_ba.weight" in model.tensors:
