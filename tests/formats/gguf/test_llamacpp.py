@@ -49,6 +49,9 @@ FLOATS: dict[str, dict[str, Any]] = {
 }
 """Families, and what llama.cpp wants of them."""
 
+ROUNDED = {"gemma2": 5e-3}
+"""llama.cpp looks GELU up in a table of float16."""
+
 PACKED = ("llama", "qwen3", "gemma2")
 KINDS = ("F16", "Q8_0", "Q4_0", "Q4_K", "Q6_K")
 TEXTS, LENGTH = 64, 20
@@ -102,7 +105,8 @@ def test_floats_are_those_of_llamacpp(family: str, tmp_path: Path) -> None:
     ids = torch.arange(1, 41).view(2, 20) % 90 + 3
     found = ours(asyncgen.load_model(file, dtype="float32"), ids)
     expected = theirs(file, ids)[..., : found.shape[-1]]
-    torch.testing.assert_close(found, expected, atol=1e-4, rtol=0)
+    error = ROUNDED.get(family, 1e-4)
+    torch.testing.assert_close(found, expected, atol=error, rtol=0)
 
 
 @pytest.fixture(scope="module", params=PACKED)
