@@ -55,6 +55,7 @@ LAYERS = (
     ("asyncgen.engine",),
     (
         "asyncgen.formats.gguf.config",
+        "asyncgen.formats.gguf.delta",
         "asyncgen.formats.gguf.rules",
         "asyncgen.load_options",
         "asyncgen.loading",
