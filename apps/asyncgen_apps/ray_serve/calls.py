@@ -80,7 +80,10 @@ class RayCalls:
 
     async def figures(self) -> dict[str, Any]:
         """The newest figures of each engine."""
-        found: dict[str, Any] = await self._board.read.remote()
+        try:
+            found: dict[str, Any] = await self._board.read.remote()
+        except Exception as error:
+            raise told(error) from error
         return found
 
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from ray.serve.handle import DeploymentHandle
 
+    from asyncgen import MetricsSnapshot
     from asyncgen_apps.remote import Facts, Order
     from asyncgen_apps.remote.wire import Item
 
@@ -62,6 +63,10 @@ class Replica:
     async def record_autoscaling_stats(self) -> dict[str, float]:
         """What decides how many replicas there are; Serve asks for it."""
         return told(self._llm.metrics())
+
+    async def figures(self) -> MetricsSnapshot:
+        """What the engine has counted, as of now."""
+        return self._llm.metrics()
 
     async def process(self) -> int:
         """The number of its process."""

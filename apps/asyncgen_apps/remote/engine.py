@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
     from asyncgen_apps.remote.wire import Calls, Facts
     from streamers import Mailbox
 
+_FIGURES_SECONDS = 0.5
+"""How long figures may take; else the last ones count."""
+
 _QUESTIONS = 5
 """How often a question is asked, if those who are asked go away."""
 
@@ -57,6 +61,7 @@ class RemoteLLM:
         """
         self._calls = calls
         self._facts = facts
+        self._figures = facts.figures
         self._group: TaskGroup | None = None
         self.degraded = False
         self.num_resumed = 0
@@ -126,8 +131,12 @@ class RemoteLLM:
         return found
 
     async def measure(self) -> MetricsSnapshot:
-        """What all engines have counted together."""
-        return summed((await self._calls.figures()).values())
+        """What all engines have counted together; as last heard, where nobody tells it now."""
+        # No stream waits for figures: who keeps them may be away, or new.
+        with anyio.move_on_after(_FIGURES_SECONDS), suppress(ReplicaLostError):
+            if found := await self._calls.figures():
+                self._figures = summed(found.values())
+        return self._figures
 
     async def figures(self) -> dict[str, MetricsSnapshot]:
         """What each engine has counted."""

@@ -56,7 +56,8 @@ async def reply(llm: AsyncLLM, kind: str, given: tuple[Any, ...]) -> Any:
 
 def facts_of(llm: AsyncLLM) -> Facts:
     """What callers have at hand."""
-    return Facts(llm.fingerprint, llm.tokenizer, llm.generation_config, llm.config)
+    known = (llm.fingerprint, llm.tokenizer, llm.generation_config, llm.config)
+    return Facts(*known, llm.metrics())
 
 
 def portable(error: Exception) -> Exception:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 from asyncgen import AsyncgenError, TokenEvent
 
 if TYPE_CHECKING:
-    from asyncgen import GenerationConfig, Prompt, Tokenizer
+    from asyncgen import GenerationConfig, MetricsSnapshot, Prompt, Tokenizer
 
 
 class ReplicaLostError(AsyncgenError):
@@ -64,12 +64,21 @@ Item: TypeAlias = Begun | list[TokenEvent] | Failed
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What is the same in all engines, and asked for once."""
+    """What is the same in all engines, and asked for once.
+
+    Attributes:
+        fingerprint: Of the engines.
+        tokenizer: The model's tokenizer.
+        generation_config: The model's own defaults.
+        config: The model's configuration.
+        figures: Of one of them at that time, until others are known.
+    """
 
     fingerprint: str | None
     tokenizer: Tokenizer
     generation_config: GenerationConfig
     config: object
+    figures: MetricsSnapshot
 
 
 class Call(Protocol):
@@ -107,4 +116,8 @@ class Calls(Protocol):
         """
 
     async def figures(self) -> dict[str, Any]:
-        """The newest figures of each engine, ``MetricsSnapshot`` by name."""
+        """The newest figures of each engine, ``MetricsSnapshot`` by name; none is an answer, too.
+
+        Raises:
+            ReplicaLostError: Nobody tells them now.
+        """

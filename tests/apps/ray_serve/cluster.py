@@ -20,7 +20,7 @@ def free_port() -> int:
 
 
 class Cluster:
-    """Two engines of the demo model behind one ingress.
+    """Two engines of the demo model behind two ingresses.
 
     Attributes:
         url: Where the ingress is.
@@ -30,15 +30,20 @@ class Cluster:
         import ray
         from ray import serve
 
-        from asyncgen_apps.ray_serve import build_app
-
         port = free_port()
         self.url = f"http://127.0.0.1:{port}"
         ray.init(address="local", num_cpus=8, include_dashboard=False, log_to_driver=False)
         serve.start(http_options={"host": "127.0.0.1", "port": port})
-        shape = {"replicas": 2, "drain_seconds": 2.0, "engine": {"num_threads": 1}, **settings}
-        self.shape = shape
-        serve.run(build_app(shape))
+        self.deploy(**settings)
+
+    def deploy(self, **settings: Any) -> None:
+        """Put an application in the place of the one that is there."""
+        from ray import serve
+
+        from asyncgen_apps.ray_serve import build_app
+
+        shape = {"replicas": 2, "ingresses": 2, "drain_seconds": 2.0, "resume_secret": "s" * 16}
+        serve.run(build_app({**shape, "engine": {"num_threads": 1}, **settings}))
 
     def close(self) -> None:
         import ray
@@ -65,6 +70,20 @@ class Cluster:
         victim = chooser.choice(self.processes(deployment))
         os.kill(victim, signal.SIGKILL)
         return victim
+
+    def wait_processes(self, deployment: str, count: int, seconds: float = 60.0) -> None:
+        """Return when so many processes of a deployment are there."""
+        end = time.monotonic() + seconds
+        while len(self.processes(deployment)) < count:
+            assert time.monotonic() < end, deployment
+            time.sleep(0.05)
+
+    def replicas(self, deployment: str) -> int:
+        """How many replicas are running."""
+        from ray import serve
+
+        told = serve.status().applications["default"].deployments[deployment]
+        return int(told.replica_states.get("RUNNING", 0))
 
     def wait(self, deployment: str, count: int, seconds: float = 60.0) -> None:
         """Return when so many replicas are running."""

@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from asyncgen import AsyncLLM, EngineDiedError, InvalidRequestError, OverloadedError
-from asyncgen_apps.remote import LostStreamError, RemoteLLM
+from asyncgen_apps.remote import LostStreamError, RemoteLLM, ReplicaLostError
 from asyncgen_apps.remote.serving import facts_of
 from asyncgen_apps.remote.sessions import session_of
 from tests.apps.remote.local import LocalCalls, at_random
@@ -120,6 +120,26 @@ async def test_it_is_an_engine(engines: tuple[AsyncLLM, AsyncLLM]) -> None:
             async for _ in typed.stream(PROMPT, n=2, max_new_tokens=3):
                 pass
     assert not llm.healthy
+
+
+async def test_figures_are_those_last_heard_where_nobody_tells_them(
+    engines: tuple[AsyncLLM, AsyncLLM],
+) -> None:
+    async def lost() -> dict[str, Any]:
+        raise ReplicaLostError("the board is away")
+
+    async def empty() -> dict[str, Any]:
+        return {}
+
+    calls = LocalCalls(*engines)
+    async with RemoteLLM(calls, facts_of(engines[0])) as llm:
+        calls.silent = empty
+        assert await llm.measure() == llm._facts.figures
+        calls.silent = None
+        both = await llm.measure()
+        for kind in (empty, lost, anyio.sleep_forever):
+            calls.silent = kind
+            assert await llm.measure() == both
 
 
 async def test_who_is_lost_too_often_ends_with_what_there_is(

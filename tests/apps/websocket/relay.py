@@ -36,6 +36,11 @@ class Relay:
         """Reset every connection there is."""
         self._call(self._cut)
 
+    def lead_to(self, target: int) -> None:
+        """Lose the server: reset every connection, and lead new ones to another."""
+        self._target = target
+        self.cut()
+
     def hold(self) -> None:
         """Let no byte through any more, and tell nobody."""
         self._call(self._flows.clear)

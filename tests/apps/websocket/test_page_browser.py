@@ -189,6 +189,27 @@ def test_a_wire_that_is_cut_again_and_again(
     assert model.llm.asked == 1
 
 
+def test_an_answer_outlives_its_servers(
+    model: Model, stack: ExitStack, visit: Callable[..., WebPage]
+) -> None:
+    question = [{"role": "user", "content": QUESTION}]
+    wanted = model.answer(question, seed=3, max_new_tokens=300, min_new_tokens=300).text
+    model.llm.delay, model.llm.asked = 0.01, 0
+    secret = "known to all of them"
+    ports = [stack.enter_context(model.serving(resume_secret=secret)) for _ in range(4)]
+    relay = stack.enter_context(relaying(ports[0]))
+    page = visit(relay)
+    page.ready()
+    page.configure(seed=3, max_new_tokens=300)
+    page.ask(QUESTION)
+    length = 0
+    for port in ports[1:]:
+        length = len(page.wait_longer(length + 5))
+        relay.lead_to(port)
+    assert page.wait_done() == wanted
+    assert 1 < model.llm.asked <= 4
+
+
 def test_a_wire_that_falls_silent_is_noticed_by_the_heartbeat(
     model: Model, wire: Callable[..., Relay], visit: Callable[..., WebPage]
 ) -> None:
