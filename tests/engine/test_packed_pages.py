@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-PACKED = {"kv_cache_dtype": "int8"}
-ROOM = {"position_bytes": 1 << 16, **PACKED}
+PACKED: dict[str, Any] = {"kv_cache_dtype": "int8"}
+ROOM: dict[str, Any] = {"position_bytes": 1 << 16, **PACKED}
 GREEDY: dict[str, Any] = {"max_new_tokens": 24, "do_sample": False}
 
 
