@@ -103,7 +103,7 @@ def test_our_kernels_write_the_codes_of_the_formula(kernel: str) -> None:
     heads[7] = 0
     text = pool.text(heads)
     pool.step([Row(text, 0, 70)])
-    codes, scales = encode(heads[:, shape.num_heads :].unflatten(1, (2, shape.kv_heads)))
+    codes, scales = encode(heads[:, shape.num_heads :].view(70, 2, shape.kv_heads, 80))
     assert pool.storage.scales is not None
     for position in range(70):
         page, place = text.pages[position // 32], position % 32

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-PACKED = {"kv_cache_dtype": "int8"}
-ROOM = {"position_bytes": 1 << 16, **PACKED}
+PACKED: dict[str, Any] = {"kv_cache_dtype": "int8"}
+ROOM: dict[str, Any] = {"position_bytes": 1 << 16, **PACKED}
 GREEDY: dict[str, Any] = {"max_new_tokens": 24, "do_sample": False}
 
 
@@ -173,3 +173,14 @@ def test_other_values_and_recorded_steps_are_refused(demo: Any) -> None:
         plan_room(demo, EngineOptions(kv_cache_dtype="int8", use_cuda_graph=True))
     with pytest.raises(InvalidRequestError, match="not ours keeps its own"):
         Bench(torch.nn.Linear(1, 1), **ROOM)
+
+
+def test_documented_doors_take_it_beside_a_configuration(demo: Any) -> None:
+    config = asyncgen.GenerationConfig(max_new_tokens=4, do_sample=False)
+    batching = asyncgen.ContinuousBatchingConfig(num_blocks=8)
+    given = {"inputs": [[5, 6, 7]], "generation_config": config, **PACKED}
+    found = [
+        next(iter(demo.generate_batch(**given, **more).values())).generated_tokens
+        for more in ({}, {"continuous_batching_config": batching})
+    ]
+    assert found[0] == found[1] == alone(demo, [5, 6, 7], max_new_tokens=4, do_sample=False)[0]

@@ -169,6 +169,10 @@ inline __m512 _mm512_add_ps(__m512 a, __m512 b) { return a + b; }
 inline __m512 _mm512_sub_ps(__m512 a, __m512 b) { return a - b; }
 inline __m512 _mm512_mul_ps(__m512 a, __m512 b) { return a * b; }
 inline __m512 _mm512_div_ps(__m512 a, __m512 b) { return a / b; }
+inline __m512 _mm512_sqrt_ps(__m512 a) {
+  for (unsigned lane = 0; lane < 16; ++lane) a[lane] = std::sqrt(a[lane]);
+  return a;
+}
 inline __m512 _mm512_max_ps(__m512 a, __m512 b) { return a > b ? a : b; }
 inline __m512 _mm512_min_ps(__m512 a, __m512 b) { return a < b ? a : b; }
 inline __m512 _mm512_fmadd_ps(__m512 a, __m512 b, __m512 c) {
