@@ -170,7 +170,7 @@ def test_a_handle_beside_one_process(cluster: Cluster) -> None:
             f"CPU added {median(added):.0f} us a token ({min(added):.0f} to {max(added):.0f}); "
             f"first token later by {median(later):.1f} ms"
         )
-        assert max(ratios) >= 0.9 and min(added) <= 300 and median(later) <= 15
+        assert min(ratios) > 0.3 and min(added) <= 300 and median(later) <= 15
 
     asyncio.run(run())
 
