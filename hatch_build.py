@@ -49,6 +49,7 @@ INSTRUCTIONS: Mapping[str, Sequence[str]] = {
     "delta.cpp": AVX512,
     "experts.cpp": AVX512,
     "gates.cpp": AVX512,
+    "griffin.cpp": AVX512,
     "lightning.cpp": AVX512,
     "linear_bf16.cpp": AMX,
     "linear_f32.cpp": AVX512,

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from asyncgen.chat_formats.calls import Calls
     from asyncgen.chat_formats.cursor import Cursor
+    from asyncgen.chat_formats.lark import LarkRules
     from asyncgen.chat_formats.reading import Reading
 
 ReadCalls: TypeAlias = "Callable[[Cursor, Calls], Reading]"
 """Reads what stands behind the marker, to the end of the last call that belongs to it."""
 
+WriteArguments: TypeAlias = "Callable[[LarkRules, Mapping[str, Any]], str]"
+"""Adds the rules of arguments that follow a schema, and returns what stands for them all; raises
+`UnwritableError` where the schema says what cannot be kept to."""
+
 
 @dataclass(frozen=True, slots=True)
 class CallWords:
-    """The words that a model writes around the name and the JSON arguments of its calls.
+    """The words that a model writes around the name and the arguments of its calls.
 
     All calls of an answer are ``opening``, then each call as ``before`` name ``between`` arguments
     ``after``, with ``separator`` between two of them, then ``closing``.
@@ -30,6 +35,7 @@ class CallWords:
         opening: In front of the first call.
         separator: Between two calls.
         closing: Behind the last call.
+        arguments: Writes the grammar of arguments that are no JSON.
     """
 
     before: str
@@ -38,6 +44,7 @@ class CallWords:
     opening: str = ""
     separator: str = ""
     closing: str = ""
+    arguments: WriteArguments | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +56,7 @@ class ToolFormat:
         signs: A template that has one of these texts, each of them complete, is of this format.
         begin: The marker behind which a call is read; it is no part of the text.
         read: Reads what stands behind the marker; ``None`` where a reader of its own does.
-        words: From which the grammar of a call is made; ``None`` where arguments are no JSON.
+        words: From which the grammar of a call is made.
         markers: Further markers, which may be special tokens.
         bare: Whether a call may also stand without its marker, where the answer begins.
     """
@@ -58,7 +65,7 @@ class ToolFormat:
     signs: tuple[tuple[str, ...], ...]
     begin: str
     read: ReadCalls | None
-    words: CallWords | None = None
+    words: CallWords
     markers: tuple[str, ...] = ()
     bare: bool = False
 

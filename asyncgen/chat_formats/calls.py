@@ -123,7 +123,7 @@ class Calls:
         """Whether an argument of this call is a text, as its tool declares it."""
         properties = self.parameters.get(self._name or "", {}).get("properties", {})
         schema = properties.get(argument) if isinstance(properties, dict) else None
-        return schema is None or not isinstance(schema, dict) or _is_text(schema)
+        return schema is None or not isinstance(schema, dict) or is_text(schema)
 
     def fail(self, reason: str) -> None:
         """The call is malformed."""
@@ -151,7 +151,7 @@ def _parsed(text: str) -> object:
         raise MalformedCallError(f"the arguments are no JSON: {error}") from None
 
 
-def _is_text(schema: Mapping[str, Any]) -> bool:
+def is_text(schema: Mapping[str, Any]) -> bool:
     """Whether all that a schema allows are texts; without a type, whatever is written is one."""
     kinds = schema.get("type")
     if kinds is None:

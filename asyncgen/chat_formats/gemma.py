@@ -9,7 +9,8 @@ import json
 from functools import partial
 from typing import TYPE_CHECKING
 
-from asyncgen.chat_formats.base import ToolFormat
+from asyncgen.chat_formats.base import CallWords, ToolFormat
+from asyncgen.chat_formats.gemma_grammar import write_arguments
 from asyncgen.chat_formats.reading import MalformedCallError
 
 if TYPE_CHECKING:
@@ -79,7 +80,13 @@ def _members(cursor: Cursor, calls: Calls, quote: str, depth: int, closing: str)
 
 def _format(name: str, begin: str, end: str, quote: str) -> ToolFormat:
     read = partial(_read, end=end, quote=quote)
-    return ToolFormat(name, ((begin,),), begin, read, markers=(end, quote))
+    words = CallWords(
+        before=f"{begin}call:",
+        between="",
+        after=end,
+        arguments=partial(write_arguments, quote=quote),
+    )
+    return ToolFormat(name, ((begin,),), begin, read, words, markers=(end, quote))
 
 
 FORMAT = _format("gemma", "<|tool_call>", "<tool_call|>", '<|"|>')

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from asyncgen.chat_formats.base import ToolFormat
+from asyncgen.chat_formats.base import CallWords, ToolFormat
 from asyncgen.chat_formats.tagged_calls import TaggedArguments
+from asyncgen.chat_formats.tagged_grammar import Tags
 
 if TYPE_CHECKING:
     from asyncgen.chat_formats.calls import Calls
@@ -32,10 +33,19 @@ def _read(cursor: Cursor, calls: Calls) -> Reading:
     arguments.close()
 
 
+_TAGS = Tags("<arg_key>", "</arg_key>\n<arg_value>", "</arg_value>", after="\n", is_framed=False)
+
 FORMAT = ToolFormat(
     name="glm",
     signs=(("<arg_key>", "<arg_value>"),),
     begin="<tool_call>",
     read=_read,
+    words=CallWords(
+        before="<tool_call>",
+        between="\n",
+        after="</tool_call>",
+        separator="\n",
+        arguments=_TAGS.write,
+    ),
     markers=("</tool_call>", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"),
 )

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from asyncgen.chat_formats.base import ToolFormat
+from asyncgen.chat_formats.base import CallWords, ToolFormat
 from asyncgen.chat_formats.tagged_calls import TaggedArguments
+from asyncgen.chat_formats.tagged_grammar import Tags
 
 if TYPE_CHECKING:
     from asyncgen.chat_formats.calls import Calls
@@ -35,10 +36,19 @@ def _read(cursor: Cursor, calls: Calls) -> Reading:
     yield from cursor.follows("</tool_call>")
 
 
+_TAGS = Tags("<parameter=", ">", "</parameter>", after="\n", is_framed=True)
+
 FORMAT = ToolFormat(
     name="qwen_coder",
     signs=(("<function=", "<parameter="),),
     begin="<tool_call>",
     read=_read,
-    markers=("</tool_call>",),
+    words=CallWords(
+        before="<tool_call>\n<function=",
+        between=">\n",
+        after="</function>\n</tool_call>",
+        separator="\n",
+        arguments=_TAGS.write,
+    ),
+    markers=("</tool_call>", "<function=", "</function>", "<parameter=", "</parameter>"),
 )

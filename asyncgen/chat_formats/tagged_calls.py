@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -42,6 +43,9 @@ class TaggedArguments:
             calls.arguments('"')
         else:
             text = yield from cursor.until("\n" + end, end)
+            while _ends_in_a_string(text):  # so the tag is a part of it
+                text += cursor.skip(1)
+                text += yield from cursor.until("\n" + end, end)
             calls.arguments(_as_json(text))
         yield from cursor.follows("\n")
         yield from cursor.expect(end)
@@ -54,6 +58,16 @@ class TaggedArguments:
 
 def _escaped(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)[1:-1]
+
+
+_QUOTES = re.compile(r'\\.|"', re.DOTALL)
+
+
+def _ends_in_a_string(text: str) -> bool:
+    """Whether a value begins as JSON does, and stops within one of its strings."""
+    if not text.lstrip().startswith(('"', "{", "[")):
+        return False
+    return _QUOTES.findall(text).count('"') % 2 == 1
 
 
 def _as_json(text: str) -> str:

@@ -35,7 +35,10 @@ def expert_rules(config: ModelConfig, index: int, plan: ExpertsPlan) -> list[Wei
         rules.append(
             WeightRule(f"{target}.correction.weight", tuple(sources("correction")), (shape,))
         )
-    for ours, outputs, inputs in (("gate_up", 2 * width, hidden), ("down", hidden, width)):
+    inner, parts = plan.latent or hidden, plan.gate.parts
+    if plan.latent:
+        rules += module_rules(f"{target}.enter", sources("experts_enter"), [inner], hidden)
+    for ours, outputs, inputs in (("gate_up", parts * width, inner), ("down", inner, width)):
         found = sources(f"experts_{ours}")
         if "*" in names[f"experts_{ours}"]:
             each = [
@@ -47,9 +50,11 @@ def expert_rules(config: ModelConfig, index: int, plan: ExpertsPlan) -> list[Wei
             rules.append(_flat(plan, f"{target}.{ours}", found, outputs, inputs))
         else:
             rules += _stacked(plan, f"{target}.{ours}", found[0], outputs, inputs)
+    if plan.latent:
+        rules += module_rules(f"{target}.leave", sources("experts_leave"), [hidden], inner)
     if plan.shared_width:
         shared, found = plan.shared_width, sources("shared_gate_up")
-        share = [2 * shared // len(found)] * len(found)
+        share = [parts * shared // len(found)] * len(found)
         rules += module_rules(f"{target}.shared_gate_up", found, share, hidden)
         rules += module_rules(f"{target}.shared_down", sources("shared_down"), [hidden], shared)
     return rules

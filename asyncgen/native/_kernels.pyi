@@ -90,6 +90,8 @@ class Experts:
         gate: str,
         alpha: float,
         limit: float,
+        enter: Linear | None,
+        leave: Linear | None,
         shared_gate_up: Linear | None,
         shared_down: Linear | None,
         is_shared_gated: bool,
@@ -224,6 +226,21 @@ class LightningMixer:
     ) -> LightningMixer: ...
     def add_to(self, stream: Tensor, x: Tensor, states: States, layer: int, /) -> None: ...
 
+class GriffinMixer:
+    def __new__(
+        cls,
+        enter: Linear,
+        window: Tensor,
+        window_bias: Tensor,
+        input_gate: Tensor,
+        input_bias: Tensor,
+        decay_gate: Tensor,
+        decay_bias: Tensor,
+        decay: Tensor,
+        leave: Linear,
+    ) -> GriffinMixer: ...
+    def add_to(self, stream: Tensor, x: Tensor, states: States, layer: int, /) -> None: ...
+
 _Block: TypeAlias = tuple[
     Norm | None,
     Linear | Latent | None,
@@ -241,7 +258,13 @@ _Block: TypeAlias = tuple[
     bool,
     float,
     float,
-    DualMixer | SelectiveMixer | DeltaMixer | ConvolutionMixer | LightningMixer | None,
+    DualMixer
+    | SelectiveMixer
+    | DeltaMixer
+    | ConvolutionMixer
+    | LightningMixer
+    | GriffinMixer
+    | None,
     bool,
     Norm | None,
     Norm | None,

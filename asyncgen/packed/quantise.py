@@ -13,6 +13,7 @@ import torch
 from torch.nn.functional import pad
 
 from asyncgen.errors import InvalidRequestError
+from asyncgen.native.memory import passing
 from asyncgen.packed.weight import UNSIGNED, PackedWeight
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ PACKINGS: Final = ("int8", "int4")
 GROUP: Final = 32
 """Inputs that share a scale."""
 
-_ELEMENTS: Final = 1 << 22
+_ELEMENTS: Final = 1 << 18
 """Elements that are packed at once: what is made on the way is small beside a matrix."""
 
 
@@ -56,8 +57,12 @@ def quantise(
     """
     rows = max(1, _ELEMENTS // weight.shape[1])
     pack = _in_eight if packing == "int8" else _in_four
-    packed = [pack(part, scale_dtype) for part in torch.split(weight.detach(), rows)]
-    parts = [torch.cat(part) for part in zip(*packed, strict=True)]
+    parts: list[Tensor] = []
+    for start in range(0, len(weight), rows):
+        packed = pack(weight.detach()[start : start + rows], scale_dtype)
+        parts = parts or [passing((len(weight), *one.shape[1:]), one.dtype) for one in packed]
+        for whole, one in zip(parts, packed, strict=True):
+            whole[start : start + rows] = one
     if not bool(parts[1].isfinite().all()):
         raise ValueError("numbers that are not finite, or too large, cannot be packed")
     inputs = weight.shape[1]

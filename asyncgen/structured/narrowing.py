@@ -1,13 +1,16 @@
 """Where the engine of grammars allows more than a schema does, the schema is made narrower.
 
 llguidance 1.9 writes `0` where a number must be above 0 and below 1, seconds of 60 at any time of
-the day, and host names of any length. A narrower schema allows a part of what was asked for, and
-nothing else; the soak test of random schemas finds what else there may be.
+the day, host names of any length, and rounds bounds beyond 2**53. A narrower schema allows a part
+of what was asked for, and nothing else; the soak test of random schemas finds what else there may
+be.
 """
 
 from __future__ import annotations
 
 from typing import Any, TypeGuard
+
+from asyncgen.structured.refusing import MOST_EXACT
 
 _LISTS = ("anyOf", "allOf", "oneOf", "prefixItems")
 _MAPS = ("properties", "patternProperties", "$defs", "definitions")
@@ -47,6 +50,7 @@ def narrowed(schema: Any) -> Any:
         elif name in made:
             made[name] = narrowed(made[name])
     _narrow_format(made)
+    _narrow_large(made)
     if made.get("type") != "integer":
         _narrow_bounds(made)
     return made
@@ -62,6 +66,18 @@ def _narrow_format(schema: dict[str, Any]) -> None:
         schema["allOf"] = [*schema.get("allOf", ()), further]
     else:
         schema.update(further)
+
+
+def _narrow_large(schema: dict[str, Any]) -> None:
+    """Move bounds that are no floats inwards, to numbers of so few digits that they are told."""
+    for name, sign in (
+        *(("minimum", 1), ("exclusiveMinimum", 1)),
+        *(("maximum", -1), ("exclusiveMaximum", -1)),
+    ):
+        bound = schema.get(name)
+        if isinstance(bound, int) and abs(bound) > MOST_EXACT:
+            unit: int = 10 ** (len(str(abs(bound))) - 14)
+            schema[name] = sign * (-(-sign * bound // unit) + 1) * unit
 
 
 def _narrow_bounds(schema: dict[str, Any]) -> None:

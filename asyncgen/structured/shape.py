@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from asyncgen.errors import InvalidRequestError
 from asyncgen.structured.models import adapter_of
 from asyncgen.structured.narrowing import narrowed
+from asyncgen.structured.refusing import UnkeptError, refuse_unkept
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -111,9 +112,12 @@ def _of_schema(value: Any, parameter: str = "json_schema") -> Shape:
         if _weight(value) > _MOST_WEIGHT:
             allowed = f"too many properties: at most {math.isqrt(_MOST_WEIGHT)} of one object"
             raise InvalidRequestError(parameter, "given", allowed)
+        refuse_unkept(value)
         source = json.dumps(narrowed(value), ensure_ascii=False, allow_nan=False)
     except InvalidRequestError:
         raise
+    except UnkeptError as error:
+        raise InvalidRequestError(parameter, "given", str(error)) from None
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidRequestError(parameter, "given", f"no JSON: {error}") from error
     return Shape(parameter, "json", source)

@@ -398,3 +398,28 @@ def test_pages_are_of_the_size_that_is_said(kernels: Any) -> None:
         kernels.Attention([((torch.tensor(1.0), good), *PLAIN)], **options)
     with pytest.raises(ValueError, match="4 heads for 3 key heads"):
         kernels.Attention([], **{**options, "kv_heads": 3})
+
+
+def test_codes_have_scales_of_their_shape(kernels: Any) -> None:
+    options: dict[str, Any] = {"num_heads": 4, "kv_heads": 2, "head_dim": 16, "page_size": 8}
+    options |= {"uses_tiles": False, "codes_of": torch.float32}
+    codes, scales = torch.zeros(2, 12, 8, 16, dtype=torch.int8), torch.full((2, 12, 8), torch.nan)
+    kept = (*codes, *scales)
+    attention = kernels.Attention([(kept, *PLAIN)], **options)
+    heads, out = torch.randn(9, 8, 16), torch.empty(9, 64)
+    attention.lay_out(array("q", [0, 9, 0, 0]), array("q", [4, 1]), out)
+    attention.attend(0, heads)
+    largest = heads[0, 4:].abs().amax(-1)
+    torch.testing.assert_close(scales.view(2, 6, 2, 8)[:, 4, :, 0].flatten(), largest / 127)
+    first = heads[0, 6:].repeat_interleave(2, 0).flatten()
+    torch.testing.assert_close(out[0], first, atol=float(largest.max()) / 250, rtol=0)
+    for wrong in (scales[0, :, :4], scales[0].double(), scales[0, :10]):
+        with pytest.raises(ValueError, match="scales are"):
+            kernels.Attention([((*codes, scales[0], wrong), *PLAIN)], **options)
+    with pytest.raises(ValueError, match="pages are"):
+        kernels.Attention([((codes[0].float(), *kept[1:]), *PLAIN)], **options)
+    for short in (kept[:2], kept[:3]):
+        with pytest.raises(TypeError, match="takes exactly 4"):
+            kernels.Attention([(short, *PLAIN)], **options)
+    with pytest.raises(ValueError, match=r"torch\.int8 and must be"):
+        kernels.Attention([(kept, *PLAIN)], **{**options, "codes_of": torch.int8})

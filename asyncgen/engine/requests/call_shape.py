@@ -9,17 +9,21 @@ it is calls or that.
 from __future__ import annotations
 
 import json
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from asyncgen.chat_formats.argument_schema import UnwritableError
 from asyncgen.chat_formats.grammar import CallGrammar
 from asyncgen.errors import InvalidRequestError
+from asyncgen.structured.narrowing import narrowed
+from asyncgen.structured.refusing import UnkeptError, refuse_unkept
 from asyncgen.structured.shape import Shape
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
-    from asyncgen.chat_formats.base import ReasoningFormat
+    from asyncgen.chat_formats.base import ReasoningFormat, ToolFormat
     from asyncgen.chat_formats.find import ChatFormats
     from asyncgen.tokenizer import Tokenizer
 
@@ -46,15 +50,16 @@ def call_shape(
     if choice == "auto" and not any(each.get("strict") for each in functions):
         return None
     name = "tools" if choice == "auto" else "tool_choice"
-    writer = _writer(name, tokenizer, formats, given)
+    writer = _writer(tokenizer, formats, given)
     assert formats.tools is not None
-    if choice == "auto":
-        begin = formats.tools.begin
-        return Shape(name, "lark", writer.rest(begin), after=begin, may_never_begin=True)
-    reasoning = formats.reasoning
-    if in_reasoning and reasoning is not None:
-        return Shape(name, "lark", writer.calls(), after=reasoning.end)
-    return Shape(name, "lark", writer.calls(_optional(reasoning)))
+    with _refused(name, choice, formats.tools):
+        if choice == "auto":
+            begin = formats.tools.begin
+            return Shape(name, "lark", writer.rest(begin), after=begin, may_never_begin=True)
+        reasoning = formats.reasoning
+        if in_reasoning and reasoning is not None:
+            return Shape(name, "lark", writer.calls(), after=reasoning.end)
+        return Shape(name, "lark", writer.calls(_optional(reasoning)))
 
 
 def told_shape(
@@ -96,29 +101,38 @@ def shape_beside_calls(
             else f"only a JSON shape can stand beside calls, and `{own.parameter}` gives another"
         )
         raise InvalidRequestError("tool_choice" if choice != "auto" else "tools", choice, allowed)
-    writer = _writer("tools", tokenizer, formats, given)
-    source = writer.calls_or(json.loads(own.source))
+    writer = _writer(tokenizer, formats, given)
+    assert formats.tools is not None
+    with _refused("tools", choice, formats.tools):
+        source = writer.calls_or(json.loads(own.source))
     return replace(own, kind="lark", source=source)
 
 
-def _writer(
-    parameter: str, tokenizer: Tokenizer, formats: ChatFormats, given: Mapping[str, Any]
-) -> CallGrammar:
+@contextmanager
+def _refused(parameter: str, choice: object, tools: ToolFormat) -> Iterator[None]:
+    """Refuse what a format cannot keep to, in the words of the request."""
+    try:
+        yield
+    except UnwritableError as error:
+        allowed = f"calls in the format {tools.name!r} cannot keep to all of its schema: {error}"
+        raise InvalidRequestError(parameter, choice, allowed) from None
+
+
+def _writer(tokenizer: Tokenizer, formats: ChatFormats, given: Mapping[str, Any]) -> CallGrammar:
     """What writes the grammar of a request's calls."""
     assert formats.tools is not None
     choice = given.get("tool_choice", "auto")
-    if formats.tools.words is None:
-        allowed = (
-            f"calls in the format {formats.tools.name!r}, whose arguments are no JSON, cannot be "
-            'enforced: leave out `strict`, and ask with `tool_choice` "auto"'
-        )
-        raise InvalidRequestError(parameter, choice, allowed)
     functions = [tool["function"] for tool in given["tools"]]
     if not isinstance(choice, str):
         functions = [each for each in functions if each["name"] == choice["function"]["name"]]
     is_free = choice == "auto"
+    for each in functions:
+        if not is_free or each.get("strict"):
+            _refuse_unkept(each, "tools" if is_free else "tool_choice")
     schemas = {
-        each["name"]: {} if is_free and not each.get("strict") else each.get("parameters") or {}
+        each["name"]: {}
+        if is_free and not each.get("strict")
+        else narrowed(each.get("parameters") or {})
         for each in functions
     }
     is_single = given.get("parallel_tool_calls") is False or not isinstance(choice, str)
@@ -126,6 +140,14 @@ def _writer(
     added = {} if backend is None else backend.get_added_tokens_decoder()
     special = {token.content: number for number, token in added.items() if token.special}
     return CallGrammar(formats.tools.words, schemas, special, is_single=is_single)
+
+
+def _refuse_unkept(function: Mapping[str, Any], parameter: str) -> None:
+    """Refuse a tool whose schema no grammar keeps to."""
+    try:
+        refuse_unkept(function.get("parameters") or {})
+    except UnkeptError as error:
+        raise InvalidRequestError(parameter, function["name"], str(error)) from None
 
 
 def _optional(reasoning: ReasoningFormat | None) -> ReasoningFormat | None:

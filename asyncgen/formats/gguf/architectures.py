@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from asyncgen.formats.gguf.declaration import Architecture
 from asyncgen.formats.gguf.hybrids import HYBRIDS
+from asyncgen.formats.gguf.latent import DEEPSEEK
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -243,6 +244,7 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
     ),
     "hunyuan-dense": Architecture("hunyuan_v1_dense"),
     "dots1": Architecture("dots1", GROUPED),
+    "deepseek2": DEEPSEEK,
     **HYBRIDS,
 }
 """By the name in ``general.architecture``."""

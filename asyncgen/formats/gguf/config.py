@@ -83,6 +83,8 @@ def config_of(model: GgufModel) -> dict[str, Any]:
     )
     if scaling is not None:
         found["rope_scaling"] = {**scaling, **architecture.rope}
+        if architecture.stretched is not None:
+            found["rope_scaling"] = architecture.stretched(model, prefix, found["rope_scaling"])
     if architecture.more is not None:
         found |= architecture.more(model, prefix)
     for ours, theirs in _TOKENS.items():

@@ -60,8 +60,13 @@ NAMES: Final[Mapping[str, str]] = {
 }
 """Our modules, and their names in GGUF."""
 
-JOINED: Final[Mapping[str, str]] = {"qkv": "attn_qkv", "gate_up": "ffn_up"}
-"""The same where a file has one matrix for several."""
+JOINED: Final[Mapping[str, str]] = {
+    "qkv": "attn_qkv",
+    "gate_up": "ffn_up",
+    "latents": "attn_kv_a_mqa",
+    "queries": "attn_q",
+}
+"""The same where a file has one matrix for several, or no latent rows for queries."""
 
 
 Form = Literal["same", "flat", "window", "decay"]
@@ -99,6 +104,9 @@ class Architecture:
         rope: What belongs to ``rope_scaling``, where positions are stretched.
         more: What is to be worked out.
         places: Tensors of a layer that have another name or form than in checkpoints.
+        values_take_turns: Whether values' heads of the gated delta rule lie by their place beside a
+            head of keys, see `delta`.
+        stretched: What is to be worked out of ``rope_scaling``.
         by_layer: Metadata that differ by layer and are 0 where a layer has none of what they count.
     """
 
@@ -113,4 +121,6 @@ class Architecture:
     rope: Mapping[str, Any] = field(default_factory=dict)
     more: Callable[[GgufModel, str], Mapping[str, Any]] | None = None
     places: Mapping[str, Place] = field(default_factory=dict)
+    stretched: Callable[[GgufModel, str, Mapping[str, Any]], Mapping[str, Any]] | None = None
     by_layer: tuple[str, ...] = ()
+    values_take_turns: bool = False

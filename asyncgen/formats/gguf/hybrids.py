@@ -56,6 +56,18 @@ _SSM_FLAGS: Final = {
     "use_bias": "blk.*.ssm_in.bias",
     "use_conv_bias": "blk.*.ssm_conv1d.bias",
 }
+_LINEAR: Final = {
+    "ssm.conv_kernel": "linear_conv_kernel_dim",
+    "ssm.state_size": "linear_key_head_dim",
+    "ssm.group_count": "linear_num_key_heads",
+    "ssm.time_step_rank": "linear_num_value_heads",
+}
+_SHARED: Final = {
+    "expert_count": "num_experts",
+    "expert_used_count": "num_experts_per_tok",
+    "expert_feed_forward_length": "moe_intermediate_size",
+    "expert_shared_feed_forward_length": "shared_expert_intermediate_size",
+}
 _FALCON_FACTORS: Final[Mapping[str, Any]] = {
     **dict.fromkeys(
         (
@@ -186,7 +198,50 @@ def _lfm2(model: GgufModel, prefix: str) -> Mapping[str, Any]:
     return _kinds(model, "layer_types", "conv")
 
 
+def _delta(model: GgufModel, prefix: str) -> Mapping[str, Any]:
+    """Which layers attend, and the size of a value."""
+    metadata = model.metadata
+    layers = metadata.whole(f"{prefix}block_count") or 0
+    layers -= metadata.whole(f"{prefix}nextn_predict_layers") or 0
+    heads = metadata.whole(f"{prefix}ssm.time_step_rank") or 1
+    kinds = ("linear_attention", "full_attention")
+    return {
+        "layer_types": [
+            kinds[f"blk.{layer}.attn_q.weight" in model.tensors]
+            for layer in range(min(layers, len(model.tensors)))
+        ],
+        "linear_value_head_dim": _channels(model, prefix) // heads,
+    }
+
+
+_DELTA: Final[Mapping[str, Any]] = {
+    "flags": {"attention_bias": "blk.*.attn_q.bias"},
+    "names": {"post_norm": "post_attention_norm"},
+    "places": {
+        "attn_qkv.weight": Place("mixer.in_proj_qkv.weight"),
+        "attn_gate.weight": Place("mixer.in_proj_z.weight"),
+        "ssm_alpha.weight": Place("mixer.in_proj_a.weight"),
+        "ssm_beta.weight": Place("mixer.in_proj_b.weight"),
+        "ssm_in.weight": Place("mixer.in_proj_qkvz.weight"),
+        "ssm_ba.weight": Place("mixer.in_proj_ba.weight"),
+        "ssm_conv1d.weight": Place("mixer.conv1d.weight", "window"),
+        "ssm_a": Place("mixer.A_log", "decay"),
+        "ssm_dt.bias": Place("mixer.dt_bias"),
+        "ssm_norm.weight": Place("mixer.norm.weight"),
+        "ssm_out.weight": Place("mixer.out_proj.weight"),
+    },
+    "plus_one": True,
+    "has_parts": True,
+    "more": _delta,
+}
+"""What Qwen3-Next and Qwen 3.5 share."""
+
 HYBRIDS: Final[Mapping[str, Architecture]] = {
+    "qwen3next": Architecture("qwen3_next", {**_LINEAR, **_SHARED}, **_DELTA),
+    "qwen35": Architecture("qwen3_5_text", _LINEAR, values_take_turns=True, **_DELTA),
+    "qwen35moe": Architecture(
+        "qwen3_5_moe_text", {**_LINEAR, **_SHARED}, values_take_turns=True, **_DELTA
+    ),
     "mamba": Architecture(
         "mamba",
         {**_SSM, "ssm.inner_size": "intermediate_size", "ssm.time_step_rank": "time_step_rank"},

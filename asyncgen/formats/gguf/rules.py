@@ -16,10 +16,13 @@ import torch
 
 from asyncgen.checkpoint import Checkpoint, StoredTensor
 from asyncgen.errors import UnsupportedModelError
+from asyncgen.formats.gguf import latent
 from asyncgen.formats.gguf.config import architecture_of
 from asyncgen.formats.gguf.declaration import JOINED, NAMES, Place
+from asyncgen.formats.gguf.delta import LEAVE, delta_rules, separate, turned_columns
 from asyncgen.formats.gguf.tensors import read_as, read_packed
 from asyncgen.models.arch.registry import FAMILIES
+from asyncgen.models.family.delta import DeltaPlan
 from asyncgen.models.weight_rules import weight_rules
 
 if TYPE_CHECKING:
@@ -66,8 +69,9 @@ def gguf_rules(model: GgufModel, config: ModelConfig) -> tuple[WeightRule, ...]:
         )
         for block in config.blocks
     )
-    seen = replace(config, names=names, blocks=blocks)
-    return weight_rules(seen, replace(family, is_transposed=False))
+    seen = separate(replace(config, names=names, blocks=blocks), model)
+    rules = weight_rules(seen, replace(family, is_transposed=False))
+    return delta_rules(rules, model, seen, takes_turns=architecture.values_take_turns)
 
 
 def gguf_checkpoint(model: GgufModel, config: ModelConfig) -> Checkpoint:
@@ -86,8 +90,18 @@ def gguf_checkpoint(model: GgufModel, config: ModelConfig) -> Checkpoint:
         less = 1.0 if architecture.plus_one and name.endswith("norm.weight") else 0.0
         layer, _, rest = name.removeprefix("blk.").partition(".")
         place = architecture.places.get(rest)
-        if place is not None:
-            tensors[f"blk.{layer}.{place.name}"] = _placed(tensor, place)
+        keys = model.tensors.get(f"blk.{layer}.{latent.KEYS}")
+        both = latent.joined(keys, tensor) if rest == latent.VALUES and keys else None
+        if both is not None:
+            tensors[f"blk.{layer}.{latent.BOTH}"] = both
+        elif rest == latent.KEYS:
+            continue
+        elif place is not None:
+            found = _placed(tensor, place)
+            mixer = config.blocks[_layer(name)].mixer
+            if architecture.values_take_turns and rest == LEAVE and isinstance(mixer, DeltaPlan):
+                found = turned_columns(found, tensor, mixer)
+            tensors[f"blk.{layer}.{place.name}"] = found
         elif stem.endswith("_exps") and len(tensor.shape) > 1:
             for expert in range(tensor.shape[0]):
                 tensors[f"{stem}.{expert}.{kind}"] = _stored(tensor, less, expert)

@@ -110,6 +110,7 @@ FAMILY = Family(
         "hidden_act": "silu",
         "mla_use_nope": True,
         "moe_layer_freq": 1,
+        "tie_word_embeddings": False,
     },
     kv_heads=latent_kv_heads,
     positions="none",

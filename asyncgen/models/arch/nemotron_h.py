@@ -1,20 +1,27 @@
-"""Nemotron-H: blocks of a single part each: Mamba 2, attention without a rope, or a plain
-feed-forward of squared rectifiers."""
+"""Nemotron-H and Nemotron 3: blocks of a single part each: Mamba 2, attention without a rope, or a
+plain feed-forward of squared rectifiers, which may be one of experts."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from asyncgen.models.family.declaration import LLAMA_NAMES, Family, flag
-from asyncgen.models.family.layer_kinds import FEED, FULL, STATE, listed, num_layers
+from asyncgen.models.family.expert_values import grouped_plan
+from asyncgen.models.family.layer_kinds import EXPERTS, FEED, FULL, STATE, listed, num_layers
 from asyncgen.models.family.states import MAMBA_2, dual_plan
 from asyncgen.models.family.values import MOST_LAYERS
 
 if TYPE_CHECKING:
+    from asyncgen.models.family.experts import ExpertsPlan
     from asyncgen.models.family.values import ConfigValues, Kinds
 
-_KINDS = {"mamba": STATE, "attention": FULL, STATE: STATE, FULL: FULL, FEED: FEED}
-_LETTERS = {"M": STATE, "*": FULL, "-": FEED}
+_KINDS = {
+    "mamba": STATE,
+    "attention": FULL,
+    **{kind: kind for kind in (STATE, FULL, FEED, EXPERTS)},
+}
+_LETTERS = {"M": STATE, "*": FULL, "-": FEED, "E": EXPERTS}
 
 
 def _layers(values: ConfigValues) -> int:
@@ -32,8 +39,19 @@ def _kinds(values: ConfigValues) -> Kinds:
         return listed(lambda values, layer: STATE, _KINDS, "layers_block_type", _layers)(values)
     count = _layers(values)
     if not isinstance(pattern, str) or len(pattern) != count or {*pattern} - {*_LETTERS}:
-        raise values.bad("hybrid_override_pattern", pattern, "supported are M, * and -")
+        raise values.bad("hybrid_override_pattern", pattern, "supported are M, *, - and E")
     return tuple(_LETTERS[letter] for letter in pattern)
+
+
+def _experts(values: ConfigValues, layer: int) -> ExpertsPlan | None:
+    kinds = values.once("hybrid_override_pattern", lambda stated: _kinds(values))
+    if kinds[layer] != EXPERTS:
+        return None
+    values.require("mlp_bias", False)
+    plan = grouped_plan(values, is_gated=False)
+    shared = values.count("moe_shared_expert_intermediate_size")
+    latent = values.count_or_none("moe_latent_size")
+    return replace(plan, shared_width=shared, latent=latent or 0)
 
 
 FAMILY = Family(
@@ -50,13 +68,22 @@ FAMILY = Family(
         "output": "mixer.o_proj",
         "up": "mixer.up_proj",
         "down": "mixer.down_proj",
+        "router": "mixer.gate",
+        "correction": "mixer.gate.e_score_correction_bias",
+        "experts_enter": "mixer.fc1_latent_proj",
+        "experts_gate_up": "mixer.experts.*.up_proj",
+        "experts_down": "mixer.experts.*.down_proj",
+        "experts_leave": "mixer.fc2_latent_proj",
+        "shared_gate_up": "mixer.shared_experts.up_proj",
+        "shared_down": "mixer.shared_experts.down_proj",
     },
+    unneeded=(r"^mtp\.",),
     defaults={
         **MAMBA_2,
         "vocab_size": 131072,
         "hidden_size": 4096,
         "intermediate_size": 21504,
-        "num_hidden_layers": 52,
+        "layers_block_type": (STATE, EXPERTS, FULL, FEED),
         "num_attention_heads": 32,
         "num_key_value_heads": 8,
         "head_dim": 128,
@@ -67,12 +94,22 @@ FAMILY = Family(
         "state_size": 128,
         "mamba_num_heads": 128,
         "mamba_head_dim": 64,
+        "num_experts": 8,
+        "num_experts_per_tok": 2,
+        "n_shared_experts": 1,
+        "n_group": 1,
+        "topk_group": 1,
+        "norm_topk_prob": True,
+        "routed_scaling_factor": 1.0,
+        "moe_intermediate_size": 7688,
+        "moe_shared_expert_intermediate_size": 7688,
         "bos_token_id": 1,
         "eos_token_id": 2,
         "pad_token_id": 0,
     },
     spellings={
         "hidden_act": "mlp_hidden_act",
+        "num_experts": "n_routed_experts",
         "rms_norm_eps": "layer_norm_epsilon",
         "state_size": "ssm_state_size",
     },
@@ -88,7 +125,8 @@ FAMILY = Family(
     mixer=lambda values, layer: dual_plan(
         values, heads_key="mamba_num_heads", size_key="mamba_head_dim", channels=0
     ),
-    has_feed_forward=lambda values, layer, kind: kind == FEED,
+    has_feed_forward=lambda values, layer, kind: kind in (FEED, EXPERTS),
+    experts=_experts,
     is_gated=False,
     up_bias=flag("mlp_bias"),
     down_bias=flag("mlp_bias"),

@@ -47,7 +47,7 @@ def check_sizes(config: ModelConfig, shapes: Mapping[str, tuple[int, ...]]) -> N
     longest = max((max(shape) for shape in shapes.values() if shape and 0 not in shape), default=0)
     sizes = {field: getattr(config, field, 0) for field in _SIZES}
     experts = [block.experts for block in config.blocks if block.experts is not None]
-    if len(experts) == len(config.blocks):
+    if experts and all(block.experts or not block.has_feed_forward for block in config.blocks):
         sizes["intermediate_size"] = max(plan.width for plan in experts)
     heads, head = config.num_attention_heads, config.head_dim
     latent = config.blocks[0].latent

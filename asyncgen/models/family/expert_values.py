@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from asyncgen.models.family.declaration import LLAMA_NAMES
 from asyncgen.models.family.experts import MOST_EXPERTS, ExpertsPlan, GatePlan, Routing
@@ -34,7 +34,8 @@ MIXTRAL_NAMES: Mapping[str, str] = {
 """Names of Mixtral's weights."""
 
 
-_GATES: Mapping[str, Literal["silu", "gelu", "gelu_tanh"]] = {
+_Gate: TypeAlias = Literal["silu", "gelu", "gelu_tanh", "relu", "relu2"]
+_GATES: Mapping[str, _Gate] = {
     "silu": "silu",
     "swish": "silu",
     "gelu": "gelu",
@@ -43,16 +44,23 @@ _GATES: Mapping[str, Literal["silu", "gelu", "gelu_tanh"]] = {
     "gelu_pytorch_tanh": "gelu_tanh",
 }
 """What an expert's gate is, by its activation."""
+_PLAIN: Mapping[str, _Gate] = {**_GATES, "relu": "relu", "relu2": "relu2"}
+"""The same of experts without a gate."""
 
 
 def experts_plan(
-    values: ConfigValues, *, width: str = "moe_intermediate_size", **routing: Any
+    values: ConfigValues,
+    *,
+    width: str = "moe_intermediate_size",
+    is_gated: bool = True,
+    **routing: Any,
 ) -> ExpertsPlan:
     """Read ``num_experts``, ``num_experts_per_tok`` and the width of an expert.
 
     Args:
         values: The file's values.
         width: Key of the width.
+        is_gated: Whether experts have gates.
         **routing: What else there is to `Routing`.
     """
     experts = values.count("num_experts", most=MOST_EXPERTS)
@@ -62,18 +70,21 @@ def experts_plan(
         key = "num_experts_per_tok"
         raise values.bad(key, plan.chosen, f"only {allowed} experts can be chosen")
     act = values.activation()
-    if act not in _GATES:
-        raise values.bad("hidden_act", act, f"experts have one of {', '.join(_GATES)}")
-    return ExpertsPlan(experts, values.count(width), plan, GatePlan(_GATES[act]))
+    known = _GATES if is_gated else _PLAIN
+    if act not in known:
+        raise values.bad("hidden_act", act, f"experts have one of {', '.join(known)}")
+    gate = GatePlan(known[act], is_gated=is_gated)
+    return ExpertsPlan(experts, values.count(width), plan, gate)
 
 
-def grouped_plan(values: ConfigValues) -> ExpertsPlan:
+def grouped_plan(values: ConfigValues, *, is_gated: bool = True) -> ExpertsPlan:
     """DeepSeek-V3's: groups, a sigmoid, a correction of scores, shared experts."""
     values.require("scoring_func", "sigmoid", "noaux_tc")  # as dots.llm1 says it
     values.require("topk_method", "noaux_tc")
     groups, chosen_groups = _groups(values)
     plan = experts_plan(
         values,
+        is_gated=is_gated,
         scoring="sigmoid",
         is_normalised=values.flag("norm_topk_prob"),
         scale=values.positive("routed_scaling_factor", 1.0),

@@ -55,11 +55,19 @@ class GatePlan:
             ``limit``, times one more than the second, which lies within ± ``limit``.
         alpha: See above.
         limit: See above.
+        is_gated: Whether there is a gate at all; else all of the first product is activated, by
+            what ``kind`` says, which may be ``"relu"`` or ``"relu2"`` too.
     """
 
-    kind: Literal["silu", "gelu", "gelu_tanh", "clamped"] = "silu"
+    kind: Literal["silu", "gelu", "gelu_tanh", "clamped", "relu", "relu2"] = "silu"
     alpha: float = 1.702
     limit: float = 7.0
+    is_gated: bool = True
+
+    @property
+    def parts(self) -> int:
+        """How many times as wide as an expert its first product is."""
+        return 2 if self.is_gated else 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +84,8 @@ class ExpertsPlan:
         is_corrected: Whether scores are corrected for the choice, but not for the weights
             (DeepSeek-V3, section 2.1.2).
         shared_width: Of the expert that every token passes through as well; 0: there is none.
+        latent: Size of the rows that experts take and give, where a product leads there and one
+            back; 0: they take and give the stream, as the shared one does.
         scale: Factor on what all of them give together.
         is_shared_gated: Whether the sigmoid of a logit of its own is a factor on what that gives.
         has_row_of_corrections: Whether files store corrections as a matrix of one row.
@@ -94,6 +104,7 @@ class ExpertsPlan:
     has_router_bias: bool = False
     is_corrected: bool = False
     shared_width: int = 0
+    latent: int = 0
     scale: float = 1.0
     is_shared_gated: bool = False
     has_row_of_corrections: bool = False

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
 from asyncgen.models.family.convolution import ConvolutionPlan
 from asyncgen.models.family.delta import MOST_WINDOW, DeltaPlan
+from asyncgen.models.family.griffin import GriffinPlan
 from asyncgen.models.family.lightning import LightningPlan
 
 if TYPE_CHECKING:
@@ -94,7 +95,7 @@ class StatePlan:
         return self.heads, self.channels // self.heads, self.size
 
 
-MixerPlan: TypeAlias = StatePlan | DeltaPlan | ConvolutionPlan | LightningPlan
+MixerPlan: TypeAlias = StatePlan | DeltaPlan | ConvolutionPlan | LightningPlan | GriffinPlan
 """Whatever mixes tokens with a state."""
 
 

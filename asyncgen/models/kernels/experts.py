@@ -32,6 +32,8 @@ PLAIN_GATES: Mapping[str, Callable[[Tensor], Tensor]] = {
     "silu": F.silu,
     "gelu": F.gelu,
     "gelu_tanh": lambda gate: F.gelu(gate, approximate="tanh"),
+    "relu": F.relu,
+    "relu2": lambda x: F.relu(x).square(),
 }
 
 
@@ -41,6 +43,13 @@ def pass_gate(plan: GatePlan, gate: Tensor, up: Tensor) -> Tensor:
         return PLAIN_GATES[plan.kind](gate) * up
     gate, up = gate.clamp(max=plan.limit), up.clamp(-plan.limit, plan.limit)
     return (up + 1) * gate * torch.sigmoid(plan.alpha * gate)
+
+
+def activate(plan: GatePlan, wide: Tensor) -> Tensor:
+    """What becomes of a first product ``[..., width]``, twice that where there is a gate."""
+    if not plan.is_gated:
+        return PLAIN_GATES[plan.kind](wide)
+    return pass_gate(plan, *wide.chunk(2, dim=-1))
 
 
 class DenseStack:
@@ -224,8 +233,11 @@ class Experts(Prepared):
         router: Logits of the experts; behind them, where there is one, that of the gate of the
             shared expert.
         correction: What is added to scores for the choice, or ``None``.
-        gate_up: First projection of all experts, a gate's and, behind it, what it lets through.
+        enter: Makes of rows those that experts take, where these are others, or ``None``.
+        gate_up: First projection of all experts, a gate's and, behind it, what it lets through; or
+            what is activated.
         down: Second projection of all experts.
+        leave: Leads back, or ``None``.
         shared_gate_up: First projection of the shared expert, or ``None``.
         shared_down: Second one.
     """
@@ -241,16 +253,19 @@ class Experts(Prepared):
         super().__init__()
         self.plan = plan
         count, width, shared = plan.experts, plan.width, plan.shared_width
+        inner, parts, gates = plan.latent or hidden, plan.gate.parts, plan.gate.is_gated
         self.router = Router(
             hidden, count + plan.is_shared_gated, plan.has_router_bias, dtype=dtype
         )
         self.correction = Exact(count) if plan.is_corrected else None
-        self.gate_up = Stack(count, hidden, 2 * width, plan.has_bias, dtype=dtype, gates=True)
-        self.down = Stack(count, width, hidden, plan.has_bias, dtype=dtype)
+        self.enter = Linear(hidden, inner, dtype=dtype) if plan.latent else None
+        self.gate_up = Stack(count, inner, parts * width, plan.has_bias, dtype=dtype, gates=gates)
+        self.down = Stack(count, width, inner, plan.has_bias, dtype=dtype)
+        self.leave = Linear(inner, hidden, dtype=dtype) if plan.latent else None
         self.shared_gate_up = self.shared_down = None
         if shared:
             self.shared_gate_up = Linear(
-                hidden, 2 * shared, dtype=dtype, gates=True, activation=plan.gate.kind
+                hidden, parts * shared, dtype=dtype, gates=gates, activation=plan.gate.kind
             )
             self.shared_down = Linear(shared, hidden, dtype=dtype)
 
@@ -265,10 +280,10 @@ class Experts(Prepared):
             down, NativeStack | PackedStack
         ):
             assert native.kernels is not None and isinstance(router, NativeKernel)
-            shared: list[Any] = [
-                None if one is None else one.ready()
-                for one in (self.shared_gate_up, self.shared_down)
-            ]
+            beside = self.enter, self.leave, self.shared_gate_up, self.shared_down
+            enter, leave, shared_gate_up, shared_down = (
+                None if one is None else one.ready().compiled for one in beside
+            )
             compiled = native.kernels.Experts(
                 router.compiled,
                 gate_up.compiled,
@@ -277,8 +292,10 @@ class Experts(Prepared):
                 gate=plan.gate.kind,
                 alpha=plan.gate.alpha,
                 limit=plan.gate.limit,
-                shared_gate_up=shared[0] and shared[0].compiled,
-                shared_down=shared[1] and shared[1].compiled,
+                enter=enter,
+                leave=leave,
+                shared_gate_up=shared_gate_up,
+                shared_down=shared_down,
                 is_shared_gated=plan.is_shared_gated,
             )
             self._plan = (compiled.add_to, compiled)
@@ -338,24 +355,27 @@ class Experts(Prepared):
         """What chosen experts make of rows ``[N, E]``, added up, in the dtype of the weights."""
         routing, count = self.plan.routing, self.plan.experts
         sorted_ids, order = ids.flatten().sort(stable=True)  # pairs, by experts
+        x = x if self.enter is None else self.enter.ready().product(x)
         every = torch.arange(count, device=x.device)
         ends = torch.searchsorted(sorted_ids, every, right=True, out_int32=True)
         rows = x.index_select(0, order // routing.chosen)  # [P, E]
         if routing.weighs_inputs:
             rows = rows * weights.flatten()[order, None].to(rows.dtype)
             weights = torch.ones_like(weights)
-        gate_up = self.gate_up.ready().product(rows, sorted_ids, ends)
-        activated = pass_gate(self.plan.gate, *gate_up.chunk(2, dim=-1))
+        activated = activate(self.plan.gate, self.gate_up.ready().product(rows, sorted_ids, ends))
         found = self.down.ready().product(activated, sorted_ids, ends)
         results = torch.empty_like(found).index_copy_(0, order, found)
         results = results.view(x.shape[0], routing.chosen, -1)  # [N, C, E]
-        return (results.to(weights.dtype) * weights[..., None]).sum(1)
+        total = (results.to(weights.dtype) * weights[..., None]).sum(1)
+        if self.leave is None:
+            return total
+        return self.leave.ready().product(total.to(found.dtype)).to(total.dtype)
 
     def _shared(self, x: Tensor) -> Tensor:
         """What the shared expert makes of rows ``[N, E]``."""
         assert self.shared_gate_up is not None and self.shared_down is not None
         kernel = self.shared_gate_up.ready()
         activated = kernel.product(x)
-        if not kernel.is_gated:
-            activated = pass_gate(self.plan.gate, *activated.chunk(2, dim=-1))
+        if kernel.activation is None:
+            activated = activate(self.plan.gate, activated)
         return self.shared_down.ready().product(activated)

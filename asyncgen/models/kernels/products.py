@@ -66,6 +66,7 @@ import torch
 from torch import Tensor
 
 from asyncgen import native
+from asyncgen.models.kernels.native_half import HalfKernel
 from asyncgen.models.kernels.native_linear import NativeKernel, widens
 
 FEW_ROWS: Final = 16
@@ -414,6 +415,8 @@ def choose_kernel(
         return DenseKernel(weight.t(), bias)
     if native.supports(dtype):
         return NativeKernel(weight, bias, gates, dtype, activation)
+    if dtype == torch.float16 and widens(dtype, torch.float32):
+        return HalfKernel.of(weight, bias, gates, activation)
     if packs(weight.dtype):
         return PackedKernel(weight, bias)
     if chunks(weight.dtype, *weight.shape):
@@ -446,7 +449,9 @@ def has_intel_kernels() -> bool:
 
 def is_laid_out_anew(dtype: torch.dtype, out_features: int, in_features: int) -> bool:
     """Whether the fastest kernel on the CPU wants a copy of such a weight in another layout."""
-    return native.supports(dtype) or packs(dtype) or chunks(dtype, out_features, in_features)
+    if native.supports(dtype) or (dtype == torch.float16 and widens(dtype, torch.float32)):
+        return True
+    return packs(dtype) or chunks(dtype, out_features, in_features)
 
 
 def packs(dtype: torch.dtype) -> bool:

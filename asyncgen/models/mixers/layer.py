@@ -12,23 +12,26 @@ import torch
 from asyncgen.models.block import DecoderLayer
 from asyncgen.models.family.convolution import ConvolutionPlan
 from asyncgen.models.family.delta import DeltaPlan
+from asyncgen.models.family.griffin import GriffinPlan
 from asyncgen.models.family.lightning import LightningPlan
+from asyncgen.models.family.states import StatePlan
 from asyncgen.models.kernels.norm import NativeScaler, make_scaler
 from asyncgen.models.mixers.convolution import ConvolutionMixer
 from asyncgen.models.mixers.delta import DeltaMixer
+from asyncgen.models.mixers.griffin import GriffinMixer
 from asyncgen.models.mixers.lightning import LightningMixer
 from asyncgen.models.mixers.mamba import DualMixer, SelectiveMixer
 from asyncgen.models.mixers.native import add_mixed
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from torch import Tensor
 
     from asyncgen.models.block import Workspace
     from asyncgen.models.config import ModelConfig
     from asyncgen.models.family.states import MixerPlan
-    from asyncgen.models.kernels.blocks import Block
+    from asyncgen.models.kernels.blocks import Block, Mixer
 
 
 class MixerLayer(DecoderLayer):
@@ -119,14 +122,17 @@ class MixerLayer(DecoderLayer):
             x.add_(mixed.mul_(scale))
 
 
-def make_mixer(
-    plan: MixerPlan, hidden: int, dtype: torch.dtype
-) -> SelectiveMixer | DualMixer | DeltaMixer | ConvolutionMixer | LightningMixer:
+def make_mixer(plan: MixerPlan, hidden: int, dtype: torch.dtype) -> Mixer:
     """The mixer of a plan, over a stream of a width, with products of a dtype."""
-    if isinstance(plan, DeltaPlan):
-        return DeltaMixer(plan, hidden, dtype)
-    if isinstance(plan, ConvolutionPlan):
-        return ConvolutionMixer(plan, hidden, dtype)
-    if isinstance(plan, LightningPlan):
-        return LightningMixer(plan, hidden, dtype)
-    return (SelectiveMixer if plan.kind == "selective" else DualMixer)(plan, hidden, dtype)
+    if isinstance(plan, StatePlan):
+        kind = SelectiveMixer if plan.kind == "selective" else DualMixer
+        return kind(plan, hidden, dtype)
+    return _MIXERS[type(plan)](plan, hidden, dtype)
+
+
+_MIXERS: dict[type, Callable[[Any, int, torch.dtype], Mixer]] = {
+    ConvolutionPlan: ConvolutionMixer,
+    DeltaPlan: DeltaMixer,
+    GriffinPlan: GriffinMixer,
+    LightningPlan: LightningMixer,
+}

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 from asyncgen.models.family.convolution import ConvolutionPlan
 from asyncgen.models.family.delta import DeltaPlan
+from asyncgen.models.family.griffin import GriffinPlan
 from asyncgen.models.family.lightning import LightningPlan
+from asyncgen.models.mixers.griffin import griffin_rules
 from asyncgen.models.mixers.lightning import lightning_rules
 from asyncgen.weight_map import WeightRule, module_rules
 
@@ -36,6 +38,8 @@ def mixer_rules(config: ModelConfig, index: int, plan: MixerPlan) -> list[Weight
         return _convolution_rules(target, stored, hidden, plan)
     if isinstance(plan, LightningPlan):
         return lightning_rules(target, stored, hidden, plan)
+    if isinstance(plan, GriffinPlan):
+        return griffin_rules(target, stored, hidden, plan)
     return _mamba_rules(target, stored, hidden, plan)
 
 

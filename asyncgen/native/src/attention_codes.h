@@ -33,24 +33,18 @@ float scale_of(const T* from, std::int64_t size, float most) {
   return scale < LEAST_SCALE ? 0.0f : scale;
 }
 
-// Calls `use(at, integers)` for sixteen of a vector after another; zeros where its scale is none.
-template <typename T, typename Use>
-void for_integers(const T* from, std::int64_t size, float scale, Use use) {
-  const bool is_number = scale > 0.0f;
-  const f32x16 divisor = _mm512_set1_ps(is_number ? scale : 1.0f);
-  for (std::int64_t at = 0; at < size; at += LANES) {
-    use(at, _mm512_div_ps(load(from + at, is_number ? first_lanes(size - at) : 0), divisor));
-  }
-}
-
 // Writes one head's key or value in codes: rounded to the nearest, ties to even.
 template <typename T>
 void keep_number(const T* from, const Store<Coded<T>>& to, std::int64_t spot, std::int64_t size) {
   const float scale = to.scales[spot] = scale_of(from, size, MOST_CODE);
   std::int8_t* codes = to.numbers + spot * size;
-  for_integers(from, size, scale, [&](std::int64_t at, f32x16 x) {
-    _mm512_mask_cvtsepi32_storeu_epi8(codes + at, first_lanes(size - at), _mm512_cvtps_epi32(x));
-  });
+  const bool is_number = scale > 0.0f;  // else all codes are zero
+  const f32x16 divisor = _mm512_set1_ps(is_number ? scale : 1.0f);
+  for (std::int64_t at = 0; at < size; at += LANES) {
+    const __mmask16 lanes = first_lanes(size - at);
+    const f32x16 x = _mm512_div_ps(load(from + at, is_number ? lanes : 0), divisor);
+    _mm512_mask_cvtsepi32_storeu_epi8(codes + at, lanes, _mm512_cvtps_epi32(x));
+  }
 }
 
 // A query as integers of 16 bits, with zeros up to `width`. The second and third number of each
@@ -61,10 +55,14 @@ float keep_query(const T* from, std::int64_t size, std::int64_t width, std::int1
       _mm512_set_epi32(15, 13, 14, 12, 11, 9, 10, 8, 7, 5, 6, 4, 3, 1, 2, 0);
   const float scale = scale_of(from, size, MOST_NUMBER);
   if (width != size) std::memset(to, 0, width * sizeof(std::int16_t));
-  for_integers(from, size, scale, [&](std::int64_t at, f32x16 x) {
-    const __m512i numbers = _mm512_cvtps_epi32(_mm512_permutex2var_ps(x, order, x));
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + at), _mm512_cvtsepi32_epi16(numbers));
-  });
+  const bool is_number = scale > 0.0f;
+  const f32x16 factor = _mm512_set1_ps(is_number ? 1.0f / scale : 0.0f);
+  for (std::int64_t at = 0; at < size; at += LANES) {
+    const f32x16 all = load(from + at, is_number ? first_lanes(size - at) : 0);
+    const f32x16 x = _mm512_mul_ps(_mm512_permutex2var_ps(all, order, all), factor);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + at),
+                        _mm512_cvtsepi32_epi16(_mm512_cvtps_epi32(x)));
+  }
   return scale;
 }
 
@@ -80,27 +78,44 @@ inline __m512i repeat_pair(const std::int16_t* pair) {
   return _mm512_set1_epi32(both);
 }
 
-// Scores of some queries and a block of turned keys, of which each word is four codes. Calls
-// `meanwhile` for each word.
+// Sixteen integers. GCC keeps sums in registers if they are of this type all along, and in memory if
+// they are of the intrinsics' own.
+using i32x16 = std::int32_t __attribute__((vector_size(64)));
+
+inline i32x16 add_pairs(i32x16 sums, __m512i a, __m512i b) {
+  return (i32x16)_mm512_dpwssd_epi32((__m512i)sums, a, b);
+}
+inline f32x16 as_floats(i32x16 sums) { return _mm512_cvtepi32_ps((__m512i)sums); }
+
+// A block of keys, turned: [pairs, BLOCK] of two integers of 16 bits. Calls `meanwhile` as often as
+// there are pairs.
+template <typename Meanwhile = Nothing>
+void keep_pairs(const std::int8_t* block, std::int64_t width, float* to, Meanwhile meanwhile = {}) {
+  for (std::int64_t first = 0; first < BLOCK; first += LANES, block += LANES * width) {
+    for_columns(block, width, width / IN_WORD<std::int8_t>, [&](std::int64_t word, __m512i column) {
+      float* pairs = to + 2 * word * BLOCK + first;
+      _mm512_store_si512(pairs, even_codes(column));
+      _mm512_store_si512(pairs + BLOCK, odd_codes(column));
+      meanwhile();
+    });
+  }
+}
+
+// Scores of some queries and a block of turned keys. Calls `meanwhile` for each pair.
 template <int ROWS, std::int64_t STRIDE, typename Meanwhile = Nothing>
 void score_codes(const std::int16_t* queries, const float* query_scales, std::int64_t width,
                  const float* columns, const float* key_scales, float* scores,
                  Meanwhile meanwhile = {}) {
-  __m512i low[ROWS], high[ROWS];
-  for (int row = 0; row < ROWS; ++row) low[row] = high[row] = _mm512_setzero_si512();
-  for (std::int64_t at = 0; at < width; at += IN_WORD<std::int8_t>, columns += BLOCK) {
+  i32x16 low[ROWS], high[ROWS];
+  for (int row = 0; row < ROWS; ++row) low[row] = high[row] = i32x16{};
+  for (std::int64_t at = 0; at < width; at += 2, columns += BLOCK) {
     meanwhile();
     const __m512i a = _mm512_load_si512(columns), b = _mm512_load_si512(columns + LANES);
-    const __m512i a_even = even_codes(a), a_odd = odd_codes(a);
-    const __m512i b_even = even_codes(b), b_odd = odd_codes(b);
 #pragma GCC unroll 12
     for (int row = 0; row < ROWS; ++row) {
-      const __m512i even = repeat_pair(queries + row * QUERY + at);
-      const __m512i odd = repeat_pair(queries + row * QUERY + at + 2);
-      low[row] = _mm512_dpwssd_epi32(low[row], even, a_even);
-      high[row] = _mm512_dpwssd_epi32(high[row], even, b_even);
-      low[row] = _mm512_dpwssd_epi32(low[row], odd, a_odd);
-      high[row] = _mm512_dpwssd_epi32(high[row], odd, b_odd);
+      const __m512i pair = repeat_pair(queries + row * QUERY + at);
+      low[row] = add_pairs(low[row], pair, a);
+      high[row] = add_pairs(high[row], pair, b);
     }
   }
   const f32x16 low_scales = _mm512_loadu_ps(key_scales);
@@ -108,8 +123,8 @@ void score_codes(const std::int16_t* queries, const float* query_scales, std::in
   for (int row = 0; row < ROWS; ++row) {
     const f32x16 scale = _mm512_set1_ps(query_scales[row]);
     float* to = scores + row * STRIDE;
-    const f32x16 a = _mm512_mul_ps(_mm512_cvtepi32_ps(low[row]), scale);
-    const f32x16 b = _mm512_mul_ps(_mm512_cvtepi32_ps(high[row]), scale);
+    const f32x16 a = _mm512_mul_ps(as_floats(low[row]), scale);
+    const f32x16 b = _mm512_mul_ps(as_floats(high[row]), scale);
     _mm512_storeu_ps(to, _mm512_mul_ps(a, low_scales));
     _mm512_storeu_ps(to + LANES, _mm512_mul_ps(b, high_scales));
   }
@@ -149,7 +164,7 @@ class FewCodes {
       const std::int8_t* block = keys.block(base + at, memory_->block);
       const float* scales = keys.scales(base + at, memory_->block_scales);
       Lines lines = ahead.next_block();
-      keep_columns(block, width_, memory_->columns, [&] { lines.ask(); });
+      keep_pairs(block, width_, memory_->columns, [&] { lines.ask(); });
       for (std::int64_t group = 0; group < groups; ++group) {
         const std::int64_t first = count * group / groups, end = count * (group + 1) / groups;
         with_count<SCORED>(end - first, [&](auto rows) {
@@ -195,7 +210,7 @@ class FewCodes {
   struct Memory {
     alignas(64) std::int16_t queries[FEW_QUERIES * QUERY];
     alignas(64) float scales[FEW_QUERIES];  // of queries
-    alignas(64) float columns[BLOCK * MOST_SIZE / IN_WORD<std::int8_t>];
+    alignas(64) float columns[BLOCK * MOST_SIZE / 2];
     alignas(64) std::int8_t block[BLOCK * MOST_SIZE];
     alignas(64) float block_scales[BLOCK];
   };
@@ -228,7 +243,7 @@ class ManyCodes {
 
   void pack_keys(const Reader<Coded<T>>& keys, std::int64_t base, Range range) {
     for (std::int64_t at = range.first; at < range.end; at += BLOCK) {
-      keep_columns(keys.block(base + at, memory_->block), width_, columns(at));
+      keep_pairs(keys.block(base + at, memory_->block), width_, columns(at));
       keep_scales(keys.scales(base + at, memory_->block_scales), memory_->key_scales + at);
     }
   }
@@ -279,8 +294,7 @@ class ManyCodes {
   struct Memory : ChunkSpace {
     alignas(64) std::int16_t queries[MOST_QUERIES * QUERY];
     alignas(64) float scales[MOST_QUERIES];  // of queries
-    // [blocks, words, BLOCK]
-    alignas(64) float keys[SPLIT * MOST_SIZE / IN_WORD<std::int8_t>];
+    alignas(64) float keys[SPLIT * MOST_SIZE / 2];  // [blocks, pairs, BLOCK]
     alignas(64) float values[SPLIT * MOST_SIZE];  // codes, [width / VALUES, SPLIT, VALUES]
     alignas(64) float key_scales[SPLIT], value_scales[SPLIT];
     alignas(64) std::int8_t block[BLOCK * MOST_SIZE];
@@ -290,9 +304,7 @@ class ManyCodes {
   static void keep_scales(const float* from, float* to) {
     std::memcpy(to, from, BLOCK * sizeof(float));
   }
-  float* columns(std::int64_t at) const {
-    return memory_->keys + at * (width_ / IN_WORD<std::int8_t>);
-  }
+  float* columns(std::int64_t at) const { return memory_->keys + at * (width_ / 2); }
   float* panel(std::int64_t column) const {
     return memory_->values + column / VALUES * SPLIT * VALUES;
   }

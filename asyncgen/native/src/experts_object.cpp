@@ -14,12 +14,13 @@ struct Space {
   std::int32_t *ids, *places;
   Group* groups;
   std::int64_t* counts;
-  char *pairs, *activated, *shared_activated, *shared;
+  char *pairs, *activated, *shared_activated, *shared, *entered, *left;
   std::size_t bytes;
 };
 
 Space lay_out(const Experts& experts, std::int64_t rows, char* memory) {
-  const std::int64_t item = item_size(experts.gate_up->kind), features = experts.gate_up->inputs;
+  const std::int64_t item = item_size(experts.gate_up->kind), features = experts.width();
+  const std::int64_t inner = experts.inner(), latent = experts.enter == nullptr ? 0 : rows * inner;
   const std::int64_t pairs = rows * experts.routing.chosen, matrices = experts.routing.experts;
   std::size_t used = 0;
   const auto take = [&](std::int64_t bytes) {
@@ -43,10 +44,12 @@ Space lay_out(const Experts& experts, std::int64_t rows, char* memory) {
   space.places = numbers(pairs);
   space.groups = reinterpret_cast<Group*>(take(matrices * std::int64_t{sizeof(Group)}));
   space.counts = reinterpret_cast<std::int64_t*>(take(matrices * std::int64_t{sizeof(matrices)}));
-  space.pairs = take(pairs * features * item);
+  space.pairs = take(pairs * inner * item);
   space.activated = take(pairs * experts.down->inputs * item);
   space.shared_activated = take(shared == nullptr ? 0 : rows * shared->inputs * item);
   space.shared = take(shared == nullptr ? 0 : rows * features * item);
+  space.entered = take(latent * item);
+  space.left = take(latent * item);
   space.bytes = used;
   return space;
 }
@@ -92,7 +95,7 @@ void spread(const Experts& experts, const Rows& x, const Space& space) noexcept 
 
 template <typename T>
 Mixture<T> mixture_of(const Experts& experts, const Rows& stream, const Space& space) {
-  const bool is_shared = experts.shared_down != nullptr;
+  const bool is_shared = experts.shared_down != nullptr && experts.leave == nullptr;
   return {reinterpret_cast<T*>(stream.data),
           stream.stride,
           stream.count,
@@ -176,39 +179,53 @@ bool fits(const Experts& made) {
   const Linear &router = *made.router, &gate_up = *made.gate_up, &down = *made.down;
   const Linear *shared = made.shared_gate_up, *shared_down = made.shared_down;
   const auto is_pair = [&](const Linear& first, const Linear& second) {
-    return first.kind == gate_up.kind && second.kind == gate_up.kind && first.is_gated &&
-           second.use == STORE && first.inputs == gate_up.inputs &&
-           second.inputs == first.outputs / 2 && second.outputs == gate_up.inputs;
+    return first.kind == gate_up.kind && second.kind == gate_up.kind &&
+           first.is_gated == gate_up.is_gated && second.use == STORE &&
+           second.inputs == first.outputs >> first.is_gated && second.outputs == first.inputs;
   };
+  const auto leads = [&](const Linear& linear, std::int64_t inputs, std::int64_t outputs) {
+    return linear.kind == gate_up.kind && linear.use == STORE && linear.matrices == 1 &&
+           linear.inputs == inputs && linear.outputs == outputs;
+  };
+  const std::int64_t width = made.width(), inner = made.inner();
+  const bool is_latent = made.enter != nullptr && made.leave != nullptr && !made.is_shared_gated;
   const bool is_routed = router.kind == Kind::FLOAT32 && router.use == STORE &&
-                         router.matrices == 1 && router.inputs == gate_up.inputs &&
+                         router.matrices == 1 &&
+                         (is_latent ? leads(*made.enter, width, inner) &&
+                                          leads(*made.leave, inner, width)
+                                    : made.enter == made.leave && width == inner) &&
                          router.outputs == gate_up.matrices + made.is_shared_gated;
   const bool is_shared =
       shared != nullptr && shared_down != nullptr && made.gate.use != GATE_CLAMPED;
   return is_routed && is_pair(gate_up, down) && down.matrices == gate_up.matrices &&
-         (is_shared ? is_pair(*shared, *shared_down) && shared->matrices == 1 &&
+         (is_shared ? is_pair(*shared, *shared_down) && shared->inputs == width &&
+                          shared->matrices == 1 &&
                           shared_down->matrices == 1
                     : shared == nullptr && shared_down == nullptr && !made.is_shared_gated);
 }
 
 PyObject* make(PyTypeObject* type, PyObject* args, PyObject* keywords) {
   static const char* names[] = {"router",         "gate_up",     "down",  "routing",
-                                "gate",           "alpha",       "limit", "shared_gate_up",
-                                "shared_down",    "is_shared_gated", nullptr};
-  PyObject *router, *gate_up, *down, *options, *shared, *shared_down, *correction;
+                                "gate",           "alpha",       "limit", "enter",
+                                "leave",          "shared_gate_up", "shared_down",
+                                "is_shared_gated", nullptr};
+  PyObject *router, *gate_up, *down, *options, *enter, *leave, *shared, *shared_down, *correction;
   const char* gate;
   Experts made{};
   int is_shared_gated;
-  if (!PyArg_ParseTupleAndKeywords(args, keywords, "OOO$O!sffOOp", const_cast<char**>(names),
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "OOO$O!sffOOOOp", const_cast<char**>(names),
                                    &router, &gate_up, &down, &PyDict_Type, &options, &gate,
-                                   &made.gate.alpha, &made.gate.limit, &shared, &shared_down,
-                                   &is_shared_gated)) {
+                                   &made.gate.alpha, &made.gate.limit, &enter, &leave, &shared,
+                                   &shared_down, &is_shared_gated)) {
     return nullptr;
   }
   made.is_shared_gated = is_shared_gated;
   if (!(made.router = unbox_as<Linear>(router)) || !(made.gate_up = unbox_as<Linear>(gate_up)) ||
       !(made.down = unbox_as<Linear>(down)) || !read_linear(shared, made.shared_gate_up) ||
-      !read_linear(shared_down, made.shared_down) || !read_gate(gate, made.gate.use) ||
+      !read_linear(shared_down, made.shared_down) || !read_linear(enter, made.enter) ||
+      !read_linear(leave, made.leave) ||
+      !(made.gate_up->is_gated ? read_gate(gate, made.gate.use)
+                               : read_activation(gate, false, made.gate.use)) ||
       !read_routing(options, made, correction) || !read_correction(correction, made)) {
     return nullptr;
   }
@@ -216,17 +233,17 @@ PyObject* make(PyTypeObject* type, PyObject* args, PyObject* keywords) {
     PyErr_SetString(PyExc_ValueError, "the products of these experts do not fit together");
     return nullptr;
   }
-  made.parts =
-      Reference(PyTuple_Pack(6, router, gate_up, down, shared, shared_down, correction));
+  made.parts = Reference(
+      PyTuple_Pack(8, router, gate_up, down, enter, leave, shared, shared_down, correction));
   return made.parts ? box(type, std::move(made)) : nullptr;
 }
 
 // Whether a tensor has the rows of these experts.
 bool are_rows(const Experts& experts, PyObject* tensor, const View& view, std::int64_t rows) {
-  if (!view.has_shape({rows, experts.gate_up->inputs}) || view.dtype != experts.gate_up->dtype ||
+  if (!view.has_shape({rows, experts.width()}) || view.dtype != experts.gate_up->dtype ||
       !view.is_cpu || !view.is_dense_from(1)) {
     refuse("rows are", tensor, "these experts take and give [N, %lld] %S on cpu",
-           static_cast<long long>(experts.gate_up->inputs), experts.gate_up->dtype);
+           static_cast<long long>(experts.width()), experts.gate_up->dtype);
     return false;
   }
 #ifdef ASYNCGEN_CHECK
@@ -323,7 +340,8 @@ void mix_experts(const Experts& experts, const Rows& x, const Rows& stream, char
   const Space space = lay_out(experts, x.count, memory);
   const Routing& routing = experts.routing;
   const std::int64_t rows = x.count, pairs = rows * routing.chosen;
-  const std::int64_t features = experts.gate_up->inputs, width = experts.down->inputs;
+  const std::int64_t features = experts.width(), inner = experts.inner();
+  const std::int64_t width = experts.down->inputs;
   const bool is_wide = experts.gate_up->kind == Kind::FLOAT32;
   if (ids != nullptr) {
     std::copy_n(ids, pairs, space.ids);
@@ -339,33 +357,46 @@ void mix_experts(const Experts& experts, const Rows& x, const Rows& stream, char
     choose_experts(routing, space.logits, outputs, rows, space.ids, space.weights);
   }
   const std::int64_t count = group_pairs(space, pairs, routing.experts);
+  Rows taken = x, given = stream;
+  if (experts.enter != nullptr) {
+    taken = Rows(space.entered, inner, rows);
+    multiply(*experts.enter, x, taken, STORE);
+    given = Rows(space.left, inner, rows);
+    std::memset(space.left, 0, static_cast<std::size_t>(rows * inner) *
+                                   item_size(experts.gate_up->kind));
+  }
   // The only row is every group's, unless each weighs it.
-  Rows from(x.data, 0, pairs);
+  Rows from(taken.data, 0, pairs);
   if (rows > 1 || routing.weighs_inputs) {
-    spread(experts, x, space);
-    from = Rows(space.pairs, features, pairs);
+    spread(experts, taken, space);
+    from = Rows(space.pairs, inner, pairs);
   }
   if (routing.weighs_inputs) std::fill_n(space.weights, pairs, 1.0f);
   const Rows activated(space.activated, width, pairs);
   multiply(*experts.gate_up, from, activated, experts.gate,
            count_pieces(space.groups, count, experts.gate_up->outputs));
-  multiply(*experts.down, activated, Rows(space.pairs, features, pairs), Gate{STORE, 0, 0},
-           count_pieces(space.groups, count, features));
+  multiply(*experts.down, activated, Rows(space.pairs, inner, pairs), Gate{STORE, 0, 0},
+           count_pieces(space.groups, count, inner));
   if (experts.shared_down != nullptr) {
     const Rows shared(space.shared_activated, experts.shared_down->inputs, rows);
     multiply(*experts.shared_gate_up, x, shared, experts.gate.use);
     multiply(*experts.shared_down, shared, Rows(space.shared, features, rows), STORE);
   }
   if (is_wide) {
-    mix_f32(mixture_of<float>(experts, stream, space));
+    mix_f32(mixture_of<float>(experts, given, space));
   } else {
-    mix_bf16(mixture_of<bf16>(experts, stream, space));
+    mix_bf16(mixture_of<bf16>(experts, given, space));
+  }
+  if (experts.leave == nullptr) return;
+  multiply(*experts.leave, given, stream, ADD);
+  if (experts.shared_down != nullptr) {
+    add_rows(experts.gate_up->kind, Rows(space.shared, features, rows), features, 1.0f, stream);
   }
 }
 
 bool add_experts(PyObject* module) {
   return add_type<Experts>(
       module, "asyncgen.native._kernels.Experts", make, methods,
-      "Experts(router, gate_up, down, *, routing, gate, alpha, limit, shared_gate_up,\n"
-      "shared_down, is_shared_gated)\n--\n\nA feed-forward of which each row uses a few of many.");
+      "Experts(router, gate_up, down, *, routing, gate, alpha, limit, enter, leave,\n"
+      "shared_gate_up, shared_down, is_shared_gated)\n--\n\nA feed-forward of which each row uses a few of many.");
 }

@@ -95,7 +95,7 @@ bool fits(const Block& block, const Layers& layers) {
   const auto is_feed_forward = [&] {
     if (!feeds(block)) return !block.is_parallel;
     if (block.experts != nullptr) {
-      return block.experts->gate_up->kind == kind && block.experts->gate_up->inputs == layers.width;
+      return block.experts->gate_up->kind == kind && block.experts->width() == layers.width;
     }
     return is_linear(*block.up, layers.width) && block.up->use != STORE &&
            is_plain(*block.down, block.up->outputs >> block.up->is_gated) &&

@@ -58,6 +58,7 @@ const Mixer* scan_of(PyObject* object);
 const Mixer* delta_of(PyObject* object);
 const Mixer* convolution_of(PyObject* object);
 const Mixer* lightning_of(PyObject* object);
+const Mixer* griffin_of(PyObject* object);
 
 // `add_to(stream, x, states, layer)` of all of them.
 PyObject* add_mixed(Mixer& mixer, PyObject* const* args);

@@ -16,7 +16,8 @@ const Mixer* mixer_of(PyObject* object) {
   if (const Mixer* found = scan_of(object)) return found;
   if (const Mixer* found = delta_of(object)) return found;
   if (const Mixer* found = convolution_of(object)) return found;
-  return lightning_of(object);
+  if (const Mixer* found = lightning_of(object)) return found;
+  return griffin_of(object);
 }
 
 bool read_floats(PyObject* tensor, const char* what, std::initializer_list<std::int64_t> shape,

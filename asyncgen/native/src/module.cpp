@@ -62,7 +62,8 @@ PyMODINIT_FUNC PyInit__kernels() {
       !add_panels(made.get()) || !add_blocks(made.get()) || !add_rows(made.get()) ||
       !add_attention(made.get()) || !add_experts(made.get()) || !add_latent(made.get()) ||
       !add_states(made.get()) || !add_scans(made.get()) || !add_delta(made.get()) ||
-      !add_convolution(made.get()) || !add_lightning(made.get()) || !add_layers(made.get())) {
+      !add_convolution(made.get()) || !add_lightning(made.get()) ||
+      !add_griffin(made.get()) || !add_layers(made.get())) {
     return nullptr;
   }
   return Py_NewRef(made.get());

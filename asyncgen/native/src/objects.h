@@ -171,4 +171,5 @@ bool add_scans(PyObject* module);
 bool add_delta(PyObject* module);
 bool add_convolution(PyObject* module);
 bool add_lightning(PyObject* module);
+bool add_griffin(PyObject* module);
 bool add_layers(PyObject* module);

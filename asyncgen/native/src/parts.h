@@ -72,10 +72,14 @@ struct Experts {
   Reference parts;
   Linear *router, *gate_up, *down;        // the router's are in float32, and its last output
   Linear *shared_gate_up, *shared_down;   // may be the gate of these, which may be null
+  Linear *enter, *leave;  // to the rows that experts take, and back from those they give, or null
   bool is_shared_gated;
   Gate gate;
   Routing routing;
   Memory memory;  // taken out while in use
+
+  std::int64_t width() const { return router->inputs; }     // of the stream
+  std::int64_t inner() const { return gate_up->inputs; }  // of what experts take and give
 };
 
 // Bytes that `mix_experts` needs for so many rows.

@@ -111,6 +111,26 @@ struct Rates {
 void make_rates_f32(const Rates<float>& rates) noexcept;
 void make_rates_bf16(const Rates<bf16>& rates) noexcept;
 
+// The gated recurrent unit h = a h + root(1 - a^2) sigmoid(x I) x, a = exp(decay sigmoid(x D)), of
+// blocks of channels, with a gate of what is read: out = h gelu(gate).
+template <typename T>
+struct Griffin {
+  float* states;   // [places, channels + 1]: the last says that the text has begun
+  const float* x;  // [tokens, channels]
+  const float *input_gate, *input_bias;  // I, [blocks, size, size] by inputs, and [channels]
+  const float *decay_gate, *decay_bias;  // D
+  const float* decay;                    // [channels], negative
+  const float* begun;                    // [runs]: zero where the root is left out of the first token
+  const T* gate;                         // [tokens, channels]
+  std::int64_t gate_stride;
+  T* out;  // [tokens, channels]
+  std::int64_t channels, size;
+  Runs runs;
+};
+
+void advance_griffin_f32(const Griffin<float>& griffin) noexcept;
+void advance_griffin_bf16(const Griffin<bf16>& griffin) noexcept;
+
 // out = silu(x).
 template <typename T>
 struct Activation {

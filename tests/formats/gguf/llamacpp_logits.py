@@ -1,21 +1,27 @@
-"""The logits of llama.cpp: ``python llamacpp_logits.py MODEL.gguf IDS.npy LOGITS.npy``.
+"""What llama.cpp makes of a file; runs where it is installed, without anything of ours.
 
-Runs where llama.cpp is installed, without anything of ours. Ids are ``[texts, S]`` int32, logits
-``[texts, S, V]`` float32; keys and values are float32.
+``python llamacpp_logits.py logits MODEL.gguf IDS.npy LOGITS.npy``: ids are ``[texts, S]`` int32,
+logits ``[texts, S, V]`` float32; keys and values are float32.
+
+``python llamacpp_logits.py pack FLOATS.gguf Q4_K FOLDER``: every matrix packed to
+a type by its quantiser, as ``FOLDER/Q4_K.gguf``; several types with commas between.
 """
 
 from __future__ import annotations
 
+import ctypes
 import sys
 from typing import Any
 
 import llama_cpp
 import numpy
 
+MIXTURES = {"F16": "F16", "Q8_0": "Q8_0", "Q4_0": "Q4_0", "Q4_K": "Q4_K_S", "Q6_K": "Q6_K"}
+"""Types, and what the quantiser calls files of them."""
+
 
 def logits(lib: Any, file: str, ids: Any) -> Any:
     """Each text in a sequence of its own."""
-    lib.llama_backend_init()
     options = lib.llama_model_default_params()
     options.n_gpu_layers = 0
     model = lib.llama_model_load_from_file(file.encode(), options)
@@ -48,6 +54,27 @@ def logits(lib: Any, file: str, ids: Any) -> Any:
     return found
 
 
+def pack(lib: Any, file: str, kind: str, folder: str) -> None:
+    """Have its quantiser write a file of one type."""
+    options = lib.llama_model_quantize_default_params()
+    name = MIXTURES[kind]
+    options.ftype = getattr(lib, f"LLAMA_FTYPE_MOSTLY_{name}")
+    options.pure = kind != "F16"
+    target = f"{folder}/{kind}.gguf".encode()
+    if lib.llama_model_quantize(file.encode(), target, ctypes.byref(options)):
+        raise SystemExit(f"llama.cpp cannot make {kind} of {file}")
+
+
+def main() -> None:
+    """Do what the command line says."""
+    llama_cpp.llama_backend_init()
+    what, file, one, other = sys.argv[1:5]
+    if what == "logits":
+        numpy.save(other, logits(llama_cpp, file, numpy.load(one)))
+        return
+    for kind in one.split(","):
+        pack(llama_cpp, file, kind, other)
+
+
 if __name__ == "__main__":
-    model_file, ids_file, target = sys.argv[1:4]
-    numpy.save(target, logits(llama_cpp, model_file, numpy.load(ids_file)))
+    main()

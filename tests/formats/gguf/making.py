@@ -45,6 +45,8 @@ ARCHITECTURES = {
     "olmo": "olmo",
     "seed_oss": "seed_oss",
     "hunyuan_v1_dense": "hunyuan-dense",
+    "deepseek_v2": "deepseek2",
+    "deepseek_v3": "deepseek2",
     **making_hybrids.ARCHITECTURES,
 }
 """Families, and what llama.cpp calls them."""
@@ -137,6 +139,8 @@ def read_folder(folder: Path) -> tuple[str, dict[str, Any], dict[str, np.ndarray
     if family == "falcon":
         metadata["falcon.attention.head_count_kv"] = 1
         metadata["falcon.context_length"] = 2048
+    if name == "deepseek2":
+        metadata |= {f"{name}.{key}": value for key, value in _latent(config).items()}
     if family == "nemotron_h":
         del metadata[f"{name}.expert_used_count"]  # there are none
     own = making_hybrids.metadata(family, config)
@@ -145,8 +149,49 @@ def read_folder(folder: Path) -> tuple[str, dict[str, Any], dict[str, np.ndarray
     if family == "lfm2":
         width = len(tensors["model.layers.0.feed_forward.w1.weight"])
         metadata[f"{name}.feed_forward_length"] = width
+    tensors = _by_part(config, tensors)
     tensors = making_hybrids.prepared(family, config, tensors)
     return family, metadata, _renamed(name, config, tensors)
+
+
+def _latent(config: Mapping[str, Any]) -> dict[str, Any]:
+    rank, turned = config["kv_lora_rank"], config["qk_rope_head_dim"]
+    is_sigmoid = config["model_type"] == "deepseek_v3"
+    found = {
+        "attention.head_count_kv": 1,
+        "attention.key_length": rank + turned,
+        "attention.value_length": rank,
+        "attention.key_length_mla": config["qk_nope_head_dim"] + turned,
+        "attention.value_length_mla": config["v_head_dim"],
+        "attention.kv_lora_rank": rank,
+        "rope.dimension_count": turned,
+        "expert_count": config["n_routed_experts"],
+        "expert_shared_count": config["n_shared_experts"],
+        "expert_weights_scale": float(config["routed_scaling_factor"]),
+        "expert_weights_norm": is_sigmoid,
+        "expert_gating_func": 2 if is_sigmoid else 1,
+        "leading_dense_block_count": config["first_k_dense_replace"],
+    }
+    if config["q_lora_rank"]:
+        found["attention.q_lora_rank"] = config["q_lora_rank"]
+    if is_sigmoid or config.get("topk_method") == "group_limited_greedy":
+        found["expert_group_count"] = config["n_group"]
+        found["expert_group_used_count"] = config["topk_group"]
+    return found
+
+
+def _by_part(config: Mapping[str, Any], tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """What makes keys apart from what makes values, by head, the former turned about."""
+    made: dict[str, np.ndarray] = {}
+    for key, tensor in tensors.items():
+        if not key.endswith("kv_b_proj.weight"):
+            made[key] = tensor
+            continue
+        split = tensor.reshape(config["num_attention_heads"], -1, tensor.shape[1])
+        keys, values = np.split(split, [config["qk_nope_head_dim"]], axis=1)
+        made[key.replace("kv_b", "k_b")] = keys.swapaxes(1, 2)
+        made[key.replace("kv_b", "v_b")] = values
+    return made
 
 
 def _stored(folder: Path) -> dict[str, Any]:
@@ -174,7 +219,9 @@ def _rope(family: str, config: Mapping[str, Any]) -> dict[str, Any]:
         found["rope.scaling.type"] = "yarn"
         found["rope.scaling.factor"] = float(rope["factor"])
         found["rope.scaling.original_context_length"] = rope["original_max_position_embeddings"]
-        if "mscale_all_dim" in rope:
+        if family.startswith("deepseek"):
+            found["rope.scaling.yarn_log_multiplier"] = 0.1 * rope["mscale_all_dim"]
+        elif "mscale_all_dim" in rope:
             found["rope.scaling.yarn_log_multiplier"] = float(rope["mscale_all_dim"])
             found["attention.temperature_scale"] = float(rope["llama_4_scaling_beta"])
     elif rope["rope_type"] == "linear":

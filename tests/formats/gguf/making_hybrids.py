@@ -20,6 +20,9 @@ ARCHITECTURES = {
     "nemotron_h": "nemotron_h",
     "lfm2": "lfm2",
     "lfm2_moe": "lfm2moe",
+    "qwen3_next": "qwen3next",
+    "qwen3_5_text": "qwen35",
+    "qwen3_5_moe_text": "qwen35moe",
 }
 LAYERS = 16
 """More than any that says how many it has by a list alone."""
@@ -35,6 +38,7 @@ _STATES = {
     "ssm.state_size": ("state_size", "ssm_state_size", "mamba_d_state"),
     "ssm.group_count": ("n_groups", "mamba_n_groups"),
     "shortconv.l_cache": ("conv_L_cache",),
+    "full_attention_interval": ("full_attention_interval",),
     "leading_dense_block_count": ("num_dense_layers",),
     "expert_shared_feed_forward_length": ("shared_intermediate_size",),
     "embedding_scale": ("embedding_multiplier",),
@@ -69,6 +73,8 @@ def metadata(family: str, config: Mapping[str, Any]) -> dict[str, Any]:
             config[k] for k in ("mamba_d_head", "mamba_head_dim", "head_dim") if k in config
         )
         found |= {"ssm.time_step_rank": heads, "ssm.inner_size": heads * size}
+    if family.startswith("qwen3"):
+        found |= _delta(config)
     if family in ("mamba", "falcon_mamba", "mamba2"):
         found |= {
             "attention.head_count": 0,
@@ -116,6 +122,8 @@ def prepared(
         return dict(tensors)
     if family == "falcon_h1":
         tensors = _with_factors(config, tensors)
+    if family.startswith("qwen3"):
+        tensors = _delta_rows(family, config, tensors)
     made: dict[str, np.ndarray] = {}
     for key, tensor in tensors.items():
         name = key.replace(".dt_bias", ".dt_proj.bias").replace("expert_bias", "expert_bias.bias")
@@ -126,7 +134,9 @@ def prepared(
             tensor = -np.exp(tensor)
         if key.endswith(("conv1d.weight", "conv.conv.weight")):
             tensor = tensor.squeeze(1)
-        if family not in ("mamba", "falcon_mamba", "jamba"):
+        if family.startswith("qwen3") and key.endswith("norm.weight"):
+            tensor = tensor + np.float32("linear_attn" not in key)
+        elif family not in ("mamba", "falcon_mamba", "jamba") and "linear_attn" not in key:
             if key.endswith(("A_log", ".D")):
                 tensor = tensor.reshape(-1, 1)
             if re.search(r"(mixer|mamba)\.norm\.weight$", key):
@@ -136,6 +146,50 @@ def prepared(
             made |= _granite(config, name, tensor)
         else:
             made[name] = tensor
+    return made
+
+
+def _delta(config: Mapping[str, Any]) -> dict[str, Any]:
+    heads = config["linear_num_value_heads"]
+    return {
+        "ssm.conv_kernel": config["linear_conv_kernel_dim"],
+        "ssm.state_size": config["linear_key_head_dim"],
+        "ssm.group_count": config["linear_num_key_heads"],
+        "ssm.time_step_rank": heads,
+        "ssm.inner_size": heads * config["linear_value_head_dim"],
+        "expert_shared_feed_forward_length": config.get("shared_expert_intermediate_size", 0),
+        "rope.dimension_sections": [1, 0, 0, 0],
+    }
+
+
+def _delta_rows(
+    family: str, config: Mapping[str, Any], tensors: Mapping[str, np.ndarray]
+) -> dict[str, np.ndarray]:
+    """Qwen3-Next's joined matrix apart; of Qwen 3.5 values' heads by their place in a group."""
+    groups, heads = config["linear_num_key_heads"], config["linear_num_value_heads"]
+    keys, values = config["linear_key_head_dim"], config["linear_value_head_dim"]
+    shared = 2 * groups * keys
+
+    def turned(rows: np.ndarray) -> np.ndarray:
+        split = rows.reshape(groups, heads // groups, -1, *rows.shape[1:])
+        return split.swapaxes(0, 1).reshape(rows.shape)
+
+    made: dict[str, np.ndarray] = {}
+    for key, tensor in tensors.items():
+        if key.endswith("in_proj_qkvz.weight"):
+            each = tensor.reshape(groups, -1, tensor.shape[1])
+            cuts = np.cumsum([keys, keys, heads // groups * values])
+            parts = [part.reshape(-1, tensor.shape[1]) for part in np.split(each, cuts, axis=1)]
+            made[key.replace("qkvz", "qkv")] = np.concatenate(parts[:3])
+            made[key.replace("qkvz", "z")] = parts[3]
+        elif family == "qwen3_next" or "linear_attn" not in key:
+            made[key] = tensor
+        elif "in_proj_qkv" in key or "conv1d" in key:
+            made[key] = np.concatenate([tensor[:shared], turned(tensor[shared:])])
+        elif "out_proj" in key:
+            made[key] = np.ascontiguousarray(turned(tensor.T).T)
+        else:
+            made[key] = tensor if key.endswith("norm.weight") else turned(tensor)
     return made
 
 

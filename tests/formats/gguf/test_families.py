@@ -9,6 +9,7 @@ from typing import Any
 import gguf
 import pytest
 import torch
+from safetensors.torch import load_file
 
 import asyncgen
 from asyncgen.errors import ModelLoadError, UnsupportedModelError
@@ -63,6 +64,19 @@ SWITCHED: dict[str, dict[str, Any]] = {
     "exaone4": {"sliding_window": None, "layer_types": ["full_attention"] * 4},
     "granitemoehybrid": {"num_local_experts": 0, "position_embedding_type": "rope"},
     "jamba": {"num_experts": 1},
+    "deepseek_v2": {"q_lora_rank": None, "topk_method": "group_limited_greedy"},
+    "deepseek_v3": {
+        "rope_parameters": {
+            "rope_type": "yarn",
+            "rope_theta": 10000.0,
+            "factor": 4.0,
+            "original_max_position_embeddings": 16,
+            "beta_fast": 32,
+            "beta_slow": 1,
+            "mscale": 0.7,
+            "mscale_all_dim": 0.7,
+        }
+    },
     "mamba2": {"use_bias": True, "n_groups": 1},
     "falcon_h1": {"mamba_rms_norm": True, "mamba_norm_before_gate": False},
     "stablelm": {"use_qkv_bias": True, "tie_word_embeddings": True},
@@ -77,10 +91,13 @@ def families() -> list[Any]:
     return [pytest.param(name, marks=marks[name]) for name in ARCHITECTURES]
 
 
+def is_large(name: str) -> bool:
+    return name in HYBRIDS or name.startswith("deepseek")
+
+
 def switched() -> list[Any]:
     return [
-        pytest.param(name, marks=(pytest.mark.soak,) if name in HYBRIDS else ())
-        for name in SWITCHED
+        pytest.param(name, marks=(pytest.mark.soak,) if is_large(name) else ()) for name in SWITCHED
     ]
 
 
@@ -159,6 +176,64 @@ def test_packed_weights_are_their_numbers(kind: str, tmp_path: Path) -> None:
         assert torch.equal(weight, stored[name]), name
     stated = {"F16": torch.float16, "BF16": torch.bfloat16}.get(kind, torch.bfloat16)
     assert asyncgen.load_model(tmp_path / "packed.gguf").dtype == stated
+
+
+@pytest.mark.parametrize("kind", ["Q8_0", "Q4_0"])
+def test_packed_inputs_in_another_order_are_their_numbers(kind: str, tmp_path: Path) -> None:
+    """Behind the gated delta rule a file has columns as its heads lie."""
+    sizes = {"linear_num_value_heads": 8, "linear_value_head_dim": 8, "hidden_size": 32}
+    make("qwen3_5_text", tmp_path / "hf", **sizes)
+    _, metadata, tensors = read_folder(tmp_path / "hf")
+    number = gguf.GGMLQuantizationType[kind]
+    packed, kinds = dict(tensors), {}
+    for name in tensors:
+        if name.endswith("ssm_out.weight"):
+            packed[name] = gguf.quants.quantize(tensors[name], number)
+            kinds[name] = number
+    file = write_gguf(tmp_path / "packed.gguf", metadata, packed, kinds)
+    ours = asyncgen.load_model(file, dtype="float32")
+    wide = {**tensors, **{name: gguf.quants.dequantize(packed[name], number) for name in kinds}}
+    other = asyncgen.load_model(write_gguf(tmp_path / "wide.gguf", metadata, wide), dtype="float32")
+    torch.testing.assert_close(logits(ours), logits(other), atol=5e-3, rtol=0)
+    stored = other.state_dict()
+    for name, weight in ours.state_dict().items():
+        assert torch.equal(weight, stored[name]), name
+
+
+@pytest.mark.soak
+def test_early_files_of_qwen3_next_have_one_matrix_for_four(tmp_path: Path) -> None:
+    theirs = make("qwen3_next", tmp_path / "hf")
+    _, metadata, tensors = read_folder(tmp_path / "hf")
+    (file,) = (tmp_path / "hf").glob("*.safetensors")
+    for name, weight in load_file(file).items():
+        if name.endswith("in_proj_qkvz.weight"):
+            layer = f"blk.{name.split('.')[2]}"
+            for part in ("attn_qkv", "attn_gate"):
+                del tensors[f"{layer}.{part}.weight"]
+            tensors[f"{layer}.ssm_in.weight"] = weight.float().numpy()
+    early = write_gguf(tmp_path / "early.gguf", metadata, tensors)
+    ours = asyncgen.load_model(early, dtype="float32")
+    torch.testing.assert_close(logits(ours), logits(theirs), atol=1e-4, rtol=0)
+
+
+@pytest.mark.soak
+def test_early_files_of_deepseek_have_one_matrix_for_keys_and_values(tmp_path: Path) -> None:
+    theirs = make("deepseek_v2", tmp_path / "hf")
+    _, metadata, tensors = read_folder(tmp_path / "hf")
+    (file,) = (tmp_path / "hf").glob("*.safetensors")
+    for name, weight in load_file(file).items():
+        if name.endswith("kv_b_proj.weight"):
+            layer = f"blk.{name.split('.')[2]}"
+            for part in ("attn_k_b", "attn_v_b"):
+                del tensors[f"{layer}.{part}.weight"]
+            tensors[f"{layer}.attn_kv_b.weight"] = weight.float().numpy()
+    for key in ("key_length", "value_length"):
+        value = metadata.pop(f"deepseek2.attention.{key}_mla")
+        metadata[f"deepseek2.attention.{key}"] = value
+    metadata["deepseek2.attention.head_count_kv"] = metadata["deepseek2.attention.head_count"]
+    early = write_gguf(tmp_path / "early.gguf", metadata, tensors)
+    ours = asyncgen.load_model(early, dtype="float32")
+    torch.testing.assert_close(logits(ours), logits(theirs), atol=1e-4, rtol=0)
 
 
 def test_the_page_names_every_architecture_and_type() -> None:

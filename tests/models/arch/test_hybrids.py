@@ -112,7 +112,8 @@ def test_layers_are_called_what_they_are(family: str) -> None:
     config = ModelConfig.from_hf({"model_type": family})
     for layer, kind in enumerate(config.layer_types):
         assert (layer in config.mixing) == (kind in ("linear_attention", "hybrid"))
-        assert (layer in config.attending) == (kind in ("full_attention", "hybrid"))
+        attending = ("full_attention", "sliding_attention", "hybrid")
+        assert (layer in config.attending) == (kind in attending)
 
 
 @pytest.mark.parametrize(
@@ -126,9 +127,16 @@ def test_layers_are_called_what_they_are(family: str) -> None:
         ("falcon_h1", {"ssm_multipliers": [1.0]}, "`ssm_multipliers`"),
         ("granitemoehybrid", {"position_embedding_type": "alibi"}, "`position_embedding_type`"),
         ("jamba", {"attn_layer_offset": 8}, "`attn_layer_offset`"),
-        ("nemotron_h", {"layers_block_type": ["mamba", "moe"]}, "`layers_block_type`"),
-        ("nemotron_h", {"hybrid_override_pattern": "M-E"}, "`hybrid_override_pattern`"),
+        ("nemotron_h", {"layers_block_type": ["mamba", "rnn"]}, "`layers_block_type`"),
+        ("nemotron_h", {"hybrid_override_pattern": "M-X"}, "`hybrid_override_pattern`"),
+        ("nemotron_h", {"hybrid_override_pattern": "ME", "mlp_bias": True}, "`mlp_bias`"),
+        ("nemotron_h", {"mlp_hidden_act": "tanh"}, "`mlp_hidden_act`"),
+        ("nemotron_h", {"n_routed_experts": 6, "n_group": 4}, "`n_group`"),
         ("lfm2", {"full_attn_idxs": "all"}, "`full_attn_idxs`"),
+        ("recurrent_gemma", {"block_types": ["attention", "mamba"]}, "`block_types`"),
+        ("recurrent_gemma", {"lru_width": 33}, "`lru_width`"),
+        ("minimax", {"hidden_act": "gelu"}, "`hidden_act`"),
+        ("minimax", {"linear_attn_alpha_factor": "much"}, "`linear_attn_alpha_factor`"),
         ("kimi_linear", {"mla_use_nope": False}, "`mla_use_nope`"),
         ("kimi_linear", {"moe_router_activation_func": "softmax"}, "moe_router_activation_func"),
         ("kimi_linear", {"linear_attn_config": {"full_attn_layers": [0]}}, "full_attn_layers"),
@@ -138,8 +146,6 @@ def test_layers_are_called_what_they_are(family: str) -> None:
             "kda_layers",
         ),
         ("olmo_hybrid", {"linear_num_value_heads": 7}, "`linear_num_value_heads`"),
-        ("minimax", {"hidden_act": "gelu"}, "`hidden_act`"),
-        ("minimax", {"linear_attn_alpha_factor": "much"}, "`linear_attn_alpha_factor`"),
     ],
 )
 def test_values_that_make_no_sense_are_refused_by_name(
@@ -150,11 +156,11 @@ def test_values_that_make_no_sense_are_refused_by_name(
 
 
 def test_a_pattern_of_letters_is_read() -> None:
-    config = ModelConfig.from_hf({"model_type": "nemotron_h", "hybrid_override_pattern": "M-M*-"})
+    config = ModelConfig.from_hf({"model_type": "nemotron_h", "hybrid_override_pattern": "M-M*E"})
     assert config.layer_types == (
         "linear_attention",
         "mlp",
         "linear_attention",
         "full_attention",
-        "mlp",
+        "moe",
     )

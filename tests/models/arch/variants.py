@@ -94,7 +94,7 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
     ],
     "kimi_linear": [
         {"linear_num_heads": 2, "linear_head_dim": 16, "attention_bias": True},
-        {"q_lora_rank": 12, "linear_conv_kernel_dim": 2, "rms_norm_eps": 1e-3, **_TIED},
+        {"q_lora_rank": 12, "linear_conv_kernel_dim": 2, "rms_norm_eps": 1e-3},
         {"num_local_experts": 6, "n_group": 3, "topk_group": 2, "norm_topk_prob": False},
         {"mlp_layer_types": ["sparse", "dense"] * 2, "n_shared_experts": 2, "v_head_dim": 17},
         {"layer_types": None, "num_hidden_layers": 5, "routed_scaling_factor": 1.0},
@@ -115,10 +115,29 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
         {"full_attn_alpha_factor": 3.556, "linear_attn_alpha_factor": 3.556, "sliding_window": 6},
         {"num_attention_heads": 3, "num_key_value_heads": 3, "head_dim": 10, "rms_norm_eps": 1e-3},
     ],
+    "recurrent_gemma": [
+        {"block_types": ["attention", "recurrent"], "conv1d_width": 2, "attention_bias": True},
+        {"lru_width": None, "logits_soft_cap": 2.0, "rms_norm_eps": 1e-3, **_ONE},
+        {"block_types": ["recurrent", "attention"], "attention_window_size": 3, **_turned(1.0)},
+        {"num_hidden_layers": 5, "hidden_size": 48, "lru_width": 132, **_ALL},
+    ],
     "nemotron_h": [
         {"layers_block_type": ["attention", "mlp", "mamba"], "use_bias": True, "n_groups": 1},
-        {"use_conv_bias": False, "mlp_bias": True, "conv_kernel": 2},
+        {
+            "layers_block_type": ["mamba", "mlp", "attention", "mlp", "mamba"],
+            "use_conv_bias": False,
+            "mlp_bias": True,
+            "conv_kernel": 2,
+        },
         {"mamba_num_heads": 4, "mlp_hidden_act": "silu", "layer_norm_epsilon": 1e-3},
+        {"moe_latent_size": 12, "routed_scaling_factor": 2.5, "norm_topk_prob": False},
+        {
+            "layers_block_type": ["moe", "mamba", "attention", "moe"],
+            "n_routed_experts": 6,
+            "n_group": 3,
+            "topk_group": 2,
+            "intermediate_size": 99,
+        },
     ],
     "afmoe": [
         {"mup_enabled": True, "attention_bias": True},

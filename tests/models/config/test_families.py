@@ -22,9 +22,6 @@ UNLIKE = {
     ("jamba", "max_position_embeddings"),
     ("kimi_linear", "max_position_embeddings"),
     ("nemotron_h", "max_position_embeddings"),
-    # Of four layers, one with experts, which are refused.
-    ("nemotron_h", "num_hidden_layers"),
-    ("nemotron_h", "layer_types"),
 }
 """What ours says otherwise, for a reason."""
 

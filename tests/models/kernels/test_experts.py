@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import math
 import pickle
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,7 +16,7 @@ from torch.testing import assert_close as close
 from asyncgen import native
 from asyncgen.models.family.experts import ExpertsPlan, GatePlan, Routing
 from asyncgen.models.kernels import native_linear
-from asyncgen.models.kernels.experts import Experts, pass_gate
+from asyncgen.models.kernels.experts import PLAIN_GATES, Experts, pass_gate
 from asyncgen.models.kernels.linear import Linear
 from asyncgen.models.kernels.native_linear import NativeStack
 from asyncgen.models.kernels.routing import choose
@@ -131,8 +130,11 @@ def plainly(experts: Experts, x: Tensor) -> Tensor:
         biases = [None] * number if module.bias is None else module.bias.double().chunk(number)
         return list(zip(weights, biases, strict=True))
 
-    def fed(row: Tensor, first: Any, second: Any, gate: Any) -> Tensor:
-        return F.linear(gate(*F.linear(row, *first).chunk(2)), *second)
+    def fed(row: Tensor, first: Any, second: Any) -> Tensor:
+        wide = F.linear(row, *first)
+        if plan.gate.is_gated:
+            return F.linear(pass_gate(plan.gate, *wide.chunk(2)), *second)
+        return F.linear(PLAIN_GATES[plan.gate.kind](wide), *second)
 
     (router,), shared = matrices_of(experts.router), None
     downs = matrices_of(experts.down, count)
@@ -143,14 +145,16 @@ def plainly(experts: Experts, x: Tensor) -> Tensor:
     rows = []
     for row in x:
         logits = F.linear(row, *router)
-        total = torch.zeros_like(row)
+        entered = row if experts.enter is None else F.linear(row, *matrices_of(experts.enter)[0])
+        total = torch.zeros_like(entered)
         for number, weight in plainly_chosen(plan.routing, logits[:count], correction).items():
             before, behind = (weight, 1.0) if plan.routing.weighs_inputs else (1.0, weight)
-            gate = partial(pass_gate, plan.gate)
-            total += behind * fed(before * row, *pairs[number], gate)
+            total += behind * fed(before * entered, *pairs[number])
+        if experts.leave is not None:
+            total = F.linear(total, *matrices_of(experts.leave)[0])
         if shared is not None:
             passed = logits[count].sigmoid() if plan.is_shared_gated else 1
-            total += fed(row, *shared, partial(pass_gate, plan.gate)) * passed
+            total += fed(row, *shared) * passed
         rows.append(total)
     return torch.stack(rows)
 
@@ -181,6 +185,21 @@ def test_every_router(name: str, dtype: torch.dtype, kernels: str) -> None:
 def test_every_gate_with_biases(gate: GatePlan, dtype: torch.dtype, kernels: str) -> None:
     routing = Routing(3, is_normalised=True)
     check(made(routing, dtype=dtype, gate=gate, has_bias=True, has_router_bias=True), 9, dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("kind", ["relu2", "relu", "silu"])
+@pytest.mark.parametrize("latent", [0, 19])
+def test_experts_without_gates_and_of_rows_of_their_own(
+    kind: Any, latent: int, dtype: torch.dtype, kernels: str
+) -> None:
+    options: dict[str, Any] = {"gate": GatePlan(kind, is_gated=False), "latent": latent}
+    experts = made(Routing(3, is_normalised=True), dtype=dtype, shared_width=33, **options)
+    for rows in (1, 7):
+        check(experts, rows, dtype)
+    if kernels == "ours":  # no row's numbers depend on its company
+        x = torch.randn(7, 40, generator=torch.Generator().manual_seed(1)).to(dtype)
+        assert torch.equal(experts(x)[2:3], experts(x[2:3]))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -123,6 +123,17 @@ VARIANTS |= {
     "lightning of odd sizes": {**LIGHTNING, "num_attention_heads": 3, "head_dim": 22},
     "lightning of long heads": {**LIGHTNING, "num_attention_heads": 1, "head_dim": 130},
 }
+GRIFFIN = {
+    "model_type": "recurrent_gemma",
+    "intermediate_size": 80,
+    "num_attention_heads": 2,
+    "block_types": ["recurrent"],
+}
+VARIANTS |= {
+    "griffin": GRIFFIN,
+    "griffin of odd sizes": {**GRIFFIN, "lru_width": 138, "conv1d_width": 3},
+    "griffin of small blocks": {**GRIFFIN, "num_attention_heads": 8, "lru_width": 40},
+}
 LENGTHS = [37, 1, 70, 5]
 
 

@@ -140,6 +140,20 @@ inline void _mm256_mask_storeu_epi16(void* to, __mmask16 mask, __m256i value) {
     if (mask >> lane & 1) static_cast<std::uint16_t*>(to)[lane] = lanes[lane];
   }
 }
+inline __m128i _mm_maskz_loadu_epi8(__mmask16 mask, const void* from) {
+  std::int8_t lanes[16];
+  for (unsigned lane = 0; lane < 16; ++lane) {
+    lanes[lane] = mask >> lane & 1 ? static_cast<const std::int8_t*>(from)[lane] : std::int8_t{0};
+  }
+  return emulated::load<__m128i>(lanes);
+}
+inline void _mm_mask_storeu_epi8(void* to, __mmask16 mask, __m128i value) {
+  std::int8_t lanes[16];
+  emulated::store(lanes, value);
+  for (unsigned lane = 0; lane < 16; ++lane) {
+    if (mask >> lane & 1) static_cast<std::int8_t*>(to)[lane] = lanes[lane];
+  }
+}
 inline __m512i _mm512_maskz_loadu_epi16(__mmask32 mask, const void* from) {
   const std::uint16_t* lanes = static_cast<const std::uint16_t*>(from);
   return emulated::as<__m512i>(emulated::each<std::uint16_t>(
@@ -345,6 +359,13 @@ inline __m256i _mm512_cvtsepi32_epi16(__m512i a) {
   }
   return emulated::load<__m256i>(lanes);
 }
+inline void _mm512_mask_cvtsepi32_storeu_epi8(void* to, __mmask16 mask, __m512i a) {
+  const auto x = emulated::as<emulated::Lanes<std::int32_t>>(a);
+  for (unsigned lane = 0; lane < 16; ++lane) {
+    const std::int32_t value = x.at[lane] > 127 ? 127 : x.at[lane] < -128 ? -128 : x.at[lane];
+    if (mask >> lane & 1) static_cast<std::int8_t*>(to)[lane] = static_cast<std::int8_t>(value);
+  }
+}
 inline __m512i _mm512_cvtepi8_epi16(__m256i a) {
   std::int8_t lanes[32];
   emulated::store(lanes, a);
@@ -357,10 +378,26 @@ inline __m512i _mm512_cvtepi8_epi32(__m128i a) {
   return emulated::as<__m512i>(
       emulated::each<std::int32_t>([&](unsigned lane) { return std::int32_t{lanes[lane]}; }));
 }
+inline __m512i _mm512_cvtepu8_epi32(__m128i a) {
+  std::uint8_t lanes[16];
+  emulated::store(lanes, a);
+  return emulated::as<__m512i>(
+      emulated::each<std::int32_t>([&](unsigned lane) { return std::int32_t{lanes[lane]}; }));
+}
 inline __m512i _mm512_srli_epi16(__m512i a, unsigned bits) {
   const auto x = emulated::as<emulated::Halves>(a);
   return emulated::as<__m512i>(emulated::each<std::uint16_t>(
       [&](unsigned lane) { return static_cast<std::uint16_t>(x.at[lane] >> bits); }));
+}
+inline __m512i _mm512_slli_epi16(__m512i a, unsigned bits) {
+  const auto x = emulated::as<emulated::Halves>(a);
+  return emulated::as<__m512i>(emulated::each<std::uint16_t>(
+      [&](unsigned lane) { return static_cast<std::uint16_t>(x.at[lane] << bits); }));
+}
+inline __m512i _mm512_srai_epi16(__m512i a, unsigned bits) {
+  const auto x = emulated::as<emulated::Lanes<std::int16_t>>(a);
+  return emulated::as<__m512i>(emulated::each<std::int16_t>(
+      [&](unsigned lane) { return static_cast<std::int16_t>(x.at[lane] >> bits); }));
 }
 inline __m512i _mm512_sub_epi16(__m512i a, __m512i b) {
   const auto x = emulated::as<emulated::Halves>(a), y = emulated::as<emulated::Halves>(b);

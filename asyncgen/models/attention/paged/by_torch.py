@@ -66,10 +66,13 @@ class TorchAttention:
         self._heads = config.num_attention_heads
         self._scales = [options.scale for options in config.attention]
         # For each layer its group, and what its attention does: layers that have both in common
-        # are laid out together, by their number among the kinds.
+        # are laid out together, by their number among the kinds. A layer that does not attend
+        # never asks, and has what the first that does has.
         groups = [group for group, _ in storage.plan.places()]
-        kinds = [options.kind for options in config.attention]
-        self._kinds, self._kind_of = numbered(list(zip(groups, kinds, strict=True)))
+        attending = config.attending
+        asking = [layer if layer in attending else attending[0] for layer in range(len(groups))]
+        kinds = [(groups[layer], config.attention[layer].kind) for layer in asking]
+        self._kinds, self._kind_of = numbered(kinds)
         self._parts: dict[int, list[Part]] = {}
         # What computes all rows of the step at once, where there is such a thing; and for each
         # group where its keys and values are written, unless they are copied.

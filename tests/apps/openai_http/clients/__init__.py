@@ -12,6 +12,7 @@ PACKAGES = {
     "langchain_tools": ("langchain-openai",),
     "litellm": ("litellm",),
     "llm": ("llm",),
+    "lm_eval": ("lm-eval",),
     "load_chat": ("gradio", "openai"),
     "openai": ("openai",),
     "openai_agents": ("openai-agents",),

@@ -100,8 +100,9 @@ def library(served: Running, sent: Request) -> Any:
 def test_nothing_recorded_is_left_out() -> None:
     tests = {name.partition("[")[0] for client in PACKAGES for name in recorded(client)}
     left = tests - globals().keys()
-    elsewhere = {name.partition("[")[0] for client in CLIENTS for name in recorded(client)}
-    assert left <= elsewhere, "these are sent by `test_recorded_tools`"
+    others = (*CLIENTS, "lm_eval")
+    elsewhere = {name.partition("[")[0] for client in others for name in recorded(client)}
+    assert left <= elsewhere, "these are sent by `test_recorded_tools` and `test_recorded_lm_eval`"
 
 
 def test_models(either: Running) -> None:

@@ -1,0 +1,131 @@
+"""The same GGUF file in llama.cpp and here; llama.cpp is where `.ci/peers` puts it."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import torch
+
+import asyncgen
+from asyncgen_apps.bench.peers.contenders import CONTENDERS, environments_folder
+from tests.formats.gguf.making import read_folder, write_gguf
+from tests.models.arch.families import make
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+pytestmark = [pytest.mark.soak, pytest.mark.timeout(600)]
+
+PROGRAM = Path(__file__).with_name("llamacpp_logits.py")
+_SAME_SIZE = {"linear_value_head_dim": 8}
+_WINDOWED = ["sliding_attention"] * 3 + ["full_attention"]
+FLOATS: dict[str, dict[str, Any]] = {
+    "llama": {},
+    "mixtral": {},
+    "qwen2": {},
+    "qwen3": {},
+    "qwen3_moe": {},
+    "gemma2": {"query_pre_attn_scalar": 12},
+    "phi3": {},
+    "granite": {},
+    "exaone4": {"num_hidden_layers": 64, "layer_types": _WINDOWED * 16},
+    "mamba": {},
+    "mamba2": {},
+    "falcon_h1": {},
+    "granitemoehybrid": {},
+    "jamba": {},
+    "nemotron_h": {},
+    "lfm2": {},
+    "lfm2_moe": {},
+    "deepseek_v2": {},
+    "deepseek_v3": {},
+    "qwen3_next": _SAME_SIZE,
+    "qwen3_5_text": {**_SAME_SIZE, "linear_num_value_heads": 6},
+    "qwen3_5_moe_text": _SAME_SIZE,
+}
+"""Families, and what llama.cpp wants of them."""
+
+PACKED = ("llama", "qwen3", "gemma2")
+KINDS = ("F16", "Q8_0", "Q4_0", "Q4_K", "Q6_K")
+TEXTS, LENGTH = 64, 20
+
+
+def python() -> str:
+    found = CONTENDERS["llamacpp"].python(environments_folder())
+    if found is None:
+        pytest.skip("llama.cpp is not installed: .ci/peers llamacpp")
+    return found
+
+
+def run(*arguments: object) -> None:
+    command = [python(), str(PROGRAM), *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+def theirs(file: Path, ids: torch.Tensor) -> torch.Tensor:
+    places = file.with_suffix(".ids.npy"), file.with_suffix(".logits.npy")
+    np.save(places[0], ids.numpy().astype(np.int32))
+    run("logits", file, *places)
+    return torch.from_numpy(np.load(places[1]))
+
+
+@torch.no_grad()
+def ours(model: Any, ids: torch.Tensor) -> torch.Tensor:
+    found: torch.Tensor = model(input_ids=ids, use_cache=False, return_dict=True).logits
+    return found.float()
+
+
+def written(folder: Path, family: str, settings: Mapping[str, Any]) -> tuple[Any, Path]:
+    """The reference's model, and a file of its weights that llama.cpp opens."""
+    model = make(family, folder / "hf", **settings)
+    _, metadata, tensors = read_folder(folder / "hf")
+    name = metadata["general.architecture"]
+    beside = {
+        "tokenizer.ggml.model": "none",
+        f"{name}.vocab_size": model.config.vocab_size,
+        f"{name}.context_length": 512,
+    }
+    return model, write_gguf(folder / "floats.gguf", {**beside, **metadata}, tensors)
+
+
+@pytest.mark.parametrize("family", FLOATS)
+def test_floats_are_those_of_llamacpp(family: str, tmp_path: Path) -> None:
+    _, file = written(tmp_path, family, FLOATS[family])
+    ids = torch.arange(1, 41).view(2, 20) % 90 + 3
+    found = ours(asyncgen.load_model(file, dtype="float32"), ids)
+    expected = theirs(file, ids)[..., : found.shape[-1]]
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=0)
+
+
+@pytest.fixture(scope="module", params=PACKED)
+def packed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A folder of a family's files of every type, texts, and float32's logits of them."""
+    folder = tmp_path_factory.mktemp(request.param)
+    sizes = {"hidden_size": 256, "intermediate_size": 512, "vocab_size": 512, "head_dim": 64}
+    scalar = {"query_pre_attn_scalar": 64} if request.param == "gemma2" else {}
+    model, file = written(folder, request.param, {**sizes, **scalar, "num_hidden_layers": 3})
+    run("pack", file, ",".join(KINDS), folder)
+    ids = torch.randint(3, 500, (TEXTS, LENGTH), generator=torch.Generator().manual_seed(0))
+    return folder, ids, ours(model, ids)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_packed_weights_are_no_further_from_float32(packed: Any, kind: str) -> None:
+    folder, ids, exact = packed
+    file = folder / f"{kind}.gguf"
+    found = ours(asyncgen.load_model(file, dtype="float32"), ids)
+    peer = theirs(file, ids)
+    own, other = ((one - exact).abs() for one in (found, peer))
+    assert own.mean() <= other.mean()
+    # Where float32 is surer than both err, both say what it says.
+    best = exact.topk(2, dim=-1).values
+    margin = best[..., 0] - best[..., 1]
+    is_sure = margin > own.amax(-1) + other.amax(-1)
+    assert is_sure.any()
+    for one in (found, peer):
+        assert torch.equal(one.argmax(-1)[is_sure], exact.argmax(-1)[is_sure])
