@@ -104,6 +104,7 @@ def params_behind(
     rows = [[*given, *ids] for given, ids in zip(first, behind.generated_ids, strict=True)]
     more["generated_ids"] = rows if samples > 1 else rows[0]
     more.pop("fingerprint", None)
+    more.pop("prompt_logprobs", None)  # they came before any token
     if fingerprint is not None and ticket.engine == signer.engine(fingerprint):
         more["fingerprint"] = fingerprint
     return more

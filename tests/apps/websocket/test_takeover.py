@@ -41,6 +41,7 @@ CASES: list[tuple[Any, dict[str, Any]]] = [
     ([5, 6, 7], {"seed": 8, "json_schema": SHAPE}),
     (PROMPT, {"num_beams": 3, "do_sample": False}),  # begun anew
     (PROMPT, {"seed": 9, "generated_ids": [7, 8, 9]}),
+    (PROMPT, {"seed": 6, "prompt_logprobs": 1}),
 ]
 
 
@@ -114,6 +115,7 @@ async def check(llm: AsyncLLM, prompt: Any, params: dict[str, Any], chooser: ran
     # What the text means is for who has the engine.
     expected = [replace(one, parsed=None, parse_error=None) for one in whole.samples]
     assert list(found.samples) == expected, (prompt, params)
+    assert found.prompt_logprobs == whole.prompt_logprobs
     assert found.usage.completion_tokens == whole.usage.completion_tokens
     texts: dict[int, str] = {}
     for event in request.events:
@@ -127,7 +129,7 @@ async def check(llm: AsyncLLM, prompt: Any, params: dict[str, Any], chooser: ran
 async def test_nothing_is_lost_or_doubled_however_often_a_server_is_killed() -> None:
     async with AsyncLLM("demo", num_threads=1) as llm:
         servers = 0
-        for number in (3, 4, 6):
+        for number in (3, 4, 6, 8):
             servers += await check(llm, *CASES[number], random.Random(number))
         assert servers > 6
 

@@ -162,6 +162,8 @@ class Request:
         """A server that has not begun it is told all of it, and goes on behind its tokens."""
         self.is_repeated = self._has_moved = True
         self._rests.clear()
+        if not self._is_prompt_told:
+            self._prompt.clear()
 
     @property
     def arrived(self) -> tuple[list[list[int]], list[int]]:
