@@ -20,6 +20,7 @@ from asyncgen.generation.config import CONFIG_FILE, GenerationConfig
 from asyncgen.generation.config.rules import require
 from asyncgen.hub import read_json, resolve
 from asyncgen.models.config import ModelConfig
+from asyncgen.models.config.fitting import fit_to
 from asyncgen.models.config.stored import check_sizes
 from asyncgen.models.core import make_core
 from asyncgen.models.family.text_part import text_config, text_tensors
@@ -120,7 +121,7 @@ def load_core(
     if text is not None:
         checkpoint = replace(checkpoint, tensors=text_tensors(checkpoint.tensors))
         _log.warning("%s is a `%s`: its text model alone is loaded", place, stored["model_type"])
-    config = config.fitted_to(checkpoint.tensors.keys())
+    config = fit_to(config, checkpoint.tensors.keys())
     check_sizes(config, {name: tensor.shape for name, tensor in checkpoint.tensors.items()})
     kind = resolve_dtype(dtype, raw, checkpoint)
     with torch.device("meta"):
@@ -198,7 +199,8 @@ def read_plan(folder: Path) -> tuple[dict[str, Any], set[str]]:
     if method is not None:
         raise ModelLoadError(f"{folder} is packed already ({method})")
     checkpoint = open_checkpoint(folder)
-    config = ModelConfig.from_hf(text_config(stored) or stored).fitted_to(checkpoint.tensors.keys())
+    described = ModelConfig.from_hf(text_config(stored) or stored)
+    config = fit_to(described, checkpoint.tensors.keys())
     with torch.device("meta"):
         core = make_core(config, dtype=torch.float32)
     prefix = _stack_prefix(config)

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, ClassVar
 from asyncgen.errors import UnsupportedModelError, shorten
 from asyncgen.models.arch.registry import FAMILIES
 from asyncgen.models.attention.options import AttentionOptions
-from asyncgen.models.config.naming import fit_names
 from asyncgen.models.family.declaration import Family, settled
 from asyncgen.models.family.layer_kinds import ATTENDING, MIXING, SLIDING
 from asyncgen.models.family.plan import BlockPlan, Positions, StreamPlan
@@ -20,7 +19,7 @@ from asyncgen.models.family.rope import RopeConfig, require_pairs, rope_values
 from asyncgen.models.family.values import MOST_HEADS, MOST_LAYERS, ConfigValues
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from asyncgen.models.family.plan import LayerPlan
     from asyncgen.models.family.values import Kinds
@@ -116,10 +115,6 @@ class ModelConfig:
                 f"config.json {stated}: supported are {', '.join(sorted(FAMILIES))}"
             )
         return _read(raw, FAMILIES[model_type])
-
-    def fitted_to(self, stored: Collection[str]) -> ModelConfig:
-        """The description with the names of a checkpoint, see `fit_names`."""
-        return fit_names(self, FAMILIES[self.model_type].other_names, stored)
 
     def names_of(self, layer: int) -> Mapping[str, str]:
         """What the files call the modules of a layer."""
@@ -222,12 +217,6 @@ class T5Config(ModelConfig):
 
     is_encoder_decoder: ClassVar[bool] = True
     """Whether there is an encoder as well."""
-
-    def fitted_to(self, stored: Collection[str]) -> ModelConfig:
-        """The description that goes with a checkpoint's weights."""
-        # Newer files say "tied" of every T5; whether there is a head tells by the weights alone.
-        is_tied = self.scale_decoder_outputs or "lm_head.weight" not in stored
-        return replace(self, tie_word_embeddings=is_tied)
 
 
 _NOT_IN_FILE = frozenset(

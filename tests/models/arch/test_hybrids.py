@@ -60,7 +60,7 @@ def test_files_may_call_and_cut_what_they_have_as_their_makers_do(tmp_path: Path
         for name in [name for name in tensors if "q_conv1d" in name]:
             parts = [name.replace("q_conv1d", f"{part}_conv1d") for part in "qkv"]
             sizes = [len(tensors[each.replace("conv1d", "proj")]) for each in parts]
-            cut = torch.cat([tensors[each] for each in parts]).split(sizes)
+            cut = torch.split(torch.cat([tensors[each] for each in parts]), sizes)
             tensors |= {each: part.contiguous() for each, part in zip(parts, cut, strict=True)}
         save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
         ours = asyncgen.load_model(tmp_path, dtype="float32")
