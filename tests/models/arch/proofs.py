@@ -32,7 +32,7 @@ from tests.models.arch.families import make
 from tests.models.packing import Row, packed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
 LENGTH = 24
@@ -421,10 +421,22 @@ def files(pair: Pair, _: object) -> None:
     theirs, told = transformers.AutoModelForCausalLM.from_pretrained(
         back, dtype=torch.float32, output_loading_info=True
     )
-    ignored = "|".join(again.core.ignored_weights())  # which follow from the configuration
-    missing = [key for key in told["missing_keys"] if not re.search(ignored, key)]
+    ignored = again.core.ignored_weights()  # which follow from the configuration
+    missing = [key for key in told["missing_keys"] if not _is_one_of(key, ignored)]
     assert not (missing or told["unexpected_keys"] or told["mismatched_keys"])
-    torch.testing.assert_close(theirs.eval()(ids).logits, expected, atol=1e-6, rtol=1e-6)
+    found = theirs.state_dict()
+    for name, weight in pair.theirs.state_dict().items():
+        assert _is_one_of(name, ignored) or torch.equal(found[name], weight), name
+    # A product sums in an order that depends on how far from a line of 64 bytes its weight begins,
+    # and files leave that to chance: copies begin at a line, as what was drawn does.
+    for parameter in theirs.parameters():
+        parameter.data = parameter.data.clone()
+    assert torch.equal(theirs.eval()(ids).logits, expected)
+
+
+def _is_one_of(name: str, patterns: Iterable[str]) -> bool:
+    """Whether a weight's name is what one of several patterns finds."""
+    return any(re.search(each, name) for each in patterns)
 
 
 PROOFS: dict[str, Callable[[Pair, Any], None]] = {
