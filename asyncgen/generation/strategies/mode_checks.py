@@ -11,6 +11,7 @@ from asyncgen.generation.generate.plan import check_cache
 from asyncgen.generation.strategies.contrastive import check_contrastive
 from asyncgen.generation.strategies.dola import early_layers
 from asyncgen.generation.strategies.drafters.drafting import Assistance, check_assistance
+from asyncgen.models.arch.registry import FAMILIES
 from asyncgen.models.family.states import keeps_states
 
 if TYPE_CHECKING:
@@ -66,7 +67,8 @@ def check_mode(mode: GenerationMode, situation: Situation) -> None:
 def _check_states(mode: GenerationMode, on: Situation) -> None:
     """Refuse what the reference refuses of models with states.
 
-    Contrastive search takes tokens back, and a state does not tell what it was before.
+    Contrastive search takes tokens back, and a state does not tell what it was before. DoLa takes
+    none, and some families allow it.
 
     Raises:
         InvalidRequestError: Names the parameter.
@@ -75,10 +77,13 @@ def _check_states(mode: GenerationMode, on: Situation) -> None:
         GenerationMode.CONTRASTIVE_SEARCH: ("penalty_alpha", "which take no token back"),
         GenerationMode.DOLA_GENERATION: ("dola_layers", "for which there is no DoLa"),
     }
-    if mode in names and keeps_states(on.model.core.config):
-        (name, why), model_type = names[mode], on.model.config.model_type
-        raise InvalidRequestError(
-            name,
-            getattr(on.config, name),
-            f"the layers of a {model_type} model keep states, {why}; leave it out",
-        )
+    if mode not in names or not keeps_states(on.model.core.config):
+        return
+    (name, why), model_type = names[mode], on.model.config.model_type
+    if mode is GenerationMode.DOLA_GENERATION and FAMILIES[model_type].allows_dola:
+        return
+    raise InvalidRequestError(
+        name,
+        getattr(on.config, name),
+        f"the layers of a {model_type} model keep states, {why}; leave it out",
+    )

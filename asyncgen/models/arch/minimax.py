@@ -65,6 +65,7 @@ FAMILY = Family(
     window=_window,
     turned=turned,
     mixer=lightning_plan,
+    allows_dola=True,
     stays=_stays,
     output_scale=lambda values: values.number("full_attn_beta_factor"),
     experts=_experts,

@@ -195,6 +195,8 @@ class Family:
             all do.
         mixer: What a layer of this number has in the place of attention or beside it, if it is of
             such a kind.
+        allows_dola: Whether DoLa is allowed where layers keep states, as the reference has it: it
+            counts short convolutions and lightning attention not among them.
         has_feed_forward: Whether a layer of this number and kind has that.
         own: What a layer of this number has of its own; layers come with their kinds.
         is_parallel: Whether both parts of a block see the same stream.
@@ -277,6 +279,7 @@ class Family:
     experts: Callable[[ConfigValues, int], ExpertsPlan | None] = _no_experts
     kinds: Callable[[ConfigValues], Kinds] | None = None
     mixer: Callable[[ConfigValues, int], MixerPlan | None] = _no_mixer
+    allows_dola: bool = False
     has_feed_forward: Callable[[ConfigValues, int, str], bool] = every_layer
     own: Callable[[ConfigValues, int, Kinds], LayerPlan | None] = _nothing_own
     is_parallel: Setting[bool] = False
