@@ -108,7 +108,10 @@ def test_model_generate_gives_a_beginning_or_a_whole() -> None:
     for options in ways:
         for most in (1, 4, 40):
             shape = asyncgen.GrammarLogitsProcessor.of(model, tokenizer, choice=choice)
-            ids = model.generate(**inputs, logits_processor=[shape], max_new_tokens=most, **options)
+            processors = asyncgen.LogitsProcessorList([shape])
+            ids = model.generate(
+                **inputs, logits_processor=processors, max_new_tokens=most, **options
+            )
             assert isinstance(ids, torch.Tensor)
             text = tokenizer.decode(ids[0, start:], skip_special_tokens=True)
             assert any(each.startswith(text) for each in choice)
