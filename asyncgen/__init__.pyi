@@ -226,6 +226,7 @@ from asyncgen.pipelines import (
 )
 from asyncgen.pretrained import PreTrainedModel as PreTrainedModel
 from asyncgen.seq2seq import Seq2SeqModel as Seq2SeqModel
+from asyncgen.structured.reading import AnswerReader as AnswerReader
 from asyncgen.tokenizer import Tokenizer as Tokenizer
 from asyncgen.types import (
     FinishReason as FinishReason,

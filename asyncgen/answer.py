@@ -22,12 +22,11 @@ from asyncgen.generation.config.rules import Range, require
 from asyncgen.generation.stopping.cancel import CancelCriteria
 from asyncgen.pace import Pace
 from asyncgen.sample_builder import SampleBuilder
-from asyncgen.structured.parsing import NOTHING, Growing
-from asyncgen.structured.shape import read_shape
+from asyncgen.structured.reading import AnswerReader
 from asyncgen.types import Completion, Timing, TokenEvent, Usage, counted, length_of, size_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Coroutine, Iterator, Mapping
 
     from asyncgen.engine.loop import DecodeThread
     from asyncgen.engine.requests.admission import Admission, Seat
@@ -274,28 +273,13 @@ class Answer:
             if text:
                 return text
 
-    def _growing(self) -> Growing:
-        """What the growing value of the answer is read with; from the parameters alone.
+    def _partial(self) -> Callable[[], Coroutine[Any, Any, Any]]:
+        """What reads the growing value of the answer; from the parameters alone.
 
         Raises:
             InvalidRequestError: The answer was not asked for as JSON, or there is no pydantic.
         """
-        shape = read_shape(self._params)
-        if shape is None:
-            allowed = "a growing value needs a shape: give `json_schema` or `response_model`"
-            raise InvalidRequestError("partial", "called", allowed)
-        return Growing(shape)
-
-    async def _next_partial(self, growing: Growing) -> Any:
-        while True:
-            try:
-                value = growing.add(await self._next_text())
-            except StopAsyncIteration:
-                value = growing.finish()
-                if value is NOTHING:
-                    raise
-            if value is not NOTHING:
-                return value
+        return AnswerReader(self._params).partial(self._next_text)
 
     def _pace(self, interval: float) -> Pace:
         """The turns of a reader of batches."""

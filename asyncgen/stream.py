@@ -73,8 +73,7 @@ class TextStream(Answer):
         Raises:
             InvalidRequestError: The answer was not asked for as JSON, or there is no pydantic.
         """
-        next_partial = partial(self._next_partial, self._growing())
-        return Reader(next_partial, self._leave, self._abandon)
+        return Reader(self._partial(), self._leave, self._abandon)
 
     def __anext__(self) -> Awaitable[str]:
         """The text since the last read, at least one character.
@@ -173,7 +172,7 @@ class SyncTextStream(Answer):
         Raises:
             InvalidRequestError: The answer was not asked for as JSON, or there is no pydantic.
         """
-        return self._reader(partial(self._next_partial, self._growing()))
+        return self._reader(self._partial())
 
     def __next__(self) -> str:
         """The text since the last read, at least one character.

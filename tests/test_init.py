@@ -91,7 +91,7 @@ def test_a_star_imports_what_is_public() -> None:
 def test_the_front_is_short() -> None:
     lines = STUB.read_text().splitlines() + STUB.with_suffix(".py").read_text().splitlines()
     declared = [line for line in lines if line.startswith("class ") and line.endswith(": ...")]
-    assert len(lines) - len(declared) <= 310
+    assert len(lines) - len(declared) <= 311
 
 
 def test_unknown_name() -> None:

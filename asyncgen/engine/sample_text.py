@@ -50,6 +50,7 @@ class SampleText:
         "_shown",
         "_stops",
         "_tokenizer",
+        "_untold",
         "live",
         "num_reasoning",
         "reader",
@@ -71,6 +72,9 @@ class SampleText:
             self.reader = request.reading.reader(request.prompt_ids, seed, index)
         self._tokenizer = tokenizer
         self._request = request
+        # What ends an answer in a shape is no part of it, whatever text it stands for.
+        has_shape = request.grammar is not None
+        self._untold = frozenset(request.ends.eos_token_ids if has_shape else ())
         self._detokenizer = self._after(request.prompt_ids if request.continues_text else None)
         self._shown = self._pending = ""
         # Copies search in what was laid out once, before the request reached the decode thread.
@@ -116,6 +120,8 @@ class SampleText:
             return "", None
         if self.reader is not None:
             return self._read(token_ids, self.reader)
+        if self._untold:
+            token_ids = [token_id for token_id in token_ids if token_id not in self._untold]
         text = self._detokenizer.put(token_ids)
         if self._shown or self._pending:
             text, self._pending = self._pending + self._unshown(text), ""
@@ -127,7 +133,7 @@ class SampleText:
         hidden, pieces = self._request.reading.hidden, []
         for token_id in token_ids:
             was_reasoning = reader.in_reasoning
-            if token_id not in hidden:
+            if token_id not in hidden and token_id not in self._untold:
                 pieces.append(reader.put(self._detokenizer.put(token_id)))
             self.num_reasoning += was_reasoning or reader.in_reasoning
         text = "".join(pieces)

@@ -215,7 +215,8 @@ class Matcher:
                 set for each id t that is allowed; all are where the row is free.
 
         Raises:
-            InvalidRequestError: To find out would take more than a step may cost.
+            InvalidRequestError: To find out would take more than a step may cost, or there is no
+                such id.
         """
         bits = (c_uint32 * self.grammar.num_words).from_address(words.data_ptr())
         if self.is_free:
@@ -233,8 +234,13 @@ class Matcher:
         ends = self._inner.is_accepting()
         for token_id in self._foreign_eos:
             _set(bits, token_id, value=False)
+        loses = not ends and any(_is_set(bits, token_id) for token_id in self._eos)
         for token_id in self._eos:
             _set(bits, token_id, value=ends)
+        if loses and not words.any():
+            shape = self.grammar.shape
+            allowed = "it goes on only with tokens that end an answer: see `stop_token_ids`"
+            raise InvalidRequestError(shape.parameter, shape.source[:80], allowed)
 
     def _consume(self, token_ids: tuple[int, ...]) -> int:
         """Hand ids to the grammar; return how many it took, and be lost if not all."""
@@ -293,6 +299,11 @@ def _set(bits: Array[c_uint32], token_id: int, *, value: bool = True) -> None:
     """Set or clear the bit of an id."""
     place, bit = divmod(token_id, 32)
     bits[place] = bits[place] | 1 << bit if value else bits[place] & ~(1 << bit)
+
+
+def _is_set(bits: Array[c_uint32], token_id: int) -> bool:
+    """Whether the bit of an id is set."""
+    return bool(bits[token_id // 32] >> token_id % 32 & 1)
 
 
 def _bytes_of(tokens: Any, token_id: int) -> bytes:

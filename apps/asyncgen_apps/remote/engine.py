@@ -112,7 +112,7 @@ class RemoteLLM:
         """Answer a prompt; nothing runs before the stream is entered or read."""
         given = dict(params)
         order = Order(prompt, given, session_of(prompt, given))
-        return RemoteStream(partial(self._pump, order))
+        return RemoteStream(partial(self._pump, order), given)
 
     async def count_tokens(self, prompt: Prompt, **params: Unpack[PromptParams]) -> int:
         """Count the tokens of a prompt."""

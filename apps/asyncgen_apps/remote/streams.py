@@ -8,12 +8,21 @@ from typing import TYPE_CHECKING, Any, Self
 import anyio
 import anyio.lowlevel
 
-from asyncgen import Completion, InvalidRequestError, Sample, Timing, TokenEvent, ToolCall, Usage
+from asyncgen import (
+    AnswerReader,
+    Completion,
+    InvalidRequestError,
+    Sample,
+    Timing,
+    TokenEvent,
+    ToolCall,
+    Usage,
+)
 from asyncgen_apps.remote.wire import Begun
 from streamers import LoopBell, Mailbox, Reader
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Mapping
     from types import TracebackType
 
     from asyncgen_apps.remote.pump import Pump
@@ -22,9 +31,17 @@ if TYPE_CHECKING:
 class RemoteStream:
     """An ``asyncgen_apps.engine.EngineStream``; read once, by one task."""
 
-    def __init__(self, begin: Callable[[Mailbox[Any]], Pump]) -> None:
-        """Keep what the first read calls: it asks for the answer, to be put into a mailbox."""
+    def __init__(
+        self, begin: Callable[[Mailbox[Any]], Pump], params: Mapping[str, Any] | None = None
+    ) -> None:
+        """Keep what will be asked.
+
+        Args:
+            begin: Called by the first read: asks for the answer, to be put into a mailbox.
+            params: What it asks with.
+        """
         self._begin = begin
+        self._answers = AnswerReader(params or {})
         self._mailbox: Mailbox[Any] = Mailbox()
         self._pump: Pump | None = None
         self._bell: LoopBell | None = None
@@ -63,7 +80,10 @@ class RemoteStream:
 
     @property
     def result(self) -> Completion:
-        """What was generated, once the stream has ended or was left."""
+        """What was generated, once the stream has ended or was left.
+
+        An answer in a shape has its value in ``parsed``, or ``parse_error`` says why there is none.
+        """
         if not self._is_over:
             raise RuntimeError("no result yet; read the stream to its end or close it first")
         rows = range(1 if self._begun is None else len(self._begun.position))
@@ -71,10 +91,12 @@ class RemoteStream:
         told = (event.prompt_logprobs for events in self._all.values() for event in events)
         prompt = next((entries for entries in told if entries is not None), None)
         if self._last is not None and self._last.usage and self._last.timing:
-            return Completion(samples, self._last.usage, self._last.timing, prompt)
+            timing = self._last.timing
+            return self._answers.whole(Completion(samples, self._last.usage, timing, prompt))
         length = 0 if self._begun is None else len(self._begun.prompt_ids)
         usage = Usage(length, sum(len(sample.token_ids) for sample in samples))
-        return Completion(samples, usage, Timing(None, None, 0.0, None), prompt)
+        timing = Timing(None, None, 0.0, None)
+        return self._answers.whole(Completion(samples, usage, timing, prompt))
 
     async def __aenter__(self) -> Self:
         """Start the request, and wait until an engine has it.
@@ -110,6 +132,14 @@ class RemoteStream:
     def events(self) -> AsyncIterator[TokenEvent]:
         """Read what each step settled."""
         return Reader(self._next_event, self._leave, self._abandon)
+
+    def partial(self) -> AsyncIterator[Any]:
+        """Read the value of a JSON answer while it grows, as ``asyncgen.TextStream.partial``.
+
+        Raises:
+            InvalidRequestError: The answer was not asked for as JSON, or there is no pydantic.
+        """
+        return Reader(self._answers.partial(self._next_text), self._leave, self._abandon)
 
     def __aiter__(self) -> AsyncIterator[str]:
         """Read the text of a single sample."""

@@ -14,6 +14,7 @@ from asyncgen_apps.websocket import connect, serve_websocket
 from tests.apps.openai_http.scripted import call, talking
 from tests.apps.websocket.cutting import CuttingProxy
 from tests.chat_formats.templates import THINKING
+from tests.doubles.models import TableModel, byte_tokenizer
 
 if TYPE_CHECKING:
     from asyncgen import Completion
@@ -63,11 +64,12 @@ async def cut_and_read(llm: AsyncLLM, prompt: Any, given: dict[str, Any]) -> Com
 async def test_an_answer_in_a_shape(shape: str) -> None:
     pytest.importorskip("llguidance")
     given = {**SHAPES[shape], "max_new_tokens": 60, "seed": 3, "temperature": 1.2}
-    async with AsyncLLM("demo", num_threads=1) as llm:
+    async with AsyncLLM(TableModel(eos_bias=0.5), tokenizer=byte_tokenizer()) as llm:
         wanted = await llm.generate("An animal: ", **given)
         found = await cut_and_read(llm, "An animal: ", given)
     assert (found.text, found.token_ids) == (wanted.text, wanted.token_ids)
     assert found.finish_reason == wanted.finish_reason
+    assert (found.parsed, found.parse_error) == (wanted.parsed, wanted.parse_error)
     if shape == "json_schema":
         assert found.finish_reason == "stop"
         assert json.loads(found.text).keys() == SCHEMA["properties"].keys()

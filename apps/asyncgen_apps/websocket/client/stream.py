@@ -6,12 +6,12 @@ scope, an exception in the loop's body, or simply being dropped cancel the reque
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import anyio
 import anyio.lowlevel
 
-from asyncgen import InvalidRequestError
+from asyncgen import AnswerReader, InvalidRequestError
 from asyncgen_apps.websocket.client.request import Phase
 from streamers import Reader
 
@@ -61,6 +61,18 @@ class RemoteStream:
         the acceptance, by the clock of the server.
         """
         return Reader(self._next_event, self._leave, self._abandon)
+
+    def partial(self) -> AsyncIterator[Any]:
+        """Read the value that the answer stands for while it grows: objects, lists and texts.
+
+        For an answer in JSON (``json_schema``, ``json_object``), as ``asyncgen.TextStream`` has it:
+        each value is valid so far, and the last one is whole if the stream ended with ``"stop"``.
+
+        Raises:
+            InvalidRequestError: The answer was not asked for as JSON, or there is no pydantic.
+        """
+        next_partial = AnswerReader(self._request.params).partial(self._next_text)
+        return Reader(next_partial, self._leave, self._abandon)
 
     async def __anext__(self) -> str:
         """The text since the last read, at least one character.
@@ -120,6 +132,7 @@ class RemoteStream:
     def result(self) -> Completion:
         """What was generated, with finish reason, usage and timings, once the stream has ended.
 
+        An answer in a shape has its value in ``parsed``, or ``parse_error`` says why there is none.
         Of a stream that was left early: what had arrived, with timings by the client's clock.
 
         Raises:
@@ -128,7 +141,8 @@ class RemoteStream:
         if self._result is None:
             if not (self._request.left or self._request.phase is Phase.ENDED):
                 raise RuntimeError("no result yet; read the stream to its end or close it first")
-            self._result = self._request.build_result()
+            result = self._request.build_result()
+            self._result = AnswerReader(self._request.params).whole(result)
         return self._result
 
     @property

@@ -192,3 +192,21 @@ async def test_what_arrived_before_a_failure_is_read_first() -> None:
     for _ in range(2):
         with pytest.raises(ZeroDivisionError):
             await anext(stream)
+
+
+async def test_an_answer_in_a_shape_has_its_value_and_grows() -> None:
+    stream, request, _ = opened(json_schema={"type": "object"})
+    add(request, '{"a": "b', 'c"}')
+    finish(request)
+    assert [value async for value in stream.partial()] == [{"a": "bc"}]
+    assert (stream.result.parsed, stream.result.parse_error) == ({"a": "bc"}, None)
+    stream, request, _ = opened(json_object=True)
+    request.accept("t")
+    add(request, '{"a": "b')
+    async for value in stream.partial():
+        assert value == {"a": "b"}
+        break
+    assert stream.result.parsed is None
+    assert stream.result.parse_error == "the answer ended before its shape was complete: cancelled"
+    with pytest.raises(InvalidRequestError, match="needs a shape"):
+        opened()[0].partial()
