@@ -146,6 +146,10 @@ async def remote_of(stack: AsyncExitStack) -> Any:
 
 
 def test_a_handle_beside_one_process(cluster: Cluster) -> None:
+    """Two engines behind a handle shall keep 0.9 of the tokens/s of one process.
+
+    They did not: 0.68 (0.53 to 0.76) on two cores. It fails as long as that is so.
+    """
     async def run() -> None:
         cluster.wait("engine", 2)
         engines, me = cluster.processes("engine"), [os.getpid()]
@@ -171,7 +175,7 @@ def test_a_handle_beside_one_process(cluster: Cluster) -> None:
             f"CPU added {median(added):.0f} us a token ({min(added):.0f} to {max(added):.0f}); "
             f"first token later by {median(later):.1f} ms"
         )
-        assert min(ratios) > 0.3 and min(added) <= 300 and median(later) <= 15
+        assert max(ratios) >= 0.9 and min(added) <= 300 and median(later) <= 15
 
     asyncio.run(run())
 
