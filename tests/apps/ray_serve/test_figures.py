@@ -150,6 +150,7 @@ def test_a_handle_beside_one_process(cluster: Cluster) -> None:
 
     They did not: 0.68 (0.53 to 0.76) on two cores. It fails as long as that is so.
     """
+
     async def run() -> None:
         cluster.wait("engine", 2)
         engines, me = cluster.processes("engine"), [os.getpid()]
