@@ -71,6 +71,7 @@ VALUES: dict[str, list[Any]] = {
     "bos_token_id": [1],
     "logprobs": [True],
     "top_logprobs": [3],
+    "prompt_logprobs": [0, 2],
     "skip_special_tokens": [False],
     "prefix_allowed_tokens_fn": [lambda _, ids: range(len(ids) % 7, 250)],
     "priority": [2],

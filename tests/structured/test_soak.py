@@ -29,7 +29,7 @@ def make_llm(seed: int) -> AsyncLLM:
     tokenizer = asyncgen.AutoTokenizer.from_pretrained("demo")
     position = 2 * 3 * 2 * 8 * 4  # keys and values, layers, heads, their size, float32
     return AsyncLLM(
-        model, tokenizer=tokenizer, max_running=16, page_size=16, kv_cache_memory=1400 * position
+        model, tokenizer=tokenizer, max_running=16, page_size=16, kv_cache_memory=600 * position
     )
 
 
@@ -99,4 +99,4 @@ def test_a_thousand_schemas_are_kept_to_or_refused(seed: int) -> None:
     ends, wrong, preemptions = anyio.run(answer_all, schemas, seed)
     assert not wrong, "\n".join(wrong)
     assert ends["stop"] > 700
-    assert preemptions > 0
+    assert preemptions > 20

@@ -148,7 +148,7 @@ async def test_who_is_lost_too_often_ends_with_what_there_is(
     lives = iter([6, *[0] * 50])
     calls = LocalCalls(*engines, messages=lambda: next(lives))
     async with RemoteLLM(calls, facts_of(engines[0])) as llm:
-        stream = llm.stream(PROMPT, max_new_tokens=40, seed=1)
+        stream = llm.stream(PROMPT, max_new_tokens=900, eos_token_id=[], seed=1)
         with pytest.raises(LostStreamError) as lost:
             async for _ in stream.events():
                 pass
@@ -197,12 +197,12 @@ async def test_an_answer_that_has_begun_waits_for_a_free_engine(
 
     calls.messages = fill
     async with RemoteLLM(calls, facts_of(engines[0])) as llm:
-        events = llm.stream(PROMPT, max_new_tokens=150, do_sample=False).events()
+        events = llm.stream(PROMPT, max_new_tokens=600, do_sample=False).events()
         first = await anext(events)
         rest = [event async for event in events]
         assert len(calls.orders) == 5 and llm.num_resumed == 1
         ids = [token_id for event in (first, *rest) for token_id in event.token_ids]
-        expected = await engines[0].generate(PROMPT, max_new_tokens=150, do_sample=False)
+        expected = await engines[0].generate(PROMPT, max_new_tokens=600, do_sample=False)
         assert ids == list(expected.token_ids)
         calls.full = 1
         with pytest.raises(OverloadedError):
