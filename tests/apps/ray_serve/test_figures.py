@@ -66,6 +66,13 @@ def proxies() -> list[int]:
     return found
 
 
+def busy() -> float:
+    """Seconds of all cores of the machine that were used, by whomever."""
+    words = Path("/proc/stat").read_text(encoding="ascii").splitlines()[0].split()
+    user, nice, system, _, _, irq, soft = map(int, words[1:8])
+    return (user + nice + system + irq + soft) / TICK
+
+
 async def drain(llm: Any, number: int) -> int:
     stream = llm.stream(
         f"Number {number} was", max_new_tokens=TOKENS, min_new_tokens=TOKENS, seed=number
@@ -146,6 +153,12 @@ async def remote_of(stack: AsyncExitStack) -> Any:
 
 
 def test_a_handle_beside_one_process(cluster: Cluster) -> None:
+    """Two engines behind a handle shall keep 0.9 of the tokens/s of one process.
+
+    They did not: 0.68 (0.53 to 0.76) on two cores, and 0.83 (0.66 to 0.87) since requests are
+    spread evenly. It fails as long as that is so.
+    """
+
     async def run() -> None:
         cluster.wait("engine", 2)
         engines, me = cluster.processes("engine"), [os.getpid()]
@@ -154,11 +167,19 @@ def test_a_handle_beside_one_process(cluster: Cluster) -> None:
             local = await stack.enter_async_context(AsyncLLM("demo", num_threads=1))
             sides = (local, me, STREAMS), (local, me, STREAMS // 2), (remote, engines + me, STREAMS)
             told: list[list[tuple[float, float]]] = [[], [], []]
+            parts: list[list[float]] = []
             for number in range(ROUNDS + 1):
                 for found, (llm, pids, width) in zip(told, sides, strict=True):
+                    before, began = [cpu([pid]) for pid in (*engines, *me)], time.monotonic()
+                    all_before = busy()
                     one = await measured(partial(drain, llm), pids, width)
+                    took, used = time.monotonic() - began, busy() - all_before
                     if number:  # the first warms up
                         found.append(one)
+                    if number and llm is remote:
+                        spent = [cpu([pid]) for pid in (*engines, *me)]
+                        each = [(b - a) / took for a, b in zip(before, spent, strict=True)]
+                        parts.append([*each, used / took - sum(each)])
             later = [
                 (await first(remote, number)) - (await first(local, number)) for number in range(60)
             ]
@@ -169,9 +190,12 @@ def test_a_handle_beside_one_process(cluster: Cluster) -> None:
             f"one process {rates[0]:.0f} tokens/s, by a handle {rates[2]:.0f}: "
             f"ratio {median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f}); "
             f"CPU added {median(added):.0f} us a token ({min(added):.0f} to {max(added):.0f}); "
-            f"first token later by {median(later):.1f} ms"
+            f"first token later by {median(later):.1f} ms\n"
+            f"one process with half of the streams {rates[1]:.0f} tokens/s; cores in use: "
+            + ", ".join(f"{median(one):.2f}" for one in zip(*parts, strict=True))
+            + " by the engines, the caller, all else on the machine"
         )
-        assert min(ratios) > 0.3 and min(added) <= 300 and median(later) <= 15
+        assert max(ratios) >= 0.9 and min(added) <= 300 and median(later) <= 15
 
     asyncio.run(run())
 

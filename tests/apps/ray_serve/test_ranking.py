@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import random
 
-from asyncgen_apps.ray_serve.ranking import BOUND, ranked
+import pytest
+
+from asyncgen_apps.ray_serve.ranking import (
+    BOUND,
+    MOST_KNOWN,
+    UNSENT_SECONDS,
+    Placing,
+    fills_a_page,
+    ranked,
+)
 
 
 def test_what_begins_alike_goes_to_the_same_replica() -> None:
@@ -20,16 +29,76 @@ def test_what_begins_alike_goes_to_the_same_replica() -> None:
     assert set(moved) == {session for session, name in first.items() if name == lost}
 
 
-def test_no_replica_has_much_more_than_its_share() -> None:
+@pytest.mark.parametrize("is_sent", [True, False])
+def test_no_replica_has_much_more_than_its_share(is_sent: bool) -> None:
     chooser = random.Random(1)
-    loads = dict.fromkeys((f"r{number}" for number in range(6)), 0)
-    for _ in range(600):  # half of the requests begin alike
+    loads, sums = dict.fromkeys((f"r{number}" for number in range(6)), 0), [0] * 6
+    placing = Placing(lambda: 0.0)
+    for number in range(600):  # half of the requests begin alike
         session = "popular" if chooser.random() < 0.5 else str(chooser.random())
-        loads[ranked(session, loads)[0]] += 1
-        assert max(loads.values()) <= BOUND * sum(loads.values()) / len(loads) + 2
-    assert set(ranked("popular", loads)) == set(loads)
+        name = placing.place(number, session, loads, is_long=True)[0]
+        sums[int(name[1:])] += 1
+        if is_sent:
+            loads[name] += 1
+            placing.sent(name)
+        assert max(sums) <= BOUND * sum(sums) / len(sums) + 2
+    assert set(ranked("popular", loads, "r0")) == set(loads)
+
+
+@pytest.mark.parametrize("is_sent", [True, False])
+@pytest.mark.parametrize(("is_long", "most"), [(False, 8), (True, 9)])
+def test_different_prompts_are_spread_evenly(is_sent: bool, is_long: bool, most: int) -> None:
+    """16 over two idle replicas: whether they come one after the other, or at a time."""
+    for number in range(200):
+        loads, counts = {f"a{number}": 0, f"b{number}": 0}, [0, 0]
+        placing = Placing(lambda: 0.0)
+        for request in range(16):
+            session = f"{number}: {request}"
+            name = placing.place(request, session, loads, is_long=is_long)[0]
+            counts[name[0] == "b"] += 1
+            if is_sent:
+                loads[name] += 1
+                placing.sent(name)
+        assert max(counts) <= most and sum(counts) == 16
+
+
+def test_a_beginning_that_is_held_counts_more_than_a_small_difference() -> None:
+    placing = Placing()
+    idle = {"a": 0, "b": 0, "c": 0}
+    # A first turn is short: it goes to the emptiest one, which the next turn finds again.
+    holder = placing.place(1, "talk", {"a": 9, "b": 8, "c": 7}, is_long=False)[0]
+    assert holder == "c"
+    placing.sent("c")
+    assert placing.place(2, "talk", {"a": 7, "b": 7, "c": 8}, is_long=True)[0] == "c"
+    assert placing.place(3, "talk", {"a": 1, "b": 0, "c": 30}, is_long=False)[0] == "b"
+    assert placing.place(4, "talk", {"a": 1, "b": 30, "c": 30}, is_long=True)[0] == "a"
+    for number in range(MOST_KNOWN):
+        placing.place(5, str(number), idle, is_long=True)
+    assert "talk" not in placing._holders and len(placing._holders) == MOST_KNOWN
+
+
+def test_what_is_never_sent_is_forgotten() -> None:
+    now = 0.0
+    placing = Placing(lambda: now)
+    loads = {"a": 0, "b": 3}
+    for request in (1, 2, 3, 3, 3):
+        assert placing.place(request, "", loads, is_long=False)[0] == "a"
+    for request in (4, 5, 6, 7):
+        placing.place(request, "", loads, is_long=False)
+    assert len(placing._unsent) == 7
+    now = UNSENT_SECONDS + 1
+    assert placing.place(8, "", loads, is_long=False) == ["a", "b"]
+    assert len(placing._unsent) == 1
+    assert placing.place(9, "x", {}, is_long=True) == []
 
 
 def test_without_a_beginning_the_emptiest_comes_first() -> None:
     assert ranked("", {"a": 3, "b": 1, "c": 2}) == ["b", "c", "a"]
     assert ranked("x", {}) == []
+
+
+def test_what_fills_a_page() -> None:
+    assert fills_a_page("a" * 64) and not fills_a_page("a" * 63)
+    assert fills_a_page([1] * 16) and not fills_a_page([1] * 15)
+    talk = [{"role": "user", "content": "a" * 40}, {"role": "assistant", "content": "b" * 40}]
+    assert fills_a_page(talk) and not fills_a_page(talk[:1])
