@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.to_thread
@@ -23,7 +23,12 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.anyio, pytest.mark.soak, pytest.mark.timeout(180)]
 
 PROMPT = "Once upon a time"
-GIVEN = {"max_new_tokens": 700, "min_new_tokens": 690, "seed": 4, "temperature": 1.1}
+GIVEN: dict[str, Any] = {
+    "max_new_tokens": 700,
+    "min_new_tokens": 690,
+    "seed": 4,
+    "temperature": 1.1,
+}
 
 
 @contextmanager
