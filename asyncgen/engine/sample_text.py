@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from asyncgen.chat_formats.reader import AnswerReader
     from asyncgen.engine.requests.conversation import AnswerReading
     from asyncgen.engine.requests.params import RequestParams
+    from asyncgen.generation.stopping.ends import Ends
+    from asyncgen.structured.grammar import Grammar
     from asyncgen.tokenizer import Tokenizer
     from asyncgen.types import FinishReason
     from streamers import StopStrings
@@ -32,6 +34,8 @@ class Asked(Protocol):
     shown: str
     stops: StopStrings | None
     reading: AnswerReading | None
+    grammar: Grammar | None
+    ends: Ends
 
 
 class SampleText:
