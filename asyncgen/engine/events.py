@@ -149,9 +149,10 @@ class EventWriter:
 
     def _with_scores(self, event: TokenEvent) -> TokenEvent:
         """Tell what the prompt is worth, once, if it was read to its end."""
-        scores, self._scores = self._scores, None
+        scores = self._scores
         if scores is None or not scores.is_complete:
-            return event
+            return event  # as where a sample had ended before the prompt was read
+        self._scores = None
         return replace(event, prompt_logprobs=tuple(scores.entries))
 
     def end(self, reason: str) -> None:

@@ -52,7 +52,8 @@ def refuse_unkept(schema: Any) -> None:
         for name in ("const", "enum"):
             if name in each and not _is_exact(each[name]):
                 raise UnkeptError(f"`{name}`: an integer beyond 2**53 cannot be kept to")
-        for name in ("pattern", *each.get("patternProperties", ())):
+        named = each.get("patternProperties")
+        for name in ("pattern", *(named if isinstance(named, dict) else ())):
             pattern = each.get("pattern") if name == "pattern" else name
             if isinstance(pattern, str) and _has_sets(pattern):
                 raise UnkeptError(f"`pattern` {pattern[:40]!r}: sets within a set of characters")
@@ -93,7 +94,11 @@ def _has_sets(pattern: str) -> bool:
 
 def _units(value: Any) -> int | None:
     """A number in units of its last digit; ``None`` for what is none."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    if isinstance(value, int):
+        return abs(value)
+    if not math.isfinite(value):
         return None
     number = Decimal(repr(value))
     exponent = number.normalize().as_tuple().exponent

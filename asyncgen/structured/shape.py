@@ -118,7 +118,7 @@ def _of_schema(value: Any, parameter: str = "json_schema") -> Shape:
         raise
     except UnkeptError as error:
         raise InvalidRequestError(parameter, "given", str(error)) from None
-    except (TypeError, ValueError, RecursionError) as error:
+    except (AttributeError, TypeError, ValueError, OverflowError, RecursionError) as error:
         raise InvalidRequestError(parameter, "given", f"no JSON: {error}") from error
     return Shape(parameter, "json", source)
 

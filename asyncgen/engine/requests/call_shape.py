@@ -146,8 +146,12 @@ def _refuse_unkept(function: Mapping[str, Any], parameter: str) -> None:
     """Refuse a tool whose schema no grammar keeps to."""
     try:
         refuse_unkept(function.get("parameters") or {})
+        narrowed(function.get("parameters") or {})
     except UnkeptError as error:
         raise InvalidRequestError(parameter, function["name"], str(error)) from None
+    except (AttributeError, TypeError, ValueError, OverflowError, RecursionError) as error:
+        allowed = f"its `parameters` are no JSON schema: {error}"
+        raise InvalidRequestError(parameter, function["name"], allowed) from error
 
 
 def _optional(reasoning: ReasoningFormat | None) -> ReasoningFormat | None:
