@@ -149,3 +149,8 @@ def test_a_number_alone_is_there_at_the_end() -> None:
     assert growing.finish() == 12
     with pytest.raises(InvalidRequestError, match="only an answer in JSON grows"):
         Growing(shape_of(regex="a"))
+
+
+def test_a_number_beyond_all_floats_is_refused_by_name() -> None:
+    with pytest.raises(InvalidRequestError, match="json_schema"):
+        read_shape({"json_schema": {"multipleOf": 10**400}})

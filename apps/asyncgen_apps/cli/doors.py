@@ -77,7 +77,7 @@ def read_secret(file: Path | None, environ: "Mapping[str, str]") -> str:
         UserError: The file cannot be read, or is empty.
     """
     if file is None:
-        return environ.get(SECRET_VARIABLE, "")
+        return environ.get(SECRET_VARIABLE, "").strip()
     try:
         secret = file.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:

@@ -392,10 +392,10 @@ class StreamService:
 
 async def _taken(answer: Answer) -> None:
     """Return when what was said has been sent: a long prompt is more than may be unread at once."""
-    while True:
-        if answer.channel is None or answer.end is not None or not answer.replay.is_waiting:
-            return
-        await anyio.sleep(_SOON)
+    delay = _SOON
+    while answer.channel is not None and answer.end is None and answer.replay.is_waiting:
+        await anyio.sleep(delay)
+        delay = min(2 * delay, 0.1)
 
 
 class _Refused(Exception):

@@ -94,7 +94,7 @@ def params_behind(
     """
     ticket = behind.ticket
     more: dict[str, Any] = {**params, "seed": ticket.seed}
-    if params.get("max_time") is not None:
+    if isinstance(params.get("max_time"), int | float):  # what else it may be, the engine refuses
         left = params["max_time"] - (signer.clock() - ticket.began)
         more["max_time"] = max(left, _LEAST_TIME)
     if not behind.has_tokens:

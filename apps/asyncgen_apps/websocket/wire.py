@@ -72,6 +72,8 @@ def _checked(found: object) -> ClientMessage | Fault:
             named = {name: found[name] for name in ("type", "id") if name in found}
             found = {**named, **dict(islice(found.items(), _MOST_NAMES))}
         again = found.get("request")
+        if isinstance(again, dict) and len(again) > _MOST_NAMES:
+            again = found["request"] = dict(islice(again.items(), _MOST_NAMES))
         wanted = again if isinstance(again, dict) else found
         params, messages = wanted.get("params"), wanted.get("messages")
         if isinstance(params, dict):
