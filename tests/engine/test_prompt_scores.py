@@ -265,3 +265,17 @@ def test_refusals(given: dict[str, Any], name: str) -> None:
     with pytest.raises(InvalidRequestError) as caught:
         bench.prepare("abc", **given)
     assert caught.value.parameter == name
+
+
+def test_they_are_told_though_a_sample_had_ended(pair: Any) -> None:
+    ids = [random.Random(6).randrange(3, 96) for _ in range(12)]
+    given = {"do_sample": True, "seed": 4, "n": 2, "max_new_tokens": 4, "eos_token_id": []}
+    bench = Bench(PreTrainedModel(pair[1]), position_bytes=POSITION)
+    _, whole = bench.add(ids, **given)
+    bench.run()
+    both = [ids_of(whole, index) for index in range(2)]
+    _, sink = bench.add(ids, prompt_logprobs=1, generated_ids=[both[0], both[1][:2]], **given)
+    bench.run()
+    (entries,) = [each.prompt_logprobs for each in sink.events if each.prompt_logprobs is not None]
+    require_right(entries, pair[0], ids, 1)
+    bench.require_empty()

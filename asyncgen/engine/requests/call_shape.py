@@ -126,13 +126,9 @@ def _writer(tokenizer: Tokenizer, formats: ChatFormats, given: Mapping[str, Any]
     if not isinstance(choice, str):
         functions = [each for each in functions if each["name"] == choice["function"]["name"]]
     is_free = choice == "auto"
-    for each in functions:
-        if not is_free or each.get("strict"):
-            _refuse_unkept(each, "tools" if is_free else "tool_choice")
+    parameter = "tools" if is_free else "tool_choice"
     schemas = {
-        each["name"]: {}
-        if is_free and not each.get("strict")
-        else narrowed(each.get("parameters") or {})
+        each["name"]: {} if is_free and not each.get("strict") else _kept(each, parameter)
         for each in functions
     }
     is_single = given.get("parallel_tool_calls") is False or not isinstance(choice, str)
@@ -142,11 +138,17 @@ def _writer(tokenizer: Tokenizer, formats: ChatFormats, given: Mapping[str, Any]
     return CallGrammar(formats.tools.words, schemas, special, is_single=is_single)
 
 
-def _refuse_unkept(function: Mapping[str, Any], parameter: str) -> None:
-    """Refuse a tool whose schema no grammar keeps to."""
+def _kept(function: Mapping[str, Any], parameter: str) -> dict[str, Any]:
+    """The schema of a tool, as a grammar keeps to it.
+
+    Raises:
+        InvalidRequestError: No grammar does, or it is no schema.
+    """
+    schema = function.get("parameters") or {}
     try:
-        refuse_unkept(function.get("parameters") or {})
-        narrowed(function.get("parameters") or {})
+        refuse_unkept(schema)
+        kept: dict[str, Any] = narrowed(schema)
+        return kept
     except UnkeptError as error:
         raise InvalidRequestError(parameter, function["name"], str(error)) from None
     except (AttributeError, TypeError, ValueError, OverflowError, RecursionError) as error:

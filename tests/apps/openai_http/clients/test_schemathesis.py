@@ -28,6 +28,10 @@ def plausible(body: Any) -> Any:
     for turn in messages if isinstance(messages, list) else []:
         if isinstance(turn, dict) and isinstance(turn.get("role"), str):
             turn["role"] = "user"
+            if turn.get("content") is None:
+                turn["content"] = "Hello."  # only who calls a tool says nothing
+            for name in turn.keys() - {"role", "content"}:
+                del turn[name]  # users call no tools, and answer none
     return {**dict(list(body.items())[: len(body) % 4]), **needed}
 
 
