@@ -125,6 +125,12 @@ def _metaspace() -> Tokenizer:
             show_progress=False,
         ),
     )
+    # The trainer's order among equals, and its last digits, differ from one process to the next.
+    state = json.loads(tokenizer.to_str())
+    special, rest = state["model"]["vocab"][:3], state["model"]["vocab"][3:]
+    pieces = sorted((-round(score, 3), piece) for piece, score in rest)
+    state["model"]["vocab"] = special + [[piece, -cost] for cost, piece in pieces]
+    tokenizer = Tokenizer.from_str(json.dumps(state))
     tokenizer.post_processor = _with_bos()
     return tokenizer
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from contextlib import AsyncExitStack
+from itertools import pairwise
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -145,14 +146,17 @@ class StructuredStreams:
                 for nothing.
             **floor: What keeps an answer from ending early.
         """
-        times: list[list[float]] = [[] for _ in prompts]
+        found: list[float] = []
         count = 0
 
-        async def read(index: int) -> None:
+        async def read(prompt: list[int]) -> None:
+            times: list[float] = []
             given = _given("free", new_tokens, 0.0, 0, floor)
-            async with self._llm.stream(prompts[index], **given) as stream:
+            async with self._llm.stream(prompt, **given) as stream:
                 async for event in stream.events():
-                    times[index] += [perf_counter()] * len(event.token_ids)
+                    times += [perf_counter()] * len(event.token_ids)
+            # What came in one wake-up came at one time, and the next token waited for all of it.
+            found.extend(after - before for before, after in pairwise(times))
 
         async def compile_all() -> None:
             nonlocal count
@@ -165,14 +169,11 @@ class StructuredStreams:
         async with anyio.create_task_group() as compiling:
             if compiled:
                 compiling.start_soon(compile_all)
-            async with anyio.create_task_group() as reading:
-                for index in range(len(prompts)):
-                    reading.start_soon(read, index)
+            while not found or (compiled and not count):  # short answers end before one is compiled
+                async with anyio.create_task_group() as reading:
+                    for prompt in prompts:
+                        reading.start_soon(read, prompt)
             compiling.cancel_scope.cancel()
-        # What came in one wake-up came at one time, and the next token waited for all of it.
-        found = [
-            after - before for one in times for before, after in zip(one, one[1:], strict=False)
-        ]
         return {"gaps": found, "compiled": count}
 
     async def aclose(self) -> None:
