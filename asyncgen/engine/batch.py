@@ -462,8 +462,11 @@ class Batch:
         self._readers.pop(sample, None)
         reader, samples = sample.request.reader, self.requests[sample.request]
         del samples[sample]
-        if reader is not None and not reader.shares_pages and not samples:
-            withdraw(self._scheduler.cache, sample)  # nobody else could find them
+        if reader is not None and not reader.shares_pages:
+            # Nobody else could find them; the other samples have use for those of the prompt.
+            cache = self._scheduler.cache
+            length = len(sample.request.prompt_ids)
+            withdraw(cache, sample, length // cache.page_size if samples else 0)
         self._scheduler.finish_request(sample.request_id, evict_from_cache=evict)
 
 

@@ -45,7 +45,7 @@ class BitsAndBytesConfig:
         Args:
             load_in_8bit: See the attribute; one of both at most.
             load_in_4bit: See the attribute.
-            llm_int8_threshold: Accepted: inputs keep 16 bits here, so that none is set apart.
+            llm_int8_threshold: Accepted: each group of inputs has a scale, so none is set apart.
             llm_int8_skip_modules: ``None``: the embeddings and the head have 8 bits.
             llm_int8_enable_fp32_cpu_offload: Accepted.
             llm_int8_has_fp16_weight: ``False``.

@@ -30,7 +30,7 @@ _UNUSED: Final = (
     "v_scale",
     "q_scale",
 )
-"""Scales of activations: these keep 16 bits here."""
+"""Scales of activations: a row's inputs are scaled by what they are here."""
 
 
 def join_packed(checkpoint: Checkpoint, settings: Mapping[str, Any]) -> Checkpoint:

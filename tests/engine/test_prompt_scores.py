@@ -279,3 +279,20 @@ def test_they_are_told_though_a_sample_had_ended(pair: Any) -> None:
     (entries,) = [each.prompt_logprobs for each in sink.events if each.prompt_logprobs is not None]
     require_right(entries, pair[0], ids, 1)
     bench.require_empty()
+
+
+def test_a_sample_that_ends_before_the_others_keeps_no_page(pair: Any) -> None:
+    """Nobody could find what it has generated; the prompt stays as long as the others run."""
+    ids = [random.Random(6).randrange(3, 96) for _ in range(14)]
+    given = {"do_sample": True, "seed": 4, "n": 2, "max_new_tokens": 20, "eos_token_id": []}
+    bench = Bench(PreTrainedModel(pair[1]), page_size=4, position_bytes=POSITION)
+    _, whole = bench.add(ids, prompt_logprobs=1, **given)
+    bench.run()
+    both = [ids_of(whole, index) for index in range(2)]
+    assert bench.pool.num_kept == 0
+    stop = both[0][9]
+    _, sink = bench.add(ids, prompt_logprobs=1, **{**given, "eos_token_id": [stop]})
+    bench.run()
+    assert len(ids_of(sink)) < 20
+    assert bench.pool.num_kept == 0
+    bench.require_empty()

@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from asyncgen_apps.cli.guard import UserError
+from asyncgen_apps.websocket.tickets import SECRET_VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-SECRET_VARIABLE = "ASYNCGEN_RESUME_SECRET"
 
 AllowAnonymous = Annotated[
     bool,

@@ -55,12 +55,14 @@ class _Plan:
     Attributes:
         settings: For the application.
         streams: For the streams over WebSocket.
-        drain_seconds: How long requests may go on after a signal.
+        notice_seconds: How long after a signal new ones are still taken.
+        drain_seconds: How long requests may go on after that.
         verbose: Print where the time of the start went, and every request.
     """
 
     settings: "ServerSettings"
     streams: "StreamSettings"
+    notice_seconds: float
     drain_seconds: float
     verbose: bool
 
@@ -134,8 +136,16 @@ def serve(
     head_seconds: Annotated[
         float, typer.Option(min=0.1, help="Seconds within which the head of a request must come.")
     ] = 10.0,
+    notice: Annotated[
+        float,
+        typer.Option(
+            min=0,
+            help="Seconds after SIGTERM in which `/ready` says 503 and requests are still taken, "
+            "for a router in front to notice.",
+        ),
+    ] = 0.0,
     drain: Annotated[
-        float, typer.Option(min=0, help="Seconds that requests may go on after SIGTERM.")
+        float, typer.Option(min=0, help="Seconds that requests may go on after that.")
     ] = 30.0,
     resume_secret_file: ResumeSecretFile = None,
     verbose: Annotated[
@@ -202,7 +212,7 @@ def serve(
             )
             secret = read_secret(resume_secret_file, os.environ)
             streams = stream_settings(settings, drain, secret)
-            plan = _Plan(settings, streams, drain, verbose)
+            plan = _Plan(settings, streams, notice, drain, verbose)
         except ValueError as error:
             raise UserError(str(error)) from None
         listeners = [_bind(host, port)]
@@ -278,6 +288,7 @@ async def _serve(
                 app,
                 gate,
                 plan.settings,
+                notice_seconds=plan.notice_seconds,
                 drain_seconds=plan.drain_seconds,
                 drain_streams=drain_streams,
                 verbose=plan.verbose,

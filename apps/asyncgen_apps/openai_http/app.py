@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from asyncgen_apps.openai_http.settings import ServerSettings
 
 
+INFO_PATH = "/server_info"
 CODES = {
     404: "not_found",
     405: "method_not_allowed",
@@ -87,6 +88,7 @@ def create_app(
     app.include_router(api_routes(service))
     app.include_router(token_routes(service))
     _add_health(app, llm, gate)
+    _add_description(app, settings)
     _add_metrics(app, figures or partial(exposition, llm, settings.model_names[0]))
     _add_reference(app)
     _add_errors(app)
@@ -130,7 +132,7 @@ def _guarded(settings: ServerSettings) -> frozenset[str]:
     """Paths outside of ``/v1`` that need a key, where there are keys."""
     figures = () if settings.open_metrics else ("/metrics",)
     docs = () if settings.open_docs else ("/docs", "/openapi.json")
-    return frozenset((*figures, *docs, TOKENIZE_PATH, DETOKENIZE_PATH))
+    return frozenset((*figures, *docs, INFO_PATH, TOKENIZE_PATH, DETOKENIZE_PATH))
 
 
 def _add_health(app: FastAPI, llm: Engine, gate: Gate) -> None:
@@ -149,7 +151,16 @@ def _add_health(app: FastAPI, llm: Engine, gate: Gate) -> None:
         """Whether requests should be sent here."""
         if not llm.healthy:
             return _say("the engine is dead", 503)
-        return _say("shutting down", 503) if gate.draining else _say("ok")
+        return _say("ok") if gate.ready else _say("shutting down", 503)
+
+
+def _add_description(app: FastAPI, settings: ServerSettings) -> None:
+    """What SGLang's router asks a server for, before it sends requests."""
+
+    @app.get(INFO_PATH)
+    async def server_info() -> dict[str, str]:
+        """The model's name, as SGLang's router reads it."""
+        return {"served_model_name": settings.model_names[0]}
 
 
 def _say(text: str, status: int = 200) -> PlainTextResponse:

@@ -31,6 +31,7 @@ class Gate:
     """The door of the generating routes.
 
     Attributes:
+        ready: Whether new requests should be sent here.
         draining: Whether nobody is let in any more.
     """
 
@@ -44,6 +45,7 @@ class Gate:
         self._inside: set[Abortable] = set()
         self._empty: anyio.Event | None = None
         self._leaving: list[anyio.Event] = []
+        self.ready = True
         self.draining = False
 
     @property
@@ -78,6 +80,7 @@ class Gate:
 
     def drain(self) -> None:
         """Let nobody in any more; those inside go on."""
+        self.ready = False
         self.draining = True
         for event in self._leaving:
             event.set()

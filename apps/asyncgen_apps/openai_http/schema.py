@@ -38,15 +38,20 @@ NEUTRAL: dict[str, tuple[object, ...]] = {
     "echo": (None, False),
     "function_call": (None, "none"),
     "functions": (None, []),
+    "include_reasoning": (None, True),
     "modalities": (None, ["text"]),
     "moderation": (None,),
+    "no_stop_trim": (None, False),
     "prediction": (None,),
     "prompt_cache_retention": (None,),
+    "return_hidden_states": (None, False),
+    "stream_reasoning": (None, True),
     "suffix": (None,),
     "verbosity": (None,),
     "web_search_options": (None,),
 }
-"""Fields of the API that are not supported, with the values that ask for what is done anyway."""
+"""Fields of the API, and of routers that put theirs into all requests, that are not supported, with
+the values that ask for what is done anyway."""
 
 _IDLE = "Taken, and not used: it changes no token."
 

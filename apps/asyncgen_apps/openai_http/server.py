@@ -1,12 +1,14 @@
 """Runs the application on a socket until a signal comes, and lets those inside finish.
 
 On the first SIGTERM or SIGINT nobody is let in any more, and requests under way go on; after
-``drain_seconds``, or on a second signal, they are ended with an error that says so. Knows uvicorn;
-not what the application does.
+``drain_seconds``, or on a second signal, they are ended with an error that says so. Where there is
+to be a notice, ``/ready`` alone says at first that the server leaves. Knows uvicorn; not what the
+application does.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import signal
 import sys
@@ -57,6 +59,7 @@ class Server(uvicorn.Server):
         settings: ServerSettings,
         *,
         drain_seconds: float = 30.0,
+        notice_seconds: float = 0.0,
         drain_streams: Callable[[float], Awaitable[None]] | None = None,
         verbose: bool = False,
     ) -> None:
@@ -66,7 +69,9 @@ class Server(uvicorn.Server):
             app: The application.
             gate: Closed on a drain.
             settings: What connections may do.
-            drain_seconds: How long requests may go on after the first signal.
+            drain_seconds: How long requests may go on after the drain has begun.
+            notice_seconds: How long after the first signal it begins: until then ``/ready`` says
+                that the server leaves, and all that comes is taken.
             drain_streams: Lets WebSockets finish within so many seconds; called before their
                 connections are closed, and again with 0 if they are to end at once.
             verbose: Log every request.
@@ -88,15 +93,24 @@ class Server(uvicorn.Server):
         super().__init__(config)
         self._gate = gate
         self._drain_seconds = drain_seconds
+        self._notice_seconds = notice_seconds
         self._drain_streams = drain_streams
         self._hurried = anyio.Event()
 
     def leave(self) -> None:
-        """Begin to drain; called again, end at once."""
+        """Give notice, where there is time for it; called again, drain; then, end at once."""
+        if self._notice_seconds > 0 and self._gate.ready:
+            self._gate.ready = False
+            asyncio.get_running_loop().call_later(self._notice_seconds, self._drain)
+            return
         if self.should_exit:
             self.force_exit = True
             self._gate.abort_all()
             self._hurried.set()
+        self._drain()
+
+    def _drain(self) -> None:
+        """Take nothing new."""
         self._gate.drain()
         self.should_exit = True
 

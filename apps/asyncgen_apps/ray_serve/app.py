@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import secrets
-from dataclasses import replace
+import os
 from typing import TYPE_CHECKING, Any
 
 from ray import serve
@@ -12,7 +11,7 @@ from ray.serve.config import AutoscalingConfig, AutoscalingPolicy, RequestRouter
 from asyncgen_apps.ray_serve.board import Board
 from asyncgen_apps.ray_serve.ingress import Ingress
 from asyncgen_apps.ray_serve.replica import Replica
-from asyncgen_apps.ray_serve.settings import RaySettings, read_settings
+from asyncgen_apps.ray_serve.settings import RaySettings, read_settings, with_secret
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -42,8 +41,7 @@ def build_app(settings: RaySettings | Mapping[str, Any] | None = None) -> Applic
         ValueError: A name that is none, or a value that is not allowed.
     """
     known = settings if isinstance(settings, RaySettings) else read_settings(settings or {})
-    if not known.resume_secret:
-        known = replace(known, resume_secret=secrets.token_urlsafe(32))
+    known = with_secret(known, os.environ)
     actor = {"num_cpus": known.num_cpus, "num_gpus": known.num_gpus}
     scaling: dict[str, Any] = {"num_replicas": known.replicas}
     if known.max_replicas is not None:

@@ -89,7 +89,7 @@ class Placing:
         self._holders: OrderedDict[str, str] = OrderedDict()
 
     def place(
-        self, request: int, session: str, loads: Mapping[str, int], *, is_long: bool
+        self, request: int, session: str, loads: Mapping[str, int | None], *, is_long: bool
     ) -> list[str]:
         """Order replicas for a request, and count it as one of the first's from now on.
 
@@ -98,7 +98,8 @@ class Placing:
         Args:
             request: Which it is; one that is placed once more counts where it is placed last.
             session: How it begins; empty: it is like no other.
-            loads: Requests of each replica, as its own count tells.
+            loads: Requests of each replica, as its own count tells; ``None`` is one that says
+                nothing, and may be anything but empty: it comes last.
             is_long: Whether it has a page of tokens that a replica could hold.
 
         Returns:
@@ -109,7 +110,9 @@ class Placing:
         old = [key for key, (_, at) in self._unsent.items() if now - at > UNSENT_SECONDS]
         for key in old:
             del self._unsent[key]
-        known = dict(loads)
+        known = {name: load for name, load in loads.items() if load is not None}
+        silent = [name for name in loads if name not in known]
+        known = known or dict.fromkeys(silent, 0)
         for name, _ in self._unsent.values():
             if name in known:
                 known[name] += 1
@@ -118,7 +121,7 @@ class Placing:
         if names:
             self._unsent[request] = names[0], now
             self._remember(session, names[0])
-        return names
+        return [*names, *(name for name in silent if name not in known)]
 
     def sent(self, name: str) -> None:
         """A request was sent to a replica, and counts among its own."""

@@ -40,7 +40,7 @@ class BeginningRouter(FIFOMixin, RequestRouter):  # type: ignore[misc]
         silent = [each for each in candidate_replicas if cache.get(each.replica_id) is None]
         if silent:
             await self._probe_queue_lens(silent, 0)
-        loads = {name: cache.get(each.replica_id) or 0 for name, each in known.items()}
+        loads = {name: cache.get(each.replica_id) for name, each in known.items()}
         request = id(pending_request)
         names = self._placing.place(request, session, loads, is_long=is_long)
         return [[known[name]] for name in names]

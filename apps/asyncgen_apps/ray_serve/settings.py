@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+import secrets
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
-from asyncgen_apps.websocket.tickets import LEAST_SECRET
+from asyncgen_apps.websocket.tickets import LEAST_SECRET, SECRET_VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -39,8 +40,9 @@ class RaySettings:
         allowed_hosts: Names by which the ingress may be called where no key is needed.
         with_chat: Whether the chat page is at ``/``.
         resume_secret: Shared by all ingresses, which take each other's streams up, 16 characters
-            or more; empty: one is drawn when the application is built, so that ingresses of one
-            that is built anew do not know the streams of those before.
+            or more; empty: that of the variable ``ASYNCGEN_RESUME_SECRET``, where the application
+            is built; without it one is drawn there, so that ingresses of one that is built anew
+            do not know the streams of those before.
     """
 
     model: str = "demo"
@@ -112,6 +114,20 @@ def read_settings(values: Mapping[str, Any]) -> RaySettings:
             raise ValueError(f"`{name}` is no setting; there are {', '.join(names)}")
         read[name] = _typed(name, value)
     return RaySettings(**read)
+
+
+def with_secret(settings: RaySettings, environ: Mapping[str, str]) -> RaySettings:
+    """Settings that have a secret: their own, else the variable's, else one that is drawn.
+
+    Raises:
+        ValueError: That of the variable is too short.
+    """
+    if settings.resume_secret:
+        return settings
+    given = environ.get(SECRET_VARIABLE, "").strip()
+    if 0 < len(given) < LEAST_SECRET:
+        raise ValueError(f"{SECRET_VARIABLE} is too short: {LEAST_SECRET} characters or more")
+    return replace(settings, resume_secret=given or secrets.token_urlsafe(32))
 
 
 def _typed(name: str, value: Any) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from typing import TYPE_CHECKING, Any, Self
 
 import anyio
@@ -52,6 +52,7 @@ class RemoteStream:
         self._last: TokenEvent | None = None
         self._unread: deque[TokenEvent] = deque()
         self._all: dict[int, list[TokenEvent]] = {}
+        self._counts: Counter[int] = Counter()
 
     @property
     def prompt_ids(self) -> list[int]:
@@ -72,8 +73,8 @@ class RemoteStream:
     def position(self) -> tuple[int, ...]:
         """Tokens of each sample, as far as they were read; ``generated_ids`` count."""
         counts = list(self._told.position)
-        for index, events in self._all.items():
-            counts[index] += sum(len(event.token_ids) for event in events)
+        for index, count in self._counts.items():
+            counts[index] += count
         for event in self._unread:
             counts[event.index] -= len(event.token_ids)
         return tuple(counts)
@@ -226,6 +227,7 @@ class RemoteStream:
             elif isinstance(item, TokenEvent):
                 self._unread.append(item)
                 self._all.setdefault(item.index, []).append(item)
+                self._counts[item.index] += len(item.token_ids)
                 if item.usage is not None:
                     self._last = item
             else:

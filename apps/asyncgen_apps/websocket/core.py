@@ -42,12 +42,15 @@ class Begin:
         answer: Where it goes.
         request: What the client wants.
         behind: Where it goes on, if another server has begun it.
+        replaced: What is still here of it, and was not kept as a whole; it ends as soon as this
+            was found to be the same request.
         is_large: Whether it came in a large message.
     """
 
     answer: Answer
     request: Wanted
     behind: Behind | None = None
+    replaced: Answer | None = None
     is_large: bool = False
 
 
@@ -276,6 +279,7 @@ class Channel:
         is_checked: bool,
         behind: Behind | Fault | None = None,
         last_seq: int = 0,
+        replaced: Answer | None = None,
     ) -> list[Order]:
         """Begin a request, or say why not."""
         allow_priority = self._settings.allow_priority or client.may_prioritise
@@ -295,7 +299,7 @@ class Channel:
         answer.with_tokens = wanted.events == "tokens"
         answer.replay.last_seq = last_seq
         self._answers[request_id] = answer
-        return [Begin(answer, wanted, behind, is_checked)]
+        return [Begin(answer, wanted, behind, replaced, is_checked)]
 
     def _refusal(self, request_id: str) -> Fault | None:
         """Why no request of this name can be taken."""
@@ -333,14 +337,10 @@ class Channel:
             return []
         longest = self._settings.resume_seconds
         behind = read_behind(message, client, self._registry.signer, longest)
-        orders = self._start(message.id, message.request, client, is_checked, behind, message.after)
-        if answer is None or not orders:
-            return orders
         # Of what is still here too little was kept: it is generated once more, and once only.
-        if answer.channel is not None:
-            answer.channel.give_up(answer)
-        self._registry.drop(answer)
-        return [Stop(answer), *orders] if answer.end is None else orders
+        return self._start(
+            message.id, message.request, client, is_checked, behind, message.after, answer
+        )
 
     def _take_up(self, message: Resume, answer: Answer) -> Fault | None:
         """Attach a request of another connection to this one, if that can be."""

@@ -26,7 +26,7 @@ from asyncgen_apps.websocket.replay import Piece
 from asyncgen_apps.websocket.session import Session
 from asyncgen_apps.websocket.settings import StreamSettings
 from asyncgen_apps.websocket.takeover import CHANGED, engine_of, params_behind
-from asyncgen_apps.websocket.tickets import Ticket, digest
+from asyncgen_apps.websocket.tickets import Ticket, digest, digest_large
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -279,6 +279,8 @@ class StreamService:
         try:
             await self._check_length(order)
             wanted = await self._digest(order)
+            if order.replaced is not None:
+                self._replace(order.replaced)
             async with stream:
                 answer.seed = stream.seed
                 self.registry.rename(answer, self._token(order, params, wanted))
@@ -333,12 +335,21 @@ class StreamService:
             _Refused: It is not the one that another server has begun.
         """
         if order.is_large:
-            found = await anyio.to_thread.run_sync(digest, order.request, limiter=self.readers)
+            found = await anyio.to_thread.run_sync(
+                digest_large, order.request, limiter=self.readers
+            )
         else:
             found = digest(order.request)
         if order.behind is not None and found != order.behind.ticket.wanted:
             raise _Refused(CHANGED)
         return found
+
+    def _replace(self, answer: Answer) -> None:
+        """End what is generated once more."""
+        if answer.channel is not None:
+            answer.channel.give_up(answer)
+        self.registry.drop(answer)
+        self.stop(answer)
 
     def _token(self, order: Begin, params: dict[str, Any], wanted: bytes) -> str:
         """The token of a request that the engine has taken."""

@@ -16,10 +16,12 @@ import struct
 import time
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from asyncgen_apps.turns import give_way, slices
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from asyncgen_apps.clients import Client
     from asyncgen_apps.websocket.messages import Wanted
@@ -27,12 +29,19 @@ if TYPE_CHECKING:
 LEAST_SECRET = 16
 """Characters of a secret, at least."""
 
+SECRET_VARIABLE = "ASYNCGEN_RESUME_SECRET"
+"""Of the environment: has the secret where nothing else says it."""
+
 UNKNOWN = bytes(8)
 """The mark of an engine that promises nothing."""
 
 _FORM = struct.Struct(">B12sdq8s8s16s")
 _VERSION = 1
 _MAC = 16
+_PIECE = 2**16
+"""Characters that are written at one blow."""
+_ENTRIES = 2**10
+"""Numbers likewise."""
 _LATER = 300.0
 """Seconds by which the clock of another server may be ahead."""
 
@@ -109,5 +118,48 @@ class Signer:
 def digest(wanted: Wanted) -> bytes:
     """The digest of a request: 16 bytes, whatever the order of its parameters."""
     params = {name: value for name, value in wanted.params.items() if value is not None}
-    told = json.dumps([wanted.source, params, wanted.events], sort_keys=True)
-    return hashlib.blake2b(told.encode(), digest_size=16, person=b"asyncgen.wanted").digest()
+    found = hashlib.blake2b(digest_size=16, person=b"asyncgen.wanted")
+    for piece in pieces([wanted.source, params, wanted.events]):
+        give_way()
+        found.update(piece.encode())
+    return found.digest()
+
+
+def digest_large(wanted: Wanted) -> bytes:
+    """The same on a worker thread, in slices."""
+    with slices():
+        return digest(wanted)
+
+
+def pieces(value: Any) -> Iterator[str]:
+    """The text of ``json.dumps(value, sort_keys=True)``, no piece of which takes long to make."""
+    match value:
+        case str() if len(value) > _PIECE:
+            yield '"'
+            for start in range(0, len(value), _PIECE):
+                yield json.dumps(value[start : start + _PIECE])[1:-1]
+            yield '"'
+        case list() if value:
+            before = "["
+            for start in range(0, len(value), _ENTRIES):
+                part = value[start : start + _ENTRIES]
+                if all(isinstance(one, int | float) for one in part):
+                    yield before + json.dumps(part)[1:-1]
+                    before = ", "
+                    continue
+                for one in part:
+                    yield before
+                    yield from pieces(one)
+                    before = ", "
+            yield "]"
+        case dict() if value:
+            before = "{"
+            for name in sorted(value):
+                yield before
+                yield from pieces(name)
+                yield ": "
+                yield from pieces(value[name])
+                before = ", "
+            yield "}"
+        case _:
+            yield json.dumps(value)

@@ -229,14 +229,20 @@ def publish(pool: PagePool, state: RequestState) -> list[bytes]:
     return keys[first:full]
 
 
-def withdraw(pool: PagePool, state: RequestState) -> None:
-    """Let no request find what this one computed, pages that it has given back included."""
-    pool.withdraw(held(state.tables))
+def withdraw(pool: PagePool, state: RequestState, first: int = 0) -> None:
+    """Let no request find what this one computed, pages that it has given back included.
+
+    Args:
+        pool: Where the pages are.
+        state: The request.
+        first: Its pages before this one are left as they are.
+    """
+    pool.withdraw(held([table[first:] for table in state.tables]))
     if pool.slots is not None:
-        pool.slots.withdraw(state.page_keys)
+        pool.slots.withdraw(state.page_keys[first:])
     if state.num_gone:
         for group, table in enumerate(state.tables):
-            keys = state.page_keys[: table.count(GONE)]
+            keys = state.page_keys[first : table.count(GONE)]
             for key in keys:
                 pool.withdraw(pool.lookup([group_key(key, group)]))
 

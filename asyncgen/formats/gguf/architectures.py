@@ -1,6 +1,7 @@
 """What llama.cpp's architectures are called here, one declaration each.
 
-Those whose layers keep states stand in `hybrids`. This module imports no torch.
+Those whose layers keep states stand in `hybrids`, further ones with experts in `mixtures`. This
+module imports no torch.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from asyncgen.formats.gguf.declaration import Architecture
 from asyncgen.formats.gguf.hybrids import HYBRIDS
 from asyncgen.formats.gguf.latent import DEEPSEEK
+from asyncgen.formats.gguf.mixtures import MIXTURES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -246,5 +248,6 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
     "dots1": Architecture("dots1", GROUPED),
     "deepseek2": DEEPSEEK,
     **HYBRIDS,
+    **MIXTURES,
 }
 """By the name in ``general.architecture``."""

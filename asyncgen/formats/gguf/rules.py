@@ -65,7 +65,10 @@ def gguf_rules(model: GgufModel, config: ModelConfig) -> tuple[WeightRule, ...]:
             is_backward=False,
             qkv_groups=1,
             qkv_order="qkv",
-            experts=block.experts and replace(block.experts, takes_turns=False, is_flat=False),
+            experts=block.experts
+            and replace(
+                block.experts, takes_turns=False, is_flat=False, has_row_of_corrections=False
+            ),
         )
         for block in config.blocks
     )

@@ -74,8 +74,9 @@ struct TaskRun {
     Ahead<T> own(step, task, step.values, split), following = after(split);
     engine.score(keys, base, range, task.count, space.scores, own);
     for (std::int64_t query = 0; query < task.count; ++query) {
-      step.weigh_query(space.scores + query * SPLIT, range, base, *task.row, task.head,
-                       task.first + query, records + query * stride);
+      step.template weigh_query<typename Engine::Weight>(space.scores + query * SPLIT, range, base,
+                                                         *task.row, task.head, task.first + query,
+                                                         records + query * stride);
     }
     engine.gather(values, base, range, task.count, space.scores, records + SUMS, stride, following);
   }

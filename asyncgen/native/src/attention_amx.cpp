@@ -109,6 +109,8 @@ std::int64_t width_of(const Step<bf16>& step) {
 // they lie.
 class FewTiles {
  public:
+  using Weight = float;
+
   explicit FewTiles(const Step<bf16>& step) : step_(step), width_(width_of(step)) {
     static thread_local Memory memory;
     memory_ = &memory;
@@ -231,6 +233,7 @@ class FewTiles {
 // Of many queries it is the keys that are turned, once for all: see `ChunkRun`.
 class ManyTiles {
  public:
+  using Weight = float;
   static constexpr std::int64_t TILE_QUERIES = TILE_ROWS;
 
   explicit ManyTiles(const Step<bf16>& step) : step_(step), width_(width_of(step)) {

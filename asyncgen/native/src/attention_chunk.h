@@ -128,8 +128,9 @@ struct ChunkRun {
     for (std::int64_t query = 0; query < tile.count; ++query) {
       meanwhile();
       const std::int64_t number = task.first + tile.first + query;
-      step.weigh_query(space.scores + query * SCORES, range, base, *task.row, task.head, number,
-                       records + query * stride);
+      step.template weigh_query<typename Engine::Weight>(space.scores + query * SCORES, range,
+                                                         base, *task.row, task.head, number,
+                                                         records + query * stride);
     }
     engine.gather(seen, tile.count, space.scores, records + SUMS, stride);
   }

@@ -142,6 +142,8 @@ inline void scale_weights(float* weights, const float* scales, std::int64_t coun
 template <typename T>
 class FewCodes {
  public:
+  using Weight = float;
+
   explicit FewCodes(const Step<Coded<T>>& step) : step_(step), width_(width_of(step)) {
     static thread_local Memory memory;
     memory_ = &memory;
@@ -195,10 +197,10 @@ class FewCodes {
           const std::int64_t vectors = least((width_ - column) / LANES, VECTORS);
           with_count<GATHERED>(end - first, [&](auto rows) {
             with_count<VECTORS>(vectors, [&](auto columns) {
-              gather_rows<rows, columns, SPLIT>(block + column, width_, BLOCK,
-                                                weights + first * SPLIT + at,
-                                                sums + first * stride + column, stride,
-                                                [&] { lines.ask(); });
+              gather_rows<float, rows, columns, SPLIT>(block + column, width_, BLOCK,
+                                                       weights + first * SPLIT + at,
+                                                       sums + first * stride + column, stride,
+                                                       [&] { lines.ask(); });
             });
           });
         }
@@ -224,6 +226,7 @@ class FewCodes {
 template <typename T>
 class ManyCodes {
  public:
+  using Weight = float;
   static constexpr std::int64_t TILE_QUERIES = MANY;
 
   explicit ManyCodes(const Step<Coded<T>>& step) : step_(step), width_(width_of(step)) {
@@ -255,7 +258,7 @@ class ManyCodes {
       for (std::int64_t key = at; key < at + BLOCK; ++key, from += width_) {
         for (std::int64_t column = 0; column < width_; column += LANES) {
           float* to = panel(column) + key * VALUES + column % VALUES;
-          _mm512_store_ps(to, widened(from + column));
+          _mm512_store_ps(to, Words<float>::load(from + column));
         }
       }
     }
@@ -282,9 +285,9 @@ class ManyCodes {
     with_count<MANY, LEAST_OF_MANY>(count, [&](auto rows) {
       for (std::int64_t column = 0; column < width_; column += VALUES) {
         with_count<PAIR>((width_ - column) / LANES, [&](auto vectors) {
-          gather_rows<rows, vectors, SCORES>(panel(column) + seen.first * VALUES, VALUES,
-                                             seen.end - seen.first, weights + seen.first,
-                                             sums + column, stride);
+          gather_rows<float, rows, vectors, SCORES>(
+              panel(column) + seen.first * VALUES, VALUES, seen.end - seen.first,
+              weights + seen.first, sums + column, stride);
         });
       }
     });

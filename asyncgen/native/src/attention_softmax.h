@@ -41,6 +41,20 @@ inline f32x16 power_of_two(f32x16 x) {
   return _mm512_scalef_ps(p, n);
 }
 
+// How an engine keeps its weights. They lie where the scores were, whose place they need not fill.
+template <typename W>
+struct Weights;
+
+template <>
+struct Weights<float> {
+  static f32x16 power(f32x16 x) { return power_of_two(x); }
+  // Writes sixteen weights, and returns what they are from now on.
+  static f32x16 keep(f32x16 weights, float* to) {
+    _mm512_storeu_ps(to, weights);
+    return weights;
+  }
+};
+
 // Calls `use(at, lanes)` for sixteen scores of a range after another, with those of `seen`.
 template <typename Use>
 inline void for_lanes(Range range, Range seen, Use use) {
@@ -56,8 +70,10 @@ inline void for_lanes(Range range, Range seen, Use use) {
 }
 
 // Turns a query's scores of `range` within its split into weights and notes their maximum and sum.
-// Only those of `seen` count; the others get no weight.
-inline void weigh(float* scores, Range range, Range seen, float scale, float* record) {
+// Only those of `seen` count; the others get no weight. The sum is that of the weights as they are
+// kept: where they are rounded a result is still a mean of the values.
+template <typename W>
+void weigh(float* scores, Range range, Range seen, float scale, float* record) {
   const f32x16 factor = _mm512_set1_ps(scale * LOG2_E), nothing = _mm512_set1_ps(MINUS_INFINITY);
   f32x16 largest = nothing;
   for_lanes(range, seen, [&](std::int64_t at, __mmask16 lanes) {
@@ -66,12 +82,12 @@ inline void weigh(float* scores, Range range, Range seen, float scale, float* re
   });
   record[0] = _mm512_reduce_max_ps(largest);
   const f32x16 shift = _mm512_set1_ps(record[0] == MINUS_INFINITY ? 0.0f : -record[0]);
+  W* weights = reinterpret_cast<W*>(scores);
   f32x16 sum = _mm512_setzero_ps();
   for_lanes(range, seen, [&](std::int64_t at, __mmask16 lanes) {
     const f32x16 score = _mm512_fmadd_ps(_mm512_loadu_ps(scores + at), factor, shift);
-    const f32x16 weight = _mm512_maskz_mov_ps(lanes, power_of_two(score));
-    _mm512_storeu_ps(scores + at, weight);
-    sum = _mm512_add_ps(sum, weight);
+    const f32x16 weight = _mm512_maskz_mov_ps(lanes, Weights<W>::power(score));
+    sum = _mm512_add_ps(sum, Weights<W>::keep(weight, weights + at));
   });
   record[1] = _mm512_reduce_add_ps(sum);
 }

@@ -56,7 +56,9 @@ struct Step : Attention<T> {
     return (page * kv_heads + head) * page_size + position % page_size;
   }
 
-  // The weights of a query's scores of `range` within the split of the keys from `base` on.
+  // The weights of a query's scores of `range` within the split of the keys from `base` on: of W,
+  // from where the scores began.
+  template <typename W>
   void weigh_query(float* scores, Range range, std::int64_t base, const Row& row,
                    std::int64_t head, std::int64_t number, float* record) const {
     const std::int64_t at = position(row, number);
@@ -66,7 +68,7 @@ struct Step : Attention<T> {
       const float slope = slopes == nullptr ? 0.0f : slopes[head * group() + number % group()];
       bend(scores, range, scale, cap, slope, at - base);
     }
-    weigh(scores, range, own, is_bent ? 1.0f : scale, record);
+    weigh<W>(scores, range, own, is_bent ? 1.0f : scale, record);
   }
 
   // Writes what a query gathered of all its keys.

@@ -1,5 +1,7 @@
-// Attention with vectors of sixteen sums. Queries and keys are read in words of 32 bits, a number
-// in float32 or two in bfloat16; `Words` says what becomes of them. Values and weights are float32.
+// Attention with vectors of sixteen sums. Queries, keys, weights and values are read in words of 32
+// bits, a number in float32 or two in bfloat16; `Words` says what becomes of them. Two weights of a
+// word, and the values of their two keys, are those of an even position and the next one: so every
+// sum is of the same pairs in the same order, wherever a task or what is seen begins.
 #pragma once
 
 #include "attention.h"
@@ -19,6 +21,19 @@ constexpr std::int64_t VALUES = PAIR * LANES;
 
 template <typename T>
 struct Words;
+
+template <>
+struct Words<float> {
+  static f32x16 load(const float* words) { return _mm512_loadu_ps(words); }
+  static f32x16 load(const std::int8_t* words) {
+    const __m128i codes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(words));
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(codes));
+  }
+  static f32x16 repeat(const float* number) { return _mm512_set1_ps(*number); }
+  static f32x16 add(f32x16 sums, f32x16 value, f32x16 words) {
+    return _mm512_fmadd_ps(value, words, sums);
+  }
+};
 
 template <typename T>
 constexpr std::int64_t IN_WORD = sizeof(float) / sizeof(T);
@@ -63,32 +78,39 @@ void score_rows(const T* queries, std::int64_t width, const float* columns, floa
   }
 }
 
-inline f32x16 widened(const float* from) { return _mm512_loadu_ps(from); }
-inline f32x16 widened(const std::int8_t* from) {
-  const __m128i codes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
-  return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(codes));
+// Sixteen values of a key, or of a pair of keys that lie `width` numbers apart, as words.
+inline __m512i value_words(const float* values, std::int64_t) { return _mm512_loadu_si512(values); }
+inline __m512i value_words(const bf16* values, std::int64_t width) {
+  const auto half = [](const bf16* from) {
+    return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
+  };
+  const __m512i first = _mm512_cvtepu16_epi32(half(values));
+  const __m512i second = _mm512_cvtepu16_epi32(half(values + width));
+  return _mm512_or_si512(first, _mm512_slli_epi32(second, 16));
 }
 
-// Adds weighted values, key by key, to the sums of some queries. Calls `meanwhile` for each key.
-template <int ROWS, int COLUMNS, std::int64_t STRIDE, typename V, typename Meanwhile = Nothing>
-void gather_rows(const V* values, std::int64_t width, std::int64_t keys, const float* weights,
+// Adds weighted values, word by word of keys, to the sums of some queries; the weights of two
+// queries are STRIDE floats apart. Calls `meanwhile` for each word.
+template <typename W, int ROWS, int COLUMNS, std::int64_t STRIDE, typename V,
+          typename Meanwhile = Nothing>
+void gather_rows(const V* values, std::int64_t width, std::int64_t keys, const W* weights,
                  float* sums, std::int64_t sums_stride, Meanwhile meanwhile = {}) {
   f32x16 all[ROWS][COLUMNS];
   for (int row = 0; row < ROWS; ++row) {
     for (int i = 0; i < COLUMNS; ++i)
       all[row][i] = _mm512_loadu_ps(sums + row * sums_stride + i * LANES);
   }
-  for (std::int64_t key = 0; key < keys; ++key, values += width) {
+  for (std::int64_t key = 0; key < keys; key += IN_WORD<W>, values += width) {
     meanwhile();
-    f32x16 value[COLUMNS];
+    decltype(Words<W>::load(values)) value[COLUMNS];
 #pragma GCC unroll 4
-    for (int i = 0; i < COLUMNS; ++i) value[i] = widened(values + i * LANES);
+    for (int i = 0; i < COLUMNS; ++i) value[i] = Words<W>::load(values + i * LANES);
 #pragma GCC unroll 12
     for (int row = 0; row < ROWS; ++row) {
-      const f32x16 weight = _mm512_set1_ps(weights[row * STRIDE + key]);
+      const auto weight = Words<W>::repeat(weights + row * STRIDE * IN_WORD<W> + key);
 #pragma GCC unroll 4
       for (int i = 0; i < COLUMNS; ++i)
-        all[row][i] = _mm512_fmadd_ps(weight, value[i], all[row][i]);
+        all[row][i] = Words<W>::add(all[row][i], weight, value[i]);
     }
   }
   for (int row = 0; row < ROWS; ++row) {
@@ -106,6 +128,8 @@ std::int64_t width_of(const Step<T>& step) {
 template <typename T>
 class FewVectors {
  public:
+  using Weight = T;
+
   explicit FewVectors(const Step<T>& step) : step_(step), width_(width_of(step)) {
     static thread_local Memory memory;
     memory_ = &memory;
@@ -133,24 +157,25 @@ class FewVectors {
   }
 
   void gather(const Reader<T>& values, std::int64_t base, Range range, std::int64_t count,
-              const float* weights, float* sums, std::int64_t stride, Ahead<T>& ahead) {
+              const float* scores, float* sums, std::int64_t stride, Ahead<T>& ahead) {
+    const T* weights = reinterpret_cast<const T*>(scores);
     for (std::int64_t query = 0; query < count; ++query) {
       std::memset(sums + query * stride, 0, width_ * sizeof(float));
     }
     const std::int64_t groups = parts(count, GATHERED);
     for (std::int64_t at = range.first; at < range.end; at += BLOCK) {
       Lines lines = ahead.next_block();
-      const float* block = widened(values.block(base + at, memory_->block), lines);
+      const float* block = in_words(values.block(base + at, memory_->block), lines);
       for (std::int64_t group = 0; group < groups; ++group) {
         const std::int64_t first = count * group / groups, end = count * (group + 1) / groups;
         for (std::int64_t column = 0; column < width_; column += VECTORS * LANES) {
           const std::int64_t vectors = least((width_ - column) / LANES, VECTORS);
           with_count<GATHERED>(end - first, [&](auto rows) {
             with_count<VECTORS>(vectors, [&](auto columns) {
-              gather_rows<rows, columns, SPLIT>(block + column, width_, BLOCK,
-                                                weights + first * SPLIT + at,
-                                                sums + first * stride + column, stride,
-                                                [&] { lines.ask(ASKED); });
+              gather_rows<T, rows, columns, SPLIT>(block + column, width_, BLOCK,
+                                                   weights + first * SPLIT * IN_WORD<T> + at,
+                                                   sums + first * stride + column, stride,
+                                                   [&] { lines.ask(ASKED); });
             });
           });
         }
@@ -165,14 +190,18 @@ class FewVectors {
     alignas(64) T block[BLOCK * MOST_SIZE];
   };
 
-  // Lines asked for with each key of values, beside those that are asked for while one is widened.
-  static constexpr std::int64_t ASKED = VECTORS * LANES * sizeof(T) / LINE / IN_WORD<T>;
+  // Lines asked for with each word of values, beside those that are asked for while two keys are
+  // made one.
+  static constexpr std::int64_t ASKED = VECTORS * LANES * sizeof(T) / LINE;
 
-  const float* widened(const float* block, Lines&) { return block; }
-  const float* widened(const bf16* block, Lines& lines) {
-    for (std::int64_t at = 0; at < BLOCK * width_; at += LANES) {
-      if (at % LINE == 0) lines.ask();
-      _mm512_store_ps(memory_->floats + at, load(block + at, 0xffff));
+  const float* in_words(const float* block, Lines&) { return block; }
+  const float* in_words(const bf16* block, Lines& lines) {
+    float* to = memory_->floats;
+    for (std::int64_t key = 0; key < BLOCK; key += 2, block += 2 * width_) {
+      for (std::int64_t column = 0; column < width_; column += LANES, to += LANES) {
+        if (column % (2 * LANES) == 0) lines.ask();
+        _mm512_store_si512(to, value_words(block + column, width_));
+      }
     }
     return memory_->floats;
   }
@@ -186,6 +215,7 @@ class FewVectors {
 template <typename T>
 class ManyVectors {
  public:
+  using Weight = T;
   static constexpr std::int64_t TILE_QUERIES = MANY;
 
   explicit ManyVectors(const Step<T>& step) : step_(step), width_(width_of(step)) {
@@ -206,11 +236,12 @@ class ManyVectors {
   void pack_values(const Reader<T>& values, std::int64_t base, Range range) {
     for (std::int64_t at = range.first; at < range.end; at += BLOCK) {
       const T* from = values.block(base + at, memory_->block);
-      for (std::int64_t key = at; key < at + BLOCK; ++key, from += width_) {
+      for (std::int64_t key = at; key < at + BLOCK; key += IN_WORD<T>) {
         for (std::int64_t column = 0; column < width_; column += LANES) {
-          float* to = panel(column) + key * VALUES + column % VALUES;
-          _mm512_store_ps(to, load(from + column, 0xffff));
+          float* to = panel(column) + key / IN_WORD<T> * VALUES + column % VALUES;
+          _mm512_store_si512(to, value_words(from + column, width_));
         }
+        from += IN_WORD<T> * width_;
       }
     }
   }
@@ -225,17 +256,20 @@ class ManyVectors {
     });
   }
 
-  void gather(Range range, std::int64_t count, const float* weights, float* sums,
+  void gather(Range seen, std::int64_t count, const float* scores, float* sums,
               std::int64_t stride) const {
+    const T* weights = reinterpret_cast<const T*>(scores);
+    const Range range{seen.first / IN_WORD<T> * IN_WORD<T>,
+                      parts(seen.end, IN_WORD<T>) * IN_WORD<T>};
     for (std::int64_t query = 0; query < count; ++query) {
       std::memset(sums + query * stride, 0, width_ * sizeof(float));
     }
     with_count<MANY, LEAST_OF_MANY>(count, [&](auto rows) {
       for (std::int64_t column = 0; column < width_; column += VALUES) {
         with_count<PAIR>((width_ - column) / LANES, [&](auto vectors) {
-          gather_rows<rows, vectors, SCORES>(panel(column) + range.first * VALUES, VALUES,
-                                             range.end - range.first, weights + range.first,
-                                             sums + column, stride);
+          gather_rows<T, rows, vectors, SCORES>(
+              panel(column) + range.first / IN_WORD<T> * VALUES, VALUES, range.end - range.first,
+              weights + range.first, sums + column, stride);
         });
       }
     });
@@ -245,13 +279,13 @@ class ManyVectors {
   struct Memory : ChunkSpace {
     alignas(64) T queries[MOST_QUERIES * QUERY];
     alignas(64) float keys[SPLIT * MOST_SIZE];    // [blocks, words, BLOCK]
-    alignas(64) float values[SPLIT * MOST_SIZE];  // [width / VALUES, SPLIT, VALUES]
+    alignas(64) float values[SPLIT * MOST_SIZE];  // [width / VALUES, words, VALUES]
     alignas(64) T block[BLOCK * MOST_SIZE];
   };
 
   float* columns(std::int64_t at) const { return memory_->keys + at * (width_ / IN_WORD<T>); }
   float* panel(std::int64_t column) const {
-    return memory_->values + column / VALUES * SPLIT * VALUES;
+    return memory_->values + column / VALUES * (SPLIT / IN_WORD<T>) * VALUES;
   }
 
   const Step<T>& step_;

@@ -148,6 +148,42 @@ void block_vectors(const Product<bf16>& product, std::int64_t first, std::int64_
   use_rows(product, sums[0], sums[1], first, ROWS, 1, panel);
 }
 
+// Adds the next pair of some rows' inputs times those of both halves of a panel.
+template <int ROWS, typename Value>
+inline void add_pairs(f32x16 (&sums)[2][ROWS], const bf16* w, Value value) {
+  const __m512bh low = (__m512bh)_mm512_loadu_si512(w);
+  const __m512bh high = (__m512bh)_mm512_loadu_si512(w + TILE);
+#pragma GCC unroll 12
+  for (int row = 0; row < ROWS; ++row) {
+    const __m512bh both = (__m512bh)_mm512_set1_epi32(value(row));
+    sums[0][row] = _mm512_dpbf16_ps(sums[0][row], both, low);
+    sums[1][row] = _mm512_dpbf16_ps(sums[1][row], both, high);
+  }
+}
+
+// The same where the panel is in the cache: then it pays to use what is loaded of x for both tiles at
+// once (Zen 5: 99 % of the processor's peak instead of 91).
+template <int ROWS>
+void block_cached(const Product<bf16>& product, std::int64_t first, std::int64_t panel) {
+  f32x16 sums[2][ROWS];
+  for (int row = 0; row < ROWS; ++row) sums[0][row] = sums[1][row] = _mm512_setzero_ps();
+  const std::int64_t stride = product.x_stride, inputs = whole(product), left = rest(product);
+  const bf16* from = product.x + first * stride;
+  const bf16* w = panel_at(product, panel);
+  for (std::int64_t k = 0; k < inputs; k += TILE_WIDTH, w += 2 * TILE) {
+    for (std::int64_t at = 0; at < TILE_WIDTH; at += 2) {
+      add_pairs(sums, w + at * LANES, [&](int row) { return pair_at(from + row * stride + k + at); });
+    }
+  }
+  for (std::int64_t at = 0; at < left; at += 2) {
+    add_pairs(sums, w + at * LANES, [&](int row) {
+      const bf16* pair = from + row * stride + inputs + at;
+      return at + 1 < left ? pair_at(pair) : static_cast<std::int32_t>(*pair);
+    });
+  }
+  use_rows(product, sums[0], sums[1], first, ROWS, 1, panel);
+}
+
 template <typename Work>
 void multiply_amx(const Work& work) {
   for_panels<RowTiles>(work, [&](RowTiles& tiles, const Product<bf16>& product, std::int64_t first,
@@ -168,8 +204,13 @@ void multiply_amx(const Work& work) {
 template <typename Work>
 void multiply(const Work& work) {
   for_blocks<MOST_ROWS>(
-      work, [&](auto size, const Product<bf16>& product, std::int64_t first, std::int64_t panel) {
-        block_vectors<size>(product, first, panel);
+      work, [&](auto size, const Product<bf16>& product, std::int64_t first, std::int64_t panel,
+                std::int64_t number) {
+        if (number == 0) {
+          block_vectors<size>(product, first, panel);
+        } else {
+          block_cached<size>(product, first, panel);
+        }
       });
 }
 

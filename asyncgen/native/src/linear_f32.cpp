@@ -59,7 +59,9 @@ void block(const Product<float, W>& product, std::int64_t first, std::int64_t pa
 template <typename Work>
 void multiply(const Work& work) {
   for_blocks<MOST_ROWS>(work, [&](auto size, const auto& product, std::int64_t first,
-                                  std::int64_t panel) { block<size>(product, first, panel); });
+                                  std::int64_t panel, std::int64_t) {
+    block<size>(product, first, panel);
+  });
 }
 
 }  // namespace

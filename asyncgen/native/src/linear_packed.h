@@ -25,13 +25,23 @@ struct PackedLayout {
   const std::int32_t* order;  // which input each column is of, or null
   std::int64_t half_bytes, group, groups;
   std::int64_t groups_per_scale, groups_per_super;
+  std::int64_t least, most;  // of the table's numbers
   Scale scales, minimums;
   bool has_table, has_zeros;
+  bool takes_bytes;  // inputs become integers of 8 bits, not of 16
 };
+
+// Whether inputs may become integers of 8 bits: what computes in bfloat16 asks for no more, and the
+// weight's numbers are of 8 bits themselves, once zero points are taken off.
+inline bool may_take_bytes(const PackedLayout& layout, bool is_bfloat16) {
+  const bool are_bytes =
+      layout.has_table ? layout.least >= -128 && layout.most <= 127 : !layout.has_zeros;
+  return is_bfloat16 && are_bytes;
+}
 
 // Bytes that rows take as integers.
 inline std::int64_t packed_bytes(const PackedLayout& layout, std::int64_t rows) {
-  return rows * layout.groups * (layout.group * 2 + 12);
+  return rows * layout.groups * (layout.group * (layout.takes_bytes ? 1 : 2) + 16);
 }
 
 // `memory` has as many bytes as all rows need.

@@ -57,6 +57,7 @@ std::int64_t half_bytes(const PackedLayout& layout) {
 
 bool read_table(PyObject* table, PackedLayout& layout) {
   layout.has_table = table != Py_None;
+  layout.least = layout.most = 0;
   if (!layout.has_table) return true;
   Reference numbers(PySequence_Tuple(table));
   if (!numbers) return false;
@@ -72,6 +73,8 @@ bool read_table(PyObject* table, PackedLayout& layout) {
       return false;
     }
     layout.table[at] = static_cast<std::int16_t>(number);
+    layout.least = std::min<std::int64_t>(layout.least, number);
+    layout.most = std::max<std::int64_t>(layout.most, number);
   }
   return true;
 }
@@ -146,6 +149,7 @@ PyObject* packed_linear(PyObject*, PyObject* args, PyObject* keywords) {
     layout.groups_per_super = SUPER / group;
     layout.groups_per_scale = is_by_row ? layout.groups : 1;
     layout.has_zeros = has_zeros;
+    layout.takes_bytes = may_take_bytes(layout, made.kind == Kind::BFLOAT16);
     const bool has_levels = is_two_level(layout.scales) || is_two_level(layout.minimums);
     const bool shares = layout.scales == Scale::INT4;
     if (layout.scales == Scale::NONE || (is_by_row && has_levels) ||

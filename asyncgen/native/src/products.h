@@ -125,7 +125,8 @@ inline void for_panels(const Grouped<T, W>& products, Compute compute) {
 }
 
 // The same for products that keep the sums of at most MOST rows in registers: calls
-// `compute(count, product, first row, panel)` with a count that is known when it is compiled.
+// `compute(count, product, first row, panel, number)` with a count that is known when it is compiled,
+// for one block of rows after another: all but number 0 find the panel in the cache.
 template <int MOST, typename Work, typename Compute>
 inline void for_blocks(const Work& work, Compute compute) {
   struct Nothing {};
@@ -136,7 +137,7 @@ inline void for_blocks(const Work& work, Compute compute) {
     for (std::int64_t number = 0; number < blocks; ++number) {
       const std::int64_t begin = count * number / blocks, end = count * (number + 1) / blocks;
       with_count<MOST>(end - begin,
-                       [&](auto size) { compute(size, product, first + begin, panel); });
+                       [&](auto size) { compute(size, product, first + begin, panel, number); });
     }
   });
 }

@@ -144,7 +144,11 @@ def reference(served: Running, prompt: Any, **params: Any) -> Any:
 
 @contextmanager
 def running(
-    make: Callable[[], AsyncLLM | EngineProcess], *, drain_seconds: float = 5.0, **settings: Any
+    make: Callable[[], AsyncLLM | EngineProcess],
+    *,
+    drain_seconds: float = 5.0,
+    notice_seconds: float = 0.0,
+    **settings: Any,
 ) -> Iterator[Running]:
     """Run a server for as long as the block does; nothing of it survives."""
     found: list[Running] = []
@@ -167,7 +171,14 @@ def running(
                 loop.call_soon_threadsafe(function)
 
             async with with_streams(app, llm, gate, streams, second) as drain:
-                server = Server(app, gate, chosen, drain_seconds=drain_seconds, drain_streams=drain)
+                server = Server(
+                    app,
+                    gate,
+                    chosen,
+                    drain_seconds=drain_seconds,
+                    notice_seconds=notice_seconds,
+                    drain_streams=drain,
+                )
                 found.append(Running(port, ws_port, llm, gate, server, call))
                 ready.set()
                 await server.serve(sockets=[listener])

@@ -145,6 +145,7 @@ def test_health_and_metrics(either: Running) -> None:
     either.post("/chat/completions", CHAT)
     assert either.request("GET", "/health").body == b"ok\n"
     assert either.request("GET", "/ready").body == b"ok\n"
+    assert either.request("GET", "/server_info").json() == {"served_model_name": "demo"}
     text = either.request("GET", "/metrics").body.decode()
     found = {family.name: family for family in text_string_to_metric_families(text)}
     for name in ("num_requests_running", "num_requests_waiting", "generation_tokens"):

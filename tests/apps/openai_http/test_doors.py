@@ -86,7 +86,7 @@ def test_a_mounted_application_asks_for_its_key() -> None:
 
 def test_figures_and_fields_obey_the_key() -> None:
     with running(scripted(), api_keys=("k1",)) as served:
-        for path in ("/metrics", "/docs", "/openapi.json"):
+        for path in ("/metrics", "/docs", "/openapi.json", "/server_info"):
             for headers in ({}, key("k2")):
                 assert served.request("GET", path, headers=headers).status == 401
             assert served.request("GET", path, headers=key("k1")).status == 200

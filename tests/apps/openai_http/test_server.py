@@ -70,6 +70,24 @@ def test_nobody_is_let_in_on_a_drain() -> None:
         assert got.headers["retry-after"] == "5"
 
 
+def test_notice_comes_before_the_drain() -> None:
+    """Until its time is over, or a second signal comes, `/ready` alone tells."""
+    with running(scripted(), notice_seconds=60.0) as served:
+        served.call(served.server.leave)
+        wait_for(lambda: served.request("GET", "/ready").status == 503)
+        assert served.request("GET", "/health").status == 200
+        assert served.post("/completions", {**BODY, "max_tokens": 2}).status == 200
+        assert not served.gate.draining
+        served.call(served.server.leave)
+        wait_for(lambda: served.gate.draining)
+
+
+def test_notice_ends() -> None:
+    with running(scripted(), notice_seconds=0.05) as served:
+        served.call(served.server.leave)
+        wait_for(lambda: served.gate.draining)
+
+
 @pytest.mark.parametrize(
     "values",
     [

@@ -102,3 +102,15 @@ def test_what_fills_a_page() -> None:
     assert fills_a_page([1] * 16) and not fills_a_page([1] * 15)
     talk = [{"role": "user", "content": "a" * 40}, {"role": "assistant", "content": "b" * 40}]
     assert fills_a_page(talk) and not fills_a_page(talk[:1])
+
+
+def test_a_replica_that_says_nothing_comes_last() -> None:
+    placing = Placing()
+    loads = {"a": 9, "silent": None, "b": 3}
+    for number, is_long in enumerate((False, True)):
+        assert placing.place(number, "s", loads, is_long=is_long)[-1] == "silent"
+    assert placing.place(2, "t", {"a": 1, "b": 1}, is_long=True)
+    holder = placing.place(3, "held", {"silent": 0}, is_long=True)
+    assert holder == ["silent"]
+    assert placing.place(4, "held", loads, is_long=True)[-1] == "silent"
+    assert sorted(placing.place(5, "s", {"x": None, "y": None}, is_long=True)) == ["x", "y"]

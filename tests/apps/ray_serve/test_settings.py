@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from asyncgen_apps.ray_serve import RaySettings, read_settings
+from asyncgen_apps.ray_serve.settings import with_secret
 
 
 def test_texts_of_a_command_line_are_read() -> None:
@@ -34,3 +35,14 @@ def test_texts_of_a_command_line_are_read() -> None:
 def test_what_is_wrong_is_named(values: dict[str, Any], match: str) -> None:
     with pytest.raises(ValueError, match=match):
         read_settings(values)
+
+
+def test_a_secret_is_the_settings_own_then_the_variables_then_drawn() -> None:
+    own = RaySettings(resume_secret="o" * 16)
+    environ = {"ASYNCGEN_RESUME_SECRET": " " + "v" * 16 + "\n"}
+    assert with_secret(own, environ) == own
+    assert with_secret(RaySettings(), environ).resume_secret == "v" * 16
+    drawn = {with_secret(RaySettings(), {}).resume_secret for _ in range(2)}
+    assert len(drawn) == 2 and min(map(len, drawn)) >= 16
+    with pytest.raises(ValueError, match="ASYNCGEN_RESUME_SECRET is too short: 16"):
+        with_secret(RaySettings(), {"ASYNCGEN_RESUME_SECRET": "short"})

@@ -53,7 +53,7 @@ class Peer:
         """Send a message."""
         await self.connection.send(json.dumps({"type": kind, **fields}))
 
-    async def hello(self, **limits: Any) -> None:
+    async def hello(self, *, takes_over: bool = False, **limits: Any) -> None:
         """Send the first message."""
         await self.say(
             "hello",
@@ -62,6 +62,7 @@ class Peer:
             limits={**LIMITS, **limits},
             heartbeat_seconds=20.0,
             authenticated=False,
+            takes_over=takes_over,
         )
 
     async def accept(self, name: str, token: str = "secret") -> None:

@@ -18,7 +18,7 @@ from asyncgen_apps.websocket.client.request import Phase, Request
 from asyncgen_apps.websocket.messages import Hello
 from asyncgen_apps.websocket.service import StreamService
 from asyncgen_apps.websocket.settings import StreamSettings
-from tests.doubles.models import TableModel, byte_tokenizer
+from tests.doubles.models import Gate, TableModel, byte_tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -295,3 +295,38 @@ async def test_without_a_secret_a_server_says_that_it_takes_nothing_over() -> No
         StreamSettings(resume_secret="short")
     assert "short" not in str(refused.value)
     assert SECRET not in repr(StreamSettings(resume_secret=SECRET))
+
+
+async def test_an_answer_goes_on_where_another_request_claims_its_token() -> None:
+    """What is still here ends only for the same request, generated once more."""
+    gate = Gate()
+    asked = {**ASKED, "params": {"max_new_tokens": 20, "seed": 1}}
+    async with AsyncLLM(TableModel(seed=1, hook=gate), tokenizer=byte_tokenizer()) as llm:
+        async with service(llm, replay_bytes=2000) as one:
+            first, second = Told(one), Told(one)
+            first.say("generate", **asked)
+            token = (await first.get("accepted"))["resume_token"]
+            ids: list[int] = []
+            while len(ids) < 15:
+                gate.allow()
+                ids += (await first.get("delta"))["token_ids"]
+            second.say("resume", **again(token, ids[:2], request={**asked, "prompt": "other"}))
+            assert (await second.get("error"))["code"] == "resume_changed"
+            while len(ids) < 18:
+                gate.allow()
+                ids += (await first.get("delta"))["token_ids"]
+            second.say("resume", **again(token, ids[:2], request=asked))
+            assert (await first.get("error", "done"))["code"] == "resume_moved"
+            rest: list[int] = []
+            async with anyio.create_task_group() as tasks:
+
+                async def let_through() -> None:  # no faster than this test reads
+                    while True:
+                        gate.allow()
+                        await anyio.sleep(0.002)
+
+                tasks.start_soon(let_through)
+                while (message := await second.get("delta", "done"))["type"] == "delta":
+                    rest += message["token_ids"]
+                tasks.cancel_scope.cancel()
+            assert rest[:16] == ids[2:18] and len(rest) == 18

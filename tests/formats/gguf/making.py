@@ -9,7 +9,7 @@ import gguf
 import numpy as np
 from safetensors.torch import load_file
 
-from tests.formats.gguf import making_hybrids
+from tests.formats.gguf import making_hybrids, making_mixtures
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -48,6 +48,7 @@ ARCHITECTURES = {
     "deepseek_v2": "deepseek2",
     "deepseek_v3": "deepseek2",
     **making_hybrids.ARCHITECTURES,
+    **making_mixtures.ARCHITECTURES,
 }
 """Families, and what llama.cpp calls them."""
 
@@ -132,7 +133,10 @@ def read_folder(folder: Path) -> tuple[str, dict[str, Any], dict[str, np.ndarray
         if found:
             metadata[f"{name}.{theirs}"] = found[0]
     metadata |= {f"{name}.{key}": value for key, value in _rope(family, config).items()}
-    if name in ("olmo2", "exaone4", "cohere2", "gpt-oss", "gemma3") and "layer_types" in config:
+    if (
+        name in ("olmo2", "exaone4", "exaone-moe", "cohere2", "gpt-oss", "gemma3")
+        and "layer_types" in config
+    ):
         slides = [kind == "sliding_attention" for kind in config["layer_types"]]
         if any(slides):
             metadata[f"{name}.attention.sliding_window_pattern"] = slides
@@ -143,7 +147,7 @@ def read_folder(folder: Path) -> tuple[str, dict[str, Any], dict[str, np.ndarray
         metadata |= {f"{name}.{key}": value for key, value in _latent(config).items()}
     if family == "nemotron_h":
         del metadata[f"{name}.expert_used_count"]  # there are none
-    own = making_hybrids.metadata(family, config)
+    own = making_hybrids.metadata(family, config) | making_mixtures.metadata(family, config)
     metadata |= {f"{name}.{key}": value for key, value in own.items()}
     tensors = {key: value.float().numpy() for key, value in _stored(folder).items()}
     if family == "lfm2":
@@ -151,6 +155,7 @@ def read_folder(folder: Path) -> tuple[str, dict[str, Any], dict[str, np.ndarray
         metadata[f"{name}.feed_forward_length"] = width
     tensors = _by_part(config, tensors)
     tensors = making_hybrids.prepared(family, config, tensors)
+    tensors = making_mixtures.prepared(family, tensors)
     return family, metadata, _renamed(name, config, tensors)
 
 

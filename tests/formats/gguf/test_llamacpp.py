@@ -43,6 +43,10 @@ FLOATS: dict[str, dict[str, Any]] = {
     "lfm2_moe": {},
     "deepseek_v2": {},
     "deepseek_v3": {},
+    "ernie4_5_moe": {},
+    "exaone_moe": {},
+    "hunyuan_v1_moe": {},
+    "minimax_m2": {},
     "qwen3_next": _SAME_SIZE,
     "qwen3_5_text": {**_SAME_SIZE, "linear_num_value_heads": 6},
     "qwen3_5_moe_text": _SAME_SIZE,
@@ -136,3 +140,18 @@ def test_packed_weights_are_no_further_from_float32(packed: Any, kind: str) -> N
     assert is_sure.any() or kind.startswith("Q4")
     for one in (found, peer):
         assert torch.equal(one.argmax(-1)[is_sure], exact.argmax(-1)[is_sure])
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "F16"])
+def test_packed_weights_in_bfloat16_add_no_more_than_its_own_rounding(
+    packed: Any, kind: str
+) -> None:
+    folder, ids, exact = packed
+    half, plain, peer = (
+        ours(asyncgen.load_model(folder / f"{kind}.gguf", dtype="bfloat16"), ids),
+        ours(asyncgen.load_model(folder / "F16.gguf", dtype="bfloat16"), ids),
+        theirs(folder / f"{kind}.gguf", ids),
+    )
+    own, rounding, other = ((one - exact).abs().mean() for one in (half, plain, peer))
+    # Errors that have nothing to do with each other add up by their squares.
+    assert own <= 1.01 * torch.hypot(rounding, other)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch.nn.functional import silu
+from torch.nn.functional import pad, silu
 
 from asyncgen.models.kernels.native_packed import (
     PackedLinearKernel,
@@ -39,7 +39,8 @@ def weight_of(kind: str, outputs: int, inputs: int, group: int) -> PackedWeight:
         if name in kind:
             parts["scales"] = getattr(parts["scales"], name)()
     if "zero" in kind:
-        parts["zeros"] = torch.randint(-8, 16, (outputs, groups), dtype=torch.int8)
+        least, most = (-128, 128) if "far" in kind else (-8, 16)
+        parts["zeros"] = torch.randint(least, most, (outputs, groups), dtype=torch.int8)
     if "minimum" in kind:
         parts["minimums"] = torch.randn(outputs, groups).half()
     if "row" in kind:
@@ -65,18 +66,34 @@ KINDS = [
     "8 two-level minimum",
     "4 half",
     "4 bfloat16 zero",
+    "4 half zero far",
+    "4 half zero minimum order",
     "4 two-level minimum",
     "4 half minimum order",
     "4 float32 row",
 ]
 
 
-def error(found: torch.Tensor, weight: PackedWeight, x: torch.Tensor) -> float:
-    """The largest error of a product, of what the largest inputs would give."""
-    values = weight.dequantise().double()
-    exact = x.double() @ values.T
-    most = (x.double().abs() @ values.abs().T).clamp(min=1e-9)
-    return float(((found.double() - exact).abs() / most).max())
+def most_of(weight: PackedWeight, dtype: torch.dtype) -> int:
+    """The largest integer of an input."""
+    has_bytes = weight.table is not None or weight.zeros is None
+    return 127 if dtype == torch.bfloat16 and has_bytes else 32767
+
+
+def by_groups(weight: PackedWeight, x: torch.Tensor) -> torch.Tensor:
+    """Inputs in the order of the weight's columns, ``[rows, groups, group]``."""
+    x = x if weight.order is None else x[:, weight.order.long()]
+    return pad(x, (0, -x.shape[1] % weight.group)).view(len(x), -1, weight.group)
+
+
+def rounded(weight: PackedWeight, x: torch.Tensor) -> torch.Tensor:
+    """Inputs as the plain formula rounds them: integers times the scale of their group."""
+    groups = by_groups(weight, x.float())
+    largest = groups.abs().amax(-1, keepdim=True).clamp(min=1e-30)
+    most = torch.tensor(float(most_of(weight, x.dtype)))
+    wide = (groups * (most / largest)).round().double() * (largest / most).double()
+    wide = wide.flatten(1)[:, : weight.inputs]
+    return wide if weight.order is None else wide[:, weight.order.argsort()]
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -85,9 +102,32 @@ def test_products_are_those_of_the_formula(kind: str, dtype: torch.dtype) -> Non
     for shape in SHAPES:
         weight = weight_of(kind, *shape)
         kernel = PackedLinearKernel([weight], None, dtype=dtype)
+        values = weight.dequantise().double()
         for rows in (1, 3, 13, 40):
             x = torch.randn(rows, weight.inputs).to(dtype)
-            assert error(kernel.product(x), weight, x) < (1e-4 if dtype == torch.float32 else 4e-3)
+            found, inputs = kernel.product(x).double(), rounded(weight, x)
+            expected, most = inputs @ values.T, inputs.abs() @ values.abs().T
+            # What is left is float32's rounding, and that of what comes out.
+            most = 2e-6 * most + (expected.abs() / 256 if dtype == torch.bfloat16 else 0)
+            assert ((found - expected).abs() <= most).all()
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("kind", KINDS)
+def test_rounding_inputs_errs_by_half_a_step_of_a_group_at_most(
+    kind: str, dtype: torch.dtype
+) -> None:
+    weight = weight_of(kind, 64, 256, 32)
+    kernel = PackedLinearKernel([weight], None, dtype=dtype)
+    values, x = weight.dequantise().double(), torch.randn(40, 256).to(dtype)
+    exact = x.double() @ values.T
+    largest = by_groups(weight, x.double()).abs().amax(-1)
+    sizes = by_groups(weight, values.abs()).sum(-1)
+    bound = largest / (2 * most_of(weight, dtype)) @ sizes.T
+    bound = 1.001 * bound + 2e-6 * (x.double().abs() @ values.abs().T)
+    if dtype == torch.bfloat16:
+        bound = bound + (exact.abs() + bound) / 256
+    assert ((kernel.product(x).double() - exact).abs() <= bound).all()
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -126,10 +166,10 @@ def test_rows_are_looked_up_bit_for_bit(kind: str, dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_gates_biases_and_sums(dtype: torch.dtype) -> None:
-    weight, bias, x = weight_of("8 half", 64, 96, 32), torch.randn(64), torch.randn(3, 96)
-    x = x.to(dtype)
+    weight, bias = weight_of("8 half", 64, 96, 32), torch.randn(64)
+    x = torch.randn(3, 96).to(dtype)
     plain = PackedLinearKernel([weight], bias, dtype=dtype).product(x).float()
-    expected = x.float() @ weight.dequantise().T + bias
+    expected = rounded(weight, x).float() @ weight.dequantise().T + bias
     torch.testing.assert_close(plain, expected, atol=2e-2, rtol=2e-2)
     gated = PackedLinearKernel([weight], bias, True, dtype=dtype).product(x).float()
     gate, up = expected.chunk(2, dim=1)

@@ -15,6 +15,7 @@ using __m256i = long long __attribute__((vector_size(32), may_alias));
 using __m512i = long long __attribute__((vector_size(64), may_alias));
 using __m512 = float __attribute__((vector_size(64), may_alias));
 using __m512bh = short __attribute__((vector_size(64), may_alias));
+using __m256bh = short __attribute__((vector_size(32), may_alias));
 using __mmask16 = std::uint16_t;
 using __mmask32 = std::uint32_t;
 
@@ -473,6 +474,13 @@ inline __m512bh _mm512_cvtne2ps_pbh(__m512 a, __m512 b) {
     return emulated::narrowed(lane < 16 ? b[lane] : a[lane - 16]);
   }));
 }
+inline __m256bh _mm512_cvtneps_pbh(__m512 a) {
+  std::uint16_t words[16];
+  for (unsigned lane = 0; lane < 16; ++lane) words[lane] = emulated::narrowed(a[lane]);
+  __m256bh out;
+  std::memcpy(&out, words, sizeof out);
+  return out;
+}
 inline __m512 _mm512_dpbf16_ps(__m512 sums, __m512bh a, __m512bh b) {
   const auto x = emulated::as<emulated::Halves>(a), y = emulated::as<emulated::Halves>(b);
   for (unsigned lane = 0; lane < 32; ++lane) {
@@ -543,3 +551,5 @@ inline void _tile_dpbf16ps(int sums, int left, int right) {
     }
   }
 }
+
+#include "packed_bytes.h"

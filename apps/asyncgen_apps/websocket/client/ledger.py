@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from asyncgen_apps.websocket.messages import Hello, Limits, ServerMessage
 
 
-_OF_ITS_SERVER = frozenset(("engine_dead", "draining"))
-"""Errors of a server that can serve nobody: another may."""
+_PAUSE = 1.0
+"""Seconds until a server that does not say when it has a place is asked again."""
 
 _FORGOTTEN = frozenset(("resume_unknown", "resume_gone"))
 """Errors of a server that has not begun the request, was started anew, or has waited too long."""
@@ -56,9 +56,13 @@ class Ledger:
     Where the server says that it takes requests over, one that it does not know is resumed with
     all that was asked for and has arrived.
 
+    A server that takes nothing more keeps what it has begun: the client goes to another one when
+    all of that has ended, and what it refused waits until then.
+
     Attributes:
         stranded: Why the requests need another server than the one that is connected; ``None``
             where they do not.
+        pause: Seconds after which :meth:`ask_again` is due; ``None`` where nothing waits for it.
     """
 
     def __init__(self, *, moves: bool = False) -> None:
@@ -68,6 +72,8 @@ class Ledger:
             moves: Whether there are other servers to go to.
         """
         self.stranded: AsyncgenError | None = None
+        self.pause: float | None = None
+        self._leaving: AsyncgenError | None = None
         self._moves = moves
         self._server = 0
         self._fingerprint: str | None = None
@@ -99,6 +105,9 @@ class Ledger:
                 self._waiting.append(request)
             return self._send_waiting()
         if request.given_up:
+            if request.is_held:  # the server has nothing of it
+                request.stop("cancelled")
+                return self._forget(request.id)
             if self._limits is not None:
                 return self._cancel(request)
             if not request.left:  # its reader need not wait for the next connection
@@ -118,11 +127,12 @@ class Ledger:
         self._limits, self._fingerprint = hello.limits, hello.fingerprint
         self._takes_over = hello.takes_over
         self._server, self.stranded = server, None
+        self.pause = self._leaving = None
         known, self._live = self._live, {}
         again: list[Request] = []
         frames: list[str] = []
         for request in known.values():
-            request.cancel_sent = request.is_repeated = False
+            request.cancel_sent = request.is_repeated = request.is_held = False
             if request.resume_token and request.server != server and not request.given_up:
                 if request.phase is not Phase.ENDED:
                     request.move()
@@ -185,6 +195,18 @@ class Ledger:
                 return self._cancel(request)
         return []
 
+    def ask_again(self) -> list[str]:
+        """Repeat what the server had no place for.
+
+        Returns:
+            The frames to send.
+        """
+        self.pause = None
+        if self._leaving is not None:
+            return []
+        held = [one for one in self._live.values() if one.is_held]
+        return [frame for one in held for frame in self._repeat(one)]
+
     def fail_all(self, error: Exception) -> None:
         """Let every request fail: the server is gone for good."""
         requests = [*self._live.values(), *self._waiting]
@@ -223,13 +245,21 @@ class Ledger:
         if message.code in ("duplicate_id", "resume_attached") and request.resume_token:
             return []  # it runs under this name, as it should
         if self._moves and not request.given_up and request.phase is not Phase.ENDED:
-            if message.code in _OF_ITS_SERVER:
+            if message.code == "draining":
+                return self._put_off(request, _exception(message, request))
+            if message.code == "engine_dead":
                 return self._strand(request, _exception(message, request))
             if message.code in _FORGOTTEN or _cannot_go_on(message, request):
                 return self._send_again(request)
         elif self._takes_over and not request.given_up and request.phase is not Phase.ENDED:
-            if message.code == "draining" or (message.code == "overloaded" and request.is_repeated):
-                return self._wait_for_another(_exception(message, request))
+            if message.code == "draining":
+                request.is_held = True
+                return self._leave(_exception(message, request))
+            if message.code == "overloaded" and request.is_repeated:
+                if not self._is_under_way:
+                    return self._wait_for_another(_exception(message, request))
+                request.is_held, self.pause = True, message.retry_after or _PAUSE
+                return []
             if message.code in _FORGOTTEN and request.resume_token and not request.is_repeated:
                 again = self._send_again if request.starts_over else self._repeat
                 return again(request)
@@ -247,6 +277,26 @@ class Ledger:
             request.exact, request.fingerprint = False, self._fingerprint
         request.server = self._server
         request.accept(message.resume_token, message.seed)
+
+    @property
+    def _is_under_way(self) -> bool:
+        """Whether the server has anything that somebody waits for."""
+        return any(
+            one.phase is Phase.ACCEPTED and not one.is_repeated and not one.given_up
+            for one in self._live.values()
+        )
+
+    def _put_off(self, request: Request, why: AsyncgenError) -> list[str]:
+        """This server takes nothing more: another shall have this, when all else here has ended."""
+        self._live.pop(request.id)
+        request.move()
+        self._waiting.append(request)
+        return self._leave(why)
+
+    def _leave(self, why: AsyncgenError) -> list[str]:
+        """Send nothing new here; go as soon as nothing is under way."""
+        self._leaving = self._leaving or why
+        return self._send_waiting()
 
     def _strand(self, request: Request, why: AsyncgenError) -> list[str]:
         """This server will not go on with a request: another must."""
@@ -297,6 +347,8 @@ class Ledger:
     def _send_waiting(self) -> list[str]:
         """Send what the limits of the connection allow; the rest waits for an end."""
         frames: list[str] = []
+        if self._leaving is not None:
+            return [] if self._is_under_way else self._wait_for_another(self._leaving)
         while self._limits and self._waiting and len(self._live) < self._limits.max_requests:
             request = self._waiting.popleft()
             if request.phase is not Phase.NEW:

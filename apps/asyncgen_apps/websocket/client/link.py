@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from ssl import SSLContext
 
+    from anyio.abc import TaskGroup
+
     from asyncgen import AsyncgenError
     from asyncgen_apps.websocket.client.request import Request
     from asyncgen_apps.websocket.client.socket import Socket
@@ -290,11 +292,16 @@ class Link:
             self._interrupt = tasks.cancel_scope
             tasks.start_soon(write)
             tasks.start_soon(ping)
-            failures.append(await self._read(socket))
+            failures.append(await self._read(socket, tasks))
             tasks.cancel_scope.cancel()
         return failures[0] if failures else Failure(ConnectionLostError("the client is closed"))
 
-    async def _read(self, socket: Socket) -> Failure:
+    async def _ask_again(self, seconds: float) -> None:
+        """After a while, ask for what the server had no place for."""
+        await anyio.sleep(seconds)
+        self._send(self._ledger.ask_again())
+
+    async def _read(self, socket: Socket, tasks: TaskGroup) -> Failure:
         """Hand every message to the ledger; returns why there will be no more."""
         while True:
             try:
@@ -310,7 +317,10 @@ class Link:
                     self._note(message)
                 if isinstance(message, Delta | Done | Pong):
                     self._failed_since, self._failures = None, 0
+                waited = self._ledger.pause
                 self._send(self._ledger.receive(message))
+                if waited is None and (pause := self._ledger.pause) is not None:
+                    tasks.start_soon(self._ask_again, pause)
                 self._is_of_use = self._is_of_use or isinstance(message, Accepted | Delta)
                 if (why := self._ledger.stranded) is not None:
                     later = why.retry_after if isinstance(why, OverloadedError) else 0.0

@@ -81,6 +81,7 @@ class Request:
         exact: Whether what has arrived is what one engine alone would have said.
         is_repeated: Whether a server that has not begun it was told all of it, and has not
             accepted it yet.
+        is_held: Whether its server has refused it for now, and has nothing of it.
     """
 
     def __init__(
@@ -107,7 +108,7 @@ class Request:
         self.server = 0
         self.fingerprint: str | None = None
         self.exact = True
-        self.is_repeated = False
+        self.is_repeated = self.is_held = False
         self._seed: int | None = None
         self._clock = clock
         self._accepted_at: float | None = None
@@ -144,7 +145,7 @@ class Request:
         """The server has taken it up, or taken it up again."""
         self.phase = Phase.ACCEPTED
         self.resume_token = resume_token
-        self.is_repeated = False
+        self.is_repeated = self.is_held = False
         self._seed = seed if self._seed is None else self._seed
         if self._accepted_at is None:
             self._accepted_at = self._clock()
@@ -159,6 +160,7 @@ class Request:
     def repeat(self) -> None:
         """A server that has not begun it is told all of it, and goes on behind its tokens."""
         self.is_repeated = self._has_moved = True
+        self.is_held = False
         self._forget_parts()
 
     def _forget_parts(self) -> None:

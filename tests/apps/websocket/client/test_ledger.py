@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from asyncgen import InvalidRequestError, OverloadedError
+from asyncgen import EngineClosedError, InvalidRequestError, OverloadedError
 from asyncgen_apps.websocket.client.errors import ConnectionLostError, RemoteError
 from asyncgen_apps.websocket.client.ledger import Ledger, read_message
 from asyncgen_apps.websocket.client.request import GapError, Phase, Request
@@ -27,7 +27,11 @@ def tell(ledger: Ledger, kind: str, **fields: Any) -> list[dict[str, Any]]:
 
 
 def greet(
-    ledger: Ledger, server: int = 0, fingerprint: str | None = None, **limits: Any
+    ledger: Ledger,
+    server: int = 0,
+    fingerprint: str | None = None,
+    takes_over: bool = False,
+    **limits: Any,
 ) -> list[dict[str, Any]]:
     hello = read_message(
         json.dumps(
@@ -38,6 +42,7 @@ def greet(
                 "heartbeat_seconds": 20.0,
                 "authenticated": False,
                 "fingerprint": fingerprint,
+                "takes_over": takes_over,
             }
         )
     )
@@ -393,3 +398,67 @@ def test_an_older_server_that_knows_no_going_on_is_no_fault_of_the_caller(param:
     refusal = {"code": "invalid_request", "message": "unknown parameter", "param": param}
     assert tell(ledger, "error", id=one.id, **refusal) == []
     assert isinstance(one.failure, ConnectionLostError)
+
+
+@pytest.mark.parametrize("moves", [True, False])
+def test_a_server_that_drains_keeps_what_it_has_begun(moves: bool) -> None:
+    """What it refuses waits for the end of the others, and is sent to the next server."""
+    ledger = Ledger(moves=moves)
+    greet(ledger, takes_over=not moves)
+    old, new, later = running(ledger), request("new"), request("later")
+    attend(ledger, new)
+    assert tell(ledger, "error", id=new.id, code="draining", message="leaving") == []
+    assert ledger.stranded is None and new.phase is not Phase.ENDED
+    assert attend(ledger, later) == []
+    delta(ledger, old, 1, token_ids=[5])
+    assert ledger.stranded is None
+    done(ledger, old, 2)
+    assert old.build_result().finish_reason == "stop"
+    assert isinstance(ledger.stranded, EngineClosedError)
+    sent = greet(ledger, 1 if moves else 0, takes_over=not moves)
+    assert [frame["prompt"] for frame in sent] == ["new", "later"]
+    assert ledger.stranded is None
+
+
+@pytest.mark.parametrize("moves", [True, False])
+def test_what_a_draining_server_has_refused_can_be_cancelled(moves: bool) -> None:
+    ledger = Ledger(moves=moves)
+    greet(ledger, takes_over=not moves)
+    old, new = running(ledger), request("new")
+    attend(ledger, new)
+    tell(ledger, "error", id=new.id, code="draining", message="leaving")
+    new.cancel_wanted = True
+    assert attend(ledger, new) == []
+    assert new.build_result().finish_reason == "cancelled"
+    assert ledger.stranded is None and old.phase is Phase.ACCEPTED
+
+
+def test_a_draining_server_with_nothing_under_way_is_left_at_once() -> None:
+    ledger = Ledger(moves=True)
+    greet(ledger)
+    one = request("x")
+    attend(ledger, one)
+    tell(ledger, "error", id=one.id, code="draining", message="leaving")
+    assert ledger.stranded is not None
+
+
+def test_what_a_full_server_cannot_take_up_is_asked_again_beside_the_others() -> None:
+    ledger = Ledger()
+    greet(ledger, takes_over=True)
+    moved = running(ledger)
+    delta(ledger, moved, 1, token_ids=[5], time=0.1)
+    ledger.disconnected()
+    greet(ledger, takes_over=True)
+    tell(ledger, "error", id=moved.id, code="resume_unknown", message="?")
+    other = running(ledger)
+    full = {"code": "overloaded", "message": "full", "retry_after": 2.5}
+    assert tell(ledger, "error", id=moved.id, **full) == []
+    assert (ledger.stranded, ledger.pause) == (None, 2.5)
+    delta(ledger, other, 1, token_ids=[5], time=0.1)
+    [frame] = map(json.loads, ledger.ask_again())
+    assert (frame["type"], frame["generated_ids"]) == ("resume", [[5]])
+    assert ledger.pause is None
+    accept(ledger, moved, "u")
+    assert ledger.ask_again() == []
+    done(ledger, other, 2)
+    assert ledger.stranded is None

@@ -383,6 +383,44 @@ async def test_servers_that_leave_one_after_the_other_are_asked_as_long_as_an_ou
                 await client.generate("x")
 
 
+async def test_a_full_server_is_asked_again_on_the_same_connection() -> None:
+    """Another stream is not disturbed by it."""
+    cut = threading.Event()
+
+    async def script(peer: Peer) -> None:
+        await peer.hello(takes_over=True)
+        if not cut.is_set():
+            name = (await peer.hear())["id"]
+            await peer.accept(name)
+            cut.set()
+            peer.cut()
+        resumed, other = await peer.hear(), await peer.hear()
+        await peer.say("error", id=resumed["id"], code="resume_unknown", message="?")
+        assert "request" in await peer.hear()
+        await peer.accept(other["id"])
+        full = {"code": "overloaded", "message": "full", "retry_after": 0.01}
+        await peer.say("error", id=resumed["id"], **full)
+        again = await peer.hear()
+        assert (again["type"], again["id"]) == ("resume", resumed["id"])
+        await peer.accept(resumed["id"])
+        await peer.answer(other["id"], TEXT)
+        await peer.answer(resumed["id"], TEXT)
+        await peer.linger()
+
+    texts: list[str] = []
+    with ScriptedServer(script) as server, anyio.fail_after(60):
+        async with connect(server.url, patience=QUICK) as client, anyio.create_task_group() as both:
+
+            async def one() -> None:
+                texts.append(await read(client))
+
+            both.start_soon(one)
+            await anyio.to_thread.run_sync(cut.wait)
+            both.start_soon(one)
+    assert texts == [TEXT, TEXT]
+    assert len(server.peers) == 2
+
+
 async def test_one_server_that_refuses_the_token_does_not_end_the_wait_for_another() -> None:
     def refuse(_: Request) -> Response | None:
         return Response(http.HTTPStatus.UNAUTHORIZED, "no", Headers(), b"")
