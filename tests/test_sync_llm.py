@@ -376,7 +376,9 @@ def test_one_that_fails_is_named_and_ends_the_others() -> None:
         assert caught.value.__notes__ == ["it is prompt 2 of the list (from 0)"]
         before = model.num_forwards
         llm.generate([1], max_new_tokens=8)
-        assert model.num_forwards - before <= 8 + 1
+        # Each of the other two takes passes of its own here, and one of each may have been under
+        # way: a step of both had begun.
+        assert model.num_forwards - before <= 8 + 2
         with pytest.raises(InvalidRequestError) as caught:
             llm.generate(["abc", 5])  # type: ignore[arg-type]
         assert caught.value.__notes__ == ["it is prompt 1 of the list (from 0)"]
