@@ -77,7 +77,9 @@ def _problem(schema: Any, found: Completion) -> str | None:
         return None if "beyond the range of a float" in found.parse_error else found.parse_error
     try:
         value = json.loads(found.text)
-        jsonschema_rs.validator_for(schema, validate_formats=True).validate(value)
+        # As text, which is what the model was asked with: a float would be compared by its bits,
+        # and 1e100 is not quite 10**100.
+        jsonschema_rs.validator_for(json.dumps(schema), validate_formats=True).validate(value)
     except ValueError as error:
         return str(error)
     return None if value == found.parsed else "another value"
