@@ -47,6 +47,7 @@ class DeviceKind:
     Attributes:
         page_size: Tokens of a page, if nothing else is asked for.
         prefill_chunk: Prompt tokens of a step, likewise: as many as keep the device busy.
+        most_prefill: Those of a step while many wait to begin.
         snapshot_tokens: Tokens of a prompt from one state that is kept to the next, likewise.
         heads_first: Layout of a page; see `PagedStorage`.
         runs_ahead: Whether a step begins before the tokens of the last one are read.
@@ -55,6 +56,7 @@ class DeviceKind:
 
     page_size: int
     prefill_chunk: int
+    most_prefill: int
     snapshot_tokens: int
     heads_first: bool
     runs_ahead: bool
@@ -68,6 +70,7 @@ def kind_of(device: torch.device) -> DeviceKind:
         return DeviceKind(
             page_size=256,
             prefill_chunk=2048,
+            most_prefill=2048,
             snapshot_tokens=2048,
             heads_first=False,
             runs_ahead=True,
@@ -77,6 +80,7 @@ def kind_of(device: torch.device) -> DeviceKind:
     return DeviceKind(
         page_size=32,
         prefill_chunk=256,
+        most_prefill=1024,
         snapshot_tokens=1024,
         heads_first=is_cpu,
         runs_ahead=False,
@@ -125,7 +129,7 @@ def plan_room(model: Any, options: EngineOptions) -> CacheRoom:
     windows = plan_groups(config).windows
     wanted = None
     if positions:
-        a_row = most_pages(windows, size, positions, _prefill_chunk(model, options))
+        a_row = most_pages(windows, size, positions, _most_prefill(model, options))
         wanted = options.max_running * a_row + spare
     each = page_bytes(config, size, model.dtype, is_packed=options.packs_pages)
     num_pages = plan_pages(
@@ -317,6 +321,10 @@ def _prefill_chunk(model: Any, options: EngineOptions) -> int:
     return options.prefill_chunk_size or kind_of(model.device).prefill_chunk
 
 
+def _most_prefill(model: Any, options: EngineOptions) -> int:
+    return options.prefill_chunk_size or kind_of(model.device).most_prefill
+
+
 def _make_batch(
     model: Any,
     tokenizer: Tokenizer | None,
@@ -341,6 +349,7 @@ def _make_batch(
         BatchSampler(core.config.vocab_size, model.device),
         tokenizer=tokenizer,
         prefill_chunk=_prefill_chunk(model, options),
+        most_prefill=_most_prefill(model, options),
         prompt_cost=prompt_cost(core),
         prefix_caching=options.prefix_caching,
         manual_eviction=options.manual_eviction,

@@ -13,6 +13,7 @@ import torch
 
 from asyncgen.engine.ahead import BegunStep, UnreadTokens
 from asyncgen.engine.events import EventWriter
+from asyncgen.engine.prompt_cost import chunks_at_once
 from asyncgen.engine.requests.request import clock, fail
 from asyncgen.engine.sample import Sample, forced_room
 from asyncgen.engine.sampling.logprobs import named_logprob
@@ -62,6 +63,7 @@ class Batch:
         *,
         tokenizer: Tokenizer | None,
         prefill_chunk: int,
+        most_prefill: int | None = None,
         prompt_cost: PromptCost | None = None,
         prefix_caching: bool = True,
         manual_eviction: bool = False,
@@ -76,7 +78,8 @@ class Batch:
             runner: Computes.
             sampler: Picks tokens.
             tokenizer: Turns ids to text; ``None`` where only ids are wanted.
-            prefill_chunk: Most prompt tokens of one step, those of all rows together.
+            prefill_chunk: Prompt tokens of one step, those of all rows together.
+            most_prefill: Those of a step while many wait to begin; ``None``: no more than else.
             prompt_cost: Of the model: while others decode, chunks behind a long text are smaller,
                 so that they take no longer. ``None``: they are all alike.
             prefix_caching: Whether requests share the pages of equal beginnings; the samples of
@@ -93,6 +96,7 @@ class Batch:
         self._sampler = sampler
         self._tokenizer = tokenizer
         self._prefill_chunk = prefill_chunk
+        self._most_prefill = most_prefill or prefill_chunk
         self._prompt_cost = prompt_cost
         self._depth = 0  # of the longest text whose prompt is being read
         self._prefix_caching = prefix_caching
@@ -309,9 +313,11 @@ class Batch:
 
     def _prompt_tokens(self) -> int:
         """Most prompt tokens of the next step."""
+        chunks = chunks_at_once(self._scheduler.num_newcomers, self._num_decoding)
+        most = min(self._prefill_chunk * chunks, self._most_prefill)
         if self._prompt_cost is None or not self._num_decoding or not self._depth:
-            return self._prefill_chunk
-        return self._prompt_cost.chunk(self._prefill_chunk, self._depth)
+            return most
+        return self._prompt_cost.chunk(most, self._depth)
 
     def _begin(self, sample: Sample) -> bool:
         """Take up a sample at its first step; ``False`` if its request failed over it."""

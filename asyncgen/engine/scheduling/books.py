@@ -80,6 +80,13 @@ class Books:
         """How many requests hold pages and take part in steps."""
         return len(self.active_requests)
 
+    @property
+    def num_newcomers(self) -> int:
+        """Waiting requests that have a seat to begin in; of several clients, one of each."""
+        seats = self.max_running - self.num_running
+        many = len(self._present) if self._are_clients_several else self.num_waiting
+        return max(min(many, self.num_waiting, seats), 0)
+
     def running(self) -> list[RequestState]:
         """The running requests, lowest rank (most senior) first; a copy."""
         if not self._is_sorted:
