@@ -21,6 +21,14 @@ if TYPE_CHECKING:
 ROUTER = "asyncgen_apps.ray_serve.router:BeginningRouter"
 SCALING = "asyncgen_apps.ray_serve.scaling:EngineScaling"
 
+ONE_LOOP = {
+    "RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD": "0",
+    "RAY_SERVE_RUN_ROUTER_IN_SEPARATE_LOOP": "0",
+}
+"""Environment of engines and ingresses, unless it was set otherwise: their streams run in the loop
+that the messages come to. A loop of their own would have each message cross two threads. Nothing of
+ours holds that loop up: prompts are made ready, and tokens computed, in threads of their own."""
+
 LOOK_BACK = 3.0
 """Seconds over which the figures that decide how many replicas there are have their mean."""
 
@@ -42,7 +50,13 @@ def build_app(settings: RaySettings | Mapping[str, Any] | None = None) -> Applic
     """
     known = settings if isinstance(settings, RaySettings) else read_settings(settings or {})
     known = with_secret(known, os.environ)
-    actor = {"num_cpus": known.num_cpus, "num_gpus": known.num_gpus}
+    wanted = {name: os.environ.get(name, value) for name, value in ONE_LOOP.items()}
+    environment = {"env_vars": wanted}
+    actor = {
+        "num_cpus": known.num_cpus,
+        "num_gpus": known.num_gpus,
+        "runtime_env": environment,
+    }
     scaling: dict[str, Any] = {"num_replicas": known.replicas}
     if known.max_replicas is not None:
         targets = {
@@ -82,7 +96,7 @@ def build_app(settings: RaySettings | Mapping[str, Any] | None = None) -> Applic
         serve.ingress()(Ingress),
         name="ingress",
         num_replicas=known.ingresses,
-        ray_actor_options={"num_cpus": 0},
+        ray_actor_options={"num_cpus": 0, "runtime_env": environment},
         max_ongoing_requests=100_000,
         graceful_shutdown_timeout_s=known.drain_seconds,
         graceful_shutdown_wait_loop_s=0.2,

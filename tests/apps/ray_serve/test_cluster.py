@@ -157,8 +157,8 @@ def test_the_files_of_the_documentation_are_what_ray_takes() -> None:
     page = Path(__file__).parents[3] / "apps/asyncgen_apps/ray_serve/README.md"
     blocks = page.read_text(encoding="utf-8").split("```yaml\n")[1:]
     files = [one for block in blocks for one in yaml.safe_load_all(block.split("```")[0])]
-    assert [one.get("kind") for one in files] == [None, "RayService", "Deployment", "Service"]
-    settings, ray, _, _ = files
+    settings, ray = files
+    assert (settings.get("kind"), ray["kind"]) == (None, "RayService")
     RaySettings(**settings)
     told = ServeDeploySchema.model_validate(yaml.safe_load(ray["spec"]["serveConfigV2"]))
     (application,) = told.applications
