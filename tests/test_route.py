@@ -40,6 +40,7 @@ SINCE = {
     "engine/scheduling/books": "who waits and runs is kept apart from who runs next",
     "engine/scheduling/step_plan": "what a step computes is apart from who has a turn",
     "engine/scheduling/snapshots": "what a text begins with is asked of its states as well",
+    "engine/prompt_cost": "a burst of requests is read in larger steps",
     "models/config/model_config": "a model whose tokens see later ones is refused",
 }
 """What made the way longer since it was first counted, and why."""
