@@ -121,8 +121,9 @@ class BatchRunner:
                     fed.append((reader, slice(len(last), len(last) + len(taken)), taken.start))
                     last += [first + position for position in taken]
             if row.is_last and (reader is None or reader.generates):
-                sampled.append(len(last))
-                last.append(len(ids) - 1)
+                if not last or last[-1] != len(ids) - 1:  # else its reader wants it too
+                    last.append(len(ids) - 1)
+                sampled.append(len(last) - 1)
         insert = None if unread is None else unread.inserter(rows, ids)
         if insert is not None:
             ids = [max(token, 0) for token in ids]

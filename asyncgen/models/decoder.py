@@ -330,10 +330,9 @@ class DecoderLM(Prepared):
         with torch.inference_mode(not is_recorded):
             stream = lookup(input_ids)  # [N, E]
             rows = self.layer_inputs.lookup(input_ids) if self.reads_ids else None
-            self._run(stream, positions, 1, attention, None, None, rows)
-            if wanted.shape[0] != stream.shape[0]:
-                stream = stream.index_select(0, wanted)
-            return norm(stream, stream)
+            chosen = None if wanted.shape[0] == input_ids.shape[0] else wanted.contiguous()
+            found = self._run(stream, positions, 1, attention, None, None, rows, chosen)
+            return norm(found, found)
 
     def take_workspace(self, tokens: int) -> object:
         """Give away the memory that steps of so many tokens have used, for the next to get other.
@@ -474,8 +473,23 @@ class DecoderLM(Prepared):
         collect: list[Tensor] | None,
         depth: int | None = None,
         rows: Tensor | None = None,
-    ) -> None:
-        """Send the stream ``[N, E]`` through the layers, in place; ``rows`` are layers' own."""
+        wanted: Tensor | None = None,
+    ) -> Tensor:
+        """Send the stream ``[N, E]`` through the layers, in place.
+
+        Args:
+            stream: The embeddings; what becomes of them lies there too.
+            positions: Of each token.
+            batch: Rows that the tokens are of.
+            attention: Does the attention.
+            collect: Gets what each layer is given.
+            depth: How many layers run; ``None``: all.
+            rows: What layers read of their own.
+            wanted: Tokens whose results are asked for, ascending, ``[R]``; ``None``: all.
+
+        Returns:
+            The results ``[R, E]`` or ``[N, E]``, in the stream's memory where that is all of it.
+        """
         _, place, layers, _, _, compiled = self._plan or self._ready()
         tokens = stream.shape[0]
         if positions.numel() != tokens:
@@ -484,8 +498,8 @@ class DecoderLM(Prepared):
         attention.begin(batch, tokens // batch)
         pages = attention.compiled
         if compiled is not None and pages is not None and collect is None and depth is None:
-            compiled.run(stream, placed, pages)
-            return
+            compiled.run(stream, placed, pages, wanted)
+            return stream if wanted is None else stream[: wanted.shape[0]]
         # Taken out while in use, so that calls from two threads never share one.
         space: Any = self._spaces.pop(tokens, None)
         if space is None:
@@ -504,3 +518,4 @@ class DecoderLM(Prepared):
             self.streams.end(stream, space.others)
         if tokens <= KEPT_TOKENS and self._keeps_spaces:
             self._spaces[tokens] = space
+        return stream if wanted is None else stream.index_select(0, wanted)

@@ -283,5 +283,6 @@ class Layers:
         stream: Tensor,
         angles: Sequence[tuple[Tensor, ...]],
         attention: Attention | States | tuple[Attention, States],
+        wanted: Tensor | None,
         /,
     ) -> None: ...

@@ -84,14 +84,22 @@ def alone(core: DecoderLM, ids: Tensor) -> Tensor:
 
 def packed(core: DecoderLM, attention: Attention, rows: list[Row]) -> list[Tensor]:
     """One step; each row's logits ``[count, V]``."""
+    logits = packed_some(core, attention, rows)
+    return list(torch.split(logits, [row.count for row in rows]))
+
+
+def packed_some(
+    core: DecoderLM, attention: Attention, rows: list[Row], wanted: slice = slice(None)
+) -> Tensor:
+    """One step; the logits of some of all rows' tokens, ``[R, V]``."""
     attention.lay_out(rows)
     ids = torch.cat([row.ids[row.start : row.start + row.count] for row in rows])
     positions = torch.cat([torch.arange(row.start, row.start + row.count) for row in rows])
-    last = torch.arange(len(ids), device=ids.device)
+    last = torch.arange(len(ids), device=ids.device)[wanted]
     logits = core.decode_packed(ids, positions.to(ids.device), last, attention)
     for row in rows:
         row.turn += 1
-    return list(torch.split(logits, [row.count for row in rows]))
+    return logits
 
 
 def run(

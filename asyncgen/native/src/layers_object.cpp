@@ -2,6 +2,7 @@
 // types that they are made of compute one by one.
 
 #include <algorithm>
+#include <cstring>
 #include <exception>
 #include <optional>
 
@@ -53,6 +54,49 @@ struct Step {
   Rows attended;
   std::vector<Angles> angles;  // of each rope
   char* memory;                // of the feed-forward, and before it of latent rows and mixers
+
+  // Leaves some rows alone, in ascending order, side by side at the beginning.
+  void narrow(const std::int64_t* wanted, std::int64_t count, std::int64_t item) noexcept {
+    for (Rows* const rows : {&stream, &normed, &attended}) {
+      const std::int64_t width = (rows == &attended ? attended.stride : normed.stride) * item;
+      for (std::int64_t at = 0; rows->data != nullptr && at < count; ++at) {
+        std::memmove(rows->data + at * rows->stride * item,
+                     rows->data + wanted[at] * rows->stride * item, width);
+      }
+      rows->count = count;
+    }
+    branch.count = count;
+  }
+};
+
+// The rows of a step that somebody asks for: what no other row needs of the last block is computed
+// for these alone.
+struct Wanted {
+  bool are_all = true;
+  const std::int64_t* rows = nullptr;
+  std::int64_t count = 0;
+
+  // False comes with a Python error.
+  bool read(PyObject* tensor, std::int64_t tokens) {
+    if (tensor == Py_None) return true;
+    View view;
+    if (!look_at(tensor, view)) return false;
+    if (view.dims != 1 || !is_dtype(view.dtype, "torch.int64") || !view.is_cpu ||
+        !view.is_dense_from(0)) {
+      refuse("wanted rows are", tensor, "[rows] torch.int64 on cpu is expected");
+      return false;
+    }
+    are_all = false;
+    rows = view.as<std::int64_t>();
+    count = view.sizes[0];
+    for (std::int64_t at = 0; at < count; ++at) {
+      if (rows[at] < tokens && rows[at] > (at == 0 ? -1 : rows[at - 1])) continue;
+      PyErr_Format(PyExc_ValueError, "wanted rows are of 0 to %lld, in ascending order, not %lld",
+                   static_cast<long long>(tokens - 1), static_cast<long long>(rows[at]));
+      return false;
+    }
+    return true;
+  }
 };
 
 bool has_branch(const Block& block) {
@@ -283,12 +327,17 @@ class Held {
 };
 
 // Runs the blocks over a step in memory of theirs; false: a debug build found an error.
-bool run_blocks(const Layers& layers, const Step& step, const Held& held) {
+bool run_blocks(const Layers& layers, Step& step, const Held& held, const Wanted& wanted) {
   return run_unlocked([&]() noexcept {
     rouse_team();
     std::size_t mixers = 0;
     for (std::size_t number = 0; number < layers.blocks.size(); ++number) {
       const Block& block = layers.blocks[number];
+      const bool is_narrowed = !wanted.are_all && number + 1 == layers.blocks.size();
+      const auto narrow = [&] {
+        const std::int64_t item = item_size(layers.rotary->kind);
+        if (is_narrowed) step.narrow(wanted.rows, wanted.count, item);
+      };
       const auto normed = [&](const Norm* norm) -> const Rows& {
         if (norm == nullptr) return step.stream;
         normalise(*norm, step.stream, step.normed);
@@ -301,11 +350,15 @@ bool run_blocks(const Layers& layers, const Step& step, const Held& held) {
       stay(block.input_stay);
       if (attends(block)) {
         attend(block, *layers.rotary, *x, step, *held.pages(), held.pages()->layers[number]);
+        if (block.mixer == nullptr) narrow();
+        if (step.stream.count == 0) return;
         // Of parallel parts the second sees what the first saw, or another norm of it.
         if (block.is_parallel && block.post_norm != nullptr) x = &normed(block.post_norm);
         add_product(*block.output, block.output_norm, block.output_scale, step.attended, step);
       }
       if (block.mixer != nullptr) mix(block, *x, step, *held.states(), mixers++);
+      if (block.mixer != nullptr || !attends(block)) narrow();
+      if (step.stream.count == 0) return;
       if (!feeds(block)) continue;
       // What feeds forward alone has one norm, and without any sees the stream behind attention.
       const bool is_second = attends(block) && block.mixer == nullptr;
@@ -328,6 +381,8 @@ PyObject* run(PyObject* self, PyObject* const* args) {
     PyErr_SetString(PyExc_ValueError, "these pages and states are those of other blocks");
     return nullptr;
   }
+  Wanted wanted;
+  if (!wanted.read(args[3], held.num_tokens())) return nullptr;
   const Reference ropes(PySequence_Tuple(args[1]));  // perhaps nobody else has them
   std::vector<Angles> angles;
   if (!ropes || !is_stream(args[0], stream, layers, held.num_tokens()) ||
@@ -353,7 +408,7 @@ PyObject* run(PyObject* self, PyObject* const* args) {
   char* const branch_at = memory.data() + bytes(layers.width);
   char* const qkv_at = branch_at + branch;
   const Pages* const pages = held.pages();
-  const Step step{Rows(stream),
+  Step step{Rows(stream),
                   Rows(memory.data(), layers.width, tokens),
                   Rows(branch_at, layers.width, tokens),
                   qkv_at,
@@ -361,16 +416,17 @@ PyObject* run(PyObject* self, PyObject* const* args) {
                                    : Rows(pages->out_at, pages->num_heads * pages->size, tokens),
                   std::move(angles),
                   qkv_at + bytes(qkv)};
-  const bool is_done = run_blocks(layers, step, held);
+  const bool is_done = run_blocks(layers, step, held, wanted);
   if (memory.is_small()) layers.memory = std::move(memory);
   if (!is_done) return nullptr;
   Py_RETURN_NONE;
 }
 
 PyMethodDef methods[] = {
-    METHOD("run", run, 3,
-           "run($self, stream, angles, attention, /)\n--\n\n"
-           "Add what the blocks compute to the stream of the step that `attention` has laid out."),
+    METHOD("run", run, 4,
+           "run($self, stream, angles, attention, wanted, /)\n--\n\n"
+           "Add what the blocks compute to the stream of the step that `attention` has laid out. Of\n"
+           "rows that are wanted, int64 in ascending order, the results lie at its beginning."),
     {nullptr, nullptr, 0, nullptr},
 };
 

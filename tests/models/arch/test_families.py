@@ -23,7 +23,7 @@ from asyncgen.models.mixers.packed import PackedStates
 from tests.doubles.tokenizers import save_tokenizer
 from tests.models.arch.families import FAMILIES, STATES, make
 from tests.models.arch.variants import VARIANTS
-from tests.models.packing import make_rows, num_groups, packed
+from tests.models.packing import make_rows, num_groups, packed_some
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -134,13 +134,15 @@ def served_by(model: asyncgen.PreTrainedModel) -> str:
 
 
 def compare_paths(core: DecoderLM) -> None:
-    """All blocks in one call give what they give one by one, to the last bit."""
+    """All blocks in one call give what they give one by one, to the last bit, of all or some."""
     core.prepare()
     *others, compiled = core._plan
     assert compiled is not None
-    found = []
-    for plan in ((*others, compiled), (*others, None)):
-        core._plan = plan
+    every = [slice(None)] * 3
+    some = [slice(2, 3), slice(1, None, 4), slice(0)]
+    found: list[list[torch.Tensor]] = []
+    for way, wanted in ((compiled, every), (compiled, some), (None, every)):
+        core._plan = (*others, way)
         groups = num_groups(core)
         storage = PagedStorage(core.config, 8 * groups, 8, dtype=core.dtype)
         attention: Any = PagedAttention(core.config, storage)
@@ -151,17 +153,18 @@ def compare_paths(core: DecoderLM) -> None:
         for slot, row in enumerate(rows):
             row.ids %= core.vocab_size
             row.slot = slot
-        for count in (1, 9, 16):
+        found.append([])
+        for count, chosen in zip((1, 9, 16), wanted, strict=True):
             live = [row for row in rows if row.start < len(row.ids)]
             for row in live:
                 row.count = min(count, len(row.ids) - row.start)
-            found.append(torch.cat(packed(core, attention, live)))
+            found[-1].append(packed_some(core, attention, live, chosen))
             for row in live:
                 row.start += row.count
-    half = len(found) // 2
-    for together, apart in zip(found[:half], found[half:], strict=True):
+    for together, part, apart, chosen in zip(*found, some, strict=True):
         assert torch.isfinite(apart).all()
         assert torch.equal(together, apart)
+        assert torch.equal(part, apart[chosen])
 
 
 @pytest.mark.soak

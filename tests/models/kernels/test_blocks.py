@@ -88,21 +88,27 @@ def test_what_does_not_fit_is_refused() -> None:
     stream, size = torch.zeros(5, 48), core.config.head_dim
     rope = torch.zeros(5, 1, 2, size // 2), torch.zeros(5, 1, 2, size // 2)
     with pytest.raises(ValueError, match="those of other blocks"):
-        layers.run(stream, [rope], wrong.compiled)
+        layers.run(stream, [rope], wrong.compiled, None)
     with pytest.raises(ValueError, match=r"the stream is \[4, 48\].*\[5, 48\]"):
-        layers.run(stream[:4], [rope], right.compiled)
+        layers.run(stream[:4], [rope], right.compiled, None)
     with pytest.raises(ValueError, match="angles are"):
-        layers.run(stream, [(rope[0], rope[1][:4])], right.compiled)
+        layers.run(stream, [(rope[0], rope[1][:4])], right.compiled, None)
     with pytest.raises(ValueError, match=r"factors are.*\[5, 1, 1\]"):
-        layers.run(stream, [(*rope, torch.ones(5))], right.compiled)
+        layers.run(stream, [(*rope, torch.ones(5))], right.compiled, None)
     with pytest.raises(ValueError, match="turns by rope 0 of 0"):
-        layers.run(stream, [], right.compiled)
+        layers.run(stream, [], right.compiled, None)
     with pytest.raises(TypeError, match="is a tuple, not tensor"):
-        layers.run(stream, [rope[0]], right.compiled)
+        layers.run(stream, [rope[0]], right.compiled, None)
     with pytest.raises(ValueError, match="the stream is"):
-        layers.run(stream[:1].expand(5, 48), [rope], right.compiled)
+        layers.run(stream[:1].expand(5, 48), [rope], right.compiled, None)
     with pytest.raises(TypeError, match="is not of the type"):
-        layers.run(stream, [rope], core)
+        layers.run(stream, [rope], core, None)
+    for wanted in ([5], [-1], [1, 1], [2, 1]):
+        with pytest.raises(ValueError, match="wanted rows are of 0 to 4, in ascending order"):
+            layers.run(stream, [rope], right.compiled, torch.tensor(wanted))
+    for wrong_kind in (torch.ones(1), torch.tensor([[1]]), torch.ones(1, dtype=torch.int32)):
+        with pytest.raises(ValueError, match=r"wanted rows are .* \[rows\] torch.int64"):
+            layers.run(stream, [rope], right.compiled, wrong_kind)
 
 
 def test_what_is_read_is_kept_and_what_is_written_to_is_held() -> None:
@@ -124,7 +130,7 @@ def test_what_is_read_is_kept_and_what_is_written_to_is_held() -> None:
                 held.attend(0, torch.zeros(1))
             yield angles.clone(), angles.clone()  # which nobody else has
 
-        layers.run(stream, ropes() if way else [(angles, angles)], attention.compiled)
+        layers.run(stream, ropes() if way else [(angles, angles)], attention.compiled, None)
         attention.lay_out([row])  # it is let go
         found.append(stream)
     assert torch.equal(*found)
@@ -162,7 +168,7 @@ def test_parts_that_do_not_fit_together_are_refused() -> None:
     ):
         layers = native.kernels.Layers([block._replace(**wrong)] * count, **options)
         with pytest.raises(ValueError, match="those of other blocks"):
-            layers.run(torch.zeros(5, 48), [rope], attention.compiled)
+            layers.run(torch.zeros(5, 48), [rope], attention.compiled, None)
 
 
 def native_norm(features: int) -> Any:
