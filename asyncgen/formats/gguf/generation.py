@@ -25,6 +25,7 @@ _TURN_ENDS: Final = (
     "<|END_OF_TURN_TOKEN|>",
     "[|endofturn|]",
     "<|end_of_text|>",
+    "<turn|>",
 )
 """Tokens that end a turn in the templates of those who made them, where a file names one alone."""
 
