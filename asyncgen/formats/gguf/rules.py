@@ -22,7 +22,7 @@ from asyncgen.formats.gguf.declaration import JOINED, NAMES, Architecture, Place
 from asyncgen.formats.gguf.delta import LEAVE, delta_rules, separate, turned_columns
 from asyncgen.formats.gguf.embedding import LAYERS
 from asyncgen.formats.gguf.hybrids import numbers_by_layer
-from asyncgen.formats.gguf.tensors import read_as, read_packed
+from asyncgen.formats.gguf.tensors import kept_as, read_as, read_packed
 from asyncgen.models.arch.registry import FAMILIES
 from asyncgen.models.family.delta import DeltaPlan
 from asyncgen.models.weight_rules import weight_rules
@@ -184,5 +184,5 @@ def _stored(tensor: PackedTensor, less: float, expert: int | None = None) -> Sto
     part = replace(tensor, shape=shape, offset=offset)
     found = StoredTensor(tensor.file, plain or "F32", shape, offset, size)
     if plain is None and len(shape) == 2 and not less:
-        return replace(found, packed=partial(read_packed, part))
+        return replace(found, packed=partial(read_packed, part), kept=kept_as(part))
     return replace(found, made=partial(read_as, part, less=less))

@@ -62,6 +62,7 @@ FLOATS: dict[str, dict[str, Any]] = {
         "final_logit_softcapping": 30.0,
         "hidden_size_per_layer_input": 256,
         "laurel_rank": 64,
+        "intermediate_size": 4096,
     },
     "gemma4_text": SWITCHED["gemma4_text"],
     "glm4_moe": {},
@@ -78,10 +79,11 @@ FLOATS: dict[str, dict[str, Any]] = {
 """Families, and what llama.cpp wants of them."""
 
 ROUNDED = {
-    **{"gemma2": 5e-3, "gemma3n_text": 1e-2, "gemma4_text": 1e-2, "mpt": 5e-3},
+    **{"gemma2": 5e-3, "gemma3n_text": 5e-2, "gemma4_text": 1e-2, "mpt": 5e-3},
     "kimi_linear": 5e-3,
 }
-"""llama.cpp looks GELU up in a table of float16, and adds another epsilon to Kimi's keys."""
+"""llama.cpp looks GELU up in a table of float16, divides the spread of Gemma 3n's gates by one less
+than there are, and adds another epsilon to Kimi's keys."""
 
 PACKED = ("llama", "qwen3", "gemma2")
 KINDS = ("F16", "Q8_0", "Q4_0", "Q4_K", "Q6_K")
