@@ -13,6 +13,7 @@ from asyncgen.formats.gguf.gemmas import GEMMAS
 from asyncgen.formats.gguf.hybrids import HYBRIDS
 from asyncgen.formats.gguf.latent import DEEPSEEK, KIMI, MINICPM3
 from asyncgen.formats.gguf.mixtures import MIXTURES
+from asyncgen.formats.gguf.stacks import T5
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -270,6 +271,7 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
     "deepseek2": DEEPSEEK,
     "kimi-linear": KIMI,
     "minicpm3": MINICPM3,
+    "t5": T5,
     **GEMMAS,
     **HYBRIDS,
     **MIXTURES,

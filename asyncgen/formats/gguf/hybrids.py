@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, Final
 
+from asyncgen.errors import UnsupportedModelError
 from asyncgen.formats.gguf.declaration import Architecture, Place
 
 if TYPE_CHECKING:
@@ -173,6 +174,11 @@ def _falcon_h1(model: GgufModel, prefix: str) -> Mapping[str, Any]:
 def _granite(model: GgufModel, prefix: str) -> Mapping[str, Any]:
     """Without experts its feed-forward is what others have beside them."""
     metadata = model.metadata
+    if metadata.number(f"{prefix}attention.scale") is None:
+        raise UnsupportedModelError(
+            f"{model.file} has no `{prefix}attention.scale`, so it is a Bamba, which is not read "
+            "of GGUF; use the checkpoint that it was made of"
+        )
     found: dict[str, Any] = {
         **_kinds(model, "layer_types", "mamba"),
         "mamba_d_head": _head_size(model, prefix),

@@ -22,6 +22,7 @@ from asyncgen.formats.gguf.declaration import JOINED, NAMES, Architecture, Place
 from asyncgen.formats.gguf.delta import LEAVE, delta_rules, separate, turned_columns
 from asyncgen.formats.gguf.embedding import LAYERS
 from asyncgen.formats.gguf.hybrids import numbers_by_layer
+from asyncgen.formats.gguf.stacks import stack_names
 from asyncgen.formats.gguf.tensors import kept_as, read_as, read_packed
 from asyncgen.models.arch.registry import FAMILIES
 from asyncgen.models.family.delta import DeltaPlan
@@ -47,13 +48,15 @@ _OWN_KEYS = ("attn_k.", "attn_v.", "attn_k_norm.")
 """What makes keys and values; files have it also in layers that read those of others."""
 
 
-def gguf_rules(model: GgufModel, config: ModelConfig) -> tuple[WeightRule, ...]:
-    """The rules of all parameters, with the names of `gguf_checkpoint`.
+def gguf_rules(model: GgufModel, config: ModelConfig) -> tuple[WeightRule, ...] | None:
+    """The rules of all parameters, with the names of `gguf_checkpoint`; ``None``: the family's own.
 
     Args:
         model: The file.
         config: The network that its metadata describe.
     """
+    if config.is_encoder_decoder:
+        return None
     architecture, family = architecture_of(model), FAMILIES[config.model_type]
     table = {**NAMES, **architecture.names}
     absent = [key for key in config.names if key not in table]
@@ -97,6 +100,10 @@ def gguf_checkpoint(model: GgufModel, config: ModelConfig) -> Checkpoint:
     """
     architecture = architecture_of(model)
     tensors: dict[str, StoredTensor] = {}
+    if config.is_encoder_decoder:
+        for name, theirs in stack_names(model).items():
+            tensors[theirs] = _stored(model.tensors[name], 0.0)
+        return Checkpoint(model.file, tensors)
     for name, tensor in model.tensors.items():
         if name in _UNNEEDED or _layer(name) >= config.num_hidden_layers:
             continue

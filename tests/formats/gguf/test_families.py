@@ -206,6 +206,14 @@ def test_an_unknown_architecture_is_refused_by_name(tmp_path: Path) -> None:
         asyncgen.load_model(file)
 
 
+def test_a_bamba_is_no_granite(tmp_path: Path) -> None:
+    make("granitemoehybrid", tmp_path)
+    _, metadata, tensors = read_folder(tmp_path)
+    del metadata["granitehybrid.attention.scale"]
+    with pytest.raises(UnsupportedModelError, match="Bamba"):
+        asyncgen.load_model(write_gguf(tmp_path / "x.gguf", metadata, tensors))
+
+
 def test_a_missing_tensor_is_named(tmp_path: Path) -> None:
     make("llama", tmp_path)
     _, metadata, tensors = read_folder(tmp_path)
