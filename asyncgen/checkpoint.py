@@ -48,6 +48,19 @@ _LONGEST = 200
 
 
 @dataclass(frozen=True, slots=True)
+class Kept:
+    """What a packed tensor becomes where a kernel multiplies by it as it is.
+
+    Attributes:
+        num_bytes: What it takes.
+        layout: The same for tensors whose rows could be those of one matrix.
+    """
+
+    num_bytes: int
+    layout: object = None
+
+
+@dataclass(frozen=True, slots=True)
 class StoredTensor:
     """Where a tensor lies.
 
@@ -63,6 +76,7 @@ class StoredTensor:
             (`asyncgen.formats`); raises `ModelLoadError`.
         packed: Reads it, if it is in 4 or 8 bits (`asyncgen.packed`); raises `ModelLoadError`.
         unpacked: Reads it as floats, if no layout of packed weights has it exactly; likewise.
+        kept: What it becomes if it stays packed; ``None``: it takes what it takes in the file.
     """
 
     file: Path
@@ -74,6 +88,7 @@ class StoredTensor:
     made: Callable[[torch.dtype], torch.Tensor] | None = None
     packed: Callable[[], PackedWeight] | None = None
     unpacked: Callable[[], torch.Tensor] | None = None
+    kept: Kept | None = None
 
 
 @dataclass(frozen=True, slots=True)

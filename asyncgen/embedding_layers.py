@@ -61,6 +61,15 @@ class DenseLayer:
         return self.activate(F.linear(vector, self.weight, self.bias))
 
 
+def plain_layer(weight: Tensor) -> DenseLayer:
+    """A product alone.
+
+    Args:
+        weight: ``[out, in]``, float32 on the CPU.
+    """
+    return DenseLayer(weight, None, _as_it_is)
+
+
 def read_dense(folder: Path, width: int | None) -> DenseLayer:
     """Read a module.
 

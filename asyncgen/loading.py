@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from asyncgen.checkpoint import open_checkpoint
-from asyncgen.embedding_settings import EmbeddingSettings, read_embedding_settings
+from asyncgen.embedding_settings import read_embedding_settings
 from asyncgen.errors import InvalidRequestError, ModelLoadError
 from asyncgen.formats.files import is_single
 from asyncgen.formats.gguf.config import config_of
+from asyncgen.formats.gguf.embedding import embedding_settings
 from asyncgen.formats.gguf.generation import generation_values
 from asyncgen.formats.gguf.reader import open_gguf
 from asyncgen.formats.gguf.rules import gguf_checkpoint, gguf_rules
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from asyncgen.checkpoint import Checkpoint
+    from asyncgen.embedding_settings import EmbeddingSettings
     from asyncgen.models.decoder import DecoderLM
     from asyncgen.packed.quantise import Packing
     from asyncgen.progress import ProgressOption
@@ -157,6 +159,7 @@ def _load_gguf(
         generation_config = GenerationConfig(**defaults)
     except (ValueError, TypeError) as error:
         raise ModelLoadError(f"{file}: its defaults of generation: {error}") from error
+    settings = embedding_settings(model, config.hidden_size)
     checkpoint = gguf_checkpoint(model, config)
     if quantize is not None and any(each.packed for each in checkpoint.tensors.values()):
         raise InvalidRequestError("quantize", quantize, "the file is packed already; leave it out")
@@ -166,7 +169,7 @@ def _load_gguf(
         core = make_core(config, dtype=kind)
     rules = gguf_rules(model, config)
     load_weights(core, checkpoint, device=device, rules=rules, progress=progress, quantize=quantize)
-    return Loaded(core, generation_config, source, checkpoint, EmbeddingSettings())
+    return Loaded(core, generation_config, source, checkpoint, settings)
 
 
 def read_config(source: str | os.PathLike[str], **address: Any) -> ModelConfig:

@@ -32,6 +32,28 @@ def group_of(size: int, inputs: int) -> int:
     raise ValueError(f"groups of {size} inputs, which are no multiple of {GROUPS[0]}")
 
 
+def packed_bytes(
+    outputs: int, inputs: int, size: int, *, bits: int, scale: int, has_zeros: bool
+) -> int:
+    """What `packed_weight` makes of a matrix, in bytes.
+
+    Args:
+        outputs: Its rows.
+        inputs: Of a row.
+        size: Inputs of a group.
+        bits: Of a number, 4 or 8.
+        scale: Bytes of a scale.
+        has_zeros: Whether there may be zero points.
+
+    Raises:
+        ValueError: As `group_of`.
+    """
+    group = group_of(size, inputs)
+    groups = -(-inputs // group)
+    columns = 1 if size >= inputs else groups
+    return outputs * (groups * group * bits // 8 + columns * (scale + has_zeros))
+
+
 def packed_weight(
     numbers: Tensor,
     scales: Tensor,

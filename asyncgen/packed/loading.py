@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
+from asyncgen.checkpoint import Kept
 from asyncgen.packed.quantise import quantise
 from asyncgen.packed.weight import PackedWeight, join
 
@@ -114,7 +115,7 @@ def is_stored_packed(
 
 
 def packed_size(
-    module: nn.Module,
+    module: Any,
     rule: WeightRule,
     packings: Mapping[str, Packing | None],
     stored: Mapping[str, StoredTensor],
@@ -129,7 +130,10 @@ def packed_size(
     """
     packing, sources = packings[rule.target], [stored[source] for source in rule.sources]
     if stays_packed(module, rule, sources):
-        return sum(source.num_bytes for source in sources)
+        kept = [source.kept or Kept(source.num_bytes) for source in sources]
+        if module.needs_alike and any(each.layout != kept[0].layout for each in kept):
+            return None  # they are unpacked
+        return sum(each.num_bytes for each in kept)
     if packing is not None and takes_packed(module):
         return int(sum(map(math.prod, rule.shapes)) * _BITS[packing] / 8)
     return None

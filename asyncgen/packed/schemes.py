@@ -37,7 +37,8 @@ _AWQ_ORDER: Final = (0, 2, 4, 6, 1, 3, 5, 7)
 _FP4_UNIT: Final = 192
 """All numbers of FP4 are multiples of one part in so many."""
 
-_NF4_GROUP: Final = 32
+NF4_GROUP: Final = 32
+"""Inputs of a scale, of 4 bytes, that a block of bitsandbytes becomes."""
 
 
 def compressed_integers(parts: Parts, *, bits: int, size: int | None) -> PackedWeight:
@@ -136,7 +137,7 @@ def bitsandbytes_four(parts: Parts) -> PackedWeight:
         whole = parts["nested_absmax"].float().repeat_interleave(int(state["nested_blocksize"]))
         absmax = levels * whole[: len(levels)] + float(state["nested_offset"])
     absmax = absmax.float().view(outputs, -1)
-    group = _NF4_GROUP
+    group = NF4_GROUP
     unit = _FP4_UNIT if state["quant_type"] == "fp4" else LARGEST // group - 1
     numbers = (parts["quant_map"].double() * unit).round().int().tolist()
     codes = parts["weight"].flatten().view(outputs, -1)

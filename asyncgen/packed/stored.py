@@ -11,9 +11,10 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from asyncgen.checkpoint import Checkpoint, StoredTensor, list_few
+from asyncgen.checkpoint import Checkpoint, Kept, StoredTensor, list_few
 from asyncgen.errors import ModelLoadError
 from asyncgen.packed import schemes
+from asyncgen.packed.grouping import packed_bytes
 from asyncgen.packed.raw import read_raw
 
 if TYPE_CHECKING:
@@ -94,7 +95,10 @@ def _compressed(tensors: Mapping[str, StoredTensor], settings: Mapping[str, Any]
         raise _Unknown(f"{bits} bits of type {kind!r} by {strategy}")
     size = weights.get("group_size") if strategy == "group" else None
     return _joined(
-        tensors, "weight_scale", partial(schemes.compressed_integers, bits=bits, size=size)
+        tensors,
+        "weight_scale",
+        partial(schemes.compressed_integers, bits=bits, size=size),
+        partial(_kept, bits=bits, size=size, scales="weight_scale", zeros="weight_zero_point"),
     )
 
 
@@ -105,10 +109,9 @@ def _gptq(tensors: Mapping[str, StoredTensor], settings: Mapping[str, Any]) -> T
     form = settings.get("checkpoint_format", "gptq")
     if form not in ("gptq", "gptq_v2"):
         raise _Unknown(f"format {form!r}")
-    read = partial(
-        schemes.gptq, bits=bits, size=None if size == -1 else size, is_second=form == "gptq_v2"
-    )
-    return _joined(tensors, "qweight", read)
+    size = None if size == -1 else size
+    read = partial(schemes.gptq, bits=bits, size=size, is_second=form == "gptq_v2")
+    return _joined(tensors, "qweight", read, partial(_kept, bits=bits, size=size))
 
 
 def _awq(tensors: Mapping[str, StoredTensor], settings: Mapping[str, Any]) -> Tensors:
@@ -116,19 +119,23 @@ def _awq(tensors: Mapping[str, StoredTensor], settings: Mapping[str, Any]) -> Te
     size = settings.get("group_size", 128)
     if bits != 4 or version != "gemm" or not settings.get("zero_point", True):
         raise _Unknown(f"{bits} bits, version {version!r}")
-    return _joined(tensors, "qweight", partial(schemes.awq, size=None if size == -1 else size))
+    size = None if size == -1 else size
+    read = partial(schemes.awq, size=size)
+    return _joined(tensors, "qweight", read, partial(_kept, bits=bits, size=size))
 
 
 def _bitsandbytes(tensors: Mapping[str, StoredTensor], settings: Mapping[str, Any]) -> Tensors:
     if settings.get("load_in_8bit"):
         kept = {name: one for name, one in tensors.items() if not name.endswith(".weight_format")}
-        return _joined(kept, "SCB", schemes.bitsandbytes_eight)
+        size = partial(_kept, bits=8, size=None, scales="SCB")
+        return _joined(kept, "SCB", schemes.bitsandbytes_eight, size)
     renamed: Tensors = {}
     for name, tensor in tensors.items():
         # `x.weight.quant_state.bitsandbytes__nf4` and its like
         stem, dot, part = name.partition(".weight.")
         renamed[f"{stem}.{part.split('.')[0]}" if dot else name] = tensor
-    return _joined(renamed, "quant_state", schemes.bitsandbytes_four)
+    size = partial(_kept, bits=4, size=schemes.NF4_GROUP, scales="absmax")
+    return _joined(renamed, "quant_state", schemes.bitsandbytes_four, size)
 
 
 def _float8(tensors: Mapping[str, StoredTensor], settings: Mapping[str, Any]) -> Tensors:
@@ -139,8 +146,33 @@ def _float8(tensors: Mapping[str, StoredTensor], settings: Mapping[str, Any]) ->
     return _joined(tensors, scale, partial(schemes.float8, scale=scale))
 
 
+def _kept(
+    shape: tuple[int, ...],
+    parts: Tensors,
+    *,
+    bits: int,
+    size: int | None,
+    scales: str = "scales",
+    zeros: str = "qzeros",
+) -> Kept | None:
+    """What a matrix takes as it is kept; ``None``: its parts do not say it."""
+    if len(shape) != 2 or scales not in parts:
+        return None
+    # Those of bitsandbytes are made float32.
+    scale = 2 if parts[scales].kind in ("F16", "BF16") and scales != "absmax" else 4
+    has_zeros = zeros in parts
+    try:
+        taken = packed_bytes(*shape, size or shape[1], bits=bits, scale=scale, has_zeros=has_zeros)
+    except (ValueError, ZeroDivisionError, TypeError):
+        return None  # which is told where it is read
+    return Kept(taken)
+
+
 def _joined(
-    tensors: Mapping[str, StoredTensor], marker: str, read: Callable[[Mapping[str, Any]], Any]
+    tensors: Mapping[str, StoredTensor],
+    marker: str,
+    read: Callable[[Mapping[str, Any]], Any],
+    keeps: Callable[[tuple[int, ...], Tensors], Kept | None] | None = None,
 ) -> Tensors:
     """Tensors beside each ``marker`` become one ``weight``; its bias stays."""
     stems = [name.removesuffix(f".{marker}") for name in tensors if name.endswith(f".{marker}")]
@@ -153,11 +185,16 @@ def _joined(
         if stem in taken and part != "bias" and part not in _UNUSED:
             parts[stem][part] = found.pop(name)
     for stem, own in parts.items():
-        found[f"{stem}.weight"] = _stored(stem, own, read)
+        found[f"{stem}.weight"] = _stored(stem, own, read, keeps)
     return found
 
 
-def _stored(stem: str, parts: Tensors, read: Callable[[Mapping[str, Any]], Any]) -> StoredTensor:
+def _stored(
+    stem: str,
+    parts: Tensors,
+    read: Callable[[Mapping[str, Any]], Any],
+    keeps: Callable[[tuple[int, ...], Tensors], Kept | None] | None,
+) -> StoredTensor:
     main = next(
         (parts[name] for name in ("weight", "weight_packed", "qweight") if name in parts), None
     )
@@ -174,15 +211,16 @@ def _stored(stem: str, parts: Tensors, read: Callable[[Mapping[str, Any]], Any])
             ) from error
 
     size = sum(part.num_bytes for part in parts.values())
-    is_float = main.kind.startswith("F8")
+    is_float, shape = main.kind.startswith("F8"), _shape(main, parts)
     return StoredTensor(
         main.file,
         "BF16",
-        _shape(main, parts),
+        shape,
         main.offset,
         size,
         packed=None if is_float else made,
         unpacked=made if is_float else None,
+        kept=keeps(shape, parts) if keeps is not None and not is_float else None,
     )
 
 

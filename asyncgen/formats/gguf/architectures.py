@@ -9,9 +9,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from asyncgen.formats.gguf.declaration import Architecture
+from asyncgen.formats.gguf.gemmas import GEMMAS
 from asyncgen.formats.gguf.hybrids import HYBRIDS
-from asyncgen.formats.gguf.latent import DEEPSEEK
+from asyncgen.formats.gguf.latent import DEEPSEEK, KIMI, MINICPM3
 from asyncgen.formats.gguf.mixtures import MIXTURES
+from asyncgen.formats.gguf.stacks import T5
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -48,6 +50,15 @@ _FACTORS: Final[Mapping[str, str]] = {
 _WINDOW: Final = {"attention.sliding_window": "sliding_window"}
 _BIASES: Final = {"attention_bias": "blk.0.attn_q.bias", "mlp_bias": "blk.0.ffn_up.bias"}
 _ATTENTION_BIAS: Final = {"attention_bias": "blk.0.attn_q.bias"}
+_SLOPES, _STEEPEST = "attention.max_alibi_bias", 8
+_XIELU: Final = {"shape": "xielu"}
+_LEARNED: Final[Mapping[str, tuple[str, tuple[int, ...]]]] = {
+    ".xielu.alpha_p": ("xielu.alpha_p", (1,)),
+    ".xielu.alpha_n": ("xielu.alpha_n", (1,)),
+    ".xielu.beta": ("xielu.beta", ()),
+    ".xielu.eps": ("xielu.eps", ()),
+}
+"""What Apertus's activation learned."""
 _NORM_AFTER: Final = {"post_norm": "post_attention_norm"}
 _CAPS: Final = {
     "attn_logit_softcapping": "attn_logit_softcapping",
@@ -151,6 +162,15 @@ def _clip(model: GgufModel, prefix: str) -> Mapping[str, Any]:
     return {"clip_qkv": model.metadata.number(f"{prefix}attention.clamp_kqv") or None}
 
 
+def _mpt(model: GgufModel, prefix: str) -> Mapping[str, Any]:
+    """Other ways of this architecture than ALiBi are not those of the family."""
+    metadata = model.metadata
+    for key, allowed in ((_SLOPES, _STEEPEST), ("attention.clamp_kqv", 0)):
+        if (metadata.number(prefix + key) or 0) != allowed:
+            raise metadata.bad(prefix + key, f"supported is {allowed}")
+    return {}
+
+
 ARCHITECTURES: Final[Mapping[str, Architecture]] = {
     "llama": Architecture(
         "llama",
@@ -246,7 +266,13 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
     ),
     "hunyuan-dense": Architecture("hunyuan_v1_dense"),
     "dots1": Architecture("dots1", GROUPED),
+    "apertus": Architecture("apertus", flags=_ATTENTION_BIAS, names=_XIELU, numbers=_LEARNED),
+    "mpt": Architecture("mpt", more=_mpt),
     "deepseek2": DEEPSEEK,
+    "kimi-linear": KIMI,
+    "minicpm3": MINICPM3,
+    "t5": T5,
+    **GEMMAS,
     **HYBRIDS,
     **MIXTURES,
 }

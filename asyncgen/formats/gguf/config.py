@@ -61,6 +61,8 @@ def config_of(model: GgufModel) -> dict[str, Any]:
         **architecture.fixed,
     }
     for theirs, ours in {**COMMON, **architecture.keys}.items():
+        if not ours:
+            continue
         value = _plain(model, prefix + theirs, differs=theirs in architecture.by_layer)
         if value is not None:
             found[ours] = value

@@ -65,13 +65,15 @@ JOINED: Final[Mapping[str, str]] = {
     "gate_up": "ffn_up",
     "latents": "attn_kv_a_mqa",
     "queries": "attn_q",
+    "experts_gate_up": "ffn_gate_up_exps.*",
 }
 """The same where a file has one matrix for several, or no latent rows for queries."""
 
 
-Form = Literal["same", "flat", "window", "decay"]
-"""How a file has a tensor: as a checkpoint has it; with sides of one beside its own; without the
-one in the middle of a convolution's; as the decay -exp(x) of what a checkpoint has."""
+Form = Literal["same", "flat", "window", "decay", "decays"]
+"""How a file has a tensor: as a checkpoint has it; with sides of one beside its own; with other
+ones than that in the middle of a convolution's; as the decay -exp(x) of what a checkpoint has, in a
+list or, last, in the third of four sides."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +95,7 @@ class Architecture:
 
     Attributes:
         model_type: What it is called here.
-        keys: Metadata that it adds to `COMMON`.
+        keys: Metadata that it adds to `COMMON`; one without a name is read by ``more`` alone.
         fixed: Keys of a ``config.json`` that are the same for all its models.
         flags: Keys that are true where a file has a tensor of this name; a ``*`` is any layer.
         names: Names that are not those of `NAMES`.
@@ -103,11 +105,13 @@ class Architecture:
         has_parts: Whether a part of a head may be turned.
         rope: What belongs to ``rope_scaling``, where positions are stretched.
         more: What is to be worked out.
-        places: Tensors of a layer that have another name or form than in checkpoints.
+        places: Tensors that have another name or form than in checkpoints, in layers with a mixer.
         values_take_turns: Whether values' heads of the gated delta rule lie by their place beside a
             head of keys, see `delta`.
         stretched: What is to be worked out of ``rope_scaling``.
         by_layer: Metadata that differ by layer and are 0 where a layer has none of what they count.
+        numbers: Numbers of a layer that are metadata, and what the rules of weights call them, with
+            their shapes.
     """
 
     model_type: str
@@ -123,4 +127,5 @@ class Architecture:
     places: Mapping[str, Place] = field(default_factory=dict)
     stretched: Callable[[GgufModel, str, Mapping[str, Any]], Mapping[str, Any]] | None = None
     by_layer: tuple[str, ...] = ()
+    numbers: Mapping[str, tuple[str, tuple[int, ...]]] = field(default_factory=dict)
     values_take_turns: bool = False

@@ -38,7 +38,9 @@ def separate(config: ModelConfig, model: GgufModel) -> ModelConfig:
     """The network whose mixers have a matrix for each part, where files have them so."""
     blocks = tuple(
         replace(block, mixer=replace(block.mixer, storing="parts"))
-        if isinstance(block.mixer, DeltaPlan) and _JOINED.format(index) not in model.tensors
+        if isinstance(block.mixer, DeltaPlan)
+        and block.mixer.storing != "apart"
+        and _JOINED.format(index) not in model.tensors
         else block
         for index, block in enumerate(config.blocks)
     )

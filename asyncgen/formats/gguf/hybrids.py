@@ -5,8 +5,10 @@ A layer that does not attend has 0 key heads in an array by layer. This module i
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, Final
 
+from asyncgen.errors import UnsupportedModelError
 from asyncgen.formats.gguf.declaration import Architecture, Place
 
 if TYPE_CHECKING:
@@ -87,8 +89,12 @@ _FALCON_FACTORS: Final[Mapping[str, Any]] = {
 """Files have their weights with these factors in them."""
 
 
-def by_layer(model: GgufModel, key: str) -> Sequence[float]:
-    """What an array says of each layer, or a number of all of them.
+def numbers_by_layer(model: GgufModel, key: str) -> Sequence[float]:
+    """The numbers that an array has of each layer, or one of all of them.
+
+    Args:
+        model: The file.
+        key: In its metadata; where it has a dot before it, without that of the architecture.
 
     Raises:
         ModelLoadError: It is neither, or of another length.
@@ -98,11 +104,27 @@ def by_layer(model: GgufModel, key: str) -> Sequence[float]:
     layers = metadata.whole(f"{prefix}block_count") or 0
     if not 0 < layers <= len(model.tensors):
         raise metadata.bad(f"{prefix}block_count", "must be a number of layers that are there")
-    if isinstance(metadata.get(prefix + key), int):
-        return [metadata.whole(prefix + key) or 0] * layers
-    found = metadata.numbers(prefix + key) or []
+    place = key[1:] if key.startswith(".") else prefix + key
+    if isinstance(metadata.get(place), int | float):
+        return [metadata.number(place) or 0] * layers
+    found = metadata.numbers(place) or []
     if len(found) != layers:
-        raise metadata.bad(prefix + key, f"must be a number, or one for each of {layers} layers")
+        raise metadata.bad(place, f"must be a number, or one for each of {layers} layers")
+    if not all(math.isfinite(one) for one in found):
+        raise metadata.bad(place, "must be finite numbers")
+    return found
+
+
+def by_layer(model: GgufModel, key: str) -> Sequence[float]:
+    """What an array counts of each layer, or a number of all of them.
+
+    Raises:
+        ModelLoadError: It is neither, of another length, or counts nothing.
+    """
+    found = numbers_by_layer(model, key)
+    prefix, metadata = f"{model.metadata.text('general.architecture')}.", model.metadata
+    if not all(0 <= one < 2**31 and one == int(one) for one in found):
+        raise metadata.bad(prefix + key, "must be whole numbers of at least 0")
     return found
 
 
@@ -152,6 +174,11 @@ def _falcon_h1(model: GgufModel, prefix: str) -> Mapping[str, Any]:
 def _granite(model: GgufModel, prefix: str) -> Mapping[str, Any]:
     """Without experts its feed-forward is what others have beside them."""
     metadata = model.metadata
+    if metadata.number(f"{prefix}attention.scale") is None:
+        raise UnsupportedModelError(
+            f"{model.file} has no `{prefix}attention.scale`, so it is a Bamba, which is not read "
+            "of GGUF; use the checkpoint that it was made of"
+        )
     found: dict[str, Any] = {
         **_kinds(model, "layer_types", "mamba"),
         "mamba_d_head": _head_size(model, prefix),
@@ -191,6 +218,24 @@ def _nemotron(model: GgufModel, prefix: str) -> Mapping[str, Any]:
         ],
         "mamba_head_dim": _head_size(model, prefix),
     }
+
+
+def _nemotron_experts(model: GgufModel, prefix: str) -> Mapping[str, Any]:
+    """Tensors say which layers feed forward, and how; the last ones may guess tokens ahead."""
+    metadata = model.metadata
+    found = dict(_nemotron(model, prefix))
+    kinds = found["layers_block_type"]
+    for kind, name in (("moe", "ffn_gate_inp"), ("mlp", "ffn_up")):
+        for layer in range(len(kinds)):
+            tensor = model.tensors.get(f"blk.{layer}.{name}.weight")
+            if tensor is not None:
+                kinds[layer] = kind
+            if tensor is not None and kind == "mlp":
+                found["intermediate_size"] = tensor.shape[0]
+    if metadata.whole(f"{prefix}expert_group_used_count") is None:
+        found["topk_group"] = 1
+    ahead = metadata.whole(f"{prefix}nextn_predict_layers") or 0
+    return {**found, "layers_block_type": kinds[: max(0, len(kinds) - ahead)]}
 
 
 def _lfm2(model: GgufModel, prefix: str) -> Mapping[str, Any]:
@@ -309,6 +354,32 @@ HYBRIDS: Final[Mapping[str, Architecture]] = {
         places=_DUAL,
         by_layer=(_KV, _FEED),
         more=_nemotron,
+    ),
+    "nemotron_h_moe": Architecture(
+        "nemotron_h",
+        {
+            **_GROUPS,
+            "ssm.time_step_rank": "mamba_num_heads",
+            "expert_count": "num_experts",
+            "expert_used_count": "num_experts_per_tok",
+            "expert_feed_forward_length": "moe_intermediate_size",
+            "expert_shared_feed_forward_length": "moe_shared_expert_intermediate_size",
+            "expert_group_count": "n_group",
+            "expert_group_used_count": "topk_group",
+            "expert_weights_scale": "routed_scaling_factor",
+            "expert_weights_norm": "norm_topk_prob",
+            "moe_latent_size": "moe_latent_size",
+        },
+        flags={**_SSM_FLAGS, "mlp_bias": "blk.*.ffn_up.bias"},
+        names={
+            "experts_gate_up": "ffn_up_exps.*",
+            "shared_gate_up": "ffn_up_shexp",
+            "experts_enter": "ffn_latent_down",
+            "experts_leave": "ffn_latent_up",
+        },
+        places=_DUAL,
+        by_layer=(_KV, _FEED),
+        more=_nemotron_experts,
     ),
     "lfm2": Architecture(
         "lfm2",

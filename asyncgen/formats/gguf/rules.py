@@ -18,9 +18,12 @@ from asyncgen.checkpoint import Checkpoint, StoredTensor
 from asyncgen.errors import UnsupportedModelError
 from asyncgen.formats.gguf import latent
 from asyncgen.formats.gguf.config import architecture_of
-from asyncgen.formats.gguf.declaration import JOINED, NAMES, Place
+from asyncgen.formats.gguf.declaration import JOINED, NAMES, Architecture, Place
 from asyncgen.formats.gguf.delta import LEAVE, delta_rules, separate, turned_columns
-from asyncgen.formats.gguf.tensors import read_as, read_packed
+from asyncgen.formats.gguf.embedding import LAYERS
+from asyncgen.formats.gguf.hybrids import numbers_by_layer
+from asyncgen.formats.gguf.stacks import stack_names
+from asyncgen.formats.gguf.tensors import kept_as, read_as, read_packed
 from asyncgen.models.arch.registry import FAMILIES
 from asyncgen.models.family.delta import DeltaPlan
 from asyncgen.models.weight_rules import weight_rules
@@ -32,17 +35,28 @@ if TYPE_CHECKING:
     from asyncgen.models.config import ModelConfig
     from asyncgen.weight_map import WeightRule
 
-_UNNEEDED = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
-"""Tensors that say how positions are stretched."""
+_UNNEEDED = (
+    *("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"),
+    *LAYERS,
+)
+"""Tensors that say how positions are stretched, or are behind the vectors of texts."""
+
+_STACKED = ("altup_proj", "altup_unembd_proj")
+"""Tensors of several matrices, beside those of experts."""
+
+_OWN_KEYS = ("attn_k.", "attn_v.", "attn_k_norm.")
+"""What makes keys and values; files have it also in layers that read those of others."""
 
 
-def gguf_rules(model: GgufModel, config: ModelConfig) -> tuple[WeightRule, ...]:
-    """The rules of all parameters, with the names of `gguf_checkpoint`.
+def gguf_rules(model: GgufModel, config: ModelConfig) -> tuple[WeightRule, ...] | None:
+    """The rules of all parameters, with the names of `gguf_checkpoint`; ``None``: the family's own.
 
     Args:
         model: The file.
         config: The network that its metadata describe.
     """
+    if config.is_encoder_decoder:
+        return None
     architecture, family = architecture_of(model), FAMILIES[config.model_type]
     table = {**NAMES, **architecture.names}
     absent = [key for key in config.names if key not in table]
@@ -52,7 +66,7 @@ def gguf_rules(model: GgufModel, config: ModelConfig) -> tuple[WeightRule, ...]:
         )
     names = {key: table[key] for key in config.names}
     for key, joined in JOINED.items():
-        first, *_ = names.get(key, "").split() or [""]
+        first = (names.get(key, "").split() or [""])[0].removesuffix(".*")
         if first and not any(
             f"blk.{layer}.{first}.weight" in model.tensors
             for layer in range(config.num_hidden_layers)
@@ -86,13 +100,21 @@ def gguf_checkpoint(model: GgufModel, config: ModelConfig) -> Checkpoint:
     """
     architecture = architecture_of(model)
     tensors: dict[str, StoredTensor] = {}
+    if config.is_encoder_decoder:
+        for name, theirs in stack_names(model).items():
+            tensors[theirs] = _stored(model.tensors[name], 0.0)
+        return Checkpoint(model.file, tensors)
     for name, tensor in model.tensors.items():
         if name in _UNNEEDED or _layer(name) >= config.num_hidden_layers:
             continue
+        if _layer(name) >= 0 and config.keys_of(_layer(name)) != _layer(name):
+            if name.partition(".")[2].partition(".")[2].startswith(_OWN_KEYS):
+                continue
         stem, _, kind = name.rpartition(".")
         less = 1.0 if architecture.plus_one and name.endswith("norm.weight") else 0.0
         layer, _, rest = name.removeprefix("blk.").partition(".")
-        place = architecture.places.get(rest)
+        mixer = config.blocks[_layer(name)].mixer if _layer(name) >= 0 else None
+        place = architecture.places.get(rest) if mixer is not None else None
         keys = model.tensors.get(f"blk.{layer}.{latent.KEYS}")
         both = latent.joined(keys, tensor) if rest == latent.VALUES and keys else None
         if both is not None:
@@ -101,16 +123,30 @@ def gguf_checkpoint(model: GgufModel, config: ModelConfig) -> Checkpoint:
             continue
         elif place is not None:
             found = _placed(tensor, place)
-            mixer = config.blocks[_layer(name)].mixer
             if architecture.values_take_turns and rest == LEAVE and isinstance(mixer, DeltaPlan):
                 found = turned_columns(found, tensor, mixer)
             tensors[f"blk.{layer}.{place.name}"] = found
-        elif stem.endswith("_exps") and len(tensor.shape) > 1:
+        elif (stem.endswith("_exps") or stem in _STACKED) and len(tensor.shape) > 1:
             for expert in range(tensor.shape[0]):
                 tensors[f"{stem}.{expert}.{kind}"] = _stored(tensor, less, expert)
         else:
             tensors[name] = _stored(tensor, less)
-    return Checkpoint(model.file, tensors)
+    return Checkpoint(model.file, {**tensors, **_numbers(model, architecture)})
+
+
+def _numbers(model: GgufModel, architecture: Architecture) -> dict[str, StoredTensor]:
+    """Tensors of one number, which metadata have for each layer or for all."""
+    found: dict[str, StoredTensor] = {}
+    for key, (name, shape) in architecture.numbers.items():
+        for layer, number in enumerate(numbers_by_layer(model, key)):
+            made = partial(_filled, shape, number)
+            stored = StoredTensor(model.file, "F32", shape, 0, 4, made=made)
+            found[f"blk.{layer}.{name}"] = stored
+    return found
+
+
+def _filled(shape: tuple[int, ...], number: float, dtype: torch.dtype) -> Tensor:
+    return torch.full(shape, number, dtype=torch.float32).to(dtype)
 
 
 def _placed(tensor: PackedTensor, place: Place) -> StoredTensor:
@@ -121,9 +157,11 @@ def _placed(tensor: PackedTensor, place: Place) -> StoredTensor:
     if place.form == "flat":
         shape = (math.prod(shape),)
     if place.form == "window":
-        shape = (shape[0], 1, *shape[1:])
+        shape = (math.prod(shape[:-1]), 1, shape[-1])
+    if place.form == "decays":
+        shape = (1, 1, math.prod(shape), 1)
     found = _stored(replace(tensor, shape=shape), 0.0)
-    if place.form != "decay":
+    if place.form not in ("decay", "decays"):
         return found
     return replace(found, made=partial(_logarithms, replace(tensor, shape=shape)))
 
@@ -153,5 +191,5 @@ def _stored(tensor: PackedTensor, less: float, expert: int | None = None) -> Sto
     part = replace(tensor, shape=shape, offset=offset)
     found = StoredTensor(tensor.file, plain or "F32", shape, offset, size)
     if plain is None and len(shape) == 2 and not less:
-        return replace(found, packed=partial(read_packed, part))
+        return replace(found, packed=partial(read_packed, part), kept=kept_as(part))
     return replace(found, made=partial(read_as, part, less=less))

@@ -38,6 +38,32 @@ _MARKED: Final = (
 )
 _DEEPSEEK_V3: Final = (r"\p{N}{1,3}", r"[一-龥぀-ゟ゠-ヿ]+", _MARKED)
 
+_THREES: Final = r"\p{N}{1,3}(?=(?:\p{N}{3})*(?!\p{N}))"
+"""Digits in threes, counted from the last one."""
+_ASIAN: Final = (
+    "[\u4e00-\u9fff\u3400-\u4dbf\uf900-\ufaff\u3040-\u309f\u30a0-\u30ff\uff65-\uff9f"
+    "\u2f00-\u2fdf\u0e40-\u0e7f\u0e80-\u0eff\u1780-\u17ff\u1000-\u109f\uaa60-\uaa7f"
+    "\ua9e0-\ua9ff\uac00-\ud7af\u1100-\u11ff]+"
+)
+_EAST: Final = (
+    "[\uac00-\ud7a3\u3131-\u318e]+"
+    "|[\uff01\u2026\u201c\u201d\u2018\u2019\u2014\uff1a\uff1b\uff0c\u3001-\u303f\ufe30-\ufe4f]+"
+    "|[\u3105-\u312f]+|[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+"
+)
+"""Korean, punctuation of the East, Bopomofo, and Chinese and Japanese."""
+_YOUTU: Final = _O200K.replace(r"\p{N}{1,3}", r"\p{N}")
+_NOT_HAN: Final = r"&&[^\p{Han}]"
+_KIMI: Final = (
+    r"[\p{Han}]+"
+    rf"|[^\r\n\p{{L}}\p{{N}}]?[{_UPPER}{_NOT_HAN}]*[{_LOWER}{_NOT_HAN}]+{_ENDINGS}?"
+    rf"|[^\r\n\p{{L}}\p{{N}}]?[{_UPPER}{_NOT_HAN}]+[{_LOWER}{_NOT_HAN}]*{_ENDINGS}?"
+    rf"|\p{{N}}{{1,3}}|{_REST}"
+)
+_EXAONE_MOE: Final = (
+    rf"{_ENDINGS}|[^\r\n\p{{L}}\p{{N}}]?(?:\p{{L}}\p{{M}}*(?: \p{{L}}\p{{M}}*)*)+|\p{{N}}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n/]?|\s*[\r\n]|\s+(?!\S)|\s+"
+)
+
 _STEPS: Final[dict[str, tuple[str, ...]]] = {
     "llama-bpe": (_CL100K,),
     "qwen2": (_QWEN2,),
@@ -45,6 +71,10 @@ _STEPS: Final[dict[str, tuple[str, ...]]] = {
     "gpt-4o": (_O200K,),
     "tekken": (_TEKKEN,),
     "deepseek-v3": _DEEPSEEK_V3,
+    "afmoe": (_THREES, _ASIAN, _MARKED),
+    "exaone-moe": (_EXAONE_MOE,),
+    "kimi-k2": (_KIMI,),
+    "youtu": (_EAST, _YOUTU),
 }
 """Regular expressions alone, one after the other."""
 
@@ -62,7 +92,9 @@ _SAME: Final = {
     "stablelm2": "qwen2",
     "megrez": "qwen2",
     "hunyuan": "qwen2",
+    "solar-open": "qwen2",
     "llama4": "gpt-4o",
+    "minimax-m2": "gpt-4o",
     "kanana2": "gpt-4o",
     "default": "gpt2",
     "gpt-2": "gpt2",
@@ -85,7 +117,7 @@ _SAME: Final = {
 }
 """Names of the same way."""
 
-WHOLE_FIRST: Final = frozenset({"llama-bpe", "tekken"})
+WHOLE_FIRST: Final = frozenset({"llama-bpe", "tekken", "youtu", "kimi-k2"})
 """Ways after which a piece that is a token is not put together by merges."""
 
 BEGINS: Final = frozenset({"llama-bpe", "tekken"})

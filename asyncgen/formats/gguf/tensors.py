@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 import torch
 
 from asyncgen import native
+from asyncgen.checkpoint import Kept
 from asyncgen.errors import ModelLoadError
 from asyncgen.formats.gguf.blocks import Parts, parts_of, unpack
 from asyncgen.native.memory import passing
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from asyncgen.formats.gguf.kinds import Kind
     from asyncgen.formats.gguf.reader import PackedTensor
 
 _CHUNK: Final = 1 << 20
@@ -25,6 +28,8 @@ _CHUNK: Final = 1 << 20
 _BYTE: Final = torch.uint8
 _PARTS: Final = ("codes", "scales", "minimums", "super_scales", "super_minimums")
 """What is kept of a matrix, in the order in which kernels take it."""
+_SHARING: Final = ("Q2_K",)
+"""Types whose scales and minimums are so small that kernels have both in a byte."""
 _PLAIN: Final = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
 
@@ -82,6 +87,27 @@ def read_packed(tensor: PackedTensor) -> PackedWeight:
             part = {name: one[start : start + count] for name, one in whole.items()}
             _take_apart(kind.name, blocks, part)
     return PackedWeight(**whole, inputs=inputs, group=sample.group, table=sample.table)
+
+
+def kept_as(tensor: PackedTensor) -> Kept:
+    """What a matrix of a packed type takes in its layout of packed weights.
+
+    Args:
+        tensor: Where it lies.
+    """
+    each, layout = _kept_block(tensor.kind)
+    return Kept(math.prod(tensor.shape) // tensor.kind.numbers * each, layout)
+
+
+@lru_cache
+def _kept_block(kind: Kind) -> tuple[int, object]:
+    """Bytes of what a block becomes, and its layout."""
+    parts = parts_of(kind.name, torch.zeros((1, kind.num_bytes), dtype=_BYTE))
+    tensors = _by_rows(parts, 1)
+    if kind.name in _SHARING:
+        del tensors["minimums"]
+    layout = parts.group, parts.table, *((name, one.dtype) for name, one in tensors.items())
+    return sum(one.nbytes for one in tensors.values()), layout
 
 
 def _take_apart(name: str, blocks: Tensor, whole: dict[str, Tensor]) -> None:

@@ -1,8 +1,9 @@
 """The tokenizer that the metadata of a GGUF file describe.
 
-llama.cpp knows four kinds by ``tokenizer.ggml.model``: ``gpt2`` is byte-level BPE, whose text is
+llama.cpp knows five kinds by ``tokenizer.ggml.model``: ``gpt2`` is byte-level BPE, whose text is
 cut as ``tokenizer.ggml.pre`` says (`splits`); ``llama`` is SentencePiece's BPE with a score a
-token; ``t5`` its unigram model; ``bert`` is WordPiece. What the files beside ``tokenizer.json``
+token; ``gemma4`` is the same with a list of merges; ``t5`` its unigram model; ``bert`` is
+WordPiece. What the files beside ``tokenizer.json``
 say elsewhere stands among the metadata as well.
 """
 
@@ -43,7 +44,7 @@ _ROLES: Final = {
     "cls_token": "cls",
     "mask_token": "mask",
 }
-_DEFAULT_UNKNOWN: Final = {"llama": 0, "t5": 2, "bert": 100}
+_DEFAULT_UNKNOWN: Final = {"llama": 0, "gemma4": 3, "t5": 2, "bert": 100}
 _MOST_LETTERS: Final = 128
 """Letters of a token that is put together by merges: longer ones are walked over in vain."""
 _PANIC: Final = "PanicException"
@@ -155,7 +156,9 @@ def _frame(backend: Backend, vocabulary: _Vocabulary) -> None:
     """Add the tokens that are found as they are, and those that frame a text."""
     backend.add_tokens(vocabulary.added())
     way = way_of(vocabulary.metadata.text("tokenizer.ggml.pre") or "default")
-    begins = vocabulary.kind in ("llama", "bert") or (vocabulary.kind == "gpt2" and way in BEGINS)
+    begins = vocabulary.kind in ("llama", "gemma4", "bert") or (
+        vocabulary.kind == "gpt2" and way in BEGINS
+    )
     ends = vocabulary.kind in ("t5", "bert")
     first = vocabulary.token("cls") if vocabulary.kind == "bert" else vocabulary.token("bos")
     last = vocabulary.token("seperator") if vocabulary.kind == "bert" else vocabulary.token("eos")
@@ -196,14 +199,10 @@ def _byte_level(vocabulary: _Vocabulary) -> Backend:
             f"{metadata.file}: `tokenizer.ggml.pre` is {shorten(pre)}: texts are cut as "
             f"{', '.join(known_ways())} say"
         )
-    merges = metadata.texts("tokenizer.ggml.merges")
-    if merges is None:
-        raise metadata.bad("tokenizer.ggml.merges", "must list what is put together")
-    pairs = [_pair(metadata, merge) for merge in merges]
     backend = Backend(
         BPE(
             vocab={text: token for token, text in enumerate(vocabulary.texts)},
-            merges=pairs,
+            merges=_pairs(metadata),
             ignore_merges=way in WHOLE_FIRST,
             fuse_unk=False,
         )
@@ -211,6 +210,14 @@ def _byte_level(vocabulary: _Vocabulary) -> Backend:
     backend.pre_tokenizer = splits_of(way)
     backend.decoder = decoders.ByteLevel()
     return backend
+
+
+def _pairs(metadata: Metadata) -> list[tuple[str, str]]:
+    """What is put together, in the order of a file."""
+    merges = metadata.texts("tokenizer.ggml.merges")
+    if merges is None:
+        raise metadata.bad("tokenizer.ggml.merges", "must list what is put together")
+    return [_pair(metadata, merge) for merge in merges]
 
 
 def _pair(metadata: Metadata, merge: str) -> tuple[str, str]:
@@ -227,18 +234,32 @@ def _sentence_pieces(vocabulary: _Vocabulary) -> Backend:
     if scores is None:
         raise vocabulary.metadata.bad("tokenizer.ggml.scores", "must list one for each token")
     ids = {text: token for token, text in enumerate(vocabulary.texts)}
+    has_prefix = vocabulary.flag("add_space_prefix", True)
+    return _pieces(vocabulary, ids, _merges(vocabulary, ids, scores), has_prefix)
+
+
+def _gemma(vocabulary: _Vocabulary) -> Backend:
+    """Gemma 4's: SentencePiece's tokens, put together in the order of a list."""
+    ids = {text: token for token, text in enumerate(vocabulary.texts)}
+    has_prefix = vocabulary.flag("add_space_prefix", False)
+    return _pieces(vocabulary, ids, _pairs(vocabulary.metadata), has_prefix)
+
+
+def _pieces(
+    vocabulary: _Vocabulary, ids: dict[str, int], merges: list[tuple[str, str]], has_prefix: bool
+) -> Backend:
+    """BPE of letters, and of bytes where there is no token for a letter."""
     unknown = vocabulary.token("unknown")
-    unknown = _DEFAULT_UNKNOWN["llama"] if unknown is None else unknown
+    unknown = _DEFAULT_UNKNOWN[vocabulary.kind] if unknown is None else unknown
     backend = Backend(
         BPE(
             vocab=ids,
-            merges=_merges(vocabulary, ids, scores),
+            merges=merges,
             unk_token=vocabulary.texts[unknown],
             fuse_unk=True,
             byte_fallback=_BYTE in vocabulary.kinds,
         )
     )
-    has_prefix = vocabulary.flag("add_space_prefix", True)
     steps: list[Any] = [normalizers.Prepend(_SPACE)] if has_prefix else []
     backend.normalizer = normalizers.Sequence([*steps, normalizers.Replace(" ", _SPACE)])
     back: list[Any] = [decoders.Replace(_SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
@@ -329,6 +350,7 @@ def _distinct(texts: Sequence[str]) -> list[str]:
 _KINDS: Final[dict[str, Callable[[_Vocabulary], Backend]]] = {
     "gpt2": _byte_level,
     "llama": _sentence_pieces,
+    "gemma4": _gemma,
     "t5": _unigram,
     "bert": _word_pieces,
 }

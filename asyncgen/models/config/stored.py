@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from asyncgen.models.arch.registry import FAMILIES
+from asyncgen.models.family.delta import DeltaPlan
 from asyncgen.models.family.values import bad
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ _SIZES = (
     "head_dim",
     "relative_attention_num_buckets",
 )
+_DELTA_SIZES = (("linear_key_head_dim", "keys"), ("linear_value_head_dim", "values"))
 
 
 def check_sizes(config: ModelConfig, shapes: Mapping[str, tuple[int, ...]]) -> None:
@@ -62,6 +64,12 @@ def check_sizes(config: ModelConfig, shapes: Mapping[str, tuple[int, ...]]) -> N
             raise bad(_key(config, field), size, _too_long(longest))
     if heads * head > longest:
         raise bad(_key(config, "head_dim"), head, f"with {heads} heads, {_too_long(longest)}")
+    for plan in {block.mixer for block in config.blocks if isinstance(block.mixer, DeltaPlan)}:
+        key, size = max(_DELTA_SIZES, key=lambda each: getattr(plan, each[1]))
+        wide = getattr(plan, size)
+        if plan.heads * wide > longest:
+            stated = key if key in config.raw else "linear_head_dim"
+            raise bad(_key(config, stated), wide, f"with {plan.heads} heads, {_too_long(longest)}")
     places = config.position_limit or 0
     if places > longest:
         raise bad(_key(config, "max_position_embeddings"), places, _too_long(longest))

@@ -146,6 +146,11 @@ class Stack(Linear):
             made = DenseStack(weight.contiguous(), bias, self.matrices)
         self.kernel = made
 
+    @property
+    def needs_alike(self) -> bool:
+        """See `Linear.needs_alike`."""
+        return True
+
     def pack(self, parts: Sequence[PackedWeight]) -> None:
         """See `Linear.pack`; experts that are not alike are unpacked."""
         is_one = all(part.is_like(parts[0]) for part in parts)

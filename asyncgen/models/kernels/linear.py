@@ -82,6 +82,11 @@ class Linear(nn.Module):
         """Whether a kernel multiplies by packed weights here; elsewhere they come unpacked."""
         return supports_packed(self.dtype)
 
+    @property
+    def needs_alike(self) -> bool:
+        """Whether parts that are not alike are unpacked."""
+        return bool(self.gates)
+
     def pack(self, parts: Sequence[PackedWeight]) -> None:
         """Take packed weights, one below the other, in the place of the weight; `packs` is true.
 
@@ -214,6 +219,11 @@ class Embedding(nn.Module):
     def packs(self) -> bool:
         """See `Linear.packs`."""
         return supports_packed(self.dtype)
+
+    @property
+    def needs_alike(self) -> bool:
+        """See `Linear.needs_alike`: a table has one part."""
+        return False
 
     def pack(self, parts: Sequence[PackedWeight]) -> None:
         """Take a packed table in the place of ``weight``, which is empty from now on.

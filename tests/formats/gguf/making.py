@@ -9,7 +9,7 @@ import gguf
 import numpy as np
 from safetensors.torch import load_file
 
-from tests.formats.gguf import making_hybrids, making_mixtures
+from tests.formats.gguf import making_gemmas, making_hybrids, making_mixtures, making_others
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -47,13 +47,20 @@ ARCHITECTURES = {
     "hunyuan_v1_dense": "hunyuan-dense",
     "deepseek_v2": "deepseek2",
     "deepseek_v3": "deepseek2",
+    "glm4_moe_lite": "deepseek2",
+    "youtu": "deepseek2",
+    "internlm3": "llama",
+    "iquestcoder": "llama",
+    **making_gemmas.ARCHITECTURES,
     **making_hybrids.ARCHITECTURES,
     **making_mixtures.ARCHITECTURES,
+    **making_others.ARCHITECTURES,
 }
 """Families, and what llama.cpp calls them."""
 
 _TURNED_IN_PAIRS = ("granitehybrid", "llama", "mistral3", "granite", "smollm3", "olmo")
-_PLUS_ONE = ("gemma", "gemma2", "gemma3", "nemotron")
+_NAMED_ALREADY = ("blk.", "rope_freqs.")
+_PLUS_ONE = ("gemma", "gemma2", "gemma3", "gemma-embedding", "nemotron")
 _KEYS = {
     "context_length": ("max_position_embeddings", "n_positions"),
     "embedding_length": ("hidden_size", "n_embd"),
@@ -127,6 +134,10 @@ def read_folder(folder: Path) -> tuple[str, dict[str, Any], dict[str, np.ndarray
     config = json.loads((folder / "config.json").read_text())
     family = config["model_type"]
     name = ARCHITECTURES[family]
+    if family in making_hybrids.ARCHITECTURES:
+        name = making_hybrids.name_of(family, config)
+    if config.get("use_bidirectional_attention") and family == "gemma3_text":
+        name = "gemma-embedding"
     metadata: dict[str, Any] = {"general.architecture": name}
     for theirs, ours in _KEYS.items():
         found = [config[key] for key in ours if config.get(key) is not None]
@@ -145,23 +156,28 @@ def read_folder(folder: Path) -> tuple[str, dict[str, Any], dict[str, np.ndarray
         metadata["falcon.context_length"] = 2048
     if name == "deepseek2":
         metadata |= {f"{name}.{key}": value for key, value in _latent(config).items()}
-    if family == "nemotron_h":
+    if name == "nemotron_h":
         del metadata[f"{name}.expert_used_count"]  # there are none
     own = making_hybrids.metadata(family, config) | making_mixtures.metadata(family, config)
+    own |= making_gemmas.metadata(family, config) | making_others.metadata(family, config)
     metadata |= {f"{name}.{key}": value for key, value in own.items()}
     tensors = {key: value.float().numpy() for key, value in _stored(folder).items()}
     if family == "lfm2":
         width = len(tensors["model.layers.0.feed_forward.w1.weight"])
         metadata[f"{name}.feed_forward_length"] = width
-    tensors = _by_part(config, tensors)
+    metadata |= making_others.whole(family, tensors)
+    if family != "minicpm3":
+        tensors = _by_part(config, tensors)
     tensors = making_hybrids.prepared(family, config, tensors)
     tensors = making_mixtures.prepared(family, tensors)
+    tensors = making_gemmas.prepared(family, config, tensors)
+    tensors = making_others.prepared(family, config, tensors)
     return family, metadata, _renamed(name, config, tensors)
 
 
 def _latent(config: Mapping[str, Any]) -> dict[str, Any]:
     rank, turned = config["kv_lora_rank"], config["qk_rope_head_dim"]
-    is_sigmoid = config["model_type"] == "deepseek_v3"
+    is_sigmoid = config["model_type"] in ("deepseek_v3", "glm4_moe_lite")
     found = {
         "attention.head_count_kv": 1,
         "attention.key_length": rank + turned,
@@ -170,15 +186,25 @@ def _latent(config: Mapping[str, Any]) -> dict[str, Any]:
         "attention.value_length_mla": config["v_head_dim"],
         "attention.kv_lora_rank": rank,
         "rope.dimension_count": turned,
+    }
+    if config["q_lora_rank"]:
+        found["attention.q_lora_rank"] = config["q_lora_rank"]
+    if "n_routed_experts" not in config:
+        # What llama.cpp wants to be told of a model without experts as well.
+        return {
+            **found,
+            "leading_dense_block_count": config["num_hidden_layers"],
+            "expert_feed_forward_length": config["intermediate_size"],
+            "expert_shared_count": 0,
+        }
+    found |= {
         "expert_count": config["n_routed_experts"],
         "expert_shared_count": config["n_shared_experts"],
         "expert_weights_scale": float(config["routed_scaling_factor"]),
         "expert_weights_norm": is_sigmoid,
         "expert_gating_func": 2 if is_sigmoid else 1,
-        "leading_dense_block_count": config["first_k_dense_replace"],
+        "leading_dense_block_count": config.get("first_k_dense_replace", 1),
     }
-    if config["q_lora_rank"]:
-        found["attention.q_lora_rank"] = config["q_lora_rank"]
     if is_sigmoid or config.get("topk_method") == "group_limited_greedy":
         found["expert_group_count"] = config["n_group"]
         found["expert_group_used_count"] = config["topk_group"]
@@ -216,7 +242,9 @@ def _rope(family: str, config: Mapping[str, Any]) -> dict[str, Any]:
     if not rope:
         return found
     found["rope.freq_base"] = float(rope["rope_theta"])
-    heads = config["num_attention_heads"]
+    heads = config.get("num_attention_heads") or config["n_heads"]
+    if "hidden_size" not in config:
+        return found
     size = config.get("head_dim") or config["hidden_size"] // heads
     part = rope.get("partial_rotary_factor", config.get("partial_rotary_factor", 1.0))
     found["rope.dimension_count"] = int(size * part)
@@ -241,10 +269,16 @@ def _renamed(
     name: str, config: Mapping[str, Any], tensors: Mapping[str, np.ndarray]
 ) -> dict[str, np.ndarray]:
     architecture = next(key for key, value in gguf.MODEL_ARCH_NAMES.items() if value == name)
-    layers = config.get("num_hidden_layers", config.get("n_layer")) or making_hybrids.LAYERS
+    layers = (
+        config.get("num_hidden_layers", config.get("n_layer", config.get("n_layers")))
+        or making_hybrids.LAYERS
+    )
     names = gguf.get_tensor_name_map(architecture, layers)
     made: dict[str, np.ndarray] = {}
     for key, tensor in _one_by_one(config, _experts_stacked(tensors)).items():
+        if key.startswith(_NAMED_ALREADY):
+            made[key] = np.ascontiguousarray(tensor)
+            continue
         known = key.removeprefix("transformer.") if name == "bloom" else key
         theirs = names.get_name(known, try_suffixes=(".weight", ".bias", "_bias"))
         if theirs is None and key.endswith(".sinks"):

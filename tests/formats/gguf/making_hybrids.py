@@ -29,6 +29,8 @@ LAYERS = 16
 BARE = {
     *((name, tensor) for name in ARCHITECTURES.values() for tensor in ("ssm_a", "ssm_d")),
     ("falcon-h1", "ffn_norm"),
+    ("kimi-linear", "ssm_a"),
+    *(("nemotron_h_moe", tensor) for tensor in ("ssm_a", "ssm_d")),
 }
 """Tensors whose names end without saying what they are."""
 _LFM = {"w1": "gate_proj", "w2": "down_proj", "w3": "up_proj"}
@@ -94,12 +96,41 @@ def metadata(family: str, config: Mapping[str, Any]) -> dict[str, Any]:
             keys if kind in ("attention", "full_attention") else 0 for kind in kinds
         ]
         found["block_count"] = len(kinds)
-    if family == "nemotron_h":
+    if family == "nemotron_h" and "moe" in kinds:
+        found |= _experts(config, kinds)
+    elif family == "nemotron_h":
         found["feed_forward_length"] = [
             config["intermediate_size"] if kind == "mlp" else 0 for kind in kinds
         ]
     if family == "lfm2_moe":
         found["expert_gating_func"] = 2
+    return found
+
+
+def name_of(family: str, config: Mapping[str, Any]) -> str:
+    """What llama.cpp calls a family of these: one has another name where it has experts."""
+    has_experts = family == "nemotron_h" and "moe" in config["layers_block_type"]
+    return "nemotron_h_moe" if has_experts else ARCHITECTURES[family]
+
+
+def _experts(config: Mapping[str, Any], kinds: list[str]) -> dict[str, Any]:
+    """Of Nemotron 3."""
+    width = config["moe_intermediate_size"]
+    found = {
+        "feed_forward_length": [width if kind == "moe" else 0 for kind in kinds],
+        "expert_feed_forward_length": width,
+        "expert_shared_feed_forward_length": config["moe_shared_expert_intermediate_size"],
+        "expert_count": config["n_routed_experts"],
+        "expert_used_count": config["num_experts_per_tok"],
+        "expert_shared_count": config["n_shared_experts"],
+        "expert_weights_norm": config["norm_topk_prob"],
+        "expert_weights_scale": float(config["routed_scaling_factor"]),
+        "expert_group_count": config["n_group"],
+        "expert_group_used_count": config["topk_group"],
+        "expert_gating_func": 2,
+    }
+    if config["moe_latent_size"]:
+        found["moe_latent_size"] = config["moe_latent_size"]
     return found
 
 
@@ -142,6 +173,9 @@ def prepared(
             if re.search(r"(mixer|mamba)\.norm\.weight$", key):
                 groups = config.get("n_groups", config.get("mamba_n_groups"))
                 tensor = tensor.reshape(groups, -1)
+        if family == "nemotron_h" and ".experts." in name:
+            name = name.replace("backbone", "model").replace("mixer", "mlp")
+        name = name.replace("e_score_correction_bias", "e_score_correction.bias")
         if family == "granitemoehybrid":
             made |= _granite(config, name, tensor)
         else:

@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     import numpy as np
 
 ARCHITECTURES = {
+    "glm4_moe": "glm4moe",
+    "solar_open": "glm4moe",
     "ernie4_5_moe": "ernie4_5-moe",
     "exaone_moe": "exaone-moe",
     "hunyuan_v1_moe": "hunyuan-moe",
@@ -17,10 +19,21 @@ ARCHITECTURES = {
     "phimoe": "phimoe",
 }
 _KEYS = {
-    "expert_count": ("moe_num_experts", "num_local_experts", "num_experts"),
+    "expert_count": (
+        "moe_num_experts",
+        "num_local_experts",
+        "n_routed_experts",
+        "num_experts",
+    ),
     "expert_used_count": ("moe_k", "moe_topk", "num_experts_per_tok"),
     "expert_feed_forward_length": ("moe_intermediate_size", "intermediate_size"),
-    "expert_shared_count": ("num_shared_experts", "moe_num_shared_experts"),
+    "expert_shared_count": (
+        "num_shared_experts",
+        "n_shared_experts",
+        "moe_num_shared_experts",
+    ),
+    "expert_group_count": ("n_group",),
+    "expert_group_used_count": ("topk_group",),
     "expert_weights_scale": ("routed_scaling_factor",),
     "expert_weights_norm": ("norm_topk_prob",),
     "leading_dense_block_count": (
@@ -47,7 +60,7 @@ def metadata(family: str, config: Mapping[str, Any]) -> dict[str, Any]:
         found["expert_shared_feed_forward_length"] = width * found["expert_shared_count"]
     if family == "hunyuan_v1_moe":
         found |= {"expert_shared_feed_forward_length": width, "expert_shared_count": 1}
-    if family in ("exaone_moe", "minimax_m2"):
+    if family in ("exaone_moe", "glm4_moe", "minimax_m2", "solar_open"):
         found["expert_gating_func"] = 2
     if family == "phimoe":
         found["attention.layer_norm_rms_epsilon"] = config["rms_norm_eps"]

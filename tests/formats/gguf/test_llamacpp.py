@@ -13,6 +13,7 @@ import torch
 import asyncgen
 from asyncgen_apps.bench.peers.contenders import CONTENDERS, environments_folder
 from tests.formats.gguf.making import read_folder, write_gguf
+from tests.formats.gguf.test_families import SWITCHED
 from tests.models.arch.families import make
 
 if TYPE_CHECKING:
@@ -38,7 +39,10 @@ FLOATS: dict[str, dict[str, Any]] = {
     "falcon_h1": {},
     "granitemoehybrid": {},
     "jamba": {},
-    "nemotron_h": {},
+    "nemotron_h": {
+        "layers_block_type": ["mamba", "moe", "attention", "moe", "mamba"],
+        "moe_latent_size": 12,
+    },
     "lfm2": {},
     "lfm2_moe": {},
     "deepseek_v2": {},
@@ -47,14 +51,39 @@ FLOATS: dict[str, dict[str, Any]] = {
     "exaone_moe": {},
     "hunyuan_v1_moe": {},
     "minimax_m2": {},
+    "afmoe": {"mup_enabled": True},
+    "apertus": {},
+    "dbrx": {},
+    "gemma3n_text": {
+        "num_hidden_layers": 20,
+        "num_kv_shared_layers": 0,
+        "layer_types": _WINDOWED * 5,
+        "activation_sparsity_pattern": [0.95] * 10 + [0.0] * 10,
+        "final_logit_softcapping": 30.0,
+        "hidden_size_per_layer_input": 256,
+        "laurel_rank": 64,
+        "intermediate_size": 4096,
+    },
+    "gemma4_text": SWITCHED["gemma4_text"],
+    "glm4_moe": {},
+    "kimi_linear": {"linear_num_heads": 4, "linear_head_dim": 8, "v_head_dim": 8},
+    "llama4_text": {"attention_chunk_size": 8192, "floor_scale": 8192},
+    "mimo_v2_flash": {},
+    "minicpm3": {"dim_model_base": 256, "v_head_dim": 8},
+    "mpt": {},
+    "youtu": {},
     "qwen3_next": _SAME_SIZE,
     "qwen3_5_text": {**_SAME_SIZE, "linear_num_value_heads": 6},
     "qwen3_5_moe_text": _SAME_SIZE,
 }
 """Families, and what llama.cpp wants of them."""
 
-ROUNDED = {"gemma2": 5e-3}
-"""llama.cpp looks GELU up in a table of float16."""
+ROUNDED = {
+    **{"gemma2": 5e-3, "gemma3n_text": 5e-2, "gemma4_text": 1e-2, "mpt": 5e-3},
+    "kimi_linear": 5e-3,
+}
+"""llama.cpp looks GELU up in a table of float16, divides the spread of Gemma 3n's gates by one less
+than there are, and adds another epsilon to Kimi's keys."""
 
 PACKED = ("llama", "qwen3", "gemma2")
 KINDS = ("F16", "Q8_0", "Q4_0", "Q4_K", "Q6_K")
@@ -97,7 +126,7 @@ def written(folder: Path, family: str, settings: Mapping[str, Any]) -> tuple[Any
         f"{name}.vocab_size": model.config.vocab_size,
         f"{name}.context_length": 512,
     }
-    if f"{name}.attention.key_length" in metadata:
+    if f"{name}.attention.key_length" in metadata and name != "minicpm3":
         size = metadata[f"{name}.attention.key_length"]
         beside[f"{name}.attention.value_length"] = size
     return model, write_gguf(folder / "floats.gguf", {**beside, **metadata}, tensors)

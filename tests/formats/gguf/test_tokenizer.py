@@ -70,6 +70,18 @@ ORIGINALS: dict[str, Any] = {
         r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"""
         r"""| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+""",
     ),
+    "exaone-moe": _cut(
+        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?(?:\p{L}\p{M}*(?: \p{L}\p{M}*)*)+|\p{N}"
+        r"| ?[^\s\p{L}\p{N}]+[\r\n/]?|\s*[\r\n]|\s+(?!\S)|\s+"
+    ),
+    "kimi-k2": _cut(
+        r"[\p{Han}]+"
+        r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*"
+        r"[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+        r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+"
+        r"[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+        r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+    ),
 }
 """What the files of models with these names say, step by step."""
 
@@ -131,7 +143,7 @@ COUNTS = [100, pytest.param(2000, marks=pytest.mark.soak)]
 @pytest.mark.parametrize("count", COUNTS)
 @pytest.mark.parametrize("pre", ORIGINALS)
 def test_bytes_are_cut_as_the_original_cuts_them(pre: str, count: int, tmp_path: Path) -> None:
-    original = byte_level(ORIGINALS[pre], whole_first=pre == "llama-bpe")
+    original = byte_level(ORIGINALS[pre], whole_first=pre in ("llama-bpe", "kimi-k2"))
     same_ids(write_bytes(tmp_path, original, pre), original, count)
 
 
@@ -141,6 +153,57 @@ def test_every_name_is_of_a_way_that_gives_each_text_back() -> None:
         assert way is not None
         pieces = splits_of(way).pre_tokenize_str("a 12 été\n\n你好  x")
         assert pieces[-1][1][1] == len("a 12 été\n\n你好  x")
+
+
+@pytest.mark.parametrize(
+    ("pre", "text", "pieces"),
+    [
+        ("afmoe", "a 1234567 12 123", ["a", " ", "1", "234", "567", " ", "12", " ", "123"]),
+        ("afmoe", "Hi\u4f60\u597d, x_y", ["Hi", "\u4f60\u597d", ",", " x", "_y"]),
+        ("youtu", "it's 12\u4f60\u597d", ["it's", " ", "1", "2", "\u4f60\u597d"]),
+        ("kimi-k2", "It's1234\u4f60\u597dab", ["It's", "123", "4", "\u4f60\u597d", "ab"]),
+    ],
+)
+def test_pieces_of_texts(pre: str, text: str, pieces: list[str]) -> None:
+    way = way_of(pre)
+    assert way is not None
+    found = splits_of(way).pre_tokenize_str(text)
+    assert [text[first:last] for _, (first, last) in found] == pieces
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_gemma_4_has_merges_of_pieces(count: int, tmp_path: Path) -> None:
+    special = ["<pad>", "<eos>", "<bos>", "<unk>"]
+    in_bytes = [f"<0x{byte:02X}>" for byte in range(256)]
+    original = Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True, byte_fallback=True))
+    original.normalizer = normalizers.Replace(" ", "\u2581")
+    original.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous")
+    back = [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse()]
+    original.decoder = decoders.Sequence(back)
+    trainer = trainers.BpeTrainer(
+        vocab_size=600, special_tokens=[*special, *in_bytes], show_progress=False
+    )
+    original.train_from_iterator([text for text in CORPUS if "\U0001f600" not in text], trainer)
+    tokens = in_order(original)
+    metadata = {
+        "general.architecture": "gemma4",
+        "tokenizer.ggml.model": "gemma4",
+        "tokenizer.ggml.tokens": tokens,
+        "tokenizer.ggml.scores": [-1000.0] * len(tokens),
+        "tokenizer.ggml.token_type": [3] * 4 + [6] * 256 + [1] * (len(tokens) - 260),
+        "tokenizer.ggml.merges": merges_of(original),
+        "tokenizer.ggml.bos_token_id": 2,
+        "tokenizer.ggml.eos_token_id": 1,
+        "tokenizer.ggml.unknown_token_id": 3,
+        "tokenizer.ggml.add_space_prefix": False,
+        "tokenizer.ggml.add_bos_token": True,
+    }
+    file = write_gguf(tmp_path / "gemma.gguf", metadata, {})
+    same_ids(file, original, count)
+    assert asyncgen.load_tokenizer(file).encode_ids("a \U0001f600")[0] == 2
+    del metadata["tokenizer.ggml.merges"]
+    with pytest.raises(ModelLoadError, match=r"tokenizer\.ggml\.merges"):
+        asyncgen.load_tokenizer(write_gguf(tmp_path / "bad.gguf", metadata, {}))
 
 
 def sentence_pieces(text: str, vocabulary: dict[str, int], scores: list[float]) -> list[int]:
