@@ -79,7 +79,8 @@ def cpu_kernels() -> str:
         return "torch"
     found = kernels.features()
     tiles = "AMX" if found["amx_bf16"] else "AVX-512"
-    return f"asyncgen (float32: AVX-512, bfloat16: {tiles if found['avx512_bf16'] else 'torch'})"
+    pairs = tiles if found["avx512_bf16"] else "torch"
+    return f"asyncgen (float32: AVX-512, bfloat16: {pairs}, float16: AVX-512)"
 
 
 def supports(dtype: torch.dtype) -> bool:
@@ -88,7 +89,7 @@ def supports(dtype: torch.dtype) -> bool:
         return False
     if dtype == torch.bfloat16:
         return bool(kernels.features()["avx512_bf16"])
-    return dtype == torch.float32
+    return dtype in (torch.float32, torch.float16)
 
 
 def supports_packed_pages() -> bool:

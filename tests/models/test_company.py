@@ -70,7 +70,7 @@ def texts(groups: int = 1) -> list[Row]:
     return make_rows(LENGTHS, PAGE, list(range(80 * groups)), groups=groups)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("variant", ["llama", "mistral", "qwen3", "gpt2", *MIXTURES])
 def test_logits_do_not_depend_on_company_or_chunks(variant: str, dtype: torch.dtype) -> None:
     core = made(variant, dtype)
@@ -85,7 +85,7 @@ def test_logits_do_not_depend_on_company_or_chunks(variant: str, dtype: torch.dt
             assert torch.equal(found, expected), f"text {number} in mix {seed}"
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("family", OTHERS)
 def test_nor_do_those_of_other_families_whatever_the_way(family: str, dtype: torch.dtype) -> None:
     core, before = made_of(family, dtype), torch.get_num_threads()

@@ -57,7 +57,7 @@ def test_bans_stay_inside_of_their_tensors(kernels: Any) -> None:
             kernels.ban(*given)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_products_stay_inside_of_their_tensors(dtype: torch.dtype) -> None:
     kernel = NativeKernel(torch.randn(64, 64).to(dtype), torch.randn(64))
     x, out = torch.randn(4, 64).to(dtype), torch.empty(4, 64, dtype=dtype)
@@ -171,8 +171,10 @@ def test_weights_are_of_the_size_that_is_said(kernels: Any) -> None:
     for name, size in (("inputs", 32 + 2**59), ("matrices", 1 + 2**53), ("outputs", -(2**63))):
         with pytest.raises(ValueError, match="are 1 to 1073741824 each, not"):
             kernels.Linear(weight, None, **{**options, name: size})
-    with pytest.raises(ValueError, match=r"dtype is torch\.float16 and must be"):
-        kernels.Linear(weight.half(), None, **{**options, "dtype": torch.float16})
+    with pytest.raises(ValueError, match=r"dtype is torch\.float64 and must be"):
+        kernels.Linear(weight.double(), None, **{**options, "dtype": torch.float64})
+    with pytest.raises(ValueError, match=r"is torch\.bfloat16, which rows in torch\.float16"):
+        kernels.Linear(weight.bfloat16(), None, **{**options, "dtype": torch.float16})
 
 
 @pytest.mark.parametrize("stored", [torch.bfloat16, torch.float16])

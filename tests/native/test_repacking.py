@@ -125,7 +125,7 @@ def test_weights_lie_as_the_one_that_they_are(is_gated: bool) -> None:
     assert torch.equal(stack.dense(), join(experts)[0].dequantise())
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 def test_scales_that_share_bytes_are_those_apart(dtype: torch.dtype) -> None:
     one = weight(70, most=15)
     kernel = PackedLinearKernel([one], None, dtype=dtype)

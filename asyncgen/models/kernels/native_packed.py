@@ -2,8 +2,9 @@
 
 A row's inputs become integers, each group with a scale of its own, and the sum of a group's
 products is exact; see ``asyncgen/native/src/linear_packed.cpp``. An input errs by at most
-1 / 65,534 of the largest of its group at float32, where integers have 16 bits, and by 1 / 254 at
-bfloat16, where they have 8 if the weight's numbers do. So a weight is read as it is packed.
+1 / 65,534 of the largest of its group at float32 and float16, where integers have 16 bits, and by
+1 / 254 at bfloat16, where they have 8 if the weight's numbers do. So a weight is read as it is
+packed.
 """
 
 from __future__ import annotations

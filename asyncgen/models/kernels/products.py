@@ -66,7 +66,6 @@ import torch
 from torch import Tensor
 
 from asyncgen import native
-from asyncgen.models.kernels.native_half import HalfKernel
 from asyncgen.models.kernels.native_linear import NativeKernel, widens
 
 FEW_ROWS: Final = 16
@@ -415,8 +414,6 @@ def choose_kernel(
         return DenseKernel(weight.t(), bias)
     if native.supports(dtype):
         return NativeKernel(weight, bias, gates, dtype, activation)
-    if dtype == torch.float16 and widens(dtype, torch.float32):
-        return HalfKernel.of(weight, bias, gates, activation)
     if packs(weight.dtype):
         return PackedKernel(weight, bias)
     if chunks(weight.dtype, *weight.shape):
@@ -449,7 +446,7 @@ def has_intel_kernels() -> bool:
 
 def is_laid_out_anew(dtype: torch.dtype, out_features: int, in_features: int) -> bool:
     """Whether the fastest kernel on the CPU wants a copy of such a weight in another layout."""
-    if native.supports(dtype) or (dtype == torch.float16 and widens(dtype, torch.float32)):
+    if native.supports(dtype):
         return True
     return packs(dtype) or chunks(dtype, out_features, in_features)
 

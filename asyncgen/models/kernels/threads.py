@@ -16,14 +16,13 @@ from torch import nn
 
 from asyncgen import native
 from asyncgen.models.kernels.linear import Linear
-from asyncgen.models.kernels.native_half import HalfKernel
 from asyncgen.models.kernels.native_linear import NativeKernel, NativeStack
 from asyncgen.models.kernels.native_packed import PackedLinearKernel, PackedStack
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_OURS = NativeKernel | NativeStack | HalfKernel | PackedLinearKernel | PackedStack
+_OURS = NativeKernel | NativeStack | PackedLinearKernel | PackedStack
 
 
 def claim_thread(core: object) -> bool:

@@ -14,13 +14,14 @@ constexpr std::int64_t SCORES = SPLIT + LANES;  // between the scores of two que
 // Numbers between two queries as they are multiplied.
 constexpr std::int64_t QUERY = MOST_SIZE + 2 * LANES;
 
-// Copies a task's queries, `stride` numbers apart, with zeros behind the head's size up to `width`.
-template <typename T>
+// Copies a task's queries, `stride` numbers apart, with zeros behind the head's size up to `width`,
+// as numbers that may be wider.
+template <typename T, typename Number>
 void keep_queries(const Step<T>& step, const Task& task, std::int64_t width, std::int64_t stride,
-                  Head<T>* to) {
+                  Number* to) {
   for (std::int64_t query = 0; query < task.count; ++query, to += stride) {
     const Head<T>* from = step.query(*task.row, task.head, task.first + query);
-    if (width != step.size) std::memset(to, 0, width * sizeof(Head<T>));
+    if (width != step.size) std::memset(to, 0, width * sizeof(Number));
     for (std::int64_t at = 0; at < step.size; at += LANES) {
       copy_lanes(from + at, first_lanes(step.size - at), to + at);
     }

@@ -1,4 +1,4 @@
-// Attention over pages of codes, for heads in float32 and bfloat16.
+// Attention over pages of codes, for heads in any dtype.
 
 #include "attention_codes.h"
 
@@ -10,4 +10,9 @@ void attend_codes_f32(const Attention<Coded<float>>& step, const Division& divis
 void attend_codes_bf16(const Attention<Coded<bf16>>& step, const Division& division,
                        float* memory) noexcept {
   attend_step<CodeVectors<bf16>>(step, division, memory);
+}
+
+void attend_codes_f16(const Attention<Coded<f16>>& step, const Division& division,
+                      float* memory) noexcept {
+  attend_step<CodeVectors<f16>>(step, division, memory);
 }

@@ -1,4 +1,4 @@
-// Attention in float32.
+// Attention in float32, and of heads in float16, which are widened and rounded once in the end.
 
 #include "attention_vectors.h"
 
@@ -6,4 +6,10 @@ Division divide_f32(const Attention<float>& attention) noexcept { return divide(
 
 void attend_f32(const Attention<float>& step, const Division& division, float* memory) noexcept {
   attend_step<Vectors<float>>(step, division, memory);
+}
+
+Division divide_f16(const Attention<f16>& attention) noexcept { return divide(attention); }
+
+void attend_f16(const Attention<f16>& step, const Division& division, float* memory) noexcept {
+  attend_step<Vectors<f16>>(step, division, memory);
 }

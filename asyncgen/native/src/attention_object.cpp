@@ -236,8 +236,10 @@ void divide_work(Pages& pages) {
       layer.division = like->division;
     } else if (pages.kind == Kind::FLOAT32) {
       layer.division = divide_f32(step_of<float>(pages, layer, nullptr, 0, nullptr));
-    } else {
+    } else if (pages.kind == Kind::BFLOAT16) {
       layer.division = divide_bf16(step_of<bf16>(pages, layer, nullptr, 0, nullptr));
+    } else {
+      layer.division = divide_f16(step_of<f16>(pages, layer, nullptr, 0, nullptr));
     }
     like = &layer;
     needed = std::max(needed, layer.division.memory);
@@ -372,11 +374,16 @@ void attend_in(Pages& pages, const PagedLayer& layer, const char* heads, std::in
   if (pages.are_coded && pages.kind == Kind::FLOAT32) {
     const auto own = step_of<Coded<float>>(pages, layer, heads, stride, sinks);
     attend_codes_f32(own, layer.division, memory);
+  } else if (pages.are_coded && pages.kind == Kind::FLOAT16) {
+    const auto own = step_of<Coded<f16>>(pages, layer, heads, stride, sinks);
+    attend_codes_f16(own, layer.division, memory);
   } else if (pages.are_coded) {
     const auto own = step_of<Coded<bf16>>(pages, layer, heads, stride, sinks);
     attend_codes_bf16(own, layer.division, memory);
   } else if (pages.kind == Kind::FLOAT32) {
     attend_f32(step_of<float>(pages, layer, heads, stride, sinks), layer.division, memory);
+  } else if (pages.kind == Kind::FLOAT16) {
+    attend_f16(step_of<f16>(pages, layer, heads, stride, sinks), layer.division, memory);
   } else if (pages.uses_tiles) {
     attend_bf16_amx(step_of<bf16>(pages, layer, heads, stride, sinks), layer.division, memory);
   } else {

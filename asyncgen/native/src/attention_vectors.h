@@ -1,5 +1,6 @@
 // Attention with vectors of sixteen sums. Queries, keys, weights and values are read in words of 32
-// bits, a number in float32 or two in bfloat16; `Words` says what becomes of them. Two weights of a
+// bits, a number in float32 or two in bfloat16; `Words` says what becomes of them. Those in float16
+// are widened as they are packed, which is exact, and computed with as float32 is. Two weights of a
 // word, and the values of their two keys, are those of an even position and the next one: so every
 // sum is of the same pairs in the same order, wherever a task or what is seen begins.
 #pragma once
@@ -22,9 +23,14 @@ constexpr std::int64_t VALUES = PAIR * LANES;
 template <typename T>
 struct Words;
 
+// What is multiplied where heads are of some type.
+template <typename T>
+using Factor = std::conditional_t<std::is_same_v<T, f16>, float, T>;
+
 template <>
 struct Words<float> {
   static f32x16 load(const float* words) { return _mm512_loadu_ps(words); }
+  static f32x16 load(const f16* words) { return ::load(words, 0xffff); }
   static f32x16 load(const std::int8_t* words) {
     const __m128i codes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(words));
     return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(codes));
@@ -55,6 +61,23 @@ void keep_columns(const T* block, std::int64_t width, float* to, Meanwhile meanw
   }
 }
 
+// Such a block in float16 becomes [width, BLOCK] floats.
+template <typename Meanwhile = Nothing>
+void keep_columns(const f16* block, std::int64_t width, float* to, Meanwhile meanwhile = {}) {
+  const auto widened = [](__m512i halves) {
+    return _mm512_cvtph_ps(_mm512_cvtepi32_epi16(halves));
+  };
+  for (std::int64_t first = 0; first < BLOCK; first += LANES, block += LANES * width) {
+    for_columns(block, width * sizeof(f16), width / IN_WORD<f16>,
+                [&](std::int64_t word, __m512i column) {
+                  float* both = to + 2 * word * BLOCK + first;
+                  _mm512_store_ps(both, widened(column));
+                  _mm512_store_ps(both + BLOCK, widened(_mm512_srli_epi32(column, 16)));
+                  if (word % 2 == 0) meanwhile();
+                });
+  }
+}
+
 // Scores of some queries and a block of turned keys: for each one sum, word by word. Calls
 // `meanwhile` for each word.
 template <typename T, int ROWS, std::int64_t STRIDE, typename Meanwhile = Nothing>
@@ -80,6 +103,9 @@ void score_rows(const T* queries, std::int64_t width, const float* columns, floa
 
 // Sixteen values of a key, or of a pair of keys that lie `width` numbers apart, as words.
 inline __m512i value_words(const float* values, std::int64_t) { return _mm512_loadu_si512(values); }
+inline __m512i value_words(const f16* values, std::int64_t) {
+  return _mm512_castps_si512(load(values, 0xffff));
+}
 inline __m512i value_words(const bf16* values, std::int64_t width) {
   const auto half = [](const bf16* from) {
     return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
@@ -128,7 +154,7 @@ std::int64_t width_of(const Step<T>& step) {
 template <typename T>
 class FewVectors {
  public:
-  using Weight = T;
+  using Weight = Factor<T>;
 
   explicit FewVectors(const Step<T>& step) : step_(step), width_(width_of(step)) {
     static thread_local Memory memory;
@@ -149,8 +175,8 @@ class FewVectors {
       for (std::int64_t group = 0; group < groups; ++group) {
         const std::int64_t first = count * group / groups, end = count * (group + 1) / groups;
         with_count<SCORED>(end - first, [&](auto rows) {
-          score_rows<T, rows, SPLIT>(memory_->queries + first * QUERY, width_, memory_->floats,
-                                     scores + first * SPLIT + at, [&] { lines.ask(); });
+          score_rows<Weight, rows, SPLIT>(memory_->queries + first * QUERY, width_, memory_->floats,
+                                          scores + first * SPLIT + at, [&] { lines.ask(); });
         });
       }
     }
@@ -158,24 +184,23 @@ class FewVectors {
 
   void gather(const Reader<T>& values, std::int64_t base, Range range, std::int64_t count,
               const float* scores, float* sums, std::int64_t stride, Ahead<T>& ahead) {
-    const T* weights = reinterpret_cast<const T*>(scores);
+    const Weight* weights = reinterpret_cast<const Weight*>(scores);
     for (std::int64_t query = 0; query < count; ++query) {
       std::memset(sums + query * stride, 0, width_ * sizeof(float));
     }
     const std::int64_t groups = parts(count, GATHERED);
     for (std::int64_t at = range.first; at < range.end; at += BLOCK) {
       Lines lines = ahead.next_block();
-      const float* block = in_words(values.block(base + at, memory_->block), lines);
+      const auto* block = in_words(values.block(base + at, memory_->block), lines);
       for (std::int64_t group = 0; group < groups; ++group) {
         const std::int64_t first = count * group / groups, end = count * (group + 1) / groups;
         for (std::int64_t column = 0; column < width_; column += VECTORS * LANES) {
           const std::int64_t vectors = least((width_ - column) / LANES, VECTORS);
           with_count<GATHERED>(end - first, [&](auto rows) {
             with_count<VECTORS>(vectors, [&](auto columns) {
-              gather_rows<T, rows, columns, SPLIT>(block + column, width_, BLOCK,
-                                                   weights + first * SPLIT * IN_WORD<T> + at,
-                                                   sums + first * stride + column, stride,
-                                                   [&] { lines.ask(ASKED); });
+              gather_rows<Weight, rows, columns, SPLIT>(
+                  block + column, width_, BLOCK, weights + first * SPLIT * IN_WORD<Weight> + at,
+                  sums + first * stride + column, stride, [&] { lines.ask(ASKED); });
             });
           });
         }
@@ -185,7 +210,7 @@ class FewVectors {
 
  private:
   struct Memory {
-    alignas(64) T queries[FEW_QUERIES * QUERY];
+    alignas(64) Weight queries[FEW_QUERIES * QUERY];
     alignas(64) float floats[BLOCK * MOST_SIZE];
     alignas(64) T block[BLOCK * MOST_SIZE];
   };
@@ -195,6 +220,7 @@ class FewVectors {
   static constexpr std::int64_t ASKED = VECTORS * LANES * sizeof(T) / LINE;
 
   const float* in_words(const float* block, Lines&) { return block; }
+  const f16* in_words(const f16* block, Lines&) { return block; }
   const float* in_words(const bf16* block, Lines& lines) {
     float* to = memory_->floats;
     for (std::int64_t key = 0; key < BLOCK; key += 2, block += 2 * width_) {
@@ -215,7 +241,7 @@ class FewVectors {
 template <typename T>
 class ManyVectors {
  public:
-  using Weight = T;
+  using Weight = Factor<T>;
   static constexpr std::int64_t TILE_QUERIES = MANY;
 
   explicit ManyVectors(const Step<T>& step) : step_(step), width_(width_of(step)) {
@@ -236,12 +262,12 @@ class ManyVectors {
   void pack_values(const Reader<T>& values, std::int64_t base, Range range) {
     for (std::int64_t at = range.first; at < range.end; at += BLOCK) {
       const T* from = values.block(base + at, memory_->block);
-      for (std::int64_t key = at; key < at + BLOCK; key += IN_WORD<T>) {
+      for (std::int64_t key = at; key < at + BLOCK; key += IN_WORD<Weight>) {
         for (std::int64_t column = 0; column < width_; column += LANES) {
-          float* to = panel(column) + key / IN_WORD<T> * VALUES + column % VALUES;
+          float* to = panel(column) + key / IN_WORD<Weight> * VALUES + column % VALUES;
           _mm512_store_si512(to, value_words(from + column, width_));
         }
-        from += IN_WORD<T> * width_;
+        from += IN_WORD<Weight> * width_;
       }
     }
   }
@@ -250,26 +276,26 @@ class ManyVectors {
     CHECK_OR_RETURN(count >= LEAST_OF_MANY && count <= MANY, )
     with_count<MANY, LEAST_OF_MANY>(count, [&](auto rows) {
       for (std::int64_t at = range.first; at < range.end; at += BLOCK) {
-        score_rows<T, rows, SCORES>(memory_->queries + first * QUERY, width_, columns(at),
-                                    scores + at);
+        score_rows<Weight, rows, SCORES>(memory_->queries + first * QUERY, width_, columns(at),
+                                         scores + at);
       }
     });
   }
 
   void gather(Range seen, std::int64_t count, const float* scores, float* sums,
               std::int64_t stride) const {
-    const T* weights = reinterpret_cast<const T*>(scores);
-    const Range range{seen.first / IN_WORD<T> * IN_WORD<T>,
-                      parts(seen.end, IN_WORD<T>) * IN_WORD<T>};
+    const Weight* weights = reinterpret_cast<const Weight*>(scores);
+    const Range range{seen.first / IN_WORD<Weight> * IN_WORD<Weight>,
+                      parts(seen.end, IN_WORD<Weight>) * IN_WORD<Weight>};
     for (std::int64_t query = 0; query < count; ++query) {
       std::memset(sums + query * stride, 0, width_ * sizeof(float));
     }
     with_count<MANY, LEAST_OF_MANY>(count, [&](auto rows) {
       for (std::int64_t column = 0; column < width_; column += VALUES) {
         with_count<PAIR>((width_ - column) / LANES, [&](auto vectors) {
-          gather_rows<T, rows, vectors, SCORES>(
-              panel(column) + range.first / IN_WORD<T> * VALUES, VALUES, range.end - range.first,
-              weights + range.first, sums + column, stride);
+          gather_rows<Weight, rows, vectors, SCORES>(
+              panel(column) + range.first / IN_WORD<Weight> * VALUES, VALUES,
+              range.end - range.first, weights + range.first, sums + column, stride);
         });
       }
     });
@@ -277,15 +303,15 @@ class ManyVectors {
 
  private:
   struct Memory : ChunkSpace {
-    alignas(64) T queries[MOST_QUERIES * QUERY];
+    alignas(64) Weight queries[MOST_QUERIES * QUERY];
     alignas(64) float keys[SPLIT * MOST_SIZE];    // [blocks, words, BLOCK]
     alignas(64) float values[SPLIT * MOST_SIZE];  // [width / VALUES, words, VALUES]
     alignas(64) T block[BLOCK * MOST_SIZE];
   };
 
-  float* columns(std::int64_t at) const { return memory_->keys + at * (width_ / IN_WORD<T>); }
+  float* columns(std::int64_t at) const { return memory_->keys + at * (width_ / IN_WORD<Weight>); }
   float* panel(std::int64_t column) const {
-    return memory_->values + column / VALUES * (SPLIT / IN_WORD<T>) * VALUES;
+    return memory_->values + column / VALUES * (SPLIT / IN_WORD<Weight>) * VALUES;
   }
 
   const Step<T>& step_;

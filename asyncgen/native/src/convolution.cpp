@@ -28,8 +28,9 @@ Place<T> input_at(const Convolution<T>& convolution, const Run& run, std::int64_
 
 // Products with factors are rounded as they would be in a tensor of their own.
 f32x16 rounded(f32x16 value, const float*) { return value; }
-f32x16 rounded(f32x16 value, const bf16*) {
-  alignas(32) bf16 lanes[LANES];
+template <typename T>
+f32x16 rounded(f32x16 value, const T*) {
+  alignas(32) T lanes[LANES];
   store(lanes, 0xffff, value);
   return load(lanes, 0xffff);
 }
@@ -102,3 +103,4 @@ void convolve(const Convolution<T>& convolution) {
 
 void convolve_f32(const Convolution<float>& convolution) noexcept { convolve(convolution); }
 void convolve_bf16(const Convolution<bf16>& convolution) noexcept { convolve(convolution); }
+void convolve_f16(const Convolution<f16>& convolution) noexcept { convolve(convolution); }

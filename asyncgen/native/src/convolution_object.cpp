@@ -50,8 +50,10 @@ struct ConvolutionMixer : Mixer {
              nullptr);
     if (kind == Kind::FLOAT32) {
       gate_f32(gating_of<float>(space, x.count));
-    } else {
+    } else if (kind == Kind::BFLOAT16) {
       gate_bf16(gating_of<bf16>(space, x.count));
+    } else {
+      gate_f16(gating_of<f16>(space, x.count));
     }
     multiply(*leave, Rows(space.gated, window.channels, x.count), out, use);
   }

@@ -106,9 +106,12 @@ struct DeltaMixer : Mixer {
     if (is_wide) {
       make_rates_f32(rates_of<float>(space, x.count));
       make_steps_f32(steps_of<float>(space, x.count));
-    } else {
+    } else if (kind == Kind::BFLOAT16) {
       make_rates_bf16(rates_of<bf16>(space, x.count));
       make_steps_bf16(steps_of<bf16>(space, x.count));
+    } else {
+      make_rates_f16(rates_of<f16>(space, x.count));
+      make_steps_f16(steps_of<f16>(space, x.count));
     }
     const std::int64_t width = groups * numbers;
     apply_delta({layer.states_at, space.convolved, space.convolved + width,
@@ -118,8 +121,10 @@ struct DeltaMixer : Mixer {
     normalise(*norm, found, found);
     if (is_wide) {
       gate_f32(gating_of<float>(space, x.count));
-    } else {
+    } else if (kind == Kind::BFLOAT16) {
       gate_bf16(gating_of<bf16>(space, x.count));
+    } else {
+      gate_f16(gating_of<f16>(space, x.count));
     }
     multiply(*leave, Rows(space.gated, channels(), x.count), out, use);
   }

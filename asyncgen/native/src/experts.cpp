@@ -212,6 +212,16 @@ void mix(const Mixture<T>& work) {
   });
 }
 
+template <typename T>
+void widen(const T* x, std::int64_t stride, std::int64_t rows, std::int64_t features, float* out) {
+  for_rows(rows, features, [&](std::int64_t row) {
+    for (std::int64_t at = 0; at < features; at += LANES) {
+      const __mmask16 lanes = first_lanes(features - at);
+      store(out + row * features + at, lanes, load(x + row * stride + at, lanes));
+    }
+  });
+}
+
 }  // namespace
 
 void choose_experts(const Routing& routing, const float* logits, std::int64_t stride,
@@ -224,16 +234,17 @@ void choose_experts(const Routing& routing, const float* logits, std::int64_t st
 
 void spread_f32(const Spread<float>& work) noexcept { spread(work); }
 void spread_bf16(const Spread<bf16>& work) noexcept { spread(work); }
+void spread_f16(const Spread<f16>& work) noexcept { spread(work); }
 
 void mix_f32(const Mixture<float>& work) noexcept { mix(work); }
 void mix_bf16(const Mixture<bf16>& work) noexcept { mix(work); }
+void mix_f16(const Mixture<f16>& work) noexcept { mix(work); }
 
 void widen_rows(const bf16* x, std::int64_t stride, std::int64_t rows, std::int64_t features,
                 float* out) noexcept {
-  for_rows(rows, features, [&](std::int64_t row) {
-    for (std::int64_t at = 0; at < features; at += LANES) {
-      const __mmask16 lanes = first_lanes(features - at);
-      store(out + row * features + at, lanes, load(x + row * stride + at, lanes));
-    }
-  });
+  widen(x, stride, rows, features, out);
+}
+void widen_rows(const f16* x, std::int64_t stride, std::int64_t rows, std::int64_t features,
+                float* out) noexcept {
+  widen(x, stride, rows, features, out);
 }

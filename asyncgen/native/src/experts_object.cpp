@@ -87,9 +87,12 @@ void spread(const Experts& experts, const Rows& x, const Space& space) noexcept 
   if (experts.gate_up->kind == Kind::FLOAT32) {
     spread_f32({reinterpret_cast<const float*>(x.data), x.stride, x.count, chosen, features,
                 space.places, weights, reinterpret_cast<float*>(space.pairs)});
-  } else {
+  } else if (experts.gate_up->kind == Kind::BFLOAT16) {
     spread_bf16({reinterpret_cast<const bf16*>(x.data), x.stride, x.count, chosen, features,
                  space.places, weights, reinterpret_cast<bf16*>(space.pairs)});
+  } else {
+    spread_f16({reinterpret_cast<const f16*>(x.data), x.stride, x.count, chosen, features,
+                space.places, weights, reinterpret_cast<f16*>(space.pairs)});
   }
 }
 
@@ -347,8 +350,10 @@ void mix_experts(const Experts& experts, const Rows& x, const Rows& stream, char
     std::copy_n(ids, pairs, space.ids);
     std::copy_n(weights, pairs, space.weights);
   } else {
-    if (!is_wide) {
+    if (experts.gate_up->kind == Kind::BFLOAT16) {
       widen_rows(reinterpret_cast<const bf16*>(x.data), x.stride, rows, features, space.wide);
+    } else if (!is_wide) {
+      widen_rows(reinterpret_cast<const f16*>(x.data), x.stride, rows, features, space.wide);
     }
     const Rows wide = is_wide ? x : Rows(reinterpret_cast<char*>(space.wide), features, rows);
     const std::int64_t outputs = experts.router->outputs;
@@ -384,8 +389,10 @@ void mix_experts(const Experts& experts, const Rows& x, const Rows& stream, char
   }
   if (is_wide) {
     mix_f32(mixture_of<float>(experts, given, space));
-  } else {
+  } else if (experts.gate_up->kind == Kind::BFLOAT16) {
     mix_bf16(mixture_of<bf16>(experts, given, space));
+  } else {
+    mix_f16(mixture_of<f16>(experts, given, space));
   }
   if (experts.leave == nullptr) return;
   multiply(*experts.leave, given, stream, ADD);

@@ -74,8 +74,10 @@ struct GriffinMixer : Mixer {
     begin(space, layer, runs);
     if (kind == Kind::FLOAT32) {
       advance_griffin_f32(griffin_of<float>(space, layer, runs));
-    } else {
+    } else if (kind == Kind::BFLOAT16) {
       advance_griffin_bf16(griffin_of<bf16>(space, layer, runs));
+    } else {
+      advance_griffin_f16(griffin_of<f16>(space, layer, runs));
     }
     multiply(*leave, Rows(space.gated, channels(), x.count), out, use);
   }

@@ -7,7 +7,7 @@
 #include <cstdint>
 
 using bf16 = std::uint16_t;  // the upper half of a float's bits
-struct f16 {                 // of IEEE 754; weights alone come in it
+struct f16 {                 // of IEEE 754: it is widened to be computed with, and rounded behind
   std::uint16_t bits;
 };
 
@@ -52,6 +52,7 @@ struct Product {
 void linear_f32(const Product<float>& product) noexcept;
 void linear_f32(const Product<float, bf16>& product) noexcept;
 void linear_f32(const Product<float, f16>& product) noexcept;
+void linear_f16(const Product<f16>& product) noexcept;
 void linear_bf16(const Product<bf16>& product) noexcept;
 void linear_bf16_amx(const Product<bf16>& product) noexcept;
 
@@ -76,6 +77,7 @@ std::int64_t pieces_of(std::int64_t rows, std::int64_t outputs);
 void linear_f32(const Grouped<float>& products) noexcept;
 void linear_f32(const Grouped<float, bf16>& products) noexcept;
 void linear_f32(const Grouped<float, f16>& products) noexcept;
+void linear_f16(const Grouped<f16>& products) noexcept;
 void linear_bf16(const Grouped<bf16>& products) noexcept;
 void linear_bf16_amx(const Grouped<bf16>& products) noexcept;
 
@@ -118,6 +120,7 @@ struct Spread {
 
 void spread_f32(const Spread<float>& spread) noexcept;
 void spread_bf16(const Spread<bf16>& spread) noexcept;
+void spread_f16(const Spread<f16>& spread) noexcept;
 
 // Adds to each row of a stream the weighted sum of what its experts gave, in their order, and what
 // an expert of all gave, if there is one.
@@ -135,9 +138,12 @@ struct Mixture {
 
 void mix_f32(const Mixture<float>& mixture) noexcept;
 void mix_bf16(const Mixture<bf16>& mixture) noexcept;
+void mix_f16(const Mixture<f16>& mixture) noexcept;
 
 // Rows in float32.
 void widen_rows(const bf16* x, std::int64_t stride, std::int64_t rows, std::int64_t features,
+                float* out) noexcept;
+void widen_rows(const f16* x, std::int64_t stride, std::int64_t rows, std::int64_t features,
                 float* out) noexcept;
 
 // Norm of `groups` times `features` values of each row, with a weight for each of them: by their
@@ -157,6 +163,7 @@ struct Normalisation {
 
 void norm_f32(const Normalisation<float>& norm) noexcept;
 void norm_bf16(const Normalisation<bf16>& norm) noexcept;
+void norm_f16(const Normalisation<f16>& norm) noexcept;
 
 // Scales rows in place, and adds them to those of a stream.
 template <typename T>
@@ -170,6 +177,7 @@ struct Addition {
 
 void add_f32(const Addition<float>& addition) noexcept;
 void add_bf16(const Addition<bf16>& addition) noexcept;
+void add_f16(const Addition<f16>& addition) noexcept;
 
 // Rotary positions of the first `turned` heads of each token, in place. Cosines and sines are
 // [tokens, 2, head_dim / 2], the sines of first halves negated. Of these heads the first `scaled`
@@ -186,6 +194,7 @@ struct Rotation {
 
 void rotate_f32(const Rotation<float>& rotation) noexcept;
 void rotate_bf16(const Rotation<bf16>& rotation) noexcept;
+void rotate_f16(const Rotation<f16>& rotation) noexcept;
 
 // Multiplies rows by the sigmoid of gates, in place.
 template <typename T>
@@ -198,6 +207,7 @@ struct Gates {
 
 void pass_gates_f32(const Gates<float>& gates) noexcept;
 void pass_gates_bf16(const Gates<bf16>& gates) noexcept;
+void pass_gates_f16(const Gates<f16>& gates) noexcept;
 
 // Bans tokens of some rows: the score becomes -inf wherever the bit of a token is not set.
 struct Ban {
@@ -274,12 +284,16 @@ struct Division {
 
 Division divide_f32(const Attention<float>& attention) noexcept;
 Division divide_bf16(const Attention<bf16>& attention) noexcept;
+Division divide_f16(const Attention<f16>& attention) noexcept;
 
 // `memory` has as many floats as the division says.
 void attend_f32(const Attention<float>& step, const Division& division, float* memory) noexcept;
 void attend_bf16(const Attention<bf16>& step, const Division& division, float* memory) noexcept;
+void attend_f16(const Attention<f16>& step, const Division& division, float* memory) noexcept;
 void attend_codes_f32(const Attention<Coded<float>>& step, const Division& division,
                       float* memory) noexcept;
 void attend_codes_bf16(const Attention<Coded<bf16>>& step, const Division& division,
                        float* memory) noexcept;
+void attend_codes_f16(const Attention<Coded<f16>>& step, const Division& division,
+                      float* memory) noexcept;
 void attend_bf16_amx(const Attention<bf16>& step, const Division& division, float* memory) noexcept;

@@ -23,3 +23,4 @@ void activate(const Activation<T>& activation) {
 
 void activate_f32(const Activation<float>& activation) noexcept { activate(activation); }
 void activate_bf16(const Activation<bf16>& activation) noexcept { activate(activation); }
+void activate_f16(const Activation<f16>& activation) noexcept { activate(activation); }

@@ -67,8 +67,10 @@ struct LightningMixer : Mixer {
     multiply(*enter, x, Rows(space.wide, enter->outputs, x.count), STORE);
     if (is_wide) {
       activate_f32(activation_of<float>(space, x.count));
-    } else {
+    } else if (kind == Kind::BFLOAT16) {
       activate_bf16(activation_of<bf16>(space, x.count));
+    } else {
+      activate_f16(activation_of<f16>(space, x.count));
     }
     std::fill_n(space.steps, x.count * heads, 1.0f);
     for (std::int64_t row = 0; row < x.count; ++row) {
@@ -82,8 +84,10 @@ struct LightningMixer : Mixer {
     normalise(*norm, found, found);
     if (is_wide) {
       gate_f32(gating_of<float>(space, x.count));
-    } else {
+    } else if (kind == Kind::BFLOAT16) {
       gate_bf16(gating_of<bf16>(space, x.count));
+    } else {
+      gate_f16(gating_of<f16>(space, x.count));
     }
     multiply(*leave, Rows(space.gated, width, x.count), out, use);
   }

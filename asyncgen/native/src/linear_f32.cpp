@@ -1,6 +1,7 @@
-// Products in float32: a panel's outputs side by side in two vectors, one row's input at a time
-// against both. Each weight is read once from memory for all rows; one of 16 bits is widened on the
-// way, which is exact, so that the sums are those of the same weight in float32.
+// Products in float32, and of rows in float16, which are widened and whose products are rounded
+// once: a panel's outputs side by side in two vectors, one row's input at a time against both. Each
+// weight is read once from memory for all rows; one of 16 bits is widened on the way, which is
+// exact, so that the sums are those of the same weight in float32.
 
 #include "products.h"
 
@@ -8,6 +9,9 @@ namespace {
 
 // Rows at a time: two accumulators each, of 32 registers.
 constexpr int MOST_ROWS = 12;
+
+// Inputs of rows in float16 that are widened together.
+constexpr std::int64_t WIDENED = 256;
 
 // How far ahead of its use a panel is fetched, in bytes: processors stop fetching ahead at each 4 KB.
 template <typename W>
@@ -31,13 +35,11 @@ void load_halves(const f16* from, f32x16& low, f32x16& high) {
   high = _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)(from + LANES)));
 }
 
+// Adds the products of so many inputs of some rows, which are `stride` floats apart.
 template <int ROWS, typename W>
-void block(const Product<float, W>& product, std::int64_t first, std::int64_t panel) {
-  f32x16 low[ROWS], high[ROWS];
-  for (int row = 0; row < ROWS; ++row) low[row] = high[row] = _mm512_setzero_ps();
-  const std::int64_t x_stride = product.x_stride, inputs = product.inputs;
-  const float* from = product.x + first * x_stride;
-  const W* w = product.weight + panel * PANEL * inputs;
+[[gnu::always_inline]] inline void add_inputs(f32x16 (&low)[ROWS], f32x16 (&high)[ROWS],
+                                              const float* from, std::int64_t stride,
+                                              std::int64_t inputs, const W* w) {
   for (std::int64_t k = 0; k < inputs; ++k, w += PANEL) {
     const char* ahead = reinterpret_cast<const char*>(w) + AHEAD<W>;
     _mm_prefetch(ahead, _MM_HINT_T0);
@@ -46,11 +48,46 @@ void block(const Product<float, W>& product, std::int64_t first, std::int64_t pa
     load_halves(w, w_low, w_high);
 #pragma GCC unroll 12
     for (int row = 0; row < ROWS; ++row) {
-      const f32x16 value = _mm512_set1_ps(from[row * x_stride + k]);
+      const f32x16 value = _mm512_set1_ps(from[row * stride + k]);
       low[row] = _mm512_fmadd_ps(value, w_low, low[row]);
       high[row] = _mm512_fmadd_ps(value, w_high, high[row]);
     }
   }
+}
+
+template <int ROWS, typename W>
+[[gnu::always_inline]] inline void add_rows(f32x16 (&low)[ROWS], f32x16 (&high)[ROWS],
+                                            const float* from, std::int64_t stride,
+                                            std::int64_t inputs, const W* w) {
+  add_inputs(low, high, from, stride, inputs, w);
+}
+
+// Rows in float16 are widened a part of their inputs after another, which stay in the innermost
+// cache.
+template <int ROWS, typename W>
+[[gnu::always_inline]] inline void add_rows(f32x16 (&low)[ROWS], f32x16 (&high)[ROWS],
+                                            const f16* from, std::int64_t stride,
+                                            std::int64_t inputs, const W* w) {
+  alignas(64) float wide[ROWS * WIDENED];
+  for (std::int64_t first = 0; first < inputs; first += WIDENED) {
+    const std::int64_t count = inputs - first < WIDENED ? inputs - first : WIDENED;
+    for (int row = 0; row < ROWS; ++row) {
+      for (std::int64_t k = 0; k < count; k += LANES) {
+        copy_lanes(from + row * stride + first + k, first_lanes(count - k),
+                   wide + row * WIDENED + k);
+      }
+    }
+    add_inputs(low, high, wide, WIDENED, count, w + first * PANEL);
+  }
+}
+
+template <int ROWS, typename T, typename W>
+void block(const Product<T, W>& product, std::int64_t first, std::int64_t panel) {
+  f32x16 low[ROWS], high[ROWS];
+  for (int row = 0; row < ROWS; ++row) low[row] = high[row] = _mm512_setzero_ps();
+  const T* from = product.x + first * product.x_stride;
+  const W* w = product.weight + panel * PANEL * product.inputs;
+  add_rows(low, high, from, product.x_stride, product.inputs, w);
   for (int row = 0; row < ROWS; ++row) {
     use_result(product, low[row], high[row], first + row, panel);
   }
@@ -76,3 +113,5 @@ void linear_f32(const Product<float, f16>& product) noexcept { multiply(product)
 void linear_f32(const Grouped<float>& products) noexcept { multiply(products); }
 void linear_f32(const Grouped<float, bf16>& products) noexcept { multiply(products); }
 void linear_f32(const Grouped<float, f16>& products) noexcept { multiply(products); }
+void linear_f16(const Product<f16>& product) noexcept { multiply(product); }
+void linear_f16(const Grouped<f16>& products) noexcept { multiply(products); }

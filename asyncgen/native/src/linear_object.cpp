@@ -66,7 +66,7 @@ PyObject* make(PyTypeObject* type, PyObject* args, PyObject* keywords) {
   }
   const std::int64_t filled = (outputs + PANEL - 1) / PANEL * PANEL;
   const std::int64_t wide =
-      made.kind == Kind::FLOAT32 ? inputs : (inputs + PANEL - 1) / PANEL * PANEL;
+      made.kind == Kind::BFLOAT16 ? (inputs + PANEL - 1) / PANEL * PANEL : inputs;
   if (!view.is_cpu || !view.is_dense_from(0) || !has_elements(view, {matrices, filled, wide}) ||
       (is_gated && outputs % 2 != 0)) {
     return refuse("the weight is", weight,
@@ -205,8 +205,10 @@ PyObject* look_up(PyObject* self, PyObject* const* args) {
     }
     if (linear.kind == Kind::FLOAT32) {
       packed_row(linear.packed[0], linear.inputs, id, out.as<float>() + row * linear.inputs);
-    } else {
+    } else if (linear.kind == Kind::BFLOAT16) {
       packed_row(linear.packed[0], linear.inputs, id, out.as<bf16>() + row * linear.inputs);
+    } else {
+      packed_row(linear.packed[0], linear.inputs, id, out.as<f16>() + row * linear.inputs);
     }
   }
   return Py_NewRef(args[1]);
@@ -238,6 +240,8 @@ void multiply(const Linear& linear, const Rows& x, const Rows& out, Use use) noe
     linear_f32(product_of<float, f16>(linear, x, out, use));
   } else if (linear.kind == Kind::FLOAT32) {
     linear_f32(product_of<float>(linear, x, out, use));
+  } else if (linear.kind == Kind::FLOAT16) {
+    linear_f16(product_of<f16>(linear, x, out, use));
   } else if (linear.uses_tiles) {
     linear_bf16_amx(product_of<bf16>(linear, x, out, use));
   } else {
@@ -255,6 +259,8 @@ void multiply(const Linear& linear, const Rows& x, const Rows& out, const Gate& 
     linear_f32(grouped<float, f16>(linear, x, out, gate, groups));
   } else if (linear.kind == Kind::FLOAT32) {
     linear_f32(grouped<float>(linear, x, out, gate, groups));
+  } else if (linear.kind == Kind::FLOAT16) {
+    linear_f16(grouped<f16>(linear, x, out, gate, groups));
   } else if (linear.uses_tiles) {
     linear_bf16_amx(grouped<bf16>(linear, x, out, gate, groups));
   } else {

@@ -130,7 +130,7 @@ void multiply_by(const Work& work, const Product<T, PackedLayout>& all, char* me
 
 template <typename T, typename Work>
 void multiply(const Work& work, const Product<T, PackedLayout>& all, char* memory) {
-  if constexpr (sizeof(T) == sizeof(bf16)) {
+  if constexpr (std::is_same_v<T, bf16>) {
     if (all.weight->takes_bytes) return multiply_by<Bytes>(work, all, memory);
   }
   multiply_by<Words>(work, all, memory);
@@ -145,7 +145,10 @@ int number_at(const PackedLayout& layout, const char* at, std::int64_t column, s
 }
 
 inline void store_one(float* to, float value) { *to = value; }
-inline void store_one(bf16* to, float value) { store(to, 1, _mm512_set1_ps(value)); }
+template <typename T>
+void store_one(T* to, float value) {
+  store(to, 1, _mm512_set1_ps(value));
+}
 
 template <typename T>
 void look_up(const PackedLayout& layout, std::int64_t inputs, std::int64_t output, T* out) {
@@ -180,15 +183,26 @@ void packed_row(const PackedLayout& layout, std::int64_t inputs, std::int64_t ou
   look_up(layout, inputs, output, out);
 }
 
+void packed_row(const PackedLayout& layout, std::int64_t inputs, std::int64_t output,
+                f16* out) noexcept {
+  look_up(layout, inputs, output, out);
+}
+
 void linear_packed(const Product<float, PackedLayout>& product, char* memory) noexcept {
   multiply(product, product, memory);
 }
 void linear_packed(const Product<bf16, PackedLayout>& product, char* memory) noexcept {
   multiply(product, product, memory);
 }
+void linear_packed(const Product<f16, PackedLayout>& product, char* memory) noexcept {
+  multiply(product, product, memory);
+}
 void linear_packed(const Grouped<float, PackedLayout>& products, char* memory) noexcept {
   multiply(products, products.all, memory);
 }
 void linear_packed(const Grouped<bf16, PackedLayout>& products, char* memory) noexcept {
+  multiply(products, products.all, memory);
+}
+void linear_packed(const Grouped<f16, PackedLayout>& products, char* memory) noexcept {
   multiply(products, products.all, memory);
 }

@@ -47,13 +47,17 @@ inline std::int64_t packed_bytes(const PackedLayout& layout, std::int64_t rows) 
 // `memory` has as many bytes as all rows need.
 void linear_packed(const Product<float, PackedLayout>& product, char* memory) noexcept;
 void linear_packed(const Product<bf16, PackedLayout>& product, char* memory) noexcept;
+void linear_packed(const Product<f16, PackedLayout>& product, char* memory) noexcept;
 
 // The same for groups of rows: each matrix has a layout of its own, all alike, one behind the other.
 void linear_packed(const Grouped<float, PackedLayout>& products, char* memory) noexcept;
 void linear_packed(const Grouped<bf16, PackedLayout>& products, char* memory) noexcept;
+void linear_packed(const Grouped<f16, PackedLayout>& products, char* memory) noexcept;
 
 // The values of one output, a row of the matrix [out, in] that is not gated.
 void packed_row(const PackedLayout& layout, std::int64_t inputs, std::int64_t output,
                 float* out) noexcept;
 void packed_row(const PackedLayout& layout, std::int64_t inputs, std::int64_t output,
                 bf16* out) noexcept;
+void packed_row(const PackedLayout& layout, std::int64_t inputs, std::int64_t output,
+                f16* out) noexcept;

@@ -78,8 +78,10 @@ void convolve(const Window& window, Kind kind, const char* x, std::int64_t strid
               char* rounded) noexcept {
   if (kind == Kind::FLOAT32) {
     convolve_f32(convolution_of<float>(window, x, stride, factors, layer, runs, out, rounded));
-  } else {
+  } else if (kind == Kind::BFLOAT16) {
     convolve_bf16(convolution_of<bf16>(window, x, stride, factors, layer, runs, out, rounded));
+  } else {
+    convolve_f16(convolution_of<f16>(window, x, stride, factors, layer, runs, out, rounded));
   }
 }
 

@@ -55,9 +55,11 @@ bool read_kind(PyObject* dtype, Kind& kind) {
     kind = Kind::FLOAT32;
   } else if (is_dtype && PyUnicode_CompareWithASCIIString(text.get(), "torch.bfloat16") == 0) {
     kind = Kind::BFLOAT16;
+  } else if (is_dtype && PyUnicode_CompareWithASCIIString(text.get(), "torch.float16") == 0) {
+    kind = Kind::FLOAT16;
   } else {
-    PyErr_Format(PyExc_ValueError, "dtype is %R and must be torch.float32 or torch.bfloat16",
-                 dtype);
+    PyErr_Format(PyExc_ValueError,
+                 "dtype is %R and must be torch.float32, torch.bfloat16 or torch.float16", dtype);
     return false;
   }
   return true;

@@ -33,9 +33,9 @@ class Reference {
 };
 
 // What kernels compute with.
-enum class Kind { FLOAT32, BFLOAT16 };
+enum class Kind { FLOAT32, BFLOAT16, FLOAT16 };
 
-// Reads torch.float32 or torch.bfloat16; anything else raises ValueError.
+// Reads torch.float32, torch.bfloat16 or torch.float16; anything else raises ValueError.
 bool read_kind(PyObject* dtype, Kind& kind);
 
 // Whether an object is torch's dtype of a name, such as "torch.uint8".

@@ -87,7 +87,7 @@ void quantise_row(const T* row, const PackedLayout& layout, std::int64_t inputs,
   };
   for (std::int64_t group = 0; group < groups; ++group) {
     const std::int64_t at = group * layout.group;
-    if constexpr (sizeof(T) == sizeof(bf16)) {
+    if constexpr (std::is_same_v<T, bf16>) {
       if (layout.order == nullptr) {
         scales[group] = largest_of(row, at, end_of(group));
         continue;

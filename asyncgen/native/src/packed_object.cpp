@@ -284,8 +284,10 @@ PyMethodDef functions[] = {
 void multiply_packed(const Linear& linear, const Rows& x, const Rows& out, Use use) noexcept {
   if (linear.kind == Kind::FLOAT32) {
     multiply_rows<float>(linear, x, out, use);
-  } else {
+  } else if (linear.kind == Kind::BFLOAT16) {
     multiply_rows<bf16>(linear, x, out, use);
+  } else {
+    multiply_rows<f16>(linear, x, out, use);
   }
 }
 
@@ -293,8 +295,10 @@ void multiply_packed(const Linear& linear, const Rows& x, const Rows& out, const
                      const Groups& groups) noexcept {
   if (linear.kind == Kind::FLOAT32) {
     multiply_groups<float>(linear, x, out, gate, groups);
-  } else {
+  } else if (linear.kind == Kind::BFLOAT16) {
     multiply_groups<bf16>(linear, x, out, gate, groups);
+  } else {
+    multiply_groups<f16>(linear, x, out, gate, groups);
   }
 }
 

@@ -1,4 +1,4 @@
-// What products of either dtype share: the work of each thread, and what becomes of a result.
+// What products of all dtypes share: the work of each thread, and what becomes of a result.
 #pragma once
 
 #include "check.h"

@@ -140,9 +140,12 @@ void ban_f32(const Ban& ban) noexcept {
 
 void norm_f32(const Normalisation<float>& norm) noexcept { normalise(norm); }
 void norm_bf16(const Normalisation<bf16>& norm) noexcept { normalise(norm); }
+void norm_f16(const Normalisation<f16>& norm) noexcept { normalise(norm); }
 
 void add_f32(const Addition<float>& addition) noexcept { add(addition); }
 void add_bf16(const Addition<bf16>& addition) noexcept { add(addition); }
+void add_f16(const Addition<f16>& addition) noexcept { add(addition); }
 
 void rotate_f32(const Rotation<float>& rotation) noexcept { rotate(rotation); }
 void rotate_bf16(const Rotation<bf16>& rotation) noexcept { rotate(rotation); }
+void rotate_f16(const Rotation<f16>& rotation) noexcept { rotate(rotation); }

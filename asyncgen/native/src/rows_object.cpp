@@ -229,8 +229,10 @@ PyMethodDef functions[] = {
 void normalise(const Norm& norm, const Rows& x, const Rows& out) noexcept {
   if (norm.kind == Kind::FLOAT32) {
     norm_f32(normalisation_of<float>(norm, x, out));
-  } else {
+  } else if (norm.kind == Kind::BFLOAT16) {
     norm_bf16(normalisation_of<bf16>(norm, x, out));
+  } else {
+    norm_f16(normalisation_of<f16>(norm, x, out));
   }
 }
 
@@ -239,9 +241,12 @@ void add_rows(Kind kind, const Rows& x, std::int64_t features, float scale,
   if (kind == Kind::FLOAT32) {
     add_f32({reinterpret_cast<float*>(x.data), x.stride,
              reinterpret_cast<float*>(stream.data), stream.stride, x.count, features, scale});
-  } else {
+  } else if (kind == Kind::BFLOAT16) {
     add_bf16({reinterpret_cast<bf16*>(x.data), x.stride,
               reinterpret_cast<bf16*>(stream.data), stream.stride, x.count, features, scale});
+  } else {
+    add_f16({reinterpret_cast<f16*>(x.data), x.stride, reinterpret_cast<f16*>(stream.data),
+             stream.stride, x.count, features, scale});
   }
 }
 
@@ -249,9 +254,12 @@ void pass_gates(Kind kind, const Rows& x, const Rows& gates, std::int64_t featur
   if (kind == Kind::FLOAT32) {
     pass_gates_f32({reinterpret_cast<float*>(x.data), x.stride,
                     reinterpret_cast<const float*>(gates.data), gates.stride, x.count, features});
-  } else {
+  } else if (kind == Kind::BFLOAT16) {
     pass_gates_bf16({reinterpret_cast<bf16*>(x.data), x.stride,
                      reinterpret_cast<const bf16*>(gates.data), gates.stride, x.count, features});
+  } else {
+    pass_gates_f16({reinterpret_cast<f16*>(x.data), x.stride,
+                    reinterpret_cast<const f16*>(gates.data), gates.stride, x.count, features});
   }
 }
 
@@ -277,8 +285,10 @@ void turn_heads(const Rotary& rotary, const Rows& heads, std::int64_t turned,
                 const Angles& angles) noexcept {
   if (rotary.kind == Kind::FLOAT32) {
     rotate_f32(rotation_of<float>(heads, turned, angles));
-  } else {
+  } else if (rotary.kind == Kind::BFLOAT16) {
     rotate_bf16(rotation_of<bf16>(heads, turned, angles));
+  } else {
+    rotate_f16(rotation_of<f16>(heads, turned, angles));
   }
 }
 

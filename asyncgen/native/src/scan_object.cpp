@@ -65,8 +65,10 @@ struct Dual : Mixer {
     const std::int64_t width = enter->outputs;
     if (kind == Kind::FLOAT32) {
       scale_columns_f32({reinterpret_cast<float*>(space.wide), width, rows, width, factors});
-    } else {
+    } else if (kind == Kind::BFLOAT16) {
       scale_columns_bf16({reinterpret_cast<bf16*>(space.wide), width, rows, width, factors});
+    } else {
+      scale_columns_f16({reinterpret_cast<f16*>(space.wide), width, rows, width, factors});
     }
   }
 
@@ -80,8 +82,10 @@ struct Dual : Mixer {
              space.convolved, nullptr);
     if (kind == Kind::FLOAT32) {
       make_steps_f32(steps_of<float>(space, x.count));
-    } else {
+    } else if (kind == Kind::BFLOAT16) {
       make_steps_bf16(steps_of<bf16>(space, x.count));
+    } else {
+      make_steps_f16(steps_of<f16>(space, x.count));
     }
     const float* const sides = space.convolved + channels();
     scan_states({layer.states_at, space.convolved, sides, sides + groups * numbers,
@@ -93,8 +97,10 @@ struct Dual : Mixer {
     }
     if (kind == Kind::FLOAT32) {
       gate_f32(gating_of<float>(space, x.count));
-    } else {
+    } else if (kind == Kind::BFLOAT16) {
       gate_bf16(gating_of<bf16>(space, x.count));
+    } else {
+      gate_f16(gating_of<f16>(space, x.count));
     }
     const Rows gated(space.gated, channels(), x.count);
     if (norm != nullptr && !norms_first) normalise(*norm, gated, gated);
@@ -177,8 +183,10 @@ struct Selective : Mixer {
     multiply(*low, selected(0), Rows(space.low, channels(), x.count), STORE);
     if (is_wide) {
       select_f32(selection_of<float>(space, layer, runs));
-    } else {
+    } else if (kind == Kind::BFLOAT16) {
       select_bf16(selection_of<bf16>(space, layer, runs));
+    } else {
+      select_f16(selection_of<f16>(space, layer, runs));
     }
     multiply(*leave, Rows(space.gated, channels(), x.count), out, use);
   }

@@ -33,6 +33,7 @@ struct Convolution {
 
 void convolve_f32(const Convolution<float>& convolution) noexcept;
 void convolve_bf16(const Convolution<bf16>& convolution) noexcept;
+void convolve_f16(const Convolution<f16>& convolution) noexcept;
 
 // Steps of time of heads, and what they keep of a state:
 // steps = min(max(softplus(x + bias), least), most) and kept = exp(steps * decay).
@@ -47,6 +48,7 @@ struct Steps {
 
 void make_steps_f32(const Steps<float>& steps) noexcept;
 void make_steps_bf16(const Steps<bf16>& steps) noexcept;
+void make_steps_f16(const Steps<f16>& steps) noexcept;
 
 // The recurrence h = kept h + steps x B, y = C h + skip x of heads whose channels share a decay.
 struct Scan {
@@ -82,6 +84,7 @@ struct Selection {
 
 void select_f32(const Selection<float>& selection) noexcept;
 void select_bf16(const Selection<bf16>& selection) noexcept;
+void select_f16(const Selection<f16>& selection) noexcept;
 
 // The gated delta rule M = kept M, M = M + rate (v - M k) k', y = M q.
 struct Delta {
@@ -110,6 +113,7 @@ struct Rates {
 
 void make_rates_f32(const Rates<float>& rates) noexcept;
 void make_rates_bf16(const Rates<bf16>& rates) noexcept;
+void make_rates_f16(const Rates<f16>& rates) noexcept;
 
 // The gated recurrent unit h = a h + root(1 - a^2) sigmoid(x I) x, a = exp(decay sigmoid(x D)), of
 // blocks of channels, with a gate of what is read: out = h gelu(gate).
@@ -130,6 +134,7 @@ struct Griffin {
 
 void advance_griffin_f32(const Griffin<float>& griffin) noexcept;
 void advance_griffin_bf16(const Griffin<bf16>& griffin) noexcept;
+void advance_griffin_f16(const Griffin<f16>& griffin) noexcept;
 
 // out = silu(x).
 template <typename T>
@@ -141,6 +146,7 @@ struct Activation {
 
 void activate_f32(const Activation<float>& activation) noexcept;
 void activate_bf16(const Activation<bf16>& activation) noexcept;
+void activate_f16(const Activation<f16>& activation) noexcept;
 
 // Multiplies columns of rows by a factor each, in place.
 template <typename T>
@@ -152,6 +158,7 @@ struct Columns {
 
 void scale_columns_f32(const Columns<float>& columns) noexcept;
 void scale_columns_bf16(const Columns<bf16>& columns) noexcept;
+void scale_columns_f16(const Columns<f16>& columns) noexcept;
 
 // out = scale * x * act(gate), and act is
 enum class Passing { PLAIN, SILU, SIGMOID };
@@ -168,3 +175,4 @@ struct Gating {
 
 void gate_f32(const Gating<float>& gating) noexcept;
 void gate_bf16(const Gating<bf16>& gating) noexcept;
+void gate_f16(const Gating<f16>& gating) noexcept;

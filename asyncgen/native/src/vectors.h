@@ -42,12 +42,30 @@ inline void store(bf16* to, __mmask16 lanes, f32x16 value) {
   _mm256_mask_storeu_epi16(to, lanes, _mm512_cvtepi32_epi16(all));
 }
 
+inline f32x16 load(const f16* from, __mmask16 lanes) {
+  return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(lanes, from));
+}
+
+// Rounds to the nearest, ties to even; what is too large becomes infinite, NaN stays NaN.
+inline void store(f16* to, __mmask16 lanes, f32x16 value) {
+  const __m256i halves = _mm512_cvtps_ph(value, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  _mm256_mask_storeu_epi16(to, lanes, halves);
+}
+
 inline void copy_lanes(const float* from, __mmask16 lanes, float* to) {
   _mm512_mask_storeu_ps(to, lanes, _mm512_maskz_loadu_ps(lanes, from));
 }
 
 inline void copy_lanes(const bf16* from, __mmask16 lanes, bf16* to) {
   _mm256_mask_storeu_epi16(to, lanes, _mm256_maskz_loadu_epi16(lanes, from));
+}
+
+inline void copy_lanes(const f16* from, __mmask16 lanes, f16* to) {
+  _mm256_mask_storeu_epi16(to, lanes, _mm256_maskz_loadu_epi16(lanes, from));
+}
+
+inline void copy_lanes(const f16* from, __mmask16 lanes, float* to) {
+  store(to, lanes, load(from, lanes));
 }
 
 inline void copy_lanes(const std::int8_t* from, __mmask16 lanes, std::int8_t* to) {

@@ -52,7 +52,9 @@ NOT_IN_ONE_CALL = {
     "nanochat",
     "olmo",
 }
-DTYPES = [dtype for dtype in (torch.float32, torch.bfloat16) if native.supports(dtype)]
+DTYPES = [
+    dtype for dtype in (torch.float32, torch.bfloat16, torch.float16) if native.supports(dtype)
+]
 
 
 @pytest.fixture(autouse=True)

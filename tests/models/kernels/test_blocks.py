@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.skipif(native.kernels is None, reason="our own kernels do not run here")
 
-DTYPES = [dtype for dtype in (torch.float32, torch.bfloat16) if native.supports(dtype)]
+DTYPES = [
+    dtype for dtype in (torch.float32, torch.bfloat16, torch.float16) if native.supports(dtype)
+]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

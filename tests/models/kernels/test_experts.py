@@ -24,7 +24,8 @@ from asyncgen.models.kernels.routing import choose
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-DTYPES = [torch.float32, torch.bfloat16]
+NEAR = {torch.float32: 1e-4, torch.bfloat16: 0.02, torch.float16: 2.5e-3}
+DTYPES = list(NEAR)
 KERNELS = ["ours", "torch"]
 
 ROUTINGS: dict[str, tuple[Routing, bool]] = {
@@ -164,10 +165,9 @@ def check(experts: Experts, rows: int, dtype: torch.dtype) -> None:
     expected = plainly(experts, x)
     stream = torch.ones(rows, 40, dtype=dtype)
     experts.add_to(stream, x)
-    loose = dtype == torch.bfloat16
+    near = NEAR[dtype]
     size = float(expected.abs().max())
-    near = size * (0.02 if loose else 1e-4)
-    close(stream.double(), expected + 1, atol=near, rtol=0.02 if loose else 1e-4)
+    close(stream.double(), expected + 1, atol=size * near, rtol=near)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -205,7 +205,6 @@ def test_experts_without_gates_and_of_rows_of_their_own(
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_choice_that_was_made_before(dtype: torch.dtype, kernels: str) -> None:
     experts = made(Routing(3, is_normalised=True), dtype=dtype)
-    loose = dtype == torch.bfloat16
     for rows in (1, 2, 7):
         x = torch.randn(rows, 40, generator=torch.Generator().manual_seed(rows)).to(dtype)
         logits = F.linear(x.double(), experts.router.dense_weight().double())
@@ -213,8 +212,8 @@ def test_a_choice_that_was_made_before(dtype: torch.dtype, kernels: str) -> None
         stream = torch.ones(rows, 40, dtype=dtype)
         experts.add_chosen(stream, x, ids, (2 * weights).float())
         expected = 2 * plainly(experts, x)
-        near = float(expected.abs().max()) * (0.02 if loose else 1e-4)
-        close(stream.double(), expected + 1, atol=near, rtol=0.02 if loose else 1e-4)
+        near, size = NEAR[dtype], float(expected.abs().max())
+        close(stream.double(), expected + 1, atol=size * near, rtol=near)
     if kernels == "ours":
         for wrong in (ids[:1], ids + 12, ids - 12):
             with pytest.raises(ValueError, match="ids are|there is no expert"):

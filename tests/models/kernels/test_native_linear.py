@@ -22,14 +22,13 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.skipif(native.kernels is None, reason="our own kernels do not run here")
 
 SIZES = [(1, 32), (31, 64), (32, 33), (33, 48), (5, 1), (64, 79), (100, 160), (192, 576)]
-DTYPES = [torch.float32, torch.bfloat16]
+DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 
 
 def close(found: torch.Tensor, expected: torch.Tensor) -> None:
-    loose = found.dtype == torch.bfloat16
-    torch.testing.assert_close(
-        found.double(), expected, atol=0.05 if loose else 1e-4, rtol=0.01 if loose else 1e-5
-    )
+    near = {torch.float32: (1e-4, 1e-5), torch.bfloat16: (0.05, 0.01), torch.float16: (1e-3, 1e-3)}
+    atol, rtol = near[found.dtype]
+    torch.testing.assert_close(found.double(), expected, atol=atol, rtol=rtol)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -20,7 +20,9 @@ pytestmark = pytest.mark.skipif(
     not supports_packed(torch.float32), reason="needs our kernels, for AVX-512 and VNNI"
 )
 
-DTYPES = [torch.float32, torch.bfloat16]
+DTYPES = [torch.float32, torch.bfloat16, torch.float16]
+ROUNDED = {torch.float32: 0.0, torch.bfloat16: 2**-8, torch.float16: 2**-11}
+"""What rounding a result in the end errs by."""
 SHAPES = [(5, 48, 32), (64, 96, 16), (70, 600, 32), (33, 72, 64), (32, 300, 128)]
 """Outputs, inputs and group: whole panels and parts of them, groups that are cut off."""
 
@@ -108,7 +110,7 @@ def test_products_are_those_of_the_formula(kind: str, dtype: torch.dtype) -> Non
             found, inputs = kernel.product(x).double(), rounded(weight, x)
             expected, most = inputs @ values.T, inputs.abs() @ values.abs().T
             # What is left is float32's rounding, and that of what comes out.
-            most = 2e-6 * most + (expected.abs() / 256 if dtype == torch.bfloat16 else 0)
+            most = 2e-6 * most + expected.abs() * ROUNDED[dtype]
             assert ((found - expected).abs() <= most).all()
 
 
@@ -125,8 +127,7 @@ def test_rounding_inputs_errs_by_half_a_step_of_a_group_at_most(
     sizes = by_groups(weight, values.abs()).sum(-1)
     bound = largest / (2 * most_of(weight, dtype)) @ sizes.T
     bound = 1.001 * bound + 2e-6 * (x.double().abs() @ values.abs().T)
-    if dtype == torch.bfloat16:
-        bound = bound + (exact.abs() + bound) / 256
+    bound = bound + (exact.abs() + bound) * ROUNDED[dtype]
     assert ((kernel.product(x).double() - exact).abs() <= bound).all()
 
 

@@ -20,7 +20,9 @@ from tests.models.build import random_model
 
 pytestmark = pytest.mark.skipif(native.kernels is None, reason="our own kernels do not run here")
 
-DTYPES = [dtype for dtype in (torch.float32, torch.bfloat16) if native.supports(dtype)]
+DTYPES = [
+    dtype for dtype in (torch.float32, torch.bfloat16, torch.float16) if native.supports(dtype)
+]
 COMMON = {"vocab_size": 61, "hidden_size": 32, "num_hidden_layers": 2}
 DUAL = {"model_type": "mamba2", "num_heads": 4, "head_dim": 16, "n_groups": 2}
 MAMBA = {"model_type": "mamba", "time_step_rank": 5}
@@ -115,6 +117,7 @@ LIGHTNING = {
     "num_attention_heads": 4,
     "num_key_value_heads": 1,
     "num_local_experts": 3,
+    "num_experts_per_tok": 3,  # all: a choice of some may hang by what is rounded
     "layer_types": ["linear_attention"] * 2,
     "linear_attn_beta_factor": 0.7,
 }
@@ -218,10 +221,11 @@ def mixed(core: Any, states: PackedStates, rows: list[Row], seed: int) -> list[T
 
 
 def assert_close(found: Tensor, expected: Tensor, dtype: torch.dtype) -> None:
-    """Compare as a whole where the model rounds to 8 bits between operators, else one by one."""
-    if dtype == torch.bfloat16:
+    """Compare as a whole where the model rounds between operators, else one by one."""
+    if dtype != torch.float32:
         away = (found.double() - expected.double()).norm()
-        assert away <= 0.02 * expected.double().norm()
+        near = 0.02 if dtype == torch.bfloat16 else 0.0025
+        assert away <= near * expected.double().norm()
     else:
         torch.testing.assert_close(found, expected, atol=2e-5, rtol=1e-4)
 

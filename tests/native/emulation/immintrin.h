@@ -76,6 +76,20 @@ inline float from_half(std::uint16_t bits) {
   return as<float>(as<std::uint32_t>(size) | sign);
 }
 
+// Rounds to the nearest such number, ties to even; NaN stays NaN.
+inline std::uint16_t to_half(float value) {
+  const std::uint32_t bits = as<std::uint32_t>(value);
+  const unsigned sign = bits >> 16 & 0x8000;
+  if (value != value) return static_cast<std::uint16_t>(sign | 0x7e00 | (bits >> 13 & 0x3ff));
+  const float size = as<float>(bits & 0x7fffffff);
+  if (size >= 65520.0f) return static_cast<std::uint16_t>(sign | 0x7c00);
+  int exponent;
+  std::frexp(size, &exponent);
+  const int last = size < 0x1p-14f ? -24 : exponent - 11;  // the power of two of the last place
+  const auto steps = static_cast<unsigned>(std::nearbyint(std::ldexp(size, -last)));
+  return static_cast<std::uint16_t>(sign | ((static_cast<unsigned>(last + 24) << 10) + steps));
+}
+
 inline float widened(std::uint16_t upper) { return as<float>(std::uint32_t{upper} << 16); }
 
 // Rounds to the nearest, ties to even; NaN stays NaN.
@@ -257,6 +271,11 @@ inline __m512 _mm512_cvtph_ps(__m256i a) {
   emulated::store(lanes, a);
   return emulated::as<__m512>(
       emulated::each<float>([&](unsigned lane) { return emulated::from_half(lanes[lane]); }));
+}
+inline __m256i _mm512_cvtps_ph(__m512 a, int) {
+  std::uint16_t lanes[16];
+  for (unsigned lane = 0; lane < 16; ++lane) lanes[lane] = emulated::to_half(a[lane]);
+  return emulated::load<__m256i>(lanes);
 }
 inline __m512 _mm512_permutex2var_ps(__m512 a, __m512i indices, __m512 b) {
   const auto from = emulated::as<emulated::Words>(indices);

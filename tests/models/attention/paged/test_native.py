@@ -23,18 +23,22 @@ from tests.models.build import random_config
 needs_kernels = pytest.mark.skipif(native.kernels is None, reason="no kernels of our own here")
 pytestmark = needs_kernels
 
-DTYPES = [dtype for dtype in (torch.float32, torch.bfloat16) if native.supports(dtype)]
+DTYPES = [
+    dtype for dtype in (torch.float32, torch.bfloat16, torch.float16) if native.supports(dtype)
+]
+
+OF_NAMES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
 
 
 def kernel_names() -> list[str]:
     """All kernels that this processor runs."""
-    names = [] if native.kernels is None else ["attend_f32"]
+    names = [] if native.kernels is None else ["attend_f32", "attend_f16"]
     if torch.bfloat16 in DTYPES:
         names.append("attend_bf16")
         if native.kernels is not None and native.kernels.features()["amx_bf16"]:
             names.append("attend_bf16_amx")
     if native.supports_packed_pages():
-        names += [f"attend_codes_{'f32' if one == torch.float32 else 'bf16'}" for one in DTYPES]
+        names += [f"attend_codes_{ending}" for ending, one in OF_NAMES.items() if one in DTYPES]
     return names
 
 
@@ -83,7 +87,7 @@ class Shape:
 
     @property
     def dtype(self) -> torch.dtype:
-        return torch.float32 if self.kernel.endswith("f32") else torch.bfloat16
+        return OF_NAMES[self.kernel.removesuffix("_amx").rpartition("_")[2]]
 
     @property
     def is_packed(self) -> bool:
@@ -230,7 +234,7 @@ def plainly(shape: Shape, heads: Tensor, first: int = 0) -> Plain:
 def close(shape: Shape, found: Tensor, plain: Plain) -> None:
     expected = plain.result
     if shape.is_packed:  # queries are rounded to 16 bits
-        rounded = 2**-8 if found.dtype == torch.bfloat16 else 0.0
+        rounded = 0.0 if found.dtype == torch.float32 else torch.finfo(found.dtype).eps / 2
         torch.testing.assert_close(found.double(), expected, atol=5e-4, rtol=rounded)
     elif shape.kernel == "attend_bf16":  # weights are rounded, and the result
         error = (found.double() - expected).abs()
@@ -239,6 +243,8 @@ def close(shape: Shape, found: Tensor, plain: Plain) -> None:
         assert (error <= bound).all(), f"{(error - bound).max()} over the bound"
     elif found.dtype == torch.bfloat16:  # rounded once, in the end
         torch.testing.assert_close(found.double(), expected, atol=2e-5, rtol=2**-8)
+    elif found.dtype == torch.float16:  # likewise, and nothing before
+        torch.testing.assert_close(found.double(), expected, atol=3e-6, rtol=2**-11 + 1e-5)
     else:
         torch.testing.assert_close(found.double(), expected, atol=3e-6, rtol=1e-5)
 
@@ -408,6 +414,6 @@ def test_it_serves_pages_in_its_own_layout(dtype: torch.dtype) -> None:
     config = ModelConfig.from_hf(random_config("llama"))
     assert NativeAttention.serves(PagedStorage(config, 1, 4, dtype=dtype))
     assert not NativeAttention.serves(PagedStorage(config, 1, 4, heads_first=False))
-    assert not NativeAttention.serves(PagedStorage(config, 1, 4, dtype=torch.float16))
+    assert not NativeAttention.serves(PagedStorage(config, 1, 4, dtype=torch.float64))
     large = ModelConfig.from_hf(random_config("llama", head_dim=528))
     assert not NativeAttention.serves(PagedStorage(large, 1, 4, dtype=dtype))
