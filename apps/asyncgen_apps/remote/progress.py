@@ -11,11 +11,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from asyncgen import EngineDiedError, InvalidRequestError, TokenEvent
+from asyncgen_apps.remote.wire import unpacked
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from asyncgen_apps.remote.wire import Begun, Order
+    from asyncgen_apps.remote.wire import Begun, Order, Packed
 
 
 class LostStreamError(EngineDiedError):
@@ -102,15 +101,17 @@ class Progress:
             for row in self._rows.values():
                 row.ids_again, row.text_again = len(row.ids), len("".join(row.text))
 
-    def take(self, events: Iterable[TokenEvent]) -> list[TokenEvent]:
+    def take(self, given: Packed) -> list[TokenEvent]:
         """What is new of some events.
 
         Raises:
             LostStreamError: An answer that is run again is another one.
         """
         fresh = []
-        for event in events:
-            row = self._rows.setdefault(event.index, _Row())
+        for event in unpacked(given, self._offset):
+            row = self._rows.get(event.index)
+            if row is None:
+                row = self._rows[event.index] = _Row()
             if row.is_over:
                 continue  # it had ended before, and ends again with the same tokens
             kept = self._without_read(row, event)
@@ -125,7 +126,7 @@ class Progress:
                     kept = replace(kept, prompt_logprobs=None)
                 self._has_told_prompt = said = True
             if said or row.is_over:
-                fresh.append(replace(kept, time=kept.time + self._offset))
+                fresh.append(kept)
         return fresh
 
     def _without_read(self, row: _Row, event: TokenEvent) -> TokenEvent:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.ray, pytest.mark.soak, pytest.mark.timeout(1800)]
 
-STREAMS, TOKENS, ROUNDS = 16, 300, 3
+STREAMS, TOKENS, ROUNDS = 16, 300, 8
 TICK = os.sysconf("SC_CLK_TCK")
 
 
