@@ -123,8 +123,11 @@ class Pump:
                 call.close()
                 if not isinstance(error, OverloadedError):
                     raise
-                if self._progress.first is None or monotonic() > until:
+                if self._progress.first is None:
                     raise
+                if monotonic() > until:
+                    why = f"all engines were full for {PATIENCE:.0f} s"
+                    raise self._progress.lost(why) from error
             await anyio.sleep(_AGAIN_SECONDS)
 
     def _deliver(self, given: Packed) -> None:
