@@ -11,10 +11,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from asyncgen import EngineDiedError, InvalidRequestError, TokenEvent
-from asyncgen_apps.remote.wire import unpacked
 
 if TYPE_CHECKING:
-    from asyncgen_apps.remote.wire import Begun, Order, Packed
+    from collections.abc import Iterable
+
+    from asyncgen_apps.remote.wire import Begun, Order
 
 
 class LostStreamError(EngineDiedError):
@@ -63,6 +64,7 @@ class Progress:
     Attributes:
         first: How it began; ``None`` before that.
         num_lost: Engines that were lost since the last token.
+        offset: Seconds that the times of the newest engine are behind those of the answer.
     """
 
     def __init__(self, order: Order) -> None:
@@ -74,7 +76,7 @@ class Progress:
         self._order = order
         self._rows: dict[int, _Row] = {}
         self._is_repeated = self._has_told_prompt = False
-        self._offset = 0.0
+        self.offset = 0.0
         self.first: Begun | None = None
         self.num_lost = 0
 
@@ -101,14 +103,14 @@ class Progress:
             for row in self._rows.values():
                 row.ids_again, row.text_again = len(row.ids), len("".join(row.text))
 
-    def take(self, given: Packed) -> list[TokenEvent]:
+    def take(self, events: Iterable[TokenEvent]) -> list[TokenEvent]:
         """What is new of some events.
 
         Raises:
             LostStreamError: An answer that is run again is another one.
         """
         fresh = []
-        for event in unpacked(given, self._offset):
+        for event in events:
             row = self._rows.get(event.index)
             if row is None:
                 row = self._rows[event.index] = _Row()
@@ -154,7 +156,7 @@ class Progress:
     def lose(self, elapsed: float) -> None:
         """The engine is lost, so many seconds after the first one accepted the request."""
         self.num_lost += 1
-        self._offset = elapsed
+        self.offset = elapsed
 
     def order(self) -> Order:
         """What to ask for now: everything, or what is missing."""
@@ -163,7 +165,7 @@ class Progress:
             return self._order
         params["seed"] = first.seed
         if params.get("max_time") is not None:
-            params["max_time"] = max(params["max_time"] - self._offset, 0.001)
+            params["max_time"] = max(params["max_time"] - self.offset, 0.001)
         if not self._is_repeated and any(row.ids for row in self._rows.values()):
             given = _given(params.get("generated_ids"), len(first.position))
             params["generated_ids"] = [

@@ -11,7 +11,7 @@ import anyio
 
 from asyncgen import EngineClosedError, OverloadedError, Timing, TokenEvent, Usage
 from asyncgen_apps.remote.progress import Progress
-from asyncgen_apps.remote.wire import Begun, Failed, ReplicaLostError
+from asyncgen_apps.remote.wire import Begun, Failed, ReplicaLostError, unpacked
 
 if TYPE_CHECKING:
     from asyncgen_apps.remote.wire import Call, Calls, Item, Order, Packed
@@ -131,7 +131,8 @@ class Pump:
             await anyio.sleep(_AGAIN_SECONDS)
 
     def _deliver(self, given: Packed) -> None:
-        if not (events := self._progress.take(given)):
+        events = self._progress.take(unpacked(given, self._progress.offset))
+        if not events:
             return
         if (last := events[-1]).usage is not None:
             self._is_over = True
