@@ -117,7 +117,14 @@ def _read(config: Path) -> dict[str, Any]:
 
 def _run(settings: "RaySettings", host: str, port: int, ray_address: str) -> None:
     """Join or start a cluster, and serve until a signal comes."""
+    import os
     import signal
+
+    from asyncgen_apps.ray_serve.settings import CLUSTER
+
+    # Read where Ray is imported: here, and in the processes that it starts.
+    for variable, value in CLUSTER.items():
+        os.environ.setdefault(variable, value)
 
     import ray
     from ray import serve

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ray import serve
 
 from asyncgen import AsyncLLM
+from asyncgen_apps.ray_serve.calls import direct
 from asyncgen_apps.ray_serve.scaling import told
 from asyncgen_apps.remote.serving import answer, facts_of, reply
 
@@ -43,7 +44,7 @@ class Replica:
         self._llm = await self._stack.enter_async_context(AsyncLLM(source, **options))
         await self._llm.generate([1], max_new_tokens=1)
         self._name = serve.get_replica_context().replica_id.unique_id
-        self._board = board
+        self._board = direct(board)
         self._telling = asyncio.create_task(self._tell())
 
     async def stream(self, order: Order) -> AsyncIterator[Item]:

@@ -13,6 +13,11 @@ if TYPE_CHECKING:
 
 DEFAULT_DRAIN = 30.0
 
+CLUSTER = {"RAY_SERVE_PROXY_USE_GRPC": "1"}
+"""Environment to start a cluster in: messages go straight from the ingress to Serve's proxy."""
+
+_TRUTHS = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
+
 
 @dataclass(frozen=True, slots=True)
 class RaySettings:
@@ -136,7 +141,9 @@ def _typed(name: str, value: Any) -> Any:
     if not isinstance(value, str) or isinstance(default, str):
         return value
     if isinstance(default, bool):
-        return value.lower() in ("1", "true", "yes")
+        if (word := value.lower()) not in _TRUTHS:
+            raise ValueError(f"`{name}` is {value!r}: one of {', '.join(_TRUTHS)}")
+        return _TRUTHS[word]
     if isinstance(default, int | float) or name == "max_replicas":
         try:
             return float(value) if isinstance(default, float) else int(value)

@@ -64,6 +64,7 @@ class Progress:
     Attributes:
         first: How it began; ``None`` before that.
         num_lost: Engines that were lost since the last token.
+        offset: Seconds that the times of the newest engine are behind those of the answer.
     """
 
     def __init__(self, order: Order) -> None:
@@ -75,7 +76,7 @@ class Progress:
         self._order = order
         self._rows: dict[int, _Row] = {}
         self._is_repeated = self._has_told_prompt = False
-        self._offset = 0.0
+        self.offset = 0.0
         self.first: Begun | None = None
         self.num_lost = 0
 
@@ -110,7 +111,9 @@ class Progress:
         """
         fresh = []
         for event in events:
-            row = self._rows.setdefault(event.index, _Row())
+            row = self._rows.get(event.index)
+            if row is None:
+                row = self._rows[event.index] = _Row()
             if row.is_over:
                 continue  # it had ended before, and ends again with the same tokens
             kept = self._without_read(row, event)
@@ -125,7 +128,7 @@ class Progress:
                     kept = replace(kept, prompt_logprobs=None)
                 self._has_told_prompt = said = True
             if said or row.is_over:
-                fresh.append(replace(kept, time=kept.time + self._offset))
+                fresh.append(kept)
         return fresh
 
     def _without_read(self, row: _Row, event: TokenEvent) -> TokenEvent:
@@ -153,7 +156,7 @@ class Progress:
     def lose(self, elapsed: float) -> None:
         """The engine is lost, so many seconds after the first one accepted the request."""
         self.num_lost += 1
-        self._offset = elapsed
+        self.offset = elapsed
 
     def order(self) -> Order:
         """What to ask for now: everything, or what is missing."""
@@ -162,7 +165,7 @@ class Progress:
             return self._order
         params["seed"] = first.seed
         if params.get("max_time") is not None:
-            params["max_time"] = max(params["max_time"] - self._offset, 0.001)
+            params["max_time"] = max(params["max_time"] - self.offset, 0.001)
         if not self._is_repeated and any(row.ids for row in self._rows.values()):
             given = _given(params.get("generated_ids"), len(first.position))
             params["generated_ids"] = [

@@ -11,10 +11,10 @@ import anyio
 
 from asyncgen import EngineClosedError, OverloadedError, Timing, TokenEvent, Usage
 from asyncgen_apps.remote.progress import Progress
-from asyncgen_apps.remote.wire import Begun, Failed, ReplicaLostError
+from asyncgen_apps.remote.wire import Begun, Failed, ReplicaLostError, unpacked
 
 if TYPE_CHECKING:
-    from asyncgen_apps.remote.wire import Call, Calls, Item, Order
+    from asyncgen_apps.remote.wire import Call, Calls, Item, Order, Packed
     from streamers import Mailbox
 
 MOST_LOST = 5
@@ -42,7 +42,8 @@ class Pump:
         Args:
             calls: The way to the engines.
             order: What is wanted.
-            mailbox: Where everything goes: how it began, events, and what ended it if not an event.
+            mailbox: Where everything goes: how it began, lists of events, and what ended it if
+                not an event.
         """
         self._calls = calls
         self._mailbox = mailbox
@@ -122,19 +123,23 @@ class Pump:
                 call.close()
                 if not isinstance(error, OverloadedError):
                     raise
-                if self._progress.first is None or monotonic() > until:
+                if self._progress.first is None:
                     raise
+                if monotonic() > until:
+                    why = f"all engines were full for {PATIENCE:.0f} s"
+                    raise self._progress.lost(why) from error
             await anyio.sleep(_AGAIN_SECONDS)
 
-    def _deliver(self, events: list[TokenEvent]) -> None:
-        for event in self._progress.take(events):
-            told = event
-            if event.usage is not None:
-                self._is_over = True
-                if self.num_resumed and event.timing is not None:
-                    total = monotonic() - self._began_at
-                    told = replace(event, timing=replace(event.timing, total=total))
-            self._mailbox.put_nowait(told)
+    def _deliver(self, given: Packed) -> None:
+        events = self._progress.take(unpacked(given, self._progress.offset))
+        if not events:
+            return
+        if (last := events[-1]).usage is not None:
+            self._is_over = True
+            if self.num_resumed and last.timing is not None:
+                total = monotonic() - self._began_at
+                events[-1] = replace(last, timing=replace(last.timing, total=total))
+        self._mailbox.put_nowait(events)
 
     def _say_cancelled(self) -> None:
         """The events that an engine says where a request is cancelled."""
@@ -145,17 +150,8 @@ class Pump:
         seconds = monotonic() - self._began_at
         given = sum(first.position)
         usage = Usage(len(first.prompt_ids), given + sum(map(len, delivered.values())))
-        left = [row for row in range(len(first.position)) if not self._progress.is_over(row)]
-        for row in left:
-            is_last = row == left[-1]
-            self._mailbox.put_nowait(
-                TokenEvent(
-                    row,
-                    (),
-                    "",
-                    time=seconds,
-                    finish_reason="cancelled",
-                    usage=usage if is_last else None,
-                    timing=Timing(None, None, seconds, None) if is_last else None,
-                )
-            )
+        left = [row for row in range(len(first.position)) if not self._progress.is_over(row)] or [0]
+        events = [TokenEvent(row, (), "", None, seconds, "cancelled") for row in left]
+        timing = Timing(None, None, seconds, None)
+        events[-1] = replace(events[-1], usage=usage, timing=timing)
+        self._mailbox.put_nowait(events)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 from typing import TYPE_CHECKING, Any
 
-from asyncgen_apps.remote.wire import Begun, Facts, Failed
+from asyncgen_apps.remote.wire import Begun, Facts, Failed, packed
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -34,7 +34,7 @@ async def answer(
             told = stream.prompt_ids, stream.seed, stream.position, llm.fingerprint, replica
             yield Begun(*told, separates=stream.separates)
             async for events in stream.event_batches(interval=interval):
-                yield events
+                yield packed(events)
     except Exception as error:
         yield Failed(portable(error))
 

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
     from asyncgen_apps.remote.pump import Pump
 
+_AT_ONCE = 15
+"""Events of one message that are read before other tasks get their turn."""
+
 
 class RemoteStream:
     """An ``asyncgen_apps.engine.EngineStream``; read once, by one task."""
@@ -52,7 +55,8 @@ class RemoteStream:
         self._last: TokenEvent | None = None
         self._unread: deque[TokenEvent] = deque()
         self._all: dict[int, list[TokenEvent]] = {}
-        self._counts: Counter[int] = Counter()
+        self._num_read: Counter[int] = Counter()
+        self._turns = 0
 
     @property
     def prompt_ids(self) -> list[int]:
@@ -72,12 +76,8 @@ class RemoteStream:
     @property
     def position(self) -> tuple[int, ...]:
         """Tokens of each sample, as far as they were read; ``generated_ids`` count."""
-        counts = list(self._told.position)
-        for index, count in self._counts.items():
-            counts[index] += count
-        for event in self._unread:
-            counts[event.index] -= len(event.token_ids)
-        return tuple(counts)
+        given = self._told.position
+        return tuple(count + self._num_read[index] for index, count in enumerate(given))
 
     @property
     def result(self) -> Completion:
@@ -198,10 +198,13 @@ class RemoteStream:
             raise
 
     async def _next_event(self) -> TokenEvent:
-        if not self._has_left:
+        if self._unread and self._turns:
+            self._turns -= 1
+        elif not self._has_left:
             await self._wait_for(lambda: self._unread)
+            self._turns = _AT_ONCE
         if self._unread:
-            return self._unread.popleft()
+            return self._pop()
         if self._failure is not None:
             raise self._failure
         raise StopAsyncIteration
@@ -216,20 +219,26 @@ class RemoteStream:
                 number = len(self._told.position)
                 raise InvalidRequestError("num_return_sequences", number, allowed)
             while self._unread:
-                text += self._unread.popleft().text
+                text += self._pop().text
         return text
+
+    def _pop(self) -> TokenEvent:
+        """The oldest unread event, which counts as read."""
+        event = self._unread.popleft()
+        self._num_read[event.index] += len(event.token_ids)
+        return event
 
     def _take(self) -> None:
         """Take over what has arrived."""
         for item in self._mailbox.drain():
             if isinstance(item, Begun):
                 self._begun = item
-            elif isinstance(item, TokenEvent):
-                self._unread.append(item)
-                self._all.setdefault(item.index, []).append(item)
-                self._counts[item.index] += len(item.token_ids)
-                if item.usage is not None:
-                    self._last = item
+            elif isinstance(item, list):
+                self._unread += item
+                for event in item:
+                    self._all.setdefault(event.index, []).append(event)
+                if item[-1].usage is not None:
+                    self._last = item[-1]
             else:
                 self._failure = item
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from asyncgen_apps.ray_serve.settings import CLUSTER
 from tests.apps.ray_serve.cluster import Cluster
 
 if TYPE_CHECKING:
@@ -20,6 +21,8 @@ ROOT = Path(__file__).parents[3]
 def cluster() -> Iterator[Cluster]:
     pytest.importorskip("ray")
     os.environ["PYTHONPATH"] = f"{ROOT}:{ROOT / 'apps'}"
+    for variable, value in CLUSTER.items():
+        os.environ.setdefault(variable, value)
     os.environ.setdefault("RAY_worker_niceness", "0")
     cluster = Cluster()
     try:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.ray, pytest.mark.soak, pytest.mark.timeout(1800)]
 
-STREAMS, TOKENS, ROUNDS = 16, 300, 3
+STREAMS, TOKENS, ROUNDS = 16, 300, 8
 TICK = os.sysconf("SC_CLK_TCK")
 
 
@@ -153,11 +153,7 @@ async def remote_of(stack: AsyncExitStack) -> Any:
 
 
 def test_a_handle_beside_one_process(cluster: Cluster) -> None:
-    """Two engines behind a handle shall keep 0.9 of the tokens/s of one process.
-
-    They did not: 0.68 (0.53 to 0.76) on two cores, and 0.83 (0.66 to 0.87) since requests are
-    spread evenly. It fails as long as that is so.
-    """
+    """Two engines behind a handle keep 0.9 of the tokens/s of one process."""
 
     async def run() -> None:
         cluster.wait("engine", 2)
@@ -195,7 +191,7 @@ def test_a_handle_beside_one_process(cluster: Cluster) -> None:
             + ", ".join(f"{median(one):.2f}" for one in zip(*parts, strict=True))
             + " by the engines, the caller, all else on the machine"
         )
-        assert max(ratios) >= 0.9 and min(added) <= 300 and median(later) <= 15
+        assert median(ratios) >= 0.9 and median(added) <= 300 and median(later) <= 15
 
     asyncio.run(run())
 
@@ -222,6 +218,7 @@ def test_http_beside_a_plain_server_and_what_an_ingress_costs(cluster: Cluster) 
             f"ingress {median(one[0] for one in parts):.0f} us a token, "
             f"proxy {median(one[1] for one in parts):.0f}"
         )
+        assert median(ratios) >= 0.8
         async with AsyncExitStack() as stack:
             clients = await clients_of(stack, cluster, 64)
             idle = memory(ingresses), memory(doors)

@@ -24,6 +24,9 @@ pytestmark = [pytest.mark.ray, pytest.mark.timeout(1800)]
 PATIENCE = Patience(first_delay=0.05, longest_delay=0.5, outage=120.0)
 PROMPT = "Once upon a time"
 LONG = {"max_new_tokens": 400, "min_new_tokens": 380}
+WORDS = "( [a-z]{1,9},?){240}"
+"""Text of a grammar that is long enough to be interrupted."""
+
 KINDS: list[dict[str, Any]] = [
     {"do_sample": False},
     {"temperature": 1.1, "seed": 5},
@@ -33,6 +36,8 @@ KINDS: list[dict[str, Any]] = [
     {"seed": 12, "top_logprobs": 2},
     {"seed": 8, "repetition_penalty": 1.3, "top_p": 0.9},
     {"seed": 11, "min_p": 0.05},
+    {"do_sample": False, "regex": WORDS},
+    {"seed": 4, "temperature": 1.1, "regex": WORDS},
 ]
 
 

@@ -29,6 +29,7 @@ def test_texts_of_a_command_line_are_read() -> None:
         ({"target_pages": 1.5}, "`target_pages` is 1.5: above 0, up to 1"),
         ({"downscale_seconds": -1}, "`downscale_seconds` is -1"),
         ({"resume_secret": "short"}, "`resume_secret` is too short: 16"),
+        ({"with_chat": "on"}, "`with_chat` is 'on': one of 1, true, yes"),
         ({"engine": "x"}, "write it in a file"),
     ],
 )

@@ -2,21 +2,35 @@
 
 from __future__ import annotations
 
+import pickle
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import anyio
 import pytest
 
-from asyncgen import AsyncLLM, EngineDiedError, InvalidRequestError, OverloadedError
-from asyncgen_apps.remote import LostStreamError, RemoteLLM, ReplicaLostError
+from asyncgen import (
+    AsyncLLM,
+    EngineDiedError,
+    InvalidRequestError,
+    OverloadedError,
+    Timing,
+    TokenEvent,
+    TokenLogprob,
+    ToolCallDelta,
+    TopLogprob,
+    Usage,
+)
+from asyncgen_apps.remote import LostStreamError, RemoteLLM, ReplicaLostError, pump
 from asyncgen_apps.remote.serving import facts_of
 from asyncgen_apps.remote.sessions import session_of
+from asyncgen_apps.remote.wire import packed, unpacked
 from tests.apps.remote.local import LocalCalls, at_random
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from asyncgen import Completion, TokenEvent
+    from asyncgen import Completion
     from asyncgen_apps.engine import Engine
 
 pytestmark = pytest.mark.anyio
@@ -207,6 +221,50 @@ async def test_an_answer_that_has_begun_waits_for_a_free_engine(
         calls.full = 1
         with pytest.raises(OverloadedError):
             await read(llm, PROMPT, {"max_new_tokens": 2})
+
+
+async def test_an_answer_that_finds_no_free_engine_ends_with_what_there_is(
+    engines: tuple[AsyncLLM, AsyncLLM], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pump, "PATIENCE", 0.0)
+    calls = LocalCalls(*engines)
+
+    def fill() -> int:
+        calls.full = 9
+        return 3
+
+    calls.messages = fill
+    async with RemoteLLM(calls, facts_of(engines[0])) as llm:
+        stream = llm.stream(PROMPT, max_new_tokens=600, eos_token_id=[], seed=1)
+        with pytest.raises(LostStreamError, match="were full for 0 s") as lost:
+            async for _ in stream.events():
+                pass
+        assert lost.value.generated_ids == (stream.result.token_ids,) != ((),)
+        assert isinstance(lost.value.__cause__, OverloadedError)
+
+
+def test_events_cross_as_they_are() -> None:
+    logprobs = (TokenLogprob(3, "c", -0.5, (TopLogprob(3, "c", -0.5),)),)
+    usage, timing = Usage(3, 4, fingerprint="f"), Timing(0.1, 0.2, 0.3, 4.0)
+    calls = (ToolCallDelta(0, "id", "name", "{}"),)
+    events = [
+        TokenEvent(0, (1, 2), "ab", time=0.25),
+        TokenEvent(1, (3,), "c", logprobs, 0.5, reasoning="so", prompt_logprobs=(None,)),
+        TokenEvent(1, (), "", None, 0.75, "stop", "!", usage, timing, tool_calls=calls),
+    ]
+    crossed = pickle.loads(pickle.dumps(packed(events)))
+    assert list(unpacked(crossed)) == events and len(crossed[0]) == 4
+    later = [replace(event, time=event.time + 2) for event in events]
+    assert list(unpacked(crossed, 2.0)) == later
+
+
+async def test_a_position_counts_what_was_read(engines: tuple[AsyncLLM, AsyncLLM]) -> None:
+    async with RemoteLLM(LocalCalls(*engines), facts_of(engines[0])) as llm:
+        stream = llm.stream(PROMPT, max_new_tokens=40, n=2, seed=1, generated_ids=[[5, 6], [7]])
+        counts = [2, 1]
+        async for event in stream.events():
+            counts[event.index] += len(event.token_ids)
+            assert stream.position == tuple(counts)
 
 
 def test_a_beginning_is_that_of_a_conversation_and_costs_no_more_than_a_little() -> None:
