@@ -11,7 +11,7 @@
 constexpr std::int64_t AHEAD = 2048;
 
 // Sixteen scales or minimums as they are stored.
-inline f32x16 load_scales(Scale kind, const char*& at) {
+[[gnu::always_inline]] inline f32x16 load_scales(Scale kind, const char*& at) {
   const char* from = at;
   if (kind == Scale::FLOAT32) {
     at += 64;
@@ -28,13 +28,14 @@ inline f32x16 load_scales(Scale kind, const char*& at) {
 }
 
 // What a group's numbers are scaled by, and what is taken off and added, of sixteen outputs. Floats
-// of 256 inputs, and those of a whole row, stand before the first of their groups.
+// of 256 inputs, and those of a whole row, stand before the first of their groups. Reading is a part of
+// the loop that it stands in: called, it took as long as a row's product, by way of memory.
 struct Scales {
   f32x16 scale, minimum, large, large_minimum;
   __m512i zero;
   std::int64_t until_large = 0, until_scale = 0;  // groups before there are others
 
-  void read(const PackedLayout& layout, const char*& at) {
+  [[gnu::always_inline]] void read(const PackedLayout& layout, const char*& at) {
     if (until_large-- == 0) {
       until_large = layout.groups_per_super - 1;
       if (is_two_level(layout.scales)) large = load_scales(Scale::FLOAT16, at);
