@@ -291,7 +291,8 @@ class DecoderLM(Prepared):
         Args:
             input_ids: The tokens of all rows, one row after another, ``[N]``, int64.
             positions: Position of each token in its text, ``[N]``, int64.
-            last: Which tokens' logits are wanted, ``[R]``, int64; R may be 0.
+            last: Which tokens' logits are wanted, ascending, each once, ``[R]``, int64; R may
+                be 0.
             attention: Does the attention; the rows are laid out.
             is_recorded: Whether what this asks of the device will be repeated without it.
 
@@ -315,8 +316,7 @@ class DecoderLM(Prepared):
     ) -> Tensor:
         """Normalised hidden states ``[R, E]`` of some of the tokens of packed rows.
 
-        `project` makes logits of them. Arguments and errors are those of `decode_packed`; the
-        numbers of ``wanted`` are in ascending order.
+        `project` makes logits of them. Arguments and errors are those of `decode_packed`.
         """
         lookup, _, _, norm, _, _ = self._plan or self._ready()
         limit = self.packed_length

@@ -36,7 +36,7 @@ OTHERS = ("gemma2", "gemma3_text", "deepseek_v3", "gpt_oss", "cohere", "phi", "l
 
 
 def made(variant: str, dtype: torch.dtype) -> DecoderLM:
-    """A model of sizes that the kernels have in either dtype."""
+    """A model of sizes that the kernels have in any dtype."""
     model_type, overrides = {**VARIANTS, **MIXTURES}[variant]
     sizes = SIZES | {"num_key_value_heads": 1, "max_position_embeddings": 512}
     more = {name: value for name, value in sizes.items() if overrides.get(name) is not ...}

@@ -55,7 +55,7 @@ struct Step {
   std::vector<Angles> angles;  // of each rope
   char* memory;                // of the feed-forward, and before it of latent rows and mixers
 
-  // Leaves some rows alone, in ascending order, side by side at the beginning.
+  // Keeps only some rows, in ascending order, side by side at the beginning.
   void narrow(const std::int64_t* wanted, std::int64_t count, std::int64_t item) noexcept {
     for (Rows* const rows : {&stream, &normed, &attended}) {
       const std::int64_t width = (rows == &attended ? attended.stride : normed.stride) * item;
@@ -82,10 +82,13 @@ struct Wanted {
     View view;
     if (!look_at(tensor, view)) return false;
     if (view.dims != 1 || !is_dtype(view.dtype, "torch.int64") || !view.is_cpu ||
-        !view.is_dense_from(0)) {
+        (view.sizes[0] != 0 && !view.is_dense_from(0))) {
       refuse("wanted rows are", tensor, "[rows] torch.int64 on cpu is expected");
       return false;
     }
+#ifdef ASYNCGEN_CHECK
+    if (view.sizes[0] != 0 && !lies_within(tensor, view, sizeof(std::int64_t))) return false;
+#endif
     are_all = false;
     rows = view.as<std::int64_t>();
     count = view.sizes[0];
@@ -409,13 +412,13 @@ PyObject* run(PyObject* self, PyObject* const* args) {
   char* const qkv_at = branch_at + branch;
   const Pages* const pages = held.pages();
   Step step{Rows(stream),
-                  Rows(memory.data(), layers.width, tokens),
-                  Rows(branch_at, layers.width, tokens),
-                  qkv_at,
-                  pages == nullptr ? Rows(nullptr, 0, tokens)
-                                   : Rows(pages->out_at, pages->num_heads * pages->size, tokens),
-                  std::move(angles),
-                  qkv_at + bytes(qkv)};
+            Rows(memory.data(), layers.width, tokens),
+            Rows(branch_at, layers.width, tokens),
+            qkv_at,
+            pages == nullptr ? Rows(nullptr, 0, tokens)
+                             : Rows(pages->out_at, pages->num_heads * pages->size, tokens),
+            std::move(angles),
+            qkv_at + bytes(qkv)};
   const bool is_done = run_blocks(layers, step, held, wanted);
   if (memory.is_small()) layers.memory = std::move(memory);
   if (!is_done) return nullptr;

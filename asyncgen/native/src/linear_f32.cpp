@@ -56,7 +56,7 @@ template <int ROWS, typename W>
 }
 
 template <int ROWS, typename W>
-[[gnu::always_inline]] inline void add_rows(f32x16 (&low)[ROWS], f32x16 (&high)[ROWS],
+[[gnu::always_inline]] inline void add_products(f32x16 (&low)[ROWS], f32x16 (&high)[ROWS],
                                             const float* from, std::int64_t stride,
                                             std::int64_t inputs, const W* w) {
   add_inputs(low, high, from, stride, inputs, w);
@@ -65,7 +65,7 @@ template <int ROWS, typename W>
 // Rows in float16 are widened a part of their inputs after another, which stay in the innermost
 // cache.
 template <int ROWS, typename W>
-[[gnu::always_inline]] inline void add_rows(f32x16 (&low)[ROWS], f32x16 (&high)[ROWS],
+[[gnu::always_inline]] inline void add_products(f32x16 (&low)[ROWS], f32x16 (&high)[ROWS],
                                             const f16* from, std::int64_t stride,
                                             std::int64_t inputs, const W* w) {
   alignas(64) float wide[ROWS * WIDENED];
@@ -87,7 +87,7 @@ void block(const Product<T, W>& product, std::int64_t first, std::int64_t panel)
   for (int row = 0; row < ROWS; ++row) low[row] = high[row] = _mm512_setzero_ps();
   const T* from = product.x + first * product.x_stride;
   const W* w = product.weight + panel * PANEL * product.inputs;
-  add_rows(low, high, from, product.x_stride, product.inputs, w);
+  add_products(low, high, from, product.x_stride, product.inputs, w);
   for (int row = 0; row < ROWS; ++row) {
     use_result(product, low[row], high[row], first + row, panel);
   }

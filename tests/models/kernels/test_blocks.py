@@ -105,6 +105,7 @@ def test_what_does_not_fit_is_refused() -> None:
         layers.run(stream[:1].expand(5, 48), [rope], right.compiled, None)
     with pytest.raises(TypeError, match="is not of the type"):
         layers.run(stream, [rope], core, None)
+    layers.run(stream, [rope], right.compiled, torch.arange(4)[0:0:2].contiguous())
     for wanted in ([5], [-1], [1, 1], [2, 1]):
         with pytest.raises(ValueError, match="wanted rows are of 0 to 4, in ascending order"):
             layers.run(stream, [rope], right.compiled, torch.tensor(wanted))
