@@ -39,7 +39,7 @@ class PackedDecoder(Protocol):
     def decode_packed(
         self, input_ids: Tensor, positions: Tensor, last: Tensor, attention: AttentionContext
     ) -> Tensor:
-        """Logits ``[R, V]`` of the places ``last`` ``[R]``, ascending, among packed ids ``[N]``."""
+        """Logits ``[R, V]`` of the places ``last`` ``[R]`` among packed ids ``[N]``."""
 
     def hidden_packed(
         self, input_ids: Tensor, positions: Tensor, wanted: Tensor, attention: AttentionContext

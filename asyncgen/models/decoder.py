@@ -291,8 +291,8 @@ class DecoderLM(Prepared):
         Args:
             input_ids: The tokens of all rows, one row after another, ``[N]``, int64.
             positions: Position of each token in its text, ``[N]``, int64.
-            last: Which tokens' logits are wanted, ascending, each once, ``[R]``, int64; R may
-                be 0.
+            last: Which tokens' logits are wanted, ``[R]``, int64; R may be 0, and where it is N
+                they are those of all tokens, in order.
             attention: Does the attention; the rows are laid out.
             is_recorded: Whether what this asks of the device will be repeated without it.
 
@@ -485,7 +485,7 @@ class DecoderLM(Prepared):
             collect: Gets what each layer is given.
             depth: How many layers run; ``None``: all.
             rows: What layers read of their own.
-            wanted: Tokens whose results are asked for, ascending, ``[R]``; ``None``: all.
+            wanted: Tokens whose results are asked for, ``[R]``; ``None``: all.
 
         Returns:
             The results ``[R, E]`` or ``[N, E]``, in the stream's memory where that is all of it.

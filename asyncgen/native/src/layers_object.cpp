@@ -55,13 +55,17 @@ struct Step {
   std::vector<Angles> angles;  // of each rope
   char* memory;                // of the feed-forward, and before it of latent rows and mixers
 
-  // Keeps only some rows, in ascending order, side by side at the beginning.
-  void narrow(const std::int64_t* wanted, std::int64_t count, std::int64_t item) noexcept {
+  // Keeps only some rows, in this order, side by side at the beginning; `space` has room for them.
+  void narrow(const std::int64_t* wanted, std::int64_t count, std::int64_t item,
+              char* space) noexcept {
     for (Rows* const rows : {&stream, &normed, &attended}) {
       const std::int64_t width = (rows == &attended ? attended.stride : normed.stride) * item;
+      const auto row = [&](std::int64_t at) { return rows->data + at * rows->stride * item; };
       for (std::int64_t at = 0; rows->data != nullptr && at < count; ++at) {
-        std::memmove(rows->data + at * rows->stride * item,
-                     rows->data + wanted[at] * rows->stride * item, width);
+        std::memcpy(space + at * width, row(wanted[at]), width);
+      }
+      for (std::int64_t at = 0; rows->data != nullptr && at < count; ++at) {
+        std::memcpy(row(at), space + at * width, width);
       }
       rows->count = count;
     }
@@ -93,12 +97,15 @@ struct Wanted {
     rows = view.as<std::int64_t>();
     count = view.sizes[0];
     for (std::int64_t at = 0; at < count; ++at) {
-      if (rows[at] < tokens && rows[at] > (at == 0 ? -1 : rows[at - 1])) continue;
-      PyErr_Format(PyExc_ValueError, "wanted rows are of 0 to %lld, in ascending order, not %lld",
+      if (rows[at] >= 0 && rows[at] < tokens) continue;
+      PyErr_Format(PyExc_ValueError, "wanted rows are of 0 to %lld, not %lld",
                    static_cast<long long>(tokens - 1), static_cast<long long>(rows[at]));
       return false;
     }
-    return true;
+    if (count <= tokens) return true;
+    PyErr_Format(PyExc_ValueError, "at most all %lld rows are wanted, not %lld",
+                 static_cast<long long>(tokens), static_cast<long long>(count));
+    return false;
   }
 };
 
@@ -339,7 +346,7 @@ bool run_blocks(const Layers& layers, Step& step, const Held& held, const Wanted
       const bool is_narrowed = !wanted.are_all && number + 1 == layers.blocks.size();
       const auto narrow = [&] {
         const std::int64_t item = item_size(layers.rotary->kind);
-        if (is_narrowed) step.narrow(wanted.rows, wanted.count, item);
+        if (is_narrowed) step.narrow(wanted.rows, wanted.count, item, step.memory);
       };
       const auto normed = [&](const Norm* norm) -> const Rows& {
         if (norm == nullptr) return step.stream;
@@ -406,11 +413,14 @@ PyObject* run(PyObject* self, PyObject* const* args) {
     if (attends(block)) qkv = std::max(qkv, heads_width(block));
     if (has_branch(block)) branch = bytes(layers.width);
   }
+  const Pages* const pages = held.pages();
+  const std::int64_t attended = pages == nullptr ? 0 : pages->num_heads * pages->size;
+  const std::int64_t widest = std::max(layers.width, attended);
+  most = std::max(most, static_cast<std::size_t>(wanted.count * widest * item));
   Memory memory = std::exchange(layers.memory, {});
   if (!memory.hold(bytes(layers.width) + branch + bytes(qkv) + most)) return PyErr_NoMemory();
   char* const branch_at = memory.data() + bytes(layers.width);
   char* const qkv_at = branch_at + branch;
-  const Pages* const pages = held.pages();
   Step step{Rows(stream),
             Rows(memory.data(), layers.width, tokens),
             Rows(branch_at, layers.width, tokens),
@@ -429,7 +439,7 @@ PyMethodDef methods[] = {
     METHOD("run", run, 4,
            "run($self, stream, angles, attention, wanted, /)\n--\n\n"
            "Add what the blocks compute to the stream of the step that `attention` has laid out. Of\n"
-           "rows that are wanted, int64 in ascending order, the results lie at its beginning."),
+           "rows that are wanted, int64 in any order, the results lie at its beginning."),
     {nullptr, nullptr, 0, nullptr},
 };
 

@@ -213,7 +213,7 @@ def test_logits_come_for_the_wanted_tokens_only() -> None:
     attention = PagedAttention(core.config, storage)
     ids = random_ids(1, 9)[0]
     expected = alone(core, ids)
-    for wanted in ([8], [3, 0], []):
+    for wanted in ([8], [3, 0], [5, 5, 2], []):
         attention.lay_out([Row(ids, [1, 5], 0, 9)])
         logits = core.decode_packed(
             ids, torch.arange(9), torch.tensor(wanted, dtype=torch.int64), attention
