@@ -58,7 +58,9 @@ class SampleBuilder:
         if event.tool_calls:
             self.calls += event.tool_calls
         if event.logprobs is not None:
-            self.logprobs = [*(self.logprobs or ()), *event.logprobs]
+            if self.logprobs is None:
+                self.logprobs = []
+            self.logprobs += event.logprobs
         if event.finish_reason is not None:
             self.finish_reason = event.finish_reason
             self.stop_reason = event.stop_reason

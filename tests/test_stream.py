@@ -34,7 +34,7 @@ from tests.doubles.engine import (
 from tests.doubles.models import EOS, PATIENCE, Gate, TableModel, byte_tokenizer
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Iterator
 
 __all__ = ["no_thread_left"]
 
@@ -987,6 +987,26 @@ def test_a_sample_is_built_of_its_events() -> None:
     assert builder.build().finish_reason == "cancelled"
     builder.add(TokenEvent(2, (1, 2), "", tuple(entries[1:]), finish_reason="stop", stop_reason=9))
     assert builder.build() == Sample(2, "ab", (0, 1, 2), "stop", 9, tuple(entries))
+
+
+class Counted(list[TokenLogprob]):
+    """Counts its entries that are read."""
+
+    num_read = 0
+
+    def __iter__(self) -> Iterator[TokenLogprob]:
+        for entry in super().__iter__():
+            self.num_read += 1
+            yield entry
+
+
+def test_an_event_costs_a_sample_what_is_new_in_it() -> None:
+    held = Counted(TokenLogprob(token, "", 0.0) for token in range(50))
+    builder = SampleBuilder(0, logprobs=held)
+    for token in range(50, 100):
+        builder.add(TokenEvent(0, (token,), "", (TokenLogprob(token, "", 0.0),)))
+    assert held.num_read == 0
+    assert [entry.token_id for entry in builder.build().logprobs or ()] == list(range(100))
 
 
 def all_there(llm: AsyncLLM) -> None:

@@ -11,7 +11,12 @@ from ray.serve.config import AutoscalingConfig, AutoscalingPolicy, RequestRouter
 from asyncgen_apps.ray_serve.board import Board
 from asyncgen_apps.ray_serve.ingress import Ingress
 from asyncgen_apps.ray_serve.replica import Replica
-from asyncgen_apps.ray_serve.settings import RaySettings, read_settings, with_secret
+from asyncgen_apps.ray_serve.settings import (
+    MESSAGES,
+    RaySettings,
+    read_settings,
+    with_secret,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -50,7 +55,8 @@ def build_app(settings: RaySettings | Mapping[str, Any] | None = None) -> Applic
     """
     known = settings if isinstance(settings, RaySettings) else read_settings(settings or {})
     known = with_secret(known, os.environ)
-    wanted = {name: os.environ.get(name, value) for name, value in ONE_LOOP.items()}
+    wanted = {**ONE_LOOP, **MESSAGES}
+    wanted = {name: os.environ.get(name, value) for name, value in wanted.items()}
     environment = {"env_vars": wanted}
     actor = {
         "num_cpus": known.num_cpus,

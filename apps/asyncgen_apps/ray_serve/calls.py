@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
+import re
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import ray
@@ -12,9 +13,12 @@ from ray.exceptions import RayActorError, RayError, TaskCancelledError
 from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError
 
 from asyncgen import OverloadedError
-from asyncgen_apps.remote import ReplicaLostError
+from asyncgen_apps.ray_serve.settings import MESSAGES
+from asyncgen_apps.remote import MessageTooLargeError, ReplicaLostError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from ray.serve.handle import DeploymentHandle, DeploymentResponseGenerator
 
     from asyncgen_apps.remote import Order
@@ -22,6 +26,9 @@ if TYPE_CHECKING:
 
 RETRY_SECONDS = 1.0
 """After which a refused request may come again."""
+
+_TOO_LARGE = re.compile(r"\bmessage larger than max\b( \([^)]*\))?")
+"""What gRPC says beside `RESOURCE_EXHAUSTED`, which it also says of pings that are too many."""
 
 
 def direct(handle: DeploymentHandle, **options: Any) -> DeploymentHandle:
@@ -41,15 +48,8 @@ class RayCall:
 
     async def next(self) -> Item | None:
         """Wait for what comes next."""
-        try:
+        with telling():
             return await anext(self._items, None)
-        except asyncio.CancelledError as error:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
-                raise
-            raise ReplicaLostError("Serve gave the request up") from error
-        except Exception as error:
-            raise told(error) from error
 
     def close(self) -> None:
         """Stop the work; after back-pressure, cancelling raises that again."""
@@ -83,24 +83,41 @@ class RayCalls:
 
     async def ask(self, kind: str, *given: Any) -> Any:
         """Ask any engine."""
-        try:
+        with telling():
             return await self._replicas.ask.remote(kind, *given)
-        except Exception as error:
-            raise told(error) from error
 
     async def figures(self) -> dict[str, Any]:
         """The newest figures of each engine."""
-        try:
+        with telling():
             found: dict[str, Any] = await self._board.read.remote()
-        except Exception as error:
-            raise told(error) from error
-        return found
+            return found
+
+
+@contextmanager
+def telling() -> Iterator[None]:
+    """Around a wait for Ray: raises what an error means to a caller.
+
+    Over gRPC, the cancellation of a task elsewhere comes as if it were one of the task that waits.
+    """
+    try:
+        yield
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise
+        raise ReplicaLostError("Serve gave the request up") from error
+    except Exception as error:
+        if (meant := told(error)) is error:
+            raise
+        raise meant from error
 
 
 def told(error: Exception) -> Exception:
     """What an error of Ray means to a caller."""
     if isinstance(error, BackPressureError):
         return OverloadedError("all engines are full, and so is the queue", RETRY_SECONDS)
+    if (isinstance(error, RpcError) or _is_unheard(error)) and (why := _too_large(error)):
+        return MessageTooLargeError(why)
     lost = RayActorError | TaskCancelledError | DeploymentUnavailableError | RayError | RpcError
     if isinstance(error, lost) or _is_unheard(error):
         line = str(error).strip().partition("\n")[0]
@@ -111,3 +128,13 @@ def told(error: Exception) -> Exception:
 def _is_unheard(error: Exception) -> bool:
     """Whether Serve heard nothing of who was asked; it has no class of its own for that."""
     return type(error) is RuntimeError and str(error).startswith("Unexpected error (StatusCode.")
+
+
+def _too_large(error: Exception) -> str | None:
+    """What is larger than the transport takes, and what to do; ``None`` where nothing is."""
+    text = str(error)
+    found = _TOO_LARGE.search(text)
+    if found is None or "RESOURCE_EXHAUSTED" not in text:
+        return None
+    (name,) = MESSAGES
+    return f"{found[0]}: set {name} in the environment of the cluster"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ray import serve
 
 from asyncgen import AsyncLLM
-from asyncgen_apps.ray_serve.calls import direct
+from asyncgen_apps.ray_serve.calls import direct, telling
 from asyncgen_apps.ray_serve.scaling import told
 from asyncgen_apps.remote.serving import answer, facts_of, reply
 
@@ -88,6 +88,6 @@ class Replica:
     async def _tell(self) -> None:
         """Tell the figures, again and again."""
         while True:
-            with suppress(Exception):  # the board may be away; it is told again soon
+            with suppress(Exception), telling():  # the board may be away; it is told again soon
                 await self._board.tell.remote(self._name, self._llm.metrics())
             await asyncio.sleep(TELL_SECONDS)

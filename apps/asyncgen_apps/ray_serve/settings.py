@@ -13,7 +13,13 @@ if TYPE_CHECKING:
 
 DEFAULT_DRAIN = 30.0
 
-CLUSTER = {"RAY_SERVE_PROXY_USE_GRPC": "1"}
+MESSAGES = {"RAY_SERVE_REPLICA_GRPC_MAX_MESSAGE_LENGTH": str(2**31 - 1)}
+"""Environment of all that take messages: how many bytes one may have. Ray's own 4 MiB are less than
+a request may have, and less than the vectors of many texts. Each process reads it once, where it
+imports Serve, for what it takes: engines their requests, ingresses and Serve's proxy the answers.
+"""
+
+CLUSTER = {"RAY_SERVE_PROXY_USE_GRPC": "1", **MESSAGES}
 """Environment to start a cluster in: messages go straight from the ingress to Serve's proxy."""
 
 _TRUTHS = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}

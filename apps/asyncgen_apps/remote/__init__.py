@@ -10,13 +10,21 @@ messages travel it is told (`Calls`); the room ``ray_serve`` has them travel by 
 
 from asyncgen_apps.remote.engine import RemoteLLM
 from asyncgen_apps.remote.progress import LostStreamError
-from asyncgen_apps.remote.wire import Call, Calls, Facts, Order, ReplicaLostError
+from asyncgen_apps.remote.wire import (
+    Call,
+    Calls,
+    Facts,
+    MessageTooLargeError,
+    Order,
+    ReplicaLostError,
+)
 
 __all__ = [
     "Call",
     "Calls",
     "Facts",
     "LostStreamError",
+    "MessageTooLargeError",
     "Order",
     "RemoteLLM",
     "ReplicaLostError",

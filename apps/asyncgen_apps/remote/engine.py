@@ -13,7 +13,7 @@ from asyncgen_apps.remote.figures import summed
 from asyncgen_apps.remote.pump import Pump
 from asyncgen_apps.remote.sessions import session_of
 from asyncgen_apps.remote.streams import RemoteStream
-from asyncgen_apps.remote.wire import Failed, Order, ReplicaLostError
+from asyncgen_apps.remote.wire import Failed, MessageTooLargeError, Order, ReplicaLostError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -133,7 +133,8 @@ class RemoteLLM:
     async def measure(self) -> MetricsSnapshot:
         """What all engines have counted together; as last heard, where nobody tells it now."""
         # No stream waits for figures: who keeps them may be away, or new.
-        with anyio.move_on_after(_FIGURES_SECONDS), suppress(ReplicaLostError):
+        is_unheard = suppress(ReplicaLostError, MessageTooLargeError)
+        with anyio.move_on_after(_FIGURES_SECONDS), is_unheard:
             if found := await self._calls.figures():
                 self._figures = summed(found.values())
         return self._figures

@@ -18,6 +18,10 @@ class ReplicaLostError(AsyncgenError):
     """The engine that was asked is gone: killed, drained, or out of reach."""
 
 
+class MessageTooLargeError(AsyncgenError):
+    """A request, or its answer, is larger than what may cross; so it would be if asked again."""
+
+
 @dataclass(frozen=True, slots=True)
 class Order:
     """A stream that is wanted.
@@ -123,6 +127,7 @@ class Call(Protocol):
 
         Raises:
             ReplicaLostError: Nothing more will come.
+            MessageTooLargeError: The order, or what came of it, cannot cross.
             OverloadedError: Too many wait for an engine already.
         """
 
@@ -145,6 +150,7 @@ class Calls(Protocol):
 
         Raises:
             ReplicaLostError: The one that was asked is gone.
+            MessageTooLargeError: The question, or its answer, cannot cross.
             OverloadedError: Too many wait for an engine already.
             Exception: What the engine raised.
         """
@@ -154,4 +160,5 @@ class Calls(Protocol):
 
         Raises:
             ReplicaLostError: Nobody tells them now.
+            MessageTooLargeError: They cannot cross.
         """

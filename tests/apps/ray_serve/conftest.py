@@ -16,13 +16,15 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[3]
 
+# Serve reads them where it is first imported, which may be before there is a cluster.
+for _variable, _value in CLUSTER.items():
+    os.environ.setdefault(_variable, _value)
+
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Cluster]:
     pytest.importorskip("ray")
     os.environ["PYTHONPATH"] = f"{ROOT}:{ROOT / 'apps'}"
-    for variable, value in CLUSTER.items():
-        os.environ.setdefault(variable, value)
     os.environ.setdefault("RAY_worker_niceness", "0")
     cluster = Cluster()
     try:

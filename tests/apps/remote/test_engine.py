@@ -21,7 +21,13 @@ from asyncgen import (
     TopLogprob,
     Usage,
 )
-from asyncgen_apps.remote import LostStreamError, RemoteLLM, ReplicaLostError, pump
+from asyncgen_apps.remote import (
+    LostStreamError,
+    MessageTooLargeError,
+    RemoteLLM,
+    ReplicaLostError,
+    pump,
+)
 from asyncgen_apps.remote.serving import facts_of
 from asyncgen_apps.remote.sessions import session_of
 from asyncgen_apps.remote.wire import packed, unpacked
@@ -32,6 +38,7 @@ if TYPE_CHECKING:
 
     from asyncgen import Completion
     from asyncgen_apps.engine import Engine
+    from asyncgen_apps.remote import Order
 
 pytestmark = pytest.mark.anyio
 PROMPT = "Once upon a time"
@@ -142,6 +149,9 @@ async def test_figures_are_those_last_heard_where_nobody_tells_them(
     async def lost() -> dict[str, Any]:
         raise ReplicaLostError("the board is away")
 
+    async def too_many() -> dict[str, Any]:
+        raise MessageTooLargeError("too many engines")
+
     async def empty() -> dict[str, Any]:
         return {}
 
@@ -151,9 +161,48 @@ async def test_figures_are_those_last_heard_where_nobody_tells_them(
         assert await llm.measure() == llm._facts.figures
         calls.silent = None
         both = await llm.measure()
-        for kind in (empty, lost, anyio.sleep_forever):
+        for kind in (empty, lost, too_many, anyio.sleep_forever):
             calls.silent = kind
             assert await llm.measure() == both
+
+
+class NarrowCalls(LocalCalls):
+    """Nothing can cross.
+
+    Attributes:
+        asked: How many questions there were.
+    """
+
+    asked = 0
+
+    def stream(self, order: Order) -> Any:
+        self.orders.append(order)
+        return NarrowCall()
+
+    async def ask(self, kind: Any, *given: Any) -> Any:
+        self.asked += 1
+        raise MessageTooLargeError("9 bytes")
+
+
+class NarrowCall:
+    async def next(self) -> Any:
+        raise MessageTooLargeError("9 bytes")
+
+    def close(self) -> None:
+        pass
+
+
+async def test_what_is_too_large_to_cross_is_asked_once(
+    engines: tuple[AsyncLLM, AsyncLLM],
+) -> None:
+    calls = NarrowCalls(*engines)
+    async with RemoteLLM(calls, facts_of(engines[0])) as llm:
+        with pytest.raises(MessageTooLargeError, match="9 bytes"):
+            async with llm.stream(PROMPT):
+                pass
+        with pytest.raises(MessageTooLargeError, match="9 bytes"):
+            await llm.embed([PROMPT])
+    assert (len(calls.orders), calls.asked) == (1, 1)
 
 
 async def test_who_is_lost_too_often_ends_with_what_there_is(
