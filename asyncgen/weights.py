@@ -232,9 +232,12 @@ def check_fit(rules: Sequence[WeightRule], ignored: Iterable[str], checkpoint: C
         ModelLoadError: They differ; names the first few missing, unexpected and misshapen ones.
     """
     stored = checkpoint.tensors
+    odd = [rule for rule in rules if len(rule.sources) != len(rule.shapes)]
+    parts = {source for rule in odd for source in rule.sources}
     needed = {
         source: tuple(shape)
         for rule in rules
+        if len(rule.sources) == len(rule.shapes)
         for source, shape in zip(rule.sources, _cut_as_stored(rule, stored), strict=True)
     }
     patterns = [re.compile(pattern) for pattern in ignored]
@@ -244,12 +247,18 @@ def check_fit(rules: Sequence[WeightRule], ignored: Iterable[str], checkpoint: C
         "unexpected": [
             name
             for name in stored
-            if name not in needed and not any(pattern.search(name) for pattern in patterns)
+            if name not in needed
+            and name not in parts
+            and not any(pattern.search(name) for pattern in patterns)
         ],
         "of another shape": [
             f"{name} is {list(stored[name].shape)}, expected {list(needed[name])}"
             for name in there
             if stored[name].shape != needed[name]
+        ],
+        "made of another number of tensors": [
+            f"{rule.target} needs {len(rule.shapes)}, and not {', '.join(rule.sources)}"
+            for rule in odd
         ],
         "quantised or of a dtype that is not supported": [
             f"{name} is {stored[name].kind}" for name in there if not is_floating(stored[name].kind)

@@ -68,6 +68,7 @@ def config_of(model: GgufModel) -> dict[str, Any]:
             found[ours] = value
     if "sliding_window" in architecture.keys.values():
         found["sliding_window"] = found.get("sliding_window") or None  # not the family's usual one
+    _check(model, prefix, architecture)
     found["num_hidden_layers"] = layers_of(model, prefix)
     heads, width = found.get("num_attention_heads"), found.get("hidden_size")
     if "head_dim" not in found and isinstance(heads, int) and isinstance(width, int) and heads:
@@ -92,6 +93,18 @@ def config_of(model: GgufModel) -> dict[str, Any]:
     for ours, theirs in _TOKENS.items():
         found[theirs] = metadata.whole(f"tokenizer.ggml.{ours}_token_id")
     return _spelled(found)
+
+
+def _check(model: GgufModel, prefix: str, architecture: Architecture) -> None:
+    """Refuse what the family would compute as if it had not been said."""
+    metadata, window = model.metadata, f"{prefix}attention.sliding_window"
+    if architecture.needs_window and not metadata.whole(window):
+        pattern = metadata.get(f"{window}_pattern")
+        if not isinstance(pattern, Numbers) or any(pattern.read()):
+            raise metadata.bad(window, "must be above 0, as layers slide")
+    gate = f"{prefix}expert_gating_func"
+    if architecture.gate and metadata.whole(gate) not in (None, 0, architecture.gate):
+        raise metadata.bad(gate, f"supported is {architecture.gate}")
 
 
 def _has(model: GgufModel, name: str) -> bool:

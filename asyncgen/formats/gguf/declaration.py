@@ -75,6 +75,9 @@ Form = Literal["same", "flat", "window", "decay", "decays"]
 ones than that in the middle of a convolution's; as the decay -exp(x) of what a checkpoint has, in a
 list or, last, in the third of four sides."""
 
+SIGMOID: Final = 2
+"""Of ``expert_gating_func``; 0 says nothing."""
+
 
 @dataclass(frozen=True, slots=True)
 class Place:
@@ -110,6 +113,9 @@ class Architecture:
             head of keys, see `delta`.
         stretched: What is to be worked out of ``rope_scaling``.
         by_layer: Metadata that differ by layer and are 0 where a layer has none of what they count.
+        needs_window: Whether a file must say how far layers that slide see.
+        gate: The one ``expert_gating_func`` that the family computes; ``None``: it is not looked at
+            here.
         numbers: Numbers of a layer that are metadata, and what the rules of weights call them, with
             their shapes.
     """
@@ -129,3 +135,5 @@ class Architecture:
     by_layer: tuple[str, ...] = ()
     numbers: Mapping[str, tuple[str, tuple[int, ...]]] = field(default_factory=dict)
     values_take_turns: bool = False
+    needs_window: bool = False
+    gate: int | None = None

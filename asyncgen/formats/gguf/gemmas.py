@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, Final
 
-from asyncgen.errors import UnsupportedModelError
+from asyncgen.errors import ModelLoadError, UnsupportedModelError
 from asyncgen.formats.gguf.declaration import Architecture
 from asyncgen.formats.gguf.hybrids import by_layer
 from asyncgen.formats.gguf.reader import as_written
@@ -144,7 +144,7 @@ def _key_heads(model: GgufModel, prefix: str, kinds: Sequence[str]) -> Mapping[s
     }
 
 
-def _turned_pairs(model: GgufModel) -> float:
+def _turned_pairs(model: GgufModel, prefix: str) -> float:
     """The part of the pairs of a head that are turned where layers see all."""
     from asyncgen.formats.gguf.tensors import read_numbers
 
@@ -152,6 +152,12 @@ def _turned_pairs(model: GgufModel) -> float:
     if tensor is None:
         raise UnsupportedModelError(f"{model.file} has no {_ROPE}, by which a Gemma 4 turns heads")
     divisors = read_numbers(tensor)  # of one side, and short: that was looked at
+    size = model.metadata.whole(f"{prefix}attention.key_length")
+    if size is not None and 2 * len(divisors) != size:
+        raise ModelLoadError(
+            f"{model.file}: {_ROPE} has {len(divisors)} divisors for the {size} features of "
+            f"`{prefix}attention.key_length`, expected {size // 2}"
+        )
     turned = sum(divisor == 1 for divisor in divisors)
     if not turned or not all(divisor >= _NEVER for divisor in divisors[turned:]):
         raise UnsupportedModelError(f"{model.file}: {_ROPE} turns pairs that it stretches as well")
@@ -175,7 +181,7 @@ def _gemma4(model: GgufModel, prefix: str) -> Mapping[str, Any]:
             _SLIDING: {"rope_type": "default", "rope_theta": _local_theta(model, prefix)},
             _FULL: {
                 "rope_type": "proportional",
-                "partial_rotary_factor": _turned_pairs(model),
+                "partial_rotary_factor": _turned_pairs(model, prefix),
                 "rope_theta": as_written(theta),
             },
         },
@@ -183,7 +189,9 @@ def _gemma4(model: GgufModel, prefix: str) -> Mapping[str, Any]:
 
 
 GEMMAS: Final[Mapping[str, Architecture]] = {
-    "gemma-embedding": Architecture("gemma3_text", _SLIDES, plus_one=True, more=_embedding),
+    "gemma-embedding": Architecture(
+        "gemma3_text", _SLIDES, plus_one=True, more=_embedding, needs_window=True
+    ),
     "gemma3n": Architecture(
         "gemma3n_text",
         {
@@ -205,6 +213,7 @@ GEMMAS: Final[Mapping[str, Architecture]] = {
             "gather": "altup_unembd_proj",
         },
         more=_gemma3n,
+        needs_window=True,
     ),
     "gemma4": Architecture(
         "gemma4_text",
@@ -228,6 +237,7 @@ GEMMAS: Final[Mapping[str, Architecture]] = {
             "experts_norm": "post_ffw_norm_2",
         },
         more=_gemma4,
+        needs_window=True,
     ),
 }
 """By the name in ``general.architecture``."""

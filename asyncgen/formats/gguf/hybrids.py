@@ -9,7 +9,7 @@ import math
 from typing import TYPE_CHECKING, Any, Final
 
 from asyncgen.errors import UnsupportedModelError
-from asyncgen.formats.gguf.declaration import Architecture, Place
+from asyncgen.formats.gguf.declaration import SIGMOID, Architecture, Place
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -380,6 +380,7 @@ HYBRIDS: Final[Mapping[str, Architecture]] = {
         places=_DUAL,
         by_layer=(_KV, _FEED),
         more=_nemotron_experts,
+        gate=SIGMOID,
     ),
     "lfm2": Architecture(
         "lfm2",

@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from asyncgen.checkpoint import StoredTensor
-from asyncgen.formats.gguf.declaration import Architecture, Place
+from asyncgen.formats.gguf.declaration import SIGMOID, Architecture, Place
 from asyncgen.formats.gguf.hybrids import by_layer
 from asyncgen.formats.gguf.reader import as_written
 
@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from asyncgen.formats.gguf.reader import GgufModel, PackedTensor
-
-_SIGMOID: Final = 2
-"""Of ``expert_gating_func``."""
 
 KEYS, VALUES, BOTH = "attn_k_b.weight", "attn_v_b.weight", "attn_kv_b.weight"
 
@@ -55,7 +52,7 @@ def _deepseek(model: GgufModel, prefix: str) -> Mapping[str, Any]:
         raise metadata.bad(f"{prefix}attention.key_length_mla", allowed)
     if not whole("expert_count"):
         return {**found, "model_type": "youtu"}
-    if whole("expert_gating_func") == _SIGMOID:
+    if whole("expert_gating_func") == SIGMOID:
         return {**found, "model_type": "deepseek_v3", "num_nextn_predict_layers": 0}
     has_groups = found["n_group"] > 1
     return {**found, "topk_method": "group_limited_greedy" if has_groups else "greedy"}
@@ -169,6 +166,7 @@ KIMI: Final = Architecture(
         "ssm_norm.weight": Place("mixer.o_norm.weight"),
     },
     more=_kimi,
+    gate=SIGMOID,
 )
 
 DEEPSEEK: Final = Architecture(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from asyncgen.formats.gguf.declaration import Architecture
+from asyncgen.formats.gguf.declaration import SIGMOID, Architecture
 from asyncgen.formats.gguf.hybrids import by_layer
 
 if TYPE_CHECKING:
@@ -79,6 +79,7 @@ MIXTURES: Final[Mapping[str, Architecture]] = {
         _LISTED,
         {"first_k_dense_replace": 0, "n_shared_experts": 0, "mup_enabled": True},
         flags=_BIASES,
+        gate=SIGMOID,
     ),
     "dbrx": Architecture(
         "dbrx",
@@ -98,6 +99,7 @@ MIXTURES: Final[Mapping[str, Architecture]] = {
         flags=_BIASES,
         turns_neighbours=True,
         more=_llama4,
+        gate=SIGMOID,
     ),
     "mimo2": Architecture(
         "mimo_v2_flash",
@@ -111,6 +113,8 @@ MIXTURES: Final[Mapping[str, Architecture]] = {
         flags=_BIASES,
         has_parts=True,
         more=_mimo,
+        needs_window=True,
+        gate=SIGMOID,
     ),
     "ernie4_5-moe": Architecture(
         "ernie4_5_moe",

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 _MOST: Final = 4096
 """Pairs of a head."""
+_PAIR: Final = ("rope_factors_long", "rope_factors_short")
+"""Tensors without ``.weight`` that have no use alone."""
 _ORIGINAL: Final = 8192
 """Positions that all models with Llama 3's rule had at first."""
 
@@ -36,25 +38,38 @@ def rope_scaling(
         read: Reads a tensor of one side by its name.
 
     Raises:
-        ModelLoadError: A key is of the wrong kind, or a kind of stretching is not known.
+        ModelLoadError: A key is of the wrong kind, a kind of stretching is not known, or a tensor
+            of it is missing or holds what divides nothing.
     """
     metadata, key = model.metadata, f"{prefix}rope.scaling."
+    is_number = isinstance(theta, int | float) and not isinstance(theta, bool)
+    if not is_number or not 0 < theta < math.inf:
+        raise metadata.bad(f"{prefix}rope.freq_base", "must be a finite number above 0")
+
+    def divisors(name: str) -> list[float]:
+        found = read(name)
+        if not all(0 < one < math.inf for one in found):
+            raise ModelLoadError(f"{model.file}: tensor {name} must hold finite numbers above 0")
+        return found
+
     original = metadata.whole(f"{key}original_context_length")
-    for name in ("rope_freqs", "rope_factors_long", "rope_factors_short"):
+    for name in ("rope_freqs", *_PAIR):
         tensor = model.tensors.get(f"{name}.weight")
         if tensor is not None and (len(tensor.shape) > 1 or tensor.shape[0] > _MOST):
             raise ModelLoadError(f"{model.file}: tensor {name}.weight is no list of divisors")
+        if name in _PAIR and tensor is None and any(f"{n}.weight" in model.tensors for n in _PAIR):
+            raise ModelLoadError(f"{model.file} has no tensor {name}.weight beside the other one")
     if "rope_factors_long.weight" in model.tensors:
         found = {
             "rope_type": "longrope",
-            "long_factor": read("rope_factors_long.weight"),
-            "short_factor": read("rope_factors_short.weight"),
+            "long_factor": divisors("rope_factors_long.weight"),
+            "short_factor": divisors("rope_factors_short.weight"),
             "original_max_position_embeddings": original or context,
         }
         attention = metadata.number(f"{key}attn_factor")
         return {**found, "attention_factor": attention} if attention else found
     if "rope_freqs.weight" in model.tensors:
-        return _from_divisors(read("rope_freqs.weight"), theta, context)
+        return _from_divisors(divisors("rope_freqs.weight"), theta, context)
     kind = metadata.text(f"{key}type") or "none"
     factor = metadata.number(f"{key}factor") or metadata.number(f"{prefix}rope.scale_linear")
     if kind == "none" or not factor:

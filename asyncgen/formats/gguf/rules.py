@@ -44,6 +44,11 @@ _UNNEEDED = (
 _STACKED = ("altup_proj", "altup_unembd_proj")
 """Tensors of several matrices, beside those of experts."""
 
+_MOST_PARTS = 1024
+"""Matrices of one tensor, twice as many as any model has; one of more fits none and stays whole."""
+_MOST = 1 << 18
+"""The same of all tensors of a file."""
+
 _OWN_KEYS = ("attn_k.", "attn_v.", "attn_k_norm.")
 """What makes keys and values; files have it also in layers that read those of others."""
 
@@ -104,7 +109,12 @@ def gguf_checkpoint(model: GgufModel, config: ModelConfig) -> Checkpoint:
         for name, theirs in stack_names(model).items():
             tensors[theirs] = _stored(model.tensors[name], 0.0)
         return Checkpoint(model.file, tensors)
+    parts = 0
+    declared = _declared(model)
     for name, tensor in model.tensors.items():
+        if _layer(name) >= max(declared, config.num_hidden_layers):
+            tensors[name] = _stored(tensor, 0.0)  # of no layer that there is
+            continue
         if name in _UNNEEDED or _layer(name) >= config.num_hidden_layers:
             continue
         if _layer(name) >= 0 and config.keys_of(_layer(name)) != _layer(name):
@@ -126,12 +136,23 @@ def gguf_checkpoint(model: GgufModel, config: ModelConfig) -> Checkpoint:
             if architecture.values_take_turns and rest == LEAVE and isinstance(mixer, DeltaPlan):
                 found = turned_columns(found, tensor, mixer)
             tensors[f"blk.{layer}.{place.name}"] = found
-        elif (stem.endswith("_exps") or stem in _STACKED) and len(tensor.shape) > 1:
+        elif (
+            (stem.endswith("_exps") or stem in _STACKED)
+            and len(tensor.shape) > 1
+            and tensor.shape[0] <= min(_MOST_PARTS, _MOST - parts)
+        ):
+            parts += tensor.shape[0]
             for expert in range(tensor.shape[0]):
                 tensors[f"{stem}.{expert}.{kind}"] = _stored(tensor, less, expert)
         else:
             tensors[name] = _stored(tensor, less)
     return Checkpoint(model.file, {**tensors, **_numbers(model, architecture)})
+
+
+def _declared(model: GgufModel) -> int:
+    """Layers that a file says it has, with those that guess tokens ahead."""
+    prefix = model.metadata.text("general.architecture")
+    return model.metadata.whole(f"{prefix}.block_count") or 0
 
 
 def _numbers(model: GgufModel, architecture: Architecture) -> dict[str, StoredTensor]:

@@ -38,8 +38,10 @@ _MARKED: Final = (
 )
 _DEEPSEEK_V3: Final = (r"\p{N}{1,3}", r"[一-龥぀-ゟ゠-ヿ]+", _MARKED)
 
-_THREES: Final = r"\p{N}{1,3}(?=(?:\p{N}{3})*(?!\p{N}))"
-"""Digits in threes, counted from the last one."""
+_RUN: Final = r"\p{N}+"
+_THREES: Final = r"\A\p{N}{1,2}(?=(?>(?:\p{N}{3})*)\z)|\p{N}{3}"
+"""Digits in threes, counted from the last one, of a run that stands alone: what is to come is
+looked at once for all of them."""
 _ASIAN: Final = (
     "[\u4e00-\u9fff\u3400-\u4dbf\uf900-\ufaff\u3040-\u309f\u30a0-\u30ff\uff65-\uff9f"
     "\u2f00-\u2fdf\u0e40-\u0e7f\u0e80-\u0eff\u1780-\u17ff\u1000-\u109f\uaa60-\uaa7f"
@@ -71,7 +73,7 @@ _STEPS: Final[dict[str, tuple[str, ...]]] = {
     "gpt-4o": (_O200K,),
     "tekken": (_TEKKEN,),
     "deepseek-v3": _DEEPSEEK_V3,
-    "afmoe": (_THREES, _ASIAN, _MARKED),
+    "afmoe": (_RUN, _THREES, _ASIAN, _MARKED),
     "exaone-moe": (_EXAONE_MOE,),
     "kimi-k2": (_KIMI,),
     "youtu": (_EAST, _YOUTU),

@@ -12,6 +12,7 @@ from tokenizers.pre_tokenizers import ByteLevel, Digits, Punctuation, Sequence, 
 
 import asyncgen
 from asyncgen.errors import InvalidRequestError, ModelLoadError, UnsupportedModelError
+from asyncgen.formats.gguf import splits
 from asyncgen.formats.gguf.splits import known_ways, splits_of, way_of
 from tests.formats.gguf.making import write_gguf
 
@@ -169,6 +170,24 @@ def test_pieces_of_texts(pre: str, text: str, pieces: list[str]) -> None:
     assert way is not None
     found = splits_of(way).pre_tokenize_str(text)
     assert [text[first:last] for _, (first, last) in found] == pieces
+
+
+def test_digits_in_threes_are_counted_from_the_last_one() -> None:
+    """As by the pattern of the original, which looks at all that is to come of each three."""
+    original = _cut(
+        r"\p{N}{1,3}(?=(?:\p{N}{3})*(?!\p{N}))",
+        splits._ASIAN,
+        splits._MARKED,
+    )
+    ours, draw = splits_of("afmoe"), random.Random(5)
+    for _ in range(2000):
+        text = "".join(
+            draw.choices("123\u0661\u00bd\u00b2a e\u0301\n.,\u4f60", k=draw.randrange(1, 20))
+        )
+        text += "".join(draw.choices("0123456789", k=draw.randrange(12)))
+        assert ours.pre_tokenize_str(text) == original.pre_tokenize_str(text)
+    found = ours.pre_tokenize_str("7" * 200_000)  # in a moment, and not in half a minute
+    assert [piece for piece, _ in found] == ["77", *["777"] * 66_666]
 
 
 @pytest.mark.parametrize("count", COUNTS)
