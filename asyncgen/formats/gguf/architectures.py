@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from asyncgen.formats.gguf.declaration import Architecture
+from asyncgen.formats.gguf.declaration import EXPERTS, GROUPED, Architecture
 from asyncgen.formats.gguf.gemmas import GEMMAS
 from asyncgen.formats.gguf.hybrids import HYBRIDS
 from asyncgen.formats.gguf.latent import DEEPSEEK, KIMI, MINICPM3
@@ -19,26 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from asyncgen.formats.gguf.reader import GgufModel
-
-EXPERTS: Final[Mapping[str, str]] = {
-    "expert_count": "num_experts",
-    "expert_used_count": "num_experts_per_tok",
-    "expert_feed_forward_length": "moe_intermediate_size",
-}
-"""What models with experts add."""
-
-GROUPED: Final[Mapping[str, str]] = {
-    "expert_count": "n_routed_experts",
-    "expert_used_count": "num_experts_per_tok",
-    "expert_feed_forward_length": "moe_intermediate_size",
-    "expert_shared_count": "n_shared_experts",
-    "expert_group_count": "n_group",
-    "expert_group_used_count": "topk_group",
-    "expert_weights_scale": "routed_scaling_factor",
-    "expert_weights_norm": "norm_topk_prob",
-    "leading_dense_block_count": "first_k_dense_replace",
-}
-"""The same where they are in groups, beside shared ones."""
 
 _FACTORS: Final[Mapping[str, str]] = {
     "attention.scale": "attention_multiplier",

@@ -75,6 +75,30 @@ Form = Literal["same", "flat", "window", "decay", "decays"]
 ones than that in the middle of a convolution's; as the decay -exp(x) of what a checkpoint has, in a
 list or, last, in the third of four sides."""
 
+CHOSEN: Final[Mapping[str, str]] = {
+    "expert_count": "num_experts",
+    "expert_used_count": "num_experts_per_tok",
+}
+"""What models with experts add."""
+
+EXPERTS: Final[Mapping[str, str]] = {
+    **CHOSEN,
+    "expert_feed_forward_length": "moe_intermediate_size",
+}
+"""The same where experts have a width of their own."""
+
+GROUPED: Final[Mapping[str, str]] = {
+    **EXPERTS,
+    "expert_count": "n_routed_experts",
+    "expert_shared_count": "n_shared_experts",
+    "expert_group_count": "n_group",
+    "expert_group_used_count": "topk_group",
+    "expert_weights_scale": "routed_scaling_factor",
+    "expert_weights_norm": "norm_topk_prob",
+    "leading_dense_block_count": "first_k_dense_replace",
+}
+"""The same where they are in groups, beside shared ones."""
+
 SIGMOID: Final = 2
 """Of ``expert_gating_func``; 0 says nothing."""
 

@@ -9,7 +9,7 @@ import math
 from typing import TYPE_CHECKING, Any, Final
 
 from asyncgen.errors import ModelLoadError, UnsupportedModelError
-from asyncgen.formats.gguf.declaration import Architecture
+from asyncgen.formats.gguf.declaration import EXPERTS, Architecture
 from asyncgen.formats.gguf.hybrids import by_layer
 from asyncgen.formats.gguf.reader import as_written
 
@@ -223,9 +223,7 @@ GEMMAS: Final[Mapping[str, Architecture]] = {
             "attention.key_length_swa": "head_dim",
             _KV: "",
             _FEED: "",
-            "expert_count": "num_experts",
-            "expert_used_count": "num_experts_per_tok",
-            "expert_feed_forward_length": "moe_intermediate_size",
+            **EXPERTS,
         },
         names={
             **_ROW_NAMES,

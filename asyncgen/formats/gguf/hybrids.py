@@ -9,7 +9,7 @@ import math
 from typing import TYPE_CHECKING, Any, Final
 
 from asyncgen.errors import UnsupportedModelError
-from asyncgen.formats.gguf.declaration import SIGMOID, Architecture, Place
+from asyncgen.formats.gguf.declaration import CHOSEN, EXPERTS, SIGMOID, Architecture, Place
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -65,9 +65,7 @@ _LINEAR: Final = {
     "ssm.time_step_rank": "linear_num_value_heads",
 }
 _SHARED: Final = {
-    "expert_count": "num_experts",
-    "expert_used_count": "num_experts_per_tok",
-    "expert_feed_forward_length": "moe_intermediate_size",
+    **EXPERTS,
     "expert_shared_feed_forward_length": "shared_expert_intermediate_size",
 }
 _FALCON_FACTORS: Final[Mapping[str, Any]] = {
@@ -324,8 +322,7 @@ HYBRIDS: Final[Mapping[str, Architecture]] = {
             "embedding_scale": "embedding_multiplier",
             "residual_scale": "residual_multiplier",
             "logit_scale": "logits_scaling",
-            "expert_count": "num_experts",
-            "expert_used_count": "num_experts_per_tok",
+            **CHOSEN,
             "expert_shared_feed_forward_length": "shared_intermediate_size",
         },
         flags=_SSM_FLAGS,
@@ -339,8 +336,7 @@ HYBRIDS: Final[Mapping[str, Architecture]] = {
         {
             **_SSM,
             "ssm.time_step_rank": "time_step_rank",
-            "expert_count": "num_experts",
-            "expert_used_count": "num_experts_per_tok",
+            **CHOSEN,
         },
         flags=_SSM_FLAGS,
         places=_SELECTIVE,
@@ -360,9 +356,7 @@ HYBRIDS: Final[Mapping[str, Architecture]] = {
         {
             **_GROUPS,
             "ssm.time_step_rank": "mamba_num_heads",
-            "expert_count": "num_experts",
-            "expert_used_count": "num_experts_per_tok",
-            "expert_feed_forward_length": "moe_intermediate_size",
+            **EXPERTS,
             "expert_shared_feed_forward_length": "moe_shared_expert_intermediate_size",
             "expert_group_count": "n_group",
             "expert_group_used_count": "topk_group",
@@ -396,9 +390,7 @@ HYBRIDS: Final[Mapping[str, Architecture]] = {
         "lfm2_moe",
         {
             "shortconv.l_cache": "conv_L_cache",
-            "expert_count": "num_experts",
-            "expert_used_count": "num_experts_per_tok",
-            "expert_feed_forward_length": "moe_intermediate_size",
+            **EXPERTS,
             "leading_dense_block_count": "first_k_dense_replace",
         },
         flags={"conv_bias": "blk.*.shortconv.conv.bias"},

@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from asyncgen.checkpoint import StoredTensor
-from asyncgen.formats.gguf.declaration import SIGMOID, Architecture, Place
+from asyncgen.formats.gguf.declaration import GROUPED, SIGMOID, Architecture, Place
 from asyncgen.formats.gguf.hybrids import by_layer
 from asyncgen.formats.gguf.reader import as_written
 
@@ -136,15 +136,8 @@ KIMI: Final = Architecture(
         "rope.dimension_count": "qk_rope_head_dim",
         "ssm.conv_kernel": "linear_conv_kernel_dim",
         "kda.head_dim": "linear_head_dim",
+        **GROUPED,
         "expert_count": "num_experts",
-        "expert_used_count": "num_experts_per_tok",
-        "expert_feed_forward_length": "moe_intermediate_size",
-        "expert_shared_count": "n_shared_experts",
-        "expert_group_count": "n_group",
-        "expert_group_used_count": "topk_group",
-        "expert_weights_scale": "routed_scaling_factor",
-        "expert_weights_norm": "norm_topk_prob",
-        "leading_dense_block_count": "first_k_dense_replace",
     },
     {"first_k_dense_replace": 0},
     names=_NAMES,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from asyncgen.formats.gguf.declaration import SIGMOID, Architecture
+from asyncgen.formats.gguf.declaration import CHOSEN, SIGMOID, Architecture
 from asyncgen.formats.gguf.hybrids import by_layer
 
 if TYPE_CHECKING:
@@ -15,12 +15,8 @@ if TYPE_CHECKING:
 
     from asyncgen.formats.gguf.reader import GgufModel
 
-_CHOSEN: Final[Mapping[str, str]] = {
-    "expert_count": "num_experts",
-    "expert_used_count": "num_experts_per_tok",
-}
 _LISTED: Final[Mapping[str, str]] = {
-    **_CHOSEN,
+    **CHOSEN,
     "attention.sliding_window": "sliding_window",
     "expert_feed_forward_length": "moe_intermediate_size",
     "expert_shared_count": "n_shared_experts",
@@ -83,13 +79,13 @@ MIXTURES: Final[Mapping[str, Architecture]] = {
     ),
     "dbrx": Architecture(
         "dbrx",
-        {**_CHOSEN, "attention.clamp_kqv": "clip_qkv"},
+        {**CHOSEN, "attention.clamp_kqv": "clip_qkv"},
         names={"post_norm": "attn_output_norm"},
     ),
     "llama4": Architecture(
         "llama4_text",
         {
-            **_CHOSEN,
+            **CHOSEN,
             "feed_forward_length": "intermediate_size_mlp",
             "expert_feed_forward_length": "intermediate_size",
             "interleave_moe_layer_step": "interleave_moe_layer_step",
@@ -119,7 +115,7 @@ MIXTURES: Final[Mapping[str, Architecture]] = {
     "ernie4_5-moe": Architecture(
         "ernie4_5_moe",
         {
-            **_CHOSEN,
+            **CHOSEN,
             "expert_feed_forward_length": "moe_intermediate_size",
             "expert_shared_count": "moe_num_shared_experts",
             "interleave_moe_layer_step": "moe_layer_interval",
@@ -133,20 +129,20 @@ MIXTURES: Final[Mapping[str, Architecture]] = {
     ),
     "hunyuan-moe": Architecture(
         "hunyuan_v1_moe",
-        {**_CHOSEN, "expert_feed_forward_length": "intermediate_size"},
+        {**CHOSEN, "expert_feed_forward_length": "intermediate_size"},
         flags=_BIASES,
     ),
     "minimax-m2": Architecture(
         "minimax_m2",
         {
-            **_CHOSEN,
+            **CHOSEN,
             "expert_feed_forward_length": "intermediate_size",
             "rope.dimension_count": "rotary_dim",
         },
     ),
     "phimoe": Architecture(
         "phimoe",
-        {**_CHOSEN, "attention.sliding_window": "sliding_window"},
+        {**CHOSEN, "attention.sliding_window": "sliding_window"},
         flags={**_BIASES, "lm_head_bias": "output.bias"},
     ),
 }
