@@ -95,9 +95,12 @@ void block(const Product<T, W>& product, std::int64_t first, std::int64_t panel)
 
 template <typename Work>
 void multiply(const Work& work) {
-  for_blocks<MOST_ROWS>(work, [&](auto size, const auto& product, std::int64_t first,
-                                  std::int64_t panel, std::int64_t) {
-    block<size>(product, first, panel);
+  struct Nothing {};
+  for_panels<Nothing>(work, [&](Nothing&, const auto& product, std::int64_t first,
+                                std::int64_t count, std::int64_t panel) {
+    for_blocks<MOST_ROWS>(count, [&](auto size, std::int64_t begin, std::int64_t, std::int64_t) {
+      block<size>(product, first + begin, panel);
+    });
   });
 }
 

@@ -10,6 +10,10 @@
 #include "memory.h"
 #include "packed_many.h"
 
+// A panel is unpacked for all rows of a chunk.
+template <>
+constexpr std::int64_t LEAST_PART<PackedLayout> = CHUNK_ROWS;
+
 namespace {
 
 // More rows than these share a panel that is unpacked once.
@@ -68,17 +72,6 @@ void few_rows(const Product<T, PackedLayout>& product, const Quantised<Way>& x, 
   }
 }
 
-// Calls `compute(count, first)` for blocks of nearly the same size, with a count that is known when
-// it is compiled.
-template <int MOST, typename Compute>
-void for_blocks_of(std::int64_t rows, Compute compute) {
-  const std::int64_t blocks = (rows + MOST - 1) / MOST;
-  for (std::int64_t block = 0; block < blocks; ++block) {
-    const std::int64_t begin = rows * block / blocks, end = rows * (block + 1) / blocks;
-    with_count<MOST>(end - begin, [&](auto count) { compute(count, begin); });
-  }
-}
-
 // Unpacks a panel where it is for many rows, there is memory, and its numbers fit.
 template <typename Way, bool HAS_TABLE>
 bool unpacked_for(std::int64_t rows, const PackedLayout& layout, std::int64_t panel, Unpacked& to) {
@@ -102,12 +95,12 @@ void multiply_panels(const Work& work, const Product<T, PackedLayout>& all,
       const char* next = layout.data + (panel + 1) * 2 * layout.half_bytes;
       const std::int64_t share = 2 * layout.half_bytes * MOST_ROWS / count / layout.groups;
       const std::int64_t bytes = (share + 63) / 64 * 64;
-      for_blocks_of<MOST_ROWS>(count, [&](auto size, std::int64_t begin) {
+      for_blocks<MOST_ROWS>(count, [&](auto size, std::int64_t begin, std::int64_t, std::int64_t) {
         many_rows<size>(product, x, unpacked, row + begin, first + begin, panel, next, bytes);
         next += bytes * layout.groups;
       });
     } else {
-      for_blocks_of<FEW_ROWS>(count, [&](auto size, std::int64_t begin) {
+      for_blocks<FEW_ROWS>(count, [&](auto size, std::int64_t begin, std::int64_t, std::int64_t) {
         few_rows<size, Way, HAS_TABLE>(product, x, row + begin, first + begin, panel);
       });
     }

@@ -1,6 +1,8 @@
 // What products of all dtypes share: the work of each thread, and what becomes of a result.
 #pragma once
 
+#include <algorithm>
+
 #include "check.h"
 #include "team.h"
 #include "vectors.h"
@@ -74,17 +76,24 @@ inline void for_chunk(std::int64_t rows, std::int64_t panels, std::int64_t piece
   compute(first, next - first, piece % panels);
 }
 
-// Calls `compute(state, product, first row, rows, panel)` for all panels and chunks of rows; each
-// thread that does has a state of its own meanwhile.
+// A chunk's rows are cut into parts of no fewer, so that threads come to the end of their work at the
+// same time. What is made of a panel before it is multiplied by is made once, for all of them.
+template <typename W>
+constexpr std::int64_t LEAST_PART = 32;
+
+// Calls `compute(state, product, first row, rows, panel)` for all panels and rows, one part of a chunk
+// after another; each thread that does has a state of its own meanwhile.
 template <typename State, typename T, typename W, typename Compute>
 inline void for_panels(const Product<T, W>& product, Compute compute) {
-  const std::int64_t panels = panels_of(product.outputs);
-  for_pieces(chunks_of(product.rows) * panels, [&](Pieces& pieces) {
+  const std::int64_t panels = panels_of(product.outputs), chunks = chunks_of(product.rows);
+  const std::int64_t parts = std::max<std::int64_t>(product.rows / (chunks * LEAST_PART<W>), 1);
+  for_pieces(chunks * panels * parts, [&](Pieces& pieces) {
     State state;
     for (std::int64_t piece; pieces.next(piece);) {
-      for_chunk(product.rows, panels, piece,
+      for_chunk(product.rows, panels, piece / parts,
                 [&](std::int64_t first, std::int64_t rows, std::int64_t panel) {
-                  compute(state, product, first, rows, panel);
+                  const std::int64_t part = piece % parts, begin = rows * part / parts;
+                  compute(state, product, first + begin, rows * (part + 1) / parts - begin, panel);
                 });
     }
   });
@@ -124,20 +133,14 @@ inline void for_panels(const Grouped<T, W>& products, Compute compute) {
   });
 }
 
-// The same for products that keep the sums of at most MOST rows in registers: calls
-// `compute(count, product, first row, panel, number)` with a count that is known when it is compiled,
-// for one block of rows after another: all but number 0 find the panel in the cache.
-template <int MOST, typename Work, typename Compute>
-inline void for_blocks(const Work& work, Compute compute) {
-  struct Nothing {};
-  for_panels<Nothing>(work, [&](Nothing&, const auto& product, std::int64_t first,
-                                std::int64_t count, std::int64_t panel) {
-    // Blocks of nearly the same size: a block of one row would wait for its own sums.
-    const std::int64_t blocks = (count + MOST - 1) / MOST;
-    for (std::int64_t number = 0; number < blocks; ++number) {
-      const std::int64_t begin = count * number / blocks, end = count * (number + 1) / blocks;
-      with_count<MOST>(end - begin,
-                       [&](auto size) { compute(size, product, first + begin, panel, number); });
-    }
-  });
+// For products that keep the sums of at most MOST rows in registers: calls `compute(count, first row,
+// number, blocks)` with a count that is known when it is compiled, for one block of rows after another.
+template <int MOST, typename Compute>
+inline void for_blocks(std::int64_t count, Compute compute) {
+  // Blocks of nearly the same size: a block of one row would wait for its own sums.
+  const std::int64_t blocks = (count + MOST - 1) / MOST;
+  for (std::int64_t number = 0; number < blocks; ++number) {
+    const std::int64_t begin = count * number / blocks, end = count * (number + 1) / blocks;
+    with_count<MOST>(end - begin, [&](auto size) { compute(size, begin, number, blocks); });
+  }
 }
