@@ -58,6 +58,25 @@ def test_bans_stay_inside_of_their_tensors(kernels: Any) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_the_search_for_the_likeliest_stays_inside_of_its_tensors(
+    kernels: Any, dtype: torch.dtype
+) -> None:
+    whole = [torch.zeros(3, 700, dtype=dtype), torch.zeros(3), torch.zeros(3, dtype=torch.int64)]
+    whole[0][1, 699] = 1
+    kernels.argmax(*whole)
+    assert (whole[1].tolist(), whole[2].tolist()) == ([0, 1, 0], [0, 699, 0])
+    for number in range(3):
+        given = [tensor.clone() for tensor in whole]
+        cut_off(given[number])
+        with pytest.raises(RuntimeError, match=r"bytes at|memory is"):
+            kernels.argmax(*given)
+        wrong = [tensor.clone() for tensor in whole]
+        wrong[number] = wrong[number][:2] if number else wrong[number].t()
+        with pytest.raises(ValueError, match=r"scores are \[R, V\]|of these scores they are \[3\]"):
+            kernels.argmax(*wrong)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_products_stay_inside_of_their_tensors(dtype: torch.dtype) -> None:
     kernel = NativeKernel(torch.randn(64, 64).to(dtype), torch.randn(64))
     x, out = torch.randn(4, 64).to(dtype), torch.empty(4, 64, dtype=dtype)

@@ -20,6 +20,7 @@ import math
 import torch
 from torch import Tensor
 
+from asyncgen import native
 from asyncgen.generation.strategies.token_by_token import require_finite
 
 __all__ = [
@@ -244,12 +245,18 @@ def argmax(scores: Tensor) -> tuple[Tensor, Tensor]:
     """Find the largest score of each row, and the first place where it is.
 
     Args:
-        scores: [R, V].
+        scores: [R, V], of any floating dtype.
 
     Returns:
-        Values [R], NaN where a row holds any, and indices, int64 [R].
+        Values, float32 [R], NaN where a row holds any, and indices, int64 [R].
     """
     rows, size = scores.shape
+    if scores.device.type == "cpu" and native.supports(scores.dtype):
+        assert native.kernels is not None
+        best, index = torch.empty(rows), torch.empty(rows, dtype=torch.int64)
+        native.kernels.argmax(scores, best, index)
+        return best, index
+    scores = scores.float()
     count, rest = divmod(size, _ARGMAX_BLOCK)
     if scores.device.type != "cpu" or not count or scores.numel() < _FEW_SCORES:
         best, index = scores.max(dim=-1)

@@ -6,6 +6,7 @@ What has no form for many rows runs row by row in its place.
 from __future__ import annotations
 
 from contextlib import contextmanager
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -29,8 +30,6 @@ class BatchScores:
 
     Attributes:
         logits: As the model made them, [R, V].
-        values: As far as they are processed, float32 [R, V]; written to in place where ``own``
-            is true.
         rows: Whose they are.
         failures: Row number and error of rows that failed; their scores mean nothing.
         apart: Row number and processed scores [1, V] of rows that left the others on their way.
@@ -46,13 +45,21 @@ class BatchScores:
             own: Whether ``values`` will be written to.
         """
         self.logits = logits
-        values = logits.float().contiguous()
-        # A change of dtype has made a copy already.
-        self.values = values.clone() if own and values is logits else values
         self.rows = rows
+        self._own = own
         self.failures: dict[int, Exception] = {}
         self.apart: dict[int, Tensor] = {}
         self.size = logits.shape[1]
+
+    @cached_property
+    def values(self) -> Tensor:
+        """The scores as far as they are processed, float32 [R, V]: made when they are asked for.
+
+        They are written to in place where they are the step's own.
+        """
+        values = self.logits.float().contiguous()
+        # A change of dtype has made a copy already.
+        return values.clone() if self._own and values is self.logits else values
 
     @property
     def flat(self) -> Tensor:

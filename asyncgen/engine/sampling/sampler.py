@@ -79,7 +79,8 @@ class BatchSampler:
             return Sampled([])
         scores, layout = self._process(logits, rows)
         if len(layout.greedy) == len(rows) and logits.device.type == "cpu":
-            best, tokens = argmax(scores.values)
+            # What nobody processes is looked at as it is.
+            best, tokens = argmax(scores.values if layout.steps else logits)
             return self._conclude(scores, layout, zip(tokens.tolist(), best.tolist(), strict=True))
         # The one synchronisation of a step.
         return self._conclude(scores, layout, self._pick(scores, layout).T.tolist())

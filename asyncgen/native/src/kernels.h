@@ -221,6 +221,20 @@ struct Ban {
 
 void ban_f32(const Ban& ban) noexcept;
 
+// The largest score of each row, and the first place where it is. Of a row with NaN, NaN and the place
+// of the first one.
+template <typename T>
+struct Largest {
+  const T* scores;  // [rows, vocab]
+  std::int64_t stride, rows, vocab;
+  float* values;         // [rows]
+  std::int64_t* places;  // [rows]
+};
+
+void argmax_f32(const Largest<float>& largest) noexcept;
+void argmax_bf16(const Largest<bf16>& largest) noexcept;
+void argmax_f16(const Largest<f16>& largest) noexcept;
+
 // Some tokens of one text: the first one's number in the step, how many there are, the position of
 // the first, and where the text's page table begins in the step's list of pages.
 struct Row {

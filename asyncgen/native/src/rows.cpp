@@ -1,4 +1,7 @@
-// What is done to each row by itself: normalisation, rotary positions, and bans of tokens.
+// What is done to each row by itself: normalisation, rotary positions, bans of tokens, and the
+// search for the likeliest one.
+
+#include <algorithm>
 
 #include "team.h"
 #include "vectors.h"
@@ -130,7 +133,67 @@ void ban_row(float* scores, const std::uint32_t* words, std::int64_t vocab) {
   }
 }
 
+// The first lane in some scores where `found(vector)` has one, or `count`.
+template <typename T, typename Find>
+std::int64_t first_place(const T* scores, std::int64_t count, Find find) {
+  for (std::int64_t at = 0; at < count; at += LANES) {
+    const __mmask16 lanes = first_lanes(count - at);
+    const auto found = static_cast<std::uint32_t>(find(load(scores + at, lanes)) & lanes);
+    if (found != 0) return at + __builtin_ctz(found);
+  }
+  return count;
+}
+
+// So many scores are looked at before the largest of them is compared with that of those before.
+constexpr std::int64_t SEARCHED = 32 * LANES;
+
+template <typename T>
+void find_largest(const T* scores, std::int64_t vocab, float& value, std::int64_t& place) {
+  const f32x16 none = _mm512_set1_ps(-__builtin_inff());
+  std::int64_t block = 0;
+  value = -__builtin_inff();
+  for (std::int64_t begin = 0; begin < vocab; begin += SEARCHED) {
+    const std::int64_t end = std::min(begin + SEARCHED, vocab);
+    f32x16 best = none;
+    __mmask16 unknown = 0;
+    for (std::int64_t at = begin; at < end; at += LANES) {
+      const __mmask16 lanes = first_lanes(end - at);
+      const f32x16 some = _mm512_mask_mov_ps(none, lanes, load(scores + at, lanes));
+      unknown |= _mm512_cmp_ps_mask(some, some, _CMP_UNORD_Q);
+      best = _mm512_max_ps(best, some);
+    }
+    if (unknown != 0) {
+      value = __builtin_nanf("");
+      place = begin + first_place(scores + begin, end - begin, [](f32x16 some) {
+                return _mm512_cmp_ps_mask(some, some, _CMP_UNORD_Q);
+              });
+      return;
+    }
+    const float most = _mm512_reduce_max_ps(best);
+    if (most > value) {
+      value = most;
+      block = begin;
+    }
+  }
+  const f32x16 wanted = _mm512_set1_ps(value);
+  place = block + first_place(scores + block, std::min(SEARCHED, vocab - block), [&](f32x16 some) {
+            return _mm512_cmp_ps_mask(some, wanted, _CMP_EQ_OQ);
+          });
+}
+
+template <typename T>
+void find_all(const Largest<T>& largest) {
+  for_rows(largest.rows, largest.vocab, [&](std::int64_t row) {
+    find_largest(largest.scores + row * largest.stride, largest.vocab, largest.values[row],
+                 largest.places[row]);
+  });
+}
+
 }  // namespace
+
+void argmax_f32(const Largest<float>& largest) noexcept { find_all(largest); }
+void argmax_bf16(const Largest<bf16>& largest) noexcept { find_all(largest); }
+void argmax_f16(const Largest<f16>& largest) noexcept { find_all(largest); }
 
 void ban_f32(const Ban& ban) noexcept {
   for_rows(ban.rows, ban.vocab, [&](std::int64_t row) {

@@ -215,7 +215,56 @@ PyObject* ban(PyObject*, PyObject* const* args) {
   Py_RETURN_NONE;
 }
 
+template <typename T>
+Largest<T> largest_of(const View& scores, const View& values, const View& places) {
+  return {scores.as<T>(),    scores.strides[0],  scores.sizes[0],
+          scores.sizes[1],   values.as<float>(), places.as<std::int64_t>()};
+}
+
+PyObject* argmax(PyObject*, PyObject* const* args) {
+  View scores, values, places;
+  Kind kind;
+  if (!look_at(args[0], scores) || !look_at(args[1], values) || !look_at(args[2], places) ||
+      !read_kind(scores.dtype, kind)) {
+    return nullptr;
+  }
+  if (scores.dims != 2 || scores.sizes[1] < 1 || !scores.is_cpu || !scores.is_dense_from(1)) {
+    return refuse("scores are", args[0], "scores are [R, V] on cpu, V 1 or more");
+  }
+  const std::int64_t rows = scores.sizes[0];
+  if (!values.has_shape({rows}) || !is_dtype(values.dtype, "torch.float32") || !values.is_cpu ||
+      !values.is_dense_from(0)) {
+    return refuse("values are", args[1], "of these scores they are [%lld] float32 on cpu",
+                  static_cast<long long>(rows));
+  }
+  if (!places.has_shape({rows}) || !is_dtype(places.dtype, "torch.int64") || !places.is_cpu ||
+      !places.is_dense_from(0)) {
+    return refuse("places are", args[2], "of these scores they are [%lld] int64 on cpu",
+                  static_cast<long long>(rows));
+  }
+#ifdef ASYNCGEN_CHECK
+  if (!lies_within(args[0], scores, item_size(kind)) || !lies_within(args[1], values, 4) ||
+      !lies_within(args[2], places, 8)) {
+    return nullptr;
+  }
+#endif
+  const bool is_done = run_unlocked([&]() noexcept {
+    if (kind == Kind::FLOAT32) {
+      argmax_f32(largest_of<float>(scores, values, places));
+    } else if (kind == Kind::BFLOAT16) {
+      argmax_bf16(largest_of<bf16>(scores, values, places));
+    } else {
+      argmax_f16(largest_of<f16>(scores, values, places));
+    }
+  });
+  if (!is_done) return nullptr;
+  Py_RETURN_NONE;
+}
+
 PyMethodDef functions[] = {
+    METHOD("argmax", argmax, 3,
+           "argmax(scores, values, places, /)\n--\n\n"
+           "Find the largest score of each row, and the first place where it is; NaN counts as larger."),
     METHOD("ban", ban, 3,
            "ban(scores, words, places, /)\n--\n\n"
            "Make the scores of these rows -inf where the bit of a token is not set."),

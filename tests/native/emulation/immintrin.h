@@ -19,7 +19,7 @@ using __m256bh = short __attribute__((vector_size(32), may_alias));
 using __mmask16 = std::uint16_t;
 using __mmask32 = std::uint32_t;
 
-constexpr int _MM_HINT_T0 = 0, _MM_HINT_T1 = 1, _CMP_LT_OQ = 17, _CMP_UNORD_Q = 3;
+constexpr int _MM_HINT_T0 = 0, _MM_HINT_T1 = 1, _CMP_LT_OQ = 17, _CMP_UNORD_Q = 3, _CMP_EQ_OQ = 0;
 constexpr int _CMP_GT_OQ = 30, _MM_FROUND_TO_NEAREST_INT = 0, _MM_FROUND_NO_EXC = 8;
 constexpr int _MM_MANT_NORM_p75_1p5 = 3, _MM_MANT_SIGN_zero = 1;
 
@@ -227,6 +227,7 @@ inline __mmask16 _mm512_cmp_ps_mask(__m512 a, __m512 b, int kind) {
   for (unsigned lane = 0; lane < 16; ++lane) {
     const bool holds = kind == _CMP_LT_OQ   ? a[lane] < b[lane]
                        : kind == _CMP_GT_OQ ? a[lane] > b[lane]
+                       : kind == _CMP_EQ_OQ ? a[lane] == b[lane]
                                             : a[lane] != a[lane] || b[lane] != b[lane];
     mask |= static_cast<unsigned>(holds) << lane;
   }
