@@ -47,7 +47,7 @@ class DeviceKind:
     Attributes:
         page_size: Tokens of a page, if nothing else is asked for.
         prefill_chunk: Prompt tokens of a step, likewise: as many as keep the device busy.
-        most_prefill: Those of a step while many wait to begin.
+        most_chunks: So many of these between two tokens of running streams, while many wait.
         snapshot_tokens: Tokens of a prompt from one state that is kept to the next, likewise.
         heads_first: Layout of a page; see `PagedStorage`.
         runs_ahead: Whether a step begins before the tokens of the last one are read.
@@ -56,7 +56,7 @@ class DeviceKind:
 
     page_size: int
     prefill_chunk: int
-    most_prefill: int
+    most_chunks: int
     snapshot_tokens: int
     heads_first: bool
     runs_ahead: bool
@@ -70,7 +70,7 @@ def kind_of(device: torch.device) -> DeviceKind:
         return DeviceKind(
             page_size=256,
             prefill_chunk=2048,
-            most_prefill=2048,
+            most_chunks=1,
             snapshot_tokens=2048,
             heads_first=False,
             runs_ahead=True,
@@ -80,7 +80,7 @@ def kind_of(device: torch.device) -> DeviceKind:
     return DeviceKind(
         page_size=32,
         prefill_chunk=256,
-        most_prefill=1024,
+        most_chunks=4,
         snapshot_tokens=1024,
         heads_first=is_cpu,
         runs_ahead=False,
@@ -129,7 +129,7 @@ def plan_room(model: Any, options: EngineOptions) -> CacheRoom:
     windows = plan_groups(config).windows
     wanted = None
     if positions:
-        a_row = most_pages(windows, size, positions, _most_prefill(model, options))
+        a_row = most_pages(windows, size, positions, _prefill_chunk(model, options))
         wanted = options.max_running * a_row + spare
     each = page_bytes(config, size, model.dtype, is_packed=options.packs_pages)
     num_pages = plan_pages(
@@ -321,8 +321,9 @@ def _prefill_chunk(model: Any, options: EngineOptions) -> int:
     return options.prefill_chunk_size or kind_of(model.device).prefill_chunk
 
 
-def _most_prefill(model: Any, options: EngineOptions) -> int:
-    return options.prefill_chunk_size or kind_of(model.device).most_prefill
+def _most_chunks(model: Any, options: EngineOptions) -> int:
+    # Who says how large a chunk is says how long it may hold running streams up.
+    return 1 if options.prefill_chunk_size else kind_of(model.device).most_chunks
 
 
 def _make_batch(
@@ -338,6 +339,7 @@ def _make_batch(
     from asyncgen.engine.batch import Batch
     from asyncgen.engine.batch_runner import BatchRunner
     from asyncgen.engine.prompt_cost import prompt_cost
+    from asyncgen.engine.prompt_pace import PromptPace
     from asyncgen.engine.sampling.sampler import BatchSampler
 
     core, kind = model.core, kind_of(model.device)
@@ -348,9 +350,9 @@ def _make_batch(
         BatchRunner(core, attention, _make_graphs(model, attention, options, room)),
         BatchSampler(core.config.vocab_size, model.device),
         tokenizer=tokenizer,
-        prefill_chunk=_prefill_chunk(model, options),
-        most_prefill=_most_prefill(model, options),
-        prompt_cost=prompt_cost(core),
+        pace=PromptPace(
+            _prefill_chunk(model, options), _most_chunks(model, options), prompt_cost(core)
+        ),
         prefix_caching=options.prefix_caching,
         manual_eviction=options.manual_eviction,
         runs_ahead=kind.runs_ahead if wants_ahead is None else wants_ahead,

@@ -13,7 +13,6 @@ import torch
 
 from asyncgen.engine.ahead import BegunStep, UnreadTokens
 from asyncgen.engine.events import EventWriter
-from asyncgen.engine.prompt_cost import chunks_at_once
 from asyncgen.engine.requests.request import clock, fail
 from asyncgen.engine.sample import Sample, forced_room
 from asyncgen.engine.sampling.logprobs import named_logprob
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
     from asyncgen.engine.batch_runner import BatchRunner
     from asyncgen.engine.metrics import EngineMetrics
     from asyncgen.engine.pooling import HiddenReader
-    from asyncgen.engine.prompt_cost import PromptCost
+    from asyncgen.engine.prompt_pace import PromptPace
     from asyncgen.engine.requests.request import Request
     from asyncgen.engine.sampling.sampler import BatchSampler, Sampled
     from asyncgen.engine.scheduling.scheduler import Scheduler
@@ -62,9 +61,7 @@ class Batch:
         sampler: BatchSampler,
         *,
         tokenizer: Tokenizer | None,
-        prefill_chunk: int,
-        most_prefill: int | None = None,
-        prompt_cost: PromptCost | None = None,
+        pace: PromptPace,
         prefix_caching: bool = True,
         manual_eviction: bool = False,
         runs_ahead: bool = False,
@@ -78,10 +75,7 @@ class Batch:
             runner: Computes.
             sampler: Picks tokens.
             tokenizer: Turns ids to text; ``None`` where only ids are wanted.
-            prefill_chunk: Prompt tokens of one step, those of all rows together.
-            most_prefill: Those of a step while many wait to begin; ``None``: no more than else.
-            prompt_cost: Of the model: while others decode, chunks behind a long text are smaller,
-                so that they take no longer. ``None``: they are all alike.
+            pace: What prompts get of the steps.
             prefix_caching: Whether requests share the pages of equal beginnings; the samples of
                 one request always do.
             manual_eviction: Whether a sample that ended as it should is left its pages, until
@@ -95,10 +89,7 @@ class Batch:
         self._runner = runner
         self._sampler = sampler
         self._tokenizer = tokenizer
-        self._prefill_chunk = prefill_chunk
-        self._most_prefill = most_prefill or prefill_chunk
-        self._prompt_cost = prompt_cost
-        self._depth = 0  # of the longest text whose prompt is being read
+        self._pace = pace
         self._prefix_caching = prefix_caching
         self._manual_eviction = manual_eviction
         self._runs_ahead = runs_ahead
@@ -246,7 +237,7 @@ class Batch:
         """Say how far the long prompts of a step are."""
         for row in rows:
             total = len(cast("Sample", row.state).request.prompt_ids)
-            if self._prefill_chunk < total and row.start < total:
+            if self._pace.chunk < total and row.start < total:
                 tell(progress, "prefill", min(row.start + row.count, total), total)
 
     def _sample(
@@ -290,9 +281,7 @@ class Batch:
             unread: Tokens that are still to be read; their rows get these first.
         """
         scheduler = self._scheduler
-        budget = self._num_decoding + self._prompt_tokens()
-        rows = scheduler.schedule_batch(budget, self._most_entries * scheduler.max_running)
-        self._depth = max((row.start + row.count for row in rows if not row.is_last), default=0)
+        rows = self._choose()
         some_left = bool(scheduler.failed)
         if some_left:
             for state in scheduler.take_failed():
@@ -311,13 +300,18 @@ class Batch:
                 some_left = True
         return [row for row in rows if row.state.status < _FINISHED] if some_left else rows
 
-    def _prompt_tokens(self) -> int:
-        """Most prompt tokens of the next step."""
-        chunks = chunks_at_once(self._scheduler.num_newcomers, self._num_decoding)
-        most = min(self._prefill_chunk * chunks, self._most_prefill)
-        if self._prompt_cost is None or not self._num_decoding or not self._depth:
-            return most
-        return self._prompt_cost.chunk(most, self._depth)
+    def _choose(self) -> list[ScheduledRow]:
+        """The rows that the scheduler picks."""
+        scheduler, pace, num_decoding = self._scheduler, self._pace, self._num_decoding
+        budget = num_decoding + pace.tokens(num_decoding)
+        entries = self._most_entries * scheduler.max_running
+        scheduler.passes_decoding = pace.are_alone(scheduler.num_newcomers, num_decoding)
+        rows = scheduler.schedule_batch(budget, entries)
+        if not rows and scheduler.passes_decoding:  # nobody could begin
+            scheduler.passes_decoding = False
+            rows = scheduler.schedule_batch(budget, entries)
+        pace.note(rows, alone=scheduler.passes_decoding)
+        return rows
 
     def _begin(self, sample: Sample) -> bool:
         """Take up a sample at its first step; ``False`` if its request failed over it."""

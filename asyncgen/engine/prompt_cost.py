@@ -1,8 +1,7 @@
 """How many tokens of a prompt fit into a step, the further into a long text the fewer.
 
 A token's products cost the same everywhere; its attention grows with what lies before it. Chunks
-of one size would hold running streams up for longer and longer. Where many requests wait to begin,
-a step reads several chunks: whoever decodes waits for it once, and they all wait for less.
+of one size would hold running streams up for longer and longer.
 """
 
 from __future__ import annotations
@@ -21,12 +20,6 @@ if TYPE_CHECKING:
 
 LEAST = 16
 """Tokens that a chunk has at least, where so many are allowed: fewer waste the weights."""
-
-MOST_CHUNKS = 4
-"""Chunks that a step reads at most, where many wait: more of them save no more time."""
-
-NEWCOMERS = 16
-"""For each further chunk so many wait to begin, however few decode."""
 
 SLOWER = 2
 """Multiplications of attention take about so many times as long as those of products."""
@@ -59,19 +52,6 @@ class PromptCost:
         )
         costs = self.products + SLOWER * attention
         return max(most * self.products // costs, min(most, LEAST)) if costs else most
-
-
-def chunks_at_once(num_newcomers: int, num_decoding: int) -> int:
-    """How many chunks of prompts the next step reads: one, and one more as often as more wait.
-
-    Args:
-        num_newcomers: Requests that could begin if their prompts were read.
-        num_decoding: Streams that the step holds up.
-
-    Returns:
-        From 1 to ``MOST_CHUNKS``.
-    """
-    return min(1 + num_newcomers // max(num_decoding, NEWCOMERS), MOST_CHUNKS)
 
 
 def prompt_cost(core: Any) -> PromptCost | None:

@@ -11,7 +11,6 @@ from asyncgen.engine.prompt_cost import (
     LEAST,
     SLOWER,
     PromptCost,
-    chunks_at_once,
     prompt_cost,
 )
 from asyncgen.modeling import PreTrainedModel
@@ -47,42 +46,6 @@ def test_a_network_is_counted_without_its_head() -> None:
     assert cost is not None and cost.products == config.num_hidden_layers * block
     assert list(cost.layers) == [(2 * width, None)] * config.num_hidden_layers
     assert prompt_cost(TableModel().core) is None
-
-
-@pytest.mark.parametrize(
-    ("num_newcomers", "num_decoding", "expected"),
-    [(0, 0, 1), (15, 0, 1), (16, 0, 2), (32, 0, 3), (48, 0, 4), (1000, 0, 4), (24, 25, 1)]
-    + [(25, 25, 2), (75, 25, 4), (1000, 999, 2), (1, 1000, 1)],
-)
-def test_the_more_wait_the_more_chunks_are_read_at_once(
-    num_newcomers: int, num_decoding: int, expected: int
-) -> None:
-    assert chunks_at_once(num_newcomers, num_decoding) == expected
-
-
-def tokens_of_first_step(clients: list[str], **options: Any) -> int:
-    """How many tokens a first step reads of prompts of 100 tokens, one of each client named."""
-    bench = Bench(pages=20_000, **{"prefill_chunk_size": None, "max_running": 200, **options})
-    for number, client in enumerate(clients):
-        bench.add([1 + number % 50, 1 + number // 50, *range(1, 99)], client=client, **SHORT)
-    bench.step()
-    computed = sum(state.num_computed for state in bench.batch.states)
-    bench.engine.abort_all("cancelled")
-    return computed
-
-
-def test_a_burst_is_read_in_larger_steps() -> None:
-    assert tokens_of_first_step(["a"] * 8) == 256
-    assert tokens_of_first_step(["a"] * 20) == 512
-    assert tokens_of_first_step(["a"] * 100) == 1024
-    # No larger than asked for, and only for those that have a seat.
-    assert tokens_of_first_step(["a"] * 100, prefill_chunk_size=64) == 64
-    assert tokens_of_first_step(["a"] * 100, max_running=8) == 256
-
-
-def test_one_client_makes_no_burst_beside_others() -> None:
-    assert tokens_of_first_step(["hog"] * 99 + ["late"]) == 256
-    assert tokens_of_first_step([str(number) for number in range(100)]) == 1024
 
 
 def test_chunks_shrink_only_beside_running_streams() -> None:

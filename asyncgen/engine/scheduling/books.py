@@ -33,6 +33,8 @@ class Books:
         active_requests: Running requests by id.
         max_running: How many requests may run at a time.
         ageing: How many steps of waiting a level of priority is worth, at least 1.
+        passes_decoding: Whether requests that decode sit the next step out: their tokens are left
+            unused.
         held_back: Pages that admission leaves available, for a reservation that waits for them.
         num_preemptions: How often a request had to give its pages up.
         failed: Requests that outgrew the pool, until ``take_failed``.
@@ -51,6 +53,7 @@ class Books:
         self.active_requests: dict[str, RequestState] = {}
         self.max_running = 256
         self.ageing = 512
+        self.passes_decoding = False
         self.held_back = 0
         self.num_preemptions = 0
         self.failed: list[RequestState] = []

@@ -14,7 +14,8 @@ For each step, the owner calls ``clear_cancelled_requests``, ``schedule_batch``,
 done. All of it happens on one thread.
 
 Clients share seats, pages and prompt tokens evenly (`clients`). No row that decodes is skipped for
-that: who waits below its share gets the place of a row of the client furthest above its own.
+that: who waits below its share gets the place of a row of the client furthest above its own. Where
+``passes_decoding`` is set all of them sit a step out.
 """
 
 from __future__ import annotations
@@ -162,7 +163,9 @@ class Scheduler(Books, ABC):
         is_shared = self._are_clients_several
         most = self._share_out(token_budget, max_running) if is_shared else None
         preemptions = self.num_preemptions
-        plan = StepPlan(self.cache, token_budget, cache_budget, most)
+        passes = self.passes_decoding
+        tokens = token_budget - (self._count_decoding() if passes else 0)
+        plan = StepPlan(self.cache, tokens, cache_budget, passes, most)
         for state in chain(candidates, plan.passed):
             if plan.tokens <= 0:
                 break
@@ -197,9 +200,13 @@ class Scheduler(Books, ABC):
         for state in self._shares.to_give_up(self.running(), self._steps):
             self.preempt(state)
         active = self.active_requests
-        decoding = sum(state.status is _DECODING for state in active.values())
-        budget, has_seats = max(token_budget - decoding, 0), len(active) < max_running
+        budget = max(token_budget - self._count_decoding(), 0)
+        has_seats = len(active) < max_running
         return self._shares.prompt_tokens(active, budget, has_seats=has_seats)
+
+    def _count_decoding(self) -> int:
+        """How many of the running requests decode."""
+        return sum(state.status is _DECODING for state in self.active_requests.values())
 
     # Pages.
 

@@ -23,6 +23,7 @@ class StepPlan:
         pool: Pages and slots of the rows.
         tokens: Tokens that may still run.
         entries: Cache entries (positions, summed over rows) that may still be read.
+        passes_decoding: Whether requests that decode sit this step out.
         prompts: Prompt tokens that each client may have of these, at first; ``None``: any number.
         is_open: Whether waiting requests may still start.
         rows: Those that run, each request at most once.
@@ -32,6 +33,7 @@ class StepPlan:
     pool: PagePool
     tokens: int
     entries: int
+    passes_decoding: bool
     prompts: dict[str, int] | None
     is_open: bool = True
     rows: list[ScheduledRow] = field(default_factory=list)
@@ -39,6 +41,8 @@ class StepPlan:
 
     def row(self, state: RequestState) -> ScheduledRow | None:
         """As many of the next tokens of a running request as fit; ``None`` if none does."""
+        if self.passes_decoding and state.status is _DECODING:
+            return None
         start, total = state.num_computed, len(state.tokens)
         count = total - start
         if count > 1 and not state.is_whole:

@@ -86,7 +86,8 @@ constexpr std::int64_t LEAST_PART = 32;
 template <typename State, typename T, typename W, typename Compute>
 inline void for_panels(const Product<T, W>& product, Compute compute) {
   const std::int64_t panels = panels_of(product.outputs), chunks = chunks_of(product.rows);
-  const std::int64_t parts = std::max<std::int64_t>(product.rows / (chunks * LEAST_PART<W>), 1);
+  const std::int64_t least = std::max<std::int64_t>(chunks, 1) * LEAST_PART<W>;
+  const std::int64_t parts = std::max<std::int64_t>(product.rows / least, 1);
   for_pieces(chunks * panels * parts, [&](Pieces& pieces) {
     State state;
     for (std::int64_t piece; pieces.next(piece);) {

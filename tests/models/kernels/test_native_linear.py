@@ -149,6 +149,12 @@ def test_what_is_not_a_number_stays_in_its_row(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+def test_no_rows_have_no_products(dtype: torch.dtype) -> None:
+    kernel = NativeKernel(torch.randn(64, 64).to(dtype), None)
+    assert kernel.product(torch.empty(0, 64, dtype=dtype)).shape == (0, 64)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_strided_rows(dtype: torch.dtype) -> None:
     kernel = NativeKernel(torch.randn(64, 64).to(dtype), None)
     wide = torch.randn(9, 200).to(dtype)

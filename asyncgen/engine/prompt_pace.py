@@ -1,0 +1,91 @@
+"""How prompts share the steps with running streams.
+
+Where many requests wait to begin, several chunks of prompts are read between two tokens of those
+that decode: these wait for all of them once, and the others for less. Each chunk is a step, so that
+whose prompt ends in the first of them does not wait for the last.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from asyncgen.engine.scheduling.state import RequestStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from asyncgen.engine.prompt_cost import PromptCost
+    from asyncgen.engine.scheduling.state import ScheduledRow
+
+NEWCOMERS = 16
+"""For each further chunk so many wait to begin, however few decode."""
+
+_DECODING = RequestStatus.DECODING
+
+
+class PromptPace:
+    """What prompts get of the steps.
+
+    Attributes:
+        chunk: Most prompt tokens of a step, those of all rows together.
+    """
+
+    def __init__(self, chunk: int, most_chunks: int = 1, cost: PromptCost | None = None) -> None:
+        """Begin where nobody decodes.
+
+        Args:
+            chunk: See the attribute, at least 1.
+            most_chunks: Most chunks between two steps of those that decode, at least 1.
+            cost: Of the model: while others decode, chunks behind a long text are smaller, so that
+                they take no longer. ``None``: they are all alike.
+        """
+        self.chunk = chunk
+        self._most_chunks = most_chunks
+        self._cost = cost
+        self._depth = 0  # of the longest text whose prompt is being read
+        self._chunks = 0  # since those that decode had a step, theirs included
+
+    def tokens(self, num_decoding: int) -> int:
+        """Most prompt tokens of the next step.
+
+        Args:
+            num_decoding: Streams that wait for it.
+        """
+        if self._cost is None or not num_decoding or not self._depth:
+            return self.chunk
+        return self._cost.chunk(self.chunk, self._depth)
+
+    def are_alone(self, num_newcomers: int, num_decoding: int) -> bool:
+        """Whether those that decode wait for another chunk, of the prompts of newcomers.
+
+        Args:
+            num_newcomers: Requests that could begin if their prompts were read.
+            num_decoding: Streams that would wait.
+        """
+        if not num_decoding or not self._chunks:
+            return False
+        return self._chunks < min(chunks_between(num_newcomers, num_decoding), self._most_chunks)
+
+    def note(self, rows: Sequence[ScheduledRow], *, alone: bool) -> None:
+        """Take note of the rows of a step.
+
+        Args:
+            rows: As they were scheduled.
+            alone: Whether those that decode wait for it.
+        """
+        reads = any(row.state.status is not _DECODING for row in rows)
+        self._chunks = reads + (self._chunks if alone else 0)
+        self._depth = max((row.start + row.count for row in rows if not row.is_last), default=0)
+
+
+def chunks_between(num_newcomers: int, num_decoding: int) -> int:
+    """How many chunks of prompts are read for each token of those that decode.
+
+    Args:
+        num_newcomers: Requests that could begin if their prompts were read.
+        num_decoding: Streams that are held up.
+
+    Returns:
+        One, and one more as often as more wait.
+    """
+    return 1 + num_newcomers // max(num_decoding, NEWCOMERS)
