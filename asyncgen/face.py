@@ -98,7 +98,8 @@ class Face:
                 heads of 64 to 53 % of bfloat16's memory. A number is then off by at most 1/254 of
                 the largest of its head and position.
             page_size: Tokens that a page of that memory holds, at least 1; requests share whole
-                pages. ``None`` is 32, or what the attention kernel needs on CUDA.
+                pages, and one of them goes on from the last page of a text. ``None`` is 32, or
+                what the attention kernel needs on CUDA.
             state_snapshots: Models whose layers keep states: how many of them the memory has room
                 for beside two for each running sample, so that later requests go on from them; 0
                 keeps none. ``None``: as many as ``max_running``, where the memory pays for them.

@@ -39,6 +39,8 @@ SINCE = {
     "engine/requests/conversation": "what an answer is read with: tools, thoughts, a shape",
     "engine/scheduling/books": "who waits and runs is kept apart from who runs next",
     "engine/scheduling/step_plan": "what a step computes is apart from who has a turn",
+    "engine/scheduling/keys": "pages that are full, and those that are not, have names",
+    "engine/scheduling/tails": "the last page of a text serves who goes on from it",
     "engine/scheduling/snapshots": "what a text begins with is asked of its states as well",
     "engine/prompt_cost": "a burst of requests is read in larger steps",
     "models/config/model_config": "a model whose tokens see later ones is refused",

@@ -46,8 +46,9 @@ class SharedOptions(TypedDict, total=False):
     memory. A number is then off by at most 1/254 of the largest of its head and position.
     """
     page_size: int | None
-    """Tokens that a page of that memory holds, at least 1; requests share whole pages. ``None`` is
-    32, or what the attention kernel needs on CUDA.
+    """Tokens that a page of that memory holds, at least 1; requests share whole pages, and one of
+    them goes on from the last page of a text. ``None`` is 32, or what the attention kernel needs on
+    CUDA.
     """
     state_snapshots: int | None
     """Models whose layers keep states: how many of them the memory has room for beside two for each

@@ -2,13 +2,15 @@
 
 What it writes for a token depends on what the token sees, like keys and values do, and it reads all
 of that through the page tables, one a group of layers. So a wrong page, a stale one or one that was
-overwritten changes the tokens. If the pool has slots, it also has a state of each text, which is in
-the slots that rows name.
+overwritten changes the tokens. Of all that it writes it also notes behind which tokens that was,
+and of all that it reads it proves that these are the text's which reads it. If the pool has slots,
+it also has a state of each text, which is in the slots that rows name.
 """
 
 from __future__ import annotations
 
 from functools import partial
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
 
 from asyncgen.engine.scheduling.state import RequestState
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 
     from asyncgen.engine.scheduling.scheduler import Scheduler
     from asyncgen.engine.scheduling.state import ScheduledRow
+    from asyncgen.engine.scheduling.tails import Tails
 
 VOCAB = 7
 _MASK = (1 << 61) - 1
@@ -47,6 +50,11 @@ def _value(read: Callable[[int], int], position: int, window: int | None, token:
         return _mix(0, token)
     last = read(before[-1])
     return _mix(last if window is None else _mix(last, read(before[0])), token)
+
+
+def _behind(tokens: Sequence[int]) -> list[int]:
+    """What tells a text up to each of its tokens from all others."""
+    return list(accumulate(tokens, lambda before, token: _mix(before + 1, token)))
 
 
 def _state_behind(tokens: Sequence[int], before: int = 0) -> int:
@@ -93,19 +101,22 @@ class PagedModel:
         self.page_size = page_size
         self.windows = windows
         self.slots = [[-1] * page_size for _ in range(num_pages)]
+        self.texts = [[-1] * page_size for _ in range(num_pages)]  # behind which each was written
         self.states = [(-1, -1)] * num_slots  # tokens that each is behind, and what it is
         self.num_computed = 0
 
     def run(self, rows: Sequence[ScheduledRow]) -> list[int]:
         """Compute all rows, all writes before all reads; one next token for each row."""
         for row in rows:
+            text = _behind(row.state.tokens)
             for table, window in zip((row.pages, *row.more), self.windows, strict=True):
-                read = partial(self._slot, table)
+                read = partial(self._slot, table, text)
                 for position in range(row.start, row.start + row.count):
                     value = _value(read, position, window, row.state.tokens[position])
                     page, slot = divmod(position, self.page_size)
                     assert table[page] >= 0
                     self.slots[table[page]][slot] = value
+                    self.texts[table[page]][slot] = text[position]
             self.num_computed += row.count
         states = self._advance(rows) if self.states else [[]] * len(rows)
         return [
@@ -129,17 +140,25 @@ class PagedModel:
 
     def _read(self, row: ScheduledRow) -> list[int]:
         """All that the last token of a row sees."""
-        end = row.start + row.count - 1
+        end, text = row.start + row.count - 1, _behind(row.state.tokens)
         return [
-            self._slot(table, at)
+            self._slot(table, text, at)
             for table, window in zip((row.pages, *row.more), self.windows, strict=True)
             for at in _seen(end, window)
         ]
 
-    def _slot(self, pages: list[int], position: int) -> int:
+    def _slot(self, pages: list[int], text: list[int], position: int) -> int:
         page, slot = divmod(position, self.page_size)
         assert pages[page] >= 0, "a page that is seen is gone"
+        assert self.texts[pages[page]][slot] == text[position], "what is read is another text's"
         return self.slots[pages[page]][slot]
+
+    def require_tails(self, tails: Tails) -> None:
+        """Prove that what is kept of the ends of texts is what was written for these tokens."""
+        for page, (_, tokens) in tails._of_page.items():
+            written = self.texts[page][: len(tokens)]
+            for token, (before, behind) in zip(tokens[1:], pairwise(written), strict=True):
+                assert behind == _mix(before + 1, token), "a tail is another text's"
 
 
 class Loop:
@@ -201,6 +220,7 @@ class Loop:
         next_tokens = self.model.run(rows)
         scheduler.computed(rows)
         scheduler.check_integrity()
+        self.model.require_tails(scheduler.cache.tails)
         for row, token in zip(rows, next_tokens, strict=True):
             if row.is_last and row.state.update_and_check_completion(token):
                 scheduler.finish_request(row.state.request_id)

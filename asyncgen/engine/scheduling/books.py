@@ -10,6 +10,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from asyncgen.engine.scheduling.clients import ClientShares
+from asyncgen.engine.scheduling.groups import leave_tail
 from asyncgen.engine.scheduling.retained import RetainedPages
 from asyncgen.engine.scheduling.snapshots import end_states
 from asyncgen.engine.scheduling.state import RequestStatus, check_new
@@ -277,6 +278,7 @@ class Books:
         """Take a request's pages away."""
         self._leaders.leave(state)
         end_states(self.cache, state)
+        leave_tail(self.cache, state)
         self.cache.release(state.drop_pages())
 
     def _sort(self) -> None:

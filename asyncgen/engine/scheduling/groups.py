@@ -20,14 +20,8 @@ from math import ceil, floor
 from typing import TYPE_CHECKING
 
 from asyncgen.cache.groups import first_block, most_blocks
-from asyncgen.engine.scheduling.pages import (
-    GONE,
-    UNREAD,
-    extend_keys,
-    group_key,
-    held,
-    most_pages,
-)
+from asyncgen.engine.scheduling.keys import extend_keys, group_key, next_key
+from asyncgen.engine.scheduling.pages import GONE, UNREAD, held, most_pages
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -102,22 +96,24 @@ def find_tables(pool: PagePool, keys: Sequence[bytes]) -> tuple[list[list[int]],
     if len(windows) == 1 and windows[0] is None:
         pages = pool.lookup(keys)
         return [pages], len(pages)
-    count = len(keys)
-    for group, window in enumerate(windows):
-        if window is None:
-            count = len(pool.lookup(group_key(key, group) for key in keys[:count]))
-    longest = -1
+    count, longest = pool.num_whole(keys), -1
     while longest != count:  # what one window lacks may leave another one short
         longest = count
         for group, window in enumerate(windows):
             if window is not None:
                 count = _with_window(pool, keys, count, group, window)
-    tables = []
-    for group, window in enumerate(windows):
-        first = first_block(window, count * pool.page_size, pool.page_size)
-        pages = pool.lookup(group_key(key, group) for key in keys[first:count])
-        tables.append([*[GONE] * first, *pages])
+    tables = _tables(pool, keys[:count], count * pool.page_size)
     return tables, count
+
+
+def _tables(pool: PagePool, keys: Sequence[bytes], position: int) -> list[list[int]]:
+    """What is known of the pages with these keys which the token at a position sees."""
+    tables = []
+    for group, window in enumerate(pool.windows):
+        first = first_block(window, position, pool.page_size)
+        pages = pool.lookup(group_key(key, group) for key in keys[first:])
+        tables.append([*[GONE] * first, *pages])
+    return tables
 
 
 def _with_window(pool: PagePool, keys: Sequence[bytes], count: int, group: int, window: int) -> int:
@@ -136,24 +132,82 @@ def _with_window(pool: PagePool, keys: Sequence[bytes], count: int, group: int, 
     return 0
 
 
+def find_tail(
+    pool: PagePool, state: RequestState, blocks: int
+) -> tuple[list[list[int]], int] | None:
+    """Look for the end of a text that a request goes on from.
+
+    Args:
+        pool: Whose pages.
+        state: The request; all pages before its last token have their keys, and that token is left
+            to compute.
+        blocks: Full pages that it can go on from. Behind windows it may need less with a tail than
+            without one, and so find one farther on.
+
+    Returns:
+        What its tables begin with, and how many tokens they stand for: the last pages are not full,
+        and the request's own from now on (`withdraw` them once they are shared).
+    """
+    if not pool.tails:
+        return None
+    size, last = pool.page_size, len(state.tokens) - 1
+    keys = state.page_keys[: last // size]
+    for count in range(pool.num_whole(keys), max(blocks, 1) - 1, -1):
+        before, start = keys[count - 1], count * size
+        found = pool.tails.find(before, state.tokens, start, min(start + size, last))
+        if found is None:
+            continue
+        tail, common = found
+        tables = _tables(pool, keys[:count], start + common)
+        for group, table in enumerate(tables):
+            table += pool.lookup([group_key(next_key(before, tail), group)])
+        if all(len(table) == count + 1 for table in tables):
+            return tables, start + common
+    return None
+
+
+def leave_tail(pool: PagePool, state: RequestState) -> None:
+    """Let another one go on from the last page, if it is not full, of a request that is to lose it.
+
+    Of what was computed last it is known to be good once there is a token behind it.
+    """
+    size, full = pool.page_size, state.num_computed // pool.page_size
+    behind = state.tokens[full * size : state.num_computed + 1]
+    if UNREAD in behind:
+        del behind[behind.index(UNREAD) :]
+    tail = tuple(behind[:-1])
+    # A text of less than a page is soon computed. A state does not tell what it was before its end,
+    # which is where most texts part from this one.
+    if not tail or not full or not pool.sharing or pool.slots is not None:
+        return
+    if state.is_withdrawn or state.num_published != full:
+        return
+    before, pages = state.page_keys[full - 1], [table[full] for table in state.tables]
+    for group, page in enumerate(pages):
+        key = group_key(next_key(before, tail), group)
+        pool.withdraw(pool.lookup([key]))  # of those with the same content, this is the newest
+        pool.publish(page, key)
+    pool.tails.add(before, tail, pages)
+
+
 def num_to_start(pool: PagePool, num_known: int, num_tokens: int) -> int:
     """Pages that must be available beside what is known for a request to run to the end of its
     tokens, a few at a time.
 
     Args:
         pool: Whose pages.
-        num_known: Pages' worth of its tokens that are known.
+        num_known: Tokens of it that are known.
         num_tokens: How many tokens it has.
     """
     size, total = pool.page_size, 0
-    blocks = pool.pages_for(num_tokens)
+    blocks, known = pool.pages_for(num_tokens), pool.pages_for(num_known)
     for window in pool.windows:
         if window is None:
-            total += blocks - num_known
+            total += blocks - known
         else:
-            first = first_block(window, num_known * size, size)
+            first = first_block(window, num_known, size)
             most = min(blocks - first, most_blocks(window, size))
-            total += max(most - (num_known - first), 0)
+            total += max(most - (known - first), 0)
     return total
 
 
@@ -237,6 +291,7 @@ def withdraw(pool: PagePool, state: RequestState, first: int = 0) -> None:
         state: The request.
         first: Its pages before this one are left as they are.
     """
+    state.is_withdrawn = True
     pool.withdraw(held([table[first:] for table in state.tables]))
     if pool.slots is not None:
         pool.slots.withdraw(state.page_keys[first:])

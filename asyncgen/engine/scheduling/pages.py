@@ -7,29 +7,26 @@ A page is in exactly one of three places:
     kept    no request holds it, but it has a key: a request that begins alike may find it;
             the one that was left longest ago makes room first
 
-Only full pages are ever published under a key, and a full page is never written again. So a write
-never meets a shared page, and nothing is ever copied. ``check_integrity`` proves it.
+Full pages are published under a key (`keys`), and a full page is never written again. A page that
+is not full has a key only while it is kept, as the end of a text (`tails`): the one text that goes
+on from it takes it over, and the key away. So a write never meets a shared page, and nothing is
+ever copied. ``check_integrity`` proves it.
 
 Layers of a model form groups (``asyncgen.cache.groups``), and a page holds the layers of one of
 them: whoever takes it decides of which. What a request holds in each group is the business of
 ``groups``; the pool only knows the groups' windows.
-
-The key of a page is a hash of everything that its content depends on: the salt (model, adapter),
-and every token from the beginning of the request to the end of the page; the groups beside the
-first add their number. Keys form a chain, so the
-next one costs one page of tokens, however long the request is.
 """
 
 from __future__ import annotations
 
 import heapq
-from array import array
 from collections import Counter, OrderedDict
-from hashlib import blake2b
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Final, Protocol
 
 from asyncgen.cache.groups import first_block, most_blocks
+from asyncgen.engine.scheduling.keys import group_key, page_keys
+from asyncgen.engine.scheduling.tails import Tails
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -41,9 +38,6 @@ UNREAD = -1
 
 GONE: Final = -1
 """Stands in a page table for a page behind a window, which was given back."""
-
-# A collision would show one request the text of another, so this is a cryptographic length.
-_KEY_BYTES = 32
 
 
 class OutOfPagesError(Exception):
@@ -113,6 +107,7 @@ class PagePool:
         slots: Those for states, where the model keeps any.
         snapshot_pages: A text's state is kept every so many pages.
         reserved_by: Pages set aside for caches outside the pool, by client.
+        tails: Which kept pages are not full.
     """
 
     def __init__(
@@ -161,6 +156,7 @@ class PagePool:
         self._key_of: dict[int, bytes] = {}
         self._num_reserved = 0
         self.reserved_by: Counter[str] = Counter()
+        self.tails = Tails()
 
     @property
     def num_available(self) -> int:
@@ -258,13 +254,13 @@ class PagePool:
                 heapq.heappush(self._freed, page)
 
     def publish(self, page: int, key: bytes) -> None:
-        """Let others find a page that is full and will not be written again.
+        """Let others find a page that will not be written again, or not before somebody takes it.
 
         Of two pages with the same content the first one stays the one that is found.
 
         Args:
             page: A page that the caller holds.
-            key: Name of its content (see ``page_keys``).
+            key: Name of its content (see `keys`).
         """
         if self.sharing and key not in self._page_of and page not in self._key_of:
             self._page_of[key] = page
@@ -281,6 +277,7 @@ class PagePool:
             if key is None:
                 continue
             del self._page_of[key]
+            self.tails.forget(page)
             if page in self._kept:
                 del self._kept[page]
                 heapq.heappush(self._freed, page)
@@ -302,6 +299,14 @@ class PagePool:
                 break
             pages.append(page)
         return pages
+
+    def num_whole(self, keys: Sequence[bytes]) -> int:
+        """How many of a request's first pages are known in all groups that keep everything."""
+        count = len(keys)
+        for group, window in enumerate(self.windows):
+            if window is None:
+                count = len(self.lookup(group_key(key, group) for key in keys[:count]))
+        return count
 
     def knows(self, key: bytes) -> bool:
         """Whether there is a page with this content."""
@@ -356,7 +361,7 @@ class PagePool:
             AssertionError: A page is in two places or in none, has more or fewer holders than
                 requests name it, or is shared although it will be written; a table is too short,
                 or lacks a page that is seen; a key does not belong to the content;
-                reservations do not add up.
+                reservations do not add up; a tail is held, or cannot be found.
         """
         states = list(states)
         free = {*self._freed}  # and those that were never used, which are no others' either
@@ -374,6 +379,11 @@ class PagePool:
         assert self._key_of == {page: key for key, page in self._page_of.items()}
         assert self._kept.keys() <= self._key_of.keys(), "a page is kept that cannot be found"
         assert not free & self._key_of.keys(), "a free page can be found"
+        self.tails.check_integrity(self.page_size)
+        for page, key in self.tails.keys():
+            assert page in self._kept, "a tail is held"
+            names = [group_key(key, group) for group in range(len(self.windows))]
+            assert self._key_of[page] in names, "a tail can be found under a wrong key"
         for state in states:
             self._check_tables(state)
         if self.slots is not None:
@@ -412,6 +422,7 @@ class PagePool:
         for _ in range(count):
             page, _ = self._kept.popitem(last=False)
             del self._page_of[self._key_of.pop(page)]
+            self.tails.forget(page)
             heapq.heappush(self._freed, page)
 
     def _end_reservation(self, reservation: Reservation) -> None:
@@ -439,51 +450,9 @@ def most_pages(
     return total
 
 
-def group_key(key: bytes, group: int) -> bytes:
-    """Name of the page that a group has for what a key names (see `page_keys`)."""
-    return key + group.to_bytes(2, "big") if group else key
-
-
 def held(tables: Sequence[Sequence[int]]) -> list[int]:
     """The pages in some tables, from the beginning of the text to its end."""
     if len(tables) == 1:
         return [page for page in tables[0] if page != GONE]
     blocks = zip_longest(*tables, fillvalue=GONE)
     return [page for pages in blocks for page in pages if page != GONE]
-
-
-def page_keys(tokens: Sequence[int], page_size: int, salt: bytes = b"") -> list[bytes]:
-    """Name the full pages of a request.
-
-    Args:
-        tokens: Token ids from the beginning of the request.
-        page_size: Tokens of a page, at least 1.
-        salt: What else the content depends on: the model, the adapter.
-
-    Returns:
-        One key for each full page, in order; the rest of the tokens has none.
-    """
-    keys: list[bytes] = []
-    extend_keys(keys, tokens, page_size, salt, len(tokens) // page_size)
-    return keys
-
-
-def extend_keys(
-    keys: list[bytes], tokens: Sequence[int], page_size: int, salt: bytes, count: int
-) -> None:
-    """Name further pages of the same request.
-
-    Args:
-        keys: Keys of its first pages; those that are missing up to ``count`` are appended.
-        tokens: Token ids from the beginning of the request, at least ``count`` pages of them.
-        page_size: Tokens of a page, at least 1.
-        salt: What else the content depends on; the same as for the other keys.
-        count: How many pages shall have a key. Nothing happens if they have it.
-    """
-    if len(keys) >= count:
-        return
-    last = keys[-1] if keys else blake2b(salt, digest_size=_KEY_BYTES).digest()
-    for number in range(len(keys), count):
-        page = array("q", tokens[number * page_size : (number + 1) * page_size])
-        last = blake2b(last + page.tobytes(), digest_size=_KEY_BYTES).digest()
-        keys.append(last)

@@ -9,12 +9,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from asyncgen.cache.groups import first_block
+from asyncgen.engine.scheduling.keys import num_common
 from asyncgen.engine.scheduling.pages import GONE
 from asyncgen.engine.scheduling.state import RequestState
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from asyncgen.engine.scheduling.pages import PagePool
 
 
@@ -81,7 +80,7 @@ class RetainedPages:
         old = self.states.get(state.request_id)
         if old is None or old.salt != state.salt:
             return nothing
-        common = _num_common(old.tokens[: old.num_computed], state.tokens[:-1])
+        common = num_common(old.tokens[: old.num_computed], state.tokens[:-1])
         blocks = pool.pages_for(common)
         if common % size and not all(
             table[blocks - 1] != GONE and pool.is_private(table[blocks - 1]) for table in old.tables
@@ -95,11 +94,3 @@ class RetainedPages:
                 return nothing
             tables.append([*[GONE] * first, *table[first:blocks]])
         return tables, common
-
-
-def _num_common(first: Sequence[int], second: Sequence[int]) -> int:
-    """How many tokens two requests have in common at the beginning."""
-    for number, (one, other) in enumerate(zip(first, second, strict=False)):
-        if one != other:
-            return number
-    return min(len(first), len(second))

@@ -28,12 +28,14 @@ from asyncgen.engine.scheduling.books import Books
 from asyncgen.engine.scheduling.groups import (
     begin_tables,
     extend_tables,
+    find_tail,
     give_back,
     num_missing,
     num_to_start,
     publish,
 )
-from asyncgen.engine.scheduling.pages import GONE, extend_keys, held, most_pages
+from asyncgen.engine.scheduling.keys import extend_keys
+from asyncgen.engine.scheduling.pages import GONE, held, most_pages
 from asyncgen.engine.scheduling.snapshots import (
     advance,
     ask_for_snapshot,
@@ -228,18 +230,18 @@ class Scheduler(Books, ABC):
         pool = self.cache
         while True:
             tables, num_known = self._known(state)
-            blocks = pool.pages_for(num_known)
             if state.waits_for_prefix:
                 # Each request computes at least its last token, because it needs the logits.
                 usable = (len(state.tokens) - 1) // pool.page_size
-                awaited = self._leaders.awaited_key(state.page_keys[blocks:usable])
+                keys = state.page_keys[num_known // pool.page_size : usable]
+                awaited = self._leaders.awaited_key(keys)
                 if awaited is not None:
                     if slots is not None:
                         ask_for_snapshot(*self._leaders.who_computes(awaited))
                     self._queue.set_aside(state, awaited)
                     return True
             known = held(tables)
-            needed = num_to_start(pool, blocks, len(state.tokens)) + pool.num_kept_among(known)
+            needed = num_to_start(pool, num_known, len(state.tokens)) + pool.num_kept_among(known)
             if self.held_back:
                 needed += self._shares.left_to_others(state.client, self.held_back)
             if needed <= pool.num_available:
@@ -248,6 +250,8 @@ class Scheduler(Books, ABC):
                 return several and self._shares.is_short(state, needed)
         self._queue.remove(state)
         pool.share(known)
+        if num_known % pool.page_size:  # the last page will be written, so nobody else may find it
+            pool.withdraw(table[-1] for table in tables)
         if state.request_id in self._retained.states:
             self._retained.evict(state.request_id)
         self._start(state, begin_tables(pool, tables, num_known, len(state.tokens)), num_known)
@@ -281,18 +285,19 @@ class Scheduler(Books, ABC):
         """What the tables of a request may begin with, and how many of its tokens that holds."""
         pool, page_size = self.cache, self.cache.page_size
         tables: list[list[int]] = [[] for _ in pool.windows]
-        blocks = 0
+        num_known = 0
         if pool.sharing:
             usable = (len(state.tokens) - 1) // page_size
             extend_keys(state.page_keys, state.tokens, page_size, state.salt, usable)
             tables, blocks, longest = find_start(pool, state.page_keys[:usable])
             if longest > blocks:
                 ask_for_snapshot(state, longest)
+            tables, num_known = find_tail(pool, state, blocks) or (tables, blocks * page_size)
         if state.request_id in self._retained.states:
             retained, num_retained = self._retained.known(state)
-            if num_retained > blocks * page_size:
+            if num_retained > num_known:
                 return retained, num_retained
-        return tables, blocks * page_size
+        return tables, num_known
 
     def _grow(self, row: ScheduledRow) -> bool:
         """Give a running request pages for its next tokens, at the cost of the youngest if need be.

@@ -127,6 +127,8 @@ class RequestState:
         prefill_chunk_size: Most tokens of it that run in one step; ``None`` for no limit.
         client: Whom it belongs to.
         is_whole: Whether all of its tokens run in one step, however many they are.
+        is_withdrawn: Whether what it computed was taken away from others (`groups.withdraw`), and
+            the end of its text is not to be left to them either.
     """
 
     request_id: str
@@ -167,6 +169,7 @@ class RequestState:
     prefill_chunk_size: int | None = None
     client: str = ""
     is_whole: bool = False
+    is_withdrawn: bool = False
     _eos_token_ids: frozenset[int] = field(init=False, repr=False)
     _timestamps: list[float] = field(init=False, repr=False, default_factory=list)
 

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from asyncgen.engine.scheduling import books
 from asyncgen.engine.scheduling.groups import pages_of_clients
 from asyncgen.engine.scheduling.pages import PagePool
 from asyncgen.engine.scheduling.scheduler import Scheduler
@@ -174,14 +175,17 @@ def trace(seed: int, order: Callable[[PagePool], Scheduler], **manner: object) -
 
 
 TRACES = ["63b2d68e36f6304e", "5b1ab5464e4a0191", "4b37735213d29a4f"]
-"""As they were before there were clients."""
+"""As they were before there were clients, and tails."""
 
 
 @pytest.mark.parametrize("number", range(3))
-def test_one_client_notices_nothing(number: int) -> None:
+def test_one_client_notices_nothing(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     digests = [trace(seed, ORDERS[number]) for seed in range(20)]
-    assert hashlib.sha256("".join(digests).encode()).hexdigest()[:16] == TRACES[number]
     assert [trace(seed, ORDERS[number], client="me") for seed in range(20)] == digests
+    monkeypatch.setattr(books, "leave_tail", lambda pool, state: None)
+    before = [trace(seed, ORDERS[number]) for seed in range(20)]
+    assert hashlib.sha256("".join(before).encode()).hexdigest()[:16] == TRACES[number]
+    assert before != digests
 
 
 @settings(max_examples=8, deadline=None)

@@ -8,14 +8,8 @@ from hypothesis import strategies as st
 
 from asyncgen.cache.groups import first_block, plan_groups
 from asyncgen.engine.scheduling.groups import CacheRoom, find_tables, withdraw
-from asyncgen.engine.scheduling.pages import (
-    GONE,
-    PagePool,
-    group_key,
-    held,
-    most_pages,
-    page_keys,
-)
+from asyncgen.engine.scheduling.keys import group_key, page_keys
+from asyncgen.engine.scheduling.pages import GONE, PagePool, held, most_pages
 from asyncgen.engine.scheduling.retained import RetainedPages
 from asyncgen.engine.scheduling.schedulers import FIFOScheduler
 from asyncgen.engine.scheduling.state import RequestState

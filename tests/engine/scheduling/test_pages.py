@@ -8,7 +8,8 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from asyncgen.engine.scheduling.pages import OutOfPagesError, PagePool, Reservation, page_keys
+from asyncgen.engine.scheduling.keys import page_keys
+from asyncgen.engine.scheduling.pages import OutOfPagesError, PagePool, Reservation
 
 
 @dataclass

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from asyncgen.engine.scheduling.pages import page_keys
+from asyncgen.engine.scheduling.keys import page_keys
 from asyncgen.engine.scheduling.state import RequestState
 from asyncgen.engine.scheduling.waiting import PrefixLeaders, WaitingQueue
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from asyncgen.engine.scheduling.pages import PagePool, page_keys
+from asyncgen.engine.scheduling.keys import page_keys
+from asyncgen.engine.scheduling.pages import PagePool
 from asyncgen.engine.scheduling.retained import RetainedPages
 from asyncgen.engine.scheduling.state import RequestState
 

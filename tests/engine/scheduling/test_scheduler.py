@@ -111,6 +111,22 @@ class Mix(RuleBasedStateMachine):
         else:
             self.states.append(self.loop.add(prompt, count, priority=priority, client=client))
 
+    @precondition(lambda self: self.states)
+    @rule(
+        data=st.data(),
+        given_up=st.integers(0, 4),
+        rest=st.lists(st.integers(0, 1), max_size=3),
+        count=st.integers(1, 4),
+    )
+    def go_on(self, data: st.DataObject, given_up: int, rest: list[int], count: int) -> None:
+        """The next turn of a text, or of a part of it, whether it has ended or not."""
+        assert self.loop is not None
+        tokens = data.draw(st.sampled_from(self.states)).tokens
+        prompt = [*tokens[: max(len(tokens) - given_up, 1)], *rest]
+        pool = self.loop.scheduler.cache
+        if most_pages(pool.windows, pool.page_size, len(prompt) + count - 1) <= pool.num_pages:
+            self.states.append(self.loop.add(prompt, count))
+
     @rule(count=st.integers(1, 5))
     def step(self, count: int) -> None:
         assert self.loop is not None
@@ -367,7 +383,8 @@ def test_a_preempted_one_finds_its_pages_again() -> None:
     loop.scheduler.preempt(state)
     assert (state.pages, state.num_computed, state.status) == ([], 0, RequestStatus.PENDING)
     (row,) = loop.step()
-    assert (row.start, row.count, row.is_last) == (16, 4, True)
+    # The last page, of which three tokens were computed, is found as well.
+    assert (row.start, row.count, row.is_last) == (19, 1, True)
     loop.drain()
     assert state.generated_tokens == alone(list(range(18)), 5)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncgen.engine.scheduling.pages import extend_keys, page_keys
+from asyncgen.engine.scheduling.keys import extend_keys, page_keys
 
 TOKENS = st.lists(st.integers(0, 3), max_size=12)
 SALTS = st.sampled_from([b"", b"a", b"b"])
