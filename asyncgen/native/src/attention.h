@@ -223,7 +223,7 @@ std::int64_t queries_of_task(const Attention<T>& attention) {
 }
 
 template <typename T>
-Division divide(const Attention<T>& attention) {
+Division division_of(const Attention<T>& attention) {
   Step<T> step{attention, 1, queries_of_task(attention)};
   step.most_splits = share_of_task(step);
   Division division{step.most_splits, step.most_queries, 0, 0, 0};

@@ -331,7 +331,6 @@ struct TileEngine {
 
 }  // namespace
 
-void attend_bf16_amx(const Attention<bf16>& step, const Division& division,
-                     float* memory) noexcept {
+void attend_amx(const Attention<bf16>& step, const Division& division, float* memory) noexcept {
   attend_step<TileEngine>(step, division, memory);
 }

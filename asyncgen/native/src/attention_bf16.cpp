@@ -30,8 +30,8 @@ struct Weights<bf16> {
   }
 };
 
-Division divide_bf16(const Attention<bf16>& attention) noexcept { return divide(attention); }
+Division divide(const Attention<bf16>& attention) noexcept { return division_of(attention); }
 
-void attend_bf16(const Attention<bf16>& step, const Division& division, float* memory) noexcept {
+void attend(const Attention<bf16>& step, const Division& division, float* memory) noexcept {
   attend_step<Vectors<bf16>>(step, division, memory);
 }

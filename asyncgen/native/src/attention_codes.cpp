@@ -2,17 +2,14 @@
 
 #include "attention_codes.h"
 
-void attend_codes_f32(const Attention<Coded<float>>& step, const Division& division,
-                      float* memory) noexcept {
+void attend(const Attention<Coded<float>>& step, const Division& division, float* memory) noexcept {
   attend_step<CodeVectors<float>>(step, division, memory);
 }
 
-void attend_codes_bf16(const Attention<Coded<bf16>>& step, const Division& division,
-                       float* memory) noexcept {
+void attend(const Attention<Coded<bf16>>& step, const Division& division, float* memory) noexcept {
   attend_step<CodeVectors<bf16>>(step, division, memory);
 }
 
-void attend_codes_f16(const Attention<Coded<f16>>& step, const Division& division,
-                      float* memory) noexcept {
+void attend(const Attention<Coded<f16>>& step, const Division& division, float* memory) noexcept {
   attend_step<CodeVectors<f16>>(step, division, memory);
 }

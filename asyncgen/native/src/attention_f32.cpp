@@ -2,14 +2,14 @@
 
 #include "attention_vectors.h"
 
-Division divide_f32(const Attention<float>& attention) noexcept { return divide(attention); }
+Division divide(const Attention<float>& attention) noexcept { return division_of(attention); }
 
-void attend_f32(const Attention<float>& step, const Division& division, float* memory) noexcept {
+void attend(const Attention<float>& step, const Division& division, float* memory) noexcept {
   attend_step<Vectors<float>>(step, division, memory);
 }
 
-Division divide_f16(const Attention<f16>& attention) noexcept { return divide(attention); }
+Division divide(const Attention<f16>& attention) noexcept { return division_of(attention); }
 
-void attend_f16(const Attention<f16>& step, const Division& division, float* memory) noexcept {
+void attend(const Attention<f16>& step, const Division& division, float* memory) noexcept {
   attend_step<Vectors<f16>>(step, division, memory);
 }

@@ -153,7 +153,6 @@ PyObject* make(PyTypeObject* type, PyObject* args, PyObject* keywords) {
     made.kv_heads = kv_heads;
     made.size = size;
     made.page_size = page_size;
-    made.uses_tiles = uses_tiles;
     made.are_coded = codes_of != Py_None;
     if (made.are_coded) {
       if (!read_kind(codes_of, made.kind)) return nullptr;
@@ -162,6 +161,7 @@ PyObject* make(PyTypeObject* type, PyObject* args, PyObject* keywords) {
     for (Py_ssize_t at = 0; at < PySequence_Fast_GET_SIZE(items.get()); ++at) {
       if (!read_layer(made, PySequence_Fast_GET_ITEM(items.get(), at))) return nullptr;
     }
+    made.uses_tiles = uses_tiles && made.kind == Kind::BFLOAT16 && !made.are_coded;
     return box(type, std::move(made));
   } catch (const std::exception&) {
     return PyErr_NoMemory();
@@ -234,12 +234,10 @@ void divide_work(Pages& pages) {
     if (like != nullptr && like->window == layer.window &&
         like->is_chunked == layer.is_chunked) {
       layer.division = like->division;
-    } else if (pages.kind == Kind::FLOAT32) {
-      layer.division = divide_f32(step_of<float>(pages, layer, nullptr, 0, nullptr));
-    } else if (pages.kind == Kind::BFLOAT16) {
-      layer.division = divide_bf16(step_of<bf16>(pages, layer, nullptr, 0, nullptr));
     } else {
-      layer.division = divide_f16(step_of<f16>(pages, layer, nullptr, 0, nullptr));
+      layer.division = for_kind(pages.kind, [&](auto number) {
+        return divide(step_of<decltype(number)>(pages, layer, nullptr, 0, nullptr));
+      });
     }
     like = &layer;
     needed = std::max(needed, layer.division.memory);
@@ -371,24 +369,17 @@ Hold::Hold(Pages& pages) : pages_(pages.is_busy ? nullptr : &pages) {
 void attend_in(Pages& pages, const PagedLayer& layer, const char* heads, std::int64_t stride,
                const float* sinks) noexcept {
   float* memory = pages.memory.data();
-  if (pages.are_coded && pages.kind == Kind::FLOAT32) {
-    const auto own = step_of<Coded<float>>(pages, layer, heads, stride, sinks);
-    attend_codes_f32(own, layer.division, memory);
-  } else if (pages.are_coded && pages.kind == Kind::FLOAT16) {
-    const auto own = step_of<Coded<f16>>(pages, layer, heads, stride, sinks);
-    attend_codes_f16(own, layer.division, memory);
-  } else if (pages.are_coded) {
-    const auto own = step_of<Coded<bf16>>(pages, layer, heads, stride, sinks);
-    attend_codes_bf16(own, layer.division, memory);
-  } else if (pages.kind == Kind::FLOAT32) {
-    attend_f32(step_of<float>(pages, layer, heads, stride, sinks), layer.division, memory);
-  } else if (pages.kind == Kind::FLOAT16) {
-    attend_f16(step_of<f16>(pages, layer, heads, stride, sinks), layer.division, memory);
-  } else if (pages.uses_tiles) {
-    attend_bf16_amx(step_of<bf16>(pages, layer, heads, stride, sinks), layer.division, memory);
-  } else {
-    attend_bf16(step_of<bf16>(pages, layer, heads, stride, sinks), layer.division, memory);
+  if (pages.uses_tiles) {
+    return attend_amx(step_of<bf16>(pages, layer, heads, stride, sinks), layer.division, memory);
   }
+  for_kind(pages.kind, [&](auto number) {
+    using T = decltype(number);
+    if (pages.are_coded) {
+      attend(step_of<Coded<T>>(pages, layer, heads, stride, sinks), layer.division, memory);
+    } else {
+      attend(step_of<T>(pages, layer, heads, stride, sinks), layer.division, memory);
+    }
+  });
 }
 
 bool add_attention(PyObject* module) {

@@ -71,7 +71,7 @@ void keep_window(const Convolution<T>& convolution, const Run& run, std::int64_t
 }
 
 template <typename T>
-void convolve(const Convolution<T>& convolution) {
+void convolve_all(const Convolution<T>& convolution) {
   const std::int64_t channels = convolution.channels;
   const std::int64_t blocks = (channels + BLOCK - 1) / BLOCK;
   // A few tokens are convolved sooner by one thread than handed out.
@@ -101,6 +101,6 @@ void convolve(const Convolution<T>& convolution) {
 
 }  // namespace
 
-void convolve_f32(const Convolution<float>& convolution) noexcept { convolve(convolution); }
-void convolve_bf16(const Convolution<bf16>& convolution) noexcept { convolve(convolution); }
-void convolve_f16(const Convolution<f16>& convolution) noexcept { convolve(convolution); }
+void convolve(const Convolution<float>& convolution) noexcept { convolve_all(convolution); }
+void convolve(const Convolution<bf16>& convolution) noexcept { convolve_all(convolution); }
+void convolve(const Convolution<f16>& convolution) noexcept { convolve_all(convolution); }

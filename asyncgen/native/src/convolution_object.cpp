@@ -48,13 +48,7 @@ struct ConvolutionMixer : Mixer {
     const char* const inputs = space.wide + 2 * window.channels * item_size(kind);
     convolve(window, kind, inputs, enter->outputs, space.wide, layer, runs, space.convolved,
              nullptr);
-    if (kind == Kind::FLOAT32) {
-      gate_f32(gating_of<float>(space, x.count));
-    } else if (kind == Kind::BFLOAT16) {
-      gate_bf16(gating_of<bf16>(space, x.count));
-    } else {
-      gate_f16(gating_of<f16>(space, x.count));
-    }
+    for_kind(kind, [&](auto number) { gate(gating_of<decltype(number)>(space, x.count)); });
     multiply(*leave, Rows(space.gated, window.channels, x.count), out, use);
   }
 };

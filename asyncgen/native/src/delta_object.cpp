@@ -90,7 +90,6 @@ struct DeltaMixer : Mixer {
   void mix(const Rows& x, const Rows& out, Use use, const StateLayer& layer, const Runs& runs,
            char* memory) const noexcept override {
     const Space space = lay_out(x.count, memory);
-    const bool is_wide = kind == Kind::FLOAT32;
     multiply(*enter, x, Rows(space.wide, enter->outputs, x.count), STORE);
     if (has_features()) {
       const auto latent = [&](std::int64_t first) {
@@ -103,29 +102,17 @@ struct DeltaMixer : Mixer {
              nullptr);
     const Rows sides(reinterpret_cast<char*>(space.convolved), window.channels, x.count);
     normalise(*sides_norm, sides, sides);
-    if (is_wide) {
-      make_rates_f32(rates_of<float>(space, x.count));
-      make_steps_f32(steps_of<float>(space, x.count));
-    } else if (kind == Kind::BFLOAT16) {
-      make_rates_bf16(rates_of<bf16>(space, x.count));
-      make_steps_bf16(steps_of<bf16>(space, x.count));
-    } else {
-      make_rates_f16(rates_of<f16>(space, x.count));
-      make_steps_f16(steps_of<f16>(space, x.count));
-    }
+    for_kind(kind, [&](auto number) {
+      make_rates(rates_of<decltype(number)>(space, x.count));
+      make_steps(steps_of<decltype(number)>(space, x.count));
+    });
     const std::int64_t width = groups * numbers;
     apply_delta({layer.states_at, space.convolved, space.convolved + width,
                  space.convolved + 2 * width, window.channels, space.kept, has_features(), space.rates,
                  space.found, heads, size, groups, numbers, runs});
     const Rows found(reinterpret_cast<char*>(space.found), channels(), x.count);
     normalise(*norm, found, found);
-    if (is_wide) {
-      gate_f32(gating_of<float>(space, x.count));
-    } else if (kind == Kind::BFLOAT16) {
-      gate_bf16(gating_of<bf16>(space, x.count));
-    } else {
-      gate_f16(gating_of<f16>(space, x.count));
-    }
+    for_kind(kind, [&](auto number) { gate(gating_of<decltype(number)>(space, x.count)); });
     multiply(*leave, Rows(space.gated, channels(), x.count), out, use);
   }
 };

@@ -168,7 +168,7 @@ void choose_for_row(const Routing& routing, const float* logits, std::int32_t* i
 }
 
 template <typename T>
-void spread(const Spread<T>& work) {
+void spread_all(const Spread<T>& work) {
   for_rows(work.rows, work.chosen * work.features, [&](std::int64_t row) {
     const T* from = work.x + row * work.x_stride;
     for (std::int64_t number = 0; number < work.chosen; ++number) {
@@ -189,7 +189,7 @@ void spread(const Spread<T>& work) {
 }
 
 template <typename T>
-void mix(const Mixture<T>& work) {
+void mix_all(const Mixture<T>& work) {
   for_rows(work.rows, (work.chosen + 1) * work.features, [&](std::int64_t row) {
     const std::int32_t* places = work.places + row * work.chosen;
     const float* weights = work.weights + row * work.chosen;
@@ -232,13 +232,13 @@ void choose_experts(const Routing& routing, const float* logits, std::int64_t st
   });
 }
 
-void spread_f32(const Spread<float>& work) noexcept { spread(work); }
-void spread_bf16(const Spread<bf16>& work) noexcept { spread(work); }
-void spread_f16(const Spread<f16>& work) noexcept { spread(work); }
+void spread(const Spread<float>& work) noexcept { spread_all(work); }
+void spread(const Spread<bf16>& work) noexcept { spread_all(work); }
+void spread(const Spread<f16>& work) noexcept { spread_all(work); }
 
-void mix_f32(const Mixture<float>& work) noexcept { mix(work); }
-void mix_bf16(const Mixture<bf16>& work) noexcept { mix(work); }
-void mix_f16(const Mixture<f16>& work) noexcept { mix(work); }
+void mix(const Mixture<float>& work) noexcept { mix_all(work); }
+void mix(const Mixture<bf16>& work) noexcept { mix_all(work); }
+void mix(const Mixture<f16>& work) noexcept { mix_all(work); }
 
 void widen_rows(const bf16* x, std::int64_t stride, std::int64_t rows, std::int64_t features,
                 float* out) noexcept {

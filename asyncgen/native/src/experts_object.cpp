@@ -84,16 +84,11 @@ Groups count_pieces(Group* groups, std::int64_t count, std::int64_t outputs) {
 void spread(const Experts& experts, const Rows& x, const Space& space) noexcept {
   const std::int64_t chosen = experts.routing.chosen, features = experts.gate_up->inputs;
   const float* const weights = experts.routing.weighs_inputs ? space.weights : nullptr;
-  if (experts.gate_up->kind == Kind::FLOAT32) {
-    spread_f32({reinterpret_cast<const float*>(x.data), x.stride, x.count, chosen, features,
-                space.places, weights, reinterpret_cast<float*>(space.pairs)});
-  } else if (experts.gate_up->kind == Kind::BFLOAT16) {
-    spread_bf16({reinterpret_cast<const bf16*>(x.data), x.stride, x.count, chosen, features,
-                 space.places, weights, reinterpret_cast<bf16*>(space.pairs)});
-  } else {
-    spread_f16({reinterpret_cast<const f16*>(x.data), x.stride, x.count, chosen, features,
-                space.places, weights, reinterpret_cast<f16*>(space.pairs)});
-  }
+  for_kind(experts.gate_up->kind, [&](auto number) {
+    using T = decltype(number);
+    spread(Spread<T>{reinterpret_cast<const T*>(x.data), x.stride, x.count, chosen, features,
+                     space.places, weights, reinterpret_cast<T*>(space.pairs)});
+  });
 }
 
 template <typename T>
@@ -387,13 +382,9 @@ void mix_experts(const Experts& experts, const Rows& x, const Rows& stream, char
     multiply(*experts.shared_gate_up, x, shared, experts.gate.use);
     multiply(*experts.shared_down, shared, Rows(space.shared, features, rows), STORE);
   }
-  if (is_wide) {
-    mix_f32(mixture_of<float>(experts, given, space));
-  } else if (experts.gate_up->kind == Kind::BFLOAT16) {
-    mix_bf16(mixture_of<bf16>(experts, given, space));
-  } else {
-    mix_f16(mixture_of<f16>(experts, given, space));
-  }
+  for_kind(experts.gate_up->kind, [&](auto number) {
+    mix(mixture_of<decltype(number)>(experts, given, space));
+  });
   if (experts.leave == nullptr) return;
   multiply(*experts.leave, given, stream, ADD);
   if (experts.shared_down != nullptr) {

@@ -19,7 +19,7 @@ void make(const Rates<T>& rates) {
 }
 
 template <typename T>
-void gate(const Gating<T>& gating) {
+void gate_all(const Gating<T>& gating) {
   for_rows(gating.rows, gating.features, [&](std::int64_t row) {
     const float* const x = gating.x + row * gating.features;
     const T* const by = gating.gate + row * gating.gate_stride;
@@ -60,18 +60,18 @@ void pass(const Gates<T>& gates) {
 
 }  // namespace
 
-void pass_gates_f32(const Gates<float>& gates) noexcept { pass(gates); }
-void pass_gates_bf16(const Gates<bf16>& gates) noexcept { pass(gates); }
-void pass_gates_f16(const Gates<f16>& gates) noexcept { pass(gates); }
+void pass_gates(const Gates<float>& gates) noexcept { pass(gates); }
+void pass_gates(const Gates<bf16>& gates) noexcept { pass(gates); }
+void pass_gates(const Gates<f16>& gates) noexcept { pass(gates); }
 
-void make_rates_f32(const Rates<float>& rates) noexcept { make(rates); }
-void make_rates_bf16(const Rates<bf16>& rates) noexcept { make(rates); }
-void make_rates_f16(const Rates<f16>& rates) noexcept { make(rates); }
+void make_rates(const Rates<float>& rates) noexcept { make(rates); }
+void make_rates(const Rates<bf16>& rates) noexcept { make(rates); }
+void make_rates(const Rates<f16>& rates) noexcept { make(rates); }
 
-void scale_columns_f32(const Columns<float>& columns) noexcept { scale(columns); }
-void scale_columns_bf16(const Columns<bf16>& columns) noexcept { scale(columns); }
-void scale_columns_f16(const Columns<f16>& columns) noexcept { scale(columns); }
+void scale_columns(const Columns<float>& columns) noexcept { scale(columns); }
+void scale_columns(const Columns<bf16>& columns) noexcept { scale(columns); }
+void scale_columns(const Columns<f16>& columns) noexcept { scale(columns); }
 
-void gate_f32(const Gating<float>& gating) noexcept { gate(gating); }
-void gate_bf16(const Gating<bf16>& gating) noexcept { gate(gating); }
-void gate_f16(const Gating<f16>& gating) noexcept { gate(gating); }
+void gate(const Gating<float>& gating) noexcept { gate_all(gating); }
+void gate(const Gating<bf16>& gating) noexcept { gate_all(gating); }
+void gate(const Gating<f16>& gating) noexcept { gate_all(gating); }

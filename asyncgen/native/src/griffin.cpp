@@ -100,6 +100,6 @@ void advance_all(const Griffin<T>& griffin) {
 
 }  // namespace
 
-void advance_griffin_f32(const Griffin<float>& griffin) noexcept { advance_all(griffin); }
-void advance_griffin_bf16(const Griffin<bf16>& griffin) noexcept { advance_all(griffin); }
-void advance_griffin_f16(const Griffin<f16>& griffin) noexcept { advance_all(griffin); }
+void advance_griffin(const Griffin<float>& griffin) noexcept { advance_all(griffin); }
+void advance_griffin(const Griffin<bf16>& griffin) noexcept { advance_all(griffin); }
+void advance_griffin(const Griffin<f16>& griffin) noexcept { advance_all(griffin); }

@@ -72,13 +72,9 @@ struct GriffinMixer : Mixer {
     convolve(window, kind, space.wide, enter->outputs, nullptr, layer, runs, space.convolved,
              nullptr);
     begin(space, layer, runs);
-    if (kind == Kind::FLOAT32) {
-      advance_griffin_f32(griffin_of<float>(space, layer, runs));
-    } else if (kind == Kind::BFLOAT16) {
-      advance_griffin_bf16(griffin_of<bf16>(space, layer, runs));
-    } else {
-      advance_griffin_f16(griffin_of<f16>(space, layer, runs));
-    }
+    for_kind(kind, [&](auto number) {
+      advance_griffin(griffin_of<decltype(number)>(space, layer, runs));
+    });
     multiply(*leave, Rows(space.gated, channels(), x.count), out, use);
   }
 };

@@ -1,7 +1,8 @@
 // The kernels, each a function of one struct: asyncgen/native/src/*_object.cpp fill them in from
 // tensors and see to it that the tensors are large enough. Sizes and strides count elements; memory
 // is contiguous where no stride is given. Kernels run on a team of threads (team.h), without Python's
-// lock, and allocate nothing: nothing is thrown through them.
+// lock, and allocate nothing: nothing is thrown through them. In several dtypes a kernel has one name
+// and an overload for each; `for_kind` (parts.h) finds the one of a tensor.
 #pragma once
 
 #include <cstdint>
@@ -49,12 +50,12 @@ struct Product {
   float alpha, limit;  // of GATE_CLAMPED
 };
 
-void linear_f32(const Product<float>& product) noexcept;
-void linear_f32(const Product<float, bf16>& product) noexcept;
-void linear_f32(const Product<float, f16>& product) noexcept;
-void linear_f16(const Product<f16>& product) noexcept;
-void linear_bf16(const Product<bf16>& product) noexcept;
-void linear_bf16_amx(const Product<bf16>& product) noexcept;
+void multiply(const Product<float>& product) noexcept;
+void multiply(const Product<float, bf16>& product) noexcept;
+void multiply(const Product<float, f16>& product) noexcept;
+void multiply(const Product<f16>& product) noexcept;
+void multiply(const Product<bf16>& product) noexcept;
+void multiply_amx(const Product<bf16>& product) noexcept;
 
 // Rows that lie together and are multiplied by the same matrix of several.
 struct Group {
@@ -74,12 +75,12 @@ struct Grouped {
 // The work of some rows by one matrix is cut into so many pieces.
 std::int64_t pieces_of(std::int64_t rows, std::int64_t outputs);
 
-void linear_f32(const Grouped<float>& products) noexcept;
-void linear_f32(const Grouped<float, bf16>& products) noexcept;
-void linear_f32(const Grouped<float, f16>& products) noexcept;
-void linear_f16(const Grouped<f16>& products) noexcept;
-void linear_bf16(const Grouped<bf16>& products) noexcept;
-void linear_bf16_amx(const Grouped<bf16>& products) noexcept;
+void multiply(const Grouped<float>& products) noexcept;
+void multiply(const Grouped<float, bf16>& products) noexcept;
+void multiply(const Grouped<float, f16>& products) noexcept;
+void multiply(const Grouped<f16>& products) noexcept;
+void multiply(const Grouped<bf16>& products) noexcept;
+void multiply_amx(const Grouped<bf16>& products) noexcept;
 
 // The most experts that there is a choice of.
 constexpr std::int64_t MOST_EXPERTS = 1024;
@@ -118,9 +119,9 @@ struct Spread {
   T* out;
 };
 
-void spread_f32(const Spread<float>& spread) noexcept;
-void spread_bf16(const Spread<bf16>& spread) noexcept;
-void spread_f16(const Spread<f16>& spread) noexcept;
+void spread(const Spread<float>& spread) noexcept;
+void spread(const Spread<bf16>& spread) noexcept;
+void spread(const Spread<f16>& spread) noexcept;
 
 // Adds to each row of a stream the weighted sum of what its experts gave, in their order, and what
 // an expert of all gave, if there is one.
@@ -136,9 +137,9 @@ struct Mixture {
   std::int64_t gate_stride;
 };
 
-void mix_f32(const Mixture<float>& mixture) noexcept;
-void mix_bf16(const Mixture<bf16>& mixture) noexcept;
-void mix_f16(const Mixture<f16>& mixture) noexcept;
+void mix(const Mixture<float>& mixture) noexcept;
+void mix(const Mixture<bf16>& mixture) noexcept;
+void mix(const Mixture<f16>& mixture) noexcept;
 
 // Rows in float32.
 void widen_rows(const bf16* x, std::int64_t stride, std::int64_t rows, std::int64_t features,
@@ -161,9 +162,9 @@ struct Normalisation {
   float eps;
 };
 
-void norm_f32(const Normalisation<float>& norm) noexcept;
-void norm_bf16(const Normalisation<bf16>& norm) noexcept;
-void norm_f16(const Normalisation<f16>& norm) noexcept;
+void normalise(const Normalisation<float>& norm) noexcept;
+void normalise(const Normalisation<bf16>& norm) noexcept;
+void normalise(const Normalisation<f16>& norm) noexcept;
 
 // Scales rows in place, and adds them to those of a stream.
 template <typename T>
@@ -175,9 +176,9 @@ struct Addition {
   float scale;
 };
 
-void add_f32(const Addition<float>& addition) noexcept;
-void add_bf16(const Addition<bf16>& addition) noexcept;
-void add_f16(const Addition<f16>& addition) noexcept;
+void add(const Addition<float>& addition) noexcept;
+void add(const Addition<bf16>& addition) noexcept;
+void add(const Addition<f16>& addition) noexcept;
 
 // Rotary positions of the first `turned` heads of each token, in place. Cosines and sines are
 // [tokens, 2, head_dim / 2], the sines of first halves negated. Of these heads the first `scaled`
@@ -192,9 +193,9 @@ struct Rotation {
   std::int64_t scaled;
 };
 
-void rotate_f32(const Rotation<float>& rotation) noexcept;
-void rotate_bf16(const Rotation<bf16>& rotation) noexcept;
-void rotate_f16(const Rotation<f16>& rotation) noexcept;
+void rotate(const Rotation<float>& rotation) noexcept;
+void rotate(const Rotation<bf16>& rotation) noexcept;
+void rotate(const Rotation<f16>& rotation) noexcept;
 
 // Multiplies rows by the sigmoid of gates, in place.
 template <typename T>
@@ -205,9 +206,9 @@ struct Gates {
   std::int64_t stride, rows, features;
 };
 
-void pass_gates_f32(const Gates<float>& gates) noexcept;
-void pass_gates_bf16(const Gates<bf16>& gates) noexcept;
-void pass_gates_f16(const Gates<f16>& gates) noexcept;
+void pass_gates(const Gates<float>& gates) noexcept;
+void pass_gates(const Gates<bf16>& gates) noexcept;
+void pass_gates(const Gates<f16>& gates) noexcept;
 
 // Bans tokens of some rows: the score becomes -inf wherever the bit of a token is not set.
 struct Ban {
@@ -219,7 +220,7 @@ struct Ban {
   std::int64_t rows;
 };
 
-void ban_f32(const Ban& ban) noexcept;
+void ban(const Ban& ban) noexcept;
 
 // The largest score of each row, and the first place where it is. Of a row with NaN, NaN and the place
 // of the first one.
@@ -231,9 +232,9 @@ struct Largest {
   std::int64_t* places;  // [rows]
 };
 
-void argmax_f32(const Largest<float>& largest) noexcept;
-void argmax_bf16(const Largest<bf16>& largest) noexcept;
-void argmax_f16(const Largest<f16>& largest) noexcept;
+void argmax(const Largest<float>& largest) noexcept;
+void argmax(const Largest<bf16>& largest) noexcept;
+void argmax(const Largest<f16>& largest) noexcept;
 
 // Some tokens of one text: the first one's number in the step, how many there are, the position of
 // the first, and where the text's page table begins in the step's list of pages.
@@ -296,18 +297,15 @@ struct Division {
   std::int64_t memory;  // floats for what tasks leave to be merged
 };
 
-Division divide_f32(const Attention<float>& attention) noexcept;
-Division divide_bf16(const Attention<bf16>& attention) noexcept;
-Division divide_f16(const Attention<f16>& attention) noexcept;
+Division divide(const Attention<float>& attention) noexcept;
+Division divide(const Attention<bf16>& attention) noexcept;
+Division divide(const Attention<f16>& attention) noexcept;
 
 // `memory` has as many floats as the division says.
-void attend_f32(const Attention<float>& step, const Division& division, float* memory) noexcept;
-void attend_bf16(const Attention<bf16>& step, const Division& division, float* memory) noexcept;
-void attend_f16(const Attention<f16>& step, const Division& division, float* memory) noexcept;
-void attend_codes_f32(const Attention<Coded<float>>& step, const Division& division,
-                      float* memory) noexcept;
-void attend_codes_bf16(const Attention<Coded<bf16>>& step, const Division& division,
-                       float* memory) noexcept;
-void attend_codes_f16(const Attention<Coded<f16>>& step, const Division& division,
-                      float* memory) noexcept;
-void attend_bf16_amx(const Attention<bf16>& step, const Division& division, float* memory) noexcept;
+void attend(const Attention<float>& step, const Division& division, float* memory) noexcept;
+void attend(const Attention<bf16>& step, const Division& division, float* memory) noexcept;
+void attend(const Attention<f16>& step, const Division& division, float* memory) noexcept;
+void attend(const Attention<Coded<float>>& step, const Division& division, float* memory) noexcept;
+void attend(const Attention<Coded<bf16>>& step, const Division& division, float* memory) noexcept;
+void attend(const Attention<Coded<f16>>& step, const Division& division, float* memory) noexcept;
+void attend_amx(const Attention<bf16>& step, const Division& division, float* memory) noexcept;

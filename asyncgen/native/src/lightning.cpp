@@ -8,7 +8,7 @@
 namespace {
 
 template <typename T>
-void activate(const Activation<T>& activation) {
+void activate_all(const Activation<T>& activation) {
   for_rows(activation.rows, activation.features * 4, [&](std::int64_t row) {
     const T* const x = activation.x + row * activation.x_stride;
     float* const out = activation.out + row * activation.features;
@@ -21,6 +21,6 @@ void activate(const Activation<T>& activation) {
 
 }  // namespace
 
-void activate_f32(const Activation<float>& activation) noexcept { activate(activation); }
-void activate_bf16(const Activation<bf16>& activation) noexcept { activate(activation); }
-void activate_f16(const Activation<f16>& activation) noexcept { activate(activation); }
+void activate(const Activation<float>& activation) noexcept { activate_all(activation); }
+void activate(const Activation<bf16>& activation) noexcept { activate_all(activation); }
+void activate(const Activation<f16>& activation) noexcept { activate_all(activation); }

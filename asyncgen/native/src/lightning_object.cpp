@@ -63,15 +63,8 @@ struct LightningMixer : Mixer {
   void mix(const Rows& x, const Rows& out, Use use, const StateLayer& layer, const Runs& runs,
            char* memory) const noexcept override {
     const Space space = lay_out(x.count, memory);
-    const bool is_wide = kind == Kind::FLOAT32;
     multiply(*enter, x, Rows(space.wide, enter->outputs, x.count), STORE);
-    if (is_wide) {
-      activate_f32(activation_of<float>(space, x.count));
-    } else if (kind == Kind::BFLOAT16) {
-      activate_bf16(activation_of<bf16>(space, x.count));
-    } else {
-      activate_f16(activation_of<f16>(space, x.count));
-    }
+    for_kind(kind, [&](auto number) { activate(activation_of<decltype(number)>(space, x.count)); });
     std::fill_n(space.steps, x.count * heads, 1.0f);
     for (std::int64_t row = 0; row < x.count; ++row) {
       std::copy_n(kept, heads, space.kept + row * heads);
@@ -82,13 +75,7 @@ struct LightningMixer : Mixer {
                  heads, size, heads, size, runs});
     const Rows found(reinterpret_cast<char*>(space.found), width, x.count);
     normalise(*norm, found, found);
-    if (is_wide) {
-      gate_f32(gating_of<float>(space, x.count));
-    } else if (kind == Kind::BFLOAT16) {
-      gate_bf16(gating_of<bf16>(space, x.count));
-    } else {
-      gate_f16(gating_of<f16>(space, x.count));
-    }
+    for_kind(kind, [&](auto number) { gate(gating_of<decltype(number)>(space, x.count)); });
     multiply(*leave, Rows(space.gated, width, x.count), out, use);
   }
 };

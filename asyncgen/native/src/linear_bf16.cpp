@@ -204,7 +204,7 @@ void block_cached(const Product<bf16>& product, std::int64_t first, std::int64_t
 }
 
 template <typename Work>
-void multiply_amx(const Work& work) {
+void multiply_all_amx(const Work& work) {
   for_panels<RowTiles>(work, [&](RowTiles& tiles, const Product<bf16>& product, std::int64_t first,
                                  std::int64_t count, std::int64_t panel) {
     for (std::int64_t begin = 0; begin < count; begin += 2 * TILE_ROWS) {
@@ -226,7 +226,7 @@ struct Fetched {
 };
 
 template <typename Work>
-void multiply(const Work& work) {
+void multiply_all(const Work& work) {
   for_panels<Fetched>(work, [&](Fetched& fetched, const Product<bf16>& product, std::int64_t first,
                                 std::int64_t count, std::int64_t panel) {
     const bf16* const w = panel_at(product, panel);
@@ -246,7 +246,7 @@ void multiply(const Work& work) {
 
 }  // namespace
 
-void linear_bf16_amx(const Product<bf16>& product) noexcept { multiply_amx(product); }
-void linear_bf16_amx(const Grouped<bf16>& products) noexcept { multiply_amx(products); }
-void linear_bf16(const Product<bf16>& product) noexcept { multiply(product); }
-void linear_bf16(const Grouped<bf16>& products) noexcept { multiply(products); }
+void multiply_amx(const Product<bf16>& product) noexcept { multiply_all_amx(product); }
+void multiply_amx(const Grouped<bf16>& products) noexcept { multiply_all_amx(products); }
+void multiply(const Product<bf16>& product) noexcept { multiply_all(product); }
+void multiply(const Grouped<bf16>& products) noexcept { multiply_all(products); }

@@ -94,7 +94,7 @@ void block(const Product<T, W>& product, std::int64_t first, std::int64_t panel)
 }
 
 template <typename Work>
-void multiply(const Work& work) {
+void multiply_all(const Work& work) {
   struct Nothing {};
   for_panels<Nothing>(work, [&](Nothing&, const auto& product, std::int64_t first,
                                 std::int64_t count, std::int64_t panel) {
@@ -110,11 +110,11 @@ std::int64_t pieces_of(std::int64_t rows, std::int64_t outputs) {
   return chunks_of(rows) * panels_of(outputs);
 }
 
-void linear_f32(const Product<float>& product) noexcept { multiply(product); }
-void linear_f32(const Product<float, bf16>& product) noexcept { multiply(product); }
-void linear_f32(const Product<float, f16>& product) noexcept { multiply(product); }
-void linear_f32(const Grouped<float>& products) noexcept { multiply(products); }
-void linear_f32(const Grouped<float, bf16>& products) noexcept { multiply(products); }
-void linear_f32(const Grouped<float, f16>& products) noexcept { multiply(products); }
-void linear_f16(const Product<f16>& product) noexcept { multiply(product); }
-void linear_f16(const Grouped<f16>& products) noexcept { multiply(products); }
+void multiply(const Product<float>& product) noexcept { multiply_all(product); }
+void multiply(const Product<float, bf16>& product) noexcept { multiply_all(product); }
+void multiply(const Product<float, f16>& product) noexcept { multiply_all(product); }
+void multiply(const Grouped<float>& products) noexcept { multiply_all(products); }
+void multiply(const Grouped<float, bf16>& products) noexcept { multiply_all(products); }
+void multiply(const Grouped<float, f16>& products) noexcept { multiply_all(products); }
+void multiply(const Product<f16>& product) noexcept { multiply_all(product); }
+void multiply(const Grouped<f16>& products) noexcept { multiply_all(products); }

@@ -87,7 +87,7 @@ PyObject* make(PyTypeObject* type, PyObject* args, PyObject* keywords) {
   made.weight = Reference::to(weight);
   made.bias = Reference::to(bias);
   made.is_gated = is_gated;
-  made.uses_tiles = uses_tiles;
+  made.uses_tiles = uses_tiles && made.kind == Kind::BFLOAT16;
   made.inputs = inputs;
   made.outputs = outputs;
   made.matrices = matrices;
@@ -118,6 +118,14 @@ Grouped<T, W> grouped(const Linear& linear, const Rows& x, const Rows& out, cons
   all.alpha = gate.alpha;
   all.limit = gate.limit;
   return {all, linear.matrix_size, groups.groups, groups.count, groups.pieces};
+}
+
+// Calls `use` with a number of the rows' type and one of the weight's, in panels.
+template <typename Call>
+void for_numbers(const Linear& linear, Call use) noexcept {
+  if (linear.stored == Stored::BFLOAT16) return use(float{}, bf16{});
+  if (linear.stored == Stored::FLOAT16) return use(float{}, f16{});
+  for_kind(linear.kind, [&](auto number) { use(number, number); });
 }
 
 #ifdef ASYNCGEN_CHECK
@@ -203,13 +211,10 @@ PyObject* look_up(PyObject* self, PyObject* const* args) {
       return PyErr_Format(PyExc_IndexError, "row %lld of %lld", static_cast<long long>(id),
                           static_cast<long long>(linear.outputs));
     }
-    if (linear.kind == Kind::FLOAT32) {
-      packed_row(linear.packed[0], linear.inputs, id, out.as<float>() + row * linear.inputs);
-    } else if (linear.kind == Kind::BFLOAT16) {
-      packed_row(linear.packed[0], linear.inputs, id, out.as<bf16>() + row * linear.inputs);
-    } else {
-      packed_row(linear.packed[0], linear.inputs, id, out.as<f16>() + row * linear.inputs);
-    }
+    for_kind(linear.kind, [&](auto number) {
+      auto* const to = out.as<decltype(number)>() + row * linear.inputs;
+      packed_row(linear.packed[0], linear.inputs, id, to);
+    });
   }
   return Py_NewRef(args[1]);
 }
@@ -234,18 +239,12 @@ void multiply(const Linear& linear, const Rows& x, const Rows& out, Use use) noe
       multiply(*part, x, Rows(at, out.stride, out.count), use);
       at += part->outputs * item_size(linear.kind);
     }
-  } else if (linear.stored == Stored::BFLOAT16) {
-    linear_f32(product_of<float, bf16>(linear, x, out, use));
-  } else if (linear.stored == Stored::FLOAT16) {
-    linear_f32(product_of<float, f16>(linear, x, out, use));
-  } else if (linear.kind == Kind::FLOAT32) {
-    linear_f32(product_of<float>(linear, x, out, use));
-  } else if (linear.kind == Kind::FLOAT16) {
-    linear_f16(product_of<f16>(linear, x, out, use));
   } else if (linear.uses_tiles) {
-    linear_bf16_amx(product_of<bf16>(linear, x, out, use));
+    multiply_amx(product_of<bf16>(linear, x, out, use));
   } else {
-    linear_bf16(product_of<bf16>(linear, x, out, use));
+    for_numbers(linear, [&](auto number, auto weight) {
+      multiply(product_of<decltype(number), decltype(weight)>(linear, x, out, use));
+    });
   }
 }
 
@@ -253,18 +252,12 @@ void multiply(const Linear& linear, const Rows& x, const Rows& out, const Gate& 
               const Groups& groups) noexcept {
   if (linear.stored == Stored::PACKED) {
     multiply_packed(linear, x, out, gate, groups);
-  } else if (linear.stored == Stored::BFLOAT16) {
-    linear_f32(grouped<float, bf16>(linear, x, out, gate, groups));
-  } else if (linear.stored == Stored::FLOAT16) {
-    linear_f32(grouped<float, f16>(linear, x, out, gate, groups));
-  } else if (linear.kind == Kind::FLOAT32) {
-    linear_f32(grouped<float>(linear, x, out, gate, groups));
-  } else if (linear.kind == Kind::FLOAT16) {
-    linear_f16(grouped<f16>(linear, x, out, gate, groups));
   } else if (linear.uses_tiles) {
-    linear_bf16_amx(grouped<bf16>(linear, x, out, gate, groups));
+    multiply_amx(grouped<bf16>(linear, x, out, gate, groups));
   } else {
-    linear_bf16(grouped<bf16>(linear, x, out, gate, groups));
+    for_numbers(linear, [&](auto number, auto weight) {
+      multiply(grouped<decltype(number), decltype(weight)>(linear, x, out, gate, groups));
+    });
   }
 }
 

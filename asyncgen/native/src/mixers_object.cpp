@@ -76,13 +76,10 @@ static Convolution<T> convolution_of(const Window& window, const char* x, std::i
 void convolve(const Window& window, Kind kind, const char* x, std::int64_t stride,
               const char* factors, const StateLayer& layer, const Runs& runs, float* out,
               char* rounded) noexcept {
-  if (kind == Kind::FLOAT32) {
-    convolve_f32(convolution_of<float>(window, x, stride, factors, layer, runs, out, rounded));
-  } else if (kind == Kind::BFLOAT16) {
-    convolve_bf16(convolution_of<bf16>(window, x, stride, factors, layer, runs, out, rounded));
-  } else {
-    convolve_f16(convolution_of<f16>(window, x, stride, factors, layer, runs, out, rounded));
-  }
+  for_kind(kind, [&](auto number) {
+    using T = decltype(number);
+    convolve(convolution_of<T>(window, x, stride, factors, layer, runs, out, rounded));
+  });
 }
 
 PyObject* add_mixed(Mixer& mixer, PyObject* const* args) {

@@ -282,24 +282,14 @@ PyMethodDef functions[] = {
 }  // namespace
 
 void multiply_packed(const Linear& linear, const Rows& x, const Rows& out, Use use) noexcept {
-  if (linear.kind == Kind::FLOAT32) {
-    multiply_rows<float>(linear, x, out, use);
-  } else if (linear.kind == Kind::BFLOAT16) {
-    multiply_rows<bf16>(linear, x, out, use);
-  } else {
-    multiply_rows<f16>(linear, x, out, use);
-  }
+  for_kind(linear.kind, [&](auto number) { multiply_rows<decltype(number)>(linear, x, out, use); });
 }
 
 void multiply_packed(const Linear& linear, const Rows& x, const Rows& out, const Gate& gate,
                      const Groups& groups) noexcept {
-  if (linear.kind == Kind::FLOAT32) {
-    multiply_groups<float>(linear, x, out, gate, groups);
-  } else if (linear.kind == Kind::BFLOAT16) {
-    multiply_groups<bf16>(linear, x, out, gate, groups);
-  } else {
-    multiply_groups<f16>(linear, x, out, gate, groups);
-  }
+  for_kind(linear.kind, [&](auto number) {
+    multiply_groups<decltype(number)>(linear, x, out, gate, groups);
+  });
 }
 
 bool add_packed(PyObject* module) { return PyModule_AddFunctions(module, functions) == 0; }

@@ -10,6 +10,14 @@
 #include "memory.h"
 #include "objects.h"
 
+// Calls `use` with a number of the type that a kind stands for; the type is all that it says.
+template <typename Call>
+auto for_kind(Kind kind, Call use) noexcept {
+  if (kind == Kind::FLOAT32) return use(float{});
+  if (kind == Kind::BFLOAT16) return use(bf16{});
+  return use(f16{});
+}
+
 // Rows of a tensor, or of memory of our own; the stride counts elements.
 struct Rows {
   char* data;
@@ -32,7 +40,8 @@ struct Linear {
   PyObject* dtype;  // of rows and results
   Kind kind;
   Stored stored;
-  bool is_gated, uses_tiles;
+  bool is_gated;
+  bool uses_tiles;  // AMX, at bfloat16
   Use use;  // what becomes of its product where nothing else is said
   std::int64_t inputs, outputs, matrices;
   std::int64_t matrix_size;  // numbers of a matrix in panels
@@ -197,7 +206,8 @@ struct Pages {
   std::vector<PagedLayer> layers;
   PyObject* dtype;  // of heads, and of pages that hold no codes
   Kind kind;
-  bool uses_tiles, are_coded;
+  bool are_coded;
+  bool uses_tiles;  // AMX, at bfloat16 and of no codes
   std::int64_t num_pages, num_heads, kv_heads, size, page_size, num_tables;
   Numbers rows, pages;  // of each table all rows, one table after another
   Reference out;

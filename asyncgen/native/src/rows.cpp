@@ -53,7 +53,7 @@ void centre(const T* x, T* out, const float* weight, const float* bias, std::int
 }
 
 template <typename T>
-void normalise(const Normalisation<T>& norm) {
+void normalise_all(const Normalisation<T>& norm) {
   const std::int64_t features = norm.features;
   for_rows(norm.rows, norm.groups * features, [&](std::int64_t row) {
     for (std::int64_t group = 0; group < norm.groups; ++group) {
@@ -94,7 +94,7 @@ void scale(T* values, std::int64_t count, float factor) {
 }
 
 template <typename T>
-void rotate(const Rotation<T>& rotation) {
+void rotate_all(const Rotation<T>& rotation) {
   const std::int64_t size = rotation.head_dim;
   for_rows(rotation.tokens, rotation.turned * size, [&](std::int64_t token) {
     T* heads = rotation.heads + token * rotation.stride;
@@ -111,7 +111,7 @@ void rotate(const Rotation<T>& rotation) {
 
 // Products are rounded before they are added, as by operators that do the one and the other.
 template <typename T>
-void add(const Addition<T>& addition) {
+void add_all(const Addition<T>& addition) {
   for_rows(addition.rows, addition.features, [&](std::int64_t row) {
     T* from = addition.x + row * addition.x_stride;
     T* to = addition.stream + row * addition.stride;
@@ -191,24 +191,24 @@ void find_all(const Largest<T>& largest) {
 
 }  // namespace
 
-void argmax_f32(const Largest<float>& largest) noexcept { find_all(largest); }
-void argmax_bf16(const Largest<bf16>& largest) noexcept { find_all(largest); }
-void argmax_f16(const Largest<f16>& largest) noexcept { find_all(largest); }
+void argmax(const Largest<float>& largest) noexcept { find_all(largest); }
+void argmax(const Largest<bf16>& largest) noexcept { find_all(largest); }
+void argmax(const Largest<f16>& largest) noexcept { find_all(largest); }
 
-void ban_f32(const Ban& ban) noexcept {
+void ban(const Ban& ban) noexcept {
   for_rows(ban.rows, ban.vocab, [&](std::int64_t row) {
     ban_row(ban.scores + ban.places[row] * ban.stride, ban.words + row * ban.num_words, ban.vocab);
   });
 }
 
-void norm_f32(const Normalisation<float>& norm) noexcept { normalise(norm); }
-void norm_bf16(const Normalisation<bf16>& norm) noexcept { normalise(norm); }
-void norm_f16(const Normalisation<f16>& norm) noexcept { normalise(norm); }
+void normalise(const Normalisation<float>& norm) noexcept { normalise_all(norm); }
+void normalise(const Normalisation<bf16>& norm) noexcept { normalise_all(norm); }
+void normalise(const Normalisation<f16>& norm) noexcept { normalise_all(norm); }
 
-void add_f32(const Addition<float>& addition) noexcept { add(addition); }
-void add_bf16(const Addition<bf16>& addition) noexcept { add(addition); }
-void add_f16(const Addition<f16>& addition) noexcept { add(addition); }
+void add(const Addition<float>& addition) noexcept { add_all(addition); }
+void add(const Addition<bf16>& addition) noexcept { add_all(addition); }
+void add(const Addition<f16>& addition) noexcept { add_all(addition); }
 
-void rotate_f32(const Rotation<float>& rotation) noexcept { rotate(rotation); }
-void rotate_bf16(const Rotation<bf16>& rotation) noexcept { rotate(rotation); }
-void rotate_f16(const Rotation<f16>& rotation) noexcept { rotate(rotation); }
+void rotate(const Rotation<float>& rotation) noexcept { rotate_all(rotation); }
+void rotate(const Rotation<bf16>& rotation) noexcept { rotate_all(rotation); }
+void rotate(const Rotation<f16>& rotation) noexcept { rotate_all(rotation); }

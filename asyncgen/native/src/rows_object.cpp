@@ -211,7 +211,7 @@ PyObject* ban(PyObject*, PyObject* const* args) {
   const Ban task{scores.as<float>(),        scores.strides[0], scores.sizes[1],
                  words.as<std::uint32_t>(), words.sizes[1],    places.as<std::int64_t>(),
                  words.sizes[0]};
-  if (!run_unlocked([&]() noexcept { ban_f32(task); })) return nullptr;
+  if (!run_unlocked([&]() noexcept { ban(task); })) return nullptr;
   Py_RETURN_NONE;
 }
 
@@ -249,13 +249,9 @@ PyObject* argmax(PyObject*, PyObject* const* args) {
   }
 #endif
   const bool is_done = run_unlocked([&]() noexcept {
-    if (kind == Kind::FLOAT32) {
-      argmax_f32(largest_of<float>(scores, values, places));
-    } else if (kind == Kind::BFLOAT16) {
-      argmax_bf16(largest_of<bf16>(scores, values, places));
-    } else {
-      argmax_f16(largest_of<f16>(scores, values, places));
-    }
+    for_kind(kind, [&](auto number) {
+      argmax(largest_of<decltype(number)>(scores, values, places));
+    });
   });
   if (!is_done) return nullptr;
   Py_RETURN_NONE;
@@ -276,40 +272,26 @@ PyMethodDef functions[] = {
 }  // namespace
 
 void normalise(const Norm& norm, const Rows& x, const Rows& out) noexcept {
-  if (norm.kind == Kind::FLOAT32) {
-    norm_f32(normalisation_of<float>(norm, x, out));
-  } else if (norm.kind == Kind::BFLOAT16) {
-    norm_bf16(normalisation_of<bf16>(norm, x, out));
-  } else {
-    norm_f16(normalisation_of<f16>(norm, x, out));
-  }
+  for_kind(norm.kind, [&](auto number) {
+    normalise(normalisation_of<decltype(number)>(norm, x, out));
+  });
 }
 
 void add_rows(Kind kind, const Rows& x, std::int64_t features, float scale,
               const Rows& stream) noexcept {
-  if (kind == Kind::FLOAT32) {
-    add_f32({reinterpret_cast<float*>(x.data), x.stride,
-             reinterpret_cast<float*>(stream.data), stream.stride, x.count, features, scale});
-  } else if (kind == Kind::BFLOAT16) {
-    add_bf16({reinterpret_cast<bf16*>(x.data), x.stride,
-              reinterpret_cast<bf16*>(stream.data), stream.stride, x.count, features, scale});
-  } else {
-    add_f16({reinterpret_cast<f16*>(x.data), x.stride, reinterpret_cast<f16*>(stream.data),
-             stream.stride, x.count, features, scale});
-  }
+  for_kind(kind, [&](auto number) {
+    using T = decltype(number);
+    add(Addition<T>{reinterpret_cast<T*>(x.data), x.stride, reinterpret_cast<T*>(stream.data),
+                    stream.stride, x.count, features, scale});
+  });
 }
 
 void pass_gates(Kind kind, const Rows& x, const Rows& gates, std::int64_t features) noexcept {
-  if (kind == Kind::FLOAT32) {
-    pass_gates_f32({reinterpret_cast<float*>(x.data), x.stride,
-                    reinterpret_cast<const float*>(gates.data), gates.stride, x.count, features});
-  } else if (kind == Kind::BFLOAT16) {
-    pass_gates_bf16({reinterpret_cast<bf16*>(x.data), x.stride,
-                     reinterpret_cast<const bf16*>(gates.data), gates.stride, x.count, features});
-  } else {
-    pass_gates_f16({reinterpret_cast<f16*>(x.data), x.stride,
-                    reinterpret_cast<const f16*>(gates.data), gates.stride, x.count, features});
-  }
+  for_kind(kind, [&](auto number) {
+    using T = decltype(number);
+    pass_gates(Gates<T>{reinterpret_cast<T*>(x.data), x.stride,
+                        reinterpret_cast<const T*>(gates.data), gates.stride, x.count, features});
+  });
 }
 
 bool read_angles(const Rotary& rotary, PyObject* cosines, PyObject* sines, std::int64_t tokens,
@@ -332,13 +314,9 @@ bool read_angles(const Rotary& rotary, PyObject* cosines, PyObject* sines, std::
 
 void turn_heads(const Rotary& rotary, const Rows& heads, std::int64_t turned,
                 const Angles& angles) noexcept {
-  if (rotary.kind == Kind::FLOAT32) {
-    rotate_f32(rotation_of<float>(heads, turned, angles));
-  } else if (rotary.kind == Kind::BFLOAT16) {
-    rotate_bf16(rotation_of<bf16>(heads, turned, angles));
-  } else {
-    rotate_f16(rotation_of<f16>(heads, turned, angles));
-  }
+  for_kind(rotary.kind, [&](auto number) {
+    rotate(rotation_of<decltype(number)>(heads, turned, angles));
+  });
 }
 
 bool add_rows(PyObject* module) {

@@ -213,9 +213,9 @@ void select(const Selection<T>& selection) {
 
 }  // namespace
 
-void make_steps_f32(const Steps<float>& steps) noexcept { make(steps); }
-void make_steps_bf16(const Steps<bf16>& steps) noexcept { make(steps); }
-void make_steps_f16(const Steps<f16>& steps) noexcept { make(steps); }
+void make_steps(const Steps<float>& steps) noexcept { make(steps); }
+void make_steps(const Steps<bf16>& steps) noexcept { make(steps); }
+void make_steps(const Steps<f16>& steps) noexcept { make(steps); }
 
 void scan_states(const Scan& scan) noexcept {
   const std::int64_t blocks = (scan.size + SIDE - 1) / SIDE;
@@ -232,6 +232,6 @@ void scan_states(const Scan& scan) noexcept {
   });
 }
 
-void select_f32(const Selection<float>& selection) noexcept { select(selection); }
-void select_bf16(const Selection<bf16>& selection) noexcept { select(selection); }
-void select_f16(const Selection<f16>& selection) noexcept { select(selection); }
+void select_states(const Selection<float>& selection) noexcept { select(selection); }
+void select_states(const Selection<bf16>& selection) noexcept { select(selection); }
+void select_states(const Selection<f16>& selection) noexcept { select(selection); }

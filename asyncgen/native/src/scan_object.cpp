@@ -61,15 +61,9 @@ struct Dual : Mixer {
             channels()};
   }
 
-  void scale_columns(const Space& space, std::int64_t rows) const noexcept {
-    const std::int64_t width = enter->outputs;
-    if (kind == Kind::FLOAT32) {
-      scale_columns_f32({reinterpret_cast<float*>(space.wide), width, rows, width, factors});
-    } else if (kind == Kind::BFLOAT16) {
-      scale_columns_bf16({reinterpret_cast<bf16*>(space.wide), width, rows, width, factors});
-    } else {
-      scale_columns_f16({reinterpret_cast<f16*>(space.wide), width, rows, width, factors});
-    }
+  template <typename T>
+  Columns<T> columns_of(const Space& space, std::int64_t rows) const {
+    return {reinterpret_cast<T*>(space.wide), enter->outputs, rows, enter->outputs, factors};
   }
 
   void mix(const Rows& x, const Rows& out, Use use, const StateLayer& layer, const Runs& runs,
@@ -77,16 +71,14 @@ struct Dual : Mixer {
     const Space space = lay_out(x.count, memory);
     const std::int64_t item = item_size(kind);
     multiply(*enter, x, Rows(space.wide, enter->outputs, x.count), STORE);
-    if (factors != nullptr) scale_columns(space, x.count);
+    if (factors != nullptr) {
+      for_kind(kind, [&](auto number) {
+        scale_columns(columns_of<decltype(number)>(space, x.count));
+      });
+    }
     convolve(window, kind, space.wide + channels() * item, enter->outputs, nullptr, layer, runs,
              space.convolved, nullptr);
-    if (kind == Kind::FLOAT32) {
-      make_steps_f32(steps_of<float>(space, x.count));
-    } else if (kind == Kind::BFLOAT16) {
-      make_steps_bf16(steps_of<bf16>(space, x.count));
-    } else {
-      make_steps_f16(steps_of<f16>(space, x.count));
-    }
+    for_kind(kind, [&](auto number) { make_steps(steps_of<decltype(number)>(space, x.count)); });
     const float* const sides = space.convolved + channels();
     scan_states({layer.states_at, space.convolved, sides, sides + groups * numbers,
                  window.channels, space.steps, space.kept, skip, space.found, heads, size, groups,
@@ -95,13 +87,7 @@ struct Dual : Mixer {
       const Rows found(reinterpret_cast<char*>(space.found), channels(), x.count);
       normalise(*norm, found, found);
     }
-    if (kind == Kind::FLOAT32) {
-      gate_f32(gating_of<float>(space, x.count));
-    } else if (kind == Kind::BFLOAT16) {
-      gate_bf16(gating_of<bf16>(space, x.count));
-    } else {
-      gate_f16(gating_of<f16>(space, x.count));
-    }
+    for_kind(kind, [&](auto number) { gate(gating_of<decltype(number)>(space, x.count)); });
     const Rows gated(space.gated, channels(), x.count);
     if (norm != nullptr && !norms_first) normalise(*norm, gated, gated);
     multiply(*leave, gated, out, use);
@@ -167,13 +153,12 @@ struct Selective : Mixer {
   void mix(const Rows& x, const Rows& out, Use use, const StateLayer& layer, const Runs& runs,
            char* memory) const noexcept override {
     const Space space = lay_out(x.count, memory);
-    const bool is_wide = kind == Kind::FLOAT32;
     const auto selected = [&](std::int64_t first) {
       return Rows(space.selected + first * item_size(kind), select->outputs, x.count);
     };
     multiply(*enter, x, Rows(space.wide, enter->outputs, x.count), STORE);
     convolve(window, kind, space.wide, enter->outputs, nullptr, layer, runs, space.convolved,
-             is_wide ? nullptr : space.rounded);
+             kind == Kind::FLOAT32 ? nullptr : space.rounded);
     multiply(*select, Rows(space.rounded, channels(), x.count), selected(0), STORE);
     if (low_norm != nullptr) {
       normalise(*low_norm, selected(0), selected(0));
@@ -181,13 +166,9 @@ struct Selective : Mixer {
       normalise(*leave_norm, selected(rank() + numbers), selected(rank() + numbers));
     }
     multiply(*low, selected(0), Rows(space.low, channels(), x.count), STORE);
-    if (is_wide) {
-      select_f32(selection_of<float>(space, layer, runs));
-    } else if (kind == Kind::BFLOAT16) {
-      select_bf16(selection_of<bf16>(space, layer, runs));
-    } else {
-      select_f16(selection_of<f16>(space, layer, runs));
-    }
+    for_kind(kind, [&](auto number) {
+      select_states(selection_of<decltype(number)>(space, layer, runs));
+    });
     multiply(*leave, Rows(space.gated, channels(), x.count), out, use);
   }
 };

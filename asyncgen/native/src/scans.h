@@ -31,9 +31,9 @@ struct Convolution {
   Runs runs;
 };
 
-void convolve_f32(const Convolution<float>& convolution) noexcept;
-void convolve_bf16(const Convolution<bf16>& convolution) noexcept;
-void convolve_f16(const Convolution<f16>& convolution) noexcept;
+void convolve(const Convolution<float>& convolution) noexcept;
+void convolve(const Convolution<bf16>& convolution) noexcept;
+void convolve(const Convolution<f16>& convolution) noexcept;
 
 // Steps of time of heads, and what they keep of a state:
 // steps = min(max(softplus(x + bias), least), most) and kept = exp(steps * decay).
@@ -46,9 +46,9 @@ struct Steps {
   float *steps, *kept;  // [rows, heads]
 };
 
-void make_steps_f32(const Steps<float>& steps) noexcept;
-void make_steps_bf16(const Steps<bf16>& steps) noexcept;
-void make_steps_f16(const Steps<f16>& steps) noexcept;
+void make_steps(const Steps<float>& steps) noexcept;
+void make_steps(const Steps<bf16>& steps) noexcept;
+void make_steps(const Steps<f16>& steps) noexcept;
 
 // The recurrence h = kept h + steps x B, y = C h + skip x of heads whose channels share a decay.
 struct Scan {
@@ -82,9 +82,9 @@ struct Selection {
   Runs runs;
 };
 
-void select_f32(const Selection<float>& selection) noexcept;
-void select_bf16(const Selection<bf16>& selection) noexcept;
-void select_f16(const Selection<f16>& selection) noexcept;
+void select_states(const Selection<float>& selection) noexcept;
+void select_states(const Selection<bf16>& selection) noexcept;
+void select_states(const Selection<f16>& selection) noexcept;
 
 // The gated delta rule M = kept M, M = M + rate (v - M k) k', y = M q.
 struct Delta {
@@ -111,9 +111,9 @@ struct Rates {
   float* out;  // [rows, heads]
 };
 
-void make_rates_f32(const Rates<float>& rates) noexcept;
-void make_rates_bf16(const Rates<bf16>& rates) noexcept;
-void make_rates_f16(const Rates<f16>& rates) noexcept;
+void make_rates(const Rates<float>& rates) noexcept;
+void make_rates(const Rates<bf16>& rates) noexcept;
+void make_rates(const Rates<f16>& rates) noexcept;
 
 // The gated recurrent unit h = a h + root(1 - a^2) sigmoid(x I) x, a = exp(decay sigmoid(x D)), of
 // blocks of channels, with a gate of what is read: out = h gelu(gate).
@@ -132,9 +132,9 @@ struct Griffin {
   Runs runs;
 };
 
-void advance_griffin_f32(const Griffin<float>& griffin) noexcept;
-void advance_griffin_bf16(const Griffin<bf16>& griffin) noexcept;
-void advance_griffin_f16(const Griffin<f16>& griffin) noexcept;
+void advance_griffin(const Griffin<float>& griffin) noexcept;
+void advance_griffin(const Griffin<bf16>& griffin) noexcept;
+void advance_griffin(const Griffin<f16>& griffin) noexcept;
 
 // out = silu(x).
 template <typename T>
@@ -144,9 +144,9 @@ struct Activation {
   float* out;  // [rows, features]
 };
 
-void activate_f32(const Activation<float>& activation) noexcept;
-void activate_bf16(const Activation<bf16>& activation) noexcept;
-void activate_f16(const Activation<f16>& activation) noexcept;
+void activate(const Activation<float>& activation) noexcept;
+void activate(const Activation<bf16>& activation) noexcept;
+void activate(const Activation<f16>& activation) noexcept;
 
 // Multiplies columns of rows by a factor each, in place.
 template <typename T>
@@ -156,9 +156,9 @@ struct Columns {
   const float* factors;  // [features]
 };
 
-void scale_columns_f32(const Columns<float>& columns) noexcept;
-void scale_columns_bf16(const Columns<bf16>& columns) noexcept;
-void scale_columns_f16(const Columns<f16>& columns) noexcept;
+void scale_columns(const Columns<float>& columns) noexcept;
+void scale_columns(const Columns<bf16>& columns) noexcept;
+void scale_columns(const Columns<f16>& columns) noexcept;
 
 // out = scale * x * act(gate), and act is
 enum class Passing { PLAIN, SILU, SIGMOID };
@@ -173,6 +173,6 @@ struct Gating {
   std::int64_t rows, features;
 };
 
-void gate_f32(const Gating<float>& gating) noexcept;
-void gate_bf16(const Gating<bf16>& gating) noexcept;
-void gate_f16(const Gating<f16>& gating) noexcept;
+void gate(const Gating<float>& gating) noexcept;
+void gate(const Gating<bf16>& gating) noexcept;
+void gate(const Gating<f16>& gating) noexcept;
