@@ -42,15 +42,16 @@ SINCE = {
     "engine/scheduling/keys": "pages that are full, and those that are not, have names",
     "engine/scheduling/tails": "the last page of a text serves who goes on from it",
     "engine/scheduling/snapshots": "what a text begins with is asked of its states as well",
-    "engine/prompt_cost": "a burst of requests is read in larger steps",
+    "engine/prompt_pace": "of a burst several chunks are read between two tokens of a stream",
     "models/config/model_config": "a model whose tokens see later ones is refused",
 }
 """What made the way longer since it was first counted, and why."""
 
-MOST_FILES = (45 if asyncgen.cpu_kernels() != "torch" else 51) + len(SINCE)
+MOST_FILES = (45 if asyncgen.cpu_kernels() != "torch" else 56) + len(SINCE)
 """Files of a sampled request, from ``llm.stream`` to its last token and its result.
 
-Attention over pages is one file with our own kernels, and seven where torch computes it.
+Our own kernels compute all blocks in one call. Where torch computes them, attention over pages is
+six files more, and what a block is made of another five.
 """
 
 MOST_CALLS = 150
