@@ -32,7 +32,7 @@ class Bench:
         pages: int = 64,
         page_size: int = 4,
         max_running: int = 8,
-        prefill_chunk_size: int = 8,
+        prefill_chunk_size: int | None = 8,
         position_bytes: int = PAGE_BYTES,
         **options: Any,
     ) -> None:

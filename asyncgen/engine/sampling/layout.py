@@ -6,7 +6,6 @@ What has no form for many rows runs row by row in its place.
 from __future__ import annotations
 
 from contextlib import contextmanager
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -47,19 +46,26 @@ class BatchScores:
         self.logits = logits
         self.rows = rows
         self._own = own
+        self._values: Tensor | None = None
         self.failures: dict[int, Exception] = {}
         self.apart: dict[int, Tensor] = {}
         self.size = logits.shape[1]
 
-    @cached_property
+    @property
     def values(self) -> Tensor:
         """The scores as far as they are processed, float32 [R, V]: made when they are asked for.
 
         They are written to in place where they are the step's own.
         """
-        values = self.logits.float().contiguous()
-        # A change of dtype has made a copy already.
-        return values.clone() if self._own and values is self.logits else values
+        if self._values is None:
+            values = self.logits.float().contiguous()
+            # A change of dtype has made a copy already.
+            self._values = values.clone() if self._own and values is self.logits else values
+        return self._values
+
+    @values.setter
+    def values(self, values: Tensor) -> None:
+        self._values = values
 
     @property
     def flat(self) -> Tensor:
