@@ -71,8 +71,8 @@ class Fillable(Protocol):
     def get_submodule(self, target: str) -> nn.Module:
         """Return the module of a dotted name."""
 
-    def stays_as_stored(self) -> str | None:
-        """Parameter that is to be kept in its stored dtype, by `use_stored`; ``None``: none is."""
+    def stays_as_stored(self, kinds: Mapping[str, torch.dtype | None]) -> str | None:
+        """Parameter that is to be kept in its stored dtype (of all), by `use_stored`, or none."""
 
     def use_stored(self, stored: torch.Tensor) -> None:
         """Take what the file has in the place of the parameter just prepared."""
@@ -149,9 +149,10 @@ def load_weights(
     rules = core.weight_map() if rules is None else rules
     is_here = torch.device(device).type == "cpu"
     modules = {rule.target: core.get_submodule(rule.target.rpartition(".")[0]) for rule in rules}
-    as_stored = core.stays_as_stored() if is_here else None
     check_fit(rules, (*core.ignored_weights(), *ignored), checkpoint)
     stored = checkpoint.tensors
+    found = {rule.target: DTYPES.get(stored[rule.sources[0]].kind) for rule in rules}
+    as_stored = core.stays_as_stored(found) if is_here else None
     kinds = {
         rule.target: _kind(core, rule, checkpoint) if is_here else core.dtype for rule in rules
     }

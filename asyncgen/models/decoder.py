@@ -18,7 +18,7 @@ from asyncgen.models.altup import AltUpLayer, Streams
 from asyncgen.models.arch.registry import FAMILIES
 from asyncgen.models.block import DecoderLayer, Workspace
 from asyncgen.models.kernels.blocks import compile_layers
-from asyncgen.models.kernels.linear import Embedding, Linear
+from asyncgen.models.kernels.linear import Embedding, Linear, halves_pay
 from asyncgen.models.kernels.norm import Norm
 from asyncgen.models.kernels.prepared import Prepared
 from asyncgen.models.kernels.products import is_laid_out_anew
@@ -30,7 +30,7 @@ from asyncgen.models.own_block import OwnLayer, OwnSpace
 from asyncgen.models.weight_rules import weight_rules
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from asyncgen.models.attention.dense import AttentionContext
     from asyncgen.models.config import ModelConfig
@@ -189,12 +189,16 @@ class DecoderLM(Prepared):
         )
         self.prepare()
 
-    def stays_as_stored(self) -> str | None:
-        """The table of a tied head, where a kernel of the head's own wins: look-ups read little."""
-        sizes = self.config.vocab_size, self.config.hidden_size
-        if not (self.config.tie_word_embeddings and is_laid_out_anew(self.dtype, *sizes)):
-            return None
-        return "embed_tokens.weight"
+    def stays_as_stored(self, kinds: Mapping[str, torch.dtype | None]) -> str | None:
+        """The table of a tied head, where a kernel of the head's own wins: look-ups read little.
+
+        Args:
+            kinds: What parameters are stored in.
+        """
+        name, sizes = "embed_tokens.weight", (self.config.vocab_size, self.config.hidden_size)
+        is_short = kinds.get(name) in (torch.bfloat16, torch.float16)
+        is_copied = is_laid_out_anew(self.dtype, *sizes) or (is_short and halves_pay(self))
+        return name if self.config.tie_word_embeddings and is_copied else None
 
     def use_stored(self, stored: Tensor) -> None:
         """Give the head its own copy of the embedding table, and look rows up in another one.
@@ -205,10 +209,9 @@ class DecoderLM(Prepared):
         Args:
             stored: ``[V, E]``, of the same content as the table, or the table itself.
         """
-        self.prepare_head(own_copy=True)
         self.embed_tokens.weight = nn.Parameter(stored, requires_grad=False)
         self.embed_tokens.prepare()
-        self._head_made_of = (self.embed_tokens.weight,)
+        self.prepare_head(own_copy=True)
 
     def embed(self, input_ids: Tensor) -> Tensor:
         """Rows of the embedding table for ids ``[B, S]``, as ``[B, S, E]``.

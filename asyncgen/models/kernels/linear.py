@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
+from asyncgen.models.kernels.half_product import half_bytes
 from asyncgen.models.kernels.native_linear import widens
 from asyncgen.models.kernels.native_packed import PackedLinearKernel, supports_packed
-from asyncgen.models.kernels.products import DenseKernel, choose_kernel, kernel_in_place
+from asyncgen.models.kernels.products import (
+    DenseKernel,
+    choose_kernel,
+    fits_halves,
+    kernel_in_place,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -136,7 +143,7 @@ class Linear(nn.Module):
         """
         self._tied = True
         if own_copy:
-            self.kernel = choose_kernel(table, None, dtype=self.dtype)
+            self.kernel = choose_kernel(table, None, dtype=self.dtype, is_shared=True)
         else:
             self.kernel = kernel_in_place(table.to(self.dtype), None)
 
@@ -290,6 +297,22 @@ class Embedding(nn.Module):
             self.weight = _parameter(self.weight.detach().to(self.dtype))
         super()._load_from_state_dict(*args)
         self._table = None
+
+
+def halves_pay(core: Any) -> bool:
+    """Whether a head in 16 bits, beside its table in as many, needs no more than others save.
+
+    Args:
+        core: A model with ``lm_head``, none of whose weights have arrived.
+    """
+    head = core.lm_head
+    if not fits_halves(head.dtype):
+        return False
+    layers = [module for module in core.modules() if type(module) is Linear and module is not head]
+    sizes = [(layer.out_features, layer.in_features) for layer in layers]
+    saved = sum(max(4 * prod(size) - half_bytes(*size), 0) for size in sizes)
+    table = head.out_features, head.in_features
+    return half_bytes(*table) - 2 * prod(table) <= saved
 
 
 def _parameter(tensor: Tensor) -> nn.Parameter:

@@ -180,37 +180,40 @@ class NativeScaler:
 
 
 class Scaler:
-    """The norm in torch's operators."""
+    """The norm in torch's operators.
 
-    __slots__ = ("_features", "_floor", "_reduced", "_shrink", "_weight")
+    On a CPU shorter rows are normalised in float32 and rounded once: operators that convert what
+    they read take longer than a conversion and those that do not.
+    """
+
+    __slots__ = ("_floor", "_is_widened", "_reduced", "_shrink", "_weight")
 
     def __init__(self, weight: Tensor, features: int, eps: float, dtype: torch.dtype) -> None:
         """Fold what can be folded; see `make_scaler`."""
-        self._features = features
-        self._reduced = dtype not in (torch.float32, torch.float64)
+        is_short = dtype not in (torch.float32, torch.float64)
+        self._is_widened = is_short and weight.device.type == "cpu"
+        self._reduced = is_short and not self._is_widened
         root = math.sqrt(features)
         # In float32 the factor sqrt(n) goes into the weight; in a shorter dtype that would round
         # the weight a second time, so there it goes into the divisor.
-        self._weight = weight if self._reduced else weight * root
+        wide = weight.float() if self._is_widened else weight
+        self._weight = weight if self._reduced else wide * root
         floor = math.sqrt(eps if self._reduced else eps * features)
-        kind = torch.float32 if self._reduced else dtype
+        kind = torch.float32 if is_short else dtype
         self._floor = torch.tensor(floor, dtype=kind, device=weight.device)
         self._shrink = torch.tensor(1 / root, dtype=kind, device=weight.device)
 
     def into(self, x: Tensor, out: Tensor) -> Tensor:
         """Normalise the rows of ``x`` into ``out`` of the same shape (it may be ``x`` itself)."""
         if self._reduced:
-            # A single row on a CPU: a divisor without dimensions keeps its float32 value in a
-            # division that computes in x's dtype (on CUDA it is rounded); one with dimensions
-            # makes torch convert x first.
-            norm = (
-                torch.linalg.vector_norm(x, dtype=torch.float32)
-                if x.numel() == self._features and x.is_cpu
-                else torch.linalg.vector_norm(x, 2, -1, True, dtype=torch.float32)
-            )
+            norm = torch.linalg.vector_norm(x, 2, -1, True, dtype=torch.float32)
             divisor = norm.mul_(self._shrink).hypot_(self._floor)
-        else:
-            divisor = torch.linalg.vector_norm(x, 2, -1, True).hypot_(self._floor)
+            return torch.div(x, divisor, out=out).mul_(self._weight)
+        if self._is_widened:
+            wide = x.float()
+            divisor = torch.linalg.vector_norm(wide, 2, -1, True).hypot_(self._floor)
+            return out.copy_(wide.div_(divisor).mul_(self._weight))
+        divisor = torch.linalg.vector_norm(x, 2, -1, True).hypot_(self._floor)
         return torch.div(x, divisor, out=out).mul_(self._weight)
 
 

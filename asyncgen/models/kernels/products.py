@@ -20,7 +20,8 @@ with a column:
 | oneDNN, weight packed            | 8.1  | 7.6  | 8.6  | 9.5  | 12.3 | 28.8 | 97.6  |
 | oneDNN, weight as it lies        | 8.1  | 7.4  | 8.5  | 9.7  | 12.3 | 29.1 | 89.4  |
 
-So there float32 weights stay as they lie. On Intel's own processors (Sapphire Rapids with AMX, two
+So there float32 weights stay as they lie, but those that have no more than 16 bits, which are
+multiplied in them (`half_product`). On Intel's own processors (Sapphire Rapids with AMX, two
 threads) MKL takes other paths. Its plain product is good for one row and bad for eight; its batched
 product of a weight that is cut into chunks of 96 outputs, each stored as ``[in, 96]``, is as good
 for one row and the best for most others. Microseconds a matrix, other weights read in between:
@@ -66,6 +67,8 @@ import torch
 from torch import Tensor
 
 from asyncgen import native
+from asyncgen.models.kernels.half_product import HalfKernel, half_shift, multiplies_halves
+from asyncgen.models.kernels.huge_pages import gather_pages
 from asyncgen.models.kernels.native_linear import NativeKernel, widens
 
 FEW_ROWS: Final = 16
@@ -265,8 +268,11 @@ class PackedKernel:
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         """Pack a weight ``[out, in]``; the caller may drop the original afterwards."""
-        self.weight = torch.ops.mkldnn._reorder_linear_weight(weight, PACKED_FOR_ROWS)
+        operators = torch.ops.mkldnn
+        self.weight = operators._reorder_linear_weight(weight, PACKED_FOR_ROWS)
         self.bias = bias
+        if hasattr(operators, "data_ptr"):
+            gather_pages(operators.data_ptr(self.weight), operators._nbytes(self.weight))
 
     def product(self, x: Tensor) -> Tensor:
         """See `Kernel`."""
@@ -393,6 +399,7 @@ def choose_kernel(
     dtype: torch.dtype | None = None,
     gates: bool = False,
     activation: str | None = None,
+    is_shared: bool = False,
 ) -> Kernel:
     """Lay out a weight ``[out, in]`` for the kernel that suits its device and dtype.
 
@@ -405,9 +412,14 @@ def choose_kernel(
             other. A kernel may compute ``act(gate) * up`` then; see `Kernel.is_gated`.
         activation: What will be applied to the gate, or to the product, and may be by the
             kernel; see `Kernel.activation`.
+        is_shared: Whether the weight stays in memory for others.
     """
     dtype = dtype or weight.dtype
     is_here = weight.device.type == "cpu"
+    if is_here and fits_halves(dtype) and not (is_shared and weight.dtype == dtype):
+        shift = half_shift(weight)
+        if shift is not None:
+            return HalfKernel(weight, bias, shift)
     if not (is_here and widens(weight.dtype, dtype)):
         weight = weight.to(dtype)
     if not is_here:
@@ -449,6 +461,13 @@ def is_laid_out_anew(dtype: torch.dtype, out_features: int, in_features: int) ->
     if native.supports(dtype):
         return True
     return packs(dtype) or chunks(dtype, out_features, in_features)
+
+
+def fits_halves(dtype: torch.dtype) -> bool:
+    """Whether a copy in 16 bits is the fastest on the CPU, of weights that have no more."""
+    if dtype != torch.float32 or native.supports(dtype) or has_intel_kernels():
+        return False
+    return multiplies_halves()
 
 
 def packs(dtype: torch.dtype) -> bool:

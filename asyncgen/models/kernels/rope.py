@@ -170,7 +170,7 @@ def turner(like: Tensor) -> Callable[[Tensor, Tensor, Tensor], None]:
 
 
 def _turn(heads: Tensor, cos: Tensor, sin: Tensor) -> None:
-    swapped = heads.flip(-2)
+    swapped = heads.roll(1, -2)  # of two halves; faster than to flip them
     heads.mul_(cos).addcmul_(swapped, sin)
 
 

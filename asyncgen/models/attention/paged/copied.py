@@ -17,6 +17,7 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from asyncgen.cache.groups import first_block
+from asyncgen.models.kernels.products import has_intel_kernels
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,6 +33,12 @@ MOST_COPIED: Final = 1024
 
 MOST_COPIED_TOGETHER: Final = 8192
 """Keys of all texts that are copied together, zeros before short ones and room behind included."""
+
+MOST_MATRICES: Final = 32
+"""Matrices of keys, one for each text and head, of the rows that are copied where torch's kernel
+does not multiply small ones by Intel's own products: it takes microseconds for each, and more of
+them are as fast page by page (32 texts with three heads: 52 ms a step for 59, two threads of Zen 4
+at bfloat16, and 81 for 88 at float32), without a copy."""
 
 MOST_OF_POOL: Final = 0.125
 """The largest part of the pages' own memory that a copy may take beside it."""
@@ -52,6 +59,9 @@ def are_worth_copying(rows: Sequence[PlacedRow], storage: PagedStorage) -> bool:
     total = len(rows) * (longest + SPARE_TOKENS)
     if len(rows) > 1 and total > MOST_COPIED_TOGETHER:
         return False
+    if len(rows) > 1 and len(rows) * storage.num_kv_heads > MOST_MATRICES:
+        if not has_intel_kernels():
+            return False
     token = storage.nbytes / (storage.num_pages * storage.page_size)
     if len(rows) > 1 and total * token > MOST_OF_POOL * storage.nbytes:
         return False

@@ -20,6 +20,7 @@ from asyncgen.models.attention.paged.copied import (
     are_worth_copying,
 )
 from asyncgen.models.attention.paged.plan import PlacedRow
+from asyncgen.models.kernels.products import has_intel_kernels
 from tests.models.build import all_logits, random_ids, random_pair
 
 if TYPE_CHECKING:
@@ -140,7 +141,8 @@ def test_what_is_worth_copying() -> None:
     assert not worth([MOST_COPIED])
     assert worth([0], small)  # one text needs little
     assert not worth([0, 0], small)
-    assert worth([99] * 32)
+    assert worth([99] * 16)  # with two heads, so many matrices as torch multiplies in time
+    assert worth([99] * 17) is worth([99] * 32) is has_intel_kernels()
     assert not worth([199] * 32)
     assert worth([99, 10, 99])
     assert not worth([99, 0, 0])  # mostly zeros
