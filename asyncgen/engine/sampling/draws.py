@@ -253,8 +253,9 @@ def argmax(scores: Tensor) -> tuple[Tensor, Tensor]:
     rows, size = scores.shape
     if scores.device.type == "cpu" and native.supports(scores.dtype):
         assert native.kernels is not None
-        best, index = torch.empty(rows), torch.empty(rows, dtype=torch.int64)
-        native.kernels.argmax(scores, best, index)
+        best = torch.empty(rows, dtype=torch.float32)
+        index = torch.empty(rows, dtype=torch.int64)
+        native.kernels.argmax(scores.contiguous(), best, index)
         return best, index
     scores = scores.float()
     count, rest = divmod(size, _ARGMAX_BLOCK)

@@ -169,8 +169,12 @@ def find_tail(
 def leave_tail(pool: PagePool, state: RequestState) -> None:
     """Let another one go on from the last page, if it is not full, of a request that is to lose it.
 
-    Of what was computed last it is known to be good once there is a token behind it.
+    Of what was computed last it is known to be good once a token was sampled behind it, so none is
+    left of a prompt that was not read to its end.
     """
+    first = len(state.initial_tokens)
+    if state.tokens[first : first + 1] in ([], [UNREAD]):
+        return
     size, full = pool.page_size, state.num_computed // pool.page_size
     behind = state.tokens[full * size : state.num_computed + 1]
     if UNREAD in behind:

@@ -74,7 +74,8 @@ class Scheduler(Books, ABC):
             cache_budget: Most cache entries (positions, summed over rows) that may be read.
 
         Returns:
-            Rows to compute, each request at most once; empty if nothing can run now.
+            Rows to compute, each request at most once; empty if nothing can run now. If nothing
+            can while ``passes_decoding`` is set, it is asked again without.
         """
 
     def computed(self, rows: Sequence[ScheduledRow]) -> None:

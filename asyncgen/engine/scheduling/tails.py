@@ -8,7 +8,8 @@ in common with the tail is known; what is behind that in the page is overwritten
 
 The tail with the most in common is the one. A text that has less than half of it in common leaves
 it to others: texts that begin alike (with the same instructions) do not take the ends of others'
-texts away. Nor does anybody find out token by token what is in there, since each try takes it.
+texts away. Nor is it found out token by token what is in there: who has half of it in common takes
+it, whether the token behind that is the right one or not.
 
 Which tails there are is known here; `groups` leaves them and looks for them, for all groups of
 layers together.
@@ -23,6 +24,9 @@ from asyncgen.engine.scheduling.keys import next_key, num_common
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
+
+_LOOKED_AT = 8
+"""Tails with most in common, of which there may be many, that one is chosen of."""
 
 
 class Tails:
@@ -79,8 +83,10 @@ class Tails:
         wanted = tuple(tokens[start:end])
         place = bisect_left(tails, wanted)
         common = max(num_common(tail, wanted) for tail in tails[max(place - 1, 0) : place + 1])
-        # The first with as much: if there is one of which the text has all, it is that.
-        tail = tails[bisect_left(tails, wanted[:common])]
+        # Of those with as much one that is short: least of it is lost to others.
+        first = bisect_left(tails, wanted[:common])
+        some = tails[first : first + _LOOKED_AT]
+        tail = min((tail for tail in some if tail[:common] == wanted[:common]), key=len)
         return (tail, common) if common and 2 * common >= len(tail) else None
 
     def keys(self) -> Iterator[tuple[int, bytes]]:

@@ -132,7 +132,8 @@ def _multiply() -> Any:
     # The overload's function itself: two Python frames less per product.
     product = operators.linear_dynamic_fp16.default._op
     try:
-        product(torch.ones(1, 8), operators.linear_prepack_fp16(torch.ones(8, 8), None))
+        ones = torch.ones(8, 8, dtype=torch.float32)
+        product(ones, operators.linear_prepack_fp16(ones, None))
     except RuntimeError:  # a processor that it does not know
         return None
     return product

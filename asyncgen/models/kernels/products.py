@@ -271,7 +271,7 @@ class PackedKernel:
         operators = torch.ops.mkldnn
         self.weight = operators._reorder_linear_weight(weight, PACKED_FOR_ROWS)
         self.bias = bias
-        if hasattr(operators, "data_ptr"):
+        if hasattr(operators, "data_ptr") and hasattr(operators, "_nbytes"):
             gather_pages(operators.data_ptr(self.weight), operators._nbytes(self.weight))
 
     def product(self, x: Tensor) -> Tensor:

@@ -45,6 +45,18 @@ def test_of_rows_apart_each_is_looked_at_alone() -> None:
     assert (best.tolist(), index.tolist()) == ([0.0, -torch.inf], [0, 0])
 
 
+def test_the_default_dtype_does_not_matter() -> None:
+    scores = torch.tensor([[0.0, 2.0, 1.0], [3.0, 2.0, 1.0]])
+    for dtype in (torch.bfloat16, torch.float64):
+        torch.set_default_dtype(dtype)
+        try:
+            best, index = argmax(scores.t().contiguous().t())
+        finally:
+            torch.set_default_dtype(torch.float32)
+        assert best.dtype == torch.float32
+        assert (best.tolist(), index.tolist()) == ([2.0, 3.0], [1, 0])
+
+
 def test_nan_is_not_overlooked() -> None:
     for place in (0, 1500, 2999):
         scores = torch.zeros(2, 3000)
