@@ -3,10 +3,14 @@
 Where many requests wait to begin, several chunks of prompts are read between two tokens of those
 that decode: these wait for all of them once, and the others for less. Each chunk is a step, so that
 whose prompt ends in the first of them does not wait for the last.
+
+Where many come at once and nobody was there before, all their prompts are read first: those that
+have their first token wait for the others, so that the last of them begins as soon as it can.
 """
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 from asyncgen.engine.scheduling.state import RequestStatus
@@ -19,6 +23,8 @@ if TYPE_CHECKING:
 
 NEWCOMERS = 16
 """For each further chunk so many wait to begin, however few decode."""
+BURST_SECONDS = 3.0
+"""So long those that came together wait for each other's prompts, and a step more."""
 
 _DECODING = RequestStatus.DECODING
 
@@ -35,7 +41,8 @@ class PromptPace:
 
         Args:
             chunk: See the attribute, at least 1.
-            most_chunks: Most chunks between two steps of those that decode, at least 1.
+            most_chunks: Most chunks between two steps of those that decode, at least 1; where it is
+                1 those that came together do not wait for each other either.
             cost: Of the model: while others decode, chunks behind a long text are smaller, so that
                 they take no longer. ``None``: they are all alike.
         """
@@ -44,6 +51,8 @@ class PromptPace:
         self._cost = cost
         self._depth = 0  # of the longest text whose prompt is being read
         self._chunks = 0  # since those that decode had a step, theirs included
+        self._some_went_on = False  # of those that decode some have more than their first token
+        self._burst_end: float | None = None
 
     def tokens(self, num_decoding: int) -> int:
         """Most prompt tokens of the next step.
@@ -64,7 +73,18 @@ class PromptPace:
         """
         if not num_decoding or not self._chunks:
             return False
+        if self._is_in_burst(num_newcomers):
+            return True
         return self._chunks < min(chunks_between(num_newcomers, num_decoding), self._most_chunks)
+
+    def _is_in_burst(self, num_newcomers: int) -> bool:
+        """Whether all that decode came together with the newcomers, and have time."""
+        if self._most_chunks == 1 or self._some_went_on:
+            return False
+        now = time.monotonic()
+        if self._burst_end is None and num_newcomers >= NEWCOMERS:
+            self._burst_end = now + BURST_SECONDS
+        return self._burst_end is not None and num_newcomers > 0 and now < self._burst_end
 
     def note(self, rows: Sequence[ScheduledRow], *, alone: bool) -> None:
         """Take note of the rows of a step.
@@ -75,6 +95,9 @@ class PromptPace:
         """
         reads = any(row.state.status is not _DECODING for row in rows)
         self._chunks = reads + (self._chunks if alone else 0)
+        if not alone:
+            self._some_went_on = any(row.state.status is _DECODING for row in rows)
+            self._burst_end = None
         self._depth = max((row.start + row.count for row in rows if not row.is_last), default=0)
 
 
