@@ -8,7 +8,7 @@ packed rows run the same code. Models know nothing of batching, caches, sampling
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +17,7 @@ from asyncgen.errors import InvalidRequestError
 from asyncgen.models.altup import AltUpLayer, Streams
 from asyncgen.models.arch.registry import FAMILIES
 from asyncgen.models.block import DecoderLayer, Workspace
-from asyncgen.models.kernels.blocks import compile_layers
+from asyncgen.models.kernels.blocks import compile_layers, compiled_ends
 from asyncgen.models.kernels.linear import Embedding, Linear, halves_pay
 from asyncgen.models.kernels.norm import Norm
 from asyncgen.models.kernels.prepared import Prepared
@@ -52,6 +52,35 @@ _FREQUENCIES: Final = r"\.rotary_emb\.inv_freq$"
 
 HEAD_COPY_BYTES: Final = 8 << 20
 """A tied head also gets its own copy if it is no larger than this."""
+
+
+class Plan(NamedTuple):
+    """What a decoder computes with, made of its parameters.
+
+    Attributes:
+        lookup: Rows ``[N, E]`` of ids ``[N]``.
+        place: What is done with them and their positions before the layers, see `_placing`.
+        layers: Each layer's ``run``.
+        norm: The last one, of rows into others.
+        product: That of the head.
+        compiled: All blocks in one call of our kernels, where there is such a call.
+        makes_logits: Whether that call goes on to the head's product.
+        finish: What is done to its product in place, or ``None``.
+    """
+
+    lookup: Callable[[Tensor], Tensor]
+    place: Callable[[Tensor, Tensor], Sequence[tuple[Tensor, ...]]]
+    layers: tuple[Callable[..., None], ...]
+    norm: Callable[[Tensor, Tensor], Tensor]
+    product: Callable[[Tensor], Tensor]
+    compiled: Any | None
+    makes_logits: bool
+    finish: Callable[[Tensor], Tensor] | None
+
+    def logits(self, rows: Tensor) -> Tensor:
+        """Logits ``[N, V]`` of normalised rows ``[N, E]``."""
+        found = self.product(rows)
+        return found if self.finish is None else self.finish(found)
 
 
 class DecoderLM(Prepared):
@@ -129,7 +158,7 @@ class DecoderLM(Prepared):
     @property
     def runs_in_one_call(self) -> bool:
         """Whether all blocks are computed by one call of our kernels, over their pages."""
-        return self._ready()[5] is not None
+        return self._ready().compiled is not None
 
     def prepare(self) -> None:
         """Lay out every weight for its kernel; idempotent, and again after weights were replaced.
@@ -150,13 +179,19 @@ class DecoderLM(Prepared):
         if self.config.tie_word_embeddings:
             self._tie_head()
         self._spaces.clear()
-        self._plan = (
+        norm, head, ends = self.norm.scaler, self.lm_head, None
+        if not head.adds_bias:
+            ends = compiled_ends(norm, head.ready())
+        compiled = compile_layers(layers, self.config.hidden_size, self.dtype, ends)
+        self._plan = Plan(
             self.embed_tokens.lookup,
             self._placing(),
             tuple(layer.run for layer in layers),
-            self.norm.scaler.into,
-            self._head(),
-            compile_layers(layers, self.config.hidden_size, self.dtype),
+            norm.into,
+            head.product(),
+            compiled,
+            compiled is not None and ends is not None,
+            self._finishing(),
         )
 
     def prepare_head(self, *, own_copy: bool) -> None:
@@ -259,8 +294,7 @@ class DecoderLM(Prepared):
 
     def project(self, hidden: Tensor) -> Tensor:
         """Logits ``[..., V]`` of normalised hidden states ``[..., E]``, in the model's dtype."""
-        product = self._ready()[4]
-        logits = product(hidden.reshape(-1, hidden.shape[-1]))
+        logits = self._ready().logits(hidden.reshape(-1, hidden.shape[-1]))
         return logits.view(*hidden.shape[:-1], logits.shape[-1])
 
     def decode(self, input_ids: Tensor, positions: Tensor, attention: AttentionContext) -> Tensor:
@@ -271,14 +305,14 @@ class DecoderLM(Prepared):
             positions: ``[B, S]`` or ``[1, S]``, int64.
             attention: Does the attention; its cache grows by S positions.
         """
-        lookup, _, _, norm, product, _ = self._plan or self._ready()
+        plan: Plan = self._plan or self._ready()
         batch = input_ids.shape[0]
-        stream = lookup(input_ids.reshape(-1))  # [N, E]
+        stream = plan.lookup(input_ids.reshape(-1))  # [N, E]
         rows = self.layer_inputs.lookup(input_ids.reshape(-1)) if self.reads_ids else None
         self._run(stream, positions, batch, attention, None, None, rows)
         if stream.shape[0] != batch:
             stream = stream.view(batch, -1, stream.shape[1])[:, -1].contiguous()
-        return product(norm(stream, stream))
+        return plan.logits(plan.norm(stream, stream))
 
     def decode_packed(
         self,
@@ -302,11 +336,17 @@ class DecoderLM(Prepared):
         Raises:
             InvalidRequestError: A position is beyond `packed_length`.
         """
-        product = (self._plan or self._ready())[4]
-        # The head is outside of inference mode: users' processors may write to what they are given.
-        return product(
-            self.hidden_packed(input_ids, positions, last, attention, is_recorded=is_recorded)
-        )
+        plan: Plan = self._plan or self._ready()
+        # Logits are made outside of inference mode: users' processors may write to them.
+        if not plan.makes_logits or attention.compiled is None:
+            hidden = self.hidden_packed(
+                input_ids, positions, last, attention, is_recorded=is_recorded
+            )
+            return plan.logits(hidden)
+        logits = torch.empty(last.shape[0], self.vocab_size, dtype=self.dtype)
+        with torch.inference_mode():
+            self._run_packed(input_ids, positions, last, attention, logits)
+        return logits if plan.finish is None else plan.finish(logits)
 
     def hidden_packed(
         self,
@@ -321,21 +361,13 @@ class DecoderLM(Prepared):
 
         `project` makes logits of them. Arguments and errors are those of `decode_packed`.
         """
-        lookup, _, _, norm, _, _ = self._plan or self._ready()
-        limit = self.packed_length
-        if limit is not None and int(positions.max()) >= limit:
-            raise InvalidRequestError(
-                "positions", int(positions.max()), f"packed rows end at {limit} tokens"
-            )
+        plan: Plan = self._plan or self._ready()
         # What autograd does for each operator, to no use, is a tenth of a short step's time. A
         # recording costs no time for autograd, and its tensors must be such as can be written to
         # from outside.
         with torch.inference_mode(not is_recorded):
-            stream = lookup(input_ids)  # [N, E]
-            rows = self.layer_inputs.lookup(input_ids) if self.reads_ids else None
-            chosen = None if wanted.shape[0] == input_ids.shape[0] else wanted.contiguous()
-            found = self._run(stream, positions, 1, attention, None, None, rows, chosen)
-            return norm(found, found)
+            found = self._run_packed(input_ids, positions, wanted, attention)
+            return plan.norm(found, found)
 
     def take_workspace(self, tokens: int) -> object:
         """Give away the memory that steps of so many tokens have used, for the next to get other.
@@ -436,20 +468,18 @@ class DecoderLM(Prepared):
 
         return place
 
-    def _head(self) -> Callable[[Tensor], Tensor]:
-        """Logits ``[N, V]`` of normalised rows ``[N, E]``."""
-        product = self.lm_head.product()
+    def _finishing(self) -> Callable[[Tensor], Tensor] | None:
+        """What is done to the head's product ``[N, V]``, in place."""
         scale, cap = self.config.stream.logit_scale, self.config.stream.logit_cap
         if scale == 1 and cap is None:
-            return product
+            return None
 
-        def logits(rows: Tensor) -> Tensor:
-            found = product(rows)
+        def finish(logits: Tensor) -> Tensor:
             if scale != 1:
-                found = found.mul_(scale)
-            return found if cap is None else found.div_(cap).tanh_().mul_(cap)
+                logits = logits.mul_(scale)
+            return logits if cap is None else logits.div_(cap).tanh_().mul_(cap)
 
-        return logits
+        return finish
 
     def _tie_head(self) -> None:
         """Let the head compute with the embedding table, on a copy of its own if that is small."""
@@ -467,6 +497,25 @@ class DecoderLM(Prepared):
         is_copied = not self.lm_head.is_in_place and (small or table.dtype != self.dtype)
         self.prepare_head(own_copy=is_copied)
 
+    def _run_packed(
+        self,
+        input_ids: Tensor,
+        positions: Tensor,
+        wanted: Tensor,
+        attention: AttentionContext,
+        logits: Tensor | None = None,
+    ) -> Tensor:
+        """Send packed rows through the layers; see `decode_packed`, and `_run` for the logits."""
+        limit = self.packed_length
+        if limit is not None and int(positions.max()) >= limit:
+            raise InvalidRequestError(
+                "positions", int(positions.max()), f"packed rows end at {limit} tokens"
+            )
+        stream = self._plan.lookup(input_ids)  # [N, E]
+        rows = self.layer_inputs.lookup(input_ids) if self.reads_ids else None
+        chosen = None if wanted.shape[0] == input_ids.shape[0] else wanted.contiguous()
+        return self._run(stream, positions, 1, attention, None, None, rows, chosen, logits)
+
     def _run(
         self,
         stream: Tensor,
@@ -477,6 +526,7 @@ class DecoderLM(Prepared):
         depth: int | None = None,
         rows: Tensor | None = None,
         wanted: Tensor | None = None,
+        logits: Tensor | None = None,
     ) -> Tensor:
         """Send the stream ``[N, E]`` through the layers, in place.
 
@@ -489,19 +539,21 @@ class DecoderLM(Prepared):
             depth: How many layers run; ``None``: all.
             rows: What layers read of their own.
             wanted: Tokens whose results are asked for, ``[R]``; ``None``: all.
+            logits: Gets those of the results, ``[R, V]``, by a plan that makes logits; ``None``:
+                nobody asks for them.
 
         Returns:
             The results ``[R, E]`` or ``[N, E]``, in the stream's memory where that is all of it.
         """
-        _, place, layers, _, _, compiled = self._plan or self._ready()
+        plan: Plan = self._plan or self._ready()
         tokens = stream.shape[0]
         if positions.numel() != tokens:
             positions = positions.expand(batch, -1)
-        placed = place(stream, positions.reshape(-1))
+        placed = plan.place(stream, positions.reshape(-1))
         attention.begin(batch, tokens // batch)
-        pages = attention.compiled
+        pages, compiled = attention.compiled, plan.compiled
         if compiled is not None and pages is not None and collect is None and depth is None:
-            compiled.run(stream, placed, pages, wanted)
+            compiled.run(stream, placed, pages, wanted, logits)
             return stream if wanted is None else stream[: wanted.shape[0]]
         # Taken out while in use, so that calls from two threads never share one.
         space: Any = self._spaces.pop(tokens, None)
@@ -513,7 +565,7 @@ class DecoderLM(Prepared):
             space.inputs = self.layer_inputs.mix(rows, stream)
         if self.has_streams:
             space.others = self.streams.begin(stream)
-        for run in layers if depth is None else layers[:depth]:
+        for run in plan.layers if depth is None else plan.layers[:depth]:
             if collect is not None:
                 collect.append(stream.view(batch, -1, stream.shape[1]).clone())
             run(stream, placed, attention, space)

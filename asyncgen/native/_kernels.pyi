@@ -278,12 +278,21 @@ on from a state; whether gates of what attention gives lie behind the heads; nor
 stream's place once the first, and the second, norm was made of it. What is ``None`` is left out."""
 
 class Layers:
-    def __new__(cls, blocks: Sequence[_Block], *, rotary: Rotary, width: int) -> Layers: ...
+    def __new__(
+        cls,
+        blocks: Sequence[_Block],
+        *,
+        rotary: Rotary,
+        width: int,
+        norm: Norm | None,
+        head: Linear | None,
+    ) -> Layers: ...
     def run(
         self,
         stream: Tensor,
         angles: Sequence[tuple[Tensor, ...]],
         attention: Attention | States | tuple[Attention, States],
         wanted: Tensor | None,
+        logits: Tensor | None,
         /,
     ) -> None: ...

@@ -14,6 +14,7 @@ from torch import Tensor
 from asyncgen.cache.groups import plan_groups
 from asyncgen.models.attention.paged.attention import PagedAttention
 from asyncgen.models.attention.paged.by_torch import TorchAttention
+from asyncgen.models.kernels.blocks import compiled_ends
 from tests.models.build import all_logits, random_config, random_ids, random_model
 
 if TYPE_CHECKING:
@@ -80,6 +81,14 @@ def model(variant: str, dtype: torch.dtype = torch.float32, **more: int) -> Deco
 def alone(core: DecoderLM, ids: Tensor) -> Tensor:
     """Logits ``[T, V]`` of a text in a dense cache of its own."""
     return all_logits(core, ids[None])[0]
+
+
+def use_one_call(core: DecoderLM, compiled: Any | None) -> None:
+    """Have all blocks computed by one call, up to the logits where the plan's does; ``None``: block
+    by block."""
+    plan: Any = core._plan
+    makes_logits = compiled is not None and compiled_ends(core.norm.scaler, core.lm_head.ready())
+    core._plan = plan._replace(compiled=compiled, makes_logits=bool(makes_logits))
 
 
 def packed(core: DecoderLM, attention: Attention, rows: list[Row]) -> list[Tensor]:

@@ -14,7 +14,7 @@ from asyncgen.cache.paged import PagedStorage
 from asyncgen.models.attention.paged.attention import PagedAttention
 from tests.models.arch.families import COMMON, FAMILIES
 from tests.models.build import random_config, random_model
-from tests.models.packing import VARIANTS, Row, make_rows, num_groups, packed, run
+from tests.models.packing import VARIANTS, Row, make_rows, num_groups, packed, run, use_one_call
 
 if TYPE_CHECKING:
     from asyncgen.models.decoder import DecoderLM
@@ -89,7 +89,7 @@ def test_logits_do_not_depend_on_company_or_chunks(variant: str, dtype: torch.dt
 @pytest.mark.parametrize("family", OTHERS)
 def test_nor_do_those_of_other_families_whatever_the_way(family: str, dtype: torch.dtype) -> None:
     core, before = made_of(family, dtype), torch.get_num_threads()
-    *others, compiled = core._plan
+    compiled = core._plan.compiled
     assert (compiled is None) == (family == "llama4_text")
     groups, alone = num_groups(core), []
     for row in texts(groups):
@@ -97,7 +97,7 @@ def test_nor_do_those_of_other_families_whatever_the_way(family: str, dtype: tor
         alone += packed(core, attention_of(core, dtype), [row])
     try:
         for way, threads in ((compiled, 1), (compiled, 3), (None, 2)):
-            core._plan = (*others, way)  # in one call, and block by block
+            use_one_call(core, way)  # in one call, and block by block
             torch.set_num_threads(threads)
             chooser, attention = random.Random(threads), attention_of(core, dtype)
             mixed = run(core, attention, texts(groups), chooser, most=90, forgets=True)

@@ -113,17 +113,35 @@ def compiled_block(block: Block) -> Block | None:
     return Block(*parts)
 
 
-def compile_layers(layers: Sequence[Any], width: int, dtype: torch.dtype) -> Any | None:
+def compile_layers(
+    layers: Sequence[Any], width: int, dtype: torch.dtype, ends: tuple[Any, Any] | None
+) -> Any | None:
     """One call for all layers, if each has a `Block`.
 
     Args:
         layers: Modules that know their `Block`, or of another kind.
         width: Of the stream.
         dtype: Of the stream.
+        ends: What `compiled_ends` gives: with these the call can make logits too.
     """
     if native.kernels is None or not all(hasattr(layer, "compiled") for layer in layers):
         return None
     blocks = [layer.compiled() for layer in layers]
     if not blocks or any(block is None for block in blocks):
         return None
-    return native.kernels.Layers(blocks, rotary=native.kernels.Rotary(dtype), width=width)
+    norm, head = ends or (None, None)
+    rotary = native.kernels.Rotary(dtype)
+    return native.kernels.Layers(blocks, rotary=rotary, width=width, norm=norm, head=head)
+
+
+def compiled_ends(norm: Any, head: Any) -> tuple[Any, Any] | None:
+    """The last norm and the head, compiled; ``None`` where one of them is not ours.
+
+    Args:
+        norm: What normalises.
+        head: The kernel of the head.
+    """
+    if not (isinstance(norm, _OURS) and isinstance(head, _OURS)):
+        return None
+    ends = norm.compiled, head.compiled
+    return None if None in ends else ends

@@ -158,11 +158,16 @@ class Linear(nn.Module):
         """The product of ``[..., in_features]``, as a new tensor ``[..., out_features]``."""
         return self.product()(x.reshape(-1, self.in_features)).view(*x.shape[:-1], -1)
 
+    @property
+    def adds_bias(self) -> bool:
+        """Whether `product` is more than that of its kernel: a tied weight may have been laid out
+        before the bias was there."""
+        return self._tied and self.bias is not None
+
     def product(self) -> Callable[[Tensor], Tensor]:
         """What multiplies rows ``[N, in_features]``, as they are now."""
         product = self.ready().product
-        # A tied weight may have been laid out before the bias was there.
-        bias = _detached(self.bias) if self._tied else None
+        bias = _detached(self.bias) if self.adds_bias else None
         return product if bias is None else lambda x: product(x).add_(bias)
 
     def ready(self) -> Kernel:

@@ -30,6 +30,8 @@ struct Layers {
   std::vector<Block> blocks;
   Rotary* rotary;
   std::int64_t width;      // of the stream
+  Norm* norm;              // behind the blocks, or null
+  Linear* head;            // behind the norm: what makes logits; or null
   std::int64_t attending;  // the first block that attends, or -1
   Memory memory;           // taken out while in use
 };
@@ -51,6 +53,10 @@ inline bool feeds(const Block& block) { return block.experts != nullptr || block
 
 // Reads a block, a tuple; false, and a Python error, if it is none.
 bool read_block(PyObject* item, Block& block);
+
+// Reads the last norm and the head, None both or neither; false, and a Python error, if they do not
+// fit to the rotary and the width that are known.
+bool read_ends(PyObject* norm, PyObject* head, Layers& layers);
 
 // Whether a block's parts fit together, and to the first block that attends.
 bool fits(const Block& block, const Layers& layers);

@@ -12,11 +12,11 @@
 namespace {
 
 PyObject* make(PyTypeObject* type, PyObject* args, PyObject* keywords) {
-  static const char* names[] = {"blocks", "rotary", "width", nullptr};
-  PyObject *blocks, *rotary;
+  static const char* names[] = {"blocks", "rotary", "width", "norm", "head", nullptr};
+  PyObject *blocks, *rotary, *norm, *head;
   long long width;
-  if (!PyArg_ParseTupleAndKeywords(args, keywords, "O$OL", const_cast<char**>(names), &blocks,
-                                   &rotary, &width)) {
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "O$OLOO", const_cast<char**>(names), &blocks,
+                                   &rotary, &width, &norm, &head)) {
     return nullptr;
   }
   Reference items(PySequence_Tuple(blocks));
@@ -26,6 +26,7 @@ PyObject* make(PyTypeObject* type, PyObject* args, PyObject* keywords) {
     made.rotary = unbox_as<Rotary>(rotary);
     if (made.rotary == nullptr) return nullptr;
     made.width = width;
+    if (!read_ends(norm, head, made)) return nullptr;
     made.attending = -1;
     for (Py_ssize_t at = 0; at < PyTuple_GET_SIZE(items.get()); ++at) {
       Block block;
@@ -40,7 +41,7 @@ PyObject* make(PyTypeObject* type, PyObject* args, PyObject* keywords) {
       PyErr_SetString(PyExc_ValueError, "there are no blocks");
       return nullptr;
     }
-    made.parts = Reference(PyTuple_Pack(2, items.get(), rotary));
+    made.parts = Reference(PyTuple_Pack(4, items.get(), rotary, norm, head));
     return made.parts ? box(type, std::move(made)) : nullptr;
   } catch (const std::exception&) {
     return PyErr_NoMemory();
@@ -336,48 +337,88 @@ class Held {
   std::optional<HeldStates> held_states_;
 };
 
-// Runs the blocks over a step in memory of theirs; false: a debug build found an error.
-bool run_blocks(const Layers& layers, Step& step, const Held& held, const Wanted& wanted) {
+// Where logits of the rows that are wanted go, if anywhere.
+struct Logits {
+  char* data = nullptr;
+  std::int64_t stride = 0;
+
+  // False comes with a Python error.
+  bool read(PyObject* tensor, const Layers& layers, std::int64_t count) {
+    if (tensor == Py_None) return true;
+    if (layers.head == nullptr) {
+      PyErr_SetString(PyExc_ValueError, "these layers have no head to make logits with");
+      return false;
+    }
+    View view;
+    if (!look_at(tensor, view)) return false;
+    if (!view.has_shape({count, layers.head->outputs}) || view.dtype != layers.head->dtype ||
+        !view.is_cpu || !view.is_dense_from(1) || !view.has_rows_apart()) {
+      refuse("logits are", tensor, "[%lld, %lld] %S on cpu is expected",
+             static_cast<long long>(count), static_cast<long long>(layers.head->outputs),
+             layers.head->dtype);
+      return false;
+    }
+    data = view.data;
+    stride = view.strides[0];
+#ifdef ASYNCGEN_CHECK
+    return lies_within(tensor, view, item_size(layers.head->kind));
+#else
+    return true;
+#endif
+  }
+};
+
+// Runs the blocks over a step in memory of theirs.
+void run_blocks(const Layers& layers, Step& step, const Held& held, const Wanted& wanted) noexcept {
+  std::size_t mixers = 0;
+  for (std::size_t number = 0; number < layers.blocks.size(); ++number) {
+    const Block& block = layers.blocks[number];
+    const bool is_narrowed = !wanted.are_all && number + 1 == layers.blocks.size();
+    const auto narrow = [&] {
+      const std::int64_t item = item_size(layers.rotary->kind);
+      if (is_narrowed) step.narrow(wanted.rows, wanted.count, item, step.memory);
+    };
+    const auto normed = [&](const Norm* norm) -> const Rows& {
+      if (norm == nullptr) return step.stream;
+      normalise(*norm, step.stream, step.normed);
+      return step.normed;
+    };
+    const auto stay = [&](const Norm* norm) {
+      if (norm != nullptr) normalise(*norm, step.stream, step.stream);
+    };
+    const Rows* x = &normed(block.input_norm);
+    stay(block.input_stay);
+    if (attends(block)) {
+      attend(block, *layers.rotary, *x, step, *held.pages(), held.pages()->layers[number]);
+      if (block.mixer == nullptr) narrow();
+      if (step.stream.count == 0) return;
+      // Of parallel parts the second sees what the first saw, or another norm of it.
+      if (block.is_parallel && block.post_norm != nullptr) x = &normed(block.post_norm);
+      add_product(*block.output, block.output_norm, block.output_scale, step.attended, step);
+    }
+    if (block.mixer != nullptr) mix(block, *x, step, *held.states(), mixers++);
+    if (block.mixer != nullptr || !attends(block)) narrow();
+    if (step.stream.count == 0) return;
+    if (!feeds(block)) continue;
+    // What feeds forward alone has one norm, and without any sees the stream behind attention.
+    const bool is_second = attends(block) && block.mixer == nullptr;
+    if (!block.is_parallel && (is_second || block.post_norm != nullptr)) {
+      x = &normed(block.post_norm);
+      stay(block.post_stay);
+    }
+    feed_forward(block, *x, step);
+  }
+}
+
+// The same, and the logits; false: a debug build found an error.
+bool run_step(const Layers& layers, Step& step, const Held& held, const Wanted& wanted,
+              const Logits& logits) {
   return run_unlocked([&]() noexcept {
     rouse_team();
-    std::size_t mixers = 0;
-    for (std::size_t number = 0; number < layers.blocks.size(); ++number) {
-      const Block& block = layers.blocks[number];
-      const bool is_narrowed = !wanted.are_all && number + 1 == layers.blocks.size();
-      const auto narrow = [&] {
-        const std::int64_t item = item_size(layers.rotary->kind);
-        if (is_narrowed) step.narrow(wanted.rows, wanted.count, item, step.memory);
-      };
-      const auto normed = [&](const Norm* norm) -> const Rows& {
-        if (norm == nullptr) return step.stream;
-        normalise(*norm, step.stream, step.normed);
-        return step.normed;
-      };
-      const auto stay = [&](const Norm* norm) {
-        if (norm != nullptr) normalise(*norm, step.stream, step.stream);
-      };
-      const Rows* x = &normed(block.input_norm);
-      stay(block.input_stay);
-      if (attends(block)) {
-        attend(block, *layers.rotary, *x, step, *held.pages(), held.pages()->layers[number]);
-        if (block.mixer == nullptr) narrow();
-        if (step.stream.count == 0) return;
-        // Of parallel parts the second sees what the first saw, or another norm of it.
-        if (block.is_parallel && block.post_norm != nullptr) x = &normed(block.post_norm);
-        add_product(*block.output, block.output_norm, block.output_scale, step.attended, step);
-      }
-      if (block.mixer != nullptr) mix(block, *x, step, *held.states(), mixers++);
-      if (block.mixer != nullptr || !attends(block)) narrow();
-      if (step.stream.count == 0) return;
-      if (!feeds(block)) continue;
-      // What feeds forward alone has one norm, and without any sees the stream behind attention.
-      const bool is_second = attends(block) && block.mixer == nullptr;
-      if (!block.is_parallel && (is_second || block.post_norm != nullptr)) {
-        x = &normed(block.post_norm);
-        stay(block.post_stay);
-      }
-      feed_forward(block, *x, step);
-    }
+    run_blocks(layers, step, held, wanted);
+    if (logits.data == nullptr || step.stream.count == 0) return;
+    normalise(*layers.norm, step.stream, step.normed);
+    multiply(*layers.head, step.normed, Rows(logits.data, logits.stride, step.stream.count), STORE);
   });
 }
 
@@ -393,6 +434,10 @@ PyObject* run(PyObject* self, PyObject* const* args) {
   }
   Wanted wanted;
   if (!wanted.read(args[3], held.num_tokens())) return nullptr;
+  Logits logits;
+  if (!logits.read(args[4], layers, wanted.are_all ? held.num_tokens() : wanted.count)) {
+    return nullptr;
+  }
   const Reference ropes(PySequence_Tuple(args[1]));  // perhaps nobody else has them
   std::vector<Angles> angles;
   if (!ropes || !is_stream(args[0], stream, layers, held.num_tokens()) ||
@@ -429,17 +474,18 @@ PyObject* run(PyObject* self, PyObject* const* args) {
                              : Rows(pages->out_at, pages->num_heads * pages->size, tokens),
             std::move(angles),
             qkv_at + bytes(qkv)};
-  const bool is_done = run_blocks(layers, step, held, wanted);
+  const bool is_done = run_step(layers, step, held, wanted, logits);
   if (memory.is_small()) layers.memory = std::move(memory);
   if (!is_done) return nullptr;
   Py_RETURN_NONE;
 }
 
 PyMethodDef methods[] = {
-    METHOD("run", run, 4,
-           "run($self, stream, angles, attention, wanted, /)\n--\n\n"
+    METHOD("run", run, 5,
+           "run($self, stream, angles, attention, wanted, logits, /)\n--\n\n"
            "Add what the blocks compute to the stream of the step that `attention` has laid out. Of\n"
-           "rows that are wanted, int64 in any order, the results lie at its beginning."),
+           "rows that are wanted, int64 in any order, the results lie at its beginning. Their logits\n"
+           "go to `logits`, where it is a tensor."),
     {nullptr, nullptr, 0, nullptr},
 };
 
@@ -447,6 +493,6 @@ PyMethodDef methods[] = {
 
 bool add_layers(PyObject* module) {
   return add_type<Layers>(module, "asyncgen.native._kernels.Layers", make, methods,
-                          "Layers(blocks, *, rotary, width)\n--\n\n"
-                          "The blocks of a decoder, one after another.");
+                          "Layers(blocks, *, rotary, width, norm, head)\n--\n\n"
+                          "The blocks of a decoder, one after another; its last norm and its head.");
 }

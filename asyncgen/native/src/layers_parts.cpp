@@ -80,6 +80,20 @@ bool read_block(PyObject* item, Block& block) {
          read_part(input_stay, block.input_stay) && read_part(post_stay, block.post_stay);
 }
 
+bool read_ends(PyObject* norm, PyObject* head, Layers& layers) {
+  if (!read_part(norm, layers.norm) || !read_part(head, layers.head)) return false;
+  if (layers.norm == nullptr && layers.head == nullptr) return true;
+  const Kind kind = layers.rotary->kind;
+  if (layers.norm != nullptr && layers.head != nullptr && layers.norm->kind == kind &&
+      layers.norm->groups == 1 && layers.norm->features == layers.width &&
+      layers.head->kind == kind && layers.head->inputs == layers.width &&
+      layers.head->matrices == 1 && layers.head->use == STORE) {
+    return true;
+  }
+  PyErr_SetString(PyExc_ValueError, "the last norm and the head do not fit to the blocks");
+  return false;
+}
+
 bool fits(const Block& block, const Layers& layers) {
   const Kind kind = layers.rotary->kind;
   const auto is_norm = [&](const Norm* norm) {

@@ -11,14 +11,17 @@ import torch
 from asyncgen import native
 from asyncgen.cache.paged import PagedStorage
 from asyncgen.models.attention.paged.attention import PagedAttention
+from asyncgen.models.kernels.native_linear import NativeKernel
 from asyncgen.models.kernels.norm import make_scaler
 from tests.models.build import random_config, random_model
-from tests.models.packing import VARIANTS, make_rows, num_groups, packed
+from tests.models.packing import VARIANTS, make_rows, num_groups, packed, use_one_call
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from torch import Tensor
+
+    from asyncgen.models.decoder import DecoderLM
 
 pytestmark = pytest.mark.skipif(native.kernels is None, reason="our own kernels do not run here")
 
@@ -33,11 +36,10 @@ def test_one_call_computes_what_the_operators_compute(variant: str, dtype: torch
     model_type, overrides = VARIANTS[variant]
     core = random_model(random_config(model_type, **overrides), seed=3, dtype=dtype)
     core.prepare()
-    *others, compiled = core._plan
-    assert compiled is not None
+    assert core._plan.makes_logits
     found = []
-    for plan in ((*others, compiled), (*others, None)):
-        core._plan = plan
+    for compiled in (core._plan.compiled, None):
+        use_one_call(core, compiled)
         groups = num_groups(core)
         storage = PagedStorage(core.config, 20 * groups, 8, dtype=dtype)
         attention, rows = (
@@ -64,7 +66,7 @@ def test_a_copy_computes_with_weights_of_its_own() -> None:
     assert copied._plan is None
     copied.prepare()
     assert copied._plan is not None and core._plan is not None
-    assert copied._plan[-1] is not core._plan[-1]
+    assert copied._plan.compiled is not core._plan.compiled
 
 
 @pytest.mark.parametrize(("hidden_act", "is_one_call"), [("gelu", True), ("relu", False)])
@@ -78,7 +80,7 @@ def test_what_does_not_fit_is_refused() -> None:
     core = random_model(random_config("llama"), seed=3, dtype=torch.float32)
     other = random_model(random_config("llama", num_hidden_layers=2), seed=3, dtype=torch.float32)
     core.prepare()
-    layers = core._plan[-1]
+    layers = core._plan.compiled
     rows = make_rows([5], 8, list(range(4)))
     rows[0].count = 5
     right, wrong = (
@@ -90,36 +92,55 @@ def test_what_does_not_fit_is_refused() -> None:
     stream, size = torch.zeros(5, 48), core.config.head_dim
     rope = torch.zeros(5, 1, 2, size // 2), torch.zeros(5, 1, 2, size // 2)
     with pytest.raises(ValueError, match="those of other blocks"):
-        layers.run(stream, [rope], wrong.compiled, None)
+        layers.run(stream, [rope], wrong.compiled, None, None)
     with pytest.raises(ValueError, match=r"the stream is \[4, 48\].*\[5, 48\]"):
-        layers.run(stream[:4], [rope], right.compiled, None)
+        layers.run(stream[:4], [rope], right.compiled, None, None)
     with pytest.raises(ValueError, match="angles are"):
-        layers.run(stream, [(rope[0], rope[1][:4])], right.compiled, None)
+        layers.run(stream, [(rope[0], rope[1][:4])], right.compiled, None, None)
     with pytest.raises(ValueError, match=r"factors are.*\[5, 1, 1\]"):
-        layers.run(stream, [(*rope, torch.ones(5))], right.compiled, None)
+        layers.run(stream, [(*rope, torch.ones(5))], right.compiled, None, None)
     with pytest.raises(ValueError, match="turns by rope 0 of 0"):
-        layers.run(stream, [], right.compiled, None)
+        layers.run(stream, [], right.compiled, None, None)
     with pytest.raises(TypeError, match="is a tuple, not tensor"):
-        layers.run(stream, [rope[0]], right.compiled, None)
+        layers.run(stream, [rope[0]], right.compiled, None, None)
     with pytest.raises(ValueError, match="the stream is"):
-        layers.run(stream[:1].expand(5, 48), [rope], right.compiled, None)
+        layers.run(stream[:1].expand(5, 48), [rope], right.compiled, None, None)
     with pytest.raises(TypeError, match="is not of the type"):
-        layers.run(stream, [rope], core, None)
-    layers.run(stream, [rope], right.compiled, torch.arange(4)[0:0:2].contiguous())
+        layers.run(stream, [rope], core, None, None)
+    layers.run(stream, [rope], right.compiled, torch.arange(4)[0:0:2].contiguous(), None)
     for wanted in ([5], [-1], [1, 1, 7]):
         with pytest.raises(ValueError, match="wanted rows are of 0 to 4, not"):
-            layers.run(stream, [rope], right.compiled, torch.tensor(wanted))
+            layers.run(stream, [rope], right.compiled, torch.tensor(wanted), None)
     with pytest.raises(ValueError, match="at most all 5 rows are wanted, not 6"):
-        layers.run(stream, [rope], right.compiled, torch.zeros(6, dtype=torch.int64))
+        layers.run(stream, [rope], right.compiled, torch.zeros(6, dtype=torch.int64), None)
     for wrong_kind in (torch.ones(1), torch.tensor([[1]]), torch.ones(1, dtype=torch.int32)):
         with pytest.raises(ValueError, match=r"wanted rows are .* \[rows\] torch.int64"):
-            layers.run(stream, [rope], right.compiled, wrong_kind)
+            layers.run(stream, [rope], right.compiled, wrong_kind, None)
+    size = core.vocab_size
+    for logits in (
+        torch.zeros(4, size),
+        torch.zeros(5, size + 1),
+        torch.zeros(5, size, dtype=torch.bfloat16),
+        torch.zeros(1, size).expand(5, size),
+        torch.zeros(size, 5).t(),
+    ):
+        with pytest.raises(ValueError, match=rf"logits are .* \[5, {size}\] torch.float32 on cpu"):
+            layers.run(stream, [rope], right.compiled, None, logits)
+    headless = native.kernels.Layers(
+        [layer.compiled() for layer in layers_of(core)],
+        rotary=native.kernels.Rotary(torch.float32),
+        width=48,
+        norm=None,
+        head=None,
+    )
+    with pytest.raises(ValueError, match="no head to make logits with"):
+        headless.run(stream, [rope], right.compiled, None, torch.zeros(5, size))
 
 
 def test_what_is_read_is_kept_and_what_is_written_to_is_held() -> None:
     core = random_model(random_config("llama"), seed=3, dtype=torch.float32)
     core.prepare()
-    layers, found = core._plan[-1], []
+    layers, found = core._plan.compiled, []
     row = make_rows([40], 8, list(range(5)))[0]
     row.count = 40
     angles = torch.randn(40, 1, 2, core.config.head_dim // 2)
@@ -135,7 +156,7 @@ def test_what_is_read_is_kept_and_what_is_written_to_is_held() -> None:
                 held.attend(0, torch.zeros(1))
             yield angles.clone(), angles.clone()  # which nobody else has
 
-        layers.run(stream, ropes() if way else [(angles, angles)], attention.compiled, None)
+        layers.run(stream, ropes() if way else [(angles, angles)], attention.compiled, None, None)
         attention.lay_out([row])  # it is let go
         found.append(stream)
     assert torch.equal(*found)
@@ -147,7 +168,12 @@ def test_parts_that_do_not_fit_together_are_refused() -> None:
     core.prepare()
     first: Any = core.layers[0]
     block = first.compiled()
-    options: dict[str, Any] = {"rotary": native.kernels.Rotary(torch.float32), "width": 48}
+    options: dict[str, Any] = {
+        "rotary": native.kernels.Rotary(torch.float32),
+        "width": 48,
+        "norm": None,
+        "head": None,
+    }
     for wrong in (
         {"up": block.down, "down": block.up},
         {"output_norm": native_norm(32)},
@@ -160,6 +186,17 @@ def test_parts_that_do_not_fit_together_are_refused() -> None:
         native.kernels.Layers([5], **options)
     with pytest.raises(ValueError, match="no blocks"):
         native.kernels.Layers([], **options)
+    head = core.lm_head.ready()
+    assert isinstance(head, NativeKernel)
+    for ends in (
+        {"norm": native_norm(48)},
+        {"head": head.compiled},
+        {"norm": native_norm(32), "head": head.compiled},
+        {"norm": native_norm(48), "head": block.down},
+        {"norm": native_norm(48), "head": block.up},
+    ):
+        with pytest.raises(ValueError, match="the last norm and the head do not fit"):
+            native.kernels.Layers([block], **{**options, **ends})
     attention = PagedAttention(core.config, PagedStorage(core.config, 4, 8, dtype=torch.float32))
     rows = make_rows([5], 8, list(range(4)))
     rows[0].count = 5
@@ -173,7 +210,11 @@ def test_parts_that_do_not_fit_together_are_refused() -> None:
     ):
         layers = native.kernels.Layers([block._replace(**wrong)] * count, **options)
         with pytest.raises(ValueError, match="those of other blocks"):
-            layers.run(torch.zeros(5, 48), [rope], attention.compiled, None)
+            layers.run(torch.zeros(5, 48), [rope], attention.compiled, None, None)
+
+
+def layers_of(core: DecoderLM) -> list[Any]:
+    return list(core.layers)
 
 
 def native_norm(features: int) -> Any:
