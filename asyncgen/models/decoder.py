@@ -18,19 +18,18 @@ from asyncgen.models.altup import AltUpLayer, Streams
 from asyncgen.models.arch.registry import FAMILIES
 from asyncgen.models.block import DecoderLayer, Workspace
 from asyncgen.models.kernels.blocks import compile_layers, compiled_ends
-from asyncgen.models.kernels.linear import Embedding, Linear, halves_pay
+from asyncgen.models.kernels.linear import Embedding, Linear
 from asyncgen.models.kernels.norm import Norm
-from asyncgen.models.kernels.prepared import Prepared
-from asyncgen.models.kernels.products import is_laid_out_anew
 from asyncgen.models.kernels.rope import Rotary, query_factors, sinusoids
 from asyncgen.models.layer_inputs import LayerInputs
 from asyncgen.models.layer_ropes import rope_of, ropes_of
 from asyncgen.models.mixers.layer import MixerLayer
 from asyncgen.models.own_block import OwnLayer, OwnSpace
+from asyncgen.models.table_and_head import TableAndHead
 from asyncgen.models.weight_rules import weight_rules
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from asyncgen.models.attention.dense import AttentionContext
     from asyncgen.models.config import ModelConfig
@@ -41,17 +40,8 @@ if TYPE_CHECKING:
 KEPT_TOKENS: Final = 16
 """Workspaces of so few tokens are kept between steps."""
 
-HEAD_COPY_SHARE: Final = 0.15
-"""A tied head gets its own prepared copy if that is at most this share of all weights.
-
-The copy exists beside the table, and loading may take 1.2 times the checkpoint in all.
-"""
-
 _FREQUENCIES: Final = r"\.rotary_emb\.inv_freq$"
 """Angles that early checkpoints stored with every layer."""
-
-HEAD_COPY_BYTES: Final = 8 << 20
-"""A tied head also gets its own copy if it is no larger than this."""
 
 
 class Plan(NamedTuple):
@@ -83,7 +73,7 @@ class Plan(NamedTuple):
         return found if self.finish is None else self.finish(found)
 
 
-class DecoderLM(Prepared):
+class DecoderLM(TableAndHead):
     """A decoder-only language model: ids and positions in, logits out.
 
     It computes no gradients; wrap calls in `torch.no_grad`, or nothing, since no parameter asks
@@ -103,10 +93,8 @@ class DecoderLM(Prepared):
             config: The network's description.
             dtype: Of the parameters; ``None``: torch's default.
         """
-        super().__init__()
         dtype = dtype or torch.get_default_dtype()
-        self.config = config
-        self.embed_tokens = Embedding(config.vocab_size, config.hidden_size, dtype=dtype)
+        super().__init__(config, dtype)
         self.layers = nn.ModuleList(
             self._make_layer(index, dtype) for index in range(config.num_hidden_layers)
         )
@@ -118,10 +106,6 @@ class DecoderLM(Prepared):
         if self.has_streams:
             self.streams = Streams(config, dtype=dtype)
         self.norm = self._make_norm(dtype)
-        has_bias = config.stream.has_head_bias
-        self.lm_head = Linear(config.hidden_size, config.vocab_size, has_bias, dtype=dtype)
-        if config.tie_word_embeddings:
-            self.lm_head.weight = None
         self._make_positions(dtype)
         ropes = config.ropes or (config.rope,)
         lengths = [
@@ -132,28 +116,11 @@ class DecoderLM(Prepared):
         self.packed_length = min(lengths, default=None)
         self._spaces: dict[int, Workspace] = {}
         self._keeps_spaces = config.blocks[0].own is None  # others hold results, not memory
-        # In a tuple, or it would become a parameter of this module as well.
-        self._head_made_of: tuple[nn.Parameter, ...] = ()
 
     @property
     def family(self) -> Family:
         """What its architecture declares."""
         return FAMILIES[self.config.model_type]
-
-    @property
-    def vocab_size(self) -> int:
-        """Size of the vocabulary, V."""
-        return self.config.vocab_size
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """What the model computes in."""
-        return self.embed_tokens.dtype
-
-    @property
-    def device(self) -> torch.device:
-        """Where the model computes."""
-        return self.embed_tokens.device
 
     @property
     def runs_in_one_call(self) -> bool:
@@ -193,60 +160,6 @@ class DecoderLM(Prepared):
             compiled is not None and ends is not None,
             self._finishing(),
         )
-
-    def prepare_head(self, *, own_copy: bool) -> None:
-        """Make the tied output head from the embedding table as it is now.
-
-        Args:
-            own_copy: Whether the head lays out a copy for the fastest kernel; otherwise it reads
-                the table itself, which must stay in place.
-        """
-        table = self.embed_tokens.weight
-        self._head_made_of = (table,)
-        if self.embed_tokens.kernel is not None:
-            self.lm_head.share(self.embed_tokens.kernel)
-            return
-        self.lm_head.tie(table.detach(), own_copy=own_copy)
-
-    def computes_in_place(self) -> bool:
-        """Whether the head computes with a weight that may be written to."""
-        return self.lm_head.is_in_place
-
-    def compute_in_place(self) -> None:
-        """Let the head read its weight, or the embedding table, as it lies: it may be written to.
-
-        From now on also after `prepare`. A table that stayed in the dtype of its file is converted.
-        """
-        self.lm_head.compute_in_place()
-        self.embed_tokens.unpack()
-        self.embed_tokens.weight = nn.Parameter(
-            self.embed_tokens.weight.detach().to(self.dtype), requires_grad=False
-        )
-        self.prepare()
-
-    def stays_as_stored(self, kinds: Mapping[str, torch.dtype | None]) -> str | None:
-        """The table of a tied head, where a kernel of the head's own wins: look-ups read little.
-
-        Args:
-            kinds: What parameters are stored in.
-        """
-        name, sizes = "embed_tokens.weight", (self.config.vocab_size, self.config.hidden_size)
-        is_short = kinds.get(name) in (torch.bfloat16, torch.float16)
-        is_copied = is_laid_out_anew(self.dtype, *sizes) or (is_short and halves_pay(self))
-        return name if self.config.tie_word_embeddings and is_copied else None
-
-    def use_stored(self, stored: Tensor) -> None:
-        """Give the head its own copy of the embedding table, and look rows up in another one.
-
-        The copy is laid out for the fastest kernel. From then on the table is read a few rows a
-        step, so it may stay in whatever dtype the file has.
-
-        Args:
-            stored: ``[V, E]``, of the same content as the table, or the table itself.
-        """
-        self.embed_tokens.weight = nn.Parameter(stored, requires_grad=False)
-        self.embed_tokens.prepare()
-        self.prepare_head(own_copy=True)
 
     def embed(self, input_ids: Tensor) -> Tensor:
         """Rows of the embedding table for ids ``[B, S]``, as ``[B, S, E]``.
@@ -480,22 +393,6 @@ class DecoderLM(Prepared):
             return logits if cap is None else logits.div_(cap).tanh_().mul_(cap)
 
         return finish
-
-    def _tie_head(self) -> None:
-        """Let the head compute with the embedding table, on a copy of its own if that is small."""
-        table = self.embed_tokens.weight
-        made_of = self._head_made_of
-        if self.lm_head.kernel is not None and made_of and made_of[0] is table:
-            return
-        others = sum(
-            module.in_features * module.out_features
-            for module in self.modules()
-            if isinstance(module, Linear) and module is not self.lm_head
-        )
-        share = table.numel() / (table.numel() + others)
-        small = share <= HEAD_COPY_SHARE or table.nbytes <= HEAD_COPY_BYTES
-        is_copied = not self.lm_head.is_in_place and (small or table.dtype != self.dtype)
-        self.prepare_head(own_copy=is_copied)
 
     def _run_packed(
         self,
