@@ -303,9 +303,10 @@ class Batch:
     def _choose(self) -> list[ScheduledRow]:
         """The rows that the scheduler picks."""
         scheduler, pace, num_decoding = self._scheduler, self._pace, self._num_decoding
-        budget = num_decoding + pace.tokens(num_decoding)
+        pace.see(scheduler.num_newcomers, num_decoding)
+        budget = num_decoding + pace.tokens
         entries = self._most_entries * scheduler.max_running
-        scheduler.passes_decoding = pace.are_alone(scheduler.num_newcomers, num_decoding)
+        scheduler.passes_decoding = pace.are_alone
         rows = scheduler.schedule_batch(budget, entries)
         if not rows and scheduler.passes_decoding:  # nobody could begin
             scheduler.passes_decoding = False

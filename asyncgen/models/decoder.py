@@ -146,9 +146,8 @@ class DecoderLM(TableAndHead):
         if self.config.tie_word_embeddings:
             self._tie_head()
         self._spaces.clear()
-        norm, head, ends = self.norm.scaler, self.lm_head, None
-        if not head.adds_bias:
-            ends = compiled_ends(norm, head.ready())
+        norm, head = self.norm.scaler, self.lm_head
+        ends = None if head.adds_bias else compiled_ends(norm, head.ready())
         compiled = compile_layers(layers, self.config.hidden_size, self.dtype, ends)
         self._plan = Plan(
             self.embed_tokens.lookup,
@@ -256,9 +255,9 @@ class DecoderLM(TableAndHead):
                 input_ids, positions, last, attention, is_recorded=is_recorded
             )
             return plan.logits(hidden)
-        logits = torch.empty(last.shape[0], self.vocab_size, dtype=self.dtype)
+        logits = last.new_empty((last.shape[0], self.vocab_size), dtype=self.dtype)
         with torch.inference_mode():
-            self._run_packed(input_ids, positions, last, attention, logits)
+            self._run_packed(plan, input_ids, positions, last, attention, logits)
         return logits if plan.finish is None else plan.finish(logits)
 
     def hidden_packed(
@@ -279,7 +278,7 @@ class DecoderLM(TableAndHead):
         # recording costs no time for autograd, and its tensors must be such as can be written to
         # from outside.
         with torch.inference_mode(not is_recorded):
-            found = self._run_packed(input_ids, positions, wanted, attention)
+            found = self._run_packed(plan, input_ids, positions, wanted, attention)
             return plan.norm(found, found)
 
     def take_workspace(self, tokens: int) -> object:
@@ -396,6 +395,7 @@ class DecoderLM(TableAndHead):
 
     def _run_packed(
         self,
+        plan: Plan,
         input_ids: Tensor,
         positions: Tensor,
         wanted: Tensor,
@@ -408,7 +408,7 @@ class DecoderLM(TableAndHead):
             raise InvalidRequestError(
                 "positions", int(positions.max()), f"packed rows end at {limit} tokens"
             )
-        stream = self._plan.lookup(input_ids)  # [N, E]
+        stream = plan.lookup(input_ids)  # [N, E]
         rows = self.layer_inputs.lookup(input_ids) if self.reads_ids else None
         chosen = None if wanted.shape[0] == input_ids.shape[0] else wanted.contiguous()
         return self._run(stream, positions, 1, attention, None, None, rows, chosen, logits)
@@ -452,6 +452,7 @@ class DecoderLM(TableAndHead):
         if compiled is not None and pages is not None and collect is None and depth is None:
             compiled.run(stream, placed, pages, wanted, logits)
             return stream if wanted is None else stream[: wanted.shape[0]]
+        assert logits is None, "a plan that makes logits needs pages that its one call reads"
         # Taken out while in use, so that calls from two threads never share one.
         space: Any = self._spaces.pop(tokens, None)
         if space is None:

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from asyncgen.engine.prompt_pace import chunks_between
+from asyncgen.engine.prompt_pace import PromptPace, chunks_between
+from asyncgen.engine.scheduling.state import RequestState, ScheduledRow
 from tests.engine.batches import Bench
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from asyncgen.engine.prompt_cost import PromptCost
 
 SHORT: dict[str, Any] = {"max_new_tokens": 2, "do_sample": False, "eos_token_id": []}
 LONG: dict[str, Any] = SHORT | {"max_new_tokens": 200}
@@ -97,22 +103,11 @@ def test_one_client_makes_no_burst_beside_others() -> None:
     assert burst([str(number) for number in range(100)], 2)[1] == [1, 1]
 
 
-class Clock:
-    """A time that a test sets."""
-
-    now = 0.0
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    monkeypatch.setattr("asyncgen.engine.prompt_pace.time.monotonic", lambda: clock.now)
-    return clock
-
-
-def together(number: int, **options: Any) -> Bench:
+def together(number: int, clock: Callable[[], float] | None = None, **options: Any) -> Bench:
     """An engine to which so many prompts of 100 tokens have come at once."""
     bench = Bench(pages=20_000, **{"prefill_chunk_size": None, "max_running": 200, **options})
+    if clock is not None:
+        bench.batch._pace = PromptPace(256, 4, clock=clock)
     for which in range(number):
         bench.add(prompt(which), **LONG)
     return bench
@@ -123,60 +118,106 @@ def generated(bench: Bench) -> list[int]:
     return [len(state.tokens) - 100 for state in bench.batch.states]
 
 
-def test_those_that_came_together_wait_for_the_prompts_of_all() -> None:
-    bench = together(40)
-    while not all(generated(bench)):
-        assert max(generated(bench)) <= 1
+def steps(bench: Bench, number: int) -> int:
+    """Run so many; the most tokens that any request has got by then."""
+    for _ in range(number):
         bench.step()
-    assert set(generated(bench)) == {1} and bench.num_steps == -(-40 * 100 // 256)
-    bench.step()
-    assert set(generated(bench)) == {2}
+    return max(generated(bench))
+
+
+@pytest.mark.parametrize("options", [{}, {"use_async_batching": True}])
+def test_those_that_came_together_wait_for_each_other(options: dict[str, Any]) -> None:
+    bench = together(40, **options)
+    number = 0
+    while not all(before := generated(bench)):
+        assert max(before) <= 1
+        bench.step()
+        number += 1
+    assert number == -(-40 * 100 // 256)
+    steps(bench, 1)
+    assert min(generated(bench)) >= 2 - bool(options)  # which are read a step later
     bench.engine.abort_all("cancelled")
 
 
-def test_a_few_that_come_together_do_not_wait() -> None:
-    bench = together(16)  # behind the first step fifteen are new
-    for _ in range(2):
-        bench.step()
-    assert max(generated(bench)) == 2
+@pytest.mark.parametrize(("number", "expected"), [(15, 2), (16, 1)])
+def test_a_few_that_come_together_do_not_wait(number: int, expected: int) -> None:
+    bench = together(number)
+    assert steps(bench, 2) == expected
     bench.engine.abort_all("cancelled")
 
 
 def test_nor_where_somebody_says_how_large_a_chunk_is() -> None:
     bench = together(40, prefill_chunk_size=256)
-    for _ in range(2):
-        bench.step()
-    assert max(generated(bench)) == 2
+    assert steps(bench, 2) == 2
     bench.engine.abort_all("cancelled")
 
 
-def test_nobody_waits_longer_than_some_seconds_for_the_prompts_of_others(clock: Clock) -> None:
-    bench = together(100)
-    for _ in range(10):
-        bench.step()
-    assert max(generated(bench)) == 1
-    clock.now = 2.9
-    bench.step()
-    assert max(generated(bench)) == 1
-    clock.now = 3.0
-    bench.step()
-    assert max(generated(bench)) == 2
-    for _ in range(4):  # from here on they are streams that run
-        bench.step()
-    assert max(generated(bench)) == 3
-    bench.engine.abort_all("cancelled")
-
-
-def test_a_burst_that_goes_on_is_no_new_one(clock: Clock) -> None:
-    bench = together(40)
-    for number in range(40, 140):  # more of them with every step
-        clock.now += 0.1
+def test_nor_where_a_stream_went_on_before() -> None:
+    bench = together(1)
+    assert steps(bench, 2) == 2
+    for number in range(1, 100):
         bench.add(prompt(number), **LONG)
-        bench.add(prompt(200 + number), **LONG)
-        bench.step()
-        if clock.now < 2.9:
-            assert max(generated(bench)) <= 1
-        elif clock.now > 3.2:
-            assert max(generated(bench)) >= 2
-            break
+    assert steps(bench, 5) >= 4
     bench.engine.abort_all("cancelled")
+
+
+def test_nobody_waits_longer_than_some_seconds() -> None:
+    now = [0.0]
+    bench = together(100, lambda: now[0])
+    assert steps(bench, 10) == 1
+    now[0] = 2.9
+    assert steps(bench, 1) == 1
+    now[0] = 3.0
+    assert steps(bench, 1) == 2
+    assert steps(bench, 4) == 3  # from here on they are streams that run
+    bench.engine.abort_all("cancelled")
+
+
+def test_who_comes_later_makes_no_new_burst() -> None:
+    now = [0.0]
+    bench, found = together(40, lambda: now[0]), {}
+    for number in range(40, 120):  # three more with every step, of which one reads two and a half
+        now[0] += 0.1
+        for which in range(3):
+            bench.add(prompt(3 * number + which), **LONG)
+        found[round(now[0], 1)] = steps(bench, 1)
+    assert found[2.9] == 1 and found[3.2] > 1
+    assert found[8.0] >= 10
+    bench.engine.abort_all("cancelled")
+
+
+def test_a_backlog_that_does_not_decode_holds_no_stream_up_for_long() -> None:
+    now = [0.0]
+    pace = PromptPace(256, 4, clock=lambda: now[0])
+    for _ in range(50):  # texts to embed, say
+        pace.see(100, 0)
+        now[0] += 0.1
+    pace.see(100, 1)
+    pace.note([], alone=pace.are_alone)
+    assert not pace.are_alone
+
+
+def test_a_scheduler_that_leaves_streams_out_makes_no_burst() -> None:
+    bench = together(1, scheduler="prefill_first")
+    assert steps(bench, 3) == 3
+    (first,) = bench.batch.states
+    for number in range(40):
+        bench.add([1 + number, *list(range(1, 99)) * 3], **LONG)
+    before = len(first.tokens)
+    steps(bench, 12)
+    assert len(first.tokens) > before
+    bench.engine.abort_all("cancelled")
+
+
+def test_in_a_burst_chunks_are_whole() -> None:
+    class Halves:
+        def chunk(self, chunk: int, depth: int) -> int:
+            return chunk // 2
+
+    state, cost = RequestState("a", [1] * 1000), cast("PromptCost", Halves())
+    for number, expected in ((100, 256), (5, 128)):
+        pace = PromptPace(256, 4, cost)
+        pace.see(number, 0)
+        pace.note([ScheduledRow(state, 0, 256, [], False, ())], alone=False)
+        pace.see(number, 1)
+        assert pace.tokens == expected

@@ -14,7 +14,6 @@ from torch import Tensor
 from asyncgen.cache.groups import plan_groups
 from asyncgen.models.attention.paged.attention import PagedAttention
 from asyncgen.models.attention.paged.by_torch import TorchAttention
-from asyncgen.models.kernels.blocks import compiled_ends
 from tests.models.build import all_logits, random_config, random_ids, random_model
 
 if TYPE_CHECKING:
@@ -83,12 +82,9 @@ def alone(core: DecoderLM, ids: Tensor) -> Tensor:
     return all_logits(core, ids[None])[0]
 
 
-def use_one_call(core: DecoderLM, compiled: Any | None) -> None:
-    """Have all blocks computed by one call, up to the logits where the plan's does; ``None``: block
-    by block."""
-    plan: Any = core._plan
-    makes_logits = compiled is not None and compiled_ends(core.norm.scaler, core.lm_head.ready())
-    core._plan = plan._replace(compiled=compiled, makes_logits=bool(makes_logits))
+def block_by_block(plan: Any) -> Any:
+    """A prepared plan without the one call of all blocks."""
+    return plan._replace(compiled=None, makes_logits=False)
 
 
 def packed(core: DecoderLM, attention: Attention, rows: list[Row]) -> list[Tensor]:

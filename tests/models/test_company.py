@@ -14,7 +14,7 @@ from asyncgen.cache.paged import PagedStorage
 from asyncgen.models.attention.paged.attention import PagedAttention
 from tests.models.arch.families import COMMON, FAMILIES
 from tests.models.build import random_config, random_model
-from tests.models.packing import VARIANTS, Row, make_rows, num_groups, packed, run, use_one_call
+from tests.models.packing import VARIANTS, Row, block_by_block, make_rows, num_groups, packed, run
 
 if TYPE_CHECKING:
     from asyncgen.models.decoder import DecoderLM
@@ -46,7 +46,7 @@ def made(variant: str, dtype: torch.dtype) -> DecoderLM:
     return core
 
 
-def made_of(family: str, dtype: torch.dtype) -> DecoderLM:
+def made_of(family: str, dtype: torch.dtype, **more: Any) -> DecoderLM:
     """A tiny model of a family, of odd sizes, with windows that the texts are longer than."""
     sizes = {"max_position_embeddings": 512, "vocab_size": 97}
     windows = {
@@ -54,7 +54,7 @@ def made_of(family: str, dtype: torch.dtype) -> DecoderLM:
         for name in ("sliding_window", "attention_chunk_size")
         if FAMILIES[family].get(name) is not None
     }
-    given = {**COMMON, **FAMILIES[family], **sizes, **windows, "model_type": family}
+    given = {**COMMON, **FAMILIES[family], **sizes, **windows, **more, "model_type": family}
     core = random_model({k: v for k, v in given.items() if v is not ...}, seed=3, dtype=dtype)
     core.prepare()
     return core
@@ -89,15 +89,15 @@ def test_logits_do_not_depend_on_company_or_chunks(variant: str, dtype: torch.dt
 @pytest.mark.parametrize("family", OTHERS)
 def test_nor_do_those_of_other_families_whatever_the_way(family: str, dtype: torch.dtype) -> None:
     core, before = made_of(family, dtype), torch.get_num_threads()
-    compiled = core._plan.compiled
-    assert (compiled is None) == (family == "llama4_text")
+    together = core._plan
+    assert (together.compiled is None) == (family == "llama4_text")
     groups, alone = num_groups(core), []
     for row in texts(groups):
         row.count = len(row.ids)
         alone += packed(core, attention_of(core, dtype), [row])
     try:
-        for way, threads in ((compiled, 1), (compiled, 3), (None, 2)):
-            use_one_call(core, way)  # in one call, and block by block
+        for way, threads in ((together, 1), (together, 3), (block_by_block(together), 2)):
+            core._plan = way  # in one call, and block by block
             torch.set_num_threads(threads)
             chooser, attention = random.Random(threads), attention_of(core, dtype)
             mixed = run(core, attention, texts(groups), chooser, most=90, forgets=True)
@@ -106,6 +106,18 @@ def test_nor_do_those_of_other_families_whatever_the_way(family: str, dtype: tor
                 assert torch.equal(found, expected), f"text {number}, {threads} threads"
     finally:
         torch.set_num_threads(before)
+
+
+def test_the_bias_of_a_tied_head_is_added_behind_the_call() -> None:
+    core, found = made_of("phi", torch.float32, tie_word_embeddings=True), []
+    together: Any = core._plan
+    assert core.lm_head.adds_bias and together.compiled is not None and not together.makes_logits
+    for core._plan in (together, block_by_block(together)):
+        (row, *_) = texts()
+        row.count = len(row.ids)
+        found += packed(core, attention_of(core, torch.float32), [row])
+    assert torch.equal(*found)
+    assert core.lm_head.bias is not None and core.lm_head.bias.any()
 
 
 def test_nor_on_the_number_of_threads() -> None:

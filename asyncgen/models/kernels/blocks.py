@@ -1,4 +1,5 @@
-"""All blocks of a decoder in one call, where every part of them is a kernel of ours.
+"""All blocks of a decoder in one call, where every part of them is a kernel of ours, and with them
+its logits, where the last norm and the head are.
 
 Between two operators of a small model Python takes longer than the operators. What is computed is
 the same, to the last bit.
@@ -141,7 +142,5 @@ def compiled_ends(norm: Any, head: Any) -> tuple[Any, Any] | None:
         norm: What normalises.
         head: The kernel of the head.
     """
-    if not (isinstance(norm, _OURS) and isinstance(head, _OURS)):
-        return None
-    ends = norm.compiled, head.compiled
-    return None if None in ends else ends
+    is_ours = isinstance(head, NativeKernel | PackedLinearKernel)
+    return (norm.compiled, head.compiled) if is_ours and isinstance(norm, NativeScaler) else None

@@ -1,5 +1,5 @@
-// `Layers`: the blocks of a decoder in one call, without Python between them. They compute what the
-// types that they are made of compute one by one.
+// `Layers`: the blocks of a decoder in one call, without Python between them, and the logits of what
+// they give. They compute what the types that they are made of compute one by one.
 
 #include <algorithm>
 #include <cstring>
@@ -494,5 +494,5 @@ PyMethodDef methods[] = {
 bool add_layers(PyObject* module) {
   return add_type<Layers>(module, "asyncgen.native._kernels.Layers", make, methods,
                           "Layers(blocks, *, rotary, width, norm, head)\n--\n\n"
-                          "The blocks of a decoder, one after another; its last norm and its head.");
+                          "The blocks of a decoder, one after another, its last norm and head.");
 }

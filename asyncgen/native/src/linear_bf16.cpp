@@ -89,7 +89,9 @@ void block_amx(const Product<bf16>& product, std::int64_t first, std::int64_t ro
     _tile_zero(3);
   }
   for (std::int64_t k = 0; k < inputs; k += TILE_WIDTH, w += 2 * TILE) {
-    for (std::int64_t at = 0; at < 2 * TILE; at += 32) _mm_prefetch(w + AHEAD_OF_TILES + at, _MM_HINT_T1);
+    for (std::int64_t at = 0; at < 2 * TILE; at += 32) {
+      _mm_prefetch(w + AHEAD_OF_TILES + at, _MM_HINT_T1);
+    }
     multiply_tiles<BOTH>(upper + k, lower + k, stride, w);
   }
   if (rest(product) > 0) {

@@ -23,7 +23,7 @@ from asyncgen.models.mixers.packed import PackedStates
 from tests.doubles.tokenizers import save_tokenizer
 from tests.models.arch.families import FAMILIES, STATES, make
 from tests.models.arch.variants import VARIANTS
-from tests.models.packing import make_rows, num_groups, packed_some, use_one_call
+from tests.models.packing import block_by_block, make_rows, num_groups, packed_some
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -138,13 +138,18 @@ def served_by(model: asyncgen.PreTrainedModel) -> str:
 def compare_paths(core: DecoderLM) -> None:
     """All blocks in one call give what they give one by one, to the last bit, of all or some."""
     core.prepare()
-    compiled = core._plan.compiled
-    assert compiled is not None
+    together: Any = core._plan
+    assert together.compiled is not None
+    assert together.makes_logits is not core.lm_head.adds_bias
     every = [slice(None)] * 3
     some = [slice(2, 3), slice(1, None, 4), slice(0)]
     found: list[list[torch.Tensor]] = []
-    for way, wanted in ((compiled, every), (compiled, some), (None, every)):
-        use_one_call(core, way)
+    for way, wanted in (
+        (together, every),
+        (together, some),
+        (block_by_block(together), every),
+    ):
+        core._plan = way
         groups = num_groups(core)
         storage = PagedStorage(core.config, 8 * groups, 8, dtype=core.dtype)
         attention: Any = PagedAttention(core.config, storage)

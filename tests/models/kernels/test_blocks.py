@@ -14,7 +14,7 @@ from asyncgen.models.attention.paged.attention import PagedAttention
 from asyncgen.models.kernels.native_linear import NativeKernel
 from asyncgen.models.kernels.norm import make_scaler
 from tests.models.build import random_config, random_model
-from tests.models.packing import VARIANTS, make_rows, num_groups, packed, use_one_call
+from tests.models.packing import VARIANTS, block_by_block, make_rows, num_groups, packed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,10 +36,9 @@ def test_one_call_computes_what_the_operators_compute(variant: str, dtype: torch
     model_type, overrides = VARIANTS[variant]
     core = random_model(random_config(model_type, **overrides), seed=3, dtype=dtype)
     core.prepare()
-    assert core._plan.makes_logits
-    found = []
-    for compiled in (core._plan.compiled, None):
-        use_one_call(core, compiled)
+    together, found = core._plan, []
+    assert together.makes_logits
+    for core._plan in (together, block_by_block(together)):
         groups = num_groups(core)
         storage = PagedStorage(core.config, 20 * groups, 8, dtype=dtype)
         attention, rows = (

@@ -17,7 +17,7 @@ from asyncgen.cache.states import StateStorage
 from asyncgen.models.contexts import dense_context
 from asyncgen.models.mixers.packed import PackedStates
 from tests.models.build import random_model
-from tests.models.packing import use_one_call
+from tests.models.packing import block_by_block
 
 pytestmark = pytest.mark.skipif(native.kernels is None, reason="our own kernels do not run here")
 
@@ -259,11 +259,11 @@ def test_no_bit_depends_on_chunks_company_threads_or_blocks(
 ) -> None:
     core, before = made(variant, dtype), torch.get_num_threads()
     expected = alone(core, slots(core, dtype), texts())
-    compiled = core._plan.compiled
-    assert compiled is not None
+    together = core._plan
+    assert together.compiled is not None
     try:
-        for seed, (threads, way) in enumerate([(1, compiled), (3, None)]):
-            use_one_call(core, way)  # in one call, and block by block
+        for seed, (threads, way) in enumerate([(1, together), (3, block_by_block(together))]):
+            core._plan = way  # in one call, and block by block
             torch.set_num_threads(threads)
             found = mixed(core, slots(core, dtype), texts(), seed)
             for one, other in zip(found, expected, strict=True):
