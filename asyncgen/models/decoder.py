@@ -106,6 +106,7 @@ class DecoderLM(TableAndHead):
         if self.has_streams:
             self.streams = Streams(config, dtype=dtype)
         self.norm = self._make_norm(dtype)
+        self._make_head(dtype)
         self._make_positions(dtype)
         ropes = config.ropes or (config.rope,)
         lengths = [

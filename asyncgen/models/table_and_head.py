@@ -40,7 +40,7 @@ class TableAndHead(Prepared):
     """
 
     def __init__(self, config: ModelConfig, dtype: torch.dtype) -> None:
-        """Make the parameters, uninitialised, on the current default device.
+        """Make the table, uninitialised, on the current default device.
 
         Args:
             config: The network's description.
@@ -49,12 +49,16 @@ class TableAndHead(Prepared):
         super().__init__()
         self.config = config
         self.embed_tokens = Embedding(config.vocab_size, config.hidden_size, dtype=dtype)
+        # In a tuple, or it would become a parameter of this module as well.
+        self._head_made_of: tuple[nn.Parameter, ...] = ()
+
+    def _make_head(self, dtype: torch.dtype) -> None:
+        """Make the head, behind all that lies between."""
+        config = self.config
         has_bias = config.stream.has_head_bias
         self.lm_head = Linear(config.hidden_size, config.vocab_size, has_bias, dtype=dtype)
         if config.tie_word_embeddings:
             self.lm_head.weight = None
-        # In a tuple, or it would become a parameter of this module as well.
-        self._head_made_of: tuple[nn.Parameter, ...] = ()
 
     @property
     def vocab_size(self) -> int:
