@@ -186,6 +186,19 @@ def test_who_comes_later_makes_no_new_burst() -> None:
     bench.engine.abort_all("cancelled")
 
 
+def test_once_all_have_gone_there_may_be_another_burst() -> None:
+    now = [0.0]
+    bench = together(40, lambda: now[0])
+    for _ in range(2):
+        assert steps(bench, 10) == 1
+        assert steps(bench, 10) > 1  # the burst is over
+        bench.batch.abort_all("cancelled")
+        now[0] += 100.0
+        for which in range(40):
+            bench.add(prompt(100 + which), **LONG)
+    bench.engine.abort_all("cancelled")
+
+
 def test_a_backlog_that_does_not_decode_holds_no_stream_up_for_long() -> None:
     now = [0.0]
     pace = PromptPace(256, 4, clock=lambda: now[0])
