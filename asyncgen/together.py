@@ -14,7 +14,7 @@ from asyncgen.errors import OverloadedError
 from asyncgen.preparing import MOST_AT_ONCE
 from asyncgen.progress import Progress
 from asyncgen.types import check_prompt
-from asyncgen.waiting import READER_PACE, InThread
+from asyncgen.waiting import READER_PACE, InThread, is_last
 from streamers import ThreadMailbox, get_interruptibly
 
 if TYPE_CHECKING:
@@ -136,11 +136,11 @@ class _Counted(InThread):
 
 class _CountedMailbox(ThreadMailbox["Letter"]):
     def __init__(self, ended: Callable[[], None]) -> None:
-        super().__init__(pace=READER_PACE)
+        super().__init__(pace=READER_PACE, presses=is_last)
         self._ended = ended
 
     def put_nowait(self, item: Letter) -> bool:
         taken = super().put_nowait(item)
-        if isinstance(item, BaseException) or item.usage is not None:
+        if is_last(item):
             self._ended()
         return taken

@@ -29,8 +29,14 @@ T = TypeVar("T")
 
 READER_PACE = 0.008
 """Seconds, half a frame of a screen. The reader of a model that is faster than this is not
-woken for each token: at 800 tokens a second that would cost the decode thread a tenth of its time.
+woken for each token but the last: at 800 tokens a second that would cost the decode thread a tenth
+of its time.
 """
+
+
+def is_last(letter: Letter) -> bool:
+    """Whether it ends its stream: its reader comes for it at once."""
+    return isinstance(letter, BaseException) or letter.usage is not None
 
 
 class Inbox(Protocol):
@@ -85,7 +91,7 @@ class InLoop:
 
     def inbox(self, on_gone: Callable[[], None]) -> Mailbox[Letter]:
         """A mailbox of the running loop; a loop that ended is a reader that left."""
-        return Mailbox(on_gone, pace=READER_PACE)
+        return Mailbox(on_gone, pace=READER_PACE, presses=is_last)
 
     def loaded(self, thread: DecodeThread[Opened]) -> Awaitable[Opened]:
         """As the thread does for tasks."""
@@ -115,7 +121,7 @@ class InThread:
 
     def inbox(self, on_gone: Callable[[], None]) -> ThreadMailbox[Letter]:
         """A mailbox for threads; a thread cannot end unseen: it drops its reader."""
-        return ThreadMailbox(pace=READER_PACE)
+        return ThreadMailbox(pace=READER_PACE, presses=is_last)
 
     async def loaded(self, thread: DecodeThread[Opened]) -> Opened:
         """As the thread does for threads."""

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import queue
 import time
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 T = TypeVar("T")
 
@@ -42,17 +45,22 @@ class ThreadMailbox(Generic[T]):
         closed: Whether the reader has left.
     """
 
-    def __init__(self, *, pace: float = 0.0) -> None:
+    def __init__(
+        self, *, pace: float = 0.0, presses: Callable[[T], bool] = lambda item: False
+    ) -> None:
         """Args:
         pace: seconds, from 0. A reader that was woken twice within this time then comes back by
             itself when it has passed, as in `Mailbox`.
+        presses: whether it comes for this item at once all the same.
         """
         self.closed = False
         self._pace = pace
+        self._presses = presses
         self._woken_at = float("-inf")
         self._hurried = self._dropped = False
         self._first: list[T] = []  # what a wait took out of the queue
         self._queue: queue.SimpleQueue[T | None] = queue.SimpleQueue()
+        self._pressed: queue.SimpleQueue[None] = queue.SimpleQueue()  # wakes a hurried reader
 
     def __len__(self) -> int:
         """Number of unread items."""
@@ -66,6 +74,8 @@ class ThreadMailbox(Generic[T]):
         """
         if not self.closed:
             self._queue.put(item)
+            if self._presses(item):
+                self._pressed.put(None)
         return not self.closed
 
     def wait(self, seconds: float | None = None) -> None:
@@ -77,7 +87,7 @@ class ThreadMailbox(Generic[T]):
         if len(self) or self.closed:
             return
         if self._hurried:
-            time.sleep(max(0.0, self._woken_at + self._pace - time.monotonic()))
+            self._doze(self._woken_at + self._pace - time.monotonic())
         try:
             item = get_interruptibly(self._queue, seconds)
         except queue.Empty:
@@ -87,6 +97,13 @@ class ThreadMailbox(Generic[T]):
         now = time.monotonic()
         self._hurried = now - self._woken_at < self._pace
         self._woken_at = now
+
+    def _doze(self, seconds: float) -> None:
+        """Let so long pass, or until something presses."""
+        try:
+            get_interruptibly(self._pressed, seconds)
+        except queue.Empty:
+            return
 
     def drain(self) -> list[T]:
         """Take everything unread, oldest first; an empty list if there is nothing."""
@@ -103,6 +120,7 @@ class ThreadMailbox(Generic[T]):
         """Leave: unread items are dropped, later ones refused, a waiting thread is woken."""
         self.closed = self._dropped = True
         self._queue.put(None)
+        self._pressed.put(None)
 
     def abandon(self) -> None:
         """Refuse later items, without waking anybody: what a finalizer may do."""

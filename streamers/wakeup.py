@@ -111,17 +111,35 @@ class LoopBell:
         return anyio.Event()
 
     def waiter(self) -> tuple[Callable[[], object], Any]:
-        """Make what one task of the loop may wait for.
+        """Make what one task of the loop may wait for, with `await_waiter`.
 
         Returns:
-            What ends the wait, to be called in the loop, and what to await: a future of asyncio,
-            which costs a fraction of an `anyio.Event`, or that.
+            What ends the wait, to be called in the loop, and a future of asyncio, which costs a
+            fraction of an `anyio.Event`, or that.
         """
         if self._asyncio is None:
             event = anyio.Event()
             return event.set, event
         future = self._loop.create_future()
         return partial(_resolve, future), future
+
+    async def await_waiter(
+        self, waiter: Any, wake: Callable[[], object], most: float | None
+    ) -> None:
+        """Return when what `waiter` made is woken, or when so many seconds have passed."""
+        if self._asyncio is None:
+            with anyio.move_on_after(most):
+                return await waiter.wait()
+            # trio holds what ended the wait, an exception with all frames of the reader, until the
+            # task yields once more; dropped before that, a reader would go on unseen.
+            return await anyio.lowlevel.checkpoint()
+        if most is None:
+            return await waiter
+        timer = self._loop.call_later(most, wake)
+        try:
+            return await waiter
+        finally:
+            timer.cancel()
 
     @property
     def gone(self) -> bool:
@@ -225,7 +243,11 @@ class Mailbox(Generic[T]):
     """
 
     def __init__(
-        self, on_loop_gone: Callable[[], None] | None = None, *, pace: float = 0.0
+        self,
+        on_loop_gone: Callable[[], None] | None = None,
+        *,
+        pace: float = 0.0,
+        presses: Callable[[T], bool] = lambda item: False,
     ) -> None:
         """Args:
         on_loop_gone: called once, in the sending thread, when a send finds the reader's loop ended.
@@ -233,10 +255,14 @@ class Mailbox(Generic[T]):
         pace: seconds, from 0. A reader that was woken twice within this time then comes back by
             itself when it has passed, and finds what was sent meanwhile: a sender that is much
             faster than people read does not wake the loop for every item.
+        presses: whether the reader is to come for this item at once, whatever its pace. It must be
+            quick and must not raise.
         """
         self._pace = pace
+        self._presses = presses
         self._woken_at = float("-inf")
         self._hurried = False
+        self._dozes = False  # who waits is woken by what presses alone
         self._on_loop_gone = on_loop_gone
         self._lock = RLock()
         self._items: list[T] = []
@@ -265,9 +291,12 @@ class Mailbox(Generic[T]):
             items.append(item)
             wake = self._wake
             bell = self._bell
+            if wake is not None and self._dozes and not self._presses(item):
+                wake = None
             if wake is None and len(items) % _PROBE_EVERY and (not bell or bell.looks_alive()):
                 return True
-            self._wake = None
+            if wake is not None:
+                self._wake = None
         if bell is None or bell.ring(wake or _no_one):
             return True
         self.close()
@@ -288,14 +317,17 @@ class Mailbox(Generic[T]):
         if self._items or self.closed:
             return
         if self._hurried:
-            await anyio.sleep(max(0.0, self._woken_at + self._pace - monotonic()))
-            if not (self._bell and self._bell.is_here()):
-                # trio holds what ended the sleep, an exception with all frames of the reader, until
-                # the task yields once more; dropped before that, a reader would go on unseen.
-                await anyio.lowlevel.checkpoint()
+            await self._sit(most=max(0.0, self._woken_at + self._pace - monotonic()))
             if self._items or self.closed:
                 self._woken_at = monotonic()
                 return
+        await self._sit()
+        now = monotonic()
+        self._hurried = now - self._woken_at < self._pace
+        self._woken_at = now
+
+    async def _sit(self, *, most: float | None = None) -> None:
+        """Wait to be rung for; where a time is given, no longer, and only for what presses."""
         bell = self._bell
         if bell is None or not bell.is_here():
             bell = LoopBell.current()
@@ -305,18 +337,15 @@ class Mailbox(Generic[T]):
                 return
             if self._wake is not None:
                 raise anyio.BusyResourceError("waiting for")
-            self._bell, self._wake = bell, wake
+            self._bell, self._wake, self._dozes = bell, wake, most is not None
         try:
-            await (waiter.wait() if bell._asyncio is None else waiter)
+            await bell.await_waiter(waiter, wake, most)
         finally:
             # If a sender has taken it to ring, that sets an event which is no longer waited for.
             if self._wake is wake:
                 with self._lock:
                     if self._wake is wake:
                         self._wake = None
-        now = monotonic()
-        self._hurried = now - self._woken_at < self._pace
-        self._woken_at = now
 
     def drain(self) -> list[T]:
         """Take everything unread, oldest first; an empty list if there is nothing."""

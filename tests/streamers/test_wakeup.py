@@ -256,35 +256,78 @@ async def test_a_waiting_reader_is_rung_for_once(monkeypatch: pytest.MonkeyPatch
     assert got == list(range(15))
 
 
-async def test_a_hurried_reader_comes_back_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    bell = Counted()
-    monkeypatch.setattr(LoopBell, "current", lambda: bell)
-    naps: list[float] = []
-    rested = anyio.Event()
-
-    async def nap(seconds: float) -> None:
-        naps.append(seconds)
-        await rested.wait()
-
-    # The clock stands still, and a pause is over when the test says so.
-    monkeypatch.setattr(wakeup, "monotonic", lambda: 7.0)
-    monkeypatch.setattr(anyio, "sleep", nap)
-    mailbox: Mailbox[int] = Mailbox(pace=0.2)
-    for number in (1, 2):  # woken for both, one right after the other
+async def hurried(mailbox: Mailbox[int]) -> None:
+    """Have its reader woken for two items, one right after the other."""
+    for number in (1, 2):
         async with anyio.create_task_group() as group:
             group.start_soon(mailbox.wait)
             await anyio.wait_all_tasks_blocked()
             in_threads(lambda number=number: mailbox.put_nowait(number))  # type: ignore[misc]
         assert mailbox.drain() == [number]
+
+
+async def test_a_hurried_reader_comes_back_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    bell = Counted()
+    monkeypatch.setattr(LoopBell, "current", lambda: bell)
+    limits: list[float | None] = []
+    limited = bell.await_waiter
+
+    async def spied(waiter: Any, wake: Callable[[], object], most: float | None) -> None:
+        limits.append(most)
+        await limited(waiter, wake, most)
+
+    monkeypatch.setattr(bell, "await_waiter", spied)
+    monkeypatch.setattr(wakeup, "monotonic", lambda: 7.0)  # the clock stands still
+    mailbox: Mailbox[int] = Mailbox(pace=0.2)
+    await hurried(mailbox)
     assert bell.scheduled == 2
     async with anyio.create_task_group() as group:
         group.start_soon(mailbox.wait)
         await anyio.wait_all_tasks_blocked()
-        assert naps == [pytest.approx(0.2)]
         in_threads(lambda: [mailbox.put_nowait(number) for number in (3, 4)])
-        rested.set()
+        assert bell.scheduled == 2
     assert mailbox.drain() == [3, 4]
     assert bell.scheduled == 2
+    assert limits == [None, None, pytest.approx(0.2)]
+
+
+async def test_a_hurried_reader_comes_at_once_for_what_presses() -> None:
+    mailbox: Mailbox[int] = Mailbox(pace=1000.0, presses=lambda item: item == 5)
+    await hurried(mailbox)
+    with anyio.fail_after(10):
+        async with anyio.create_task_group() as group:
+            group.start_soon(mailbox.wait)
+            await anyio.wait_all_tasks_blocked()
+            in_threads(lambda: [mailbox.put_nowait(number) for number in (3, 4)])
+            await anyio.wait_all_tasks_blocked()
+            assert len(mailbox) == 2  # and its reader sits
+            assert mailbox._wake is not None
+            in_threads(lambda: mailbox.put_nowait(5))
+    assert mailbox.drain() == [3, 4, 5]
+
+
+async def test_a_hurried_reader_is_woken_as_its_mailbox_closes() -> None:
+    mailbox: Mailbox[int] = Mailbox(pace=1000.0)
+    await hurried(mailbox)
+    with anyio.fail_after(10):
+        async with anyio.create_task_group() as group:
+            group.start_soon(mailbox.wait)
+            await anyio.wait_all_tasks_blocked()
+            in_threads(mailbox.close)
+
+
+async def test_a_hurried_reader_can_be_cancelled_and_loses_nothing() -> None:
+    mailbox: Mailbox[int] = Mailbox(pace=1000.0, presses=lambda item: item == 4)
+    await hurried(mailbox)
+    with anyio.move_on_after(0.01):
+        await mailbox.wait()
+    assert mailbox.put_nowait(3)
+    assert await read(mailbox, 1) == [3]
+    async with anyio.create_task_group() as group:
+        group.start_soon(mailbox.wait)
+        await anyio.wait_all_tasks_blocked()
+        in_threads(lambda: mailbox.put_nowait(4))
+    assert mailbox.drain() == [4]
 
 
 async def test_a_hurried_reader_of_a_slow_sender_is_rung_for_again() -> None:
@@ -293,7 +336,7 @@ async def test_a_hurried_reader_of_a_slow_sender_is_rung_for_again() -> None:
     mailbox._hurried = True
     async with anyio.create_task_group() as group:
         group.start_soon(mailbox.wait)
-        while mailbox._wake is None:  # until it waits for the bell again
+        while mailbox._wake is None or mailbox._dozes:  # until it waits for any item again
             await checkpoint()
         in_threads(lambda: mailbox.put_nowait(3))
     assert mailbox.drain() == [3]
