@@ -8,7 +8,7 @@ import pytest
 
 from asyncgen.engine.prompt_pace import PromptPace, chunks_between
 from asyncgen.engine.scheduling.state import RequestState, ScheduledRow
-from tests.engine.batches import Bench
+from tests.engine.batches import Bench, ids_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -137,6 +137,24 @@ def test_those_that_came_together_wait_for_each_other(options: dict[str, Any]) -
     steps(bench, 1)
     assert min(generated(bench)) >= 2 - bool(options)  # which are read a step later
     bench.engine.abort_all("cancelled")
+
+
+@pytest.mark.parametrize("num_clients", [1, 5])
+def test_streams_that_lose_their_pages_in_a_burst_end_as_they_do_alone(num_clients: int) -> None:
+    params = {**LONG, "max_new_tokens": 40}
+    bench = Bench(pages=300, prefill_chunk_size=None, max_running=200)  # of which each takes 35
+    sinks = [
+        bench.add(prompt(number), client=str(number % num_clients), **params)[1]
+        for number in range(20)
+    ]
+    bench.run()
+    assert bench.batch.num_preemptions
+    bench.require_empty()
+    alone = Bench(pages=300, prefill_chunk_size=None)
+    for number, sink in enumerate(sinks):
+        expected = alone.add(prompt(number), **params)[1]
+        alone.run()
+        assert ids_of(sink) == ids_of(expected)
 
 
 @pytest.mark.parametrize(("number", "expected"), [(15, 2), (16, 1)])
