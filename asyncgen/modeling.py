@@ -37,7 +37,8 @@ from asyncgen.models.embeddings import (
     resized,
 )
 from asyncgen.saving import save_weights, shard_bytes
-from asyncgen.weights import check_dtype, find_broken, tell_broken
+from asyncgen.tensor_reader import find_broken, tell_broken
+from asyncgen.weights import check_dtype
 
 if TYPE_CHECKING:
     import os

@@ -1,18 +1,15 @@
 """Reads safetensors checkpoints straight into a model that was built on the meta device.
 
 Everything that can be wrong is found from the headers before the first tensor is read. Tensors are
-then read one target at a time with plain file reads, and one fused matrix is the most that exists
-twice. Nothing stays mapped: a memory map would count towards the process's memory until it is
-closed, and a file that is cut short while it is mapped ends the process that reads it.
-This module knows no architecture; the model's ``weight_map`` does.
+then read one target at a time (`tensor_reader`), and one fused matrix is the most that exists
+twice. This module knows no architecture; the model's ``weight_map`` does.
 """
 
 from __future__ import annotations
 
-import ctypes
 import math
 import re
-from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import nn
@@ -20,13 +17,10 @@ from torch import nn
 from asyncgen.checkpoint import DTYPES, is_floating, list_few
 from asyncgen.errors import InvalidRequestError, ModelLoadError
 from asyncgen.memory import memory_to_load
-from asyncgen.mxfp4 import check_scales, widen_into
-from asyncgen.native.memory import passing
 from asyncgen.packed.loading import (
     is_made,
     is_stored_packed,
     log_unpacked,
-    ordered,
     pack,
     packed_size,
     packing_of,
@@ -34,10 +28,10 @@ from asyncgen.packed.loading import (
     takes_packed,
 )
 from asyncgen.progress import Progress
+from asyncgen.tensor_reader import TensorReader, is_finite, tell_broken
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
-    from pathlib import Path
 
     from asyncgen.checkpoint import Checkpoint, StoredTensor
     from asyncgen.packed.quantise import Packing
@@ -50,9 +44,6 @@ _MODEL_DTYPES = {
     str(dtype).removeprefix("torch."): dtype
     for dtype in (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 }
-
-_CHUNK = 8 << 20
-"""Bytes read at once: the size of a conversion's buffer, and the step of the progress bar."""
 
 
 class Fillable(Protocol):
@@ -177,7 +168,7 @@ def load_weights(
     total += sum(
         table.num_bytes for target, table in twice.items() if DTYPES[table.kind] != kinds[target]
     )
-    with Progress(total, "loading weights", progress=progress) as bar, _Reader(bar) as reader:
+    with Progress(total, "loading weights", progress=progress) as bar, TensorReader(bar) as reader:
         for module_name, group in _by_module(rules):
             module: Any = core.get_submodule(module_name)
             parts: list[PackedWeight] | None = None
@@ -192,8 +183,8 @@ def load_weights(
                 tensor = reader.join(sources, kind, transposed=matrices)
                 tensor = in_order(tensor, rule.order)
                 tensor = tensor if packing is not None else tensor.to(device)
-                if _MAKES_SCORES.search(rule.target) and not _is_finite(tensor):
-                    broken = next(each for each in rule.sources if _is_broken(reader, stored[each]))
+                if _MAKES_SCORES.search(rule.target) and not is_finite(tensor):
+                    broken = next(each for each in rule.sources if reader.is_broken(stored[each]))
                     raise ModelLoadError(tell_broken(checkpoint, broken))
                 if packing is not None:
                     packed = _pack(tensor, packing, rule.target, checkpoint)
@@ -290,42 +281,6 @@ _MAKES_SCORES = re.compile(r"\b(qkv|q_norm|k_norm|cross_q|cross_kv|correction)\.
 experts whose rank is NaN are chosen or not by chance."""
 
 
-def _is_finite(tensor: torch.Tensor) -> bool:
-    """Whether all elements are; a sum reads them once, and makes nothing of their size."""
-    return bool(tensor.sum().isfinite()) or bool(tensor.isfinite().all())
-
-
-def _is_broken(reader: _Reader, tensor: StoredTensor) -> bool:
-    kind = DTYPES[tensor.kind]
-    return kind.is_floating_point and not _is_finite(reader.join([tensor], kind))
-
-
-def tell_broken(checkpoint: Checkpoint, name: str) -> str:
-    """Say that a tensor holds NaN.
-
-    Args:
-        checkpoint: The stored tensors.
-        name: Which one.
-    """
-    return (
-        f"{checkpoint.tensors[name].file}: `{name}` holds NaN or infinities, so no token could be "
-        "picked; download it again, or ask those who made it"
-    )
-
-
-def find_broken(checkpoint: Checkpoint) -> str | None:
-    """Read everything once more, for the first tensor with NaN or infinities; ``None``: none has.
-
-    Args:
-        checkpoint: The stored tensors.
-    """
-    with Progress(0, "looking for NaN", progress=False) as bar, _Reader(bar) as reader:
-        for name, tensor in checkpoint.tensors.items():
-            if tensor.kind in DTYPES and _is_broken(reader, tensor):
-                return name
-    return None
-
-
 def _kind(core: Fillable, rule: WeightRule, checkpoint: Checkpoint) -> torch.dtype:
     """The dtype that a parameter is read in: the stored one where its module keeps that."""
     module_name, _, name = rule.target.rpartition(".")
@@ -390,153 +345,6 @@ def _pack(
         return pack(tensor, packing, target)
     except ValueError as error:
         raise ModelLoadError(f"{checkpoint.folder}: {error}; load it without `quantize`") from error
-
-
-class _Reader:
-    """Reads stored tensors into fresh ones; keeps files open until it is left."""
-
-    def __init__(self, progress: Progress) -> None:
-        self._progress = progress
-        self._files: dict[Path, BinaryIO] = {}
-        self._buffer: torch.Tensor | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for file in self._files.values():
-            file.close()
-
-    def join(
-        self, sources: Sequence[StoredTensor], dtype: torch.dtype, *, transposed: int | None = None
-    ) -> torch.Tensor:
-        """Read tensors one behind the other into one, along the first axis.
-
-        Args:
-            sources: The tensors.
-            dtype: Of the result.
-            transposed: Of how many matrices each consists, which are transposed; ``None``: none is.
-        """
-        if any(is_made(source) for source in sources):
-            return self._unpacked(sources, dtype, transposed=transposed)
-        if any(source.scales is not None for source in sources):
-            whole = [self._widened(source, dtype) for source in sources]
-            joined = whole[0] if len(whole) == 1 else torch.cat(whole)
-            return joined if transposed else joined.mT.contiguous()
-        if any(source.made is not None for source in sources):
-            return self._made(sources, dtype)
-        if transposed:
-            whole = [self.join([source], dtype) for source in sources]
-            if transposed > 1:
-                whole = [matrix.view(transposed, -1, matrix.shape[-1]) for matrix in whole]
-            return torch.cat([matrix.mT for matrix in whole]).contiguous()
-        first = sources[0].shape
-        shape = (sum(source.shape[0] for source in sources), *first[1:]) if first else first
-        joined = passing(tuple(shape), dtype)
-        flat = joined.view(-1)
-        start = 0
-        for source in sources:
-            end = start + math.prod(source.shape)
-            self._read(source, flat[start:end])
-            start = end
-        return joined
-
-    def _made(self, sources: Sequence[StoredTensor], dtype: torch.dtype) -> torch.Tensor:
-        """Read tensors of which some lie there in another form; those are not transposed."""
-        whole = []
-        for source in sources:
-            if source.made is None:
-                whole.append(self.join([source], dtype))
-                continue
-            whole.append(source.made(dtype))
-            self._progress.advance(source.num_bytes)
-        return whole[0] if len(whole) == 1 else torch.cat(whole)
-
-    def read_packed(
-        self, sources: Sequence[StoredTensor], rule: WeightRule, checkpoint: Checkpoint
-    ) -> list[PackedWeight]:
-        """Read packed tensors one below the other, their rows in the order of a rule.
-
-        Raises:
-            ModelLoadError: A scale is no number.
-        """
-        parts = []
-        for source, name in zip(sources, rule.sources, strict=True):
-            part = self._packed(source)
-            if not part.is_finite():
-                raise ModelLoadError(tell_broken(checkpoint, name))
-            parts.append(part)
-        return ordered(parts, rule.order)
-
-    def _packed(self, source: StoredTensor) -> PackedWeight:
-        assert source.packed is not None
-        weight = source.packed()
-        self._progress.advance(source.num_bytes)
-        return weight
-
-    def _unpacked(
-        self, sources: Sequence[StoredTensor], dtype: torch.dtype, *, transposed: int | None
-    ) -> torch.Tensor:
-        """Packed tensors, and others, as numbers of a dtype; those are as after transposing."""
-        whole = []
-        for source in sources:
-            if source.packed is not None:
-                whole.append(self._packed(source).dequantise().to(dtype))
-            elif source.unpacked is not None:
-                whole.append(source.unpacked().to(dtype))
-                self._progress.advance(source.num_bytes)
-            else:
-                whole.append(self.join([source], dtype, transposed=transposed))
-        return whole[0] if len(whole) == 1 else torch.cat(whole)
-
-    def _widened(self, source: StoredTensor, dtype: torch.dtype) -> torch.Tensor:
-        """Read a tensor in MXFP4, transposed: as it is stored."""
-        assert source.scales is not None
-        *others, columns, rows = source.shape
-        joined = passing((*others, rows, columns), dtype)
-        blocks, scales = (
-            torch.empty(math.prod(each.shape) // share, dtype=torch.uint8)
-            for each, share in ((source, 2), (source.scales, 1))
-        )
-        for place, tensor in ((source, blocks), (source.scales, scales)):
-            file = self._open(place.file)
-            file.seek(place.offset)
-            self._fill(file, tensor)
-        check_scales(scales, source)
-        widen_into(joined.view(-1), blocks, scales)
-        return joined
-
-    def _read(self, source: StoredTensor, target: torch.Tensor) -> None:
-        """Fill the flat ``target`` from the file, converting where the dtypes differ."""
-        file = self._open(source.file)
-        file.seek(source.offset)
-        kind = DTYPES[source.kind]
-        if kind == target.dtype:
-            self._fill(file, target)
-            return
-        if self._buffer is None:
-            self._buffer = torch.empty(_CHUNK, dtype=torch.uint8)
-        buffer = self._buffer.view(kind)
-        for start in range(0, len(target), len(buffer)):
-            part = target[start : start + len(buffer)]
-            self._fill(file, buffer[: len(part)])
-            part.copy_(buffer[: len(part)])
-
-    def _fill(self, file: BinaryIO, target: torch.Tensor) -> None:
-        size = target.numel() * target.element_size()
-        # Not `Tensor.numpy`: it lacks bfloat16, and numpy is not a dependency.
-        view = memoryview((ctypes.c_char * size).from_address(target.data_ptr())).cast("B")
-        while view:
-            count = file.readinto(view[:_CHUNK])  # type: ignore[attr-defined]
-            if not count:
-                raise ModelLoadError(f"{file.name} became shorter while it was read")
-            self._progress.advance(count)
-            view = view[count:]
-
-    def _open(self, path: Path) -> BinaryIO:
-        if path not in self._files:
-            self._files[path] = path.open("rb", buffering=0)
-        return self._files[path]
 
 
 def in_order(tensor: torch.Tensor, order: Sequence[int] | None) -> torch.Tensor:

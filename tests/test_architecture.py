@@ -41,6 +41,7 @@ LAYERS = (
         "asyncgen.checkpoint",
         "asyncgen.mxfp4",
         "asyncgen.packed",
+        "asyncgen.tensor_reader",
         "asyncgen.weights",
     ),
     (

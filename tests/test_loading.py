@@ -223,7 +223,7 @@ def test_what_does_not_fit_is_refused_by_arithmetic(
 ) -> None:
     save_checkpoint(tmp_path)
     monkeypatch.setattr("asyncgen.weights.memory_to_load", lambda device: 50_000)
-    monkeypatch.setattr("asyncgen.weights._Reader.join", lambda *_: pytest.fail("read"))
+    monkeypatch.setattr("asyncgen.tensor_reader.TensorReader.join", lambda *_: pytest.fail("read"))
     expected = (
         r"needs 8\.\de-05 GB of memory in float32, 5e-05 are free on cpu: use "
         r'`dtype="bfloat16"` \(4\.\de-05 GB\), another `device`, a smaller model'

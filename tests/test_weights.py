@@ -85,7 +85,7 @@ def test_dtypes_are_converted(tmp_path: Path, stored: torch.dtype, dtype: torch.
 
 
 def test_conversion_in_more_than_one_piece(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("asyncgen.weights._CHUNK", 1000)
+    monkeypatch.setattr("asyncgen.tensor_reader._CHUNK", 1000)
     tensors = save_checkpoint(tmp_path, stored=torch.bfloat16)
     core = load(tmp_path, torch.float16)
     assert torch.equal(
@@ -151,7 +151,7 @@ def test_nothing_is_read_before_names_and_shapes_fit(
     tensors = save_checkpoint(tmp_path)
     tensors["lm_head.weight"] = torch.zeros(96, 31)
     save_tensors(tmp_path, tensors)
-    monkeypatch.setattr("asyncgen.weights._Reader.join", lambda *_: pytest.fail("read"))
+    monkeypatch.setattr("asyncgen.tensor_reader.TensorReader.join", lambda *_: pytest.fail("read"))
     refused(tmp_path, "1 of another shape")
 
 
