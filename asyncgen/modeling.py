@@ -10,13 +10,21 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-from asyncgen.cache.caches import Cache, DynamicCache
 from asyncgen.embedding_settings import EmbeddingSettings
 from asyncgen.engine.attached import require_unattached
 from asyncgen.engine.sync.mixin import ContinuousMixin
 from asyncgen.errors import InvalidRequestError, ModelLoadError, UnsupportedModelError
+from asyncgen.forward_arguments import (
+    call_settings,
+    check_cache,
+    check_cache_position,
+    check_mask,
+    embeddings_of,
+    kept,
+    loss_of,
+    wrong_shape,
+)
 from asyncgen.generation.config import GenerationConfig
 from asyncgen.generation.config.rules import Range, require
 from asyncgen.generation.generate.mixin import GenerationMixin
@@ -25,14 +33,13 @@ from asyncgen.hub import checked_folder, write_text
 from asyncgen.load_options import ModelOptions, model_arguments, shows
 from asyncgen.loading import Loaded, load_core
 from asyncgen.models.arch.registry import FAMILIES
-from asyncgen.models.config.live import CALL_DEFAULTS, LiveConfig
+from asyncgen.models.config.live import LiveConfig
 from asyncgen.models.contexts import dense_context
 from asyncgen.models.embeddings import (
     InputEmbeddings,
     OutputEmbeddings,
     check_table,
     count_parameters,
-    refuse_embeddings,
     replace_table,
     resized,
 )
@@ -45,12 +52,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Unpack
 
+    from asyncgen.cache.caches import Cache
     from asyncgen.models.config import ModelConfig
     from asyncgen.models.decoder import DecoderLM
-
-
-IGNORED = -100
-"""Label of a position that does not count."""
 
 
 class PreTrainedModel(GenerationMixin, ContinuousMixin, nn.Module):
@@ -436,14 +440,14 @@ class PreTrainedModel(GenerationMixin, ContinuousMixin, nn.Module):
             embeddings = embeddings + self._types(token_type_ids, embeddings)
         past = check_cache(past_key_values)
         start = past.get_seq_length()
-        _check_cache_position(cache_position, start, embeddings.shape[1])
+        check_cache_position(cache_position, start, embeddings.shape[1])
         mask = check_mask(attention_mask, embeddings, start)
         positions = self._positions(position_ids, mask, embeddings, start)
         collected: list[Tensor] | None = [] if output_hidden_states else None
         attentions: list[Tensor] | None = [] if output_attentions else None
         attention = dense_context(self.core, past, mask, collect_attentions=attentions)
         hidden = self.core.hidden(embeddings, positions, attention, collected)
-        logits = self.core.project(_keep(hidden, logits_to_keep))
+        logits = self.core.project(kept(hidden, logits_to_keep))
         output = CausalLMOutputWithPast(
             loss=loss_of(logits, labels, shift=1),
             logits=logits,
@@ -461,7 +465,7 @@ class PreTrainedModel(GenerationMixin, ContinuousMixin, nn.Module):
             allowed = f"a {name} model has no types of tokens; leave it out"
             raise InvalidRequestError("token_type_ids", tuple(token_type_ids.shape), allowed)
         if token_type_ids.shape not in ((batch, length), (1, length)):
-            raise _wrong_shape("token_type_ids", token_type_ids, f"[{batch}, {length}]")
+            raise wrong_shape("token_type_ids", token_type_ids, f"[{batch}, {length}]")
         return embeddings_of(self.core, token_type_ids, None)
 
     def _positions(
@@ -474,110 +478,9 @@ class PreTrainedModel(GenerationMixin, ContinuousMixin, nn.Module):
             positions = positions[None] if positions.dim() == 1 else positions
             if positions.shape not in ((batch, length), (1, length)):
                 allowed = f"[{batch}, {length}] or [1, {length}]"
-                raise _wrong_shape("position_ids", position_ids, allowed)
+                raise wrong_shape("position_ids", position_ids, allowed)
             return positions
         if mask is None:
             return torch.arange(start, start + length, device=self.device)[None]
         counted = mask.cumsum(dim=1) - 1  # [B, P + S]
         return counted[:, start:].clamp(min=0)
-
-
-def call_settings(config: LiveConfig, *given: bool | None) -> list[bool]:
-    """What a call was told of `CALL_DEFAULTS`, in their order; else what ``config`` says."""
-    return [
-        bool(getattr(config, name)) if value is None else bool(value)
-        for name, value in zip(CALL_DEFAULTS, given, strict=True)
-    ]
-
-
-def embeddings_of(
-    core: DecoderLM, input_ids: Tensor | None, inputs_embeds: Tensor | None, prefix: str = ""
-) -> Tensor:
-    """Return embeddings ``[B, S, E]`` of either input, whose names begin with ``prefix``."""
-    if (input_ids is None) == (inputs_embeds is None):
-        raise InvalidRequestError(
-            f"{prefix}input_ids",
-            None if input_ids is None else tuple(input_ids.shape),
-            f"give exactly one of `{prefix}input_ids` and `{prefix}inputs_embeds`",
-        )
-    if inputs_embeds is not None:
-        refuse_embeddings(core, f"{prefix}inputs_embeds", inputs_embeds)
-        width = core.config.hidden_size
-        if inputs_embeds.dim() != 3 or inputs_embeds.shape[2] != width:
-            raise _wrong_shape(f"{prefix}inputs_embeds", inputs_embeds, f"[B, S, {width}]")
-        return inputs_embeds.to(core.device, core.dtype)
-    assert input_ids is not None
-    if input_ids.dim() != 2 or input_ids.is_floating_point():
-        raise InvalidRequestError(
-            f"{prefix}input_ids",
-            f"{tuple(input_ids.shape)} {input_ids.dtype}",
-            "give integers of shape [B, S]",
-        )
-    ids = input_ids.to(core.device, torch.int64)
-    size = core.config.vocab_size
-    if ids.numel() and (int(ids.min()) < 0 or int(ids.max()) >= size):
-        raise InvalidRequestError(
-            f"{prefix}input_ids", [int(ids.min()), int(ids.max())], f"ids go from 0 to {size - 1}"
-        )
-    return core.embed(ids)
-
-
-def check_cache(past_key_values: object) -> Cache:
-    if past_key_values is None:
-        return DynamicCache()
-    if not isinstance(past_key_values, Cache):
-        raise InvalidRequestError(
-            "past_key_values",
-            type(past_key_values).__name__,
-            "give a cache, such as `DynamicCache()`; tuples go through "
-            "`DynamicCache.from_legacy_cache`",
-        )
-    return past_key_values
-
-
-def _check_cache_position(cache_position: Tensor | None, start: int, length: int) -> None:
-    if cache_position is not None and cache_position.tolist() != [*range(start, start + length)]:
-        raise InvalidRequestError(
-            "cache_position",
-            cache_position.tolist(),
-            f"tokens are appended to the cache, here at {start} to {start + length - 1}",
-        )
-
-
-def check_mask(
-    attention_mask: Tensor | None, embeddings: Tensor, start: int, name: str = "attention_mask"
-) -> Tensor | None:
-    """Return a boolean mask ``[B, P + S]``."""
-    if attention_mask is None:
-        return None
-    expected = (embeddings.shape[0], start + embeddings.shape[1])
-    if attention_mask.shape != expected:
-        allowed = f"{list(expected)}: rows, and positions of cache and input together"
-        raise _wrong_shape(name, attention_mask, allowed)
-    return attention_mask.to(embeddings.device) != 0
-
-
-def _keep(hidden: Tensor, logits_to_keep: int | Tensor) -> Tensor:
-    """Return the hidden states ``[B, n, E]`` that logits are wanted for."""
-    if isinstance(logits_to_keep, Tensor):
-        return hidden[:, logits_to_keep.to(hidden.device)]
-    if isinstance(logits_to_keep, bool) or logits_to_keep < 0:
-        raise InvalidRequestError(
-            "logits_to_keep", logits_to_keep, "give a number of positions, 0 for all"
-        )
-    return hidden[:, -logits_to_keep:] if logits_to_keep else hidden
-
-
-def loss_of(logits: Tensor, labels: Tensor | None, *, shift: int) -> Tensor | None:
-    """Mean negative log-likelihood of each label, told by the logits ``shift`` positions before."""
-    if labels is None:
-        return None
-    if labels.shape != logits.shape[:2]:
-        raise _wrong_shape("labels", labels, str(list(logits.shape[:2])))
-    predicted = logits[:, : logits.shape[1] - shift].float().flatten(0, 1)
-    wanted = labels[:, shift:].to(logits.device).flatten()
-    return F.cross_entropy(predicted, wanted, ignore_index=IGNORED)
-
-
-def _wrong_shape(name: str, given: Tensor, allowed: str) -> InvalidRequestError:
-    return InvalidRequestError(name, tuple(given.shape), f"its shape must be {allowed}")

@@ -8,17 +8,17 @@ import torch
 
 from asyncgen.cache.caches import DynamicCache
 from asyncgen.cache.encoder_decoder import EncoderDecoderCache
-from asyncgen.generation.generate.prompts import decoder_start
-from asyncgen.generation.outputs import BaseModelOutput, Seq2SeqLMOutput
-from asyncgen.modeling import (
+from asyncgen.forward_arguments import (
     IGNORED,
-    PreTrainedModel,
     call_settings,
     check_cache,
     check_mask,
     embeddings_of,
     loss_of,
 )
+from asyncgen.generation.generate.prompts import decoder_start
+from asyncgen.generation.outputs import BaseModelOutput, Seq2SeqLMOutput
+from asyncgen.modeling import PreTrainedModel
 from asyncgen.models.attention.cross import Encoded
 
 if TYPE_CHECKING:

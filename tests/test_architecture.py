@@ -60,6 +60,7 @@ LAYERS = (
         "asyncgen.formats.gguf.rules",
         "asyncgen.load_options",
         "asyncgen.loading",
+        "asyncgen.forward_arguments",
         "asyncgen.modeling",
         "asyncgen.seq2seq",
         "asyncgen.faces",
